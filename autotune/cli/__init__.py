@@ -1,0 +1,87 @@
+"""The command line. One file per subcommand, each with `SUMMARY`, `configure(parser)` and
+`execute(arguments)`.
+
+Nothing heavy is imported before a subcommand runs: `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from autotune.cli import (
+    clusters,
+    compare,
+    grid,
+    models,
+    objectives,
+    run,
+    samplers,
+    schedules,
+    simulate,
+)
+from distir.errors import DistirError
+
+__all__ = ["main"]
+
+COMMANDS = {
+    "run": run,
+    "simulate": simulate,
+    "grid": grid,
+    "compare": compare,
+    "models": models,
+    "clusters": clusters,
+    "samplers": samplers,
+    "objectives": objectives,
+    "schedules": schedules,
+}
+
+EPILOG = """\
+examples:
+  python -m autotune run --model gpt2
+  python -m autotune run --model llama3-8b --cluster hgx-h100 --devices 64 --sequence-length 4096
+  python -m autotune run --model gpt2 --objective my_objective.py:cost --trial-timeout 600
+  python -m autotune simulate --model gpt2 --dp 2 --tp 2 --pp 4 --microbatches 8 --trace trace.json
+  python -m autotune grid --model model.onnx --devices 32 --json -
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command line; returns the exit status: 0 done, 1 broken off, 2 bad input."""
+    arguments = make_parser().parse_args(argv)
+    try:
+        return arguments.execute(arguments)
+    except DistirError as error:
+        print(f"autotune: error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("autotune: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # whoever read the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of all subcommands."""
+    parser = argparse.ArgumentParser(
+        prog="autotune",
+        description="How should this model be distributed over this cluster? "
+        "Simulates plans and searches for the best.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, command in COMMANDS.items():
+        summary = command.SUMMARY
+        sub = commands.add_parser(
+            name,
+            help=(summary[0].lower() + summary[1:].rstrip(".")).replace("%", "%%"),
+            description=summary,
+            formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        )
+        command.configure(sub)
+        sub.set_defaults(execute=command.execute)
+    return parser

@@ -1,0 +1,20 @@
+"""`autotune objectives`."""
+
+from __future__ import annotations
+
+import argparse
+
+from autotune.cli.listing import configure, show
+
+__all__ = ["SUMMARY", "configure", "execute"]
+
+SUMMARY = "List the objectives: what a search makes large or small."
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Prints the list."""
+    from autotune.objectives import OBJECTIVE_GROUP, OBJECTIVES
+    from autotune.plugins import plugin_summaries
+
+    plugins = plugin_summaries(OBJECTIVE_GROUP).items()
+    return show(arguments, [*((entry.name, entry.summary) for entry in OBJECTIVES), *plugins])

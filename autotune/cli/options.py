@@ -1,0 +1,161 @@
+"""Options that several subcommands share."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from typing import TYPE_CHECKING, Any
+
+from distir.errors import DistirError
+
+if TYPE_CHECKING:
+    from autotune.problem import Problem
+
+SUPPRESS = argparse.SUPPRESS
+
+
+def positive(text: str) -> int:
+    """A whole number of at least 1."""
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return number
+
+
+def seconds(text: str) -> float:
+    """A number of seconds above 0."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return number
+
+
+def add_model_options(parser: argparse.ArgumentParser, devices: str) -> None:
+    """Options that state the problem; `devices` describes the default of `--devices`."""
+    group = parser.add_argument_group("model and cluster")
+    group.add_argument(
+        "--model",
+        required=True,
+        default=SUPPRESS,
+        metavar="M",
+        help="a name (see `models`), an ONNX file, a Hugging Face config.json, "
+        "package.module:function or file.py:function",
+    )
+    group.add_argument(
+        "--cluster",
+        default="dgx-a100",
+        metavar="C",
+        help="a name (see `clusters`) or a TOML file",
+    )
+    group.add_argument("--devices", type=positive, default=SUPPRESS, metavar="N", help=devices)
+    group.add_argument(
+        "--batch-size",
+        type=positive,
+        default=SUPPRESS,
+        metavar="B",
+        help="samples per step over all devices (default: enough for many ways to cut it; "
+        "the report states it)",
+    )
+    group.add_argument(
+        "--sequence-length",
+        type=positive,
+        default=SUPPRESS,
+        metavar="S",
+        help="tokens per sample (default: the model's own)",
+    )
+    group.add_argument(
+        "--mode",
+        choices=("training", "inference"),
+        default="training",
+        help="training (forward, backward, optimizer step) or inference (forward only)",
+    )
+    group.add_argument(
+        "--precision",
+        default=SUPPRESS,
+        help="fp32, fp16 or bf16 (default: bf16 with fp32 master weights)",
+    )
+    group.add_argument("--optimizer", default=SUPPRESS, help="sgd or adam (default: adam)")
+    group.add_argument(
+        "--loss",
+        default=SUPPRESS,
+        help="cross-entropy, mse or sum, for models that come without one "
+        "(default: what suits the output)",
+    )
+    group.add_argument(
+        "--output",
+        default=SUPPRESS,
+        metavar="NAME",
+        help="the output that the loss is about (default: the main one)",
+    )
+
+
+def problem_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The arguments that state the problem, for `load_problem`."""
+    names = ("mode", "sequence_length", "precision", "optimizer", "loss", "output", "batch_size")
+    given = {name: getattr(arguments, name) for name in names if hasattr(arguments, name)}
+    return {"model": arguments.model, "cluster": arguments.cluster, **given}
+
+
+def problem_of(arguments: argparse.Namespace) -> Problem:
+    """The problem that the arguments state, on the devices they name or the default number."""
+    from autotune.problem import DEFAULT_DEVICES, load_problem
+
+    devices = getattr(arguments, "devices", DEFAULT_DEVICES)
+    return load_problem(devices=devices, **problem_options(arguments))
+
+
+def add_objective_options(parser: argparse.ArgumentParser) -> None:
+    """Options that say what is made large or small."""
+    group = parser.add_argument_group("objective")
+    group.add_argument(
+        "--objective",
+        default="throughput",
+        metavar="O",
+        help="throughput, latency or memory, a plug-in's name (see `objectives`), module:attribute "
+        "or file.py:attribute",
+    )
+    group.add_argument(
+        "--metric", default=SUPPRESS, help="the metric that counts, if the objective gives several"
+    )
+    group.add_argument(
+        "--direction",
+        choices=("maximize", "minimize"),
+        default=SUPPRESS,
+        help="overrides the objective's own (a plug-in is minimized unless it says otherwise)",
+    )
+    group.add_argument(
+        "--trial-timeout",
+        type=seconds,
+        default=SUPPRESS,
+        metavar="SECONDS",
+        help="give a trial up after so long (each then runs in a process that can be killed)",
+    )
+
+
+def search_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The arguments that `Search` takes."""
+    names = (
+        "objective",
+        "metric",
+        "direction",
+        "sampler",
+        "trials",
+        "seed",
+        "compare_grid",
+        "trial_timeout",
+    )
+    return {name: getattr(arguments, name) for name in names if hasattr(arguments, name)}
+
+
+def names_in(text: str) -> list[str]:
+    """Names separated by commas."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise DistirError(f"{text!r} names nothing; expected names separated by commas")
+    return names

@@ -1,0 +1,88 @@
+"""`autotune run`."""
+
+from __future__ import annotations
+
+import argparse
+
+from autotune.cli.options import (
+    SUPPRESS,
+    add_model_options,
+    add_objective_options,
+    positive,
+    problem_of,
+    search_options,
+)
+from autotune.cli.output import Output, add_json_option, note
+from autotune.cli.progress import progress
+
+SUMMARY = "Find the best way to distribute a model over a cluster."
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Adds the subcommand's options."""
+    add_model_options(parser, "devices to use (default: 16)")
+    add_objective_options(parser)
+    search = parser.add_argument_group("search")
+    search.add_argument(
+        "--sampler",
+        default="tpe",
+        metavar="NAME",
+        help="how strategies are proposed (see `samplers`)",
+    )
+    search.add_argument(
+        "--trials",
+        type=positive,
+        default=SUPPRESS,
+        metavar="N",
+        help="strategies to try (default: 50; all for the sampler grid)",
+    )
+    search.add_argument("--seed", type=int, default=0, metavar="N", help="same seed, same trials")
+    search.add_argument(
+        "--compare-grid",
+        action=argparse.BooleanOptionalAction,
+        default=SUPPRESS,
+        help="compare with exhaustive search (default: where the simulator does that in seconds)",
+    )
+    tracking = parser.add_argument_group("tracking")
+    tracking.add_argument(
+        "--tracking-uri",
+        default=SUPPRESS,
+        metavar="URI",
+        help="where MLflow records the study (default: $MLFLOW_TRACKING_URI, else sqlite:///mlflow.db)",
+    )
+    tracking.add_argument(
+        "--experiment",
+        default=SUPPRESS,
+        metavar="NAME",
+        help="MLflow experiment (default: after model and cluster)",
+    )
+    tracking.add_argument(
+        "--no-tracking", action="store_true", default=SUPPRESS, help="record nothing"
+    )
+    add_json_option(parser)
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Searches, reports, and returns the exit status."""
+    output = Output(arguments)
+    with output.quiet():
+        from autotune.api import Search, solve
+
+        search = Search(**search_options(arguments))
+        problem = problem_of(arguments)
+        with progress("searching", search.budget(problem.space.count())) as ended:
+            result = solve(problem, search, tracker=_tracker(arguments), on_trial=ended)
+    output.write(result.to_dict(), lambda: result)
+    if result.tracking is not None and result.tracking.error:
+        note(f"tracking failed: {result.tracking.error}; the search is complete")
+    return 0
+
+
+def _tracker(arguments: argparse.Namespace):  # type: ignore[no-untyped-def]
+    if hasattr(arguments, "no_tracking"):
+        return None
+    from autotune.trackers.mlflow import MlflowTracker
+
+    return MlflowTracker(
+        getattr(arguments, "tracking_uri", None), getattr(arguments, "experiment", None)
+    )

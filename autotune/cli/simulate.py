@@ -1,0 +1,92 @@
+"""`autotune simulate`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING, Any
+
+from autotune.cli.options import SUPPRESS, add_model_options, positive, problem_options
+from autotune.cli.output import Output, add_json_option, check_writable, note, write_text
+from distir.errors import StrategyError
+from distir.strategy import Strategy
+
+if TYPE_CHECKING:
+    from autotune.problem import Problem
+
+SUMMARY = "Simulate one strategy: its time, communication, bubble and memory, stage by stage."
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Adds the subcommand's options."""
+    add_model_options(parser, "devices in use (default: the product of the degrees)")
+    group = parser.add_argument_group("strategy")
+    group.add_argument("--dp", type=positive, default=1, metavar="N", help="data-parallel replicas")
+    group.add_argument(
+        "--tp", type=positive, default=1, metavar="N", help="devices that share each layer"
+    )
+    group.add_argument("--pp", type=positive, default=1, metavar="N", help="pipeline stages")
+    group.add_argument(
+        "--microbatches", type=positive, default=1, metavar="N", help="per data-parallel replica"
+    )
+    group.add_argument("--schedule", default="1f1b", help="pipeline schedule (see `schedules`)")
+    parser.add_argument(
+        "--trace",
+        default=SUPPRESS,
+        metavar="FILE",
+        help="write a Chrome trace, which ui.perfetto.dev opens",
+    )
+    add_json_option(parser)
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Simulates, reports, and returns the exit status."""
+    output = Output(arguments)
+    trace: str | None = getattr(arguments, "trace", None)
+    if trace is not None:
+        check_writable(trace)
+    strategy = _strategy(arguments)
+    with output.quiet():
+        problem = _problem(arguments, strategy)
+        result: Any = problem.simulator.simulate(strategy)
+        if trace is not None:
+            write_text(trace, json.dumps(_trace(problem, strategy)))
+            note(f"wrote {trace}; open it at https://ui.perfetto.dev")
+    output.write({**_header(problem), **result.to_dict()}, lambda: _report(problem, result))
+    return 0
+
+
+def _strategy(arguments: argparse.Namespace) -> Strategy:
+    names = ("dp", "tp", "pp", "microbatches", "schedule")
+    return Strategy(**{name: getattr(arguments, name) for name in names})
+
+
+def _problem(arguments: argparse.Namespace, strategy: Strategy) -> Problem:
+    from autotune.problem import default_batch_size, load_problem
+
+    options = problem_options(arguments)
+    devices = getattr(arguments, "devices", strategy.devices)
+    if "batch_size" not in options:
+        # The default batch, made to divide by what the strategy divides it by.
+        pieces = strategy.dp * strategy.microbatches
+        options["batch_size"] = -(-default_batch_size(devices, options["mode"]) // pieces) * pieces
+    problem = load_problem(devices=devices, **options)
+    impossible = problem.space.impossible(strategy)
+    if impossible is not None:
+        raise StrategyError(impossible)
+    return problem
+
+
+def _header(problem: Problem) -> dict[str, Any]:
+    names = ("model", "cluster", "devices", "mode", "batch_size")
+    return {name: getattr(problem, name) for name in names}
+
+
+def _trace(problem: Problem, strategy: Strategy) -> Any:
+    return problem.simulator.trace(strategy)  # type: ignore[attr-defined]
+
+
+def _report(problem: Problem, result: Any) -> Any:
+    from autotune.reports.simulation import simulation_report
+
+    return simulation_report(problem, result)

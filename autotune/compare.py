@@ -1,0 +1,101 @@
+"""Samplers against the grid: how much they lose, and how soon they come close."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from statistics import mean, median
+from typing import Any
+
+from autotune.grid import Grid
+from autotune.objectives.evaluation import Evaluation
+from autotune.objectives.objective import Objective
+from autotune.samplers import load_sampler
+from autotune.study import Study
+from autotune.trial import Trial, best_of
+from distir.strategy import Strategy
+from search_spaces import SearchSpace
+
+CLOSE = 0.01
+"""Regret that counts as having found a plan as good as the best."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """One sampler with one seed."""
+
+    sampler: str
+    seed: int
+    trials: int
+    regret: float | None
+    """`None` if nothing feasible was found."""
+    trials_to_close: int | None
+    """Trials until the best was within 1 % of the grid's; `None` if that never was."""
+    seconds: float
+    """Time of the sampler alone; evaluations come from the grid."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One sampler over all seeds."""
+
+    sampler: str
+    seeds: int
+    found: int
+    """Seeds that found the best."""
+    close: int
+    """Seeds that came within 1 %."""
+    mean_regret: float | None
+    worst_regret: float | None
+    median_trials_to_close: float | None
+    """Over the seeds that came close."""
+    seconds: float
+    """Mean time of a search, without evaluations."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        return asdict(self)
+
+
+def contest(
+    space: SearchSpace, objective: Objective, grid: Grid, sampler: str, seed: int, trials: int
+) -> Contest:
+    """Runs `sampler` over evaluations that the grid has made."""
+    known = {trial.strategy: trial.evaluation for trial in grid.trials}
+
+    def measure(strategy: Strategy) -> Evaluation:
+        return known[strategy]
+
+    study = Study(space, objective, load_sampler(sampler, space, seed), measure, seed)
+    clock = time.perf_counter()
+    study.run(trials)
+    seconds = time.perf_counter() - clock
+    regret, close = grid.regret(study.best), _trials_to_close(study.trials, grid)
+    return Contest(sampler, seed, len(study.trials), regret, close, seconds)
+
+
+def standing(contests: Sequence[Contest]) -> Standing:
+    """Sums up the contests of one sampler."""
+    regrets = [each.regret for each in contests if each.regret is not None]
+    close = [each.trials_to_close for each in contests if each.trials_to_close is not None]
+    return Standing(
+        sampler=contests[0].sampler,
+        seeds=len(contests),
+        found=sum(regret == 0 for regret in regrets),
+        close=len(close),
+        mean_regret=mean(regrets) if regrets else None,
+        worst_regret=max(regrets) if regrets else None,
+        median_trials_to_close=median(close) if close else None,
+        seconds=mean(each.seconds for each in contests),
+    )
+
+
+def _trials_to_close(trials: Sequence[Trial], grid: Grid) -> int | None:
+    best: Trial | None = None
+    for tried, trial in enumerate(trials, 1):
+        best = best_of([trial] if best is None else [best, trial])
+        regret = grid.regret(best)
+        if regret is not None and regret <= CLOSE:
+            return tried
+    return None

@@ -1,0 +1,145 @@
+"""An objective: what is measured, and which metric of it is to be made large or small."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias, cast
+
+from autotune.objectives.evaluation import Evaluation, as_evaluation, finite
+from distir.errors import DistirError
+from distir.strategy import Strategy
+
+Measured: TypeAlias = "float | Mapping[str, float] | Evaluation"
+
+LARGER_IS_BETTER = frozenset(
+    {
+        "throughput",
+        "throughput_samples_per_second",
+        "tokens_per_second_per_device",
+        "model_tflops_per_device",
+        "mfu",
+    }
+)
+"""Metrics that are maximised unless an objective says otherwise; every other one is minimised."""
+
+
+class ObjectiveFunction(Protocol):
+    """What a plug-in provides: any callable from a strategy to a number, numbers by name or an
+    `Evaluation`.
+
+    It may carry the attributes `metric` (which of several numbers counts; by default the first) and
+    `direction` (`"maximize"` or `"minimize"`, the default unless the metric is a known rate). A
+    second parameter named `simulate` is given the default simulator of the run: a function from a
+    strategy to its `Evaluation`.
+    """
+
+    def __call__(self, strategy: Strategy, /) -> Measured:
+        """Measures one strategy. May raise, may take minutes."""
+        ...
+
+
+@dataclass(slots=True)
+class Objective:
+    """A function from strategies to evaluations, the metric that counts, and its direction."""
+
+    name: str
+    function: Callable[[Strategy], Measured]
+    metric: str = ""
+    """Empty until the first evaluation shows what there is."""
+    direction: str = ""
+    cheap: bool = False
+    """Whether a whole space may be evaluated without asking."""
+
+    def __post_init__(self) -> None:
+        if self.direction not in ("", "maximize", "minimize"):
+            raise DistirError(
+                f"objective {self.name} has direction {self.direction!r}; "
+                "expected maximize or minimize"
+            )
+
+    def measure(self, strategy: Strategy) -> Evaluation:
+        """Evaluates `strategy`; whatever goes wrong becomes a failed evaluation with its reason."""
+        try:
+            raw = self.function(strategy)
+        except (Exception, SystemExit) as error:
+            return Evaluation.failure(_described(error))
+        return as_evaluation(raw)
+
+    def checked(self, evaluation: Evaluation) -> Evaluation:
+        """`evaluation`, or a failure if the metric that counts is missing or not a finite
+        number.
+        """
+        if evaluation.failed:
+            return evaluation
+        self.metric = self.metric or next(iter(evaluation.metrics), "")
+        value = evaluation.metrics.get(self.metric)
+        if finite(value) or (value is None and not evaluation.feasible):
+            return evaluation
+        if value is None:
+            known = ", ".join(evaluation.metrics) or "none"
+            return Evaluation.failure(
+                f"the objective gave no metric {self.metric!r}; it gave {known}"
+            )
+        return Evaluation.failure(f"the objective's {self.metric} is {value}")
+
+    @property
+    def maximize(self) -> bool:
+        """Whether larger is better."""
+        return (self.direction or default_direction(self.metric)) == "maximize"
+
+    def cost(self, evaluation: Evaluation) -> float | None:
+        """The metric that counts with its sign chosen so that smaller is better; `None` where
+        there is none.
+        """
+        value = evaluation.metrics.get(self.metric)
+        if evaluation.failed or value is None or not finite(value):
+            return None
+        return -value if self.maximize else value
+
+
+def default_direction(metric: str) -> str:
+    """`maximize` for known rates, else `minimize`."""
+    return "maximize" if metric in LARGER_IS_BETTER else "minimize"
+
+
+def as_objective(
+    function: Any,
+    name: str,
+    *,
+    simulate: Callable[[Strategy], Evaluation],
+    metric: str | None = None,
+    direction: str | None = None,
+) -> Objective:
+    """Wraps a plug-in. `metric` and `direction` override what the plug-in says of itself."""
+    if isinstance(function, Objective):
+        return function
+    if inspect.isclass(function):
+        function = function()
+    if not callable(function):
+        raise DistirError(f"objective {name} is a {type(function).__name__}; expected a callable")
+    return Objective(
+        name=name,
+        function=_with_simulator(cast(Callable[..., Measured], function), simulate),
+        metric=metric or getattr(function, "metric", ""),
+        direction=direction or getattr(function, "direction", ""),
+    )
+
+
+def _with_simulator(
+    function: Callable[..., Measured], simulate: Callable[[Strategy], Evaluation]
+) -> Callable[[Strategy], Measured]:
+    try:
+        wanted = "simulate" in inspect.signature(function).parameters
+    except (TypeError, ValueError):  # some callables written in C have no signature
+        wanted = False
+    return (lambda strategy: function(strategy, simulate=simulate)) if wanted else function
+
+
+def _described(error: BaseException) -> str:
+    """The error as one line."""
+    text = " ".join(str(error).split())
+    if isinstance(error, DistirError):
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -1,0 +1,48 @@
+"""The report of a comparison of samplers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from autotune.compare import Standing
+from autotune.grid import Grid
+from autotune.problem import Problem
+from autotune.reports.quantities import percent
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+def compare_report(
+    problem: Problem, grid: Grid, standings: Sequence[Standing], trials: int
+) -> RenderableType:
+    """One row per sampler."""
+    from rich import box
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("sampler")
+    for head in ("best found", "within 1 %", "mean regret", "worst", "trials to 1 %", "seconds"):
+        table.add_column(head, justify="right")
+    for each in sorted(
+        standings, key=lambda one: (one.mean_regret is None, one.mean_regret or 0.0)
+    ):
+        table.add_row(
+            each.sampler,
+            f"{each.found} of {each.seeds}",
+            f"{each.close} of {each.seeds}",
+            "-" if each.mean_regret is None else percent(each.mean_regret),
+            "-" if each.worst_regret is None else percent(each.worst_regret),
+            "-" if each.median_trials_to_close is None else f"{each.median_trials_to_close:g}",
+            f"{each.seconds:.2f}",
+        )
+    best = grid.best.label if grid.best else "nothing"
+    summary = (
+        f"{grid.space_size:,} valid strategies, all evaluated in {grid.seconds:.2f} s; "
+        f"the best is {best}. Each search tries {trials}; trials to 1 % is the median of those "
+        "that got there."
+    )
+    return Group(Text(problem.title, style="bold"), Text(summary), table)

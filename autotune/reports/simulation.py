@@ -1,0 +1,72 @@
+"""The report of one simulated plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from autotune.problem import Problem
+from autotune.reports.quantities import HEADINGS, described, heading, shown
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+MOST_STAGES = 16
+"""Stages that get a row each; of longer pipelines the middle is left out."""
+
+
+def simulation_report(problem: Problem, result: Any) -> RenderableType:
+    """Metrics of a `SimulationResult`, and what each stage's time and memory are made of."""
+    from rich.console import Group
+
+    return Group(*_parts(problem, result))
+
+
+def _parts(problem: Problem, result: Any) -> Iterator[RenderableType]:
+    from rich.text import Text
+
+    yield Text(problem.title, style="bold")
+    yield Text(described(result.strategy))
+    if result.feasible:
+        room = f"of {shown('_bytes', problem.memory_bytes)} on the fullest device"
+        yield Text(
+            f"Fits: {shown('_bytes', result.metrics['peak_memory_bytes'])} {room}.", style="green"
+        )
+    else:
+        yield Text(f"Does not fit: {result.reason}", style="bold red")
+    yield Text("")
+    known = [name for name in HEADINGS if name in result.metrics]
+    yield Text("; ".join(f"{heading(name)} {shown(name, result.metrics[name])}" for name in known))
+    yield Text("")
+    seconds = [stage.seconds for stage in result.stages]
+    memory = [stage.memory for stage in result.stages]
+    yield _table("Seconds per stage (exposed; they add up to the iteration)", seconds, "_seconds")
+    yield _table("Memory per stage, at its peak", memory, "_bytes")
+
+
+def _table(title: str, stages: Sequence[Mapping[str, float]], unit: str) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left")
+    table.add_column("stage", justify="right")
+    names = list(dict.fromkeys(name for stage in stages for name in stage))
+    for name in [*names, "total"]:
+        table.add_column(name.removesuffix("_bytes").replace("_", " "), justify="right")
+    for index in _rows(len(stages)):
+        if index is None:
+            table.add_row("…")
+            continue
+        stage = stages[index]
+        cells = [shown(unit, stage.get(name, 0.0)) for name in names]
+        table.add_row(str(index), *cells, shown(unit, sum(stage.values())))
+    return table
+
+
+def _rows(stages: int) -> list[int | None]:
+    """Indices of the stages to show, `None` for those left out."""
+    if stages <= MOST_STAGES:
+        return list(range(stages))
+    half = MOST_STAGES // 2
+    return [*range(half), None, *range(stages - half, stages)]

@@ -1,0 +1,114 @@
+"""The report of a search: the answer, the ranked plans, the reason, and where it is recorded."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from autotune.reports.advice import advice
+from autotune.reports.quantities import described, heading, percent, shown
+from autotune.reports.ranking import ranking_table
+from autotune.reports.why import why
+from autotune.trackers.tracker import TrackingRecord
+from autotune.trial import Trial
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from autotune.result import TuneResult
+
+
+def study_report(result: TuneResult) -> RenderableType:
+    """The whole report."""
+    from rich.console import Group
+
+    return Group(*_parts(result))
+
+
+def _parts(result: TuneResult) -> Iterator[RenderableType]:
+    from rich.text import Text
+
+    yield Text(result.problem.title, style="bold")
+    yield Text(_searched(result))
+    if result.best is None:
+        yield Text(
+            "\nNothing fits." if result.closest else "\nNo trial succeeded.", style="bold red"
+        )
+        yield from (Text(line) for line in advice(result.problem, result.objective, result.known))
+    else:
+        yield Text(f"\nBest: {described(result.best.strategy)}", style="bold green")
+        yield Text(_headline(result, result.best))
+        yield Text("")
+        yield ranking_table(result.ranked, result.objective, "Best plans tried")
+        yield from (
+            Text(part) if isinstance(part, str) else part for part in why(result, result.best)
+        )
+    yield from (Text(line) for line in setbacks(result.trials))
+    if result.tracking is not None:
+        yield from (Text(line) for line in tracking_lines(result.tracking))
+
+
+def _searched(result: TuneResult) -> str:
+    goal = "largest" if result.objective.maximize else "smallest"
+    stopped = " (interrupted)" if result.interrupted else ""
+    again = f", {result.repeats} suggestions answered from memory" if result.repeats else ""
+    return (
+        f"{result.problem.space.count():,} valid strategies; {result.sampler} (seed {result.seed}) "
+        f"tried {len(result.trials)} in {result.seconds:.2f} s{stopped} for the {goal} "
+        f"{heading(result.objective.metric)}{again}."
+    )
+
+
+def _headline(result: TuneResult, best: Trial) -> str:
+    metric = result.objective.metric
+    others = [
+        f"{heading(name)} {shown(name, best.metric(name))}"
+        for name in (
+            "iteration_seconds",
+            "throughput_samples_per_second",
+            "peak_memory_bytes",
+            "mfu",
+        )
+        if name != metric and best.metric(name) is not None
+    ]
+    return "; ".join(
+        [f"{heading(metric)} {shown(metric, best.metric(metric))}", *others, *_against_grid(result)]
+    )
+
+
+def _against_grid(result: TuneResult) -> Iterator[str]:
+    grid = result.grid
+    if grid is None or grid.best is None:
+        return
+    seen = f"the grid of {len(grid.trials):,} ({grid.seconds:.2f} s)"
+    if result.regret == 0:
+        yield f"nothing in {seen} is better"
+    elif result.regret is not None:
+        place = f"number {grid.rank(result.best)} of {seen}"
+        yield f"{place}, {percent(result.regret)} behind its best, {grid.best.label}"
+
+
+def setbacks(trials: Sequence[Trial]) -> Iterator[str]:
+    """What did not work, by reason."""
+    infeasible = sum(trial.state == "infeasible" for trial in trials)
+    if infeasible:
+        yield f"{infeasible:,} of {len(trials):,} evaluated strategies are infeasible."
+    reasons = Counter(trial.evaluation.reason or "" for trial in trials if trial.failed)
+    for reason, times in reasons.most_common(3):
+        yield f"{times:,} of {len(trials):,} trials failed: {reason}"
+    if len(reasons) > 3:
+        yield f"… and {len(reasons) - 3} other reasons."
+
+
+def tracking_lines(record: TrackingRecord) -> Iterator[str]:
+    """Where to look, or what went wrong."""
+    if record.error:
+        yield f"Tracking failed: {record.error}. The search is complete; what was found is above."
+    if record.run_id is None:
+        return
+    yield f"\nRecorded in MLflow, experiment {record.experiment!r}."
+    if record.command:
+        yield f"  {record.command}"
+    for what, url in record.links.items():
+        yield f"  {what}: {url}"

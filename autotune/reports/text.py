@@ -1,0 +1,36 @@
+"""Renderables as text, as HTML, and on the terminal."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+WIDTH = 120
+"""Columns of a report that is not shown on a terminal."""
+
+
+def console(**options: Any) -> Console:
+    """A console for reports: as wide as the terminal, or wide enough where there is none."""
+    from rich.console import Console
+
+    made = Console(highlight=False, **options)
+    if not made.is_terminal:
+        made.width = max(made.width, WIDTH)
+    return made
+
+
+def as_text(renderable: RenderableType) -> str:
+    """Plain text without colours."""
+    file = io.StringIO()
+    console(file=file, width=WIDTH, color_system=None).print(renderable)
+    return file.getvalue()
+
+
+def as_html(renderable: RenderableType) -> str:
+    """HTML for a notebook."""
+    recorded = console(file=io.StringIO(), record=True, width=WIDTH)
+    recorded.print(renderable)
+    return recorded.export_html(inline_styles=True, code_format="<pre>{code}</pre>")

@@ -1,0 +1,144 @@
+"""Why the best plan is the best: what it spends, against the next layout and against pure data
+parallelism.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from autotune.problem import Problem
+from autotune.reports.breakdown import Breakdown, breakdown
+from autotune.reports.quantities import percent, shown
+from autotune.trial import Trial, ranked
+from distir.strategy import Strategy
+from search_spaces import SearchSpace
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from autotune.result import TuneResult
+
+SMALL = 0.02
+"""Share of the iteration (or of memory) below which a difference is not worth a word."""
+
+
+def why(result: TuneResult, best: Trial) -> Iterator[RenderableType]:
+    """Sentences and tables that explain `best`; nothing where no simulator stands behind the
+    objective.
+    """
+    if not result.objective.cheap:
+        return
+    problem = result.problem
+    rivals = {"best": breakdown(problem, best.strategy)}
+    runner_up = next_layout(ranked(result.known), best)
+    if runner_up is not None:
+        rivals["next layout"] = breakdown(problem, runner_up.strategy)
+    alone = data_parallel(problem, [best, runner_up])
+    if alone is not None:
+        rivals["pure data parallel"] = breakdown(problem, alone)
+    for name, rival in list(rivals.items())[1:]:
+        yield sentence(
+            f"{name} ({rival.strategy.label})", rivals["best"], rival, problem.memory_bytes
+        )
+    yield breakdown_table(rivals)
+
+
+def next_layout(candidates: Sequence[Trial], best: Trial) -> Trial | None:
+    """The best candidate with other degrees than `best`."""
+    taken = _layout(best.strategy)
+    return next((trial for trial in candidates if _layout(trial.strategy) != taken), None)
+
+
+def data_parallel(problem: Problem, shown_already: Sequence[Trial | None]) -> Strategy | None:
+    """The fastest pure data-parallel strategy, or the one closest to fitting; `None` if it is
+    shown or impossible.
+    """
+    space: SearchSpace = problem.space.restricted(tp=(1,), pp=(1,))
+    layouts = {_layout(trial.strategy) for trial in shown_already if trial is not None}
+    if not space.count() or (problem.devices, 1, 1) in layouts:
+        return None
+
+    def order(strategy: Strategy) -> tuple[float, float]:
+        evaluation = problem.simulate(strategy)
+        return (evaluation.violation, evaluation.metrics["iteration_seconds"])
+
+    return min(space.enumerate(), key=order)
+
+
+def sentence(name: str, best: Breakdown, rival: Breakdown, memory_bytes: float) -> str:
+    """How `rival` compares with `best`, the large differences first."""
+    if not rival.feasible:
+        needs, has = shown("_bytes", rival.total_bytes), shown("_bytes", memory_bytes)
+        held = _largest(rival.memory)
+        return (
+            f"Against {name}: that does not fit, it needs {needs} of {has} on stage "
+            f"{rival.fullest_stage} ({held})."
+        )
+    slower = rival.total_seconds - best.total_seconds
+    gap = percent(abs(slower) / best.total_seconds)
+    word = "slower" if slower >= 0 else "faster"
+    lead = f"{shown('_seconds', abs(slower))} per iteration ({gap}) {word}"
+    more, less = _differences(best, rival)
+    parts = [f"{amount} more {kind}" for kind, amount in more] + [
+        f"{amount} less {kind}" for kind, amount in less
+    ]
+    return f"Against {name}: that is {lead}" + (f", with {', '.join(parts)}." if parts else ".")
+
+
+def _differences(
+    best: Breakdown, rival: Breakdown
+) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    worth = SMALL * best.total_seconds / 4
+    changes = {
+        kind: rival.seconds.get(kind, 0.0) - best.seconds.get(kind, 0.0)
+        for kind in {**best.seconds, **rival.seconds}
+    }
+    order = sorted(changes.items(), key=lambda item: -abs(item[1]))
+    worded = [(kind.replace("_", " "), value) for kind, value in order if abs(value) > worth]
+    more = [(kind, shown("_seconds", value)) for kind, value in worded if value > 0]
+    less = [(kind, shown("_seconds", -value)) for kind, value in worded if value < 0]
+    return more, less
+
+
+def _largest(memory: Mapping[str, float]) -> str:
+    """`optimizer 20 GiB, activations 11 GiB`: what holds most."""
+    order = sorted(memory.items(), key=lambda item: -item[1])[:2]
+    return ", ".join(f"{_holder(name)} {shown(name, value)}" for name, value in order)
+
+
+def _holder(name: str) -> str:
+    return name.removesuffix("_bytes").replace("_", " ")
+
+
+def breakdown_table(plans: Mapping[str, Breakdown]) -> RenderableType:
+    """Time by kind and memory by holder, one column per plan."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, title="Where time and memory go", title_justify="left")
+    table.add_column("")
+    for name, plan in plans.items():
+        fits = "" if plan.feasible else "\n(does not fit)"
+        table.add_column(f"{name}\n{plan.strategy.label}{fits}", justify="right")
+    columns = list(plans.values())
+    _rows(table, [plan.seconds for plan in columns], "_seconds", "iteration, mean over stages")
+    _rows(table, [plan.memory for plan in columns], "_bytes", "peak memory, fullest stage")
+    return table
+
+
+def _rows(table, columns: Sequence[Mapping[str, float]], unit: str, total: str) -> None:  # type: ignore[no-untyped-def]
+    for name in dict.fromkeys(name for column in columns for name in column):
+        values = [column.get(name, 0.0) for column in columns]
+        if any(values):
+            table.add_row(_holder(name), *(shown(unit, value) for value in values))
+    table.add_row(
+        total,
+        *(shown(unit, sum(column.values())) for column in columns),
+        style="bold",
+        end_section=True,
+    )
+
+
+def _layout(strategy: Strategy) -> tuple[int, int, int]:
+    return (strategy.dp, strategy.tp, strategy.pp)

@@ -1,0 +1,117 @@
+"""What a search found, for people, notebooks and scripts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from autotune.grid import Grid
+from autotune.objectives.objective import Objective
+from autotune.problem import Problem
+from autotune.trackers.tracker import TrackingRecord
+from autotune.trial import Trial, best_of, closest_of, ranked
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+@dataclass
+class TuneResult:
+    """The trials of a study, the best of them, and the comparison with the grid.
+
+    In a notebook it shows itself as a table; `trials`, `best` and `grid` are there for more.
+    """
+
+    problem: Problem
+    objective: Objective
+    sampler: str
+    seed: int
+    trials: list[Trial]
+    seconds: float
+    """Wall time of the search, without the grid."""
+    grid: Grid | None = None
+    repeats: int = 0
+    """Suggestions of the sampler that were answered from memory."""
+    interrupted: bool = False
+    tracking: TrackingRecord | None = field(default=None)
+
+    @cached_property
+    def best(self) -> Trial | None:
+        """The best feasible trial; `None` if there was none."""
+        return best_of(self.trials)
+
+    @cached_property
+    def closest(self) -> Trial | None:
+        """The infeasible trial that misses by least, of the grid where there is one."""
+        return closest_of(self.known)
+
+    @cached_property
+    def ranked(self) -> list[Trial]:
+        """Feasible trials, best first."""
+        return ranked(self.trials)
+
+    @property
+    def known(self) -> tuple[Trial, ...]:
+        """Everything that was evaluated: the grid where there is one, else the trials."""
+        return self.grid.trials if self.grid else tuple(self.trials)
+
+    @property
+    def regret(self) -> float | None:
+        """The fraction lost against the grid's best, 0 when it was found; `None` without a grid."""
+        return self.grid.regret(self.best) if self.grid else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The result as plain JSON values."""
+        return {
+            "model": self.problem.model,
+            "cluster": self.problem.cluster,
+            "devices": self.problem.devices,
+            "mode": self.problem.mode,
+            "batch_size": self.problem.batch_size,
+            "objective": self.objective.name,
+            "metric": self.objective.metric,
+            "direction": "maximize" if self.objective.maximize else "minimize",
+            "sampler": self.sampler,
+            "seed": self.seed,
+            "space_size": self.problem.space.count(),
+            "seconds": self.seconds,
+            "trials": [trial.to_dict() for trial in self.trials],
+            "best": self.best.outcome() if self.best else None,
+            "grid": self.grid.summary(self.best) if self.grid else None,
+            "mlflow": self.tracking.to_dict() if self.tracking else None,
+        }
+
+    def to_frame(self) -> Any:
+        """The trials as a pandas DataFrame, one row each."""
+        import pandas
+
+        return pandas.DataFrame([flat_row(trial) for trial in self.trials])
+
+    def __rich__(self) -> RenderableType:
+        from autotune.reports.study import study_report
+
+        return study_report(self)
+
+    def __str__(self) -> str:
+        from autotune.reports.text import as_text
+
+        return as_text(self)
+
+    def _repr_html_(self) -> str:
+        from autotune.reports.text import as_html
+
+        return as_html(self)
+
+
+def flat_row(trial: Trial) -> dict[str, Any]:
+    """A trial as one flat row of a table."""
+    plain = trial.to_dict()
+    return {
+        "number": trial.number,
+        **plain["strategy"],
+        "state": trial.state,
+        "reason": trial.evaluation.reason,
+        **plain["metrics"],
+        "seconds": trial.seconds,
+    }

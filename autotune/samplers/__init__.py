@@ -1,0 +1,73 @@
+"""Samplers: which strategy to try next.
+
+Every sampler is an `ask` and a `tell`. A plug-in is a callable `(space, seed) -> sampler`, named as
+`module:attribute`, as `file.py:attribute`, or by an entry point in the group `autotune.samplers`.
+"""
+
+from __future__ import annotations
+
+from autotune.plugins import load_plugin
+from autotune.samplers.grid import GridSampler
+from autotune.samplers.random import RandomSampler
+from autotune.samplers.reinforce import ReinforceSampler
+from autotune.samplers.sampler import Sampler, SamplerFactory
+from distir.registry import Registry
+from search_spaces import SearchSpace
+
+__all__ = ["SAMPLERS", "SAMPLER_GROUP", "Sampler", "SamplerFactory", "load_sampler"]
+
+SAMPLER_GROUP = "autotune.samplers"
+"""Entry-point group of plug-in samplers."""
+
+SAMPLERS: Registry[SamplerFactory] = Registry("sampler")
+"""The built-in samplers."""
+
+
+@SAMPLERS.register("tpe", "Optuna's tree-structured Parzen estimator on integers (the default)")
+def _tpe(space: SearchSpace, seed: int) -> Sampler:
+    from autotune.samplers.optuna import tpe
+
+    return tpe(space, seed)
+
+
+SAMPLERS.add("random", RandomSampler, "uniform draws without replacement")
+
+
+@SAMPLERS.register("surrogate", "regression trees over all valid strategies, mean - 1 sigma")
+def _surrogate(space: SearchSpace, seed: int) -> Sampler:
+    from autotune.samplers.surrogate import SurrogateSampler
+
+    return SurrogateSampler(space, seed)
+
+
+SAMPLERS.add("grid", GridSampler, "every strategy, in order")
+SAMPLERS.add(
+    "reinforce", ReinforceSampler, "policy gradient with a baseline over the tree of choices"
+)
+
+
+@SAMPLERS.register("nsga2", "Optuna's genetic algorithm")
+def _nsga2(space: SearchSpace, seed: int) -> Sampler:
+    from autotune.samplers.optuna import nsga2
+
+    return nsga2(space, seed)
+
+
+@SAMPLERS.register("qmc", "Optuna's quasi-random Sobol sequence")
+def _qmc(space: SearchSpace, seed: int) -> Sampler:
+    from autotune.samplers.optuna import qmc
+
+    return qmc(space, seed)
+
+
+def load_sampler(spec: str | SamplerFactory, space: SearchSpace, seed: int) -> Sampler:
+    """A sampler over `space`: a built-in one by name, a plug-in by its address, or a factory as
+    it is.
+    """
+    if not isinstance(spec, str):
+        return spec(space, seed)
+    if spec in SAMPLERS:
+        return SAMPLERS.get(spec)(space, seed)
+    return load_plugin(spec, kind="sampler", group=SAMPLER_GROUP, known=SAMPLERS.names())(
+        space, seed
+    )

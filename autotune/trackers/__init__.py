@@ -1,0 +1,9 @@
+"""Trackers: where a study is recorded. The default records nothing; `trackers.mlflow` is the
+one file that knows MLflow.
+"""
+
+from __future__ import annotations
+
+from autotune.trackers.tracker import NullTracker, StudyHeader, Tracker, TrackingRecord
+
+__all__ = ["NullTracker", "StudyHeader", "Tracker", "TrackingRecord"]

@@ -1,0 +1,108 @@
+"""A trial: one strategy, what the objective said of it, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from autotune.objectives.evaluation import Evaluation, finite
+from distir.strategy import Strategy
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One evaluated strategy."""
+
+    number: int
+    """Position in the study, from 0."""
+    strategy: Strategy
+    evaluation: Evaluation
+    cost: float | None
+    """The metric that counts, signed so that smaller is better; `None` if the trial failed."""
+    started: float = 0.0
+    """Seconds since the epoch."""
+    seconds: float = 0.0
+    """How long the evaluation took."""
+
+    @property
+    def feasible(self) -> bool:
+        """Whether the strategy can be used."""
+        return self.evaluation.feasible
+
+    @property
+    def failed(self) -> bool:
+        """Whether evaluating went wrong."""
+        return self.evaluation.failed
+
+    @property
+    def state(self) -> str:
+        """`feasible`, `infeasible` or `failed`."""
+        return "failed" if self.failed else "feasible" if self.feasible else "infeasible"
+
+    @property
+    def label(self) -> str:
+        """The strategy's readable name."""
+        return self.strategy.label
+
+    def metric(self, name: str) -> float | None:
+        """A metric by name, `None` where it was not measured."""
+        return self.evaluation.metrics.get(name)
+
+    def outcome(self) -> dict[str, Any]:
+        """Strategy and metrics as plain JSON values."""
+        return {"strategy": self.strategy.to_dict(), "metrics": plain_metrics(self.evaluation)}
+
+    def to_dict(self) -> dict[str, Any]:
+        """The trial as plain JSON values; what is not a finite number becomes null."""
+        return {
+            **self.outcome(),
+            "feasible": self.feasible,
+            "reason": self.evaluation.reason,
+        }
+
+
+def plain_metrics(evaluation: Evaluation) -> dict[str, float | None]:
+    """Metrics with null for what JSON cannot say."""
+    return {name: value if finite(value) else None for name, value in evaluation.metrics.items()}
+
+
+def ranked(trials: Iterable[Trial]) -> list[Trial]:
+    """Feasible trials, best first; ties in the order they were tried."""
+    usable = [trial for trial in trials if trial.feasible and trial.cost is not None]
+    return sorted(usable, key=_rank)
+
+
+def best_of(trials: Iterable[Trial]) -> Trial | None:
+    """The best feasible trial."""
+    usable = (trial for trial in trials if trial.feasible and trial.cost is not None)
+    return min(usable, key=_rank, default=None)
+
+
+def closest_of(trials: Iterable[Trial]) -> Trial | None:
+    """The infeasible trial that misses feasibility by least."""
+    missed = (trial for trial in trials if not trial.feasible and not trial.failed)
+    return min(missed, key=lambda trial: trial.evaluation.violation, default=None)
+
+
+def pareto_front(trials: Iterable[Trial], second: str = "peak_memory_bytes") -> list[Trial]:
+    """Feasible trials that no other one beats in both the objective and `second` (smaller is
+    better).
+    """
+    front: list[Trial] = []
+    least = float("inf")
+    for trial in ranked(trials):
+        value = trial.metric(second)
+        if value is not None and value < least:
+            least = value
+            front.append(trial)
+    return front
+
+
+def regret(cost: float, best_cost: float) -> float:
+    """The fraction lost against the best, 0 when it was found."""
+    return abs(cost - best_cost) / abs(best_cost) if best_cost else abs(cost - best_cost)
+
+
+def _rank(trial: Trial) -> tuple[float, int]:
+    return (trial.cost if trial.cost is not None else float("inf"), trial.number)

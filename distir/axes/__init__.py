@@ -1,0 +1,8 @@
+"""Logical axes: the named dimensions of the mathematics, inferred from the ops alone."""
+
+from __future__ import annotations
+
+from distir.axes.infer import infer_axes
+from distir.axes.model import Axes, Axis
+
+__all__ = ["Axes", "Axis", "infer_axes"]

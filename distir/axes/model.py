@@ -1,0 +1,59 @@
+"""What inference finds: axes, and every dim and loop as a product of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from distir.ir.core import Node, Value
+from distir.ir.signature import Kind
+from distir.ir.types import TensorType
+
+
+class Axis:
+    """A logical axis. Compared by identity; `label` is for people, `size` is the one that the
+    function was built at."""
+
+    __slots__ = ("label", "size")
+
+    def __init__(self, size: int, label: str = "") -> None:
+        self.size = size
+        self.label = label
+
+    def __repr__(self) -> str:
+        return f"{self.label or 'axis'}({self.size})"
+
+
+AxisDims = tuple[tuple[Axis, ...], ...]
+"""Per dim the axes whose product it is, outermost first; `()` for a dim of size 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Axes:
+    """Axes of a function.
+
+    `loops[node][i]` are the axes of loop `i` of the node's signature; `kinds[node]` says what
+    splitting each axis of the node's iteration space means. `ties` maps an axis to the
+    representative of those that always have its size (the two sides of a boundary).
+    """
+
+    dims: Mapping[Value, AxisDims]
+    loops: Mapping[Node, tuple[tuple[Axis, ...], ...]]
+    kinds: Mapping[Node, Mapping[Axis, Kind]]
+    ties: Mapping[Axis, Axis]
+
+    def of(self, value: Value) -> frozenset[Axis]:
+        """All axes that a value carries."""
+        return frozenset(axis for dim in self.dims[value] for axis in dim)
+
+    def type_at(self, value: Value, sizes: Mapping[Axis, int]) -> TensorType:
+        """The value's type when axes have other sizes; those not in `sizes` keep their own."""
+        shape = tuple(
+            math.prod(sizes.get(axis, axis.size) for axis in dim) for dim in self.dims[value]
+        )
+        return value.type.with_shape(shape)
+
+    def tied(self, axis: Axis) -> Axis:
+        """The representative of the axes that always have the size of this one."""
+        return self.ties.get(axis, axis)

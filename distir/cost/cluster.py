@@ -1,0 +1,167 @@
+"""Devices in a hierarchy (board, node, rack, network), numbered so that neighbours are close.
+
+level 0, size 8        devices 0-7 │ devices 8-15 │ …        NVLink domain
+level 1, no limit      ───────── network ──────────
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distir.cost.device import Device
+from distir.errors import ClusterError
+
+__all__ = ["Cluster", "Group", "Level", "Medium"]
+
+Medium: TypeAlias = Literal["board", "network"]
+"""Direct links between devices (NVLink, Infinity Fabric, PCIe), or network adapters."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """One level of the hierarchy: how many units of the level below it joins, and by what links."""
+
+    name: str
+    size: int | None
+    """Units of the level below (at the innermost, devices) in one unit; None: no limit."""
+    bandwidth_bytes_per_second: float
+    """Per device, one direction, all sending at once; where links are unequal, the slowest."""
+    latency_seconds: float
+    """Of one step of a collective, between two devices that this level joins."""
+    medium: Medium = "board"
+
+    def __post_init__(self) -> None:
+        if self.size is not None and self.size < 1:
+            raise ClusterError(f"size of level {self.name!r} is {self.size}; expected at least 1")
+        if not 0 < self.bandwidth_bytes_per_second < math.inf:
+            raise ClusterError(
+                f"bandwidth of level {self.name!r} is {self.bandwidth_bytes_per_second}; "
+                "expected more than 0"
+            )
+        if not 0 <= self.latency_seconds < math.inf:
+            raise ClusterError(
+                f"latency of level {self.name!r} is {self.latency_seconds}; expected at least 0"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Devices that communicate, as the levels see them: the worst of all groups of a mesh axis."""
+
+    size: int
+    stride: int
+    fan_out: tuple[int, ...]
+    """Per level, innermost first: most units of the level below that members in one unit use."""
+    rails: tuple[int, ...]
+    """Per level: fewest members in a unit of the level below, each with a link of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """Equal devices joined by levels, innermost first. The last unit may be partly used."""
+
+    name: str
+    device: Device
+    levels: tuple[Level, ...]
+    num_devices: int
+    summary: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.levels:
+            raise ClusterError(f"cluster {self.name!r} has no levels; expected at least one")
+        for level in self.levels[:-1]:
+            if level.size is None:
+                raise ClusterError(
+                    f"level {level.name!r} of cluster {self.name!r} has no size; only the "
+                    "outermost level may be without limit"
+                )
+        if self.num_devices < 1:
+            raise ClusterError(f"{self.num_devices} devices; expected at least 1")
+        if self.num_devices > self.capacity:
+            raise ClusterError(
+                f"cluster {self.name!r} holds {self.capacity} devices, not {self.num_devices}; its "
+                f"outermost level {self.levels[-1].name!r} has a size"
+            )
+
+    @property
+    def capacity(self) -> float:
+        """Most devices there can be; infinite where the outermost level has no size."""
+        sizes = [level.size for level in self.levels]
+        return math.inf if None in sizes else math.prod(size or 1 for size in sizes)
+
+    @property
+    def devices_per_unit(self) -> tuple[int, ...]:
+        """Devices in a full unit of each level, innermost first; all where there is no limit."""
+        units: list[int] = []
+        for level in self.levels:
+            below = units[-1] if units else 1
+            units.append(max(self.num_devices, below) if level.size is None else below * level.size)
+        return tuple(units)
+
+    def with_devices(self, num_devices: int) -> Cluster:
+        """The same hardware with another number of devices, over as many units as needed."""
+        return replace(self, num_devices=num_devices)
+
+    def group(self, size: int, stride: int = 1) -> Group:
+        """A mesh axis of `size` devices, `stride` apart: `{k · stride}` and all its translates."""
+        if size < 1 or stride < 1 or (size - 1) * stride >= self.num_devices:
+            raise ClusterError(
+                f"no group of {size} devices {stride} apart among {self.num_devices} devices"
+            )
+        return _group(self.devices_per_unit, self.num_devices, size, stride)
+
+    def crossed_level(self, stride: int, start: int | None = None) -> int:
+        """Index of the outermost level between devices `k` and `k + stride`.
+
+        The worst over `stride` neighbouring `k` from `start` on (one pipeline stage sending to the
+        next), or over all `k`.
+        """
+        if not 0 < stride < self.num_devices:
+            raise ClusterError(f"no devices {stride} apart among {self.num_devices} devices")
+        return _crossed_level(self.devices_per_unit, self.num_devices, stride, start)
+
+
+@lru_cache(maxsize=4096)
+def _group(units: tuple[int, ...], num_devices: int, size: int, stride: int) -> Group:
+    """Looks at every group of the mesh axis: where sizes do not divide, some straddle units."""
+    blocks = max(1, num_devices // (size * stride))
+    devices = np.arange(blocks * size * stride).reshape(blocks, size, stride)
+    members = devices.swapaxes(1, 2).reshape(-1, size)
+    fan_out: list[int] = []
+    rails: list[int] = []
+    below = _runs(members)
+    for unit in units:
+        runs = _runs(members // unit)
+        fan_out.append(int(_distinct_per_run(runs, below).max()))
+        rails.append(int(np.bincount(below.ravel()).min()))
+        below = runs
+    return Group(size, stride, tuple(fan_out), tuple(rails))
+
+
+def _runs(units: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Numbers the runs of equal units along each row (one group), from 0, never across rows."""
+    starts = np.ones(units.shape, dtype=np.int64)
+    starts[:, 1:] = units[:, 1:] != units[:, :-1]
+    return starts.cumsum().reshape(units.shape) - 1
+
+
+def _distinct_per_run(outer: NDArray[np.int64], inner: NDArray[np.int64]) -> NDArray[np.int64]:
+    """How many of the finer runs lie in each of the coarser ones."""
+    _, first = np.unique(inner, return_index=True)
+    return np.bincount(outer.ravel()[first])
+
+
+@lru_cache(maxsize=4096)
+def _crossed_level(units: tuple[int, ...], num_devices: int, stride: int, start: int | None) -> int:
+    first, count = (0, num_devices) if start is None else (start, stride)
+    senders = np.arange(first, max(first + 1, min(first + count, num_devices - stride)))
+    for level, unit in enumerate(units[:-1]):
+        if np.all(senders // unit == (senders + stride) // unit):
+            return level
+    return len(units) - 1

@@ -1,0 +1,132 @@
+"""Seconds of collectives: latency and bandwidth per level, the best of a few algorithms.
+
+A route lists, innermost first, the levels that a group's members exchange over. With fan-out `f`
+and `n = Π f` members, `S` bytes per device (the full tensor, before a scatter or after a gather),
+one pass over the data (a reduce-scatter or an all-gather) takes
+
+    ring          (n-1)/n · S / slowest rail        + hops · latency      (n-1 hops in all)
+    hierarchical  Σ over levels of (f-1)/f · S / (rails · bandwidth) + (f-1) · latency
+
+and an all-reduce two passes (Patarasuk and Yuan 2009; Cho et al. 2019), or a
+double binary tree, `2 S / slowest rail + 2 Σ ⌈log2 f⌉ · latency` (Sanders et al. 2009). NCCL's own
+model counts the same steps (`src/graph/tuning.cc`). All are linear in `S`, and the best of them is
+concave: smooth but for the bends where another algorithm takes over, monotone in bytes, bandwidth
+and latency.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from distir.cost.amounts import Amount, larger, smaller
+
+__all__ = ["COLLECTIVES", "CollectiveKind", "Link", "Route", "collective_seconds"]
+
+CollectiveKind: TypeAlias = Literal[
+    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One level of a route, as the members of a group see it."""
+
+    fan_out: int
+    """Parties that exchange here, each a device or a unit of the level below; more than 1."""
+    rails: int
+    """Members in each party, every one of which sends over a link of its own."""
+    bandwidth_bytes_per_second: float
+    """Reached by one member, one direction."""
+    latency_seconds: float
+    """Of one step."""
+
+
+Route: TypeAlias = tuple[Link, ...]
+Algorithm: TypeAlias = Callable[[Amount, Route], Amount]
+
+
+def ring_pass(size_bytes: Amount, route: Route) -> Amount:
+    """Reduce-scatter or all-gather around one ring per rail, ordered so that units are neighbours.
+
+    One round crosses each outer level once per unit: with 2 nodes of 8, 14 hops inside and 1
+    across.
+    """
+    members = math.prod(link.fan_out for link in route)
+    hops, latency = members, 0.0
+    for link in route:
+        hops //= link.fan_out
+        latency += (link.fan_out - 1) * hops * link.latency_seconds
+    return (members - 1) / members * size_bytes / _slowest_rail(route) + latency
+
+
+def hierarchical_pass(size_bytes: Amount, route: Route) -> Amount:
+    """Reduce-scatter or all-gather level by level; outer levels carry the shards of inner ones."""
+    total: Amount = 0.0
+    for link in route:
+        share = size_bytes * ((link.fan_out - 1) / link.fan_out / link.rails)
+        total = total + share / link.bandwidth_bytes_per_second
+        total = total + (link.fan_out - 1) * link.latency_seconds
+    return total
+
+
+def tree_pass(size_bytes: Amount, route: Route) -> Amount:
+    """Broadcast or reduction along a double binary tree, pipelined, every rail in use."""
+    depth = sum(math.ceil(math.log2(link.fan_out)) * link.latency_seconds for link in route)
+    return size_bytes / _slowest_rail(route) + depth
+
+
+def direct_exchange(size_bytes: Amount, route: Route) -> Amount:
+    """All-to-all in pairwise steps; a message takes the one level that separates its ends."""
+    members = math.prod(link.fan_out for link in route)
+    below, busiest, latency = 1, 0.0, 0.0
+    for link in route:
+        peers = (link.fan_out - 1) * below
+        busiest = larger(busiest, size_bytes * (peers / members) / link.bandwidth_bytes_per_second)
+        latency += peers * link.latency_seconds
+        below *= link.fan_out
+    return busiest + latency
+
+
+def hierarchical_exchange(size_bytes: Amount, route: Route) -> Amount:
+    """All-to-all level by level, messages for one destination unit sent together."""
+    total: Amount = 0.0
+    for link in route:
+        share = size_bytes * ((link.fan_out - 1) / link.fan_out)
+        total = total + share / link.bandwidth_bytes_per_second
+        total = total + (link.fan_out - 1) * link.latency_seconds
+    return total
+
+
+def _slowest_rail(route: Route) -> float:
+    """Bytes per second at the narrowest level when every member of a unit uses its own link."""
+    return min(link.rails * link.bandwidth_bytes_per_second for link in route)
+
+
+def _twice(algorithm: Algorithm) -> Algorithm:
+    return lambda size_bytes, route: 2 * algorithm(size_bytes, route)
+
+
+_PASS: Mapping[str, Algorithm] = {"ring": ring_pass, "hierarchical": hierarchical_pass}
+
+COLLECTIVES: Mapping[CollectiveKind, Mapping[str, Algorithm]] = {
+    "all_reduce": {
+        "ring": _twice(ring_pass),
+        "tree": _twice(tree_pass),
+        "hierarchical": _twice(hierarchical_pass),
+    },
+    "all_gather": _PASS,
+    "reduce_scatter": _PASS,
+    "all_to_all": {"direct": direct_exchange, "hierarchical": hierarchical_exchange},
+    "broadcast": {"tree": tree_pass},
+}
+"""Algorithms by collective: `(bytes, route) -> seconds`."""
+
+
+def collective_seconds(kind: CollectiveKind, size_bytes: Amount, route: Route) -> Amount:
+    """The best algorithm's time; an empty route (a group of one) costs nothing."""
+    if not route:
+        return 0.0 * size_bytes
+    return smaller(*(algorithm(size_bytes, route) for algorithm in COLLECTIVES[kind].values()))

@@ -1,0 +1,214 @@
+"""Hardware and software stacks from TOML: those that come with distir, or a user's own file.
+
+A cluster file:
+
+    name = "lab"
+    summary = "4 × A100 per node, 100 Gbit/s network"    # optional
+    devices = 8                                          # optional: how many by default
+    device = "a100-sxm4-80gb"                            # a known one, or a table [device]
+
+    [[levels]]                                           # innermost first
+    name = "NVLink"
+    size = 4                                             # devices per unit
+    bandwidth = "300 GB/s"                               # per device, one direction (a list:
+                                                         # links are unequal, the slowest counts)
+    latency = "3.4 us"                                   # of one step of a collective
+
+    [[levels]]
+    name = "Ethernet"                                    # the outermost level needs no size
+    bandwidth = "25 Gbit/s"
+    latency = "14 us"
+    medium = "network"                                   # or "board", the default with a size
+
+and a table [device], if the device is not a known one:
+
+    [device]
+    name = "A100"
+    memory = "80 GiB"
+    memory_bandwidth = "2039 GB/s"
+    peak = { fp32 = "19.5 TFLOP/s", bf16 = "312 TFLOP/s" }
+    sustained_fraction = 1.0                             # optional
+
+Any table may have a table `sources` that says, key by key, where its numbers come from.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields
+from functools import lru_cache
+from pathlib import Path
+from typing import cast
+
+from distir.cost.cluster import Cluster, Level, Medium
+from distir.cost.device import DTYPES, Device
+from distir.cost.profile import CostProfile
+from distir.cost.reader import Table, read_toml
+from distir.errors import ClusterError, UnknownNameError
+from distir.units import BYTES, BYTES_PER_SECOND, FLOPS_PER_SECOND, SECONDS
+
+__all__ = [
+    "DEFAULT_PROFILE",
+    "cluster_names",
+    "device_names",
+    "load_cluster",
+    "load_device",
+    "load_profile",
+    "profile_names",
+]
+
+DEFAULT_PROFILE = "compiled"
+"""The software stack that is assumed where none is named."""
+
+_HERE = Path(__file__).resolve().parent
+
+
+def cluster_names() -> list[str]:
+    """Names of the clusters that come with distir."""
+    return sorted(_shipped("clusters"))
+
+
+def device_names() -> list[str]:
+    """Names of the devices that come with distir."""
+    return sorted(_shipped("devices"))
+
+
+def profile_names() -> list[str]:
+    """Names of the software stacks that come with distir."""
+    return sorted(_shipped("profiles"))
+
+
+def load_cluster(spec: str | Path, devices: int | None = None) -> Cluster:
+    """A cluster by name or from a TOML file.
+
+    `devices` says how many there are; by default what the file says, or one node.
+
+    Raises `UnknownNameError` naming the near ones, or `ClusterError` with file and key.
+    """
+    cluster = _read_cluster(_find("cluster", "clusters", spec))
+    return cluster if devices is None else cluster.with_devices(devices)
+
+
+def load_device(spec: str | Path) -> Device:
+    """A device by name or from a TOML file."""
+    return _read_whole_device(_find("device", "devices", spec))
+
+
+def load_profile(spec: str | Path = DEFAULT_PROFILE) -> CostProfile:
+    """A software stack by name or from a TOML file."""
+    return _read_profile(_find("cost profile", "profiles", spec))
+
+
+@lru_cache(maxsize=8)
+def _shipped(folder: str) -> dict[str, Path]:
+    return {path.stem: path for path in (_HERE / folder).glob("*.toml")}
+
+
+def _find(kind: str, folder: str, spec: str | Path) -> Path:
+    """The file that `spec` means: a known name without regard to case, or a path."""
+    shipped = _shipped(folder)
+    if isinstance(spec, str) and spec.lower() in shipped:
+        return shipped[spec.lower()]
+    path = Path(spec).expanduser()
+    if path.is_file():
+        return path
+    if isinstance(spec, Path) or path.suffix == ".toml" or len(path.parts) > 1:
+        raise ClusterError(f"{path}: there is no such {kind} file")
+    raise UnknownNameError(kind, spec, shipped)
+
+
+def _read_cluster(path: Path) -> Cluster:
+    top = read_toml(path)
+    name = top.text("name")
+    summary = top.text("summary", "")
+    device = _read_device_entry(top)
+    tables = top.tables("levels")
+    levels = tuple(_read_level(table, table is tables[-1]) for table in tables)
+    one_node = math.prod(level.size or 1 for level in levels)
+    devices = top.integer("devices", one_node)
+    top.sources()
+    top.finish()
+    try:
+        return Cluster(
+            name=name, summary=summary, device=device, levels=levels, num_devices=devices
+        )
+    except ClusterError as error:
+        raise top.fail(error) from error
+
+
+def _read_device_entry(top: Table) -> Device:
+    """The key `device`: the name of a known device, or a table."""
+    if not top.is_text("device"):
+        return _read_device(top.table("device"))
+    try:
+        return load_device(top.text("device"))
+    except UnknownNameError as error:
+        raise top.error("device", f"is an {error}; a table [device] may describe it") from error
+
+
+@lru_cache(maxsize=64)
+def _read_whole_device(path: Path) -> Device:
+    return _read_device(read_toml(path))
+
+
+def _read_device(table: Table) -> Device:
+    name = table.text("name")
+    memory = table.quantity("memory", BYTES)
+    bandwidth = table.quantity("memory_bandwidth", BYTES_PER_SECOND)
+    peak = _read_peak(table.table("peak"))
+    sustained = table.number("sustained_fraction", 1.0)
+    table.sources()
+    table.finish()
+    try:
+        return Device(
+            name=name,
+            memory_bytes=memory,
+            memory_bandwidth_bytes_per_second=bandwidth,
+            peak_flops_per_second=peak,
+            sustained_fraction=sustained,
+        )
+    except ClusterError as error:
+        raise table.fail(error) from error
+
+
+def _read_peak(table: Table) -> dict[str, float]:
+    for dtype in table.names:
+        if dtype not in DTYPES:
+            raise table.error(dtype, f"is not a known type; known are {', '.join(DTYPES)}")
+    return {dtype: table.quantity(dtype, FLOPS_PER_SECOND) for dtype in table.names}
+
+
+def _read_level(table: Table, outermost: bool) -> Level:
+    name = table.text("name")
+    size = None if outermost and "size" not in table else table.integer("size")
+    bandwidth = table.smallest_quantity("bandwidth", BYTES_PER_SECOND)
+    latency = table.quantity("latency", SECONDS)
+    default = "network" if size is None else "board"
+    medium = cast("Medium", table.choice("medium", ("board", "network"), default))
+    table.sources()
+    table.finish()
+    try:
+        return Level(
+            name=name,
+            size=size,
+            bandwidth_bytes_per_second=bandwidth,
+            latency_seconds=latency,
+            medium=medium,
+        )
+    except ClusterError as error:
+        raise table.fail(error) from error
+
+
+def _read_profile(path: Path) -> CostProfile:
+    top = read_toml(path)
+    name, summary = top.text("name"), top.text("summary", "")
+    numbers: dict[str, float] = {}
+    for field in (field.name for field in fields(CostProfile)[2:]):
+        key = field.removesuffix("_seconds")
+        numbers[field] = top.number(key) if key == field else top.quantity(key, SECONDS)
+    top.sources()
+    top.finish()
+    try:
+        return CostProfile(name=name, summary=summary, **numbers)
+    except ClusterError as error:
+        raise top.fail(error) from error

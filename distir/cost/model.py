@@ -1,0 +1,74 @@
+"""Hardware × stack: the one object that engines ask for seconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from distir.cost import device as on_device
+from distir.cost.amounts import Amount
+from distir.cost.cluster import Cluster, Group, Level
+from distir.cost.collectives import CollectiveKind, Link, Route, collective_seconds
+from distir.cost.profile import CostProfile
+from distir.cost.work import Work
+
+__all__ = ["CostModel"]
+
+
+@dataclass(frozen=True, slots=True)
+class CostModel:
+    """Seconds of ops and of communication on a cluster with a software stack."""
+
+    cluster: Cluster
+    profile: CostProfile
+
+    def op_seconds(self, work: Work) -> Amount:
+        """Time of an op: device time and host launch time overlap."""
+        return on_device.op_seconds(work, self.cluster.device, self.profile)
+
+    def kernel_seconds(self, work: Work) -> Amount:
+        """Time of an op on the device, host launches aside."""
+        return on_device.kernel_seconds(work, self.cluster.device, self.profile)
+
+    def collective_seconds(self, kind: CollectiveKind, size_bytes: Amount, group: Group) -> Amount:
+        """Time of a collective over `group`.
+
+        `size_bytes` is the full tensor per device: what is reduced, the input of a reduce-scatter,
+        the result of an all-gather, the local tensor of an all-to-all. A group of one costs
+        nothing.
+        """
+        if group.size == 1:
+            return 0.0 * size_bytes
+        moving = collective_seconds(kind, size_bytes, self.route(group))
+        return self.profile.collective_launch_seconds + moving
+
+    def point_to_point_seconds(
+        self, size_bytes: Amount, stride: int, *, start: int | None = None
+    ) -> Amount:
+        """Time to send `size_bytes` from each of `stride` neighbours to the device `stride` on.
+
+        `start` is the first sender (the first device of a pipeline stage); None: the worst
+        anywhere.
+        """
+        level = self.cluster.levels[self.cluster.crossed_level(stride, start)]
+        moving = size_bytes / self.bandwidth_bytes_per_second(level)
+        return self.profile.collective_launch_seconds + level.latency_seconds + moving
+
+    def bandwidth_bytes_per_second(self, level: Level) -> float:
+        """What one device reaches at a level, one direction."""
+        profile = self.profile
+        efficiency = (
+            profile.network_link_efficiency
+            if level.medium == "network"
+            else profile.board_link_efficiency
+        )
+        return level.bandwidth_bytes_per_second * efficiency
+
+    def route(self, group: Group) -> Route:
+        """The levels that the group's members exchange over, innermost first."""
+        return tuple(
+            Link(fan_out, rails, self.bandwidth_bytes_per_second(level), level.latency_seconds)
+            for level, fan_out, rails in zip(
+                self.cluster.levels, group.fan_out, group.rails, strict=True
+            )
+            if fan_out > 1
+        )

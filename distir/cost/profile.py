@@ -1,0 +1,76 @@
+"""The software stack as data: which fraction of the hardware it reaches, and what it adds.
+
+A plan is costed on hardware × stack: the cluster says what the devices and links could do, the
+profile what the frameworks and libraries make of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from distir.errors import ClusterError
+
+__all__ = ["CostProfile"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostProfile:
+    """Few, physically named constants of a software stack. Efficiencies are in (0, 1]."""
+
+    name: str
+    summary: str = ""
+
+    product_efficiency: float
+    """Matrix products: fraction of the dense matrix peak."""
+    attention_efficiency: float
+    """Fused attention: fraction of the dense matrix peak."""
+    vector_efficiency: float
+    """Other arithmetic: fraction of the fp32 vector peak."""
+    memory_efficiency: float
+    """Fraction of the memory bandwidth that large kernels reach."""
+    board_link_efficiency: float
+    """Fraction of the bandwidth of direct links between devices (NVLink, Infinity Fabric, PCIe)."""
+    network_link_efficiency: float
+    """Fraction of the bandwidth of network adapters."""
+
+    soft_maximum_order: float
+    """How well activities overlap that could overlap perfectly; see `amounts.soft_maximum`."""
+    kernel_ramp_seconds: float
+    """Filling and draining the device, per kernel: what makes a small kernel less efficient."""
+    launch_seconds: float
+    """Time of the host per kernel launched; it runs ahead of the device where it can."""
+    collective_launch_seconds: float
+    """Fixed time of a collective or a send, before the first byte moves."""
+    iteration_overhead_seconds: float
+    """Fixed time of a training step outside the model: data loading, scaling, logging."""
+
+    def __post_init__(self) -> None:
+        for name in _EFFICIENCIES:
+            if not 0 < getattr(self, name) <= 1:
+                raise ClusterError(
+                    f"{name} is {getattr(self, name)}; expected more than 0, at most 1"
+                )
+        for name in _SECONDS:
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise ClusterError(f"{name} is {getattr(self, name)}; expected at least 0")
+        if not self.soft_maximum_order >= 1:
+            raise ClusterError(
+                f"soft_maximum_order is {self.soft_maximum_order}; expected at least 1 (the sum), "
+                "or inf (the maximum)"
+            )
+
+
+_EFFICIENCIES = (
+    "product_efficiency",
+    "attention_efficiency",
+    "vector_efficiency",
+    "memory_efficiency",
+    "board_link_efficiency",
+    "network_link_efficiency",
+)
+_SECONDS = (
+    "kernel_ramp_seconds",
+    "launch_seconds",
+    "collective_launch_seconds",
+    "iteration_overhead_seconds",
+)

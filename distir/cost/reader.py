@@ -1,0 +1,154 @@
+"""Strict reading of TOML: each value once, with its kind; what is left over is an error."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from distir.errors import ClusterError
+from distir.units import Quantity, UnitError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+__all__ = ["Table", "read_toml"]
+
+
+def read_toml(path: Path) -> Table:
+    """The top table of a file; raises `ClusterError` where it cannot be read."""
+    try:
+        return Table(str(path), "", tomllib.loads(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise ClusterError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ClusterError(f"{path}: not valid TOML: {error}") from error
+
+
+class Table:
+    """A table of a TOML file that knows where it stands, and which of its keys were read."""
+
+    def __init__(self, file: str, path: str, values: Mapping[str, Any]) -> None:
+        self._file = file
+        self._path = path
+        self._values = values
+        self._read: set[str] = set()
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._values
+
+    @property
+    def names(self) -> list[str]:
+        """All keys, read or not."""
+        return list(self._values)
+
+    def is_text(self, key: str) -> bool:
+        """Whether `key` is there and holds a text."""
+        return isinstance(self._values.get(key), str)
+
+    def text(self, key: str, default: str | None = None) -> str:
+        """A text that is not empty."""
+        value = self._value(key, default)
+        if not isinstance(value, str) or not (value or value == default):
+            raise self.error(key, f"is {value!r}; expected a text")
+        return value
+
+    def choice(self, key: str, choices: tuple[str, ...], default: str) -> str:
+        """One of a few words."""
+        value = self.text(key, default)
+        if value not in choices:
+            raise self.error(key, f"is {value!r}; expected one of {', '.join(choices)}")
+        return value
+
+    def integer(self, key: str, default: int | None = None) -> int:
+        """A whole number of at least 1."""
+        value = self._value(key, default)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise self.error(key, f"is {value!r}; expected a whole number of at least 1")
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """A number without unit."""
+        value = self._value(key, default)
+        if not isinstance(value, (int, float)) or isinstance(value, bool):
+            raise self.error(key, f"is {value!r}; expected a number without unit")
+        return float(value)
+
+    def quantity(self, key: str, kind: Quantity) -> float:
+        """A number with a unit of `kind`, in base units."""
+        return self._parse(key, self._value(key), kind)
+
+    def smallest_quantity(self, key: str, kind: Quantity) -> float:
+        """A number with a unit, or the smallest of a list of them."""
+        value = self._value(key)
+        values: list[Any] = cast("list[Any]", value) if isinstance(value, list) else [value]
+        if not values:
+            raise self.error(key, f"is empty; expected {kind.name} such as {kind.example!r}")
+        return min(self._parse(key, item, kind) for item in values)
+
+    def table(self, key: str) -> Table:
+        """A table within this one."""
+        value = self._value(key)
+        if not isinstance(value, dict):
+            raise self.error(key, f"is {value!r}; expected a table [{self._name(key)}]")
+        return Table(self._file, self._name(key), cast("dict[str, Any]", value))
+
+    def tables(self, key: str) -> list[Table]:
+        """A list of at least one table."""
+        value = self._value(key)
+        items = cast("list[Any]", value) if isinstance(value, list) else []
+        if not items or not all(isinstance(item, dict) for item in items):
+            raise self.error(
+                key, f"is {value!r}; expected one or more tables [[{self._name(key)}]]"
+            )
+        return [
+            Table(self._file, f"{self._name(key)}[{index}]", item)
+            for index, item in enumerate(items)
+        ]
+
+    def sources(self) -> dict[str, str]:
+        """Where the numbers of this table come from: the optional table `sources`, key by key."""
+        if "sources" not in self:
+            return {}
+        table = self.table("sources")
+        return {key: table.text(key) for key in table.names}
+
+    def finish(self) -> None:
+        """Raises if there is a key that nothing has read."""
+        for key in self._values:
+            if key not in self._read:
+                near = difflib.get_close_matches(key, self._read, n=1)
+                known = near[0] if near else ", ".join(sorted(self._read))
+                hint = f"did you mean {known!r}?" if near else f"known are {known}"
+                raise self.error(key, f"is not a known key; {hint}")
+
+    def error(self, key: str, problem: str) -> ClusterError:
+        """An error that names file and key."""
+        return ClusterError(f"{self._file}: {self._name(key)} {problem}")
+
+    def fail(self, problem: object) -> ClusterError:
+        """An error that names the file."""
+        return ClusterError(f"{self._file}: {problem}")
+
+    def _name(self, key: str) -> str:
+        return f"{self._path}.{key}" if self._path else key
+
+    def _value(self, key: str, default: Any = None) -> Any:
+        self._read.add(key)
+        value = self._values.get(key, default)
+        if value is None:
+            raise self.error(key, "is missing")
+        return value
+
+    def _parse(self, key: str, value: Any, kind: Quantity) -> float:
+        if not isinstance(value, str):
+            problem = f"is {value!r}, which is not {kind.name}"
+            raise self.error(key, f"{problem}; expected a text such as {kind.example!r}")
+        try:
+            return kind.parse(value)
+        except UnitError as error:
+            raise self.error(key, f"= {error}") from error

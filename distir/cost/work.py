@@ -1,0 +1,95 @@
+"""What an op asks of a device: operations and bytes. Seconds are the business of `device.py`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+
+from distir.cost.amounts import Amount
+
+__all__ = ["OpClass", "Work"]
+
+
+class OpClass(str, Enum):
+    """Kinds of op that reach different fractions of a device's peak rates."""
+
+    PRODUCT = "product"
+    """Matrix products and convolutions, on the matrix units."""
+    ATTENTION = "attention"
+    """Fused attention, on the matrix units, with a softmax in between."""
+    MEMORY = "memory"
+    """Everything else: bound by the bytes it moves; its operations run on the vector units."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Operations and bytes of one op (or of several like ones) on one device.
+
+    Fields may be arrays, one element per plan. Work without operations and bytes (a view, a
+    reshape) is not launched and takes no time.
+    """
+
+    kind: OpClass = OpClass.MEMORY
+    flops: Amount = 0.0
+    """Floating-point operations; a multiply and an add are two."""
+    bytes_read: Amount = 0.0
+    """Bytes read from device memory."""
+    bytes_written: Amount = 0.0
+    """Bytes written to device memory."""
+    dtype: str = "fp32"
+    """The type that operations are done in; it selects the peak rate."""
+    launches: Amount = 1.0
+    """Kernels that the op consists of."""
+
+    @classmethod
+    def nothing(cls) -> Work:
+        """The neutral element of addition."""
+        return cls(launches=0.0)
+
+    @property
+    def bytes(self) -> Amount:
+        """Bytes moved to and from device memory."""
+        return self.bytes_read + self.bytes_written
+
+    @property
+    def kernels(self) -> Amount:
+        """Kernels actually launched: none where there is nothing to do."""
+        busy = self.flops + self.bytes
+        return self.launches * (np.greater(busy, 0.0) if isinstance(busy, np.ndarray) else busy > 0)
+
+    def __add__(self, other: Work) -> Work:
+        """Both works as one op: counts add up, the round trip between them is not yet removed."""
+        if other._is_nothing():
+            return self
+        if self._is_nothing():
+            return other
+        if (self.kind, self.dtype) != (other.kind, other.dtype):
+            raise ValueError(
+                f"cannot add {other.kind.value} work in {other.dtype} to {self.kind.value} work in "
+                f"{self.dtype}: they run at different rates; add their seconds instead"
+            )
+        return Work(
+            self.kind,
+            self.flops + other.flops,
+            self.bytes_read + other.bytes_read,
+            self.bytes_written + other.bytes_written,
+            self.dtype,
+            self.kernels + other.kernels,
+        )
+
+    def __mul__(self, times: float) -> Work:
+        """The work of doing this `times` over."""
+        return Work(
+            self.kind,
+            self.flops * times,
+            self.bytes_read * times,
+            self.bytes_written * times,
+            self.dtype,
+            self.launches * times,
+        )
+
+    def _is_nothing(self) -> bool:
+        counts = (self.flops, self.bytes_read, self.bytes_written)
+        return all(not isinstance(count, np.ndarray) and count == 0 for count in counts)

@@ -1,0 +1,1 @@
+"""NumPy execution: what a program means, and whether a plan keeps to it."""

@@ -1,0 +1,165 @@
+"""Virtual devices: arrays per device, and the ops they run together."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from distir.axes.model import Axis, AxisDims
+from distir.errors import DistirError
+from distir.ir.core import Node, Value
+from distir.ops.collective import Collective, Shard, Sharded
+from distir.transforms.instantiate import Sizes
+from distir.transforms.place import Layout, Mesh, Pending
+
+Array = Any
+Coordinate = dict[str, int]
+Shards = list[Array]
+"""One array per device, in mesh order."""
+
+
+class VirtualMesh:
+    """The devices of one stage, numbered with the last mesh axis fastest."""
+
+    def __init__(self, mesh: Mesh, sizes: Sizes) -> None:
+        self.mesh = mesh
+        self.sizes = sizes
+        ranges = (range(degree) for degree in sizes.degrees)
+        self.coordinates: list[Coordinate] = [
+            dict(zip(mesh.names, place, strict=True)) for place in itertools.product(*ranges)
+        ]
+
+    def __len__(self) -> int:
+        return len(self.coordinates)
+
+    def groups(self, mesh_axis: str) -> list[list[int]]:
+        """Devices that differ along one mesh axis only, in mesh order."""
+        groups: dict[tuple[tuple[str, int], ...], list[int]] = {}
+        for index, coordinate in enumerate(self.coordinates):
+            key = tuple(item for item in coordinate.items() if item[0] != mesh_axis)
+            groups.setdefault(key, []).append(index)
+        return list(groups.values())
+
+    def run(self, nodes: Sequence[Node], held: dict[Value, Shards]) -> None:
+        """Runs an SPMD program; `held` maps values to shards and gains the results."""
+        for node in nodes:
+            self._run_node(node, held)
+
+    def _run_node(self, node: Node, held: dict[Value, Shards]) -> None:
+        op = node.op
+        if isinstance(op, Collective):
+            shards = held[node.operands[0]]
+            results: Shards = [None] * len(self)
+            for group in self.groups(op.mesh_axis):
+                for index, result in zip(
+                    group, op.exchange([shards[i] for i in group]), strict=True
+                ):
+                    results[index] = result
+            held[node.result] = results
+            return
+        per_device: list[tuple[Array, ...]] = []
+        for index, coordinate in enumerate(self.coordinates):
+            operands = [held[value][index] for value in node.operands]
+            if isinstance(op, Shard):
+                per_device.append((op.pick(operands[0], coordinate[op.mesh_axis]),))
+            elif isinstance(op, Sharded):
+                per_device.append(op.evaluate_at(coordinate, *operands))
+            else:
+                per_device.append(op.evaluate(*operands))
+        for position, value in enumerate(node.results):
+            shards = [results[position] for results in per_device]
+            for shard in shards:
+                if np.shape(shard) != value.type.shape:
+                    raise DistirError(
+                        f"{node.op} computed a shard of shape {list(np.shape(shard))}; "
+                        f"the placement expects {value}"
+                    )
+            held[value] = shards
+
+    # --- between whole arrays and shards ----------------------------------------------------------
+
+    def scatter(self, array: Array, dims: AxisDims, layout: Layout) -> Shards:
+        """Every device's shard of a whole array. Along a pending mesh axis the first device holds
+        the array and the others zero."""
+        return [
+            self._shard(array, dims, layout, coordinate) for coordinate in self.coordinates
+        ]
+
+    def _shard(self, array: Array, dims: AxisDims, layout: Layout, coordinate: Coordinate) -> Array:
+        spread, axes = self._spread(np.asarray(array), dims)
+        index: list[slice] = [slice(None)] * len(axes)
+        for position, axis in enumerate(axes):
+            start, stop = self._window(axis, layout, coordinate)
+            index[position] = slice(start, stop)
+        picked = spread[tuple(index)]
+        shape: list[int] = []
+        position = 0
+        for dim in dims:
+            size = 1
+            for _ in dim:
+                size *= picked.shape[position]
+                position += 1
+            shape.append(size)
+        result = picked.reshape(shape)
+        first = all(
+            coordinate[name] == 0
+            for name, spot in zip(self.mesh.names, layout, strict=True)
+            if isinstance(spot, Pending)
+        )
+        return result if first else np.zeros_like(result)
+
+    def _spread(self, array: Array, dims: AxisDims) -> tuple[Array, list[Axis]]:
+        axes = [axis for dim in dims for axis in dim]
+        return array.reshape([self.sizes.of(axis) for axis in axes]), axes
+
+    def _window(self, axis: Axis, layout: Layout, coordinate: Coordinate) -> tuple[int, int]:
+        start, length = 0, self.sizes.of(axis)
+        for name, degree, spot in zip(self.mesh.names, self.sizes.degrees, layout, strict=True):
+            if spot is axis:
+                length //= degree
+                start += coordinate[name] * length
+        return start, start + length
+
+    def gather(self, shards: Shards, dims: AxisDims, layout: Layout) -> Array:
+        """The whole array: shards put in place, pending sums added. Copies that should be equal
+        must be: raises `DistirError` if devices disagree."""
+        axes = [axis for dim in dims for axis in dim]
+        whole_shape = [self.sizes.of(axis) for axis in axes]
+        maximum = any(spot is Pending.MAX for spot in layout)
+        total: Array = None
+        copies = [i for i, spot in enumerate(layout) if spot is None]
+        pending = [i for i, spot in enumerate(layout) if isinstance(spot, Pending)]
+        parts: dict[tuple[int, ...], dict[tuple[int, ...], Array]] = {}
+        for coordinate, shard in zip(self.coordinates, shards, strict=True):
+            place = tuple(coordinate.values())
+            copy = tuple(place[i] for i in copies)
+            part = tuple(place[i] for i in pending)
+            whole = parts.setdefault(copy, {}).setdefault(part, np.zeros(whole_shape))
+            windows = [self._window(axis, layout, coordinate) for axis in axes]
+            index = tuple(slice(*window) for window in windows)
+            whole[index] = np.asarray(shard).reshape([b - a for a, b in windows])
+        for found in parts.values():
+            stacked = np.stack(list(found.values()))
+            combined = stacked.max(axis=0) if maximum else stacked.sum(axis=0)
+            if total is None:
+                total = combined
+            elif not np.allclose(total, combined, rtol=1e-9, atol=1e-12, equal_nan=True):
+                raise DistirError("devices that should hold copies of a value disagree about it")
+        shape: list[int] = []
+        for dim in dims:
+            size = 1
+            for axis in dim:
+                size *= self.sizes.of(axis)
+            shape.append(size)
+        return total.reshape(shape)
+
+
+def device_count(degrees: Mapping[str, int]) -> int:
+    """Number of devices of a mesh."""
+    count = 1
+    for degree in degrees.values():
+        count *= degree
+    return count

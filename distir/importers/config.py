@@ -1,0 +1,253 @@
+"""Hugging Face `config.json` to a model of the zoo's kind: sizes only, no weights are needed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar, cast
+
+from distir.errors import ImportModelError
+from distir.models.layers import Activation
+from distir.models.transformer import TransformerConfig, bert_config, llama_config
+from distir.registry import Registry
+
+T = TypeVar("T", int, float, bool, str)
+
+ACTIVATION_NAMES: dict[str, Activation] = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
+}
+"""What Hugging Face calls the activations."""
+
+MODEL_TYPES: Registry[Callable[[str, Fields], TransformerConfig]] = Registry("model_type")
+"""Per `model_type` a function from a name and the fields of the file to a configuration."""
+
+
+def read_config(path: str | Path) -> TransformerConfig:
+    """The model that a `config.json`, or a directory with one, describes."""
+    file = Path(path)
+    if file.is_dir():
+        file = file / "config.json"
+    fields = Fields(_read_object(file), str(file))
+    model_type = fields.text("model_type")
+    if model_type not in MODEL_TYPES:
+        raise ImportModelError(
+            f"{file}: model_type {model_type!r} is not known here; known are "
+            f"{', '.join(sorted(MODEL_TYPES.names()))}; an ONNX export of the model works too"
+        )
+    name = file.resolve().parent.name if file.name == "config.json" else file.stem
+    return MODEL_TYPES.get(model_type)(name or model_type, fields)
+
+
+def _read_object(file: Path) -> Mapping[str, object]:
+    if not file.is_file():
+        raise ImportModelError(f"{file}: there is no such file")
+    try:
+        content: object = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ImportModelError(f"{file} is not readable as JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise ImportModelError(f"{file}: expected a JSON object with the fields of a model")
+    return cast("Mapping[str, object]", content)
+
+
+class Fields:
+    """Typed access to the fields of a file. A field without default must be there; `null` counts
+    as absent."""
+
+    def __init__(self, values: Mapping[str, object], where: str) -> None:
+        self._values = values
+        self._where = where
+
+    def integer(self, name: str, default: int | None = None) -> int:
+        """A whole number."""
+        return self._get(name, int, "a whole number", default)
+
+    def number(self, name: str, default: float | None = None) -> float:
+        """A number."""
+        value = self._values.get(name)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return float(value)
+        return self._get(name, float, "a number", default)
+
+    def flag(self, name: str, default: bool | None = None) -> bool:
+        """True or false."""
+        return self._get(name, bool, "true or false", default)
+
+    def text(self, name: str, default: str | None = None) -> str:
+        """A string."""
+        return self._get(name, str, "a string", default)
+
+    def activation(self, name: str, default: str) -> Activation:
+        """One of the activations known here."""
+        found = self.text(name, default)
+        if found not in ACTIVATION_NAMES:
+            known = ", ".join(sorted(ACTIVATION_NAMES))
+            raise self.error(f"{name} is {found!r}; known are {known}")
+        return ACTIVATION_NAMES[found]
+
+    def table(self, name: str) -> Fields:
+        """The fields of an object inside the file; none if it is absent."""
+        value = self._values.get(name)
+        values = cast("Mapping[str, object]", value) if isinstance(value, dict) else {}
+        return Fields(values, f"{self._where}, {name}")
+
+    def error(self, message: str) -> ImportModelError:
+        """An error that names the file."""
+        return ImportModelError(f"{self._where}: {message}")
+
+    def _get(self, name: str, kind: type[T], expected: str, default: T | None) -> T:
+        value = self._values.get(name)
+        if value is None and default is not None:
+            return default
+        if value is None:
+            raise self.error(f"field {name!r} is missing; expected {expected}")
+        if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
+            raise self.error(f"field {name!r} is {value!r}; expected {expected}")
+        return value
+
+
+@MODEL_TYPES.register("gpt2")
+def _gpt2(name: str, fields: Fields) -> TransformerConfig:
+    return TransformerConfig(
+        name=name,
+        layers=fields.integer("n_layer"),
+        hidden=fields.integer("n_embd"),
+        heads=fields.integer("n_head"),
+        ffn=fields.integer("n_inner", 0),
+        vocabulary=fields.integer("vocab_size"),
+        sequence_length=fields.integer("n_positions"),
+        norm_epsilon=fields.number("layer_norm_epsilon", 1e-5),
+        activation=fields.activation("activation_function", "gelu_new"),
+        tied_embeddings=fields.flag("tie_word_embeddings", True),
+    )
+
+
+@MODEL_TYPES.register("llama")
+@MODEL_TYPES.register("mistral")
+def _llama(name: str, fields: Fields) -> TransformerConfig:
+    heads = fields.integer("num_attention_heads")
+    base = llama_config(
+        name,
+        layers=fields.integer("num_hidden_layers"),
+        hidden=fields.integer("hidden_size"),
+        heads=heads,
+        kv_heads=fields.integer("num_key_value_heads", heads),
+        head_dim=fields.integer("head_dim", 0),
+        ffn=fields.integer("intermediate_size"),
+        vocabulary=fields.integer("vocab_size"),
+        sequence_length=fields.integer("max_position_embeddings"),
+    )
+    bias = fields.flag("attention_bias", False)
+    return replace(
+        base,
+        norm_epsilon=fields.number("rms_norm_eps", 1e-6),
+        rotary_base=_rotary_base(fields, "rope_theta"),
+        activation=fields.activation("hidden_act", "silu"),
+        qkv_bias=bias,
+        output_bias=bias,
+        ffn_bias=fields.flag("mlp_bias", False),
+        tied_embeddings=fields.flag("tie_word_embeddings", False),
+        notes=_window_notes(fields),
+    )
+
+
+@MODEL_TYPES.register("qwen2")
+def _qwen2(name: str, fields: Fields) -> TransformerConfig:
+    return replace(_llama(name, fields), qkv_bias=True)
+
+
+@MODEL_TYPES.register("qwen3")
+def _qwen3(name: str, fields: Fields) -> TransformerConfig:
+    return replace(_llama(name, fields), qk_norm=True)
+
+
+@MODEL_TYPES.register("gpt_neox")
+def _gpt_neox(name: str, fields: Fields) -> TransformerConfig:
+    bias = fields.flag("attention_bias", True)
+    return TransformerConfig(
+        name=name,
+        layers=fields.integer("num_hidden_layers"),
+        hidden=fields.integer("hidden_size"),
+        heads=fields.integer("num_attention_heads"),
+        ffn=fields.integer("intermediate_size"),
+        vocabulary=fields.integer("vocab_size"),
+        sequence_length=fields.integer("max_position_embeddings"),
+        norm_epsilon=fields.number("layer_norm_eps", 1e-5),
+        parallel=fields.flag("use_parallel_residual", True),
+        learned_positions=False,
+        rotary_fraction=fields.number("rotary_pct", 0.25),
+        rotary_base=_rotary_base(fields, "rotary_emb_base"),
+        activation=fields.activation("hidden_act", "gelu"),
+        qkv_bias=bias,
+        output_bias=bias,
+        tied_embeddings=fields.flag("tie_word_embeddings", False),
+    )
+
+
+@MODEL_TYPES.register("opt")
+def _opt(name: str, fields: Fields) -> TransformerConfig:
+    hidden = fields.integer("hidden_size")
+    embedded = fields.integer("word_embed_proj_dim", hidden)
+    if embedded != hidden:
+        raise fields.error(
+            f"word_embed_proj_dim ({embedded}) differs from hidden_size ({hidden}), which is not "
+            "supported; an ONNX export of the model works"
+        )
+    bias = fields.flag("enable_bias", True)
+    return TransformerConfig(
+        name=name,
+        layers=fields.integer("num_hidden_layers"),
+        hidden=hidden,
+        heads=fields.integer("num_attention_heads"),
+        ffn=fields.integer("ffn_dim"),
+        vocabulary=fields.integer("vocab_size"),
+        sequence_length=fields.integer("max_position_embeddings"),
+        position_offset=2,
+        norm_first=fields.flag("do_layer_norm_before", True),
+        activation=fields.activation("activation_function", "relu"),
+        fused_qkv=False,
+        qkv_bias=bias,
+        output_bias=bias,
+        ffn_bias=bias,
+        tied_embeddings=fields.flag("tie_word_embeddings", True),
+    )
+
+
+@MODEL_TYPES.register("bert")
+def _bert(name: str, fields: Fields) -> TransformerConfig:
+    base = bert_config(
+        name,
+        layers=fields.integer("num_hidden_layers"),
+        hidden=fields.integer("hidden_size"),
+        heads=fields.integer("num_attention_heads"),
+        vocabulary=fields.integer("vocab_size"),
+        sequence_length=fields.integer("max_position_embeddings"),
+    )
+    return replace(
+        base,
+        ffn=fields.integer("intermediate_size"),
+        segments=fields.integer("type_vocab_size", 2),
+        norm_epsilon=fields.number("layer_norm_eps", 1e-12),
+        activation=fields.activation("hidden_act", "gelu"),
+        tied_embeddings=fields.flag("tie_word_embeddings", True),
+    )
+
+
+def _rotary_base(fields: Fields, name: str) -> float:
+    """Newer files keep it in `rope_parameters`."""
+    return fields.number(name, fields.table("rope_parameters").number("rope_theta", 10000.0))
+
+
+def _window_notes(fields: Fields) -> tuple[str, ...]:
+    window = fields.integer("sliding_window", 0)
+    if not window or not fields.flag("use_sliding_window", True):
+        return ()
+    return (f"attention reads the whole sequence; the model's window of {window:,} is not applied",)

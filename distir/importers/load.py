@@ -1,0 +1,152 @@
+"""Any description of a model to a Function: a zoo name, a file, a Python function.
+
+gpt3-13b                       the zoo
+model.onnx                     an ONNX file, with or without its weights
+config.json, or its directory  a Hugging Face configuration
+package.module:function        a Python function that returns a Function, an ONNX model or a
+FILE.py:function               configuration; it may take `batch_size` and `sequence_length`
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from distir.errors import ImportModelError
+from distir.importers.probe import build_at_probe_sizes
+from distir.importers.python import find_object, is_onnx_model, run_user_code, size_arguments
+from distir.ir import Function
+from distir.models.layers import AttentionKind
+from distir.models.zoo import ModelConfig, find_model, has_model
+
+Source = str | Path | Callable[..., object]
+"""What describes a model: one of the texts above, a path, or the Python function itself."""
+
+_FORMS = "a zoo name, FILE.onnx, config.json or its directory, module:function, FILE.py:function"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A Function, with what its source says about it."""
+
+    name: str
+    function: Function
+    sequence_length: int | None = None
+    """The usual sequence length, as far as the source states one."""
+    longest: int | None = None
+    """The longest sequence that the model can take, if there is a limit."""
+
+
+def load_function(
+    source: Source,
+    *,
+    attention: AttentionKind = "fused",
+    onnx_options: Mapping[str, Any] | None = None,
+) -> Function:
+    """The Function that `source` describes, at the sizes of its file or at probe sizes.
+
+    Models that are built here have their attention fused or spelled out; `onnx_options` are
+    keyword arguments of `import_onnx`.
+    """
+    return load_source(source, attention=attention, onnx_options=onnx_options).function
+
+
+def load_source(
+    source: Source,
+    *,
+    attention: AttentionKind = "fused",
+    onnx_options: Mapping[str, Any] | None = None,
+) -> LoadedModel:
+    """Like `load_function`, with the model's name and its usual sequence length."""
+    options = _Options(attention, onnx_options or {})
+    if not isinstance(source, (str, Path)):
+        label = getattr(source, "__name__", type(source).__name__)
+        return _from_object(source, label, label, options)
+    path = Path(source)
+    if path.suffix.lower() == ".onnx":
+        return _from_onnx_file(path, options)
+    if path.suffix.lower() == ".json" or (path.is_dir() and not has_model(str(source))):
+        from distir.importers.config import read_config
+
+        return _from_config(read_config(path), options)
+    place, colon, attribute = str(source).rpartition(":")
+    if colon and place and attribute:
+        found = find_object(place, attribute)
+        return _from_object(found, attribute, str(source), options)
+    return _from_name(str(source), options)
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    attention: AttentionKind
+    onnx: Mapping[str, Any]
+
+
+def _from_config(config: ModelConfig, options: _Options) -> LoadedModel:
+    def build(batch_size: int, sequence_length: int) -> Function:
+        return config.build(batch_size, sequence_length, options.attention)
+
+    function = build_at_probe_sizes(build, config.longest)
+    return LoadedModel(config.name, function, config.sequence_length, config.longest)
+
+
+def _from_onnx_file(path: Path, options: _Options) -> LoadedModel:
+    if not path.is_file():
+        raise ImportModelError(f"{path}: there is no such file in {os.getcwd()}")
+    return LoadedModel(path.stem, _import_onnx(path, options))
+
+
+def _import_onnx(model: object, options: _Options) -> Function:
+    from distir.importers.onnx import import_onnx
+
+    return import_onnx(model, **options.onnx)
+
+
+def _from_object(found: object, name: str, label: str, options: _Options) -> LoadedModel:
+    """What Python gave: a model, its configuration, or a function that makes one of them."""
+    if not callable(found):
+        return _from_result(found, name, label, options)
+    taken = size_arguments(found, label)
+
+    def make(*sizes: int) -> object:
+        given = dict(zip(("batch_size", "sequence_length"), sizes, strict=False))
+        arguments = {key: value for key, value in given.items() if key in taken}
+        return run_user_code(label, lambda: found(**arguments))
+
+    if not taken:
+        return _from_result(make(), name, label, options)
+
+    def build(batch_size: int, sequence_length: int) -> Function:
+        made = make(batch_size, sequence_length)
+        return _from_result(made, name, label, options).function
+
+    usual = taken.get("sequence_length")
+    return LoadedModel(name, build_at_probe_sizes(build), usual if isinstance(usual, int) else None)
+
+
+def _from_result(made: object, name: str, label: str, options: _Options) -> LoadedModel:
+    if isinstance(made, Function):
+        return LoadedModel(name, made)
+    if is_onnx_model(made):
+        return LoadedModel(name, _import_onnx(made, options))
+    if isinstance(made, ModelConfig):
+        return _from_config(made, options)
+    raise ImportModelError(
+        f"{label} gives {type(made).__module__}.{type(made).__qualname__}; expected a "
+        "distir Function, an ONNX ModelProto or a configuration such as TransformerConfig"
+    )
+
+
+def _from_name(text: str, options: _Options) -> LoadedModel:
+    """A zoo name, or the reason why `text` describes no model."""
+    path = Path(text)
+    if path.suffix.lower() == ".py":
+        raise ImportModelError(f"{text}: name the function too, as in {text}:build")
+    if path.exists() and not has_model(text):
+        raise ImportModelError(f"{text} is no kind of file known here; expected {_FORMS}")
+    if len(path.parts) > 1:
+        raise ImportModelError(f"{text}: there is no such file or directory; expected {_FORMS}")
+    return _from_config(find_model(text), options)

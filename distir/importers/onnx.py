@@ -1,0 +1,162 @@
+"""ONNX files as Functions: `import_onnx(path)`.
+
+A file is read without its weights: shapes are enough. Symbolic dims are bound to *probe* sizes
+that occur nowhere else in the model, so that axes found later are not confused by equal numbers; a
+batch of 1 that was burnt in is found and widened. Whatever is wrong with a file ends in an
+`ImportModelError`, or in an `UnsupportedOpError` that names the op and what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import distir.importers.onnx_ops  # noqa: F401  (registers converters)
+from distir.errors import DistirError, ImportModelError, UnsupportedOpError
+from distir.importers.onnx_bind import Binding, bindings
+from distir.importers.onnx_convert import Conversion
+from distir.importers.onnx_file import ModelRecord, read_model
+from distir.importers.onnx_roles import Decision, Roles
+from distir.importers.tidy import merge_slices, without_unused
+from distir.importers.unit_batch import widen_batch
+from distir.ir.builder import Builder
+from distir.ir.core import Function, Value
+from distir.ir.verifier import verify
+
+Array = Any
+
+PROBE_BATCH = 3
+"""Batch given to a model whose batch of 1 was burnt in."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportedModel:
+    """A model file as a Function, and what the file said beyond it."""
+
+    function: Function
+    symbols: Mapping[str, int]
+    """The size that every symbolic dim was bound to."""
+    input_dims: Mapping[str, tuple[str | None, ...]]
+    """Per input and dim the symbol it was bound by, or `None` for a size burnt in."""
+    decisions: Mapping[str, Decision]
+    """Parameter or table, per float tensor of the file, with the reason."""
+    weights: Mapping[Value, Array] = field(default_factory=lambda: {})
+    """Values of parameters, if they were asked for and the file has them."""
+
+
+def import_onnx(source: str | Path | Any, **options: Any) -> Function:
+    """The Function of an ONNX file or `onnx.ModelProto`; options as for `read_onnx`."""
+    return read_onnx(source, **options).function
+
+
+def read_onnx(
+    source: str | Path | Any,
+    *,
+    batch_size: int | None = None,
+    sequence_length: int | None = None,
+    sizes: Mapping[str, int] | None = None,
+    parameters: Collection[str] = (),
+    tables: Collection[str] = (),
+    load_weights: bool = False,
+    widen: bool = True,
+) -> ImportedModel:
+    """Reads an ONNX file or `onnx.ModelProto`.
+
+    `batch_size` and `sequence_length` bind symbolic dims (probe sizes by default); `sizes` binds
+    them by name. Static dims stay as they are, but for a batch of 1, unless `widen` is false.
+    `parameters` and `tables` name tensors of the file whose role is not as guessed. `load_weights`
+    also returns the parameters' values where the file has them.
+    """
+    model = read_model(source)
+    first_error: DistirError | None = None
+    for binding in bindings(model.graph, batch_size, sequence_length, sizes or {}):
+        try:
+            conversion, function = _convert(model, binding, parameters, tables, _name(model, source))
+        except UnsupportedOpError:
+            raise
+        except ImportModelError as error:
+            first_error = first_error or error
+            continue
+        if widen:
+            function = _widened(function, conversion, batch_size or PROBE_BATCH)
+        verify(function)
+        records = {value: conversion.weights.get(value) for value in function.parameters}
+        weights = {
+            value: record.load()
+            for value, record in records.items()
+            if load_weights and record is not None and record.has_values()
+        }
+        return ImportedModel(
+            function=function,
+            symbols=binding.symbols,
+            input_dims=binding.dims,
+            decisions=conversion.roles.decisions,
+            weights=weights,
+        )
+    assert first_error is not None
+    raise first_error
+
+
+def _convert(
+    model: ModelRecord,
+    binding: Binding,
+    parameters: Collection[str],
+    tables: Collection[str],
+    name: str,
+) -> tuple[Conversion, Function]:
+    builder = Builder(name)
+    conversion = Conversion(model, Roles(model.graph, parameters, tables), builder)
+    outputs = conversion.run(binding.shapes)
+    function = Function(
+        name=name,
+        inputs=tuple(builder.inputs),
+        parameters=tuple(builder.parameters),
+        constants=dict(builder.constants),
+        nodes=tuple(builder.nodes),
+        outputs=tuple(outputs),
+        notes=tuple(builder.notes),
+    )
+    function = without_unused(merge_slices(without_unused(function)))
+    for value in (*function.inputs, *function.parameters, *function.outputs):
+        _check_elements(value)
+    for node in function.nodes:
+        for value in node.results:
+            _check_elements(value)
+    return conversion, function
+
+
+def _check_elements(value: Value) -> None:
+    if value.type.num_elements == 0:
+        raise ImportModelError(f"{value} has no elements; expected sizes of at least 1")
+
+
+def _widened(function: Function, conversion: Conversion, batch_size: int) -> Function:
+    """The function with its batch of 1 widened, if that is what its inputs have."""
+    positions = {value: 0 for value in function.inputs if value.type.shape[:1] == (1,)}
+    if not positions or batch_size == 1:
+        return function
+    renamed: dict[Value, Value] = {}
+    try:
+        wide = widen_batch(function, positions, batch_size, conversion.axis_maps, renamed)
+    except DistirError as error:
+        note = f"the file has batch 1 burnt in, and it could not be widened: {error}"
+        return _with_note(function, note)
+    for old, new in renamed.items():
+        if old in conversion.weights:
+            conversion.weights[new] = conversion.weights[old]
+    return _with_note(wide, f"the file's batch of 1 was widened to {batch_size}")
+
+
+def _with_note(function: Function, note: str) -> Function:
+    from dataclasses import replace
+
+    return replace(function, notes=(*function.notes, note))
+
+
+def _name(model: ModelRecord, source: str | Path | Any) -> str:
+    return Path(source).stem if isinstance(source, (str, Path)) else model.graph.name or "model"
+
+
+__all__: Sequence[str] = ("ImportedModel", "import_onnx", "read_onnx")

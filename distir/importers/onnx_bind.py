@@ -1,0 +1,197 @@
+"""Sizes for the symbolic dims of a file: probe sizes that occur nowhere else in it."""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from distir.errors import ImportModelError
+from distir.importers.onnx_file import GraphRecord, InputRecord, TensorRecord
+
+_BATCH_SIZES = (2, 3, 5, 7, 11, 13, 17, 19, 23)
+_OTHER_SIZES = tuple(range(24, 1024, 8))
+_SPATIAL_SIZES = (224, 256, 384, 64, 32, 299, 512)
+
+_OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Div: operator.floordiv,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """Shapes of the inputs, and what they come from."""
+
+    shapes: Mapping[str, tuple[int, ...]]
+    symbols: Mapping[str, int]
+    dims: Mapping[str, tuple[str | None, ...]]
+    """Per input and dim the text of the symbolic size, or `None` for a size burnt in."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Symbols:
+    """The symbols of a file by what they seem to be, in order of appearance."""
+
+    batch: tuple[str, ...]
+    sequence: tuple[str, ...]
+    spatial: tuple[str, ...]
+
+
+def bindings(
+    graph: GraphRecord,
+    batch_size: int | None,
+    sequence_length: int | None,
+    sizes: Mapping[str, int],
+) -> Iterator[Binding]:
+    """Bindings to try, best first: all symbols apart, then those of the same kind equal, because
+    a file may give two names to one size."""
+    dims = {record.name: _texts(record) for record in graph.inputs}
+    symbols = _classify(graph, dims)
+    unknown = set(sizes) - set(symbols.batch + symbols.sequence + symbols.spatial)
+    if unknown:
+        known = ", ".join(symbols.batch + symbols.sequence + symbols.spatial) or "none"
+        raise ImportModelError(f"no dim is called {sorted(unknown)[0]!r}; symbolic dims: {known}")
+    taken = _sizes_in_use(graph)
+    for spatial in _SPATIAL_SIZES if symbols.spatial else (0,):
+        for tied in (False, True):
+            if tied and len(symbols.sequence) + len(symbols.batch) < 3:
+                continue
+            bound = _bind(symbols, taken, tied, spatial)
+            bound |= dict.fromkeys(symbols.batch, batch_size) if batch_size else {}
+            bound |= dict.fromkeys(symbols.sequence, sequence_length) if sequence_length else {}
+            bound |= sizes
+            shapes = {
+                record.name: tuple(
+                    size if isinstance(size, int) else _evaluate(str(text), bound)
+                    for size, text in zip(record.dims, dims[record.name], strict=True)
+                )
+                for record in graph.inputs
+            }
+            yield Binding(shapes, bound, dims)
+
+
+def _texts(record: InputRecord) -> tuple[str | None, ...]:
+    """Symbolic sizes; those without a name are called after their position."""
+    return tuple(
+        None if isinstance(size, int) else size or f"dim{position}"
+        for position, size in enumerate(record.dims)
+    )
+
+
+def _classify(graph: GraphRecord, dims: Mapping[str, tuple[str | None, ...]]) -> _Symbols:
+    batch: dict[str, None] = {}
+    sequence: dict[str, None] = {}
+    spatial: dict[str, None] = {}
+    for record in graph.inputs:
+        is_image = record.dtype.is_float and len(record.dims) >= 4 and record.dims[1] is not None
+        for position, text in enumerate(dims[record.name]):
+            for name in _names(text) if text is not None else ():
+                if position == 0:
+                    batch[name] = None
+                elif is_image and position >= 2 and len(dims[record.name]) - position <= 2:
+                    spatial[name] = None
+                else:
+                    sequence[name] = None
+    for name in batch:
+        sequence.pop(name, None)
+    for name in sequence:
+        spatial.pop(name, None)
+    both = {name for record in graph.inputs for name in _last_two(dims[record.name])}
+    for name in [name for name in spatial if name not in both or name in batch]:
+        del spatial[name]
+        if name not in batch:
+            sequence[name] = None
+    return _Symbols(tuple(batch), tuple(sequence), tuple(spatial))
+
+
+def _last_two(texts: tuple[str | None, ...]) -> tuple[str, ...]:
+    """Symbols of the last two dims if both are symbolic, as an image's are."""
+    last = [text for text in texts[-2:] if text is not None]
+    return tuple(last) if len(last) == 2 else ()
+
+
+def _bind(symbols: _Symbols, taken: set[int], tied: bool, spatial: int) -> dict[str, int]:
+    bound: dict[str, int] = {}
+    used = set(taken)
+    for names, candidates in ((symbols.batch, _BATCH_SIZES), (symbols.sequence, _OTHER_SIZES)):
+        size = None
+        for name in names:
+            if size is None or not tied:
+                size = _free_size(candidates, used, bound)
+            bound[name] = size
+            used.add(size)
+    bound |= dict.fromkeys(symbols.spatial, spatial)
+    return bound
+
+
+def _free_size(candidates: tuple[int, ...], used: set[int], bound: Mapping[str, int]) -> int:
+    """The first size that is neither used nor makes a used sum with one chosen before."""
+    for size in candidates:
+        if size not in used and not any(size + other in used for other in bound.values()):
+            return size
+    return next(size for size in candidates if size not in bound.values())
+
+
+def _sizes_in_use(graph: GraphRecord) -> set[int]:
+    """Dims of stored tensors and inputs, and numbers in small integer tensors."""
+    import numpy as np
+
+    used: set[int] = set()
+    records = list(graph.initializers.values())
+    for node in graph.nodes:
+        value = node.attributes.get("value")
+        if isinstance(value, TensorRecord):
+            records.append(value)
+    for record in records:
+        used.update(record.shape)
+        if not record.dtype.is_float and record.in_file and record.num_elements <= 64:
+            used.update(int(number) for number in np.asarray(record.load()).reshape(-1))
+    for record in graph.inputs:
+        used.update(size for size in record.dims if isinstance(size, int))
+    return used
+
+
+def _names(text: str) -> list[str]:
+    tree = _parse(text)
+    if tree is None:
+        return [text]
+    return list(dict.fromkeys(n.id for n in ast.walk(tree) if isinstance(n, ast.Name)))
+
+
+def _parse(text: str) -> ast.expr | None:
+    """The expression, such as `past + sequence`; `None` if the text is just a name."""
+    if len(text) > 200:
+        return None
+    try:
+        tree = ast.parse(text, mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    allowed = (ast.BinOp, ast.Name, ast.Constant, ast.operator, ast.Load)
+    return tree if all(isinstance(node, allowed) for node in ast.walk(tree)) else None
+
+
+def _evaluate(text: str, bound: Mapping[str, int]) -> int:
+    if text in bound:
+        return bound[text]
+    tree = _parse(text)
+    size = 0 if tree is None else _evaluate_tree(tree, bound)
+    if size < 1:
+        raise ImportModelError(f"the symbolic size {text!r} comes out as {size}")
+    return size
+
+
+def _evaluate_tree(tree: ast.expr, bound: Mapping[str, int]) -> int:
+    if isinstance(tree, ast.Name):
+        return bound[tree.id]
+    if isinstance(tree, ast.Constant) and isinstance(tree.value, int):
+        return tree.value
+    if isinstance(tree, ast.BinOp) and type(tree.op) in _OPERATORS:
+        left, right = (_evaluate_tree(side, bound) for side in (tree.left, tree.right))
+        if right != 0 or not isinstance(tree.op, (ast.Div, ast.FloorDiv)):
+            return _OPERATORS[type(tree.op)](left, right)
+    raise ImportModelError(f"the symbolic size {ast.unparse(tree)!r} is not understood")

@@ -1,0 +1,525 @@
+"""From the records of an ONNX file to a Function: names, constants, weights, one call per op.
+
+What each op becomes is in `onnx_ops.py` and `onnx_ops_vision.py`; this module only knows how an op
+is applied. An op whose operands are all constants is computed at once (shape arithmetic
+disappears), or, where values are not known, becomes a table without values.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Union, cast
+
+from distir.errors import DistirError, ImportModelError, UnsupportedOpError
+from distir.importers.onnx_file import (
+    FunctionRecord,
+    GraphRecord,
+    ModelRecord,
+    NodeRecord,
+    TensorRecord,
+    as_dtype,
+    read_dtype,
+    sorted_nodes,
+)
+from distir.importers.onnx_roles import Role, Roles
+from distir.ir.builder import Builder
+from distir.ir.core import Op, Value
+from distir.ir.types import DType, TensorType
+from distir.registry import Registry
+
+Array = Any
+
+MOST_FOLDED_ELEMENTS = 1 << 22
+"""Constants beyond this size are not computed at import; they stay tables without values."""
+MOST_FOLDED_BYTES = 256 << 20
+"""Memory that the computed constants of one model may take together."""
+DEEPEST_NESTING = 32
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Constant:
+    """A name of the file that depends on no input and on no parameter."""
+
+    type: TensorType
+    array: Array | None
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Weight:
+    """A name of the file that stands for a parameter."""
+
+    type: TensorType
+    name: str
+    record: TensorRecord | None = None
+
+
+Entry = Union[Constant, Weight, Value]
+Returned = Union[Value, "Array", Sequence[Any]]
+Converter = Callable[["Call"], Any]
+"""Applies our ops; returns one result or a sequence of them: values, or arrays for constants."""
+
+CONVERTERS: Registry[Converter] = Registry("ONNX op")
+
+
+def converts(*op_types: str) -> Callable[[Converter], Converter]:
+    """Registers how these ONNX ops are expressed in ours; `domain:Op` outside the default one."""
+
+    def decorate(converter: Converter) -> Converter:
+        for op_type in op_types:
+            CONVERTERS.add(op_type, converter, (converter.__doc__ or "").strip())
+        return converter
+
+    return decorate
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """One op of the file, as its converter sees it."""
+
+    node: NodeRecord
+    opset: int
+    builder: Builder
+    entries: Sequence[Entry | None]
+    resolve: Callable[[Entry], Value]
+    axis_maps: dict[Value, tuple[int | None, ...]]
+    _values: dict[int, Value] = field(default_factory=lambda: {})
+
+    def has(self, position: int) -> bool:
+        """Whether the operand is given."""
+        return position < len(self.entries) and self.entries[position] is not None
+
+    def entry(self, position: int) -> Entry:
+        """What the operand is; raises if it is absent."""
+        entry = self.entries[position] if position < len(self.entries) else None
+        if entry is None:
+            raise ImportModelError(f"operand {position} is absent")
+        return entry
+
+    def operand(self, position: int) -> Value:
+        """The operand as a value of the function."""
+        if position not in self._values:
+            self._values[position] = self.resolve(self.entry(position))
+        return self._values[position]
+
+    def operands(self) -> list[Value]:
+        """All operands that are given."""
+        return [self.operand(i) for i in range(len(self.entries)) if self.has(i)]
+
+    def type(self, position: int = 0) -> TensorType:
+        """Type of an operand, without making it part of the function."""
+        return self.entry(position).type
+
+    def known(self, position: int) -> Array | None:
+        """The values of an operand, if they are known."""
+        entry = self.entry(position)
+        return entry.array if isinstance(entry, Constant) else None
+
+    def array(self, position: int, what: str) -> Array:
+        """The values of an operand that must be known; `what` they decide goes into the message."""
+        entry = self.entry(position)
+        name = self.node.operands[position]
+        if not isinstance(entry, Constant):
+            raise ImportModelError(
+                f"{what} of {self.node.results[0]!r} depends on data ({name!r}); expected it to "
+                "follow from constants and shapes"
+            )
+        if entry.array is None:
+            raise ImportModelError(
+                f"{what} of {self.node.results[0]!r} needs the values of {name!r}, which the file "
+                "does not have"
+            )
+        return entry.array
+
+    def integers(self, position: int, what: str) -> tuple[int, ...]:
+        """The values of an operand as a tuple of integers."""
+        array = self.array(position, what)
+        if array.size > 1 << 16:
+            raise ImportModelError(f"{what} has {array.size} entries")
+        return tuple(int(number) for number in array.reshape(-1))
+
+    def integer_list(
+        self, name: str, position: int, since: int, default: tuple[int, ...] | None = None
+    ) -> tuple[int, ...] | None:
+        """A list that was attribute `name` and is operand `position` from opset `since` on."""
+        if self.opset >= since and self.has(position):
+            return self.integers(position, name)
+        return self.attribute(name, default)
+
+    def attribute(self, name: str, default: Any = None) -> Any:
+        """The value of an attribute."""
+        return self.node.attributes.get(name, default)
+
+    def add(self, op: Op, *operands: Value) -> Value:
+        """Applies an op with one result."""
+        return self.builder.add(op, *operands, name=self._label())
+
+    def apply(self, op: Op, *operands: Value) -> tuple[Value, ...]:
+        """Applies an op with any number of results."""
+        return self.builder.apply(op, *operands, name=self._label())
+
+    def scalar(self, number: float, dtype: DType) -> Value:
+        """A constant of shape `()`."""
+        return self.builder.scalar(number, dtype)
+
+    def view(self, x: Value, shape: Sequence[int], kept: Sequence[int | None]) -> Value:
+        """A Reshape that only adds or drops dims of size 1: dim `i` of the operand becomes dim
+        `kept[i]` of the result, or is dropped."""
+        from distir.ops.tensor import Reshape
+
+        if tuple(shape) == x.type.shape:
+            return x
+        result = self.add(Reshape(tuple(shape)), x)
+        self.axis_maps[result] = tuple(kept)
+        return result
+
+    def _label(self) -> str:
+        return self.node.results[0] if self.node.results else self.node.op_type
+
+
+@dataclass(slots=True)
+class Conversion:
+    """The state of one import: names so far, the function being built, and what was decided."""
+
+    model: ModelRecord
+    roles: Roles
+    builder: Builder
+    axis_maps: dict[Value, tuple[int | None, ...]] = field(default_factory=lambda: {})
+    weights: dict[Value, TensorRecord] = field(default_factory=lambda: {})
+    weight_values: dict[Weight, Value] = field(default_factory=lambda: {})
+    constant_values: dict[Constant, Value] = field(default_factory=lambda: {})
+    copies: dict[str, int] = field(default_factory=lambda: {})
+    """How often a vector was entered as a parameter of its own."""
+    folded_bytes: int = 0
+
+    def run(self, input_shapes: Mapping[str, tuple[int, ...]]) -> list[Value]:
+        """Converts the whole graph; returns the outputs."""
+        graph = self.model.graph
+        env: dict[str, Entry] = {}
+        for record in graph.inputs:
+            shape = input_shapes[record.name]
+            env[record.name] = self.builder.input(record.name, shape, record.dtype)
+        for name, record in graph.initializers.items():
+            env[name] = self.leaf(name, record)
+        if not graph.outputs:
+            raise ImportModelError("the graph has no outputs")
+        nodes = sorted_nodes(graph, list(env), graph.outputs)
+        self.run_nodes(nodes, env, self.model.opset, depth=0)
+        outputs: list[Value] = []
+        for name in graph.outputs:
+            value = self.resolve(env[name])
+            outputs.append(value)
+        return outputs
+
+    def leaf(self, name: str, record: TensorRecord) -> Entry:
+        """A stored tensor: a parameter, or a constant with its values if the file has them."""
+        type = TensorType(record.shape, record.dtype)
+        if self.roles.role(name, type) is Role.PARAMETER:
+            return Weight(type, name, record)
+        return Constant(type, record.load() if record.has_values() else None, name)
+
+    def run_nodes(
+        self, nodes: Sequence[NodeRecord], env: dict[str, Entry], opset: int, depth: int
+    ) -> None:
+        """Converts nodes in order; `env` gains their results."""
+        if depth > DEEPEST_NESTING:
+            raise ImportModelError("functions or branches are nested too deeply")
+        for node in nodes:
+            self.builder.origin = node.name
+            results = self._convert_in_context(node, env, opset, depth)
+            for name, entry in zip(node.results, results, strict=False):
+                if name and entry is not None:
+                    env[name] = entry
+            missing = [n for n in node.results[len(results) :] if n]
+            if missing:
+                raise UnsupportedOpError(
+                    f"{node.label}: its result {missing[0]!r} is not supported here"
+                )
+
+    def _convert_in_context(
+        self, node: NodeRecord, env: Mapping[str, Entry], opset: int, depth: int
+    ) -> Sequence[Entry | None]:
+        try:
+            return self._convert(node, env, opset, depth)
+        except UnsupportedOpError:
+            raise
+        except RecursionError as error:
+            raise ImportModelError(f"{node.label}: nested too deeply") from error
+        except DistirError as error:
+            raise ImportModelError(_in_context(node, env, str(error))) from error
+        except Exception as error:  # a damaged file can break a converter in any way
+            message = f"operands or attributes are not as expected ({error!r})"
+            raise ImportModelError(_in_context(node, env, message)) from error
+
+    def _convert(
+        self, node: NodeRecord, env: Mapping[str, Entry], opset: int, depth: int
+    ) -> Sequence[Entry | None]:
+        missing = [name for name in node.operands if name and name not in env]
+        if missing:
+            raise ImportModelError(f"{missing[0]!r} is not computed anywhere")
+        entries = [env[name] if name else None for name in node.operands]
+        key = f"{node.domain}:{node.op_type}" if node.domain else node.op_type
+        function = self.model.functions.get((node.domain, node.op_type))
+        if function is not None:
+            return self._call_function(function, node, entries, opset, depth)
+        if key == "Identity":
+            return [entries[0]]
+        if key == "Constant":
+            return [self._constant_node(node)]
+        if key == "ConstantOfShape" and self._is_weight_maker(node, entries):
+            return [self._weight_of_shape(node, entries)]
+        if key == "If":
+            return self._branch(node, entries, env, opset, depth)
+        if key not in CONVERTERS:
+            raise UnsupportedOpError(_in_context(node, env, _unsupported(key)))
+        converter = CONVERTERS.get(key)
+        given = [entry for entry in entries if entry is not None]
+        if all(isinstance(entry, Constant) for entry in given):
+            return self._fold(converter, node, cast("list[Constant | None]", entries), opset)
+        call = Call(node, opset, self.builder, entries, self.resolve, self.axis_maps)
+        returned = converter(call)
+        return [self._entry(each, node) for each in _as_sequence(returned)]
+
+    def _entry(self, returned: Any, node: NodeRecord) -> Entry | None:
+        if returned is None or isinstance(returned, (Value, Constant)):
+            return returned
+        return _known(returned, node.results[0])
+
+    # --- sources ---------------------------------------------------------------------------------
+
+    def resolve(self, entry: Entry) -> Value:
+        """The entry as a value of the function. A vector that serves several ops is a parameter
+        of its own for each: exporters merge equal initializers, such as zero biases."""
+        if isinstance(entry, Value):
+            return entry
+        if isinstance(entry, Constant):
+            if entry not in self.constant_values:
+                self.constant_values[entry] = _declare_constant(self.builder, entry)
+            return self.constant_values[entry]
+        is_vector = sum(size != 1 for size in entry.type.shape) <= 1
+        if entry in self.weight_values and not is_vector:
+            return self.weight_values[entry]
+        count = self.copies.get(entry.name, 0) + 1
+        self.copies[entry.name] = count
+        name = entry.name if count == 1 else f"{entry.name}#{count}"
+        value = self.builder.parameter(name, entry.type.shape, entry.type.dtype)
+        self.weight_values[entry] = value
+        if entry.record is not None:
+            self.weights[value] = entry.record
+        return value
+
+    def _constant_node(self, node: NodeRecord) -> Entry:
+        name = node.results[0]
+        for key, value in node.attributes.items():
+            if key == "value" and isinstance(value, TensorRecord):
+                return self.leaf(name, value)
+            if key in ("value_float", "value_floats"):
+                return _known(as_dtype(value, DType.FLOAT32), name)
+            if key in ("value_int", "value_ints"):
+                return _known(as_dtype(value, DType.INT64), name)
+        raise ImportModelError("a Constant without a readable value")
+
+    def _is_weight_maker(self, node: NodeRecord, entries: Sequence[Entry | None]) -> bool:
+        """Slimmed files make their weights by ConstantOfShape; masks are made so, too."""
+        value = node.attributes.get("value")
+        dtype = value.dtype if isinstance(value, TensorRecord) else DType.FLOAT32
+        shape = entries[0] if entries else None
+        if not dtype.is_float or not isinstance(shape, Constant) or shape.array is None:
+            return False
+        type = TensorType(_sizes(shape.array), dtype)
+        return self.roles.role(node.results[0], type) is Role.PARAMETER
+
+    def _weight_of_shape(self, node: NodeRecord, entries: Sequence[Entry | None]) -> Weight:
+        value = node.attributes.get("value")
+        dtype = value.dtype if isinstance(value, TensorRecord) else DType.FLOAT32
+        shape = entries[0]
+        assert isinstance(shape, Constant) and shape.array is not None
+        return Weight(TensorType(_sizes(shape.array), dtype), node.results[0])
+
+    # --- constants -------------------------------------------------------------------------------
+
+    def _fold(
+        self,
+        converter: Converter,
+        node: NodeRecord,
+        entries: Sequence[Constant | None],
+        opset: int,
+    ) -> Sequence[Entry | None]:
+        """Applies the op in a function of its own and computes that."""
+        scratch = Builder("constants")
+        declared: dict[Value, Constant] = {}
+
+        def resolve(entry: Entry) -> Value:
+            assert isinstance(entry, Constant)
+            value = _declare_constant(scratch, entry)
+            declared[value] = entry
+            return value
+
+        returned = _as_sequence(
+            converter(Call(node, opset, scratch, entries, resolve, self.axis_maps))
+        )
+        arrays = self._compute(scratch)
+        results: list[Entry | None] = []
+        for value, name in zip(returned, node.results, strict=False):
+            if isinstance(value, Value):
+                entry = declared.get(value)
+                results.append(entry or Constant(value.type, arrays.get(value), name))
+            else:
+                results.append(self._entry(value, node))
+        return results
+
+    def _compute(self, scratch: Builder) -> dict[Value, Array]:
+        """Values of everything in `scratch` that is known and small enough."""
+        import numpy as np
+
+        known = {value: array for value, array in scratch.constants.items() if array is not None}
+        for node in scratch.nodes:
+            size = max((value.type.num_elements for value in node.results), default=0)
+            nbytes = sum(value.type.size_bytes for value in node.results)
+            if size > MOST_FOLDED_ELEMENTS or self.folded_bytes + nbytes > MOST_FOLDED_BYTES:
+                continue
+            if any(operand not in known for operand in node.operands):
+                continue
+            self.folded_bytes += nbytes
+            with np.errstate(all="ignore"):
+                arrays = node.op.evaluate(*(known[operand] for operand in node.operands))
+            for value, array in zip(node.results, arrays, strict=True):
+                known[value] = as_dtype(array, value.type.dtype).reshape(value.type.shape)
+        return known
+
+    # --- control flow ----------------------------------------------------------------------------
+
+    def _branch(
+        self,
+        node: NodeRecord,
+        entries: Sequence[Entry | None],
+        env: Mapping[str, Entry],
+        opset: int,
+        depth: int,
+    ) -> Sequence[Entry | None]:
+        """`If` whose condition is known: the branch taken."""
+        condition = entries[0] if entries else None
+        if not isinstance(condition, Constant) or condition.array is None:
+            raise UnsupportedOpError(
+                _in_context(node, env, "its condition depends on data; export without control flow")
+            )
+        body = node.attributes["then_branch" if bool(condition.array.all()) else "else_branch"]
+        if not isinstance(body, GraphRecord):
+            raise ImportModelError("a branch is not a graph")
+        inner = dict(env)
+        for name, record in body.initializers.items():
+            inner[name] = self.leaf(name, record)
+        self.run_nodes(sorted_nodes(body, list(inner), body.outputs), inner, opset, depth + 1)
+        return [inner[name] for name in body.outputs]
+
+    def _call_function(
+        self,
+        function: FunctionRecord,
+        node: NodeRecord,
+        entries: Sequence[Entry | None],
+        opset: int,
+        depth: int,
+    ) -> Sequence[Entry | None]:
+        """A model-local function, with its body in place of the call."""
+        given = {**function.defaults, **node.attributes}
+        inner: dict[str, Entry] = {
+            name: entry
+            for name, entry in zip(function.inputs, entries, strict=False)
+            if entry is not None
+        }
+        absent = {name for name in function.inputs if name not in inner}
+        nodes = tuple(_bind(each, given, absent) for each in function.nodes)
+        body = GraphRecord(function.name, (), {}, nodes, function.outputs)
+        outputs = [
+            name
+            for name, wanted in zip(function.outputs, node.results, strict=False)
+            if wanted
+        ]
+        ordered = sorted_nodes(body, list(inner), outputs)
+        self.run_nodes(ordered, inner, function.opset or opset, depth + 1)
+        return [inner.get(name) for name in function.outputs]
+
+
+def _bind(node: NodeRecord, given: Mapping[str, Any], absent: set[str]) -> NodeRecord:
+    """The node with attribute references replaced and operands that were not given emptied."""
+    attributes = dict(node.attributes)
+    for name, reference in node.references.items():
+        if given.get(reference) is not None:
+            attributes[name] = given[reference]
+    operands = tuple("" if name in absent else name for name in node.operands)
+    return NodeRecord(node.op_type, node.domain, node.name, operands, node.results, attributes)
+
+
+def _declare_constant(builder: Builder, entry: Constant) -> Value:
+    if entry.array is None:
+        return builder.table(entry.name, entry.type.shape, entry.type.dtype)
+    return builder.constant(entry.array, entry.type.dtype, entry.name)
+
+
+def _sizes(array: Array) -> tuple[int, ...]:
+    shape = tuple(int(size) for size in array.reshape(-1))
+    if len(shape) > 16 or any(size < 0 for size in shape) or math.prod(shape) > 1 << 44:
+        raise ImportModelError(f"a tensor of shape {list(shape)[:16]} is asked for")
+    return shape
+
+
+_DTYPE_OF_NUMPY = {
+    "float64": DType.FLOAT64,
+    "float32": DType.FLOAT32,
+    "float16": DType.FLOAT16,
+    "int64": DType.INT64,
+    "int32": DType.INT32,
+    "int16": DType.INT16,
+    "int8": DType.INT8,
+    "uint8": DType.UINT8,
+    "bool": DType.BOOL,
+}
+
+
+def _known(array: Array, name: str) -> Constant:
+    return Constant(TensorType(tuple(array.shape), _DTYPE_OF_NUMPY[array.dtype.name]), array, name)
+
+
+def _as_sequence(returned: Any) -> Sequence[Any]:
+    return cast("Sequence[Any]", returned) if isinstance(returned, (list, tuple)) else (returned,)
+
+
+def _in_context(node: NodeRecord, env: Mapping[str, Entry], message: str) -> str:
+    fed: list[str] = []
+    for name in node.operands[:6]:
+        entry = env.get(name)
+        fed.append(f"{name}: {entry.type}" if entry is not None else name or "(none)")
+    prefix = f"{node.label}, fed by {', '.join(fed) or 'nothing'}: "
+    return message if message.startswith(prefix) else prefix + message
+
+
+_CONTROL_FLOW = ("Loop", "Scan", "SequenceMap")
+_RECURRENT = ("LSTM", "GRU", "RNN")
+
+
+def _unsupported(key: str) -> str:
+    if key in _CONTROL_FLOW:
+        return f"{key} is not supported: loops whose bodies run in turn have no axes to split"
+    if key in _RECURRENT:
+        return f"{key} is not supported: a recurrence runs step after step; export it unrolled"
+    if key.startswith(("Random", "Bernoulli", "Multinomial")):
+        return f"{key} is not supported: it draws random numbers; feed them as an input"
+    if "Sequence" in key or key.startswith("Optional"):
+        return f"{key} is not supported: it makes sequences instead of tensors"
+    if key in ("NonZero", "Unique", "Compress", "NonMaxSuppression"):
+        return f"{key} is not supported: the shape of its result depends on data"
+    if "Quant" in key or key.endswith("Integer"):
+        return f"{key} is not supported: export the model before quantization"
+    import difflib
+
+    near = difflib.get_close_matches(key, CONVERTERS.names(), n=3, cutoff=0.6)
+    hint = f" (near: {', '.join(near)})" if near else ""
+    return (
+        f"{key} is not supported{hint}; export with another opset or exporter, or register a "
+        "converter with distir.importers.onnx_convert.converts"
+    )
+
+
+__all__ = ["CONVERTERS", "Call", "Constant", "Conversion", "Weight", "converts", "read_dtype"]

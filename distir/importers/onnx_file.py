@@ -1,0 +1,437 @@
+"""Reads an ONNX file into plain records. The one module that touches protobuf.
+
+Nothing in a file is trusted: sizes, paths, names and types are checked here, and whatever is wrong
+ends in an `ImportModelError`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from distir.errors import ImportModelError
+from distir.ir.types import DType
+
+Array = Any
+
+MOST_DIMS = 16
+MOST_ELEMENTS = 1 << 44
+"""A tensor with more elements than this is taken for a damaged or hostile file."""
+
+_DTYPES: dict[int, DType] = {
+    1: DType.FLOAT32,
+    2: DType.UINT8,
+    3: DType.INT8,
+    4: DType.INT32,  # uint16
+    5: DType.INT16,
+    6: DType.INT32,
+    7: DType.INT64,
+    9: DType.BOOL,
+    10: DType.FLOAT16,
+    11: DType.FLOAT64,
+    12: DType.INT64,  # uint32
+    13: DType.INT64,  # uint64
+    16: DType.BFLOAT16,
+    17: DType.FLOAT8,
+    18: DType.FLOAT8,
+    19: DType.FLOAT8,
+    20: DType.FLOAT8,
+}
+_OTHER_DTYPES = {8: "string", 14: "complex64", 15: "complex128", 21: "uint4", 22: "int4", 23: "fp4"}
+
+_NUMPY_NAMES: dict[DType, str] = {
+    DType.FLOAT64: "float64",
+    DType.FLOAT32: "float32",
+    DType.BFLOAT16: "float32",
+    DType.FLOAT16: "float16",
+    DType.FLOAT8: "float32",
+    DType.INT64: "int64",
+    DType.INT32: "int32",
+    DType.INT16: "int16",
+    DType.INT8: "int8",
+    DType.UINT8: "uint8",
+    DType.BOOL: "bool",
+}
+
+
+def as_dtype(array: Array, dtype: DType) -> Array:
+    """The array in the NumPy type that holds `dtype`; float32 where NumPy has none."""
+    import numpy as np
+
+    return np.asarray(array).astype(_NUMPY_NAMES[dtype], copy=False)
+
+
+def read_dtype(code: int, where: str) -> DType:
+    """The element type with this code; raises `ImportModelError`."""
+    if code not in _DTYPES:
+        found = _OTHER_DTYPES.get(code, f"number {code}")
+        raise ImportModelError(
+            f"{where} has element type {found}; expected a float, integer or boolean type"
+        )
+    return _DTYPES[code]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TensorRecord:
+    """A tensor stored in the file or declared by it. `load` gives its values."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: DType
+    proto: Any
+    source: Path | None = None
+    """The external file with the values, which may be absent."""
+    in_file: bool = True
+
+    @property
+    def num_elements(self) -> int:
+        """Product of the dims."""
+        return math.prod(self.shape)
+
+    def has_values(self) -> bool:
+        """Whether `load` would find values."""
+        return self.in_file or (self.source is not None and self.source.is_file())
+
+    def load(self) -> Array:
+        """The values; raises `ImportModelError` if they do not fit the declared shape."""
+        import numpy as np
+        from onnx import numpy_helper
+
+        try:
+            if self.source is not None:
+                array = self._load_external(self.source)
+            else:
+                array = numpy_helper.to_array(self.proto)
+            return as_dtype(np.asarray(array).reshape(self.shape), self.dtype)
+        except (ValueError, TypeError, OSError, OverflowError) as error:
+            raise ImportModelError(
+                f"the values of tensor {self.name!r} do not fit its type "
+                f"{self.dtype.short_name}{list(self.shape)}: {error}"
+            ) from error
+
+    def _load_external(self, path: Path) -> Array:
+        import numpy as np
+        from onnx import helper
+
+        entries = {entry.key: entry.value for entry in self.proto.external_data}
+        offset = int(entries.get("offset", 0))
+        dtype = np.dtype(helper.tensor_dtype_to_np_dtype(self.proto.data_type))
+        wanted = self.num_elements * dtype.itemsize
+        if offset < 0 or offset + wanted > path.stat().st_size:
+            raise ValueError(f"{path.name} ends before byte {offset + wanted}")
+        with path.open("rb") as file:
+            file.seek(offset)
+            return np.frombuffer(file.read(wanted), dtype)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NodeRecord:
+    """One op of the file. Absent optional operands are empty strings."""
+
+    op_type: str
+    domain: str
+    name: str
+    operands: tuple[str, ...]
+    results: tuple[str, ...]
+    attributes: Mapping[str, Any]
+    """int, float, str, TensorRecord, GraphRecord, or a tuple of them."""
+    references: Mapping[str, str] = field(default_factory=lambda: {})
+    """Inside a model-local function: attributes that take the value of one of the call's."""
+
+    @property
+    def label(self) -> str:
+        """The op and its name in the file, for messages."""
+        domain = f"{self.domain}:" if self.domain else ""
+        name = self.name or (self.results[0] if self.results else "")
+        return f"{domain}{self.op_type} {name!r}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class InputRecord:
+    """A declared input: per dim its size, or the text of a symbolic size, or `None`."""
+
+    name: str
+    dims: tuple[int | str | None, ...]
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GraphRecord:
+    """A graph or the body of a branch. Nodes are in topological order if it is a whole graph."""
+
+    name: str
+    inputs: tuple[InputRecord, ...]
+    initializers: Mapping[str, TensorRecord]
+    nodes: tuple[NodeRecord, ...]
+    outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FunctionRecord:
+    """A model-local function: a subroutine that takes tensors and attributes."""
+
+    name: str
+    domain: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    defaults: Mapping[str, Any]
+    nodes: tuple[NodeRecord, ...]
+    opset: int | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ModelRecord:
+    """A whole file."""
+
+    graph: GraphRecord
+    opset: int
+    functions: Mapping[tuple[str, str], FunctionRecord]
+
+
+def read_model(source: str | Path | Any) -> ModelRecord:
+    """Reads a path or an `onnx.ModelProto`; raises `ImportModelError`."""
+    try:
+        import onnx
+    except ImportError as error:
+        raise ImportModelError(
+            "reading ONNX files needs the package onnx; install it with: pip install onnx"
+        ) from error
+    if isinstance(source, onnx.ModelProto):
+        return _read(source, None)
+    path = Path(source)
+    if not path.is_file():
+        raise ImportModelError(f"there is no file {str(path)!r}; expected an ONNX model")
+    try:
+        proto = onnx.load(str(path), load_external_data=False)
+    except Exception as error:  # protobuf raises its own family, unrelated to ours
+        reason = str(error).split("\n")[0]
+        raise ImportModelError(f"{str(path)!r} is not an ONNX model: {reason}") from error
+    return _read(proto, path.resolve().parent)
+
+
+def _read(proto: Any, folder: Path | None) -> ModelRecord:
+    if not proto.HasField("graph"):
+        raise ImportModelError("the file holds no graph; expected an ONNX model")
+    reader = _Reader(folder)
+    try:
+        opset = _default_opset(proto.opset_import)
+        if opset is None:
+            raise ImportModelError("the file names no opset of the default domain")
+        functions = {
+            (_domain(each.domain), each.name): reader.function(each) for each in proto.functions
+        }
+        return ModelRecord(reader.graph(proto.graph), opset, functions)
+    except RecursionError as error:
+        raise ImportModelError("the file nests graphs too deeply") from error
+
+
+def _default_opset(imports: Any) -> int | None:
+    versions = [int(entry.version) for entry in imports if _domain(entry.domain) == ""]
+    return max(versions, default=None)
+
+
+def _domain(domain: str) -> str:
+    return "" if domain == "ai.onnx" else domain
+
+
+class _Reader:
+    """Turns protobuf messages into records."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+
+    def graph(self, proto: Any) -> GraphRecord:
+        """A graph with its nodes as they stand in the file."""
+        if len(proto.sparse_initializer):
+            raise ImportModelError("the file has sparse initializers; expected dense ones")
+        initializers: dict[str, TensorRecord] = {}
+        for tensor in proto.initializer:
+            if tensor.name in initializers:
+                raise ImportModelError(f"initializer {tensor.name!r} is declared twice")
+            initializers[tensor.name] = self.tensor(tensor)
+        inputs = tuple(
+            self.input(value) for value in proto.input if value.name not in initializers
+        )
+        nodes = tuple(self.node(node) for node in proto.node)
+        outputs = tuple(str(value.name) for value in proto.output)
+        return GraphRecord(proto.name, inputs, initializers, nodes, outputs)
+
+    def function(self, proto: Any) -> FunctionRecord:
+        """A model-local function."""
+        defaults: dict[str, Any] = {name: None for name in proto.attribute}
+        for attribute in proto.attribute_proto:
+            defaults[attribute.name] = self.attribute(attribute, f"function {proto.name}")
+        return FunctionRecord(
+            name=proto.name,
+            domain=_domain(proto.domain),
+            inputs=tuple(proto.input),
+            outputs=tuple(proto.output),
+            defaults=defaults,
+            nodes=tuple(self.node(node) for node in proto.node),
+            opset=_default_opset(proto.opset_import),
+        )
+
+    def node(self, proto: Any) -> NodeRecord:
+        """One op."""
+        attributes: dict[str, Any] = {}
+        references: dict[str, str] = {}
+        for attribute in proto.attribute:
+            if attribute.ref_attr_name:
+                references[attribute.name] = attribute.ref_attr_name
+            else:
+                attributes[attribute.name] = self.attribute(attribute, f"op {proto.op_type}")
+        return NodeRecord(
+            op_type=proto.op_type,
+            domain=_domain(proto.domain),
+            name=proto.name,
+            operands=tuple(proto.input),
+            results=tuple(proto.output),
+            attributes=attributes,
+            references=references,
+        )
+
+    def attribute(self, proto: Any, where: str) -> Any:
+        """The value of an attribute."""
+        kind = int(proto.type)
+        if kind == 1:
+            return float(proto.f)
+        if kind == 2:
+            return int(proto.i)
+        if kind == 3:
+            return bytes(proto.s).decode("utf-8", "replace")
+        if kind == 4:
+            return self.tensor(proto.t)
+        if kind == 5:
+            return self.graph(proto.g)
+        if kind == 6:
+            return tuple(float(number) for number in proto.floats)
+        if kind == 7:
+            return tuple(int(number) for number in proto.ints)
+        if kind == 8:
+            return tuple(bytes(text).decode("utf-8", "replace") for text in proto.strings)
+        if kind == 9:
+            return tuple(self.tensor(tensor) for tensor in proto.tensors)
+        if kind == 10:
+            return tuple(self.graph(graph) for graph in proto.graphs)
+        raise ImportModelError(f"{where}: attribute {proto.name!r} has no readable type")
+
+    def tensor(self, proto: Any) -> TensorRecord:
+        """A tensor; its values are looked at when they are needed."""
+        name = str(proto.name)
+        shape = tuple(int(size) for size in proto.dims)
+        if (
+            len(shape) > MOST_DIMS
+            or any(size < 0 for size in shape)
+            or math.prod(shape) > MOST_ELEMENTS
+        ):
+            raise ImportModelError(
+                f"tensor {name!r} has shape {list(shape)[:MOST_DIMS]}; expected at most "
+                f"{MOST_DIMS} dims, {MOST_ELEMENTS} elements and no negative size"
+            )
+        dtype = read_dtype(int(proto.data_type), f"tensor {name!r}")
+        if int(proto.data_location) == 1:
+            return TensorRecord(
+                name, shape, dtype, proto, self._external_path(proto, name), in_file=False
+            )
+        return TensorRecord(name, shape, dtype, proto)
+
+    def _external_path(self, proto: Any, name: str) -> Path | None:
+        location = next((entry.value for entry in proto.external_data if entry.key == "location"), "")
+        folder = (self._folder or Path.cwd()).resolve()
+        try:
+            path = (folder / location).resolve()
+            inside = bool(location) and path != folder and path.is_relative_to(folder)
+        except (ValueError, OSError, RuntimeError):
+            inside = False
+            path = folder
+        if not inside or Path(location).is_absolute():
+            raise ImportModelError(
+                f"tensor {name!r} says that its values are in {location!r}; expected a file "
+                "inside the model's folder"
+            )
+        # A model that was handed over in memory has no folder, and so no values elsewhere.
+        return path if self._folder is not None else None
+
+    def input(self, proto: Any) -> InputRecord:
+        """A declared input."""
+        where = f"input {proto.name!r}"
+        if not proto.type.HasField("tensor_type"):
+            raise ImportModelError(f"{where} is not a tensor; expected tensors as inputs")
+        tensor = proto.type.tensor_type
+        if not tensor.HasField("shape"):
+            raise ImportModelError(f"{where} has no shape; export the model with shapes")
+        dims: list[int | str | None] = []
+        for dim in tensor.shape.dim:
+            if dim.HasField("dim_param") and dim.dim_param:
+                dims.append(str(dim.dim_param))
+                continue
+            size = int(dim.dim_value) if dim.HasField("dim_value") else -1
+            # Exporters write 0 or -1 for "any size" now and then.
+            dims.append(size if size > 0 else None)
+        dtype = read_dtype(int(tensor.elem_type), where)
+        return InputRecord(str(proto.name), tuple(dims), dtype)
+
+
+def sorted_nodes(
+    graph: GraphRecord, available: Sequence[str], outputs: Sequence[str]
+) -> tuple[NodeRecord, ...]:
+    """The nodes that `outputs` need, each after the nodes it reads, whatever the file's order.
+
+    Raises `ImportModelError` for names that are missing, assigned twice, or in a cycle.
+    """
+    producers: dict[str, NodeRecord] = {}
+    known = set(available)
+    for node in graph.nodes:
+        for name in node.results:
+            if name and (name in producers or name in known):
+                raise ImportModelError(f"{node.label} assigns {name!r}, which exists already")
+            if name:
+                producers[name] = node
+    done: dict[int, bool] = {}
+    order: list[NodeRecord] = []
+    for output in outputs:
+        stack: list[tuple[str, NodeRecord | None]] = [(output, None)]
+        while stack:
+            name, leaving = stack.pop()
+            if leaving is not None:
+                done[id(leaving)] = True
+                order.append(leaving)
+                continue
+            if name in known:
+                continue
+            node = producers.get(name)
+            if node is None:
+                raise ImportModelError(
+                    f"{name!r} is read but is no input, initializer or result of an op"
+                )
+            state = done.get(id(node))
+            if state is None:
+                done[id(node)] = False
+                stack.append((name, node))
+                stack.extend((operand, None) for operand in reversed(_reads(node)))
+            elif not state:  # open nodes are the ones on the path that led here
+                raise ImportModelError(f"{node.label} depends on its own result {name!r}")
+    return tuple(order)
+
+
+def _reads(node: NodeRecord) -> list[str]:
+    """What a node reads, including what its branches take from outside."""
+    names = [name for name in node.operands if name]
+    for value in node.attributes.values():
+        for graph in value if isinstance(value, tuple) else (value,):
+            if isinstance(graph, GraphRecord):
+                names.extend(outer_names(graph))
+    return names
+
+
+def outer_names(graph: GraphRecord) -> Iterator[str]:
+    """Names that the body of a branch takes from the graph around it."""
+    own = {value.name for value in graph.inputs} | set(graph.initializers)
+    own.update(name for node in graph.nodes for name in node.results)
+    for node in graph.nodes:
+        yield from (name for name in _reads(node) if name not in own)
+    produced = {name for node in graph.nodes for name in node.results}
+    yield from (name for name in graph.outputs if name not in own | produced)

@@ -1,0 +1,272 @@
+"""Parameter or table? A float tensor of the file is trained, or it is a mask, a rotary table, …
+
+The file does not say. The decision is structural: what the tensor meets on the way into the model.
+It is not decidable in general, so it comes with a reason and can be overridden by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from distir.importers.onnx_file import GraphRecord, NodeRecord, TensorRecord
+from distir.ir.types import TensorType
+
+
+class Role(Enum):
+    """What a tensor of the file is."""
+
+    PARAMETER = "parameter"
+    TABLE = "table"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The role of a tensor and why."""
+
+    role: Role
+    reason: str
+
+
+_VIEWS = frozenset(
+    "Identity Cast CastLike Reshape Flatten Squeeze Unsqueeze Transpose Slice Split Expand Tile "
+    "Concat Pad Dropout".split()
+)
+"""Ops through which a tensor is followed: they only move it."""
+_SMALL_SLOTS = {
+    "Gemm": (2,),
+    "Conv": (2,),
+    "ConvTranspose": (2,),
+    "LayerNormalization": (1, 2),
+    "BatchNormalization": (1, 2),
+    "InstanceNormalization": (1, 2),
+    "GroupNormalization": (1, 2),
+    "RMSNormalization": (1,),
+    "SimplifiedLayerNormalization": (1,),
+    "PRelu": (1,),
+}
+"""Operands that are trained even if they have a single element."""
+_NEVER_TRAINED = frozenset(
+    "Sin Cos Equal Greater GreaterOrEqual Less LessOrEqual Clip Range Resize Upsample Mod Floor "
+    "Ceil Round IsNaN IsInf Not And Or".split()
+)
+
+
+@dataclass(slots=True)
+class Roles:
+    """Decides for every float tensor of a graph, and remembers."""
+
+    graph: GraphRecord
+    parameters: Collection[str] = ()
+    """Names that the user says are trained."""
+    tables: Collection[str] = ()
+    """Names that the user says are not."""
+    decisions: dict[str, Decision] = field(default_factory=lambda: {})
+    _readers: dict[str, list[tuple[NodeRecord, int]]] = field(default_factory=lambda: {})
+    _makers: dict[str, NodeRecord] = field(default_factory=lambda: {})
+    _dynamic: set[str] = field(default_factory=lambda: set[str]())
+
+    def __post_init__(self) -> None:
+        for node in self.graph.nodes:
+            for position, name in enumerate(node.operands):
+                self._readers.setdefault(name, []).append((node, position))
+            for name in node.results:
+                self._makers[name] = node
+        pending = [record.name for record in self.graph.inputs]
+        while pending:
+            name = pending.pop()
+            if name in self._dynamic:
+                continue
+            self._dynamic.add(name)
+            for node, _ in self._readers.get(name, ()):
+                if node.op_type not in ("Shape", "Size"):
+                    pending.extend(result for result in node.results if result)
+
+    def role(self, name: str, type: TensorType) -> Role:
+        """The role of a tensor of this type."""
+        if name not in self.decisions:
+            self.decisions[name] = self._decide(name, type)
+        return self.decisions[name].role
+
+    def _decide(self, name: str, type: TensorType) -> Decision:
+        if name in self.tables:
+            return Decision(Role.TABLE, "chosen by the user")
+        if name in self.parameters:
+            return Decision(Role.PARAMETER, "chosen by the user")
+        if not type.dtype.is_float:
+            return Decision(Role.TABLE, "integers and booleans are not trained")
+        uses = _Uses(self, type)
+        uses.follow(name, is_value_kept=True)
+        if type.num_elements == 1:
+            if "trained slot" in uses.trained:
+                return Decision(Role.PARAMETER, "bias or scale with one element")
+            return Decision(Role.TABLE, "a single number")
+        if uses.trained:
+            return Decision(Role.PARAMETER, sorted(uses.trained)[0])
+        if uses.fixed:
+            return Decision(Role.TABLE, sorted(uses.fixed)[0])
+        return Decision(Role.PARAMETER, "no sign that it is not trained")
+
+    def is_dynamic(self, name: str) -> bool:
+        """Whether the values of `name` depend on the model's inputs."""
+        return name in self._dynamic
+
+    def readers(self, name: str) -> list[tuple[NodeRecord, int]]:
+        """The nodes that read `name` and at which position."""
+        return self._readers.get(name, [])
+
+    def makers(self) -> Mapping[str, NodeRecord]:
+        """The node behind every computed name."""
+        return self._makers
+
+
+class _Uses:
+    """Follows one tensor through views and constant arithmetic to the ops where it meets data."""
+
+    def __init__(self, roles: Roles, type: TensorType) -> None:
+        self._roles = roles
+        self._type = type
+        self._wide = sum(size != 1 for size in type.shape) >= 2
+        self._seen: set[str] = set()
+        self.trained: set[str] = set()
+        self.fixed: set[str] = set()
+
+    def follow(self, name: str, is_value_kept: bool) -> None:
+        """Notes every use of `name`. `is_value_kept`: only moved so far, not computed with."""
+        pending = [(name, is_value_kept)]
+        while pending:
+            current, kept = pending.pop()
+            if current in self._seen:
+                continue
+            self._seen.add(current)
+            for node, position in self._roles.readers(current):
+                pending.extend(self._use(node, position, kept))
+
+    def _use(self, node: NodeRecord, position: int, kept: bool) -> list[tuple[str, bool]]:
+        op = node.op_type
+        onward = [(name, kept) for name in node.results if name]
+        others = [n for i, n in enumerate(node.operands) if i != position and n]
+        meets_data = any(self._roles.is_dynamic(name) for name in others)
+        if op in _NEVER_TRAINED:
+            self.fixed.add(f"operand of {op}")
+            return []
+        if position in _SMALL_SLOTS.get(op, ()):
+            self.trained.add("trained slot")
+            return []
+        if op == "BatchNormalization" and position in (3, 4):
+            self.fixed.add("running statistics of a BatchNormalization")
+            return []
+        if op in _VIEWS and position == 0 and not meets_data:
+            return onward
+        if op == "Gather" and position == 0:
+            return self._gathered(node, kept)
+        if not meets_data:
+            return [(name, False) for name in node.results if name]
+        if op in _MEETINGS:
+            _MEETINGS[op](self, node, position, kept)
+        else:
+            self.trained.add(f"operand of {op}")
+        return []
+
+    def _gathered(self, node: NodeRecord, kept: bool) -> list[tuple[str, bool]]:
+        """Rows of a rotary table end in Mul, rows of an embedding in sums and products."""
+        ends = self._ends(node.results[0])
+        if ends and all(end in ("Mul", "Sin", "Cos") for end in ends):
+            self.fixed.add("rows of it are only factors of Mul")
+        else:
+            self.trained.add("operand of Gather")
+        return []
+
+    def _ends(self, name: str) -> set[str]:
+        """The ops in which `name` ends after views and multiplications by constants."""
+        ends: set[str] = set()
+        pending, seen = [name], {name}
+        while pending:
+            current = pending.pop()
+            readers = self._roles.readers(current)
+            if not readers:
+                ends.add("output")
+            for node, position in readers:
+                others = [n for i, n in enumerate(node.operands) if i != position and n]
+                is_moved = node.op_type in _VIEWS and position == 0 and node.op_type != "Concat"
+                is_scaled = node.op_type in ("Mul", "Div") and not any(
+                    self._roles.is_dynamic(name) for name in others
+                )
+                if not (is_moved or is_scaled):
+                    ends.add(node.op_type)
+                    continue
+                for result in node.results:
+                    if result and result not in seen:
+                        seen.add(result)
+                        pending.append(result)
+        return ends
+
+    # --- where a tensor meets data ---------------------------------------------------------------
+
+    def _meets_product(self, node: NodeRecord, position: int, kept: bool) -> None:
+        if self._ends(node.results[0]) <= {"Sin", "Cos", "Concat"} and not self._wide:
+            self.fixed.add("frequencies of a rotary table")
+        else:
+            self.trained.add(f"operand of {node.op_type}")
+
+    def _meets_factor(self, node: NodeRecord, position: int, kept: bool) -> None:
+        if self._wide:
+            self.fixed.add(f"factor of {node.op_type} along several dims")
+        elif node.op_type == "Div" or self._ends(node.results[0]) <= {"Sin", "Cos", "Concat"}:
+            self.fixed.add(f"operand of {node.op_type}")
+        else:
+            self.trained.add("factor along one dim, such as the scale of a norm")
+
+    def _meets_term(self, node: NodeRecord, position: int, kept: bool) -> None:
+        if "Softmax" in self._ends(node.results[0]) and self._is_mask(node, position, kept):
+            self.fixed.add("mask added before a Softmax")
+        elif self._type.num_elements == 1 and self._follows_product(node, position):
+            self.trained.add("trained slot")
+        else:
+            self.trained.add(f"term of {node.op_type}")
+
+    def _meets_choice(self, node: NodeRecord, position: int, kept: bool) -> None:
+        if self._wide or not kept:
+            self.fixed.add("operand of Where along several dims")
+        else:
+            self.trained.add("operand of Where")
+
+    def _meets_difference(self, node: NodeRecord, position: int, kept: bool) -> None:
+        self.fixed.add(f"operand of {node.op_type}")
+
+    def _follows_product(self, node: NodeRecord, position: int) -> bool:
+        others = [name for i, name in enumerate(node.operands) if i != position]
+        makers = self._roles.makers()
+        return any(
+            name in makers and makers[name].op_type in ("MatMul", "Einsum") for name in others
+        )
+
+    def _is_mask(self, node: NodeRecord, position: int, kept: bool) -> bool:
+        """By its values (zero or very negative) where known; else by shape: no dim for heads."""
+        record = self._roles.graph.initializers.get(node.operands[position])
+        if record is not None and record.has_values() and record.num_elements < 1 << 24:
+            return _has_mask_values(record)
+        shape = self._type.shape
+        return not kept or all(size == 1 for size in shape[:-2])
+
+
+def _has_mask_values(record: TensorRecord) -> bool:
+    array = record.load()
+    return bool(((array == 0) | (array <= -1e4)).all())
+
+
+_Meeting = Callable[[_Uses, NodeRecord, int, bool], None]
+_MEETINGS: dict[str, _Meeting] = {
+    "MatMul": _Uses._meets_product,  # pyright: ignore[reportPrivateUsage]
+    "Einsum": _Uses._meets_product,  # pyright: ignore[reportPrivateUsage]
+    "Mul": _Uses._meets_factor,  # pyright: ignore[reportPrivateUsage]
+    "Div": _Uses._meets_factor,  # pyright: ignore[reportPrivateUsage]
+    "Add": _Uses._meets_term,  # pyright: ignore[reportPrivateUsage]
+    "Sum": _Uses._meets_term,  # pyright: ignore[reportPrivateUsage]
+    "Where": _Uses._meets_choice,  # pyright: ignore[reportPrivateUsage]
+    "Sub": _Uses._meets_difference,  # pyright: ignore[reportPrivateUsage]
+    "Pow": _Uses._meets_difference,  # pyright: ignore[reportPrivateUsage]
+    "Min": _Uses._meets_difference,  # pyright: ignore[reportPrivateUsage]
+    "Max": _Uses._meets_difference,  # pyright: ignore[reportPrivateUsage]
+}

@@ -1,0 +1,88 @@
+"""Small rewrites after import: what nobody reads goes, slices that tile a dim become a Split."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from distir.ir.core import Function, Node, Value
+from distir.ops.tensor import Gather, Reshape, Slice, Split
+
+
+def without_unused(function: Function) -> Function:
+    """Without nodes, parameters and constants that no output needs. Inputs stay."""
+    needed: set[Value] = set(function.outputs)
+    nodes: list[Node] = []
+    for node in reversed(function.nodes):
+        if any(result in needed for result in node.results):
+            needed.update(node.operands)
+            nodes.append(node)
+    return replace(
+        function,
+        parameters=tuple(value for value in function.parameters if value in needed),
+        constants={v: array for v, array in function.constants.items() if v in needed},
+        nodes=tuple(reversed(nodes)),
+    )
+
+
+def merge_slices(function: Function) -> Function:
+    """Slices (or Gathers of one row each) of a value that together tile a dim in equal parts
+    become one Split. A lone slice stays what it is."""
+    groups: dict[tuple[Value, int], list[tuple[int, int, Node]]] = {}
+    for node in function.nodes:
+        cut = _cut(function, node)
+        if cut is not None:
+            dim, start, size = cut
+            groups.setdefault((node.operands[0], dim), []).append((start, size, node))
+    replaced: dict[Node, tuple[Node, ...]] = {}
+    for (value, dim), cuts in groups.items():
+        parts = _tiling(sorted({(start, size) for start, size, _ in cuts}), value.type.shape[dim])
+        if parts is not None:
+            replaced |= _as_split(value, dim, parts, cuts)
+    if not replaced:
+        return function
+    nodes = [new for node in function.nodes for new in replaced.get(node, (node,))]
+    return replace(function, nodes=tuple(nodes))
+
+
+def _cut(function: Function, node: Node) -> tuple[int, int, int] | None:
+    """`(dim, start, size)` if the node takes one contiguous piece of one dim."""
+    shape = node.operands[0].type.shape if node.operands else ()
+    if isinstance(node.op, Slice):
+        dims = [d for d, n in enumerate(node.result.type.shape) if n != shape[d]]
+        if len(dims) == 1 and node.op.steps[dims[0]] == 1 and node.op.starts[dims[0]] >= 0:
+            return dims[0], node.op.starts[dims[0]], node.result.type.shape[dims[0]]
+    if isinstance(node.op, Gather):
+        index = function.constants.get(node.operands[1])
+        is_table = node.operands[0] in function.parameters
+        if index is not None and index.ndim == 0 and not is_table:
+            return node.op.axis, int(index), 1
+    return None
+
+
+def _tiling(cuts: list[tuple[int, int]], size: int) -> list[tuple[int, int]] | None:
+    """The cuts if they are at least two, equal, and cover the dim without overlap."""
+    part = cuts[0][1]
+    starts = list(range(0, size, part)) if part else []
+    if len(cuts) > 1 and size % part == 0 and cuts == [(start, part) for start in starts]:
+        return cuts
+    return None
+
+
+def _as_split(
+    value: Value, dim: int, parts: list[tuple[int, int]], cuts: list[tuple[int, int, Node]]
+) -> dict[Node, tuple[Node, ...]]:
+    """A Split at the first of the cuts; each cut becomes a view of its part."""
+    sizes = tuple(size for _, size in parts)
+    op = Split(dim, sizes)
+    results = tuple(
+        Value(type, f"{value.name}.{i}") for i, type in enumerate(op.infer(value.type))
+    )
+    by_start = {start: result for (start, _), result in zip(parts, results, strict=True)}
+    new: dict[Node, tuple[Node, ...]] = {}
+    for position, (start, _, node) in enumerate(cuts):
+        view = Node(
+            Reshape(node.result.type.shape), (by_start[start],), node.results, node.origin
+        )
+        split = Node(op, (value,), results, node.origin)
+        new[node] = (split, view) if position == 0 else (view,)
+    return new

@@ -1,0 +1,210 @@
+"""Exports with a batch of 1: follows the unit batch dim through the program and widens it.
+
+A dim of size 1 has no axis, so it cannot be found by them. Its position is carried forward from the
+inputs instead, op by op. Parameters and tables never carry it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from distir.errors import TransformError
+from distir.ir.core import Function, Node, Op, Value
+from distir.ir.types import TensorType
+from distir.ops.tensor import Concat, Expand, Reshape, Slice
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the batch is in a tensor: in `dim`, inside of `outer` elements of that dim. A unit dim
+    of its own has `outer` 1; `(batch · rows)` has `outer` 1 too, `(rows · batch)` has `outer` rows."""
+
+    dim: int
+    outer: int = 1
+
+
+def widen_batch(
+    function: Function,
+    positions: Mapping[Value, int],
+    batch_size: int,
+    axis_maps: Mapping[Value, tuple[int | None, ...]],
+    renamed: dict[Value, Value],
+) -> Function:
+    """`function` with the given unit dims of its inputs widened to `batch_size`.
+
+    `axis_maps` tells for Reshapes that only add or drop unit dims where every dim went. `renamed`
+    gains the new value of every old one. Raises `TransformError` where the batch cannot be followed.
+    """
+    return _Widening(function, positions, batch_size, axis_maps, renamed).run()
+
+
+class _Widening:
+    def __init__(
+        self,
+        function: Function,
+        positions: Mapping[Value, int],
+        batch_size: int,
+        axis_maps: Mapping[Value, tuple[int | None, ...]],
+        renamed: dict[Value, Value],
+    ) -> None:
+        self.function = function
+        self.batch_size = batch_size
+        self.axis_maps = axis_maps
+        self.new = renamed
+        self.places: dict[Value, Place] = {}
+        self.nodes: list[Node] = []
+        for value in function.sources():
+            renamed[value] = value
+        for value, dim in positions.items():
+            self.places[value] = Place(dim)
+            renamed[value] = Value(self._wide(value.type, Place(dim)), value.name)
+
+    def run(self) -> Function:
+        for node in self.function.nodes:
+            self._node(node)
+        return replace(
+            self.function,
+            inputs=tuple(self.new[value] for value in self.function.inputs),
+            nodes=tuple(self.nodes),
+            outputs=tuple(self.new[value] for value in self.function.outputs),
+        )
+
+    def _wide(self, type: TensorType, place: Place) -> TensorType:
+        shape = list(type.shape)
+        shape[place.dim] *= self.batch_size
+        return type.with_shape(tuple(shape))
+
+    def _node(self, node: Node) -> None:
+        if not any(operand in self.places for operand in node.operands):
+            self.nodes.append(Node(node.op, self._operands(node), node.results, node.origin))
+            self.new.update((result, result) for result in node.results)
+            return
+        op, places = self._rewritten(node)
+        operands = self._operands(node)
+        if isinstance(op, Concat):
+            operands = self._filled(node, op, places[0])
+        results: list[Value] = []
+        for old, type, place in zip(
+            node.results, op.infer(*(v.type for v in operands)), places, strict=True
+        ):
+            expected = old.type if place is None else self._wide(old.type, place)
+            if type != expected:
+                raise TransformError(
+                    f"{op.name} {old.name!r} gives {type} where {expected} was expected"
+                )
+            new = Value(type, old.name)
+            results.append(new)
+            self.new[old] = new
+            if place is not None:
+                self.places[old] = place
+        self.nodes.append(Node(op, operands, tuple(results), node.origin))
+
+    def _operands(self, node: Node) -> tuple[Value, ...]:
+        return tuple(self.new[operand] for operand in node.operands)
+
+    def _rewritten(self, node: Node) -> tuple[Op, list[Place | None]]:
+        """The op at the wide sizes and the place of the batch in each result."""
+        op = node.op
+        if isinstance(op, Reshape):
+            place = self._reshaped(node)
+            return Reshape(self._wide(node.result.type, place).shape), [place]
+        if isinstance(op, Expand):
+            source = self.places[node.operands[0]]
+            added = node.result.type.rank - node.operands[0].type.rank
+            place = Place(source.dim + added, source.outer)
+            return Expand(self._wide(node.result.type, place).shape), [place]
+        if isinstance(op, Slice):
+            place = self.places[node.operands[0]]
+            stops = list(op.stops)
+            if node.result.type.shape[place.dim] != node.operands[0].type.shape[place.dim]:
+                raise TransformError(f"Slice {node.result.name!r} cuts the batch")
+            stops[place.dim] = None
+            return replace(op, stops=tuple(stops)), [place]
+        if isinstance(op, Concat):
+            place = next(self.places[v] for v in node.operands if v in self.places)
+            axis = op.axis % node.result.type.rank
+            if place.dim == axis:
+                raise TransformError(f"Concat {node.result.name!r} joins along the batch")
+            return op, [place]
+        return op, self._by_inference(node)
+
+    def _by_inference(self, node: Node) -> list[Place | None]:
+        """Ops that hold no sizes: the dim of the result that grows is the batch."""
+        outer = next(self.places[v].outer for v in node.operands if v in self.places)
+        types = node.op.infer(*(self.new[operand].type for operand in node.operands))
+        places: list[Place | None] = []
+        for old, new in zip(node.results, types, strict=True):
+            grown = [
+                dim
+                for dim, (a, b) in enumerate(zip(old.type.shape, new.shape, strict=True))
+                if a != b
+            ]
+            if not grown:
+                raise TransformError(f"{node.op.name} {old.name!r} combines the samples of a batch")
+            if len(grown) > 1:
+                raise TransformError(f"{node.op.name} {old.name!r} has the batch twice")
+            places.append(Place(grown[0], outer))
+        return places
+
+    def _filled(self, node: Node, op: Concat, place: Place | None) -> tuple[Value, ...]:
+        """Operands of a Concat; those without the batch are repeated for every sample."""
+        assert place is not None
+        operands: list[Value] = []
+        for old in node.operands:
+            new = self.new[old]
+            if old not in self.places:
+                if place.outer != 1 or old.type.shape[place.dim] != 1:
+                    raise TransformError(f"Concat {node.result.name!r} joins with a part of a batch")
+                wide = self._wide(old.type, place)
+                new = Value(wide, old.name)
+                self.nodes.append(
+                    Node(Expand(wide.shape), (self.new[old],), (new,), node.origin)
+                )
+            operands.append(new)
+        return tuple(operands)
+
+    def _reshaped(self, node: Node) -> Place:
+        (x,) = node.operands
+        place = self.places[x]
+        source, target = x.type.shape, node.result.type.shape
+        kept = self.axis_maps.get(node.result)
+        if kept is not None:
+            to = kept[place.dim]
+            if to is not None:
+                return Place(to, place.outer)
+        before = math.prod(source[: place.dim]) * place.outer
+        is_unit = source[place.dim] == 1
+        rank = _rank_among_units(source, place.dim) if is_unit else 0
+        return _place_at(target, before, rank)
+
+
+def _rank_among_units(shape: tuple[int, ...], dim: int) -> int:
+    """How many unit dims stand directly before this one."""
+    rank = 0
+    while rank < dim and shape[dim - rank - 1] == 1:
+        rank += 1
+    return rank
+
+
+def _place_at(shape: tuple[int, ...], before: int, rank: int) -> Place:
+    """The place with `before` elements outside of it: the unit dim of that rank there, else the
+    outside of the next dim, else inside of the dim that crosses it."""
+    outer = 1
+    units = [
+        dim
+        for dim, size in enumerate(shape)
+        if size == 1 and math.prod(shape[:dim]) == before
+    ]
+    if units:
+        return Place(units[min(rank, len(units) - 1)])
+    for dim, size in enumerate(shape):
+        if outer == before:
+            return Place(dim)
+        if before % outer == 0 and before < outer * size and size % (before // outer) == 0:
+            return Place(dim, before // outer)
+        outer *= size
+    if outer == before and shape:
+        return Place(len(shape) - 1, shape[-1])
+    raise TransformError(f"the batch has no place in {list(shape)}")

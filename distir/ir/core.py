@@ -1,0 +1,186 @@
+"""The program: values, nodes and functions. Immutable; a transform builds a new function.
+
+Must not become a home for analyses: what can be computed from a function lives elsewhere.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from distir.ir.signature import Signature
+from distir.ir.types import TensorType
+
+if TYPE_CHECKING:
+    from distir.cost.work import Work
+    from distir.ir.builder import Builder
+
+Array = Any
+"""A NumPy array. Spelled `Any` so that importing the IR does not import NumPy."""
+
+
+class Value:
+    """One tensor of a program. Compared by identity; the name is a label for people."""
+
+    __slots__ = ("name", "type")
+
+    def __init__(self, type: TensorType, name: str = "") -> None:
+        self.type = type
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"%{self.name or '_'}: {self.type}"
+
+
+class Op(ABC):
+    """What a node does. Subclasses are frozen dataclasses whose fields are the op's attributes.
+
+    An op answers for itself: result types, loops (which decide how it can be split), work,
+    NumPy evaluation and derivative. Seconds are not its business.
+    """
+
+    __slots__ = ()
+    name: ClassVar[str]
+    always_lowered: ClassVar[bool] = False
+    """Whether programs are analysed with the op's `lower`ed form in its place."""
+
+    @abstractmethod
+    def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
+        """Result types; raises `ShapeError` if the operands do not fit."""
+
+    @abstractmethod
+    def signature(
+        self, operands: Sequence[TensorType], results: Sequence[TensorType]
+    ) -> Signature:
+        """The op's loops and how every dim of operands and results is a product of them."""
+
+    @abstractmethod
+    def evaluate(self, *operands: Array) -> tuple[Array, ...]:
+        """The results, in NumPy. Floats are computed in the precision of the operands."""
+
+    def work(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Work:
+        """FLOPs and memory traffic. By default memory-bound, one FLOP per result element."""
+        from distir.cost.work import OpClass, Work
+
+        return Work(
+            kind=OpClass.MEMORY,
+            flops=float(sum(t.num_elements for t in results)),
+            bytes_read=float(sum(t.size_bytes for t in operands)),
+            bytes_written=float(sum(t.size_bytes for t in results)),
+        )
+
+    def evaluate_shard(self, indices: Mapping[int, Array], *operands: Array) -> tuple[Array, ...]:
+        """`evaluate` on one shard. `indices[loop]` are the positions along a split loop of the
+        signature that this device holds, ascending; only ops that care where they are need it
+        (a lookup in a split table, a causal mask)."""
+        return self.evaluate(*operands)
+
+    def derivative(
+        self,
+        builder: Builder,
+        node: Node,
+        gradients: Sequence[Value | None],
+        wanted: Sequence[bool],
+    ) -> Sequence[Value | None]:
+        """Gradients of the operands from gradients of the results (`None`: no gradient). Operands
+        that are not `wanted` may get `None`."""
+        from distir.errors import TransformError
+
+        raise TransformError(
+            f"op {self.name} has no derivative; found on the way from the loss to a parameter"
+        )
+
+    def lower(self, builder: Builder, node: Node) -> tuple[Value, ...] | None:
+        """The results computed by simpler ops whose reduced loops can be split, or `None` if the
+        op is not a composite."""
+        return None
+
+    def linear_operands(self, operands: Sequence[TensorType]) -> tuple[int, ...]:
+        """Operands in which the op is jointly linear: if all of them are pending sums, the
+        result may stay pending. Empty if the op is not linear."""
+        return ()
+
+    def localized(
+        self, operands: Sequence[TensorType], results: Sequence[TensorType]
+    ) -> Op:
+        """The op that computes one shard, for ops whose attributes hold sizes."""
+        return self
+
+    def rescaled(
+        self, operands: Sequence[TensorType], results: Sequence[TensorType]
+    ) -> Op:
+        """The op in a program whose axes have other sizes. Differs from `localized` where an
+        attribute speaks of the whole tensor, such as the count of a mean."""
+        return self.localized(operands, results)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Node:
+    """One application of an op. Compared by identity."""
+
+    op: Op
+    operands: tuple[Value, ...]
+    results: tuple[Value, ...]
+    origin: str = ""
+    """Where the node comes from in the user's model, for messages."""
+
+    @property
+    def operand_types(self) -> tuple[TensorType, ...]:
+        """Types of the operands, in order."""
+        return tuple(value.type for value in self.operands)
+
+    @property
+    def result_types(self) -> tuple[TensorType, ...]:
+        """Types of the results, in order."""
+        return tuple(value.type for value in self.results)
+
+    @property
+    def result(self) -> Value:
+        """The only result of a node that has one."""
+        (value,) = self.results
+        return value
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Function:
+    """A program: `outputs` computed from `inputs`, `parameters` and `constants` by `nodes`,
+    which stand in topological order.
+
+    Inputs differ from sample to sample, parameters are trained, constants belong to the model
+    and are neither. A constant that maps to `None` is a table without values (a file stripped of
+    its weights): it has a type but cannot be executed.
+    """
+
+    name: str
+    inputs: tuple[Value, ...]
+    parameters: tuple[Value, ...]
+    constants: Mapping[Value, Array | None]
+    nodes: tuple[Node, ...]
+    outputs: tuple[Value, ...]
+    notes: tuple[str, ...] = field(default=())
+    """What an importer or transform wants people to know."""
+
+    def producers(self) -> dict[Value, Node]:
+        """The node behind every computed value."""
+        return {value: node for node in self.nodes for value in node.results}
+
+    def uses(self) -> dict[Value, list[Node]]:
+        """The nodes that read every value, in program order, once per node."""
+        uses: dict[Value, list[Node]] = {}
+        for node in self.nodes:
+            for value in dict.fromkeys(node.operands):
+                uses.setdefault(value, []).append(node)
+        return uses
+
+    def sources(self) -> Iterator[Value]:
+        """Values that no node computes: inputs, parameters, constants."""
+        yield from self.inputs
+        yield from self.parameters
+        yield from self.constants
+
+    def __str__(self) -> str:
+        from distir.ir.text import format_function
+
+        return format_function(self)

@@ -1,0 +1,136 @@
+"""Pieces that models are made of. Each adds its ops to a builder and returns the result."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+from distir.ir import Builder, DType, Op, Value
+from distir.ops.attention import FusedAttention
+from distir.ops.elementwise import Add, Gelu, Mul, Neg, Relu, Silu
+from distir.ops.linalg import MatMul
+from distir.ops.norm import LayerNormalization, RMSNormalization, Softmax
+from distir.ops.tensor import Concat, Expand, Gather, Reshape, Scale, Split, Transpose
+
+AttentionKind = Literal["fused", "eager"]
+"""One kernel that never writes the scores, or products and Softmax spelled out."""
+
+Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
+Norm = Literal["layer", "rms"]
+
+ACTIVATIONS: dict[Activation, Op] = {
+    "gelu": Gelu(),
+    "gelu_tanh": Gelu("tanh"),
+    "relu": Relu(),
+    "silu": Silu(),
+}
+
+
+def linear(builder: Builder, x: Value, name: str, features: int, *, bias: bool = True) -> Value:
+    """`x[..., n] @ weight[n, features] + bias`."""
+    weight = builder.parameter(f"{name}.weight", (x.type.shape[-1], features))
+    y = builder.add(MatMul(), x, weight)
+    if not bias:
+        return y
+    return builder.add(Add(), y, builder.parameter(f"{name}.bias", (features,)))
+
+
+def normalize(builder: Builder, x: Value, name: str, norm: Norm, epsilon: float) -> Value:
+    """A norm over the last dim, with its trained scale (and bias, if `norm` is `layer`)."""
+    width = x.type.shape[-1:]
+    scale = builder.parameter(f"{name}.weight", width)
+    if norm == "rms":
+        return builder.add(RMSNormalization(epsilon=epsilon), x, scale)
+    bias = builder.parameter(f"{name}.bias", width)
+    return builder.add(LayerNormalization(epsilon=epsilon), x, scale, bias)
+
+
+def embed(builder: Builder, ids: Value, table: Value) -> Value:
+    """Rows of `table[rows, width]`: `ids[...] -> [..., width]`."""
+    return builder.add(Gather(), table, ids)
+
+
+def positions(builder: Builder, length: int, first: int = 0) -> Value:
+    """The constant `[[first, first + 1, …]]`, shape `[1, length]`."""
+    import numpy as np
+
+    return builder.constant(np.arange(first, first + length)[None], DType.INT64, "positions")
+
+
+def split_heads(builder: Builder, x: Value, heads: int) -> Value:
+    """`[batch, sequence, heads · depth] -> [batch, heads, sequence, depth]`."""
+    batch, sequence, width = x.type.shape
+    x = builder.add(Reshape((batch, sequence, heads, width // heads)), x)
+    return builder.add(Transpose((0, 2, 1, 3)), x)
+
+
+def merge_heads(builder: Builder, x: Value) -> Value:
+    """The inverse of `split_heads`."""
+    batch, heads, sequence, depth = x.type.shape
+    x = builder.add(Transpose((0, 2, 1, 3)), x)
+    return builder.add(Reshape((batch, sequence, heads * depth)), x)
+
+
+def rotary_tables(builder: Builder, length: int, depth: int, base: float) -> tuple[Value, Value]:
+    """Cosines and sines `[length, depth]` of `position · base^(-2i/depth)`, both halves alike."""
+    import numpy as np
+
+    frequencies = base ** (-np.arange(0, depth, 2) / depth)
+    angles = np.tile(np.outer(np.arange(length), frequencies), 2)
+    return (
+        builder.constant(np.cos(angles), DType.FLOAT32, "rotary.cos"),
+        builder.constant(np.sin(angles), DType.FLOAT32, "rotary.sin"),
+    )
+
+
+def rotate(builder: Builder, x: Value, tables: tuple[Value, Value]) -> Value:
+    """Rotary position embedding (Su et al. 2021), `x·cos + rotate_half(x)·sin`, of the first
+    `depth` elements of the last dim, where `tables` are `[sequence, depth]`."""
+    cosine, sine = tables
+    depth, width = cosine.type.shape[-1], x.type.shape[-1]
+    if depth < width:
+        turned, rest = builder.apply(Split(-1, (depth, width - depth)), x)
+        return builder.add(Concat(-1), rotate(builder, turned, tables), rest)
+    first, second = builder.apply(Split(-1, (depth // 2, depth // 2)), x)
+    half = builder.add(Concat(-1), builder.add(Neg(), second), first)
+    return builder.add(Add(), builder.add(Mul(), x, cosine), builder.add(Mul(), half, sine))
+
+
+def causal_mask(builder: Builder, length: int) -> Value:
+    """The additive mask `[length, length]` that lets a row see no later column."""
+    import numpy as np
+
+    hidden = np.triu(np.ones((length, length)), 1)
+    return builder.constant(hidden * np.finfo(np.float32).min, DType.FLOAT32, "causal_mask")
+
+
+def fused_attention(
+    builder: Builder, query: Value, key: Value, value: Value, *, causal: bool
+) -> Value:
+    """Attention over `[batch, heads, sequence, depth]` as one kernel."""
+    scale = 1 / math.sqrt(query.type.shape[-1])
+    return builder.add(FusedAttention(scale, causal), query, key, value)
+
+
+def eager_attention(
+    builder: Builder, query: Value, key: Value, value: Value, *, mask: Value | None
+) -> Value:
+    """The same spelled out. Keys and values are repeated where queries share them."""
+    times = query.type.shape[1] // key.type.shape[1]
+    key = repeat_heads(builder, key, times)
+    value = repeat_heads(builder, value, times)
+    scores = builder.add(MatMul(), query, builder.add(Transpose((0, 1, 3, 2)), key))
+    scores = builder.add(Scale(1 / math.sqrt(query.type.shape[-1])), scores)
+    if mask is not None:
+        scores = builder.add(Add(), scores, mask)
+    return builder.add(MatMul(), builder.add(Softmax(), scores), value)
+
+
+def repeat_heads(builder: Builder, x: Value, times: int) -> Value:
+    """`[batch, heads, …] -> [batch, heads · times, …]`, each head `times` over."""
+    if times == 1:
+        return x
+    batch, heads, *rest = x.type.shape
+    x = builder.add(Reshape((batch, heads, 1, *rest)), x)
+    x = builder.add(Expand((batch, heads, times, *rest)), x)
+    return builder.add(Reshape((batch, heads * times, *rest)), x)

@@ -1,0 +1,365 @@
+"""Transformers of one stack of layers: GPT-2 and GPT-3, LLaMA, Mistral, Qwen, OPT, GPT-NeoX, BERT.
+
+One configuration describes them all; parameters and the order of ops are those of the originals.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from distir.errors import ImportModelError
+from distir.ir import Builder, DType, Function, Value
+from distir.models.layers import (
+    ACTIVATIONS,
+    Activation,
+    AttentionKind,
+    Norm,
+    causal_mask,
+    eager_attention,
+    embed,
+    fused_attention,
+    linear,
+    merge_heads,
+    normalize,
+    positions,
+    rotary_tables,
+    rotate,
+    split_heads,
+)
+from distir.ops.elementwise import Add, Mul
+from distir.ops.linalg import MatMul
+from distir.ops.tensor import Split, Transpose
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformerConfig:
+    """Sizes and choices of a transformer. The defaults are GPT-2's."""
+
+    name: str
+    layers: int
+    hidden: int
+    heads: int
+    vocabulary: int
+    sequence_length: int
+    """The longest sequence the model is made for; rows of the table of learned positions."""
+    kv_heads: int = 0
+    """Heads of keys and values, each shared by a group of queries; 0: as many as `heads`."""
+    head_dim: int = 0
+    """Width of a head; 0: `hidden / heads`."""
+    ffn: int = 0
+    """Width inside the feed-forward part; 0: `4 · hidden`."""
+
+    norm: Norm = "layer"
+    norm_epsilon: float = 1e-5
+    norm_first: bool = True
+    """Norms before attention and feed-forward, and one at the end; otherwise after each sum."""
+    embedding_norm: bool = False
+    """A norm on the embeddings."""
+    qk_norm: bool = False
+    """A norm on every head of queries and keys."""
+    parallel: bool = False
+    """Attention and feed-forward read the same input, and both are added to it."""
+
+    learned_positions: bool = True
+    position_offset: int = 0
+    """Rows of the position table before the first position (OPT has 2)."""
+    rotary_fraction: float = 0.0
+    """The part of every head that rotary embedding turns; 0: none."""
+    rotary_base: float = 10000.0
+    segments: int = 0
+    """Rows of a table of segment embeddings; all tokens are in segment 0."""
+
+    activation: Activation = "gelu_tanh"
+    gated: bool = False
+    """Feed-forward is `down(activation(gate(x)) · up(x))`."""
+    fused_qkv: bool = True
+    """Queries, keys and values come from one product."""
+    qkv_bias: bool = True
+    output_bias: bool = True
+    ffn_bias: bool = True
+
+    causal: bool = True
+    tied_embeddings: bool = True
+    """The table of the head is the table of the tokens."""
+    head_transform: bool = False
+    """A linear layer, the activation and a norm before the head (BERT)."""
+    head_bias: bool = False
+
+    notes: tuple[str, ...] = ()
+    """What the model has and this description has not."""
+
+    def __post_init__(self) -> None:
+        for field in ("layers", "hidden", "heads", "vocabulary", "sequence_length"):
+            self._require(getattr(self, field) >= 1, f"{field} must be at least 1")
+        self._require(
+            self.head_dim > 0 or self.hidden % self.heads == 0,
+            f"hidden ({self.hidden}) does not divide by heads ({self.heads}); state head_dim",
+        )
+        self._require(
+            self.heads % self.num_kv_heads == 0,
+            f"heads ({self.heads}) does not divide by kv_heads ({self.num_kv_heads})",
+        )
+        self._require(
+            not self.fused_qkv or self.num_kv_heads == self.heads,
+            "fused_qkv needs as many kv_heads as heads",
+        )
+
+    def _require(self, holds: bool, message: str) -> None:
+        if not holds:
+            raise ImportModelError(f"transformer {self.name}: {message}")
+
+    @property
+    def num_kv_heads(self) -> int:
+        """Heads of keys and values."""
+        return self.kv_heads or self.heads
+
+    @property
+    def depth(self) -> int:
+        """Width of a head."""
+        return self.head_dim or self.hidden // self.heads
+
+    @property
+    def ffn_width(self) -> int:
+        """Width inside the feed-forward part."""
+        return self.ffn or 4 * self.hidden
+
+    @property
+    def longest(self) -> int | None:
+        """The longest sequence that can be built, if there is one."""
+        return self.sequence_length if self.learned_positions else None
+
+    def build(
+        self, batch_size: int, sequence_length: int, attention: AttentionKind = "fused"
+    ) -> Function:
+        """The function from `ids` to logits."""
+        return build_transformer(self, batch_size, sequence_length, attention)
+
+
+def llama_config(
+    name: str,
+    *,
+    layers: int,
+    hidden: int,
+    heads: int,
+    kv_heads: int,
+    ffn: int,
+    vocabulary: int,
+    sequence_length: int,
+    head_dim: int = 0,
+) -> TransformerConfig:
+    """LLaMA's choices: RMS norms, rotary embedding, gated SiLU, no biases, a head of its own."""
+    return TransformerConfig(
+        name=name,
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=kv_heads,
+        ffn=ffn,
+        vocabulary=vocabulary,
+        sequence_length=sequence_length,
+        head_dim=head_dim,
+        norm="rms",
+        learned_positions=False,
+        rotary_fraction=1.0,
+        activation="silu",
+        gated=True,
+        fused_qkv=False,
+        qkv_bias=False,
+        output_bias=False,
+        ffn_bias=False,
+        tied_embeddings=False,
+    )
+
+
+def bert_config(
+    name: str,
+    *,
+    layers: int,
+    hidden: int,
+    heads: int,
+    vocabulary: int,
+    sequence_length: int,
+) -> TransformerConfig:
+    """BERT's choices: an encoder with norms after the sums, and a head for masked words."""
+    return TransformerConfig(
+        name=name,
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        vocabulary=vocabulary,
+        sequence_length=sequence_length,
+        segments=2,
+        norm_epsilon=1e-12,
+        norm_first=False,
+        embedding_norm=True,
+        activation="gelu",
+        fused_qkv=False,
+        causal=False,
+        head_transform=True,
+        head_bias=True,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """What all layers share."""
+
+    attention: AttentionKind
+    rotary: tuple[Value, Value] | None
+    mask: Value | None
+
+
+def build_transformer(
+    config: TransformerConfig,
+    batch_size: int,
+    sequence_length: int,
+    attention: AttentionKind = "fused",
+) -> Function:
+    """`ids` int64 `[batch, sequence]` to logits `[batch, sequence, vocabulary]`."""
+    if config.longest is not None and sequence_length > config.longest:
+        raise ImportModelError(
+            f"{config.name} has a table of {config.longest} positions; "
+            f"sequence length {sequence_length} does not fit"
+        )
+    builder = Builder(config.name)
+    builder.notes.extend(config.notes)
+    ids = builder.input("ids", (batch_size, sequence_length), DType.INT64)
+    tokens = builder.parameter("embedding.token.weight", (config.vocabulary, config.hidden))
+    x = _embedding(builder, config, ids, tokens)
+    shared = _shared(builder, config, sequence_length, attention)
+    for layer in range(config.layers):
+        x = _layer(builder, config, x, f"layers.{layer}", shared)
+    builder.origin = "head"
+    if config.norm_first:
+        x = _norm(builder, config, x, "norm")
+    return builder.build([_head(builder, config, x, tokens)])
+
+
+def _embedding(builder: Builder, config: TransformerConfig, ids: Value, tokens: Value) -> Value:
+    """`[batch, sequence, hidden]`: tokens plus positions plus segments, as far as there are."""
+    builder.origin = "embedding"
+    length = ids.type.shape[1]
+    x = embed(builder, ids, tokens)
+    if config.learned_positions:
+        rows = config.sequence_length + config.position_offset
+        table = builder.parameter("embedding.position.weight", (rows, config.hidden))
+        places = positions(builder, length, config.position_offset)
+        x = builder.add(Add(), x, embed(builder, places, table))
+    if config.segments:
+        import numpy as np
+
+        table = builder.parameter("embedding.segment.weight", (config.segments, config.hidden))
+        segment = builder.constant(np.zeros((1, length), np.int64), DType.INT64, "segments")
+        x = builder.add(Add(), x, embed(builder, segment, table))
+    return _norm(builder, config, x, "embedding.norm") if config.embedding_norm else x
+
+
+def _shared(
+    builder: Builder, config: TransformerConfig, length: int, attention: AttentionKind
+) -> _Shared:
+    turned = 2 * int(config.depth * config.rotary_fraction / 2)
+    return _Shared(
+        attention=attention,
+        rotary=rotary_tables(builder, length, turned, config.rotary_base) if turned else None,
+        mask=causal_mask(builder, length) if attention == "eager" and config.causal else None,
+    )
+
+
+def _layer(
+    builder: Builder, config: TransformerConfig, x: Value, name: str, shared: _Shared
+) -> Value:
+    """`[batch, sequence, hidden]` to the same."""
+
+    def attention(x: Value) -> Value:
+        return _attention(builder, config, x, f"{name}.attention", shared)
+
+    def feed_forward(x: Value) -> Value:
+        return _feed_forward(builder, config, x, f"{name}.ffn")
+
+    def norm(x: Value, part: str) -> Value:
+        builder.origin = f"{name}.{part}_norm"
+        return _norm(builder, config, x, f"{name}.{part}_norm")
+
+    def add(x: Value, y: Value) -> Value:
+        return builder.add(Add(), x, y)
+
+    if config.parallel:
+        branches = attention(norm(x, "attention")), feed_forward(norm(x, "ffn"))
+        return add(add(*branches), x)
+    if config.norm_first:
+        x = add(x, attention(norm(x, "attention")))
+        return add(x, feed_forward(norm(x, "ffn")))
+    x = norm(add(x, attention(x)), "attention")
+    return norm(add(x, feed_forward(x)), "ffn")
+
+
+def _attention(
+    builder: Builder, config: TransformerConfig, x: Value, name: str, shared: _Shared
+) -> Value:
+    builder.origin = name
+    query, key, value = _queries_keys_values(builder, config, x, name)
+    if shared.rotary is not None:
+        query = rotate(builder, query, shared.rotary)
+        key = rotate(builder, key, shared.rotary)
+    if shared.attention == "fused":
+        y = fused_attention(builder, query, key, value, causal=config.causal)
+    else:
+        y = eager_attention(builder, query, key, value, mask=shared.mask)
+    y = merge_heads(builder, y)
+    return linear(builder, y, f"{name}.output", config.hidden, bias=config.output_bias)
+
+
+def _queries_keys_values(
+    builder: Builder, config: TransformerConfig, x: Value, name: str
+) -> tuple[Value, Value, Value]:
+    """Three times `[batch, heads, sequence, depth]`."""
+    heads, kv_heads, depth = config.heads, config.num_kv_heads, config.depth
+    bias = config.qkv_bias
+    if config.fused_qkv:
+        width = heads * depth
+        joined = linear(builder, x, f"{name}.qkv", 3 * width, bias=bias)
+        query, key, value = builder.apply(Split(-1, (width,) * 3), joined)
+    else:
+        query = linear(builder, x, f"{name}.query", heads * depth, bias=bias)
+        key = linear(builder, x, f"{name}.key", kv_heads * depth, bias=bias)
+        value = linear(builder, x, f"{name}.value", kv_heads * depth, bias=bias)
+    query = split_heads(builder, query, heads)
+    key = split_heads(builder, key, kv_heads)
+    if config.qk_norm:
+        query = _norm(builder, config, query, f"{name}.query_norm")
+        key = _norm(builder, config, key, f"{name}.key_norm")
+    return query, key, split_heads(builder, value, kv_heads)
+
+
+def _feed_forward(builder: Builder, config: TransformerConfig, x: Value, name: str) -> Value:
+    builder.origin = name
+    bias = config.ffn_bias
+    activation = ACTIVATIONS[config.activation]
+    if config.gated:
+        gate = builder.add(
+            activation, linear(builder, x, f"{name}.gate", config.ffn_width, bias=bias)
+        )
+        up = linear(builder, x, f"{name}.up", config.ffn_width, bias=bias)
+        inner = builder.add(Mul(), gate, up)
+    else:
+        up = linear(builder, x, f"{name}.up", config.ffn_width, bias=bias)
+        inner = builder.add(activation, up)
+    return linear(builder, inner, f"{name}.down", config.hidden, bias=bias)
+
+
+def _norm(builder: Builder, config: TransformerConfig, x: Value, name: str) -> Value:
+    return normalize(builder, x, name, config.norm, config.norm_epsilon)
+
+
+def _head(builder: Builder, config: TransformerConfig, x: Value, tokens: Value) -> Value:
+    """Logits `[batch, sequence, vocabulary]`."""
+    if config.head_transform:
+        x = linear(builder, x, "head.transform", config.hidden)
+        x = builder.add(ACTIVATIONS[config.activation], x)
+        x = _norm(builder, config, x, "head.norm")
+    if not config.tied_embeddings:
+        return linear(builder, x, "head", config.vocabulary, bias=config.head_bias)
+    logits = builder.add(MatMul(), x, builder.add(Transpose((1, 0)), tokens), name="logits")
+    if not config.head_bias:
+        return logits
+    return builder.add(Add(), logits, builder.parameter("head.bias", (config.vocabulary,)))

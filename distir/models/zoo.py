@@ -1,0 +1,290 @@
+"""The zoo: published models by name, as data, and families of names that carry sizes.
+
+    ZOO.get("gpt3-13b")           a configuration; names match without regard to case
+    find_model("mlp-16x1024")     the same for names of a family
+    config.build(2, 128)          the Function at batch 2 and sequence 128
+
+`sequence_length` is the length that a model was (first) trained with.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
+
+from distir.errors import UnknownNameError
+from distir.ir import Function
+from distir.models.layers import AttentionKind
+from distir.models.mlp import MlpConfig
+from distir.models.transformer import TransformerConfig, bert_config, llama_config
+from distir.registry import Registry
+
+
+@runtime_checkable
+class ModelConfig(Protocol):
+    """What the zoo holds: sizes of a model, and how to build it."""
+
+    @property
+    def name(self) -> str:
+        """What the model is called."""
+        ...
+
+    @property
+    def sequence_length(self) -> int | None:
+        """The usual sequence length; `None` if there is no sequence or its length is fixed."""
+        ...
+
+    @property
+    def longest(self) -> int | None:
+        """The longest sequence that can be built, if there is one."""
+        ...
+
+    def build(
+        self, batch_size: int, sequence_length: int, attention: AttentionKind = "fused"
+    ) -> Function:
+        """The model's Function at these sizes."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Names with sizes in them: a pattern whose groups are the sizes, and what makes a model of a
+    name and its sizes."""
+
+    pattern: re.Pattern[str]
+    make: Callable[..., ModelConfig]
+
+    def find(self, name: str) -> ModelConfig | None:
+        """The model called `name`, if it is one of the family."""
+        match = self.pattern.fullmatch(name.lower())
+        return self.make(name, *map(int, match.groups())) if match else None
+
+
+ZOO: Registry[ModelConfig] = Registry("model")
+FAMILIES: Registry[Family] = Registry("model family")
+
+
+def find_model(name: str) -> ModelConfig:
+    """The model of the zoo or of a family; raises `UnknownNameError` naming the near ones."""
+    if (found := _find_in_family(name)) is not None:
+        return found
+    if name not in ZOO:
+        raise UnknownNameError("model", name, [*ZOO.names(), *FAMILIES.names()])
+    return ZOO.get(name)
+
+
+def has_model(name: str) -> bool:
+    """Whether `find_model` knows the name."""
+    return name in ZOO or _find_in_family(name) is not None
+
+
+def _find_in_family(name: str) -> ModelConfig | None:
+    found = (family.value.find(name) for family in FAMILIES)
+    return next((config for config in found if config is not None), None)
+
+
+def _add(source: str, *configs: TransformerConfig) -> None:
+    for config in configs:
+        sizes = f"{config.layers} layers, hidden {config.hidden}, {config.heads} heads"
+        if config.num_kv_heads != config.heads:
+            sizes += f" over {config.num_kv_heads}"
+        ZOO.add(config.name, config, f"{sizes} ({source})")
+
+
+# --- GPT ------------------------------------------------------------------------------------------
+
+
+def _gpt2(name: str, layers: int, hidden: int, heads: int) -> TransformerConfig:
+    return TransformerConfig(
+        name=name,
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        vocabulary=50257,
+        sequence_length=1024,
+    )
+
+
+def _gpt3(name: str, layers: int, hidden: int, heads: int) -> TransformerConfig:
+    return replace(_gpt2(name, layers, hidden, heads), sequence_length=2048)
+
+
+def _megatron(name: str, layers: int, hidden: int, heads: int) -> TransformerConfig:
+    return replace(_gpt3(name, layers, hidden, heads), vocabulary=51200)
+
+
+_add("DistIR", _gpt2("gpt2-xs", 4, 768, 12))
+_add(
+    "Radford et al. 2019",
+    _gpt2("gpt2", 12, 768, 12),
+    _gpt2("gpt2-medium", 24, 1024, 16),
+    _gpt2("gpt2-large", 36, 1280, 20),
+    _gpt2("gpt2-xl", 48, 1600, 25),
+)
+# Table 2.1, except where it contradicts itself: there 1.3B has 24 heads of 128 against a hidden size
+# of 2048, and 13B has hidden size 5140. All attention is dense here.
+_add(
+    "Brown et al. 2020",
+    _gpt3("gpt3-125M", 12, 768, 12),
+    _gpt3("gpt3-350M", 24, 1024, 16),
+    _gpt3("gpt3-760M", 24, 1536, 16),
+    _gpt3("gpt3-1.3B", 24, 2048, 16),
+    _gpt3("gpt3-2.7B", 32, 2560, 32),
+    _gpt3("gpt3-6.7B", 32, 4096, 32),
+    _gpt3("gpt3-13B", 40, 5120, 40),
+    _gpt3("gpt3-175B", 96, 12288, 96),
+)
+_add(
+    "Narayanan et al. 2021, table 1",
+    _megatron("megatron-1.7B", 24, 2304, 24),
+    _megatron("megatron-3.6B", 30, 3072, 32),
+    _megatron("megatron-7.5B", 36, 4096, 32),
+    _megatron("megatron-18.4B", 40, 6144, 48),
+    _megatron("megatron-39.1B", 48, 8192, 64),
+    _megatron("megatron-76.1B", 60, 10240, 80),
+    _megatron("megatron-145.6B", 80, 12288, 96),
+    _megatron("megatron-310.1B", 96, 16384, 128),
+    _megatron("megatron-529.6B", 105, 20480, 128),
+    _megatron("megatron-1T", 128, 25600, 160),
+)
+_add("Korthikanti et al. 2022, table 3", _megatron("megatron-22B", 48, 6144, 64))
+
+# --- LLaMA and its kin ----------------------------------------------------------------------------
+
+
+def _llama2(
+    name: str, layers: int, hidden: int, heads: int, kv_heads: int, ffn: int
+) -> TransformerConfig:
+    return llama_config(
+        name,
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=kv_heads,
+        ffn=ffn,
+        vocabulary=32000,
+        sequence_length=4096,
+    )
+
+
+def _llama3(
+    name: str, layers: int, hidden: int, heads: int, ffn: int, tied: bool = False
+) -> TransformerConfig:
+    return replace(
+        _llama2(name, layers, hidden, heads, 8, ffn),
+        vocabulary=128256,
+        sequence_length=8192,
+        rotary_base=500000.0,
+        tied_embeddings=tied,
+    )
+
+
+def _qwen2(
+    name: str, layers: int, hidden: int, heads: int, kv_heads: int, ffn: int, tied: bool = False
+) -> TransformerConfig:
+    return replace(
+        _llama2(name, layers, hidden, heads, kv_heads, ffn),
+        vocabulary=151936 if tied else 152064,
+        rotary_base=1e6,
+        norm_epsilon=1e-6,
+        tied_embeddings=tied,
+        qkv_bias=True,
+    )
+
+
+def _qwen3(
+    name: str, layers: int, hidden: int, heads: int, ffn: int, tied: bool = False
+) -> TransformerConfig:
+    return replace(
+        _qwen2(name, layers, hidden, heads, 8, ffn, tied),
+        vocabulary=151936,
+        head_dim=128,
+        qkv_bias=False,
+        qk_norm=True,
+    )
+
+
+_add(
+    "Touvron et al. 2023",
+    _llama2("llama2-7b", 32, 4096, 32, 32, 11008),
+    _llama2("llama2-13b", 40, 5120, 40, 40, 13824),
+    _llama2("llama2-70b", 80, 8192, 64, 8, 28672),
+)
+_add(
+    "Grattafiori et al. 2024",
+    _llama3("llama3-8b", 32, 4096, 32, 14336),
+    _llama3("llama3-70b", 80, 8192, 64, 28672),
+    _llama3("llama3-405b", 126, 16384, 128, 53248),
+)
+_add(
+    "Meta 2024",
+    _llama3("llama3.2-1b", 16, 2048, 32, 8192, tied=True),
+    _llama3("llama3.2-3b", 28, 3072, 24, 8192, tied=True),
+)
+_add(
+    "Jiang et al. 2023; v0.3, which has no sliding window",
+    replace(_llama3("mistral-7b", 32, 4096, 32, 14336), vocabulary=32768, rotary_base=1e6),
+)
+_add(
+    "Qwen Team 2024",
+    _qwen2("qwen2.5-0.5b", 24, 896, 14, 2, 4864, tied=True),
+    _qwen2("qwen2.5-1.5b", 28, 1536, 12, 2, 8960, tied=True),
+    _qwen2("qwen2.5-3b", 36, 2048, 16, 2, 11008, tied=True),
+    _qwen2("qwen2.5-7b", 28, 3584, 28, 4, 18944),
+    _qwen2("qwen2.5-14b", 48, 5120, 40, 8, 13824),
+    _qwen2("qwen2.5-32b", 64, 5120, 40, 8, 27648),
+    _qwen2("qwen2.5-72b", 80, 8192, 64, 8, 29568),
+)
+_add(
+    "Qwen Team 2025",
+    _qwen3("qwen3-0.6b", 28, 1024, 16, 3072, tied=True),
+    _qwen3("qwen3-1.7b", 28, 2048, 16, 6144, tied=True),
+    _qwen3("qwen3-4b", 36, 2560, 32, 9728, tied=True),
+    _qwen3("qwen3-8b", 36, 4096, 32, 12288),
+    _qwen3("qwen3-14b", 40, 5120, 40, 17408),
+    _qwen3("qwen3-32b", 64, 5120, 64, 25600),
+)
+
+# --- encoders -------------------------------------------------------------------------------------
+
+
+def _bert(name: str, layers: int, hidden: int, heads: int) -> TransformerConfig:
+    return bert_config(
+        name,
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        vocabulary=30522,
+        sequence_length=512,
+    )
+
+
+_add(
+    "Devlin et al. 2019; uncased, with the head that predicts masked words",
+    _bert("bert-base", 12, 768, 12),
+    _bert("bert-large", 24, 1024, 16),
+)
+
+# --- MLPs -----------------------------------------------------------------------------------------
+
+
+def _add_mlp(name: str, layers: int, width: int) -> None:
+    config = MlpConfig(name=name, layers=layers, width=width, bias=False)
+    ZOO.add(name, config, f"{layers} linear layers of {width}, no bias, each with ReLU (DistIR)")
+
+
+def _mlp(name: str, layers: int, width: int) -> MlpConfig:
+    return MlpConfig(name=name, layers=layers, width=width)
+
+
+_add_mlp("mlp-xs", 8, 512)
+_add_mlp("mlp-small", 16, 8192)
+_add_mlp("mlp-medium", 64, 16384)
+_add_mlp("mlp-large", 96, 32768)
+FAMILIES.add(
+    "mlp-<layers>x<width>",
+    Family(re.compile(r"mlp-(\d+)x(\d+)"), _mlp),
+    "linear layers with bias, each with ReLU, such as mlp-16x1024",
+)

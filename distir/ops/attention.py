@@ -1,0 +1,210 @@
+"""Fused attention: the kernel that never writes the scores to memory (Dao et al. 2022)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from distir.cost.work import OpClass, Work
+from distir.errors import ShapeError
+from distir.ir.core import Node, Op, Value
+from distir.ir.signature import Dims, Kind, Signature, SignatureBuilder
+from distir.ir.types import TensorType
+from distir.ops.base import register_op
+
+if TYPE_CHECKING:
+    from distir.ir.builder import Builder
+
+Array = Any
+
+
+def _attention_dims(
+    query: TensorType, key: TensorType, value: TensorType, summed: Kind
+) -> tuple[SignatureBuilder, Dims, Dims, Dims, Dims]:
+    """Dims of query, key, value and result. With grouped queries the heads are `groups × queries
+    per group`. `summed` is the kind of the loops that keys and values do not carry."""
+    batch, heads, rows, depth = query.shape
+    groups, columns = key.shape[1:3]
+    builder = SignatureBuilder()
+    row = builder.positional(rows, summed)
+    b = builder.loop(batch)
+    group = builder.loop(groups)
+    per_group = builder.loop(heads // groups, summed)
+    column = builder.loop(columns, Kind.WHOLE)
+    inner = builder.loop(depth, Kind.WHOLE)
+    outer = builder.loop(value.shape[3], Kind.WHOLE)
+    return (
+        builder,
+        (b, group + per_group, row, inner),
+        (b, group, column, inner),
+        (b, group, column, outer),
+        (b, group + per_group, row, outer),
+    )
+
+
+def _scores(
+    query: Array, key: Array, mask: Array | None, scale: float, causal: bool, rows: Array
+) -> Array:
+    """Masked scaled scores `[batch, groups, queries per group, rows, columns]`."""
+    import numpy as np
+
+    batch, heads, _, depth = query.shape
+    groups = key.shape[1]
+    grouped = query.reshape(batch, groups, heads // groups, query.shape[2], depth)
+    scores = scale * np.einsum("bgrsd,bgnd->bgrsn", grouped, key, optimize=True)
+    if mask is not None:
+        scores = scores + np.broadcast_to(
+            mask, (batch, heads, *scores.shape[3:])
+        ).reshape(scores.shape)
+    if causal:
+        allowed = rows[:, None] >= np.arange(key.shape[2])[None, :]
+        scores = np.where(allowed, scores, -np.inf)
+    return scores
+
+
+def _flops(query: TensorType, key: TensorType, value: TensorType, causal: bool) -> float:
+    """Two products over all pairs of row and column, half of them under a causal mask."""
+    batch, heads, rows, depth = query.shape
+    pairs = float(batch * heads * rows * key.shape[2])
+    return 2.0 * pairs * (depth + value.shape[3]) * (0.5 if causal else 1.0)
+
+
+@register_op("FusedAttention")
+@dataclass(frozen=True, slots=True)
+class FusedAttention(Op):
+    """`softmax(scale · query @ keyᵀ + mask) @ value` over `[batch, heads, sequence, depth]`.
+
+    Keys and values may have fewer heads, each shared by a group of queries. The optional fourth
+    operand is an additive mask that broadcasts to `[batch, heads, rows, columns]`.
+    """
+
+    scale: float
+    causal: bool = False
+
+    def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
+        query, key, value = operands[:3]
+        fits = (
+            query.rank == key.rank == value.rank == 4
+            and query.shape[0] == key.shape[0] == value.shape[0]
+            and key.shape[1] == value.shape[1]
+            and query.shape[1] % key.shape[1] == 0
+            and key.shape[2] == value.shape[2]
+            and query.shape[3] == key.shape[3]
+        )
+        if not fits:
+            raise ShapeError(
+                f"FusedAttention: query {query}, key {key}, value {value}; expected "
+                "[batch, heads, rows, depth], [batch, groups, columns, depth], "
+                "[batch, groups, columns, depth]"
+            )
+        return (query.with_shape((*query.shape[:3], value.shape[3])),)
+
+    def signature(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Signature:
+        builder, query, key, value, result = _attention_dims(*operands[:3], Kind.PARALLEL)
+        dims = [query, key, value]
+        if len(operands) > 3:
+            dims.append(_mask_dims(operands[3], query, key))
+        return builder.build(dims, (result,))
+
+    def work(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Work:
+        return Work(
+            kind=OpClass.ATTENTION,
+            flops=_flops(operands[0], operands[1], operands[2], self.causal),
+            bytes_read=float(sum(t.size_bytes for t in operands)),
+            bytes_written=float(results[0].size_bytes),
+            dtype=results[0].dtype.short_name,
+        )
+
+    def evaluate(self, *operands: Array) -> tuple[Array, ...]:
+        import numpy as np
+
+        return self.evaluate_shard({0: np.arange(operands[0].shape[2])}, *operands)
+
+    def evaluate_shard(self, indices: Mapping[int, Array], *operands: Array) -> tuple[Array, ...]:
+        import numpy as np
+
+        from distir.ops.norm import softmax
+
+        query, key, value = operands[:3]
+        rows = indices.get(0, np.arange(query.shape[2]))
+        mask = operands[3] if len(operands) > 3 else None
+        weights = softmax(_scores(query, key, mask, self.scale, self.causal, rows), -1)
+        result = np.einsum("bgrsn,bgne->bgrse", weights, value, optimize=True)
+        return (result.reshape(*query.shape[:3], value.shape[3]),)
+
+    def derivative(
+        self,
+        builder: Builder,
+        node: Node,
+        gradients: Sequence[Value | None],
+        wanted: Sequence[bool],
+    ) -> Sequence[Value | None]:
+        (gradient,) = gradients
+        if gradient is None:
+            return (None,) * len(node.operands)
+        op = FusedAttentionGradient(self.scale, self.causal)
+        operands = (*node.operands[:3], node.result, gradient, *node.operands[3:])
+        results = builder.apply(op, *operands)
+        return (*results, *(None for _ in node.operands[3:]))
+
+
+def _mask_dims(mask: TensorType, query: Dims, key: Dims) -> Dims:
+    aligned = (query[0], query[1], query[2], key[2])[4 - mask.rank :]
+    return tuple(() if n == 1 else dims for n, dims in zip(mask.shape, aligned, strict=True))
+
+
+@register_op("FusedAttentionGradient")
+@dataclass(frozen=True, slots=True)
+class FusedAttentionGradient(Op):
+    """Gradients of query, key and value from them, the result and its gradient; the scores are
+    computed again. Gradients of keys and values are summed over rows and queries per group."""
+
+    scale: float
+    causal: bool
+
+    def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
+        return operands[:3]
+
+    def signature(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Signature:
+        builder, query, key, value, result = _attention_dims(*operands[:3], Kind.SUM)
+        dims = [query, key, value, result, result]
+        if len(operands) > 5:
+            dims.append(_mask_dims(operands[5], query, key))
+        return builder.build(dims, (query, key, value))
+
+    def work(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Work:
+        # Five products against the forward pass's two (Dao et al. 2022, algorithm 4).
+        return Work(
+            kind=OpClass.ATTENTION,
+            flops=2.5 * _flops(operands[0], operands[1], operands[2], self.causal),
+            bytes_read=float(sum(t.size_bytes for t in operands)),
+            bytes_written=float(sum(t.size_bytes for t in results)),
+            dtype=results[0].dtype.short_name,
+        )
+
+    def evaluate(self, *operands: Array) -> tuple[Array, ...]:
+        import numpy as np
+
+        return self.evaluate_shard({0: np.arange(operands[0].shape[2])}, *operands)
+
+    def evaluate_shard(self, indices: Mapping[int, Array], *operands: Array) -> tuple[Array, ...]:
+        import numpy as np
+
+        from distir.ops.norm import softmax
+
+        query, key, value, _, gradient = operands[:5]
+        rows = indices.get(0, np.arange(query.shape[2]))
+        mask = operands[5] if len(operands) > 5 else None
+        weights = softmax(_scores(query, key, mask, self.scale, self.causal, rows), -1)
+        shape = (*weights.shape[:3], query.shape[2])
+        grouped = gradient.reshape(*shape, value.shape[3])
+        of_value = np.einsum("bgrsn,bgrse->bgne", weights, grouped, optimize=True)
+        of_weights = np.einsum("bgrse,bgne->bgrsn", grouped, value, optimize=True)
+        inner = (weights * of_weights).sum(-1, keepdims=True)
+        of_scores = self.scale * weights * (of_weights - inner)
+        of_query = np.einsum("bgrsn,bgnd->bgrsd", of_scores, key, optimize=True)
+        of_key = np.einsum(
+            "bgrsn,bgrsd->bgnd", of_scores, query.reshape(*shape, query.shape[3]), optimize=True
+        )
+        return (of_query.reshape(query.shape), of_key, of_value)

@@ -1,0 +1,80 @@
+"""The registry of op classes and what several families share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from distir.errors import ShapeError
+from distir.ir.core import Op, Value
+from distir.registry import Registry
+
+if TYPE_CHECKING:
+    from distir.ir.builder import Builder
+
+OPS: Registry[type[Op]] = Registry("op")
+
+OpClassType = TypeVar("OpClassType", bound=type[Op])
+
+
+def register_op(name: str) -> Callable[[OpClassType], OpClassType]:
+    """Registers an op class under its name. Outermost decorator: `slots=True` makes a new class."""
+
+    def decorate(cls: OpClassType) -> OpClassType:
+        cls.name = name
+        OPS.add(name, cls, (cls.__doc__ or "").strip().split("\n")[0])
+        return cls
+
+    return decorate
+
+
+def broadcast_shapes(op_name: str, *shapes: Sequence[int]) -> tuple[int, ...]:
+    """The shape that NumPy broadcasting gives; raises `ShapeError`."""
+    rank = max(len(shape) for shape in shapes)
+    result = [1] * rank
+    for shape in shapes:
+        for dim, size in enumerate(shape, start=rank - len(shape)):
+            if size == result[dim] or size == 1:
+                continue
+            if result[dim] != 1:
+                found = " and ".join(str(list(s)) for s in shapes)
+                raise ShapeError(
+                    f"{op_name}: shapes {found} do not broadcast; dims must be equal or 1"
+                )
+            result[dim] = size
+    return tuple(result)
+
+
+def normalize_axis(op_name: str, axis: int, rank: int) -> int:
+    """A non-negative axis; raises `ShapeError` when it is out of range."""
+    if not -rank <= axis < rank:
+        raise ShapeError(f"{op_name}: axis {axis} of a tensor of rank {rank}; expected less than it")
+    return axis % rank
+
+
+def normalize_axes(op_name: str, axes: Sequence[int], rank: int) -> tuple[int, ...]:
+    """Non-negative distinct axes in ascending order; raises `ShapeError`."""
+    normal = sorted(normalize_axis(op_name, axis, rank) for axis in axes)
+    if len(set(normal)) != len(normal):
+        raise ShapeError(f"{op_name}: axes {list(axes)} name a dim twice")
+    return tuple(normal)
+
+
+def sum_to_shape(builder: Builder, value: Value, shape: Sequence[int]) -> Value:
+    """Sums the dims that broadcasting added or stretched: the derivative of broadcasting."""
+    from distir.ops.reduce import ReduceSum
+    from distir.ops.tensor import Reshape
+
+    target = tuple(shape)
+    source = value.type.shape
+    if source == target:
+        return value
+    added = len(source) - len(target)
+    axes = tuple(
+        dim
+        for dim, size in enumerate(source)
+        if dim < added or (target[dim - added] == 1 and size != 1)
+    )
+    if axes:
+        value = builder.add(ReduceSum(axes, keepdims=True), value)
+    return value if value.type.shape == target else builder.add(Reshape(target), value)

@@ -1,0 +1,78 @@
+"""Optimizer steps: elementwise on parameter, gradient and state, once per iteration."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from distir.cost.work import OpClass, Work
+from distir.ir.core import Op
+from distir.ir.signature import Signature, broadcast_signature
+from distir.ir.types import TensorType
+from distir.ops.base import register_op
+
+Array = Any
+
+
+class _Step(Op):
+    """Base: operands are the parameter, its gradient and the state; results their successors."""
+
+    __slots__ = ()
+
+    def signature(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Signature:
+        shape = results[0].shape
+        return broadcast_signature([t.shape for t in operands], shape, num_results=len(results))
+
+    def work(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Work:
+        return Work(
+            kind=OpClass.MEMORY,
+            flops=float(self.flops_per_element * operands[0].num_elements),
+            bytes_read=float(sum(t.size_bytes for t in operands)),
+            bytes_written=float(sum(t.size_bytes for t in results)),
+        )
+
+    flops_per_element = 2
+
+
+@register_op("SGDStep")
+@dataclass(frozen=True, slots=True)
+class SGDStep(_Step):
+    """`p − learning_rate · g`. Operands `(p, g)`."""
+
+    learning_rate: float = 1e-2
+
+    def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
+        return (operands[0],)
+
+    def evaluate(self, *operands: Array) -> tuple[Array, ...]:
+        parameter, gradient = operands
+        return (parameter - self.learning_rate * gradient,)
+
+
+@register_op("AdamStep")
+@dataclass(frozen=True, slots=True)
+class AdamStep(_Step):
+    """Adam (Kingma and Ba 2015, algorithm 1). Operands `(p, g, m, v)`, at step `step`."""
+
+    learning_rate: float = 1e-3
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    step: int = 1
+    flops_per_element = 12
+
+    def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
+        parameter, _, mean, square = operands
+        return (parameter, mean, square)
+
+    def evaluate(self, *operands: Array) -> tuple[Array, ...]:
+        import numpy as np
+
+        parameter, gradient, mean, square = operands
+        mean = self.beta1 * mean + (1 - self.beta1) * gradient
+        square = self.beta2 * square + (1 - self.beta2) * gradient**2
+        mean_corrected = mean / (1 - self.beta1**self.step)
+        square_corrected = square / (1 - self.beta2**self.step)
+        update = mean_corrected / (np.sqrt(square_corrected) + self.epsilon)
+        return (parameter - self.learning_rate * update, mean, square)

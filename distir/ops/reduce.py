@@ -1,0 +1,144 @@
+"""Reductions over dims."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from distir.ir.core import Node, Op, Value
+from distir.ir.signature import Kind, Signature, SignatureBuilder
+from distir.ir.types import TensorType
+from distir.ops.base import normalize_axes, register_op
+
+if TYPE_CHECKING:
+    from distir.ir.builder import Builder
+
+Array = Any
+
+
+class Reduction(Op):
+    """Base: dims in `axes` are reduced, and kept with size 1 if `keepdims`."""
+
+    __slots__ = ()
+    axes: tuple[int, ...]
+    keepdims: bool
+    kind: ClassVar[Kind]
+
+    def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
+        (x,) = operands
+        axes = normalize_axes(self.name, self.axes, x.rank)
+        shape = tuple(
+            1 if dim in axes else size
+            for dim, size in enumerate(x.shape)
+            if self.keepdims or dim not in axes
+        )
+        return (x.with_shape(shape),)
+
+    def signature(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Signature:
+        (x,) = operands
+        axes = normalize_axes(self.name, self.axes, x.rank)
+        builder = SignatureBuilder()
+        dims = tuple(
+            builder.loop(size, self.kind if dim in axes else Kind.PARALLEL)
+            for dim, size in enumerate(x.shape)
+        )
+        kept = tuple(
+            () if dim in axes else loops
+            for dim, loops in enumerate(dims)
+            if self.keepdims or dim not in axes
+        )
+        return builder.build((dims,), (kept,))
+
+    def expand_gradient(self, builder: Builder, node: Node, gradient: Value) -> Value:
+        """The gradient repeated along the reduced dims."""
+        from distir.ops.tensor import Expand, Reshape
+
+        (x,) = node.operands
+        axes = normalize_axes(self.name, self.axes, x.type.rank)
+        kept = tuple(1 if dim in axes else size for dim, size in enumerate(x.type.shape))
+        if gradient.type.shape != kept:
+            gradient = builder.add(Reshape(kept), gradient)
+        return builder.add(Expand(x.type.shape), gradient)
+
+
+@register_op("ReduceSum")
+@dataclass(frozen=True, slots=True)
+class ReduceSum(Reduction):
+    """The sum over `axes`."""
+
+    axes: tuple[int, ...]
+    keepdims: bool = True
+    kind: ClassVar[Kind] = Kind.SUM
+
+    def evaluate(self, *operands: Array) -> tuple[Array, ...]:
+        return (operands[0].sum(axis=self.axes, keepdims=self.keepdims),)
+
+    def linear_operands(self, operands: Sequence[TensorType]) -> tuple[int, ...]:
+        return (0,)
+
+    def derivative(
+        self,
+        builder: Builder,
+        node: Node,
+        gradients: Sequence[Value | None],
+        wanted: Sequence[bool],
+    ) -> Sequence[Value | None]:
+        (gradient,) = gradients
+        return (None if gradient is None else self.expand_gradient(builder, node, gradient),)
+
+
+@register_op("ReduceMean")
+@dataclass(frozen=True, slots=True)
+class ReduceMean(Reduction):
+    """The mean over `axes`: the sum divided by `count`, the number of elements of the whole
+    tensor that are averaged, also where a device holds only some of them."""
+
+    axes: tuple[int, ...]
+    keepdims: bool = True
+    count: int = 0
+    """0 stands for the sizes of the operand at hand."""
+    kind: ClassVar[Kind] = Kind.SUM
+
+    def divisor(self, shape: Sequence[int]) -> int:
+        """What the sum is divided by, for an operand of this shape."""
+        return self.count or math.prod(shape[axis] for axis in self.axes)
+
+    def evaluate(self, *operands: Array) -> tuple[Array, ...]:
+        (x,) = operands
+        return (x.sum(axis=self.axes, keepdims=self.keepdims) / self.divisor(x.shape),)
+
+    def linear_operands(self, operands: Sequence[TensorType]) -> tuple[int, ...]:
+        return (0,)
+
+    def derivative(
+        self,
+        builder: Builder,
+        node: Node,
+        gradients: Sequence[Value | None],
+        wanted: Sequence[bool],
+    ) -> Sequence[Value | None]:
+        from distir.ops.tensor import Scale
+
+        (gradient,) = gradients
+        if gradient is None:
+            return (None,)
+        scaled = builder.add(Scale(1.0 / self.divisor(node.operands[0].type.shape)), gradient)
+        return (self.expand_gradient(builder, node, scaled),)
+
+    def rescaled(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Op:
+        return replace(self, count=math.prod(operands[0].shape[axis] for axis in self.axes))
+
+
+@register_op("ReduceMax")
+@dataclass(frozen=True, slots=True)
+class ReduceMax(Reduction):
+    """The maximum over `axes`."""
+
+    axes: tuple[int, ...]
+    keepdims: bool = True
+    kind: ClassVar[Kind] = Kind.MAX
+
+    def evaluate(self, *operands: Array) -> tuple[Array, ...]:
+        return (operands[0].max(axis=self.axes, keepdims=self.keepdims),)

@@ -1,0 +1,708 @@
+"""Ops that move elements without computing: shape, order, selection."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from distir.cost.work import OpClass, Work
+from distir.errors import ShapeError
+from distir.ir.core import Node, Op, Value
+from distir.ir.signature import (
+    Dims,
+    Kind,
+    Signature,
+    SignatureBuilder,
+    broadcast_signature,
+)
+from distir.ir.types import DType, TensorType
+from distir.ops.base import broadcast_shapes, normalize_axis, register_op, sum_to_shape
+
+if TYPE_CHECKING:
+    from distir.ir.builder import Builder
+
+Array = Any
+
+FREE_OF_WORK = Work.nothing()
+"""The work of a view: no kernel is launched, nothing moves."""
+
+
+@register_op("Scale")
+@dataclass(frozen=True, slots=True)
+class Scale(Op):
+    """`factor · x` with a factor known beforehand."""
+
+    factor: float
+
+    def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
+        return operands
+
+    def signature(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Signature:
+        return broadcast_signature([operands[0].shape], operands[0].shape)
+
+    def evaluate(self, *operands: Array) -> tuple[Array, ...]:
+        return (self.factor * operands[0],)
+
+    def linear_operands(self, operands: Sequence[TensorType]) -> tuple[int, ...]:
+        return (0,)
+
+    def derivative(
+        self,
+        builder: Builder,
+        node: Node,
+        gradients: Sequence[Value | None],
+        wanted: Sequence[bool],
+    ) -> Sequence[Value | None]:
+        (gradient,) = gradients
+        return (None if gradient is None else builder.add(self, gradient),)
+
+
+def reshape_signature(source: Sequence[int], target: Sequence[int]) -> Signature:
+    """Both shapes refined to their common refinement: `(6, 4) -> (2, 3, 4)` has loops 2, 3, 4.
+
+    A run of dims that has none (`(4, 6) -> (6, 4)`) is whole on both sides.
+    """
+    builder = SignatureBuilder()
+    from_dims: list[list[int]] = [[] for _ in source]
+    to_dims: list[list[int]] = [[] for _ in target]
+    for source_run, target_run in _matching_runs(source, target):
+        pieces = _common_refinement(
+            [source[i] for i in source_run], [target[i] for i in target_run]
+        )
+        if pieces is None:
+            for run, shape, dims in ((source_run, source, from_dims), (target_run, target, to_dims)):
+                for i in run:
+                    dims[i].extend(builder.loop(shape[i], Kind.WHOLE))
+            continue
+        for from_dim, to_dim, size in pieces:
+            loop = builder.loop(size)
+            from_dims[source_run[from_dim]].extend(loop)
+            to_dims[target_run[to_dim]].extend(loop)
+    return builder.build([tuple(map(tuple, from_dims))], [tuple(map(tuple, to_dims))])
+
+
+def _matching_runs(
+    source: Sequence[int], target: Sequence[int]
+) -> list[tuple[list[int], list[int]]]:
+    """Shortest runs of dims (not counting size 1) with equal products on both sides."""
+    runs: list[tuple[list[int], list[int]]] = []
+    left = [i for i, size in enumerate(source) if size != 1]
+    right = [i for i, size in enumerate(target) if size != 1]
+    i = j = 0
+    while i < len(left) and j < len(right):
+        run: tuple[list[int], list[int]] = ([left[i]], [right[j]])
+        a, b = source[left[i]], target[right[j]]
+        i, j = i + 1, j + 1
+        while a != b:
+            if a < b:
+                a *= source[left[i]]
+                run[0].append(left[i])
+                i += 1
+            else:
+                b *= target[right[j]]
+                run[1].append(right[j])
+                j += 1
+        runs.append(run)
+    return runs
+
+
+def _common_refinement(
+    source: Sequence[int], target: Sequence[int]
+) -> list[tuple[int, int, int]] | None:
+    """Pieces `(source dim, target dim, size)`, outermost first; None where none exists.
+
+    Splitting is from the left: both sides lose their outermost factors together.
+    """
+    pieces: list[tuple[int, int, int]] = []
+    i = j = 0
+    a, b = source[0], target[0]
+    while True:
+        if a % b and b % a:
+            return None
+        size = min(a, b)
+        pieces.append((i, j, size))
+        a, b = a // size, b // size
+        if a == 1:
+            i += 1
+        if b == 1:
+            j += 1
+        if i == len(source) or j == len(target):
+            return pieces
+        a = source[i] if a == 1 else a
+        b = target[j] if b == 1 else b
+
+
+@register_op("Reshape")
+@dataclass(frozen=True, slots=True)
+class Reshape(Op):
+    """The same elements in another shape. Also stands for Flatten, Squeeze and Unsqueeze."""
+
+    shape: tuple[int, ...]
+
+    def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
+        (x,) = operands
+        if math.prod(self.shape) != x.num_elements:
+            raise ShapeError(f"Reshape: {x} has {x.num_elements} elements; {list(self.shape)} not")
+        return (x.with_shape(self.shape),)
+
+    def signature(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Signature:
+        return reshape_signature(operands[0].shape, results[0].shape)
+
+    def work(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Work:
+        return FREE_OF_WORK
+
+    def evaluate(self, *operands: Array) -> tuple[Array, ...]:
+        return (operands[0].reshape(self.shape),)
+
+    def linear_operands(self, operands: Sequence[TensorType]) -> tuple[int, ...]:
+        return (0,)
+
+    def derivative(
+        self,
+        builder: Builder,
+        node: Node,
+        gradients: Sequence[Value | None],
+        wanted: Sequence[bool],
+    ) -> Sequence[Value | None]:
+        (gradient,) = gradients
+        if gradient is None:
+            return (None,)
+        return (builder.add(Reshape(node.operands[0].type.shape), gradient),)
+
+    def localized(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Op:
+        return Reshape(results[0].shape)
+
+
+@register_op("Transpose")
+@dataclass(frozen=True, slots=True)
+class Transpose(Op):
+    """Dims in another order: dim `i` of the result is dim `permutation[i]` of the operand."""
+
+    permutation: tuple[int, ...]
+
+    def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
+        (x,) = operands
+        if sorted(self.permutation) != list(range(x.rank)):
+            raise ShapeError(f"Transpose: {list(self.permutation)} does not permute the dims of {x}")
+        return (x.with_shape(tuple(x.shape[dim] for dim in self.permutation)),)
+
+    def signature(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Signature:
+        builder = SignatureBuilder()
+        dims = builder.dims(operands[0].shape)
+        return builder.build((dims,), (tuple(dims[dim] for dim in self.permutation),))
+
+    def evaluate(self, *operands: Array) -> tuple[Array, ...]:
+        return (operands[0].transpose(self.permutation),)
+
+    def work(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Work:
+        # Products and pointwise kernels read strided operands, so a transposition is a view.
+        return FREE_OF_WORK
+
+    def linear_operands(self, operands: Sequence[TensorType]) -> tuple[int, ...]:
+        return (0,)
+
+    def derivative(
+        self,
+        builder: Builder,
+        node: Node,
+        gradients: Sequence[Value | None],
+        wanted: Sequence[bool],
+    ) -> Sequence[Value | None]:
+        (gradient,) = gradients
+        if gradient is None:
+            return (None,)
+        inverse = tuple(self.permutation.index(dim) for dim in range(len(self.permutation)))
+        return (builder.add(Transpose(inverse), gradient),)
+
+
+@register_op("Expand")
+@dataclass(frozen=True, slots=True)
+class Expand(Op):
+    """Repeats dims of size 1 up to `shape`, and adds leading dims."""
+
+    shape: tuple[int, ...]
+
+    def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
+        (x,) = operands
+        if broadcast_shapes(self.name, x.shape, self.shape) != self.shape:
+            raise ShapeError(f"Expand: {x} does not expand to {list(self.shape)}")
+        return (x.with_shape(self.shape),)
+
+    def signature(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Signature:
+        return broadcast_signature([operands[0].shape], results[0].shape)
+
+    def work(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Work:
+        return FREE_OF_WORK
+
+    def evaluate(self, *operands: Array) -> tuple[Array, ...]:
+        import numpy as np
+
+        return (np.broadcast_to(operands[0], self.shape),)
+
+    def linear_operands(self, operands: Sequence[TensorType]) -> tuple[int, ...]:
+        return (0,)
+
+    def derivative(
+        self,
+        builder: Builder,
+        node: Node,
+        gradients: Sequence[Value | None],
+        wanted: Sequence[bool],
+    ) -> Sequence[Value | None]:
+        (gradient,) = gradients
+        if gradient is None:
+            return (None,)
+        return (sum_to_shape(builder, gradient, node.operands[0].type.shape),)
+
+    def localized(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Op:
+        return Expand(results[0].shape)
+
+
+@register_op("Concat")
+@dataclass(frozen=True, slots=True)
+class Concat(Op):
+    """Operands one after the other along `axis`."""
+
+    axis: int
+
+    def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
+        axis = normalize_axis(self.name, self.axis, operands[0].rank)
+        first = operands[0].shape
+        for operand in operands:
+            if operand.shape[:axis] != first[:axis] or operand.shape[axis + 1 :] != first[axis + 1 :]:
+                raise ShapeError(f"Concat: {operand} beside {operands[0]} along axis {axis}")
+        total = sum(operand.shape[axis] for operand in operands)
+        return (operands[0].with_shape((*first[:axis], total, *first[axis + 1 :])),)
+
+    def signature(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Signature:
+        return _parts_signature(self.axis, results[0].shape, [t.shape for t in operands], join=True)
+
+    def evaluate(self, *operands: Array) -> tuple[Array, ...]:
+        import numpy as np
+
+        return (np.concatenate(operands, axis=self.axis),)
+
+    def linear_operands(self, operands: Sequence[TensorType]) -> tuple[int, ...]:
+        return tuple(range(len(operands)))
+
+    def derivative(
+        self,
+        builder: Builder,
+        node: Node,
+        gradients: Sequence[Value | None],
+        wanted: Sequence[bool],
+    ) -> Sequence[Value | None]:
+        (gradient,) = gradients
+        if gradient is None:
+            return (None,) * len(node.operands)
+        axis = normalize_axis(self.name, self.axis, gradient.type.rank)
+        sizes = tuple(operand.type.shape[axis] for operand in node.operands)
+        return builder.apply(Split(axis, sizes), gradient)
+
+
+def _parts_signature(
+    axis: int, whole_shape: Sequence[int], part_shapes: Sequence[Sequence[int]], join: bool
+) -> Signature:
+    """Of Split and Concat: n equal parts read `n (whole) × part`; unequal ones are whole."""
+    axis = axis % len(whole_shape)
+    builder = SignatureBuilder()
+    dims = [() if dim == axis else builder.loop(size) for dim, size in enumerate(whole_shape)]
+    sizes = [shape[axis] for shape in part_shapes]
+    if len(set(sizes)) == 1:
+        count = builder.loop(len(sizes), Kind.WHOLE)
+        part = builder.loop(sizes[0])
+        whole_axis, part_axes = count + part, [part] * len(sizes)
+    else:
+        whole_axis = builder.loop(whole_shape[axis], Kind.WHOLE)
+        part_axes = [builder.loop(size, Kind.WHOLE) for size in sizes]
+
+    def with_axis(loops: tuple[int, ...]) -> Dims:
+        return (*dims[:axis], loops, *dims[axis + 1 :])
+
+    parts = [with_axis(loops) for loops in part_axes]
+    whole = with_axis(whole_axis)
+    return builder.build(parts, [whole]) if join else builder.build([whole], parts)
+
+
+@register_op("Split")
+@dataclass(frozen=True, slots=True)
+class Split(Op):
+    """Cuts `axis` into parts of the given sizes."""
+
+    axis: int
+    sizes: tuple[int, ...]
+
+    def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
+        (x,) = operands
+        axis = normalize_axis(self.name, self.axis, x.rank)
+        if sum(self.sizes) != x.shape[axis]:
+            raise ShapeError(f"Split: sizes {list(self.sizes)} do not add up to dim {axis} of {x}")
+        return tuple(
+            x.with_shape((*x.shape[:axis], size, *x.shape[axis + 1 :])) for size in self.sizes
+        )
+
+    def signature(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Signature:
+        return _parts_signature(
+            self.axis, operands[0].shape, [t.shape for t in results], join=False
+        )
+
+    def work(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Work:
+        return FREE_OF_WORK
+
+    def evaluate(self, *operands: Array) -> tuple[Array, ...]:
+        import numpy as np
+
+        bounds = np.cumsum(self.sizes)[:-1].tolist()
+        return tuple(np.split(operands[0], bounds, axis=self.axis))
+
+    def linear_operands(self, operands: Sequence[TensorType]) -> tuple[int, ...]:
+        return (0,)
+
+    def derivative(
+        self,
+        builder: Builder,
+        node: Node,
+        gradients: Sequence[Value | None],
+        wanted: Sequence[bool],
+    ) -> Sequence[Value | None]:
+        if all(gradient is None for gradient in gradients):
+            return (None,)
+        parts = [
+            gradient if gradient is not None else zeros(builder, result.type)
+            for gradient, result in zip(gradients, node.results, strict=True)
+        ]
+        return (builder.add(Concat(self.axis), *parts),)
+
+    def localized(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Op:
+        axis = self.axis % results[0].rank
+        return replace(self, sizes=tuple(t.shape[axis] for t in results))
+
+
+def zeros(builder: Builder, type: TensorType) -> Value:
+    """A value of this type that is zero everywhere."""
+    return builder.add(Expand(type.shape), builder.scalar(0.0, type.dtype))
+
+
+@register_op("Slice")
+@dataclass(frozen=True, slots=True)
+class Slice(Op):
+    """Elements `start, start + step, …` before `stop` of every dim, as Python slices them;
+    `stops` may be `None` for "to the end in this direction"."""
+
+    starts: tuple[int, ...]
+    stops: tuple[int | None, ...]
+    steps: tuple[int, ...]
+
+    @property
+    def slices(self) -> tuple[slice, ...]:
+        """One Python slice per dim."""
+        return tuple(map(slice, self.starts, self.stops, self.steps))
+
+    def _is_full(self, dim: int, size: int) -> bool:
+        return range(size)[self.slices[dim]] == range(size)
+
+    def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
+        (x,) = operands
+        if len(self.starts) != x.rank:
+            raise ShapeError(f"Slice: {len(self.starts)} bounds for {x}")
+        shape = tuple(len(range(size)[cut]) for size, cut in zip(x.shape, self.slices, strict=True))
+        return (x.with_shape(shape),)
+
+    def signature(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Signature:
+        (x,) = operands
+        builder = SignatureBuilder()
+        before: list[tuple[int, ...]] = []
+        after: list[tuple[int, ...]] = []
+        for dim, size in enumerate(x.shape):
+            if self._is_full(dim, size):
+                loop = builder.loop(size)
+                before.append(loop)
+                after.append(loop)
+            else:
+                before.append(builder.loop(size, Kind.WHOLE))
+                after.append(builder.loop(results[0].shape[dim], Kind.WHOLE))
+        return builder.build([tuple(before)], [tuple(after)])
+
+    def work(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Work:
+        return FREE_OF_WORK
+
+    def evaluate(self, *operands: Array) -> tuple[Array, ...]:
+        return (operands[0][self.slices],)
+
+    def linear_operands(self, operands: Sequence[TensorType]) -> tuple[int, ...]:
+        return (0,)
+
+    def derivative(
+        self,
+        builder: Builder,
+        node: Node,
+        gradients: Sequence[Value | None],
+        wanted: Sequence[bool],
+    ) -> Sequence[Value | None]:
+        (gradient,) = gradients
+        if gradient is None:
+            return (None,)
+        shape = node.operands[0].type.shape
+        return (builder.add(SliceGradient(shape, self.starts, self.stops, self.steps), gradient),)
+
+    def localized(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Op:
+        """Full dims stay full at any size; cut dims are whole and keep their bounds."""
+        (x,), (y,) = operands, results
+        full = [
+            start == 0 and step == 1 and size == cut
+            for start, step, size, cut in zip(
+                self.starts, self.steps, x.shape, y.shape, strict=True
+            )
+        ]
+        return replace(
+            self, stops=tuple(None if f else s for f, s in zip(full, self.stops, strict=True))
+        )
+
+
+@register_op("SliceGradient")
+@dataclass(frozen=True, slots=True)
+class SliceGradient(Op):
+    """Puts the operand where `Slice` took it from; zero elsewhere."""
+
+    shape: tuple[int, ...]
+    starts: tuple[int, ...]
+    stops: tuple[int | None, ...]
+    steps: tuple[int, ...]
+
+    def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
+        return (operands[0].with_shape(self.shape),)
+
+    def signature(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Signature:
+        forward = Slice(self.starts, self.stops, self.steps)
+        signature = forward.signature(results, operands)
+        return Signature(signature.loops, signature.results, signature.operands)
+
+    def evaluate(self, *operands: Array) -> tuple[Array, ...]:
+        import numpy as np
+
+        (gradient,) = operands
+        result = np.zeros(self.shape, gradient.dtype)
+        result[Slice(self.starts, self.stops, self.steps).slices] = gradient
+        return (result,)
+
+    def linear_operands(self, operands: Sequence[TensorType]) -> tuple[int, ...]:
+        return (0,)
+
+    def derivative(
+        self,
+        builder: Builder,
+        node: Node,
+        gradients: Sequence[Value | None],
+        wanted: Sequence[bool],
+    ) -> Sequence[Value | None]:
+        (gradient,) = gradients
+        if gradient is None:
+            return (None,)
+        return (builder.add(Slice(self.starts, self.stops, self.steps), gradient),)
+
+    def localized(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Op:
+        forward = Slice(self.starts, self.stops, self.steps).localized(results, operands)
+        assert isinstance(forward, Slice)
+        return replace(self, shape=results[0].shape, stops=forward.stops)
+
+
+@register_op("Gather")
+@dataclass(frozen=True, slots=True)
+class Gather(Op):
+    """Rows of a table: `table` with its dim `axis` replaced by the dims of `indices`.
+
+    The table may hold only some of the rows (`evaluate_shard`); the others are zero, so that
+    shards add up.
+    """
+
+    axis: int = 0
+
+    def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
+        table, indices = operands
+        axis = normalize_axis(self.name, self.axis, table.rank)
+        return (
+            table.with_shape((*table.shape[:axis], *indices.shape, *table.shape[axis + 1 :])),
+        )
+
+    def signature(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Signature:
+        table, indices = operands
+        axis = self.axis % table.rank
+        builder = SignatureBuilder()
+        rows = builder.positional(table.shape[axis], Kind.PICK)
+        before = builder.dims(table.shape[:axis])
+        index = builder.dims(indices.shape)
+        after = builder.dims(table.shape[axis + 1 :])
+        return builder.build([(*before, rows, *after), index], [(*before, *index, *after)])
+
+    def work(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Work:
+        # Only the picked rows are read.
+        size = float(results[0].size_bytes)
+        return Work(
+            kind=OpClass.MEMORY,
+            flops=0.0,
+            bytes_read=size + operands[1].size_bytes,
+            bytes_written=size,
+        )
+
+    def evaluate(self, *operands: Array) -> tuple[Array, ...]:
+        import numpy as np
+
+        table, indices = operands
+        return (np.take(table, indices.astype(np.int64), axis=self.axis),)
+
+    def evaluate_shard(self, indices: Mapping[int, Array], *operands: Array) -> tuple[Array, ...]:
+        import numpy as np
+
+        if 0 not in indices:
+            return self.evaluate(*operands)
+        table, wanted = operands
+        held = indices[0]
+        place = np.searchsorted(held, wanted)
+        place = np.minimum(place, len(held) - 1)
+        found = held[place] == wanted
+        rows = np.take(table, place, axis=self.axis)
+        axis = self.axis % table.ndim
+        mask = found.reshape((1,) * axis + found.shape + (1,) * (table.ndim - axis - 1))
+        return (rows * mask,)
+
+    def derivative(
+        self,
+        builder: Builder,
+        node: Node,
+        gradients: Sequence[Value | None],
+        wanted: Sequence[bool],
+    ) -> Sequence[Value | None]:
+        (gradient,) = gradients
+        if gradient is None or not wanted[0]:
+            return (None, None)
+        table, indices = node.operands
+        op = GatherGradient(self.axis % table.type.rank, table.type.shape)
+        return (builder.add(op, indices, gradient), None)
+
+
+@register_op("GatherGradient")
+@dataclass(frozen=True, slots=True)
+class GatherGradient(Op):
+    """Adds rows of the gradient into a table of zeros: what ScatterAdd is to Gather."""
+
+    axis: int
+    shape: tuple[int, ...]
+
+    def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
+        return (operands[1].with_shape(self.shape),)
+
+    def signature(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Signature:
+        indices, _ = operands
+        builder = SignatureBuilder()
+        rows = builder.positional(self.shape[self.axis])
+        before = builder.dims(self.shape[: self.axis])
+        index = builder.dims(indices.shape, Kind.SUM)
+        after = builder.dims(self.shape[self.axis + 1 :])
+        return builder.build([index, (*before, *index, *after)], [(*before, rows, *after)])
+
+    def work(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Work:
+        size = float(operands[1].size_bytes)
+        return Work(
+            kind=OpClass.MEMORY,
+            flops=float(operands[1].num_elements),
+            bytes_read=2 * size + operands[0].size_bytes,
+            bytes_written=size + results[0].size_bytes,
+        )
+
+    def evaluate(self, *operands: Array) -> tuple[Array, ...]:
+        import numpy as np
+
+        return self.evaluate_shard({0: np.arange(self.shape[self.axis])}, *operands)
+
+    def evaluate_shard(self, indices: Mapping[int, Array], *operands: Array) -> tuple[Array, ...]:
+        import numpy as np
+
+        picked, gradient = operands
+        held = indices.get(0)
+        if held is None:
+            held = np.arange(self.shape[self.axis])
+        flat = picked.reshape(-1).astype(np.int64)
+        place = np.minimum(np.searchsorted(held, flat), len(held) - 1)
+        found = held[place] == flat
+        rank = picked.ndim
+        moved = np.moveaxis(
+            gradient, range(self.axis, self.axis + rank), range(rank)
+        ).reshape(flat.size, *self.shape[: self.axis], *self.shape[self.axis + 1 :])
+        result = np.zeros((len(held), *moved.shape[1:]), gradient.dtype)
+        np.add.at(result, place[found], moved[found])
+        return (np.moveaxis(result, 0, self.axis),)
+
+    def linear_operands(self, operands: Sequence[TensorType]) -> tuple[int, ...]:
+        return (1,)
+
+    def localized(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Op:
+        return replace(self, shape=results[0].shape)
+
+
+@register_op("Boundary")
+@dataclass(frozen=True, slots=True)
+class Boundary(Op):
+    """Identity whose result has fresh axes: "if split here, gather".
+
+    `factors[dim]` cuts a dim into a product, outermost first: `(size, fresh)`. A fresh factor is
+    another axis in the result than in the operand, of the same size.
+    """
+
+    factors: tuple[tuple[tuple[int, bool], ...], ...]
+
+    def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
+        return operands
+
+    def signature(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Signature:
+        builder = SignatureBuilder()
+        before: list[tuple[int, ...]] = []
+        after: list[tuple[int, ...]] = []
+        for factors in self.factors:
+            source: tuple[int, ...] = ()
+            target: tuple[int, ...] = ()
+            for size, fresh in factors:
+                loop = builder.loop(size, Kind.WHOLE if fresh else Kind.PARALLEL)
+                source += loop
+                target += builder.loop(size, Kind.WHOLE) if fresh else loop
+            before.append(source)
+            after.append(target)
+        return builder.build([tuple(before)], [tuple(after)])
+
+    def work(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Work:
+        return FREE_OF_WORK
+
+    def evaluate(self, *operands: Array) -> tuple[Array, ...]:
+        return operands
+
+    def linear_operands(self, operands: Sequence[TensorType]) -> tuple[int, ...]:
+        return (0,)
+
+    def derivative(
+        self,
+        builder: Builder,
+        node: Node,
+        gradients: Sequence[Value | None],
+        wanted: Sequence[bool],
+    ) -> Sequence[Value | None]:
+        (gradient,) = gradients
+        return (None if gradient is None else builder.add(self, gradient),)
+
+
+__all__ = [
+    "Boundary",
+    "Concat",
+    "DType",
+    "Expand",
+    "Gather",
+    "GatherGradient",
+    "Reshape",
+    "Scale",
+    "Slice",
+    "SliceGradient",
+    "Split",
+    "Transpose",
+    "reshape_signature",
+    "zeros",
+]

@@ -1,0 +1,259 @@
+"""From a model's function to the program of a step: loss, axes, blocks, names for axes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from distir.axes.infer import extend_axes, infer_axes
+from distir.axes.model import Axes, Axis
+from distir.axes.order import canonical_order
+from distir.errors import TransformError
+from distir.ir.builder import Builder
+from distir.ir.core import Function, Value
+from distir.ir.signature import Kind
+from distir.ir.types import DType
+from distir.ops.loss import CrossEntropy, SquaredError
+from distir.ops.norm import Softmax
+from distir.ops.reduce import ReduceMean, ReduceSum
+from distir.ops.tensor import Boundary
+from distir.transforms.blocks import Blocks, Roles, cut_into_blocks
+from distir.transforms.lower import lower_always
+
+LOSSES = ("cross-entropy", "mse", "sum")
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """A function with its axes and blocks, and the axes that have a part to play."""
+
+    blocks: Blocks
+    training: bool
+    batch: Axis
+    """The axis of samples, over which data parallelism splits."""
+    sequence: Axis | None
+    """The axis that attention needs whole for keys and values, if there is one."""
+
+    @property
+    def function(self) -> Function:
+        """The program's forward part, loss included."""
+        return self.blocks.function
+
+    @property
+    def axes(self) -> Axes:
+        """Axes of the forward part."""
+        return self.blocks.axes
+
+    @cached_property
+    def by_label(self) -> Mapping[str, Axis]:
+        """Named axes: representatives of their groups."""
+        return name_axes(self)
+
+    def label(self, axis: Axis) -> str:
+        """The name of an axis, or its size where it has none."""
+        found = {self.blocks.group.get(a, a): name for name, a in self.by_label.items()}
+        return found.get(self.blocks.group.get(axis, axis), f"axis of size {axis.size}")
+
+    def sizes(self, batch_size: int, sequence_length: int | None = None) -> dict[Axis, int]:
+        """Sizes of the axes that differ from the function's own: all that are tied to batch and
+        sequence."""
+        wanted = {self.axes.tied(self.batch): batch_size}
+        if sequence_length is not None:
+            if self.sequence is None:
+                raise TransformError(
+                    "the model has no sequence axis; leave out the sequence length"
+                )
+            wanted[self.axes.tied(self.sequence)] = sequence_length
+        every = {axis for dims in self.axes.dims.values() for dim in dims for axis in dim}
+        return {
+            axis: wanted[self.axes.tied(axis)] for axis in every if self.axes.tied(axis) in wanted
+        }
+
+
+def build_program(
+    function: Function, *, training: bool, loss: str | None = None, output: str | None = None
+) -> Program:
+    """Attaches a loss if training, infers axes and cuts blocks.
+
+    Without `loss`, it is cross-entropy where the main output is logits, else mean squared error.
+    """
+    function = _with_main_output(function, output, keep_others=not training)
+    function, axes = infer_axes(lower_always(function))
+    batch, sequence = find_batch_and_sequence(function, axes)
+    if training:
+        function, axes = _attach_loss(function, axes, loss)
+    return Program(cut_into_blocks(function, axes), training, batch, sequence)
+
+
+def _with_main_output(function: Function, name: str | None, keep_others: bool) -> Function:
+    outputs = list(function.outputs)
+    if name is not None:
+        found = [value for value in outputs if value.name == name]
+        if not found:
+            known = ", ".join(value.name for value in outputs)
+            raise TransformError(f"the model has no output {name!r}; its outputs are {known}")
+        outputs = [found[0], *(value for value in outputs if value is not found[0])]
+    return replace(function, outputs=tuple(outputs if keep_others else outputs[:1]))
+
+
+def _attach_loss(
+    function: Function, axes: Axes, loss: str | None
+) -> tuple[Function, Axes]:
+    """The function of the loss: a mean over all but the classes. Its new ops get axes too."""
+    main = function.outputs[0]
+    kind = loss or ("cross-entropy" if _is_logits(function, axes, main) else "mse")
+    if kind not in LOSSES:
+        raise TransformError(f"unknown loss {kind!r}; known are {', '.join(LOSSES)}")
+    builder = Builder(function.name)
+    builder.origin = "loss"
+    if kind == "cross-entropy":
+        main, shape = _without_softmax(function, main), main.type.shape[:-1]
+        if not shape:
+            raise TransformError(
+                f"cross-entropy needs an output with classes in its last dim; found {main}; "
+                "choose --loss mse or sum"
+            )
+        labels = builder.input("labels", shape, DType.INT64)
+        per_row = builder.add(CrossEntropy(), main, labels)
+    elif kind == "mse":
+        target = builder.input("target", main.type.shape, main.type.dtype)
+        per_row = builder.add(SquaredError(), main, target)
+    else:
+        per_row = main
+    dims = tuple(range(per_row.type.rank))
+    reduce = ReduceSum(dims, keepdims=False) if kind == "sum" else ReduceMean(dims, keepdims=False)
+    total = builder.add(reduce, per_row, name="loss") if dims else per_row
+    seeds = {main: axes.dims[main]}
+    nodes, added = extend_axes(builder.nodes, (main, *builder.inputs), seeds)
+    axes = Axes(
+        dims={**added.dims, **axes.dims},
+        loops={**added.loops, **axes.loops},
+        kinds={**added.kinds, **axes.kinds},
+        ties={**added.ties, **axes.ties},
+    )
+    function = replace(
+        function,
+        inputs=(*function.inputs, *builder.inputs),
+        nodes=(*function.nodes, *nodes),
+        outputs=(total,),
+    )
+    return canonical_order(function), axes
+
+
+def _without_softmax(function: Function, main: Value) -> Value:
+    """A final Softmax over the last dim is a part of the loss."""
+    node = function.producers().get(main)
+    if node is not None and isinstance(node.op, Softmax):
+        if node.op.axis % main.type.rank == main.type.rank - 1:
+            return node.operands[0]
+    return main
+
+
+def _is_logits(function: Function, axes: Axes, main: Value) -> bool:
+    """Whether the output's last dim is made by a product and appears in no other activation than
+    the ones that lead from it to the output."""
+    if not main.type.shape or not main.type.dtype.is_float or not axes.dims[main][-1]:
+        return False
+    last = set(axes.dims[main][-1])
+    roles = Roles.of(function)
+    producers = function.producers()
+    tail: set[Value] = set()
+    stack = [main]
+    while stack:
+        value = stack.pop()
+        if value in tail or not last & axes.of(value) or value not in roles.activations:
+            continue
+        tail.add(value)
+        node = producers.get(value)
+        if node is not None and not any(
+            kind is Kind.SUM for kind in axes.kinds[node].values()
+        ):
+            stack.extend(node.operands)
+    others = (v for v in axes.dims if v in roles.activations and v not in tail)
+    return not any(last & axes.of(value) for value in others)
+
+
+def find_batch_and_sequence(function: Function, axes: Axes) -> tuple[Axis, Axis | None]:
+    """The batch: the first axis of the inputs that is never whole, summed or re-axed on an
+    activation. The sequence: the first axis that needed a boundary and that no weight of a product
+    carries."""
+    roles = Roles.of(function)
+    barred: set[Axis] = set()
+    bounded: dict[Axis, None] = {}
+    weighed: set[Axis] = set()
+    for node in function.nodes:
+        weights = [v for v in node.operands if v in roles.weights and len(axes.of(v)) > 1]
+        kinds = axes.kinds[node]
+        if any(value in roles.activations for value in node.results):
+            barred.update(axis for axis, kind in kinds.items() if kind is not Kind.PARALLEL)
+            if Kind.SUM in kinds.values():
+                weighed.update(axis for value in weights for axis in axes.of(value))
+            if isinstance(node.op, Boundary):
+                fresh = axes.of(node.operands[0]) - axes.of(node.result)
+                bounded.update(dict.fromkeys(fresh))
+    carried = [a for value in function.inputs for dim in axes.dims[value] for a in dim]
+    activations = {a for v in axes.dims if v in roles.activations for a in axes.of(v)}
+    batch = next((a for a in carried if a not in barred and a in activations), None)
+    if batch is None:
+        batch = next((a for a in carried if a in activations), None)
+    if batch is None:
+        raise TransformError(
+            "no input has a batch dim of size 2 or more that reaches the output; export the model "
+            "with a batch of at least 2, or with a symbolic batch dim"
+        )
+    ties = {axes.tied(axis) for axis in bounded if axis not in weighed and axis is not batch}
+    sequence = next((a for a in carried if a is not batch and axes.tied(a) in ties), None)
+    if sequence is None:
+        sequence = next((a for a in bounded if a not in weighed and a is not batch), None)
+    return batch, sequence
+
+
+def name_axes(program: Program) -> dict[str, Axis]:
+    """Names for people, from what the axes do: batch, sequence, heads, ffn, vocabulary, hidden."""
+    blocks, axes = program.blocks, program.axes
+    named: dict[str, Axis] = {}
+    taken: set[Axis] = set()
+
+    def name(label: str, axis: Axis) -> None:
+        axis = blocks.group.get(axis, axis)
+        if axis in taken:
+            return
+        taken.add(axis)
+        number = 1 + sum(key.rstrip("0123456789") == label for key in named)
+        named[label if number == 1 else f"{label}{number}"] = axis
+
+    name("batch", program.batch)
+    if program.sequence is not None:
+        name("sequence", program.sequence)
+    across = _axes_beside_boundaries(blocks)
+    for axis in blocks.internal_axes:
+        name("heads" if axis in across else "ffn", axis)
+    for axis in blocks.output_axes:
+        name("vocabulary", axis)
+    for block in blocks.blocks:
+        for value in block.outputs:
+            for axis in axes.dims[value][-1] if axes.dims[value] else ():
+                name("hidden", axis)
+    for index in sorted(set(blocks.representative)):
+        for axis in blocks.blocks[index].axis_order(axes):
+            name("axis", axis)
+    return named
+
+
+def _axes_beside_boundaries(blocks: Blocks) -> set[Axis]:
+    """Axes (representatives) that values with a boundary carry along: what keys and values are
+    split by."""
+    return {
+        blocks.group.get(axis, axis)
+        for node in blocks.function.nodes
+        if isinstance(node.op, Boundary)
+        for axis, kind in blocks.axes.kinds[node].items()
+        if kind is Kind.PARALLEL
+    }
+
+
+def parameter_count(function: Function) -> int:
+    """Number of trained numbers."""
+    return sum(math.prod(value.type.shape) for value in function.parameters)

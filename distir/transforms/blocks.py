@@ -1,0 +1,451 @@
+"""Cuts a program into blocks: pieces between places where one activation crosses.
+
+Equal blocks are found by their structure; whatever is done to one is done for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from distir.axes.model import Axes, Axis
+from distir.ir.core import Function, Node, Op, Value
+from distir.ir.signature import Kind
+
+MIN_READERS_OF_SHARED = 3
+"""A value that crosses many cuts (an encoder's output) is carried along if at least this many
+pieces read it; fewer, and it is a part of one larger piece."""
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """What the values of a function depend on.
+
+    *Free* values depend on inputs and constants alone and are available everywhere; *weights*
+    are parameters and what is computed from parameters and constants alone; *activations* depend
+    on an input and a parameter.
+    """
+
+    free: frozenset[Value]
+    weights: frozenset[Value]
+    activations: frozenset[Value]
+    samples: frozenset[Value]
+    """Free values that depend on an input: they differ from sample to sample."""
+    moving: frozenset[Value]
+    """All that depends on an input: activations and samples."""
+
+    @classmethod
+    def of(cls, function: Function) -> Roles:
+        """The roles of all values."""
+        on_input = set(function.inputs)
+        on_parameter = set(function.parameters)
+        for node in function.nodes:
+            if any(value in on_input for value in node.operands):
+                on_input.update(node.results)
+            if any(value in on_parameter for value in node.operands):
+                on_parameter.update(node.results)
+        every = {*function.sources(), *(v for node in function.nodes for v in node.results)}
+        return cls(
+            free=frozenset(every - on_parameter),
+            weights=frozenset(on_parameter - on_input),
+            activations=frozenset(on_parameter & on_input),
+            samples=frozenset(on_input - on_parameter),
+            moving=frozenset(on_input),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """A piece of the program. `inputs` and `outputs` are the activations that cross its borders;
+    `results` are the function's outputs made inside; `free` and `parameters` are what it reads
+    of each, in order of first use."""
+
+    nodes: tuple[Node, ...]
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    results: tuple[Value, ...]
+    free: tuple[Value, ...]
+    parameters: tuple[Value, ...]
+
+    @cached_property
+    def values(self) -> tuple[Value, ...]:
+        """All values the block speaks of, in an order that equal blocks share."""
+        seen: dict[Value, None] = dict.fromkeys(self.inputs)
+        for node in self.nodes:
+            seen.update(dict.fromkeys(node.operands))
+            seen.update(dict.fromkeys(node.results))
+        return tuple(seen)
+
+    def key(self, axes: Axes) -> Hashable:
+        """Equal for blocks of the same structure: ops, attributes, wiring, types and axes up to
+        renaming."""
+        number = {value: i for i, value in enumerate(self.values)}
+        names: dict[Axis, int] = {}
+        types = tuple(
+            (
+                value.type,
+                tuple(
+                    tuple(names.setdefault(axis, len(names)) for axis in dim)
+                    for dim in axes.dims[value]
+                ),
+            )
+            for value in self.values
+        )
+        wiring = tuple(
+            (node.op, *(number[v] for v in node.operands), -1, *(number[v] for v in node.results))
+            for node in self.nodes
+        )
+        ends = (
+            tuple(number[v] for v in self.inputs),
+            tuple(number[v] for v in self.outputs),
+            tuple(number[v] for v in self.results),
+            tuple(number[v] for v in self.free),
+            tuple(number[v] for v in self.parameters),
+        )
+        return (wiring, types, ends)
+
+    def axis_order(self, axes: Axes) -> tuple[Axis, ...]:
+        """All axes in order of first occurrence; corresponds between equal blocks."""
+        return tuple(
+            dict.fromkeys(axis for value in self.values for dim in axes.dims[value] for axis in dim)
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Blocks:
+    """A function as a chain of blocks. `representative[i]` is the index of the first block that
+    equals block `i`."""
+
+    function: Function
+    axes: Axes
+    roles: Roles
+    blocks: tuple[Block, ...]
+    representative: tuple[int, ...]
+    group: Mapping[Axis, Axis]
+    """Axes at the same place of equal blocks, mapped to the first of them."""
+
+    @cached_property
+    def free_nodes(self) -> tuple[Node, ...]:
+        """Ops on inputs and constants alone, which every device may compute for itself."""
+        free = self.roles.free
+        return tuple(n for n in self.function.nodes if all(v in free for v in n.results))
+
+    def _collect(self, find: Callable[[Block, Axes, Roles], Iterable[Axis]]) -> tuple[Axis, ...]:
+        found: dict[Axis, None] = {}
+        for index in sorted(set(self.representative)):
+            for axis in find(self.blocks[index], self.axes, self.roles):
+                found[self.group.get(axis, axis)] = None
+        return tuple(found)
+
+    @cached_property
+    def internal_axes(self) -> tuple[Axis, ...]:
+        """Representatives of all internal axes, in model order."""
+        return self._collect(internal_axes)
+
+    @cached_property
+    def output_axes(self) -> tuple[Axis, ...]:
+        """Representatives of the output axes of parameters, in model order."""
+        return self._collect(output_axes)
+
+
+def cut_into_blocks(function: Function, axes: Axes) -> Blocks:
+    """Cuts `function`, which is in canonical order with its boundaries explicit."""
+    roles = Roles.of(function)
+    chain = [n for n in function.nodes if any(v in roles.activations for v in n.results)]
+    pieces = _pieces(chain, roles, function.outputs)
+    uses = function.uses()
+    pieces = _merge(pieces, lambda piece: _standing(piece, function.outputs, uses, axes, roles))
+    blocks = _with_weights(function, axes, roles, pieces)
+    first: dict[Hashable, int] = {}
+    representative = tuple(first.setdefault(b.key(axes), i) for i, b in enumerate(blocks))
+    return Blocks(function, axes, roles, blocks, representative, _tie(blocks, representative, axes))
+
+
+# --- where to cut --------------------------------------------------------------------------------
+
+
+def _pieces(
+    chain: Sequence[Node], roles: Roles, outputs: Collection[Value]
+) -> list[list[Node]]:
+    """Runs of ops between places where one activation is live."""
+    pieces = _runs(chain, _cuts(chain, roles, frozenset()))
+    longest = max(pieces, key=len, default=[])
+    if len(longest) < len(chain) / 4:
+        return pieces
+    shared = _shared_value(longest, chain, roles)
+    if shared is None:
+        return pieces
+    return _runs(chain, _cuts(chain, roles, frozenset((shared,))))
+
+
+def _cuts(chain: Sequence[Node], roles: Roles, carried: frozenset[Value]) -> list[int]:
+    """Positions after which one activation, besides those carried along, is live."""
+    last_use = {
+        value: position
+        for position, node in enumerate(chain)
+        for value in node.operands
+        if value in roles.activations and value not in carried
+    }
+    cuts: list[int] = []
+    live: set[Value] = set()
+    for position, node in enumerate(chain):
+        live.update(value for value in node.results if last_use.get(value, -1) > position)
+        live.difference_update([v for v in node.operands if last_use.get(v) == position])
+        if len(live) == 1 and position + 1 < len(chain):
+            cuts.append(position + 1)
+    return cuts
+
+
+def _runs(chain: Sequence[Node], cuts: Sequence[int]) -> list[list[Node]]:
+    bounds = [0, *cuts, len(chain)]
+    return [list(chain[a:b]) for a, b in zip(bounds, bounds[1:], strict=False) if a < b]
+
+
+def _shared_value(
+    piece: Sequence[Node], chain: Sequence[Node], roles: Roles
+) -> Value | None:
+    """The value that, carried along, cuts a long piece into several that read it."""
+    start = chain.index(piece[0])
+    inside = set(piece)
+    made_before = [v for node in chain[:start] for v in node.results if v in roles.activations]
+    made_inside = [v for node in piece for v in node.results if v in roles.activations]
+    readers = {
+        value: sum(value in node.operands for node in inside)
+        for value in (*made_before, *made_inside)
+    }
+    for value in sorted(readers, key=lambda v: -readers[v])[:3]:
+        if readers[value] < MIN_READERS_OF_SHARED:
+            return None
+        runs = _runs(chain, _cuts(chain, roles, frozenset((value,))))
+        reading = sum(any(value in node.operands for node in run) for run in runs)
+        if reading >= MIN_READERS_OF_SHARED:
+            return value
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    """Whether a piece has axes that tensor parallelism can split, and a matrix to split."""
+
+    internal: bool
+    output: bool
+    has_matrix: bool
+
+
+def _merge(
+    pieces: list[list[Node]], standing: Callable[[list[Node]], _Standing]
+) -> list[list[Node]]:
+    """Pieces without an axis to split join the next. One without a matrix joins the one before if
+    that is a table or a head (positions are added to what an embedding gives), or is the last."""
+    merged: list[list[Node]] = []
+    open_piece: list[Node] = []
+    closed_by_output = False
+    for piece in pieces:
+        if closed_by_output and not open_piece and not standing(piece).has_matrix:
+            merged[-1].extend(piece)
+            continue
+        open_piece = open_piece + piece
+        found = standing(open_piece)
+        if found.internal or found.output:
+            merged.append(open_piece)
+            open_piece = []
+            closed_by_output = not found.internal
+    if open_piece:
+        if merged and not standing(open_piece).has_matrix:
+            merged[-1].extend(open_piece)
+        else:
+            merged.append(open_piece)
+    return merged
+
+
+def _standing(
+    piece: list[Node],
+    outputs: Collection[Value],
+    uses: Mapping[Value, list[Node]],
+    axes: Axes,
+    roles: Roles,
+) -> _Standing:
+    block = _border(piece, outputs, uses, roles)
+    matrices = any(
+        kind in (Kind.SUM, Kind.PICK) and axis in axes.of(value)
+        for node in piece
+        for value in node.operands
+        if value in roles.weights
+        for axis, kind in axes.kinds[node].items()
+    )
+    return _Standing(
+        internal=bool(internal_axes(block, axes, roles)),
+        output=bool(output_axes(block, axes, roles)),
+        has_matrix=matrices,
+    )
+
+
+def _border(
+    piece: Sequence[Node], outputs: Collection[Value], uses: Mapping[Value, list[Node]], roles: Roles
+) -> Block:
+    made = {value for node in piece for value in node.results}
+    read = dict.fromkeys(value for node in piece for value in node.operands)
+    inside = set(piece)
+    used_later = {
+        value for value in made if any(node not in inside for node in uses.get(value, ()))
+    }
+    return Block(
+        nodes=tuple(piece),
+        inputs=tuple(v for v in read if v in roles.activations and v not in made),
+        outputs=tuple(v for node in piece for v in node.results if v in used_later),
+        results=tuple(v for v in outputs if v in made),
+        free=tuple(v for v in read if v in roles.free),
+        parameters=tuple(v for v in read if v in roles.weights),
+    )
+
+
+# --- axes that a block can be split over ---------------------------------------------------------
+
+
+def internal_axes(block: Block, axes: Axes, roles: Roles) -> tuple[Axis, ...]:
+    """Axes that tensor parallelism may split inside the block: carried by a parameter in an op
+    that depends on an input, not crossing the border, never needed whole, and summed only against
+    parameters. One that never occurs without another is secondary and left out."""
+    ends = (*block.inputs, *block.outputs, *block.results)
+    samples = (value for value in block.free if value in roles.samples)
+    border = {axis for value in (*ends, *samples) for axis in axes.of(value)}
+    candidates: dict[Axis, None] = {}
+    excluded: set[Axis] = set(border)
+    together: dict[Axis, set[Axis]] = {}
+    for node in block.nodes:
+        kinds = axes.kinds[node]
+        weights = [v for v in node.operands if v in roles.weights]
+        carried = {axis for value in weights for axis in axes.of(value)}
+        reads_input = any(v in roles.moving for v in node.operands)
+        for axis, kind in kinds.items():
+            if kind in (Kind.WHOLE, Kind.PICK) or (
+                kind in (Kind.SUM, Kind.MAX) and axis not in carried
+            ):
+                excluded.add(axis)
+            if axis in carried and reads_input:
+                candidates[axis] = None
+    found = [axis for axis in candidates if axis not in excluded]
+    for node in block.nodes:
+        present = set(axes.kinds[node])
+        for axis in found:
+            if axis in present:
+                together[axis] = together[axis] & present if axis in together else set(present)
+    primary: list[Axis] = []
+    for i, axis in enumerate(found):
+        beside = [other for other in found if other is not axis and other in together[axis]]
+        dominated = any(
+            axis not in together[other] or found.index(other) < i for other in beside
+        )
+        if not dominated:
+            primary.append(axis)
+    return tuple(primary)
+
+
+def output_axes(block: Block, axes: Axes, roles: Roles) -> tuple[Axis, ...]:
+    """Axes of parameters that end in the block: the rows of an embedding table, and the columns
+    of a head whose result is not passed on. They are never summed, and needed whole only by
+    composites that can be lowered, such as the loss."""
+    passed = {axis for v in (*block.inputs, *block.outputs) for axis in axes.of(v)}
+    excluded = passed | set(internal_axes(block, axes, roles))
+    found: dict[Axis, None] = {}
+    for node in block.nodes:
+        kinds = axes.kinds[node]
+        reads_input = any(v in roles.moving for v in node.operands)
+        lowerable = type(node.op).lower is not Op.lower
+        for axis, kind in kinds.items():
+            if kind in (Kind.SUM, Kind.MAX) or (kind is Kind.WHOLE and not lowerable):
+                excluded.add(axis)
+        for value in node.operands:
+            if reads_input and value in roles.weights and len(axes.of(value)) > 1:
+                found.update(dict.fromkeys(axes.of(value)))
+    return tuple(axis for axis in block.axis_order(axes) if axis in found and axis not in excluded)
+
+
+# --- blocks ----------------------------------------------------------------------------------------
+
+
+def _with_weights(
+    function: Function, axes: Axes, roles: Roles, pieces: Iterable[Sequence[Node]]
+) -> tuple[Block, ...]:
+    """Blocks with the ops on parameters alone that they need; one needed twice is kept twice."""
+    producers = function.producers()
+    carried_until: dict[Value, int] = {}
+    pieces = list(pieces)
+    for index, piece in enumerate(pieces):
+        for node in piece:
+            for value in node.operands:
+                if value in roles.activations:
+                    carried_until[value] = index
+    made: list[set[Value]] = [{v for node in piece for v in node.results} for piece in pieces]
+    trained = set(function.parameters)
+    blocks: list[Block] = []
+    live: dict[Value, None] = {}
+    for index, piece in enumerate(pieces):
+        inputs = tuple(live)
+        for node in piece:
+            live.update(dict.fromkeys(node.results))
+        for value in [v for v in live if carried_until.get(v, -1) <= index]:
+            del live[value]
+        nodes = [*_weight_nodes(piece, producers, roles), *piece]
+        read = dict.fromkeys(value for node in nodes for value in node.operands)
+        blocks.append(
+            Block(
+                nodes=tuple(nodes),
+                inputs=inputs,
+                outputs=tuple(live),
+                results=tuple(v for v in function.outputs if v in made[index]),
+                free=tuple(v for v in read if v in roles.free),
+                parameters=tuple(v for v in read if v in trained),
+            )
+        )
+    return tuple(blocks)
+
+
+def _weight_nodes(
+    piece: Sequence[Node], producers: Mapping[Value, Node], roles: Roles
+) -> list[Node]:
+    ordered: dict[Node, None] = {}
+
+    def visit(value: Value) -> None:
+        node = producers.get(value)
+        if node is None or value not in roles.weights or node in ordered:
+            return
+        for operand in node.operands:
+            visit(operand)
+        ordered[node] = None
+
+    for node in piece:
+        for operand in node.operands:
+            visit(operand)
+    return list(ordered)
+
+
+def _tie(
+    blocks: Sequence[Block], representative: Sequence[int], axes: Axes
+) -> dict[Axis, Axis]:
+    """Ties the axes at the same place of equal blocks, to the first block's."""
+    parent: dict[Axis, Axis] = {}
+
+    def find(axis: Axis) -> Axis:
+        while axis in parent:
+            axis = parent[axis]
+        return axis
+
+    order = {index: blocks[index].axis_order(axes) for index in set(representative)}
+    for block, index in zip(blocks, representative, strict=True):
+        for ours, first in zip(block.axis_order(axes), order[index], strict=True):
+            a, b = find(first), find(ours)
+            if a is not b:
+                parent[b] = a
+    return {axis: find(axis) for axis in parent}
+
+
+__all__ = [
+    "Block",
+    "Blocks",
+    "Roles",
+    "cut_into_blocks",
+    "internal_axes",
+    "output_axes",
+]

@@ -1,0 +1,183 @@
+"""Fills sizes into a placed program: shapes of shards, attributes, collectives' cuts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from distir.axes.model import Axes, Axis, AxisDims
+from distir.ir.core import Node, Op, Value
+from distir.ir.types import DType, TensorType
+from distir.ops.collective import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Cut,
+    ReduceScatter,
+    Shard,
+    Sharded,
+    Window,
+)
+from distir.transforms.place import Layout, Local, Mesh, Move, Placed, PlacedMove, PlacedOp
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What turns a placed program into shapes: sizes of axes, degrees of mesh axes, and the
+    element type that the program's real numbers are computed in."""
+
+    axes: Mapping[Axis, int]
+    degrees: tuple[int, ...]
+    dtype: DType = DType.FLOAT32
+
+    def of(self, axis: Axis) -> int:
+        """The size of an axis; its own unless the workload gives another."""
+        return self.axes.get(axis, axis.size)
+
+    def whole_type(self, value: Value, dims: AxisDims) -> TensorType:
+        """The undistributed value's type."""
+        shape: list[int] = []
+        for dim in dims:
+            size = 1
+            for axis in dim:
+                size *= self.axes.get(axis, axis.size)
+            shape.append(size)
+        return TensorType(tuple(shape), self.dtype_of(value))
+
+    def dtype_of(self, value: Value) -> DType:
+        """Real numbers are computed in the workload's precision, the others in their own."""
+        return self.dtype if value.type.dtype.is_float else value.type.dtype
+
+    def split_of(self, layout: Layout) -> dict[Axis, int]:
+        """Per split axis of a layout the number of pieces."""
+        splits: dict[Axis, int] = {}
+        for spot, degree in zip(layout, self.degrees, strict=True):
+            if isinstance(spot, Axis):
+                splits[spot] = splits.get(spot, 1) * degree
+        return splits
+
+    def local_type(self, value: Value, dims: AxisDims, layout: Layout) -> TensorType:
+        """The type of one device's shard."""
+        splits = self.split_of(layout)
+        shape: list[int] = []
+        for dim in dims:
+            size = 1
+            for axis in dim:
+                size *= self.axes.get(axis, axis.size) // splits.get(axis, 1)
+            shape.append(size)
+        return TensorType(tuple(shape), self.dtype_of(value))
+
+
+@dataclass(slots=True)
+class Instantiation:
+    """Turns steps into nodes on values of local types; one value per `Local`."""
+
+    mesh: Mesh
+    axes: Axes
+    sizes: Sizes
+    values: dict[Local, Value]
+
+    def value(self, local: Local) -> Value:
+        """The value that stands for a shard."""
+        found = self.values.get(local)
+        if found is None:
+            dims = self.axes.dims[local.value]
+            type = self.sizes.local_type(local.value, dims, local.layout)
+            found = self.values[local] = Value(type, local.value.name)
+        return found
+
+    def nodes(self, steps: Sequence[Placed]) -> list[Node]:
+        """The SPMD program of some steps."""
+        return [
+            self._op(step) if isinstance(step, PlacedOp) else self._move(step) for step in steps
+        ]
+
+    def _op(self, step: PlacedOp) -> Node:
+        operands = tuple(self.value(local) for local in step.operands)
+        results = tuple(self.value(local) for local in step.results)
+        op = step.op
+        source = step.node
+        if op is source.op:
+            op = op.rescaled(
+                [self._whole(value) for value in source.operands],
+                [self._whole(value) for value in source.results],
+            )
+        local_types = [value.type for value in operands], [value.type for value in results]
+        op = op.localized(*local_types)
+        windows = self._windows(step)
+        if windows:
+            op = Sharded(op, windows)
+        return Node(op, operands, results, source.origin)
+
+    def _whole(self, value: Value) -> TensorType:
+        return self.sizes.whole_type(value, self.axes.dims[value])
+
+    def _windows(self, step: PlacedOp) -> tuple[Window, ...]:
+        """The split loops of an op that must know where it is."""
+        if type(step.op).evaluate_shard is Op.evaluate_shard:
+            return ()
+        spots = _split_axes((*step.operands, *step.results), len(self.mesh.names))
+        windows: list[Window] = []
+        for index, loop in enumerate(self.axes.loops[step.node]):
+            factors = tuple(
+                (
+                    self.sizes.of(axis),
+                    tuple(
+                        (self.mesh.names[i], self.sizes.degrees[i])
+                        for i, spot in enumerate(spots)
+                        if spot is axis
+                    ),
+                )
+                for axis in loop
+            )
+            if any(splits for _, splits in factors):
+                windows.append(Window(index, factors))
+        return tuple(windows)
+
+    def _move(self, step: PlacedMove) -> Node:
+        operand, result = self.value(step.operand), self.value(step.result)
+        name = self.mesh.names[step.mesh_axis]
+        degree = self.sizes.degrees[step.mesh_axis]
+        op: Op
+        if step.move is Move.ALL_REDUCE:
+            op = AllReduce(name, degree, step.reduction)
+        elif step.move is Move.GATHER:
+            op = AllGather(name, degree, self._cut(step.operand, step.source))
+        elif step.move is Move.REDUCE_SCATTER:
+            cut = self._cut(step.operand, step.target)
+            op = ReduceScatter(name, degree, cut, step.reduction)
+        elif step.move is Move.SLICE:
+            op = Shard(name, degree, self._cut(step.operand, step.target))
+        else:
+            op = self._exchange(step, name, degree)
+        return Node(op, (operand,), (result,), step.operand.value.name)
+
+    def _exchange(self, step: PlacedMove, name: str, degree: int) -> AllToAll:
+        scatter = self._cut(step.operand, step.target)
+        both = (*step.operand.layout[: step.mesh_axis], None, *step.operand.layout[step.mesh_axis + 1 :])
+        # Between the two halves the value is split along both axes.
+        splits = self.sizes.split_of(both)
+        for axis in (step.source, step.target):
+            assert axis is not None
+            splits[axis] = splits.get(axis, 1) * degree
+        return AllToAll(name, degree, scatter, self._cut_at(step.operand.value, splits, step.source))
+
+    def _cut(self, local: Local, axis: Axis | None) -> Cut:
+        return self._cut_at(local.value, self.sizes.split_of(local.layout), axis)
+
+    def _cut_at(self, value: Value, splits: Mapping[Axis, int], axis: Axis | None) -> Cut:
+        for dim, factors in enumerate(self.axes.dims[value]):
+            if axis in factors:
+                sizes = tuple(self.sizes.of(a) // splits.get(a, 1) for a in factors)
+                return Cut(dim, sizes, factors.index(axis))
+        raise AssertionError(f"{value!r} does not carry {axis!r}")
+
+
+def _split_axes(locals_: Sequence[Local], count: int) -> list[Axis | None]:
+    """Per mesh axis the logical axis that an op is split over."""
+    found: list[Axis | None] = [None] * count
+    for local in locals_:
+        for index, spot in enumerate(local.layout):
+            if isinstance(spot, Axis):
+                found[index] = spot
+    return found

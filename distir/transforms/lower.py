@@ -1,0 +1,48 @@
+"""Composite ops replaced by their spelled-out form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from distir.ir.builder import Builder
+from distir.ir.core import Function, Node, Value
+
+
+def lower_nodes(
+    builder: Builder, nodes: Sequence[Node], chosen: Callable[[Node], bool]
+) -> list[Node]:
+    """`nodes` with the chosen composites spelled out; every value keeps its identity for the
+    other nodes. Constants that the spelled-out forms need are declared in `builder`."""
+    result: list[Node] = []
+    for node in nodes:
+        if not chosen(node):
+            result.append(node)
+            continue
+        builder.origin = node.origin
+        start = len(builder.nodes)
+        values = node.op.lower(builder, node)
+        added = builder.nodes[start:]
+        if values is None:
+            result.append(node)
+            continue
+        new_to_old = dict(zip(values, node.results, strict=True))
+        result.extend(_with_results(each, new_to_old) for each in added)
+    return result
+
+
+def _with_results(node: Node, renamed: dict[Value, Value]) -> Node:
+    """The node giving the values that others know already."""
+    if not any(value in renamed for value in node.results):
+        return node
+    return replace(node, results=tuple(renamed.get(value, value) for value in node.results))
+
+
+def lower_always(function: Function) -> Function:
+    """Spells out the ops that are never analysed in composite form."""
+    if not any(node.op.always_lowered for node in function.nodes):
+        return function
+    builder = Builder(function.name)
+    nodes = lower_nodes(builder, function.nodes, lambda node: node.op.always_lowered)
+    constants = {**function.constants, **builder.constants}
+    return replace(function, nodes=tuple(nodes), constants=constants)

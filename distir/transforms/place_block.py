@@ -1,0 +1,128 @@
+"""Places a block's step: forward, then backward, with what crosses its borders."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from distir.ir.core import Value
+from distir.transforms.place import Layout, Local, Mesh, Pending, Placed, Placement
+from distir.transforms.step import BlockStep
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlacedBlock:
+    """A block's SPMD program, still in terms of axes: sizes are filled in later.
+
+    `demanded` are the parameters and free values that devices read, in the layouts they are read
+    in. `saved` rests from the forward to the backward pass of a microbatch.
+    """
+
+    step: BlockStep
+    mesh: Mesh
+    forward: tuple[Placed, ...]
+    backward: tuple[Placed, ...]
+    inputs: tuple[Local, ...]
+    outputs: tuple[Local, ...]
+    results: tuple[Local, ...]
+    output_gradients: tuple[Local, ...]
+    input_gradients: tuple[Local | None, ...]
+    parameter_gradients: Mapping[Value, Local]
+    demanded: tuple[Local, ...]
+    saved: tuple[Local, ...]
+
+
+class BlockPlacer:
+    """Places one block: `forward` first, then `backward` once the layouts of the gradients that
+    come from the next block are known."""
+
+    def __init__(self, step: BlockStep, mesh: Mesh, input_layouts: tuple[Layout, ...]) -> None:
+        self.step = step
+        self.mesh = mesh
+        self.placement = Placement(mesh, step.axes, step.sources)
+        self.placement.use_counts.update(_use_counts(step))
+        block = step.block
+        self.inputs = tuple(
+            self.placement.arrive(value, layout)
+            for value, layout in zip(block.inputs, input_layouts, strict=True)
+        )
+        for node in step.forward:
+            self.placement.place(node)
+        self.outputs = tuple(self.placement.settle(value) for value in block.outputs)
+        for value, local in zip(block.outputs, self.outputs, strict=True):
+            self.placement.home[value] = local
+        self.results = tuple(
+            self.placement.home.get(value) or self.placement.require(value, mesh.whole)
+            for value in block.results
+        )
+        self.forward_steps = tuple(self.placement.next_phase())
+
+    @property
+    def output_layouts(self) -> tuple[Layout, ...]:
+        """Layouts in which the outputs are handed to the next block."""
+        return tuple(local.layout for local in self.outputs)
+
+    def backward(self, gradient_layouts: tuple[Layout, ...]) -> PlacedBlock:
+        """The placed block, given the layouts of the outputs' gradients."""
+        step, placement, block = self.step, self.placement, self.step.block
+        given = [step.output_gradients[v] for v in block.outputs if v in step.output_gradients]
+        arrived = tuple(
+            placement.arrive(value, layout)
+            for value, layout in zip(given, gradient_layouts, strict=True)
+        )
+        before = {*placement.home.values(), *placement.copies.values()}
+        for node in step.backward:
+            placement.place(node)
+        input_gradients = tuple(
+            placement.settle(step.input_gradients[value]) if value in step.input_gradients else None
+            for value in block.inputs
+        )
+        parameter_gradients = {
+            value: placement.home.get(gradient) or placement.require(gradient, self.mesh.whole)
+            for value, gradient in step.parameter_gradients.items()
+        }
+        backward_steps = tuple(placement.next_phase())
+        passed = set(arrived)
+        read = {local for each in backward_steps for local in operands_of(each)}
+        return PlacedBlock(
+            step=step,
+            mesh=self.mesh,
+            forward=self.forward_steps,
+            backward=backward_steps,
+            inputs=self.inputs,
+            outputs=self.outputs,
+            results=self.results,
+            output_gradients=arrived,
+            input_gradients=input_gradients,
+            parameter_gradients=parameter_gradients,
+            demanded=tuple(placement.demanded.values()),
+            saved=tuple(local for local in before if local in read and local not in passed),
+        )
+
+
+def operands_of(placed: Placed) -> tuple[Local, ...]:
+    """What a step reads."""
+    operands = getattr(placed, "operands", None)
+    return operands if operands is not None else (placed.operand,)  # type: ignore[union-attr]
+
+
+def results_of(placed: Placed) -> tuple[Local, ...]:
+    """What a step makes."""
+    results = getattr(placed, "results", None)
+    return results if results is not None else (placed.result,)  # type: ignore[union-attr]
+
+
+def _use_counts(step: BlockStep) -> Counter[Value]:
+    """How often every value is read; leaving the block counts as a use."""
+    counts: Counter[Value] = Counter()
+    for node in (*step.forward, *step.backward):
+        counts.update(node.operands)
+    counts.update(step.block.outputs)
+    counts.update(step.block.results)
+    counts.update(step.input_gradients.values())
+    counts.update(step.parameter_gradients.values())
+    return counts
+
+
+__all__ = ["BlockPlacer", "Pending", "PlacedBlock", "operands_of", "results_of"]

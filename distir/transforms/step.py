@@ -1,0 +1,137 @@
+"""One block as a piece of a training or inference step: forward ops, and their derivatives."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from distir.axes.infer import extend_axes
+from distir.axes.model import Axes, AxisDims
+from distir.ir.builder import Builder
+from distir.ir.core import Array, Node, Value
+from distir.ir.signature import Kind
+from distir.transforms.blocks import Block, Blocks
+from distir.transforms.differentiate import differentiate
+from distir.transforms.lower import lower_nodes
+from distir.transforms.place import Entry
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BlockStep:
+    """A block's forward and backward ops, with their axes.
+
+    `free_nodes` compute values that every device may compute for itself. `output_gradients` are
+    what the backward pass is given, `input_gradients` and `parameter_gradients` what it makes.
+    """
+
+    block: Block
+    forward: tuple[Node, ...]
+    backward: tuple[Node, ...]
+    free_nodes: tuple[Node, ...]
+    constants: Mapping[Value, Array | None]
+    axes: Axes
+    sources: frozenset[Value]
+    output_gradients: Mapping[Value, Value]
+    input_gradients: Mapping[Value, Value]
+    parameter_gradients: Mapping[Value, Value]
+
+
+def lowered_ops(
+    blocks: Blocks, block: Block, lists: Sequence[Sequence[Entry]]
+) -> frozenset[int]:
+    """Indices of the block's composites that lists want to split where they are whole: the first
+    listed axis of their iteration space is one that they reduce."""
+    found: set[int] = set()
+    for index, node in enumerate(block.nodes):
+        kinds = {blocks.group.get(a, a): kind for a, kind in blocks.axes.kinds[node].items()}
+        for entries in lists:
+            first = next((entry.axis for entry in entries if entry.axis in kinds), None)
+            if first is not None and kinds[first] is Kind.WHOLE:
+                found.add(index)
+    return frozenset(found)
+
+
+def build_step(
+    blocks: Blocks, block: Block, lowered: Collection[int], training: bool
+) -> BlockStep:
+    """The step of a block with the composites at the indices `lowered` spelled out."""
+    function, roles = blocks.function, blocks.roles
+    builder = Builder(function.name)
+    chosen = {block.nodes[index] for index in lowered}
+    nodes = lower_nodes(builder, block.nodes, lambda node: node in chosen)
+    builder.nodes.clear()
+
+    seeds: dict[Value, AxisDims] = {value: blocks.axes.dims[value] for value in block.values}
+    output_gradients: dict[Value, Value] = {}
+    gradients: dict[Value, Value] = {}
+    trained = [p for p in block.parameters if p.type.dtype.is_float]
+    if training:
+        for value in (*block.outputs, *block.results):
+            if value.type.dtype.is_float:
+                gradient = Value(value.type, f"d {value.name}")
+                output_gradients[value] = gradient
+                seeds[gradient] = blocks.axes.dims[value]
+        wanted = [*trained, *(v for v in block.inputs if v.type.dtype.is_float)]
+        made = differentiate(builder, nodes, output_gradients, wanted)
+        gradients = {value: made[value] for value in wanted if value in made}
+        for value, gradient in made.items():
+            if value in blocks.axes.dims:
+                seeds.setdefault(gradient, blocks.axes.dims[value])
+    # The gradient of the loss is a number that everyone knows.
+    given = [output_gradients[v] for v in block.results if v in output_gradients]
+    free = {v for v in (*block.free, *builder.constants, *given) if v not in roles.activations}
+    free_nodes, busy = _separate([*nodes, *builder.nodes], free)
+    busy = _needed(busy, gradients, {v for node in nodes for v in node.results})
+    made_backward = {value for node in builder.nodes for value in node.results}
+    forward = [node for node in busy if node.results[0] not in made_backward]
+    sources = {*block.inputs, *block.free, *block.parameters, *builder.constants}
+    sources |= set(output_gradients.values())
+    ordered, axes = extend_axes([*free_nodes, *busy], sources, seeds)
+    free_end = _end(ordered, free_nodes, 0)
+    forward_end = _end(ordered, forward, free_end)
+    return BlockStep(
+        block=block,
+        forward=ordered[free_end:forward_end],
+        backward=ordered[forward_end:],
+        free_nodes=ordered[:free_end],
+        constants=dict(builder.constants),
+        axes=axes,
+        sources=frozenset((*free, *block.parameters)),
+        output_gradients=output_gradients,
+        input_gradients={v: gradients[v] for v in block.inputs if v in gradients},
+        parameter_gradients={v: gradients[v] for v in trained if v in gradients},
+    )
+
+
+def _needed(
+    nodes: Sequence[Node], gradients: Mapping[Value, Value], forward: Collection[Value]
+) -> list[Node]:
+    """Without the backward ops that no gradient depends on."""
+    needed = set(gradients.values())
+    kept: list[Node] = []
+    for node in reversed(nodes):
+        if node.results[0] in forward or any(value in needed for value in node.results):
+            needed.update(node.operands)
+            kept.append(node)
+    return kept[::-1]
+
+
+def _separate(nodes: Sequence[Node], free: set[Value]) -> tuple[list[Node], list[Node]]:
+    """Ops on free values (whose results are added to `free`), and the others."""
+    idle: list[Node] = []
+    busy: list[Node] = []
+    for node in nodes:
+        if all(value in free for value in node.operands):
+            idle.append(node)
+            free.update(node.results)
+        else:
+            busy.append(node)
+    return idle, busy
+
+
+def _end(ordered: Sequence[Node], part: Sequence[Node], default: int) -> int:
+    """Where the run of ops that ends with the last of `part` ends; boundaries may have joined."""
+    if not part:
+        return default
+    last = part[-1].results
+    return 1 + next(i for i, node in enumerate(ordered) if node.results == last)

@@ -1,0 +1,158 @@
+"""Numbers with units: read once where they come in, written once where they go out.
+
+Inside the code every quantity is a float in base units (bytes, seconds, FLOP, bytes per second,
+FLOP per second) and its name says which. Decimal and binary prefixes are kept apart: `GB` is 1e9
+bytes, `GiB` is 2^30 bytes, `Gbit/s` (as network links are sold) is 1e9 / 8 bytes per second.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+
+from distir.errors import DistirError
+
+__all__ = [
+    "BYTES",
+    "BYTES_PER_SECOND",
+    "FLOPS",
+    "FLOPS_PER_SECOND",
+    "SECONDS",
+    "Quantity",
+    "UnitError",
+    "format_bytes",
+    "format_bytes_per_second",
+    "format_flops",
+    "format_flops_per_second",
+    "format_seconds",
+    "parse_bytes",
+    "parse_bytes_per_second",
+    "parse_flops",
+    "parse_flops_per_second",
+    "parse_seconds",
+]
+
+_NUMBER_AND_UNIT = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]{1,3})?|[0-9]+\.)\s*(\S*)\s*")
+_DECIMAL = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
+_BINARY = {"": 1.0, "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50}
+
+
+class UnitError(DistirError, ValueError):
+    """A text is not a number with a unit of the expected kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """A kind of quantity: which units it is read in and which it is shown in."""
+
+    name: str
+    """What is measured, with its article, as error messages call it."""
+    example: str
+    """A text that parses."""
+    factors: Mapping[str, float] = field(repr=False)
+    """Base units per unit, for every unit that is understood."""
+    shown: tuple[str, ...] = field(repr=False)
+    """Units used for printing, smallest first."""
+
+    def parse(self, text: str) -> float:
+        """The value of `text` in base units; raises `UnitError`."""
+        match = _NUMBER_AND_UNIT.fullmatch(text)
+        if match is None:
+            raise UnitError(f"{text!r} is not {self.name}; expected {self._expected()}")
+        number, unit = match.groups()
+        if unit not in self.factors:
+            problem = f"has unit {unit!r}" if unit else "has no unit"
+            raise UnitError(
+                f"{text!r} is not {self.name}: it {problem}; expected {self._expected(unit)}"
+            )
+        return float(
+            Decimal(number) * Decimal(repr(self.factors[unit]))
+        )  # 10 us is 1e-5 s, exactly
+
+    def format(self, value: float, digits: int = 4) -> str:
+        """`value` (in base units) to `digits` significant digits, in the unit that suits it."""
+        unit = self.shown[0]
+        for candidate in self.shown:
+            if abs(value) >= self.factors[candidate] * (1 - 0.5 * 10.0**-digits):
+                unit = candidate
+        if value == 0 or not math.isfinite(value):
+            unit = self.shown[0] if value != 0 else self._base_unit()
+        return f"{_plain(value / self.factors[unit], digits)} {unit}"
+
+    def _base_unit(self) -> str:
+        return next(unit for unit, factor in self.factors.items() if factor == 1.0)
+
+    def _expected(self, unit: str = "") -> str:
+        near = difflib.get_close_matches(unit, self.factors, n=3, cutoff=0.5) if unit else []
+        units = ", ".join(near or self.shown)
+        return f"a number with a unit ({units}), such as {self.example!r}"
+
+
+def _plain(number: float, digits: int) -> str:
+    """`number` to `digits` significant digits, with an exponent only where it is shorter."""
+    text = f"{number:.{digits}g}"
+    return f"{number:.0f}" if "e+" in text and abs(number) < 1e6 else text
+
+
+def _prefixed(unit: str, *prefixes: Mapping[str, float], scale: float = 1.0) -> dict[str, float]:
+    return {p + unit: factor * scale for table in prefixes for p, factor in table.items()}
+
+
+BYTES = Quantity(
+    "an amount of memory",
+    "80 GiB",
+    {**_prefixed("B", _DECIMAL, _BINARY), "kB": 1e3},
+    ("B", "KiB", "MiB", "GiB", "TiB", "PiB"),
+)
+SECONDS = Quantity(
+    "a time",
+    "5 us",
+    {
+        "s": 1.0,
+        "ms": 1e-3,
+        "us": 1e-6,
+        "µs": 1e-6,
+        "μs": 1e-6,
+        "ns": 1e-9,
+        "min": 60.0,
+        "h": 3600.0,
+    },
+    ("ns", "us", "ms", "s"),
+)
+FLOPS = Quantity(
+    "a number of floating-point operations",
+    "2.5 TFLOP",
+    _prefixed("FLOP", _DECIMAL),
+    tuple(prefix + "FLOP" for prefix in _DECIMAL),
+)
+FLOPS_PER_SECOND = Quantity(
+    "a rate of floating-point operations",
+    "312 TFLOP/s",
+    _prefixed("FLOP/s", _DECIMAL),
+    tuple(prefix + "FLOP/s" for prefix in _DECIMAL),
+)
+BYTES_PER_SECOND = Quantity(
+    "a bandwidth",
+    "600 GB/s",
+    {
+        **_prefixed("B/s", _DECIMAL, _BINARY),
+        **_prefixed("bit/s", _DECIMAL, scale=1 / 8),
+        **_prefixed("b/s", _DECIMAL, scale=1 / 8),
+    },
+    tuple(prefix + "B/s" for prefix in _DECIMAL),
+)
+
+parse_bytes = BYTES.parse
+parse_seconds = SECONDS.parse
+parse_flops = FLOPS.parse
+parse_flops_per_second = FLOPS_PER_SECOND.parse
+parse_bytes_per_second = BYTES_PER_SECOND.parse
+format_bytes = BYTES.format
+format_seconds = SECONDS.format
+format_flops = FLOPS.format
+format_flops_per_second = FLOPS_PER_SECOND.format
+format_bytes_per_second = BYTES_PER_SECOND.format

@@ -1,0 +1,121 @@
+"""What is to be run: a model, a mode, a batch, a precision and an optimizer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+from distir.axes.model import Axis
+from distir.errors import StrategyError, UnknownNameError
+from distir.importers.load import LoadedModel
+from distir.ir.types import DType
+from distir.program import Program, build_program
+
+Mode = Literal["training", "inference"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Precision:
+    """Element types of a step. Products run in `compute`; where a `master` copy exists, it is
+    what the optimizer updates."""
+
+    name: str
+    compute: DType
+    gradient: DType
+    master: DType | None
+
+
+PRECISIONS = {
+    "fp32": Precision(name="fp32", compute=DType.FLOAT32, gradient=DType.FLOAT32, master=None),
+    "fp16": Precision(
+        name="fp16", compute=DType.FLOAT16, gradient=DType.FLOAT16, master=DType.FLOAT32
+    ),
+    "bf16": Precision(
+        name="bf16", compute=DType.BFLOAT16, gradient=DType.BFLOAT16, master=DType.FLOAT32
+    ),
+}
+
+OPTIMIZERS = {"sgd": 0, "adam": 2}
+"""Names, with the number of fp32 moments kept per parameter."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Workload:
+    """A model with everything that does not depend on how it is distributed.
+
+    `batch_size` is global: samples per step. `sequence_length` is None for models without one,
+    or to keep the model's own.
+    """
+
+    model: LoadedModel
+    mode: Mode = "training"
+    batch_size: int = 1
+    sequence_length: int | None = None
+    precision: str = "bf16"
+    optimizer: str = "adam"
+    loss: str | None = None
+    output: str | None = None
+    _cache: dict[str, object] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.mode not in ("training", "inference"):
+            raise UnknownNameError("mode", self.mode, ("training", "inference"))
+        if self.precision not in PRECISIONS:
+            raise UnknownNameError("precision", self.precision, PRECISIONS)
+        if self.optimizer not in OPTIMIZERS:
+            raise UnknownNameError("optimizer", self.optimizer, OPTIMIZERS)
+        if self.batch_size < 1:
+            raise StrategyError(f"the batch size is {self.batch_size}; expected at least 1")
+        longest = self.model.longest
+        if self.sequence_length is not None and longest and self.sequence_length > longest:
+            raise StrategyError(
+                f"sequence length {self.sequence_length} exceeds the {longest} positions that "
+                f"{self.model.name} has"
+            )
+
+    @property
+    def training(self) -> bool:
+        """Whether a step has a backward pass and an optimizer."""
+        return self.mode == "training"
+
+    @property
+    def types(self) -> Precision:
+        """Element types of the step."""
+        return PRECISIONS[self.precision]
+
+    @cached_property
+    def program(self) -> Program:
+        """The model's program, with loss if training."""
+        return build_program(
+            self.model.function, training=self.training, loss=self.loss, output=self.output
+        )
+
+    @property
+    def length(self) -> int | None:
+        """The sequence length in force: the one asked for, the model's usual one, or the file's."""
+        if self.sequence_length is not None or self.program.sequence is None:
+            return self.sequence_length
+        return self.model.sequence_length or self.program.sequence.size
+
+    def sizes(self, samples: int) -> dict[Axis, int]:
+        """Axis sizes when `samples` are computed at once."""
+        return self.program.sizes(samples, self.length)
+
+    @property
+    def tokens_per_sample(self) -> int:
+        """Positions per sample: the sequence length, or 1 where there is no sequence."""
+        return self.length or 1
+
+    # --- facts for search spaces ------------------------------------------------------------------
+
+    @property
+    def num_blocks(self) -> int:
+        """The most pipeline stages that the model can be cut into."""
+        return len(self.program.blocks.blocks)
+
+    @property
+    def internal_axes(self) -> tuple[tuple[str, int], ...]:
+        """Label and size of every axis that tensor parallelism must divide."""
+        program = self.program
+        return tuple((program.label(a), a.size) for a in program.blocks.internal_axes)

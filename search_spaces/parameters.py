@@ -1,0 +1,57 @@
+"""Dimensions of a search space, as data.
+
+A dimension is a name and a function that gives its domain. The function's parameters are named
+after the earlier choices that it reads, so a declaration states its own dependencies:
+
+    def microbatches(dp: int) -> Sequence[int]: ...
+
+    Dimension("microbatches", microbatches)
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeAlias
+
+Value: TypeAlias = int | str | bool
+"""What a choice may be."""
+
+Choices: TypeAlias = Mapping[str, Value]
+"""Values by dimension."""
+
+
+@lru_cache(maxsize=1024)
+def parameter_names(function: Callable[..., object]) -> tuple[str, ...]:
+    """Names of the parameters of `function`: the choices that it reads."""
+    return tuple(inspect.signature(function).parameters)
+
+
+@dataclass(frozen=True, slots=True)
+class Dimension:
+    """One choice whose domain may depend on earlier ones."""
+
+    name: str
+    domain: Callable[..., Sequence[Value]]
+    """Called with the earlier choices that `after` names."""
+    after: tuple[str, ...] | None = None
+    """Earlier choices that the domain reads; by default the parameters of `domain`."""
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Earlier choices that the domain depends on."""
+        return parameter_names(self.domain) if self.after is None else self.after
+
+    def values(self, chosen: Choices) -> Sequence[Value]:
+        """The domain, given the choices made before."""
+        return self.domain(*(chosen[name] for name in self.reads))
+
+    def restricted(self, allowed: Sequence[Value]) -> Dimension:
+        """The same dimension without the values outside `allowed`."""
+
+        def domain(*choices: Value) -> list[Value]:
+            return [value for value in self.domain(*choices) if value in allowed]
+
+        return Dimension(self.name, domain, self.reads)

@@ -1,0 +1,126 @@
+"""A small closed-form stand-in for the simulator, so that the tests of the search do not depend on it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from autotune.problem import Problem
+from distir.errors import StrategyError
+from distir.strategy import Strategy
+from search_spaces import distribution_space
+
+
+@dataclass(frozen=True)
+class FakeWorkload:
+    """The facts that a search space needs."""
+
+    batch_size: int = 256
+    num_blocks: int = 12
+    internal_axes: tuple[tuple[str, int], ...] = (("heads", 12), ("ffn", 3072))
+    mode: str = "training"
+
+
+@dataclass(frozen=True)
+class FakeStage:
+    """One stage's time by kind and memory by holder."""
+
+    seconds: dict[str, float]
+    memory: dict[str, float]
+
+
+@dataclass(frozen=True)
+class FakeResult:
+    """A simulation's answer."""
+
+    strategy: Strategy
+    metrics: dict[str, float]
+    feasible: bool = True
+    reason: str | None = None
+    stages: tuple[FakeStage, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """As the simulator's own result prints itself."""
+        return {**asdict(self), "strategy": self.strategy.to_dict()}
+
+
+@dataclass
+class FakeSimulator:
+    """Compute, collectives, bubble and memory of an invented transformer in a few lines."""
+
+    workload: FakeWorkload = field(default_factory=FakeWorkload)
+    devices: int = 16
+    memory_bytes: float = 40e9
+    parameters: float = 3e9
+    flops_per_sample: float = 2e13
+    calls: int = 0
+
+    def simulate(self, strategy: Strategy) -> FakeResult:
+        self.calls += 1
+        s = strategy
+        if s.devices != self.devices:
+            raise StrategyError(f"{s.label} uses {s.devices} devices of {self.devices}")
+        sample = self.flops_per_sample * self.workload.batch_size / 1e14 / self.devices
+        micro = self.workload.batch_size / s.dp / s.microbatches
+        compute = sample * (1 + 0.15 / micro + 0.02 * (s.tp - 1))
+        bubble = compute * (s.pp - 1) / s.microbatches
+        tp_link = 2e11 if s.tp <= 8 else 2e10
+        tp = (
+            0.0
+            if s.tp == 1
+            else 6e7 * self.workload.batch_size / s.dp * (s.tp - 1) / s.tp / tp_link
+        )
+        dp = 2 * self.parameters * 2 / s.tp / s.pp * (s.dp - 1) / s.dp / 1e11
+        seconds = compute + bubble + tp + dp + 1e-3 * s.microbatches
+        in_flight = s.microbatches if s.schedule == "gpipe" else min(s.microbatches, s.pp)
+        states = 18 * self.parameters / s.tp / s.pp
+        activations = 2e9 * micro * in_flight / s.tp / s.pp
+        memory = states + activations
+        fits = memory <= self.memory_bytes
+        reason = f"stage 0 needs {memory / 2**30:.1f} of {self.memory_bytes / 2**30:.1f} GiB"
+        metrics = {
+            "iteration_seconds": seconds,
+            "throughput_samples_per_second": self.workload.batch_size / seconds,
+            "peak_memory_bytes": memory,
+            "bubble_fraction": bubble / seconds,
+            "communication_fraction": (tp + dp) / seconds,
+        }
+        stage = FakeStage(
+            {
+                "compute": compute,
+                "tp_communication": tp,
+                "dp_communication": dp,
+                "bubble": bubble,
+                "overhead": 1e-3 * s.microbatches,
+            },
+            {"optimizer_bytes": states, "activations_bytes": activations},
+        )
+        return FakeResult(s, metrics, fits, None if fits else reason, (stage,) * s.pp)
+
+    def trace(self, strategy: Strategy) -> dict[str, Any]:
+        """A trace with one event."""
+        return {"traceEvents": [{"name": strategy.label, "ph": "X", "ts": 0, "dur": 1}]}
+
+
+def fake_problem(
+    simulator: FakeSimulator | None = None, *, schedules: tuple[str, ...] = ("gpipe", "1f1b")
+) -> Problem:
+    """The problem that a fake simulator answers."""
+    simulator = simulator or FakeSimulator()
+    workload = simulator.workload
+
+    def changed(**changes: Any) -> Problem:
+        return fake_problem(replace(simulator, **changes), schedules=schedules)
+
+    return Problem(
+        model="fake",
+        cluster="fake-cluster",
+        devices=simulator.devices,
+        mode=workload.mode,
+        batch_size=workload.batch_size,
+        workload=workload,
+        space=distribution_space(workload, simulator.devices, schedules),
+        simulator=simulator,
+        memory_bytes=simulator.memory_bytes,
+        changed=changed,
+    )

@@ -1,0 +1,224 @@
+"""Seconds of communication: golden cases by hand, and the laws between collectives."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distir.cost import Cluster, CostModel, Level, load_cluster, load_device, load_profile
+from distir.cost.collectives import COLLECTIVES, Link, collective_seconds
+
+IDEAL = load_profile("ideal")
+PROFILES = [load_profile(name) for name in ("ideal", "compiled", "eager")]
+KINDS = list(COLLECTIVES)
+
+sizes = st.floats(1, 1e12)
+kinds = st.sampled_from(KINDS)
+profiles = st.sampled_from(PROFILES)
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> Cluster:
+    """One to three levels with any bandwidths, the last unit partly used."""
+    depth = draw(st.integers(1, 3))
+    levels = tuple(
+        Level(
+            name=f"level {index}",
+            size=None if index == depth - 1 else draw(st.integers(1, 6)),
+            bandwidth_bytes_per_second=draw(st.floats(1e9, 1e12)),
+            latency_seconds=draw(st.floats(0, 1e-4)),
+        )
+        for index in range(depth)
+    )
+    return Cluster(
+        name="any",
+        device=load_device("a100-sxm4-80gb"),
+        levels=levels,
+        num_devices=draw(st.integers(1, 40)),
+    )
+
+
+@st.composite
+def models_and_groups(draw: st.DrawFn):
+    cluster = draw(clusters())
+    stride = draw(st.integers(1, cluster.num_devices))
+    size = draw(st.integers(1, 1 + (cluster.num_devices - 1) // stride))
+    return CostModel(cluster, draw(profiles)), size, stride
+
+
+def flat(num_devices: int, bandwidth: float, latency: float) -> CostModel:
+    level = Level(
+        name="link", size=None, bandwidth_bytes_per_second=bandwidth, latency_seconds=latency
+    )
+    device = load_device("a100-sxm4-80gb")
+    return CostModel(
+        Cluster(name="flat", device=device, levels=(level,), num_devices=num_devices), IDEAL
+    )
+
+
+# --- golden ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("n", "seconds"), [(2, 1.002), (4, 1.506), (8, 1.764)])
+def test_ring_all_reduce_is_two_passes_over_the_ring(n, seconds):
+    """2 (n-1)/n · 100 GB / 100 GB/s + 2 (n-1) · 1 ms."""
+    ring = COLLECTIVES["all_reduce"]["ring"]
+    assert ring(100e9, (Link(n, 1, 100e9, 1e-3),)) == pytest.approx(seconds)
+    model = flat(n, 100e9, 1e-3)
+    assert model.collective_seconds("all_reduce", 100e9, model.cluster.group(n)) == pytest.approx(
+        seconds
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "seconds"),
+    [
+        ("all_gather", 0.75 + 0.003),
+        ("reduce_scatter", 0.75 + 0.003),
+        ("all_to_all", 0.75 + 0.003),
+        ("broadcast", 1.0 + 0.002),
+    ],
+)
+def test_the_other_collectives_pass_once(kind, seconds):
+    """4 devices, 100 GB at 100 GB/s, 1 ms per step; a broadcast goes down a tree of depth 2."""
+    model = flat(4, 100e9, 1e-3)
+    assert model.collective_seconds(kind, 100e9, model.cluster.group(4)) == pytest.approx(seconds)
+
+
+def test_small_all_reduces_go_through_a_tree():
+    """64 devices, one byte: 2 · 6 steps down and up a tree instead of 126 around a ring."""
+    model = flat(64, 100e9, 1e-3)
+    seconds = model.collective_seconds("all_reduce", 1.0, model.cluster.group(64))
+    assert seconds == pytest.approx(0.012, rel=1e-6)
+
+
+TWO_NODES = (Link(8, 1, 100e9, 1e-6), Link(2, 8, 10e9, 1e-5))
+"""2 nodes of 8; 100 GB/s inside, 10 GB/s per device (80 per node) across."""
+
+
+def test_across_nodes_every_device_uses_its_own_network_adapter():
+    all_reduce = COLLECTIVES["all_reduce"]
+    ring = 2 * 15 / 16 * 80e9 / 80e9 + 2 * (14 * 1e-6 + 1e-5)
+    assert all_reduce["ring"](80e9, TWO_NODES) == pytest.approx(ring)
+    inside = 2 * (7 / 8 * 0.8 + 7e-6)
+    across = 2 * (1 / 2 * 10e9 / 10e9 + 1e-5)
+    assert all_reduce["hierarchical"](80e9, TWO_NODES) == pytest.approx(inside + across)
+
+
+def test_hierarchical_beats_the_flat_ring_exactly_where_arithmetic_says():
+    """It saves 2 · 7 hops of 1 us and pays for passes that follow each other: 18.75 ps per byte."""
+    all_reduce = COLLECTIVES["all_reduce"]
+    ring_slope = 2 * 15 / 16 / 80e9
+    hierarchical_slope = 2 * 7 / 8 / 100e9 + 2 * 1 / 2 / 80e9
+    crossing = 14e-6 / (hierarchical_slope - ring_slope)
+    for size, wins in ((0.99 * crossing, True), (1.01 * crossing, False)):
+        ring = all_reduce["ring"](size, TWO_NODES)
+        assert (all_reduce["hierarchical"](size, TWO_NODES) < ring) is wins
+
+
+def test_a_message_takes_the_level_that_separates_its_ends():
+    cluster = load_cluster("dgx-a100", 16)
+    model = CostModel(cluster, IDEAL)
+    inside, across = 3e8 / 300e9 + 3.4e-6, 3e8 / 25e9 + 14e-6
+    assert model.point_to_point_seconds(3e8, 4, start=0) == pytest.approx(inside)
+    assert model.point_to_point_seconds(3e8, 4, start=4) == pytest.approx(across)
+    assert model.point_to_point_seconds(3e8, 4) == pytest.approx(across)
+    assert model.point_to_point_seconds(3e8, 8) == pytest.approx(across)
+
+
+# --- laws ------------------------------------------------------------------------------------
+
+
+@given(models_and_groups(), kinds, sizes, st.floats(1, 10))
+def test_more_bytes_never_take_less_time(case, kind, size, factor):
+    model, members, stride = case
+    group = model.cluster.group(members, stride)
+    less = model.collective_seconds(kind, size, group)
+    assert model.collective_seconds(kind, size * factor, group) >= less * (1 - 1e-12)
+
+
+@given(models_and_groups(), kinds, sizes, st.data())
+def test_better_links_never_hurt(case, kind, size, data):
+    model, members, stride = case
+    cluster = model.cluster
+    index = data.draw(st.integers(0, len(cluster.levels) - 1))
+    level = cluster.levels[index]
+    faster = replace(
+        level,
+        bandwidth_bytes_per_second=level.bandwidth_bytes_per_second * data.draw(st.floats(1, 9)),
+        latency_seconds=level.latency_seconds * data.draw(st.floats(0, 1)),
+    )
+    levels = (*cluster.levels[:index], faster, *cluster.levels[index + 1 :])
+    better = CostModel(replace(cluster, levels=levels), model.profile)
+    group = cluster.group(members, stride)
+    slow = model.collective_seconds(kind, size, group)
+    assert better.collective_seconds(kind, size, group) <= slow * (1 + 1e-12)
+    if stride < cluster.num_devices:
+        assert better.point_to_point_seconds(size, stride) <= model.point_to_point_seconds(
+            size, stride
+        ) * (1 + 1e-12)
+
+
+@given(models_and_groups(), sizes)
+def test_an_all_reduce_is_at_most_a_reduce_scatter_and_an_all_gather(case, size):
+    model, members, stride = case
+    group = model.cluster.group(members, stride)
+    parts = sum(
+        model.collective_seconds(kind, size, group) for kind in ("reduce_scatter", "all_gather")
+    )
+    assert model.collective_seconds("all_reduce", size, group) <= parts * (1 + 1e-12)
+
+
+@given(kinds, sizes, st.integers(1, 63), st.floats(1e9, 1e12), st.floats(0, 1e-4))
+def test_on_equal_links_a_larger_group_never_takes_less_time(kind, size, n, bandwidth, latency):
+    model = flat(64, bandwidth, latency)
+    smaller, larger = model.cluster.group(n), model.cluster.group(n + 1)
+    assert model.collective_seconds(kind, size, smaller) <= model.collective_seconds(
+        kind, size, larger
+    ) * (1 + 1e-12)
+
+
+@given(models_and_groups(), kinds, sizes)
+def test_no_collective_beats_the_links_it_uses(case, kind, size):
+    """One share of one member takes its time even if all links together carried it."""
+    model, members, stride = case
+    group = model.cluster.group(members, stride)
+    widest = sum(
+        link.bandwidth_bytes_per_second * link.rails for link in model.route(group)
+    ) or float("inf")
+    share = size * (members - 1) / members / members
+    assert model.collective_seconds(kind, size, group) >= share / widest
+
+
+@given(models_and_groups(), kinds)
+def test_arrays_of_sizes_cost_what_their_elements_do(case, kind):
+    model, members, stride = case
+    group = model.cluster.group(members, stride)
+    many = np.array([0.0, 1e3, 1e6, 1e9])
+    apart = [model.collective_seconds(kind, size, group) for size in many.tolist()]
+    np.testing.assert_allclose(model.collective_seconds(kind, many, group), apart, rtol=1e-14)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_group_of_one_costs_nothing(kind):
+    model = CostModel(load_cluster("dgx-a100"), load_profile("eager"))
+    assert model.collective_seconds(kind, 1e9, model.cluster.group(1)) == 0
+    assert collective_seconds(kind, 1e9, ()) == 0
+
+
+def test_neighbours_in_a_node_talk_faster_than_peers_across_nodes():
+    """Swapping two mesh axes changes the time on two levels, and not on one."""
+    model = CostModel(load_cluster("hgx-h100", 64), load_profile("compiled"))
+    inside, across = model.cluster.group(8, 1), model.cluster.group(8, 8)
+    for kind in KINDS:
+        assert model.collective_seconds(kind, 1e8, inside) < model.collective_seconds(
+            kind, 1e8, across
+        )
+    even = flat(64, 1e11, 1e-6)
+    assert even.collective_seconds("all_reduce", 1e8, even.cluster.group(8, 1)) == (
+        even.collective_seconds("all_reduce", 1e8, even.cluster.group(8, 8))
+    )

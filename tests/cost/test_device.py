@@ -1,0 +1,151 @@
+"""Seconds of work on a device: smooth, monotone, additive, and redoable by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from distir.cost import CostModel, OpClass, Work, load_cluster, load_device, load_profile
+from distir.cost.amounts import soft_maximum
+from distir.cost.profile import CostProfile
+from distir.errors import ClusterError
+
+PROFILES = [load_profile(name) for name in ("ideal", "compiled", "eager")]
+CLUSTER = load_cluster("dgx-a100")
+
+counts = st.floats(0, 1e16)
+classes = st.sampled_from(list(OpClass))
+profiles = st.sampled_from(PROFILES)
+
+
+@st.composite
+def works(draw: st.DrawFn) -> Work:
+    return Work(draw(classes), draw(counts), draw(counts), draw(counts), "bf16")
+
+
+def test_a_large_product_reaches_the_profile_s_fraction_of_peak():
+    """16384^3: 8.8e12 FLOP at 0.72 of 312 TFLOP/s; launch and memory hardly count."""
+    n = 16384
+    work = Work(OpClass.PRODUCT, 2.0 * n**3, 2 * 2.0 * n**2, 2.0 * n**2, "bf16")
+    seconds = CostModel(CLUSTER, load_profile("eager")).op_seconds(work)
+    assert seconds == pytest.approx(2 * n**3 / (0.72 * 312e12), rel=1e-3)
+
+
+def test_an_elementwise_op_moves_its_bytes():
+    """2 reads + 1 write of 2^30 bytes each at 0.8 of 2039 GB/s."""
+    work = Work(OpClass.MEMORY, 2.0**29, 2 * 2.0**30, 2.0**30, "bf16")
+    seconds = CostModel(CLUSTER, load_profile("compiled")).op_seconds(work)
+    assert seconds == pytest.approx(3 * 2**30 / (0.8 * 2039e9), rel=2e-3)
+
+
+def test_the_ideal_profile_is_the_plain_roofline():
+    model = CostModel(CLUSTER, load_profile("ideal"))
+    assert model.op_seconds(Work(OpClass.PRODUCT, 312e12, 1, 1, "bf16")) == 1.0
+    assert model.op_seconds(Work(OpClass.ATTENTION, 312e12, 1, 1, "bf16")) == 1.0
+    assert model.op_seconds(Work(OpClass.MEMORY, 1, 2039e9, 0)) == 1.0
+    assert model.op_seconds(Work(OpClass.MEMORY, 19.5e12, 1, 1, "bf16")) == 1.0
+
+
+def test_a_small_op_costs_its_launch_in_an_eager_stack():
+    tiny = Work(OpClass.PRODUCT, 1e3, 1e3, 1e3, "bf16")
+    assert CostModel(CLUSTER, load_profile("eager")).op_seconds(tiny) == pytest.approx(37e-6, 1e-3)
+    assert CostModel(CLUSTER, load_profile("compiled")).op_seconds(tiny) < 5e-6
+
+
+@pytest.mark.parametrize("profile", PROFILES, ids=lambda profile: profile.name)
+def test_a_view_costs_nothing(profile: CostProfile):
+    model = CostModel(CLUSTER, profile)
+    assert model.op_seconds(Work(OpClass.MEMORY)) == 0
+    assert model.op_seconds(Work.nothing()) == 0
+
+
+@given(works(), counts, counts, profiles)
+def test_more_work_never_takes_less_time(work, flops, read, profile):
+    model = CostModel(CLUSTER, profile)
+    more = Work(work.kind, work.flops + flops, work.bytes_read + read, work.bytes_written, "bf16")
+    assert model.op_seconds(more) >= model.op_seconds(work) * (1 - 1e-12)
+
+
+@given(works(), st.floats(1.001, 2), profiles)
+def test_there_are_no_cliffs(work, factor, profile):
+    """A little more work takes at most as much more time in proportion."""
+    model = CostModel(CLUSTER, profile)
+    more = Work(
+        work.kind,
+        work.flops * factor,
+        work.bytes_read * factor,
+        work.bytes_written * factor,
+        "bf16",
+    )
+    assert model.op_seconds(more) <= model.op_seconds(work) * factor * (1 + 1e-9)
+
+
+@given(classes, st.data(), profiles)
+def test_one_op_of_two_works_never_costs_more_than_two_ops(kind, data, profile):
+    model = CostModel(CLUSTER, profile)
+    a, b = (
+        Work(kind, data.draw(counts), data.draw(counts), data.draw(counts), "fp16")
+        for _ in range(2)
+    )
+    apart = model.op_seconds(a) + model.op_seconds(b)
+    assert model.op_seconds(a + b) <= apart * (1 + 1e-9)
+
+
+@given(works(), st.integers(1, 9), profiles)
+def test_equal_ops_cost_their_sum(work, times, profile):
+    model = CostModel(CLUSTER, profile)
+    together = model.op_seconds(sum([work] * times, Work.nothing()))
+    assert together == pytest.approx(times * model.op_seconds(work), rel=1e-9)
+    assert model.op_seconds(work * times) == pytest.approx(together, rel=1e-9)
+
+
+@given(works(), works())
+def test_work_adds_up(a, b):
+    assume(a.kernels and b.kernels)
+    assert a + Work.nothing() == a == Work.nothing() + a
+    if a.kind == b.kind:
+        assert (a + b).bytes == pytest.approx(a.bytes + b.bytes)
+        assert (a + b).flops == a.flops + b.flops
+    else:
+        with pytest.raises(ValueError, match="different rates"):
+            a + b
+
+
+def test_arrays_of_sizes_cost_what_their_elements_do():
+    flops, read = np.array([0.0, 1e9, 1e13]), np.array([0.0, 1e8, 1e6])
+    for profile in PROFILES:
+        model = CostModel(CLUSTER, profile)
+        together = model.op_seconds(Work(OpClass.PRODUCT, flops, read, read / 2, "bf16"))
+        apart = [
+            model.op_seconds(Work(OpClass.PRODUCT, f, r, r / 2, "bf16"))
+            for f, r in zip(flops.tolist(), read.tolist(), strict=True)
+        ]
+        np.testing.assert_allclose(together, apart, rtol=1e-14)
+
+
+@given(st.floats(1, 40), st.floats(1e-9, 1e3), st.floats(1e-9, 1e3))
+def test_the_soft_maximum_lies_between_maximum_and_sum(order, a, b):
+    assert max(a, b) * (1 - 1e-12) <= soft_maximum(order, a, b) <= (a + b) * (1 + 1e-12)
+    assert soft_maximum(math.inf, a, b) == max(a, b)
+
+
+def test_a_type_without_a_rate_runs_as_one_that_holds_its_values():
+    v100, a100 = load_device("v100-sxm3-32gb"), load_device("a100-sxm4-80gb")
+    assert v100.peak("bf16") == v100.peak("fp32") == 15.7e12
+    assert v100.peak("fp16") == 125e12
+    assert not v100.supports("bf16")
+    assert a100.peak("fp8") == a100.peak("bf16")
+    assert a100.peak("int64") == a100.peak("fp32")
+    with pytest.raises(ClusterError, match="no fp64 peak"):
+        load_device("gb300-279gb").peak("fp64")
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16", "fp8"])
+def test_newer_generations_are_faster(dtype):
+    names = ("v100-sxm3-32gb", "a100-sxm4-80gb", "h100-sxm5-80gb", "b200-sxm6-180gb")
+    rates = [load_device(name).peak(dtype) for name in names]
+    assert rates == sorted(rates)

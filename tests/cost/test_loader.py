@@ -1,0 +1,197 @@
+"""Hardware and software stacks are data: every number has a source, every slip one clear line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from distir.cost import (
+    cluster_names,
+    device_names,
+    load_cluster,
+    load_device,
+    load_profile,
+    profile_names,
+)
+from distir.cost.reader import Table, read_toml
+from distir.errors import ClusterError, UnknownNameError
+
+DATA = Path(load_cluster.__code__.co_filename).parent
+
+GOOD = """
+name = "lab"
+summary = "two boxes"
+devices = 6
+
+[device]
+name = "X1"
+memory = "16 GiB"
+memory_bandwidth = "1 TB/s"
+peak = { fp32 = "10 TFLOP/s", bf16 = "80 TFLOP/s" }
+
+[[levels]]
+name = "board"
+size = 4
+bandwidth = ["100 GB/s", "50 GB/s"]
+latency = "2 us"
+
+[[levels]]
+name = "network"
+bandwidth = "100 Gbit/s"
+latency = "10 us"
+"""
+
+
+@pytest.fixture
+def write(tmp_path: Path):
+    def write(text: str) -> Path:
+        path = tmp_path / "lab.toml"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write
+
+
+def test_a_description_of_one_s_own(write):
+    cluster = load_cluster(write(GOOD))
+    assert (cluster.name, cluster.summary, cluster.num_devices) == ("lab", "two boxes", 6)
+    assert cluster.device.memory_bytes == 16 * 2**30
+    assert cluster.device.peak("bf16") == 80e12
+    board, network = cluster.levels
+    assert (board.size, board.bandwidth_bytes_per_second, board.medium) == (4, 50e9, "board")
+    assert network.bandwidth_bytes_per_second == 12.5e9
+    assert (network.size, network.latency_seconds, network.medium) == (None, 1e-5, "network")
+    assert load_cluster(str(write(GOOD)), 9).num_devices == 9
+
+
+def test_a_description_may_name_a_known_device(write):
+    head, _, rest = GOOD.partition("[device]")
+    levels = "[[levels]]" + rest.partition("[[levels]]")[2]
+    cluster = load_cluster(write(head + 'device = "A100-SXM4-80GB"\n' + levels))
+    assert cluster.device == load_device("a100-sxm4-80gb")
+    with pytest.raises(
+        ClusterError, match=r"unknown device 'a100-80gb'; did you mean: .*a100-sxm4-80gb"
+    ):
+        load_cluster(write(head + 'device = "a100-80gb"\n' + levels))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ('"16 GiB"', '"16 GHz"', "device.memory = '16 GHz' is not an amount of memory"),
+        ('"16 GiB"', '"16"', "has no unit"),
+        ('"16 GiB"', "16", "device.memory is 16, which is not an amount of memory"),
+        ('"1 TB/s"', '"1 TB"', "device.memory_bandwidth = '1 TB' is not a bandwidth"),
+        ('memory = "16 GiB"\n', "", "device.memory is missing"),
+        ('memory = "16 GiB"\n', 'memory = "0 GiB"\n', "memory of X1 is 0.0"),
+        ("memory_bandwidth", "memory_bandwith", "memory_bandwidth is missing"),
+        ('fp32 = "10', 'fp23 = "10', "device.peak.fp23 is not a known type"),
+        ('fp32 = "10 TFLOP/s", ', "", "states no fp32 peak"),
+        ("devices = 6", "device_count = 6", "device_count is not a known key"),
+        ("devices = 6", "devces = 6", "devces is not a known key; did you mean 'devices'?"),
+        ("devices = 6", "devices = 0", "devices is 0; expected a whole number"),
+        ("size = 4\n", "", "levels[0].size is missing"),
+        ("size = 4", 'size = "4"', "levels[0].size is '4'; expected a whole number"),
+        ('"2 us"', '"2 GB"', "levels[0].latency = '2 GB' is not a time"),
+        ('["100 GB/s", "50 GB/s"]', "[]", "levels[0].bandwidth is empty"),
+        ('["100 GB/s", "50 GB/s"]', '["100 GB/s", 50]', "levels[0].bandwidth is 50"),
+        ('latency = "10 us"', 'latency = "10 us"\nmedium = "air"', "expected one of board"),
+        ("[device]", "[devices_]", "device is missing"),
+        ("[[levels]]", "[[tiers]]", "levels is missing"),
+        ('name = "lab"', "name = 3", "name is 3; expected a text"),
+        ('name = "lab"', "name = ", "not valid TOML"),
+    ],
+)
+def test_a_slip_is_one_line_with_file_and_key(write, old, new, says):
+    assert old in GOOD
+    with pytest.raises(ClusterError) as caught:
+        load_cluster(write(GOOD.replace(old, new)))
+    assert says in str(caught.value)
+    assert "lab.toml: " in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_binary_file_and_a_folder_are_not_descriptions(tmp_path: Path):
+    path = tmp_path / "model.toml"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ClusterError, match="not valid TOML"):
+        load_cluster(path)
+    with pytest.raises(ClusterError, match="there is no such cluster file"):
+        load_cluster(tmp_path)
+
+
+def test_unknown_names_list_the_near_ones():
+    with pytest.raises(UnknownNameError, match=r"did you mean: .*dgx-a100"):
+        load_cluster("dgx-a10")
+    with pytest.raises(UnknownNameError, match="known are: compiled, eager, ideal"):
+        load_profile("zzz")
+    with pytest.raises(ClusterError, match=r"nowhere\.toml: there is no such cluster file"):
+        load_cluster("nowhere.toml")
+
+
+def test_names_match_without_regard_to_case():
+    assert load_cluster("DGX-A100") == load_cluster("dgx-a100")
+    assert load_profile("Eager") == load_profile("eager")
+    assert load_device("H100-SXM5-80GB").name == "H100-SXM5-80GB"
+
+
+@pytest.mark.parametrize("name", cluster_names())
+def test_every_shipped_cluster_loads_and_is_called_what_its_file_is(name):
+    cluster = load_cluster(name)
+    assert cluster.name == name
+    assert cluster.summary
+    assert cluster.levels[-1].size is None
+    assert load_cluster(name, 1024).group(1024).size == 1024
+
+
+def test_the_clusters_that_scripts_use_are_there():
+    assert {"dgx2-v100", "dgx-a100", "hgx-h100"} <= set(cluster_names())
+    sizes = {name: load_cluster(name).levels[0].size for name in cluster_names()}
+    assert (sizes["dgx2-v100"], sizes["dgx-a100"], sizes["gb200-nvl72"]) == (16, 8, 72)
+
+
+FILES = sorted(DATA.glob("*/*.toml"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_every_number_has_a_source(path: Path):
+    top = read_toml(path)
+    tables: list[Table] = [top, *(top.tables("levels") if "levels" in top else [])]
+    for table in tables:
+        numbers = set(table.names) - {"name", "summary", "device", "levels", "medium", "sources"}
+        assert numbers == set(table.sources())
+
+
+@pytest.mark.parametrize("name", device_names())
+def test_every_shipped_device_loads(name):
+    device = load_device(name)
+    assert device.name.lower().startswith(name.split("-")[0])
+    assert 16 * 2**30 < device.memory_bytes < 2**40
+    assert device.peak("fp16") > device.peak("fp32")
+
+
+def test_profiles_differ_where_they_should():
+    ideal, compiled, eager = (load_profile(name) for name in ("ideal", "compiled", "eager"))
+    assert set(profile_names()) >= {"ideal", "compiled", "eager"}
+    assert eager.launch_seconds == 37e-6 > 5 * compiled.launch_seconds
+    assert ideal.launch_seconds == ideal.iteration_overhead_seconds == 0
+
+
+def test_a_profile_that_cannot_be_says_why(write):
+    text = (DATA / "profiles" / "eager.toml").read_text(encoding="utf-8")
+    for old, new, says in (
+        (
+            "product_efficiency = 0.72",
+            "product_efficiency = 1.2",
+            "expected more than 0, at most 1",
+        ),
+        ('launch = "37 us"', "launch = 37", "launch is 37, which is not a time"),
+        ("soft_maximum_order = 4.0", "soft_maximum_order = 0.5", "expected at least 1"),
+        ("memory_efficiency = 0.8", "", "memory_efficiency is missing"),
+        ("memory_efficiency = 0.8", "memory_efficiency = true", "expected a number without unit"),
+    ):
+        assert old in text
+        with pytest.raises(ClusterError) as caught:
+            load_profile(write(text.replace(old, new, 1)))
+        assert says in str(caught.value)
