@@ -106,7 +106,7 @@ def load_problem(
         if isinstance(cluster, (str, Path))
         else cluster.with_devices(devices)
     )
-    workload = distir.Workload(loaded, mode=mode, batch_size=batch, **given)
+    workload = distir.Workload(model=loaded, mode=mode, batch_size=batch, **given)
 
     def changed(**changes: Any) -> Problem:
         asked = {"devices": devices, "batch_size": batch_size, **changes}

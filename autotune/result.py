@@ -84,7 +84,7 @@ class TuneResult:
 
     def to_frame(self) -> Any:
         """The trials as a pandas DataFrame, one row each."""
-        import pandas
+        import pandas  # pyright: ignore[reportMissingTypeStubs]
 
         return pandas.DataFrame([flat_row(trial) for trial in self.trials])
 

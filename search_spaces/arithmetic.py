@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 
 @lru_cache(maxsize=4096)
 def divisors(number: int) -> tuple[int, ...]:
-    """All divisors of `number`, ascending, in O(√number)."""
-    low: list[int] = []
-    high: list[int] = []
-    candidate = 1
-    while candidate * candidate <= number:
-        if number % candidate == 0:
-            low.append(candidate)
-            if candidate * candidate != number:
-                high.append(number // candidate)
-        candidate += 1
-    return (*low, *reversed(high))
+    """All divisors of `number`, ascending."""
+    found = [1]
+    for prime, power in _prime_powers(number):
+        found = [each * prime**exponent for each in found for exponent in range(power + 1)]
+    return tuple(sorted(found))
+
+
+def _prime_powers(number: int) -> Iterator[tuple[int, int]]:
+    """Prime factors of `number` with their exponents, by trial division."""
+    prime = 2
+    while prime * prime <= number:
+        power = 0
+        while number % prime == 0:
+            number //= prime
+            power += 1
+        if power:
+            yield prime, power
+        prime += 1
+    if number > 1:
+        yield number, 1
 
 
 def listed(values: Iterable[object], most: int = 16) -> str:

@@ -71,19 +71,19 @@ def _dimensions(workload: WorkloadFacts, devices: int, schedules: Sequence[str])
     def dp(tp: int, pp: int) -> Sequence[int]:
         return (devices // (tp * pp),)
 
-    def microbatches(dp: int) -> Sequence[int]:
-        return divisors(workload.batch_size // dp)
-
     def schedule(pp: int) -> Sequence[str]:
         same_plan = pp == 1 or workload.mode == "inference"
         return (ONE_SCHEDULE,) if same_plan else schedules
+
+    def microbatches(dp: int) -> Sequence[int]:
+        return divisors(workload.batch_size // dp)
 
     return [
         Dimension("tp", tp),
         Dimension("pp", pp),
         Dimension("dp", dp),
-        Dimension("microbatches", microbatches),
         Dimension("schedule", schedule),
+        Dimension("microbatches", microbatches),
     ]
 
 

@@ -64,6 +64,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
+class _Help(argparse.ArgumentDefaultsHelpFormatter):
+    """Help with defaults, and with names and explanations side by side."""
+
+    def __init__(self, prog: str):
+        super().__init__(prog, max_help_position=32)
+
+
 def make_parser() -> argparse.ArgumentParser:
     """The parser of all subcommands."""
     parser = argparse.ArgumentParser(
@@ -80,7 +87,7 @@ def make_parser() -> argparse.ArgumentParser:
             name,
             help=(summary[0].lower() + summary[1:].rstrip(".")).replace("%", "%%"),
             description=summary,
-            formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+            formatter_class=_Help,
         )
         command.configure(sub)
         sub.set_defaults(execute=command.execute)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from autotune.cli.output import Output, add_json_option
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -23,7 +27,7 @@ def show(arguments: argparse.Namespace, entries: Iterable[tuple[str, str]]) -> i
     return 0
 
 
-def _table(rows: list[tuple[str, str]]):  # type: ignore[no-untyped-def]
+def _table(rows: list[tuple[str, str]]) -> Table:
     from rich.table import Table
 
     table = Table.grid(padding=(0, 3))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from autotune.cli.options import (
     SUPPRESS,
@@ -14,6 +15,9 @@ from autotune.cli.options import (
 )
 from autotune.cli.output import Output, add_json_option, note
 from autotune.cli.progress import progress
+
+if TYPE_CHECKING:
+    from autotune.trackers import Tracker
 
 SUMMARY = "Find the best way to distribute a model over a cluster."
 
@@ -78,7 +82,7 @@ def execute(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _tracker(arguments: argparse.Namespace):  # type: ignore[no-untyped-def]
+def _tracker(arguments: argparse.Namespace) -> Tracker | None:
     if hasattr(arguments, "no_tracking"):
         return None
     from autotune.trackers.mlflow import MlflowTracker

@@ -83,7 +83,9 @@ def _header(problem: Problem) -> dict[str, Any]:
 
 
 def _trace(problem: Problem, strategy: Strategy) -> Any:
-    return problem.simulator.trace(strategy)  # type: ignore[attr-defined]
+    """The timeline as Chrome trace events."""
+    simulator: Any = problem.simulator
+    return simulator.trace(strategy)
 
 
 def _report(problem: Problem, result: Any) -> Any:

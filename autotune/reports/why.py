@@ -16,6 +16,7 @@ from search_spaces import SearchSpace
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.table import Table
 
     from autotune.result import TuneResult
 
@@ -127,7 +128,7 @@ def breakdown_table(plans: Mapping[str, Breakdown]) -> RenderableType:
     return table
 
 
-def _rows(table, columns: Sequence[Mapping[str, float]], unit: str, total: str) -> None:  # type: ignore[no-untyped-def]
+def _rows(table: Table, columns: Sequence[Mapping[str, float]], unit: str, total: str) -> None:
     for name in dict.fromkeys(name for column in columns for name in column):
         values = [column.get(name, 0.0) for column in columns]
         if any(values):

@@ -108,7 +108,9 @@ def _optimistic(forest: Any, rows: NDArray[np.float32]) -> NDArray[np.float64]:
 
 def _forest(seed: int) -> Any:
     try:
-        from sklearn.ensemble import ExtraTreesRegressor
+        from sklearn.ensemble import (  # pyright: ignore[reportMissingTypeStubs]
+            ExtraTreesRegressor,
+        )
     except ImportError as error:
         raise DistirError(
             "the surrogate needs scikit-learn; try: pip install scikit-learn"

@@ -150,8 +150,9 @@ class MlflowTracker:
         )
         return (
             f"How to distribute {header.problem.title}.\n\n{links}{serve}\n\n"
-            "Regions of the space: chart view, Add chart, Parallel coordinates, with `searcher` and "
-            "`schedule` as parameters. A table of every trial is in the artifact `trials.json` of each study."
+            "Regions of the space: chart view, Add chart, Parallel coordinates, with `searcher` "
+            "and `schedule` as parameters. A table of every trial is in the artifact "
+            "`trials.json` of each study."
         )
 
 
@@ -317,7 +318,9 @@ def shown_metrics(trial: Trial, objective: Objective) -> list[tuple[str, float]]
     """Metrics to record. Infeasible trials go without what would sort them on top: the
     objective and speeds.
     """
-    hidden: set[str] = set() if trial.feasible else {objective.metric, "iteration_seconds", *LARGER_IS_BETTER}
+    hidden: set[str] = (
+        set() if trial.feasible else {objective.metric, "iteration_seconds", *LARGER_IS_BETTER}
+    )
     return [
         (name, value)
         for name, value in trial.evaluation.metrics.items()

@@ -96,8 +96,9 @@ class Fields:
     def table(self, name: str) -> Fields:
         """The fields of an object inside the file; none if it is absent."""
         value = self._values.get(name)
-        values = cast("Mapping[str, object]", value) if isinstance(value, dict) else {}
-        return Fields(values, f"{self._where}, {name}")
+        if value is not None and not isinstance(value, dict):
+            raise self.error(f"field {name!r} is {value!r}; expected an object")
+        return Fields(cast("Mapping[str, object]", value or {}), f"{self._where}, {name}")
 
     def error(self, message: str) -> ImportModelError:
         """An error that names the file."""

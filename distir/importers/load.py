@@ -9,7 +9,6 @@ FILE.py:function               configuration; it may take `batch_size` and `sequ
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,7 +94,7 @@ def _from_config(config: ModelConfig, options: _Options) -> LoadedModel:
 
 def _from_onnx_file(path: Path, options: _Options) -> LoadedModel:
     if not path.is_file():
-        raise ImportModelError(f"{path}: there is no such file in {os.getcwd()}")
+        raise ImportModelError(f"{path}: there is no such file in {Path.cwd()}")
     return LoadedModel(path.stem, _import_onnx(path, options))
 
 

@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import distir.importers.onnx_ops  # noqa: F401  (registers converters)
+import distir.importers.onnx_ops
+import distir.importers.onnx_ops_rare
+import distir.importers.onnx_ops_vision  # noqa: F401  (importing registers converters)
 from distir.errors import DistirError, ImportModelError, UnsupportedOpError
 from distir.importers.onnx_bind import Binding, bindings
 from distir.importers.onnx_convert import Conversion
@@ -96,7 +98,13 @@ def read_onnx(
             weights=weights,
         )
     assert first_error is not None
-    raise first_error
+    symbols = next(bindings(model.graph, batch_size, sequence_length, sizes or {})).symbols
+    if not symbols:
+        raise first_error
+    bound = ", ".join(f"{name} = {size}" for name, size in symbols.items())
+    raise ImportModelError(
+        f"{first_error}; tried with {bound}: if the file needs other sizes, give them by name"
+    ) from first_error
 
 
 def _convert(

@@ -58,10 +58,7 @@ def bindings(
         raise ImportModelError(f"no dim is called {sorted(unknown)[0]!r}; symbolic dims: {known}")
     taken = _sizes_in_use(graph)
     for spatial in _SPATIAL_SIZES if symbols.spatial else (0,):
-        for tied in (False, True):
-            if tied and len(symbols.sequence) + len(symbols.batch) < 3:
-                continue
-            bound = _bind(symbols, taken, tied, spatial)
+        for bound in _candidates(symbols, taken, spatial):
             bound |= dict.fromkeys(symbols.batch, batch_size) if batch_size else {}
             bound |= dict.fromkeys(symbols.sequence, sequence_length) if sequence_length else {}
             bound |= sizes
@@ -113,6 +110,17 @@ def _last_two(texts: tuple[str | None, ...]) -> tuple[str, ...]:
     """Symbols of the last two dims if both are symbolic, as an image's are."""
     last = [text for text in texts[-2:] if text is not None]
     return tuple(last) if len(last) == 2 else ()
+
+
+def _candidates(symbols: _Symbols, taken: set[int], spatial: int) -> Iterator[dict[str, int]]:
+    apart = _bind(symbols, taken, False, spatial)
+    yield apart
+    if len(symbols.sequence) + len(symbols.batch) > 2:
+        yield _bind(symbols, taken, True, spatial)
+    if len(symbols.sequence) == 3:  # a mask may span a cache and what is new
+        for name in symbols.sequence:
+            others = sum(apart[other] for other in symbols.sequence if other != name)
+            yield {**apart, name: others}
 
 
 def _bind(symbols: _Symbols, taken: set[int], tied: bool, spatial: int) -> dict[str, int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Union, cast
 
 from distir.errors import DistirError, ImportModelError, UnsupportedOpError
@@ -45,6 +45,8 @@ class Constant:
     type: TensorType
     array: Array | None
     name: str = ""
+    from_shape: bool = False
+    """Computed from the shape of something that is not constant."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,7 +58,15 @@ class Weight:
     record: TensorRecord | None = None
 
 
-Entry = Union[Constant, Weight, Value]
+@dataclass(frozen=True, slots=True, eq=False)
+class TensorList:
+    """A name of the file that stands for a sequence of tensors of known length."""
+
+    type: TensorType
+    items: tuple[Any, ...]
+
+
+Entry = Union[Constant, Weight, TensorList, Value]
 Returned = Union[Value, "Array", Sequence[Any]]
 Converter = Callable[["Call"], Any]
 """Applies our ops; returns one result or a sequence of them: values, or arrays for constants."""
@@ -198,9 +208,17 @@ class Conversion:
         """Converts the whole graph; returns the outputs."""
         graph = self.model.graph
         env: dict[str, Entry] = {}
+        weights = self.roles.weight_inputs()
         for record in graph.inputs:
             shape = input_shapes[record.name]
-            env[record.name] = self.builder.input(record.name, shape, record.dtype)
+            if record.name not in weights:
+                env[record.name] = self.builder.input(record.name, shape, record.dtype)
+                continue
+            type = TensorType(shape, record.dtype)
+            is_trained = self.roles.role(record.name, type) is Role.PARAMETER
+            env[record.name] = (
+                Weight(type, record.name) if is_trained else Constant(type, None, record.name)
+            )
         for name, record in graph.initializers.items():
             env[name] = self.leaf(name, record)
         if not graph.outputs:
@@ -272,6 +290,10 @@ class Conversion:
             return [self._weight_of_shape(node, entries)]
         if key == "If":
             return self._branch(node, entries, env, opset, depth)
+        if key in _ON_LISTS:
+            return [self._on_list(key, node, entries, env, opset, depth)]
+        if key == "NonZero" and not isinstance(entries[0], Constant):
+            raise UnsupportedOpError(_in_context(node, env, _unsupported(key)))
         if key not in CONVERTERS:
             raise UnsupportedOpError(_in_context(node, env, _unsupported(key)))
         converter = CONVERTERS.get(key)
@@ -280,12 +302,15 @@ class Conversion:
             return self._fold(converter, node, cast("list[Constant | None]", entries), opset)
         call = Call(node, opset, self.builder, entries, self.resolve, self.axis_maps)
         returned = converter(call)
-        return [self._entry(each, node) for each in _as_sequence(returned)]
+        is_shape = key in ("Shape", "Size")
+        return [self._entry(each, node, is_shape) for each in _as_sequence(returned)]
 
-    def _entry(self, returned: Any, node: NodeRecord) -> Entry | None:
-        if returned is None or isinstance(returned, (Value, Constant)):
+    def _entry(self, returned: Any, node: NodeRecord, from_shape: bool) -> Entry | None:
+        if returned is None or isinstance(returned, Value):
             return returned
-        return _known(returned, node.results[0])
+        if isinstance(returned, Constant):
+            return replace(returned, from_shape=from_shape)
+        return _known(returned, node.results[0], from_shape)
 
     # --- sources ---------------------------------------------------------------------------------
 
@@ -294,6 +319,8 @@ class Conversion:
         of its own for each: exporters merge equal initializers, such as zero biases."""
         if isinstance(entry, Value):
             return entry
+        if isinstance(entry, TensorList):
+            raise ImportModelError("a sequence of tensors stands where a tensor was expected")
         if isinstance(entry, Constant):
             if entry not in self.constant_values:
                 self.constant_values[entry] = _declare_constant(self.builder, entry)
@@ -328,6 +355,8 @@ class Conversion:
         shape = entries[0] if entries else None
         if not dtype.is_float or not isinstance(shape, Constant) or shape.array is None:
             return False
+        if shape.from_shape:  # weights do not depend on the sizes of inputs, masks do
+            return False
         type = TensorType(_sizes(shape.array), dtype)
         return self.roles.role(node.results[0], type) is Role.PARAMETER
 
@@ -361,13 +390,15 @@ class Conversion:
             converter(Call(node, opset, scratch, entries, resolve, self.axis_maps))
         )
         arrays = self._compute(scratch)
+        from_shape = any(entry is not None and entry.from_shape for entry in entries)
         results: list[Entry | None] = []
         for value, name in zip(returned, node.results, strict=False):
             if isinstance(value, Value):
                 entry = declared.get(value)
-                results.append(entry or Constant(value.type, arrays.get(value), name))
+                folded = Constant(value.type, arrays.get(value), name, from_shape)
+                results.append(entry or folded)
             else:
-                results.append(self._entry(value, node))
+                results.append(self._entry(value, node, from_shape))
         return results
 
     def _compute(self, scratch: Builder) -> dict[Value, Array]:
@@ -388,6 +419,70 @@ class Conversion:
             for value, array in zip(node.results, arrays, strict=True):
                 known[value] = as_dtype(array, value.type.dtype).reshape(value.type.shape)
         return known
+
+    # --- lists of tensors ------------------------------------------------------------------------
+
+    def _on_list(
+        self,
+        key: str,
+        node: NodeRecord,
+        entries: Sequence[Entry | None],
+        env: Mapping[str, Entry],
+        opset: int,
+        depth: int,
+    ) -> Entry:
+        """Ops on sequences of tensors, resolved to the tensors."""
+        given = [entry for entry in entries if entry is not None]
+        if key == "SequenceConstruct":
+            return TensorList(given[0].type, tuple(given))
+        if key == "SplitToSequence":
+            return self._split_to_list(node, given, opset)
+        items = given[0].items if isinstance(given[0], TensorList) else ()
+        if not items:
+            raise ImportModelError("its operand is not a sequence of known tensors")
+        if key == "SequenceAt":
+            position = given[1]
+            if not isinstance(position, Constant) or position.array is None:
+                raise ImportModelError("which element it takes depends on data")
+            return items[int(position.array.reshape(()))]
+        if key == "SequenceLength":
+            import numpy as np
+
+            return _known(np.asarray(len(items), np.int64), node.results[0])
+        names = tuple(f"{node.results[0]}.{i}" for i in range(len(items)))
+        inner = {**env, **dict(zip(names, items, strict=True))}
+        axis = int(node.attributes.get("axis", 0))
+        concat = replace(node, op_type="Concat", operands=names, attributes={"axis": axis})
+        if node.attributes.get("new_axis", 0):
+            raise UnsupportedOpError(_in_context(node, env, "new_axis is not supported"))
+        (result,) = self._convert(concat, inner, opset, depth)
+        assert result is not None
+        return result
+
+    def _split_to_list(self, node: NodeRecord, given: Sequence[Entry], opset: int) -> TensorList:
+        from distir.ops.tensor import Reshape, Split
+
+        x = self.resolve(given[0])
+        axis = int(node.attributes.get("axis", 0)) % x.type.rank
+        size = x.type.shape[axis]
+        sizes = (1,) * size
+        if len(given) > 1:
+            count = given[1]
+            if not isinstance(count, Constant) or count.array is None:
+                raise ImportModelError("the sizes of its parts depend on data")
+            numbers = [int(n) for n in count.array.reshape(-1)]
+            if count.array.ndim:
+                sizes = tuple(numbers)
+            else:
+                part = max(1, numbers[0])
+                sizes = tuple(min(part, size - i) for i in range(0, size, part))
+        if len(sizes) > 1 << 12:
+            raise ImportModelError(f"it makes {len(sizes)} parts")
+        parts = self.builder.apply(Split(axis, sizes), x)
+        if len(given) == 1 and not node.attributes.get("keepdims", 1):
+            shape = (*x.type.shape[:axis], *x.type.shape[axis + 1 :])
+            parts = tuple(self.builder.add(Reshape(shape), part) for part in parts)
+        return TensorList(parts[0].type, parts)
 
     # --- control flow ----------------------------------------------------------------------------
 
@@ -478,8 +573,9 @@ _DTYPE_OF_NUMPY = {
 }
 
 
-def _known(array: Array, name: str) -> Constant:
-    return Constant(TensorType(tuple(array.shape), _DTYPE_OF_NUMPY[array.dtype.name]), array, name)
+def _known(array: Array, name: str, from_shape: bool = False) -> Constant:
+    type = TensorType(tuple(array.shape), _DTYPE_OF_NUMPY[array.dtype.name])
+    return Constant(type, array, name, from_shape)
 
 
 def _as_sequence(returned: Any) -> Sequence[Any]:
@@ -495,6 +591,9 @@ def _in_context(node: NodeRecord, env: Mapping[str, Entry], message: str) -> str
     return message if message.startswith(prefix) else prefix + message
 
 
+_ON_LISTS = (
+    "SequenceConstruct", "SplitToSequence", "SequenceAt", "SequenceLength", "ConcatFromSequence"
+)
 _CONTROL_FLOW = ("Loop", "Scan", "SequenceMap")
 _RECURRENT = ("LSTM", "GRU", "RNN")
 

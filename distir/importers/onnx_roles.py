@@ -49,7 +49,7 @@ _SMALL_SLOTS = {
 """Operands that are trained even if they have a single element."""
 _NEVER_TRAINED = frozenset(
     "Sin Cos Equal Greater GreaterOrEqual Less LessOrEqual Clip Range Resize Upsample Mod Floor "
-    "Ceil Round IsNaN IsInf Not And Or".split()
+    "Ceil Round IsNaN IsInf Not And Or ScatterND ScatterElements Scatter".split()
 )
 
 
@@ -73,7 +73,8 @@ class Roles:
                 self._readers.setdefault(name, []).append((node, position))
             for name in node.results:
                 self._makers[name] = node
-        pending = [record.name for record in self.graph.inputs]
+        weights = self.weight_inputs()
+        pending = [record.name for record in self.graph.inputs if record.name not in weights]
         while pending:
             name = pending.pop()
             if name in self._dynamic:
@@ -82,6 +83,16 @@ class Roles:
             for node, _ in self._readers.get(name, ()):
                 if node.op_type not in ("Shape", "Size"):
                     pending.extend(result for result in node.results if result)
+
+    def weight_inputs(self) -> set[str]:
+        """Inputs that are weights: those the user says are, and, where several tensors of fixed
+        size stand beside others whose batch is symbolic, those."""
+        inputs = self.graph.inputs
+        named = {r.name for r in inputs if r.name in self.parameters or r.name in self.tables}
+        fixed = [r for r in inputs if all(isinstance(size, int) for size in r.dims)]
+        matrices = [r for r in fixed if r.dtype.is_float and len(r.dims) > 1]
+        is_split = len(fixed) < len(inputs) and len(matrices) > 1
+        return named | ({r.name for r in fixed} if is_split else set())
 
     def role(self, name: str, type: TensorType) -> Role:
         """The role of a tensor of this type."""

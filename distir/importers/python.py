@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
-import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping
@@ -41,7 +40,7 @@ def find_object(place: str, dotted: str) -> object:
 
 def _load_file(file: Path, label: str) -> ModuleType:
     if not file.is_file():
-        raise ImportModelError(f"{label}: there is no file {file} in {os.getcwd()}")
+        raise ImportModelError(f"{label}: there is no file {file} in {Path.cwd()}")
     name = f"_distir_model_{file.stem}"
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
@@ -55,8 +54,8 @@ def _load_file(file: Path, label: str) -> ModuleType:
 
 
 def _import(name: str) -> ModuleType:
-    if os.getcwd() not in sys.path:  # `python -m` adds it, an installed script does not
-        sys.path.insert(0, os.getcwd())
+    if (here := str(Path.cwd())) not in sys.path:  # `python -m` adds it, a script does not
+        sys.path.insert(0, here)
     return importlib.import_module(name)
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from distir.errors import TransformError
 from distir.ir.core import Function, Node, Op, Value
 from distir.ir.types import TensorType
+from distir.ops.elementwise import Elementwise
 from distir.ops.tensor import Concat, Expand, Reshape, Slice
 
 
@@ -83,8 +84,8 @@ class _Widening:
             return
         op, places = self._rewritten(node)
         operands = self._operands(node)
-        if isinstance(op, Concat):
-            operands = self._filled(node, op, places[0])
+        if isinstance(op, (Concat, Elementwise)):
+            operands = self._filled(node, places[0])
         results: list[Value] = []
         for old, type, place in zip(
             node.results, op.infer(*(v.type for v in operands)), places, strict=True
@@ -128,7 +129,21 @@ class _Widening:
             if place.dim == axis:
                 raise TransformError(f"Concat {node.result.name!r} joins along the batch")
             return op, [place]
+        if isinstance(op, Elementwise):
+            return op, [self._aligned(node)]
         return op, self._by_inference(node)
+
+    def _aligned(self, node: Node) -> Place:
+        """The batch's place in the result of an elementwise op."""
+        rank = node.results[0].type.rank
+        found = {
+            (self.places[v].dim + rank - v.type.rank, self.places[v].outer)
+            for v in node.operands
+            if v in self.places
+        }
+        if len(found) > 1:
+            raise TransformError(f"{node.op.name} {node.results[0].name!r} has the batch twice")
+        return Place(*found.pop())
 
     def _by_inference(self, node: Node) -> list[Place | None]:
         """Ops that hold no sizes: the dim of the result that grows is the batch."""
@@ -148,22 +163,38 @@ class _Widening:
             places.append(Place(grown[0], outer))
         return places
 
-    def _filled(self, node: Node, op: Concat, place: Place | None) -> tuple[Value, ...]:
-        """Operands of a Concat; those without the batch are repeated for every sample."""
+    def _filled(self, node: Node, place: Place | None) -> tuple[Value, ...]:
+        """Operands of a node; those without the batch are repeated for every sample where they
+        do not broadcast over it."""
         assert place is not None
         operands: list[Value] = []
         for old in node.operands:
             new = self.new[old]
-            if old not in self.places:
-                if place.outer != 1 or old.type.shape[place.dim] != 1:
-                    raise TransformError(f"Concat {node.result.name!r} joins with a part of a batch")
-                wide = self._wide(old.type, place)
-                new = Value(wide, old.name)
-                self.nodes.append(
-                    Node(Expand(wide.shape), (self.new[old],), (new,), node.origin)
-                )
+            offset = node.results[0].type.rank - old.type.rank
+            dim = place.dim - offset
+            is_stretched = dim < 0 or old.type.shape[dim] == 1 and isinstance(node.op, Elementwise)
+            if old not in self.places and not is_stretched:
+                new = self._repeated(new, Place(dim, place.outer), node.origin)
             operands.append(new)
         return tuple(operands)
+
+    def _repeated(self, x: Value, place: Place, origin: str) -> Value:
+        shape, dim, outer = x.type.shape, place.dim, place.outer
+        if shape[dim] % outer:
+            raise TransformError(f"{x} is not repeated for a batch inside of {outer} elements")
+        inner = shape[dim] // outer
+        before, after = shape[:dim], shape[dim + 1 :]
+        steps: tuple[Op, ...] = (
+            Reshape((*before, outer, 1, inner, *after)),
+            Expand((*before, outer, self.batch_size, inner, *after)),
+            Reshape((*before, shape[dim] * self.batch_size, *after)),
+        )
+        for op in steps:
+            (type,) = op.infer(x.type)
+            result = Value(type, x.name)
+            self.nodes.append(Node(op, (x,), (result,), origin))
+            x = result
+        return x
 
     def _reshaped(self, node: Node) -> Place:
         (x,) = node.operands

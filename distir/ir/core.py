@@ -43,6 +43,8 @@ class Op(ABC):
 
     __slots__ = ()
     name: ClassVar[str]
+    is_view: ClassVar[bool] = False
+    """Whether the results share the first operand's memory: no kernel runs."""
     always_lowered: ClassVar[bool] = False
     """Whether programs are analysed with the op's `lower`ed form in its place."""
 
@@ -96,6 +98,13 @@ class Op(ABC):
         """The results computed by simpler ops whose reduced loops can be split, or `None` if the
         op is not a composite."""
         return None
+
+    def model_flops(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> float:
+        """FLOPs of products as utilisation counts them: attention in full, even if masked."""
+        from distir.cost.work import OpClass
+
+        work = self.work(operands, results)
+        return 0.0 if work.kind is OpClass.MEMORY else float(work.flops)
 
     def linear_operands(self, operands: Sequence[TensorType]) -> tuple[int, ...]:
         """Operands in which the op is jointly linear: if all of them are pending sums, the

@@ -7,7 +7,7 @@ from typing import Literal
 
 from distir.ir import Builder, DType, Op, Value
 from distir.ops.attention import FusedAttention
-from distir.ops.elementwise import Add, Gelu, Mul, Neg, Relu, Silu
+from distir.ops.elementwise import Add, Dropout, Gelu, Mul, Neg, Relu, Silu
 from distir.ops.linalg import MatMul
 from distir.ops.norm import LayerNormalization, RMSNormalization, Softmax
 from distir.ops.tensor import Concat, Expand, Gather, Reshape, Scale, Split, Transpose
@@ -104,6 +104,11 @@ def causal_mask(builder: Builder, length: int) -> Value:
     return builder.constant(hidden * np.finfo(np.float32).min, DType.FLOAT32, "causal_mask")
 
 
+def drop(builder: Builder, x: Value, ratio: float) -> Value:
+    """Dropout, or nothing at all where the ratio is 0."""
+    return builder.add(Dropout(ratio, seed=len(builder.nodes)), x) if ratio else x
+
+
 def fused_attention(
     builder: Builder, query: Value, key: Value, value: Value, *, causal: bool
 ) -> Value:
@@ -113,17 +118,27 @@ def fused_attention(
 
 
 def eager_attention(
-    builder: Builder, query: Value, key: Value, value: Value, *, mask: Value | None
+    builder: Builder,
+    query: Value,
+    key: Value,
+    value: Value,
+    *,
+    mask: Value | None,
+    dropout: float = 0.0,
+    scaled: bool = True,
 ) -> Value:
-    """The same spelled out. Keys and values are repeated where queries share them."""
+    """The same spelled out. Keys and values are repeated where queries share them; `mask` is added
+    to the scores."""
     times = query.type.shape[1] // key.type.shape[1]
     key = repeat_heads(builder, key, times)
     value = repeat_heads(builder, value, times)
     scores = builder.add(MatMul(), query, builder.add(Transpose((0, 1, 3, 2)), key))
-    scores = builder.add(Scale(1 / math.sqrt(query.type.shape[-1])), scores)
+    if scaled:
+        scores = builder.add(Scale(1 / math.sqrt(query.type.shape[-1])), scores)
     if mask is not None:
         scores = builder.add(Add(), scores, mask)
-    return builder.add(MatMul(), builder.add(Softmax(), scores), value)
+    weights = drop(builder, builder.add(Softmax(), scores), dropout)
+    return builder.add(MatMul(), weights, value)
 
 
 def repeat_heads(builder: Builder, x: Value, times: int) -> Value:

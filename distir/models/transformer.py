@@ -15,6 +15,7 @@ from distir.models.layers import (
     AttentionKind,
     Norm,
     causal_mask,
+    drop,
     eager_attention,
     embed,
     fused_attention,
@@ -77,6 +78,10 @@ class TransformerConfig:
     qkv_bias: bool = True
     output_bias: bool = True
     ffn_bias: bool = True
+
+    dropout: float = 0.0
+    """Fraction dropped after embedding, attention and feed-forward, and of attention weights where
+    attention is spelled out (a fused kernel drops them on the way)."""
 
     causal: bool = True
     tied_embeddings: bool = True
@@ -226,13 +231,19 @@ def build_transformer(
     ids = builder.input("ids", (batch_size, sequence_length), DType.INT64)
     tokens = builder.parameter("embedding.token.weight", (config.vocabulary, config.hidden))
     x = _embedding(builder, config, ids, tokens)
-    shared = _shared(builder, config, sequence_length, attention)
+    x = add_layers(builder, config, x, attention)
+    return builder.build([_head(builder, config, x, tokens)])
+
+
+def add_layers(
+    builder: Builder, config: TransformerConfig, x: Value, attention: AttentionKind
+) -> Value:
+    """All layers, and the norm after them if each begins with its norms."""
+    shared = _shared(builder, config, x.type.shape[1], attention)
     for layer in range(config.layers):
         x = _layer(builder, config, x, f"layers.{layer}", shared)
     builder.origin = "head"
-    if config.norm_first:
-        x = _norm(builder, config, x, "norm")
-    return builder.build([_head(builder, config, x, tokens)])
+    return _norm(builder, config, x, "norm") if config.norm_first else x
 
 
 def _embedding(builder: Builder, config: TransformerConfig, ids: Value, tokens: Value) -> Value:
@@ -251,7 +262,9 @@ def _embedding(builder: Builder, config: TransformerConfig, ids: Value, tokens: 
         table = builder.parameter("embedding.segment.weight", (config.segments, config.hidden))
         segment = builder.constant(np.zeros((1, length), np.int64), DType.INT64, "segments")
         x = builder.add(Add(), x, embed(builder, segment, table))
-    return _norm(builder, config, x, "embedding.norm") if config.embedding_norm else x
+    if config.embedding_norm:
+        x = _norm(builder, config, x, "embedding.norm")
+    return drop(builder, x, config.dropout)
 
 
 def _shared(
@@ -304,9 +317,10 @@ def _attention(
     if shared.attention == "fused":
         y = fused_attention(builder, query, key, value, causal=config.causal)
     else:
-        y = eager_attention(builder, query, key, value, mask=shared.mask)
+        y = eager_attention(builder, query, key, value, mask=shared.mask, dropout=config.dropout)
     y = merge_heads(builder, y)
-    return linear(builder, y, f"{name}.output", config.hidden, bias=config.output_bias)
+    y = linear(builder, y, f"{name}.output", config.hidden, bias=config.output_bias)
+    return drop(builder, y, config.dropout)
 
 
 def _queries_keys_values(
@@ -344,7 +358,8 @@ def _feed_forward(builder: Builder, config: TransformerConfig, x: Value, name: s
     else:
         up = linear(builder, x, f"{name}.up", config.ffn_width, bias=bias)
         inner = builder.add(activation, up)
-    return linear(builder, inner, f"{name}.down", config.hidden, bias=bias)
+    y = linear(builder, inner, f"{name}.down", config.hidden, bias=bias)
+    return drop(builder, y, config.dropout)
 
 
 def _norm(builder: Builder, config: TransformerConfig, x: Value, name: str) -> Value:

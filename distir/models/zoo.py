@@ -18,7 +18,9 @@ from distir.errors import UnknownNameError
 from distir.ir import Function
 from distir.models.layers import AttentionKind
 from distir.models.mlp import MlpConfig
+from distir.models.t5 import T5Config
 from distir.models.transformer import TransformerConfig, bert_config, llama_config
+from distir.models.vision import VisionConfig
 from distir.registry import Registry
 
 
@@ -123,8 +125,8 @@ _add(
     _gpt2("gpt2-large", 36, 1280, 20),
     _gpt2("gpt2-xl", 48, 1600, 25),
 )
-# Table 2.1, except where it contradicts itself: there 1.3B has 24 heads of 128 against a hidden size
-# of 2048, and 13B has hidden size 5140. All attention is dense here.
+# Table 2.1, except where it contradicts itself: there 1.3B has 24 heads of 128 against a hidden
+# size of 2048, and 13B has hidden size 5140. All attention is dense here.
 _add(
     "Brown et al. 2020",
     _gpt3("gpt3-125M", 12, 768, 12),
@@ -266,6 +268,36 @@ _add(
     _bert("bert-base", 12, 768, 12),
     _bert("bert-large", 24, 1024, 16),
 )
+
+# --- encoder and decoder --------------------------------------------------------------------------
+
+
+def _add_t5(name: str, layers: int, hidden: int, heads: int, head_dim: int, ffn: int) -> None:
+    config = T5Config(
+        name=name, layers=layers, hidden=hidden, heads=heads, head_dim=head_dim, ffn=ffn
+    )
+    sizes = f"{layers} + {layers} layers, hidden {hidden}, {heads} heads"
+    ZOO.add(name, config, f"{sizes} (Raffel et al. 2020)")
+
+
+_add_t5("t5-small", 6, 512, 8, 64, 2048)
+_add_t5("t5-base", 12, 768, 12, 64, 3072)
+_add_t5("t5-large", 24, 1024, 16, 64, 4096)
+_add_t5("t5-3b", 24, 1024, 32, 128, 16384)
+_add_t5("t5-11b", 24, 1024, 128, 128, 65536)
+
+# --- vision ---------------------------------------------------------------------------------------
+
+
+def _add_vit(name: str, layers: int, hidden: int, heads: int, patch: int) -> None:
+    config = VisionConfig(name=name, layers=layers, hidden=hidden, heads=heads, patch=patch)
+    sizes = f"{layers} layers, hidden {hidden}, {heads} heads, patches of {patch} by {patch}"
+    ZOO.add(name, config, f"{sizes} (Dosovitskiy et al. 2021)")
+
+
+_add_vit("vit-b", 12, 768, 12, 16)
+_add_vit("vit-l", 24, 1024, 16, 16)
+_add_vit("vit-h", 32, 1280, 16, 14)
 
 # --- MLPs -----------------------------------------------------------------------------------------
 

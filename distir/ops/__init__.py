@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from distir.ops import (  # noqa: F401  (importing a family registers its ops)
     attention,
+    conv,
     collective,
     elementwise,
+    indexing,
     linalg,
     loss,
     norm,

@@ -116,6 +116,9 @@ class FusedAttention(Op):
             dtype=results[0].dtype.short_name,
         )
 
+    def model_flops(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> float:
+        return _flops(operands[0], operands[1], operands[2], causal=False)
+
     def evaluate(self, *operands: Array) -> tuple[Array, ...]:
         import numpy as np
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from distir.cost.work import Work
 from distir.errors import TransformError
@@ -194,6 +194,8 @@ class AllToAll(Collective):
 @dataclass(frozen=True, slots=True)
 class Shard(Distributed):
     """The part, along the cut, that belongs to this device's place on `mesh_axis`: a view."""
+
+    is_view: ClassVar[bool] = True
 
     mesh_axis: str
     degree: int

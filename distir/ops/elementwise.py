@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from distir.cost.work import Work
 from distir.errors import ShapeError
 from distir.ir.core import Node, Op, Value
-from distir.ir.signature import Signature, broadcast_signature
+from distir.ir.signature import Signature, SignatureBuilder, broadcast_signature
 from distir.ir.types import DType, TensorType
 from distir.ops.base import broadcast_shapes, register_op, sum_to_shape
 
@@ -91,6 +92,11 @@ class UnaryGradient(Elementwise):
 class Identity(Unary):
     """`y = x`."""
 
+    is_view: ClassVar[bool] = True
+
+    def work(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Work:
+        return Work.nothing()
+
     def apply(self, x: Array) -> Array:
         return x
 
@@ -111,6 +117,11 @@ class Identity(Unary):
 @dataclass(frozen=True, slots=True)
 class StopGradient(Unary):
     """`y = x`, a constant to the derivative."""
+
+    is_view: ClassVar[bool] = True
+
+    def work(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Work:
+        return Work.nothing()
 
     def apply(self, x: Array) -> Array:
         return x
@@ -656,3 +667,347 @@ class Sum(Elementwise):
             sum_to_shape(builder, gradient, operand.type.shape) if want else None
             for operand, want in zip(node.operands, wanted, strict=True)
         ]
+
+
+# --- rarer functions -----------------------------------------------------------------------------
+
+
+@register_op("Abs")
+@dataclass(frozen=True, slots=True)
+class Abs(Unary):
+    """`|x|`."""
+
+    def apply(self, x: Array) -> Array:
+        return abs(x)
+
+    def slope(self, x_or_y: Array) -> Array:
+        import numpy as np
+
+        return np.sign(x_or_y)
+
+
+@register_op("Sign")
+@dataclass(frozen=True, slots=True)
+class Sign(Unary):
+    """-1, 0 or 1."""
+
+    def apply(self, x: Array) -> Array:
+        import numpy as np
+
+        return np.sign(x)
+
+
+@register_op("Floor")
+@dataclass(frozen=True, slots=True)
+class Floor(Unary):
+    """The next integer downwards."""
+
+    def apply(self, x: Array) -> Array:
+        import numpy as np
+
+        return np.floor(x)
+
+
+@register_op("Ceil")
+@dataclass(frozen=True, slots=True)
+class Ceil(Unary):
+    """The next integer upwards."""
+
+    def apply(self, x: Array) -> Array:
+        import numpy as np
+
+        return np.ceil(x)
+
+
+@register_op("Round")
+@dataclass(frozen=True, slots=True)
+class Round(Unary):
+    """The nearest integer, halves to even ones."""
+
+    def apply(self, x: Array) -> Array:
+        import numpy as np
+
+        return np.rint(x)
+
+
+@register_op("Sin")
+@dataclass(frozen=True, slots=True)
+class Sin(Unary):
+    """`sin(x)`."""
+
+    def apply(self, x: Array) -> Array:
+        import numpy as np
+
+        return np.sin(x)
+
+    def slope(self, x_or_y: Array) -> Array:
+        import numpy as np
+
+        return np.cos(x_or_y)
+
+
+@register_op("Cos")
+@dataclass(frozen=True, slots=True)
+class Cos(Unary):
+    """`cos(x)`."""
+
+    def apply(self, x: Array) -> Array:
+        import numpy as np
+
+        return np.cos(x)
+
+    def slope(self, x_or_y: Array) -> Array:
+        import numpy as np
+
+        return -np.sin(x_or_y)
+
+
+@register_op("Softplus")
+@dataclass(frozen=True, slots=True)
+class Softplus(Unary):
+    """`ln(1 + exp(x))`."""
+
+    def apply(self, x: Array) -> Array:
+        import numpy as np
+
+        return np.logaddexp(x, 0)
+
+    def slope(self, x_or_y: Array) -> Array:
+        return Sigmoid().apply(x_or_y)
+
+
+@register_op("Mish")
+@dataclass(frozen=True, slots=True)
+class Mish(Unary):
+    """`x · tanh(softplus(x))` (Misra 2019)."""
+
+    def apply(self, x: Array) -> Array:
+        import numpy as np
+
+        return x * np.tanh(np.logaddexp(x, 0))
+
+    def slope(self, x_or_y: Array) -> Array:
+        import numpy as np
+
+        t = np.tanh(np.logaddexp(x_or_y, 0))
+        return t + x_or_y * (1 - t**2) * Sigmoid().apply(x_or_y)
+
+
+@register_op("LeakyRelu")
+@dataclass(frozen=True, slots=True)
+class LeakyRelu(Unary):
+    """`x` where positive, else `alpha · x`."""
+
+    alpha: float = 0.01
+
+    def apply(self, x: Array) -> Array:
+        import numpy as np
+
+        return np.where(x >= 0, x, self.alpha * x)
+
+    def slope(self, x_or_y: Array) -> Array:
+        import numpy as np
+
+        return np.where(x_or_y >= 0, 1.0, self.alpha)
+
+
+@register_op("Elu")
+@dataclass(frozen=True, slots=True)
+class Elu(Unary):
+    """`x` where positive, else `alpha · (exp(x) - 1)`."""
+
+    alpha: float = 1.0
+
+    def apply(self, x: Array) -> Array:
+        import numpy as np
+
+        return np.where(x > 0, x, self.alpha * np.expm1(np.minimum(x, 0)))
+
+    def slope(self, x_or_y: Array) -> Array:
+        import numpy as np
+
+        return np.where(x_or_y > 0, 1.0, self.alpha * np.exp(np.minimum(x_or_y, 0)))
+
+
+@register_op("HardSigmoid")
+@dataclass(frozen=True, slots=True)
+class HardSigmoid(Unary):
+    """`alpha · x + beta`, kept between 0 and 1."""
+
+    alpha: float = 0.2
+    beta: float = 0.5
+
+    def apply(self, x: Array) -> Array:
+        import numpy as np
+
+        return np.clip(self.alpha * x + self.beta, 0, 1)
+
+    def slope(self, x_or_y: Array) -> Array:
+        line = self.alpha * x_or_y + self.beta
+        return self.alpha * ((line > 0) & (line < 1))
+
+
+@register_op("Clip")
+@dataclass(frozen=True, slots=True)
+class Clip(Unary):
+    """`x` kept between `low` and `high`, where they are not `None`."""
+
+    low: float | None = None
+    high: float | None = None
+
+    def apply(self, x: Array) -> Array:
+        import numpy as np
+
+        if self.low is not None:
+            x = np.maximum(x, np.asarray(self.low, x.dtype))
+        return x if self.high is None else np.minimum(x, np.asarray(self.high, x.dtype))
+
+    def slope(self, x_or_y: Array) -> Array:
+        return (self.apply(x_or_y) == x_or_y) * 1.0
+
+
+@register_op("IsInf")
+@dataclass(frozen=True, slots=True)
+class IsInf(Unary):
+    """True where the element is infinite, in the directions asked for."""
+
+    detect_negative: bool = True
+    detect_positive: bool = True
+
+    def result_dtype(self, *operands: TensorType) -> DType:
+        return DType.BOOL
+
+    def apply(self, x: Array) -> Array:
+        import numpy as np
+
+        positive, negative = np.isposinf(x), np.isneginf(x)
+        return (positive & self.detect_positive) | (negative & self.detect_negative)
+
+
+@register_op("Xor")
+@dataclass(frozen=True, slots=True)
+class Xor(Comparison):
+    """Logical exclusive or."""
+
+    def apply(self, a: Array, b: Array) -> Array:
+        import numpy as np
+
+        return np.logical_xor(a, b)
+
+
+@register_op("Mod")
+@dataclass(frozen=True, slots=True)
+class Mod(Binary):
+    """The remainder of `a / b`, with the sign of `b`, or of `a` if `fmod`."""
+
+    fmod: bool = False
+
+    def apply(self, a: Array, b: Array) -> Array:
+        import numpy as np
+
+        return np.fmod(a, b) if self.fmod else np.mod(a, b)
+
+
+def _chosen(
+    builder: Builder, node: Node, gradient: Value, comparison: Op
+) -> tuple[Callable[[], Value], Callable[[], Value]]:
+    """The gradient where the first operand was chosen, and where the second was."""
+    zero = builder.scalar(0.0, gradient.type.dtype)
+
+    def of(first: bool) -> Value:
+        is_first = builder.add(comparison, *node.operands)
+        branches = (gradient, zero) if first else (zero, gradient)
+        return builder.add(Where(), is_first, *branches)
+
+    return (lambda: of(True), lambda: of(False))
+
+
+@register_op("Max")
+@dataclass(frozen=True, slots=True)
+class Max(Binary):
+    """The larger of `a` and `b`; of equal ones `a`."""
+
+    def apply(self, a: Array, b: Array) -> Array:
+        import numpy as np
+
+        return np.maximum(a, b)
+
+    def partial_gradients(self, builder: Builder, node: Node, gradient: Value) -> Sequence[Any]:
+        return _chosen(builder, node, gradient, GreaterOrEqual())
+
+
+@register_op("Min")
+@dataclass(frozen=True, slots=True)
+class Min(Binary):
+    """The smaller of `a` and `b`; of equal ones `a`."""
+
+    def apply(self, a: Array, b: Array) -> Array:
+        import numpy as np
+
+        return np.minimum(a, b)
+
+    def partial_gradients(self, builder: Builder, node: Node, gradient: Value) -> Sequence[Any]:
+        return _chosen(builder, node, gradient, LessOrEqual())
+
+
+@register_op("Dropout")
+@dataclass(frozen=True, slots=True)
+class Dropout(Op):
+    """Zeroes a fraction `ratio` of the elements and scales the others by `1 / (1 - ratio)`.
+
+    Which ones follows from `seed` and an element's position in the whole tensor, so that shards
+    drop what the whole does and the backward pass drops the same again.
+    """
+
+    ratio: float = 0.0
+    seed: int = 0
+
+    def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
+        if not 0 <= self.ratio < 1:
+            raise ShapeError(f"Dropout: ratio {self.ratio}; expected at least 0 and below 1")
+        return (operands[0],)
+
+    def signature(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Signature:
+        builder = SignatureBuilder()
+        dims = tuple(builder.positional(size) for size in operands[0].shape)
+        return builder.build((dims,), (dims,))
+
+    def evaluate(self, *operands: Array) -> tuple[Array, ...]:
+        return self.evaluate_shard({}, *operands)
+
+    def evaluate_shard(self, indices: Mapping[int, Array], *operands: Array) -> tuple[Array, ...]:
+        import numpy as np
+
+        (x,) = operands
+        if self.ratio == 0:
+            return (x,)
+        state = np.full((1,) * x.ndim, self.seed % (1 << 32), np.uint64)
+        for dim, size in enumerate(x.shape):
+            held = np.asarray(indices.get(dim, np.arange(size))).astype(np.uint64)
+            state = _mixed(state + held.reshape((-1,) + (1,) * (x.ndim - dim - 1)))
+        uniform = np.broadcast_to(state, x.shape) / float(1 << 32)
+        return (np.where(uniform >= self.ratio, x / (1 - self.ratio), 0),)
+
+    def linear_operands(self, operands: Sequence[TensorType]) -> tuple[int, ...]:
+        return (0,)
+
+    def derivative(
+        self,
+        builder: Builder,
+        node: Node,
+        gradients: Sequence[Value | None],
+        wanted: Sequence[bool],
+    ) -> Sequence[Value | None]:
+        (gradient,) = gradients
+        return (None if gradient is None else builder.add(self, gradient),)
+
+
+def _mixed(state: Array) -> Array:
+    """32 bits that look random, from 32 bits: rounds of multiply and shift."""
+    import numpy as np
+
+    mask = np.uint64((1 << 32) - 1)
+    for factor in (0x7FEB352D, 0x846CA68B, 0x9E3779B1):
+        state = (state ^ (state >> np.uint64(16))) & mask
+        state = (state * np.uint64(factor)) & mask
+    return state ^ (state >> np.uint64(15))

@@ -142,3 +142,52 @@ class ReduceMax(Reduction):
 
     def evaluate(self, *operands: Array) -> tuple[Array, ...]:
         return (operands[0].max(axis=self.axes, keepdims=self.keepdims),)
+
+    def derivative(
+        self,
+        builder: Builder,
+        node: Node,
+        gradients: Sequence[Value | None],
+        wanted: Sequence[bool],
+    ) -> Sequence[Value | None]:
+        """Equal maxima share the gradient."""
+        from distir.ops.elementwise import Cast, Div, Equal, Mul
+
+        (gradient,) = gradients
+        if gradient is None:
+            return (None,)
+        (x,) = node.operands
+        maximum = self.expand_gradient(builder, node, node.result)
+        is_maximum = builder.add(Cast(x.type.dtype), builder.add(Equal(), x, maximum))
+        count = builder.add(ReduceSum(self.axes), is_maximum)
+        share = builder.add(Div(), is_maximum, count)
+        return (builder.add(Mul(), share, self.expand_gradient(builder, node, gradient)),)
+
+
+@register_op("ReduceProd")
+@dataclass(frozen=True, slots=True)
+class ReduceProd(Reduction):
+    """The product over `axes`. The derivative is that of a product without zeros."""
+
+    axes: tuple[int, ...]
+    keepdims: bool = True
+    kind: ClassVar[Kind] = Kind.WHOLE
+
+    def evaluate(self, *operands: Array) -> tuple[Array, ...]:
+        return (operands[0].prod(axis=self.axes, keepdims=self.keepdims),)
+
+    def derivative(
+        self,
+        builder: Builder,
+        node: Node,
+        gradients: Sequence[Value | None],
+        wanted: Sequence[bool],
+    ) -> Sequence[Value | None]:
+        from distir.ops.elementwise import Div, Mul
+
+        (gradient,) = gradients
+        if gradient is None:
+            return (None,)
+        product = builder.add(Mul(), gradient, node.result)
+        spread = self.expand_gradient(builder, node, product)
+        return (builder.add(Div(), spread, node.operands[0]),)

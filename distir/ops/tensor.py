@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from distir.cost.work import OpClass, Work
 from distir.errors import ShapeError
@@ -139,6 +139,8 @@ def _common_refinement(
 class Reshape(Op):
     """The same elements in another shape. Also stands for Flatten, Squeeze and Unsqueeze."""
 
+    is_view: ClassVar[bool] = True
+
     shape: tuple[int, ...]
 
     def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
@@ -179,6 +181,8 @@ class Reshape(Op):
 @dataclass(frozen=True, slots=True)
 class Transpose(Op):
     """Dims in another order: dim `i` of the result is dim `permutation[i]` of the operand."""
+
+    is_view: ClassVar[bool] = True
 
     permutation: tuple[int, ...]
 
@@ -221,6 +225,8 @@ class Transpose(Op):
 @dataclass(frozen=True, slots=True)
 class Expand(Op):
     """Repeats dims of size 1 up to `shape`, and adds leading dims."""
+
+    is_view: ClassVar[bool] = True
 
     shape: tuple[int, ...]
 
@@ -331,6 +337,8 @@ def _parts_signature(
 class Split(Op):
     """Cuts `axis` into parts of the given sizes."""
 
+    is_view: ClassVar[bool] = True
+
     axis: int
     sizes: tuple[int, ...]
 
@@ -390,6 +398,8 @@ def zeros(builder: Builder, type: TensorType) -> Value:
 class Slice(Op):
     """Elements `start, start + step, …` before `stop` of every dim, as Python slices them;
     `stops` may be `None` for "to the end in this direction"."""
+
+    is_view: ClassVar[bool] = True
 
     starts: tuple[int, ...]
     stops: tuple[int | None, ...]
@@ -649,6 +659,8 @@ class Boundary(Op):
     `factors[dim]` cuts a dim into a product, outermost first: `(size, fresh)`. A fresh factor is
     another axis in the result than in the operand, of the same size.
     """
+
+    is_view: ClassVar[bool] = True
 
     factors: tuple[tuple[tuple[int, bool], ...], ...]
 

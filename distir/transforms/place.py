@@ -45,10 +45,11 @@ class Entry:
     everywhere: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Mesh:
     """The device grid inside a stage: names, outermost first, and per name the ordered list of
-    axes. Lists speak of representatives: `group` maps every axis to the one it is tied to."""
+    axes. Lists speak of representatives: `group` maps every axis to the one it is tied to.
+    Compared by identity."""
 
     names: tuple[str, ...]
     lists: tuple[tuple[Entry, ...], ...]

@@ -1,4 +1,4 @@
-"""A small closed-form stand-in for the simulator, so that the tests of the search do not depend on it."""
+"""A closed-form stand-in for a workload and its simulator: quick, and independent of any model."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 from autotune.problem import Problem
 from distir.errors import StrategyError
 from distir.strategy import Strategy
-from search_spaces import distribution_space
+from search_spaces import SearchSpace, distribution_space
 
 
 @dataclass(frozen=True)
-class FakeWorkload:
+class ToyWorkload:
     """The facts that a search space needs."""
 
     batch_size: int = 256
@@ -22,7 +22,7 @@ class FakeWorkload:
 
 
 @dataclass(frozen=True)
-class FakeStage:
+class ToyStage:
     """One stage's time by kind and memory by holder."""
 
     seconds: dict[str, float]
@@ -30,14 +30,14 @@ class FakeStage:
 
 
 @dataclass(frozen=True)
-class FakeResult:
+class ToyResult:
     """A simulation's answer."""
 
     strategy: Strategy
     metrics: dict[str, float]
     feasible: bool = True
     reason: str | None = None
-    stages: tuple[FakeStage, ...] = ()
+    stages: tuple[ToyStage, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """As the simulator's own result prints itself."""
@@ -45,17 +45,17 @@ class FakeResult:
 
 
 @dataclass
-class FakeSimulator:
+class ToySimulator:
     """Compute, collectives, bubble and memory of an invented transformer in a few lines."""
 
-    workload: FakeWorkload = field(default_factory=FakeWorkload)
+    workload: ToyWorkload = field(default_factory=ToyWorkload)
     devices: int = 16
     memory_bytes: float = 40e9
     parameters: float = 3e9
     flops_per_sample: float = 2e13
     calls: int = 0
 
-    def simulate(self, strategy: Strategy) -> FakeResult:
+    def simulate(self, strategy: Strategy) -> ToyResult:
         self.calls += 1
         s = strategy
         if s.devices != self.devices:
@@ -85,7 +85,7 @@ class FakeSimulator:
             "bubble_fraction": bubble / seconds,
             "communication_fraction": (tp + dp) / seconds,
         }
-        stage = FakeStage(
+        stage = ToyStage(
             {
                 "compute": compute,
                 "tp_communication": tp,
@@ -95,26 +95,26 @@ class FakeSimulator:
             },
             {"optimizer_bytes": states, "activations_bytes": activations},
         )
-        return FakeResult(s, metrics, fits, None if fits else reason, (stage,) * s.pp)
+        return ToyResult(s, metrics, fits, None if fits else reason, (stage,) * s.pp)
 
     def trace(self, strategy: Strategy) -> dict[str, Any]:
         """A trace with one event."""
         return {"traceEvents": [{"name": strategy.label, "ph": "X", "ts": 0, "dur": 1}]}
 
 
-def fake_problem(
-    simulator: FakeSimulator | None = None, *, schedules: tuple[str, ...] = ("gpipe", "1f1b")
+def toy_problem(
+    simulator: ToySimulator | None = None, *, schedules: tuple[str, ...] = ("gpipe", "1f1b")
 ) -> Problem:
-    """The problem that a fake simulator answers."""
-    simulator = simulator or FakeSimulator()
+    """The problem that a toy simulator answers."""
+    simulator = simulator or ToySimulator()
     workload = simulator.workload
 
     def changed(**changes: Any) -> Problem:
-        return fake_problem(replace(simulator, **changes), schedules=schedules)
+        return toy_problem(replace(simulator, **changes), schedules=schedules)
 
     return Problem(
-        model="fake",
-        cluster="fake-cluster",
+        model="toy",
+        cluster="toy-cluster",
         devices=simulator.devices,
         mode=workload.mode,
         batch_size=workload.batch_size,
@@ -124,3 +124,16 @@ def fake_problem(
         memory_bytes=simulator.memory_bytes,
         changed=changed,
     )
+
+
+def toy_space(devices: int = 8, workload: ToyWorkload | None = None) -> SearchSpace:
+    """A space of some dozens of strategies."""
+    small = ToyWorkload(batch_size=64, num_blocks=6)
+    return distribution_space(workload or small, devices, ("gpipe", "1f1b"))
+
+
+def toy_cost(strategy: Strategy) -> float:
+    """A smooth invented cost with its least value inside the space."""
+    bubble = (strategy.pp - 1) / strategy.microbatches
+    work = 0.1 * abs(strategy.tp - 2) + 0.02 * strategy.dp + 0.01 * strategy.microbatches
+    return 1.0 + bubble + work

@@ -1,0 +1,52 @@
+"""The library's front door: load a model, load a cluster, simulate a strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from distir.cost import Cluster, load_cluster
+from distir.importers.load import LoadedModel, load_source
+from distir.simulate import SimulationResult, Simulator
+from distir.strategy import Strategy
+from distir.workload import Workload
+
+
+def load_model(source: str | Path | Callable[..., object], **options: Any) -> LoadedModel:
+    """A model by zoo name, ONNX file, Hugging Face `config.json`, `package.module:function`,
+    `file.py:function`, or the Python function itself. Options as for
+    `distir.importers.load.load_source`."""
+    return load_source(source, **options)
+
+
+def simulate(
+    model: LoadedModel | str | Path | Callable[..., object],
+    strategy: Strategy,
+    cluster: Cluster | str | Path,
+    **workload: Any,
+) -> SimulationResult:
+    """Simulates one strategy. `workload` are fields of `Workload`: `batch_size`, `mode`,
+    `sequence_length`, `precision`, `optimizer`, `loss`, `output`.
+
+    Raises `StrategyError` if the strategy cannot run; one that does not fit in memory is a result
+    with `feasible` False. To simulate many strategies, keep a `Simulator`.
+    """
+    loaded = model if isinstance(model, LoadedModel) else load_model(model)
+    hardware = (
+        cluster if isinstance(cluster, Cluster) else load_cluster(cluster, strategy.devices)
+    )
+    return Simulator(Workload(model=loaded, **workload), hardware).simulate(strategy)
+
+
+__all__ = [
+    "Cluster",
+    "LoadedModel",
+    "SimulationResult",
+    "Simulator",
+    "Strategy",
+    "Workload",
+    "load_cluster",
+    "load_model",
+    "simulate",
+]

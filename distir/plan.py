@@ -1,0 +1,413 @@
+"""A plan: a strategy applied to a workload. Stage programs plus a schedule.
+
+`Planner` makes plans for one workload and remembers what they share: the step of every distinct
+block, its placement per mesh, its program per size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from distir.axes.model import Axis, AxisDims
+from distir.errors import StrategyError
+from distir.ir.core import Node, Value
+from distir.ir.types import TensorType
+from distir.schedules import SCHEDULES, Schedule, forward_only
+from distir.strategy import Strategy
+from distir.transforms.instantiate import Instantiation, Sizes
+from distir.transforms.place import Entry, Layout, Local, Mesh, Pending, move
+from distir.transforms.place_block import BlockPlacer, PlacedBlock
+from distir.transforms.step import BlockStep, build_step, lowered_ops
+from distir.workload import Workload
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ParameterUse:
+    """A parameter of a block: how it is stored on a device and where its gradient comes from.
+
+    `type` is one device's part at rest, in the compute precision. `gradient` is None where the
+    parameter is not trained.
+    """
+
+    value: Value
+    type: TensorType
+    stored: Layout
+    gradient: Local | None
+
+
+@dataclass(frozen=True, eq=False)
+class BlockProgram:
+    """A block's SPMD program at given sizes: what every device of its stage runs.
+
+    `settle` adds up the gradients over the mesh once per step; `parameters` are in the block's
+    order.
+    """
+
+    placed: PlacedBlock
+    sizes: Sizes
+    values: Mapping[Local, Value]
+    forward: tuple[Node, ...]
+    backward: tuple[Node, ...]
+    settle: tuple[Node, ...]
+    settled: Mapping[Value, Local]
+    parameters: tuple[ParameterUse, ...]
+
+    def locals(self, which: Iterable[Local | None]) -> tuple[Value, ...]:
+        """Values that stand for shards."""
+        return tuple(self.values[local] for local in which if local is not None)
+
+    @cached_property
+    def inputs(self) -> tuple[Value, ...]:
+        """Activations that the forward pass is given."""
+        return self.locals(self.placed.inputs)
+
+    @cached_property
+    def outputs(self) -> tuple[Value, ...]:
+        """Activations that it hands on."""
+        return self.locals(self.placed.outputs)
+
+    @cached_property
+    def output_gradients(self) -> tuple[Value, ...]:
+        """What the backward pass is given."""
+        return self.locals(self.placed.output_gradients)
+
+    @cached_property
+    def input_gradients(self) -> tuple[Value, ...]:
+        """What it hands on."""
+        return self.locals(self.placed.input_gradients)
+
+    @cached_property
+    def saved(self) -> frozenset[Value]:
+        """What rests from the forward to the backward pass."""
+        return frozenset(self.locals(self.placed.saved))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stage:
+    """One pipeline stage: a run of blocks, by index in the workload's program."""
+
+    index: int
+    blocks: tuple[int, ...]
+    programs: tuple[BlockProgram, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """Stage programs plus schedule. Device `(stage, place in mesh)` runs its stage's program."""
+
+    workload: Workload
+    strategy: Strategy
+    mesh: Mesh
+    sizes: Sizes
+    stages: tuple[Stage, ...]
+    schedule: Schedule
+
+    @property
+    def devices_per_stage(self) -> int:
+        """Number of devices that share a stage."""
+        count = 1
+        for degree in self.sizes.degrees:
+            count *= degree
+        return count
+
+    def stride(self, mesh_axis: str) -> int:
+        """Distance between neighbours along a mesh axis, in device numbers."""
+        stride = 1
+        for name, degree in zip(
+            reversed(self.mesh.names), reversed(self.sizes.degrees), strict=True
+        ):
+            if name == mesh_axis:
+                return stride
+            stride *= degree
+        raise KeyError(mesh_axis)
+
+
+Positions = tuple[object, ...]
+"""A layout without axes: per mesh axis None, `Pending`, or (dim, place in the dim)."""
+
+
+def positions_of(layout: Layout, dims: AxisDims) -> Positions:
+    """What a layout says about any value whose dims have the same structure."""
+    found: list[object] = []
+    for spot in layout:
+        if isinstance(spot, Axis):
+            place = next((d, f.index(spot)) for d, f in enumerate(dims) if spot in f)
+            found.append(place)
+        else:
+            found.append(spot)
+    return tuple(found)
+
+
+def layout_at(positions: Positions, dims: AxisDims) -> Layout:
+    """The inverse of `positions_of`, for a value with these dims."""
+    return tuple(
+        dims[spot[0]][spot[1]] if isinstance(spot, tuple) else spot  # type: ignore[index,misc]
+        for spot in positions
+    )
+
+
+class Planner:
+    """Makes plans for one workload."""
+
+    def __init__(self, workload: Workload) -> None:
+        self.workload = workload
+        self.program = workload.program
+        self._steps: dict[object, BlockStep] = {}
+        self._forward: dict[object, BlockPlacer] = {}
+        self._placed: dict[object, PlacedBlock] = {}
+        self._chains: dict[object, tuple[PlacedBlock, ...]] = {}
+        self._programs: dict[object, BlockProgram] = {}
+        self._meshes: dict[object, Mesh] = {}
+        self._sizes: dict[object, Sizes] = {}
+        self._instantiated: dict[object, tuple[BlockProgram, ...]] = {}
+
+    # --- what a strategy means ----------------------------------------------------------------------
+
+    def explain(self, strategy: Strategy) -> str | None:
+        """Why the strategy cannot be applied to this workload, or None."""
+        batch = self.workload.batch_size
+        pieces = strategy.dp * strategy.microbatches
+        if batch % pieces:
+            return (
+                f"batch size {batch} does not divide by dp x microbatches = {strategy.dp} x "
+                f"{strategy.microbatches} = {pieces}"
+            )
+        for label, size in self.workload.internal_axes:
+            if size % strategy.tp:
+                fitting = ", ".join(str(d) for d in range(1, size + 1) if size % d == 0 and d <= 64)
+                return (
+                    f"axis {label} ({size}) does not divide by tp = {strategy.tp}; {fitting} do"
+                )
+        if strategy.pp > self.workload.num_blocks:
+            return (
+                f"pp = {strategy.pp} stages, but the model has {self.workload.num_blocks} blocks; "
+                "expected at most one stage per block"
+            )
+        return None
+
+    def mesh(self, strategy: Strategy) -> tuple[Mesh, tuple[int, ...]]:
+        """The device grid of a stage, without mesh axes of degree 1, and its degrees."""
+        degrees = {"dp": strategy.dp, "tp": strategy.tp}
+        lists = self._lists(strategy)
+        key = tuple(lists.items())
+        if key not in self._meshes:
+            group = self.program.blocks.group
+            self._meshes[key] = Mesh(tuple(lists), tuple(lists.values()), group)
+        mesh = self._meshes[key]
+        return mesh, tuple(degrees[name] for name in mesh.names)
+
+    def _lists(self, strategy: Strategy) -> dict[str, tuple[Entry, ...]]:
+        """Per mesh axis, outermost first, the axes that it may split."""
+        program = self.program
+        blocks = program.blocks
+        lists: dict[str, tuple[Entry, ...]] = {}
+        if strategy.dp > 1:
+            lists["dp"] = (Entry(blocks.group.get(program.batch, program.batch)),)
+        if strategy.tp > 1:
+            # An output axis that does not divide just stays whole.
+            outputs = (axis for axis in blocks.output_axes if axis.size % strategy.tp == 0)
+            lists["tp"] = tuple(Entry(axis) for axis in (*blocks.internal_axes, *outputs))
+        return lists
+
+    def schedule(self, strategy: Strategy) -> Schedule:
+        """The strategy's schedule for its stages and microbatches."""
+        if not self.workload.training:
+            return forward_only(strategy.pp, strategy.microbatches)
+        return SCHEDULES.get(strategy.schedule)(strategy.pp, strategy.microbatches)
+
+    # --- programs of blocks ---------------------------------------------------------------------------
+
+    def block_programs(self, strategy: Strategy) -> tuple[BlockProgram, ...]:
+        """One program per block of the model; equal blocks share theirs."""
+        mesh, degrees = self.mesh(strategy)
+        samples = self.workload.batch_size // strategy.microbatches
+        # Shapes depend on the samples per replica, and on degrees where they are local.
+        key = (mesh, degrees, samples)
+        if key not in self._instantiated:
+            sizes = Sizes(self.workload.sizes(samples), degrees, self.workload.types.compute)
+            chain = self._chain(mesh)
+            stored = self._stored_layouts(mesh, chain)
+            self._instantiated[key] = tuple(
+                self._block_program(placed, sizes, stored[index], key)
+                for index, placed in enumerate(chain)
+            )
+        return self._instantiated[key]
+
+    def _chain(self, mesh: Mesh) -> tuple[PlacedBlock, ...]:
+        """Every block placed: forward from first to last, then backward."""
+        if mesh not in self._chains:
+            self._chains[mesh] = self._place_chain(mesh)
+        return self._chains[mesh]
+
+    def _place_chain(self, mesh: Mesh) -> tuple[PlacedBlock, ...]:
+        blocks = self.program.blocks
+        placers: list[BlockPlacer] = []
+        handed: list[Positions] = []
+        for index in range(len(blocks.blocks)):
+            first = blocks.representative[index]
+            placer = self._place_forward(mesh, first, tuple(handed))
+            placers.append(placer)
+            dims = placer.step.axes.dims
+            handed = [
+                positions_of(local.layout, dims[local.value]) for local in placer.outputs
+            ]
+        placed: list[PlacedBlock] = []
+        handed = []
+        for placer in reversed(placers):
+            block = self._place_backward(placer, tuple(handed))
+            placed.append(block)
+            dims = block.step.axes.dims
+            handed = [
+                positions_of(local.layout, dims[local.value])
+                for local in block.input_gradients
+                if local is not None
+            ]
+        return tuple(reversed(placed))
+
+    def _place_forward(
+        self, mesh: Mesh, first: int, handed: tuple[Positions, ...]
+    ) -> BlockPlacer:
+        key = (mesh, first, handed)
+        if key not in self._forward:
+            block = self.program.blocks.blocks[first]
+            lowered = lowered_ops(self.program.blocks, block, mesh.lists)
+            step_key = (first, lowered)
+            if step_key not in self._steps:
+                self._steps[step_key] = build_step(
+                    self.program.blocks, block, lowered, self.workload.training
+                )
+            step = self._steps[step_key]
+            layouts = tuple(
+                layout_at(positions, step.axes.dims[value])
+                for positions, value in zip(handed, block.inputs, strict=True)
+            )
+            self._forward[key] = BlockPlacer(step, mesh, layouts)
+        return self._forward[key]
+
+    def _place_backward(
+        self, placer: BlockPlacer, handed: tuple[Positions, ...]
+    ) -> PlacedBlock:
+        key = (placer, handed)
+        if key not in self._placed:
+            step = placer.step
+            given = [step.output_gradients[v] for v in step.block.outputs if v in step.output_gradients]
+            layouts = tuple(
+                layout_at(positions, step.axes.dims[value])
+                for positions, value in zip(handed, given, strict=True)
+            )
+            self._placed[key] = placer.backward(layouts)
+        return self._placed[key]
+
+    def _stored_layouts(
+        self, mesh: Mesh, chain: tuple[PlacedBlock, ...]
+    ) -> list[dict[Value, Positions]]:
+        """Per block and parameter where it rests: as its uses need it if they agree (over all
+        blocks that use it), otherwise whole."""
+        blocks = self.program.blocks
+        demands: dict[Value, set[Positions]] = {}
+        corresponding: list[dict[Value, Value]] = []
+        for index, placed in enumerate(chain):
+            first = blocks.blocks[blocks.representative[index]]
+            own = dict(zip(first.parameters, blocks.blocks[index].parameters, strict=True))
+            corresponding.append(own)
+            for local in placed.demanded:
+                if local.value in own:
+                    dims = placed.step.axes.dims[local.value]
+                    demands.setdefault(own[local.value], set()).add(
+                        positions_of(local.layout, dims)
+                    )
+        whole: Positions = mesh.whole
+        stored: list[dict[Value, Positions]] = []
+        for own in corresponding:
+            chosen: dict[Value, Positions] = {}
+            for value, actual in own.items():
+                wanted = demands.get(actual, {whole})
+                chosen[value] = next(iter(wanted)) if len(wanted) == 1 else whole
+            stored.append(chosen)
+        return stored
+
+    def _block_program(
+        self, placed: PlacedBlock, sizes: Sizes, stored: Mapping[Value, Positions], size_key: object
+    ) -> BlockProgram:
+        key = (placed, size_key, tuple(stored.values()))
+        if key not in self._programs:
+            self._programs[key] = instantiate_block(placed, sizes, stored)
+        return self._programs[key]
+
+    # --- plans ------------------------------------------------------------------------------------------
+
+    def plan(self, strategy: Strategy, cuts: Iterable[int]) -> Plan:
+        """The plan with stages cut before the blocks in `cuts` (ascending, without 0)."""
+        reason = self.explain(strategy)
+        if reason is not None:
+            raise StrategyError(reason)
+        programs = self.block_programs(strategy)
+        bounds = [0, *cuts, len(programs)]
+        mesh, _ = self.mesh(strategy)
+        stages = tuple(
+            Stage(index, tuple(range(a, b)), programs[a:b])
+            for index, (a, b) in enumerate(zip(bounds, bounds[1:], strict=False))
+        )
+        return Plan(
+            self.workload, strategy, mesh, programs[0].sizes, stages, self.schedule(strategy)
+        )
+
+
+def instantiate_block(
+    placed: PlacedBlock, sizes: Sizes, stored: Mapping[Value, Positions]
+) -> BlockProgram:
+    """Fills sizes into a placed block and adds what happens to its parameters."""
+    step, mesh = placed.step, placed.mesh
+    sizes = _with_tied_sizes(sizes, step)
+    making = Instantiation(mesh, step.axes, sizes, {})
+    forward = tuple(making.nodes(placed.forward))
+    backward = tuple(making.nodes(placed.backward))
+    settle: list[Node] = []
+    settled: dict[Value, Local] = {}
+    parameters: list[ParameterUse] = []
+    for value in step.block.parameters:
+        layout = layout_at(stored[value], step.axes.dims[value])
+        type = sizes.local_type(value, step.axes.dims[value], layout)
+        gradient = placed.parameter_gradients.get(value)
+        if gradient is not None:
+            gradient_layout = layout_at(stored[value], step.axes.dims[gradient.value])
+            steps, settled[value] = move(gradient, gradient_layout)
+            settle.extend(making.nodes(steps))
+        parameters.append(ParameterUse(value, type, layout, gradient))
+    every = (
+        *placed.inputs, *placed.outputs, *placed.results, *placed.output_gradients,
+        *placed.input_gradients, *placed.demanded, *placed.saved,
+        *placed.parameter_gradients.values(), *settled.values(),
+    )
+    for local in every:
+        if local is not None:
+            making.value(local)
+    return BlockProgram(
+        placed, sizes, making.values, forward, backward, tuple(settle), settled, tuple(parameters)
+    )
+
+
+def _with_tied_sizes(sizes: Sizes, step: BlockStep) -> Sizes:
+    """Axes that the step added behind boundaries have the sizes of those they are tied to."""
+    known = dict(sizes.axes)
+    groups: dict[Axis, list[Axis]] = {}
+    for axis, root in step.axes.ties.items():
+        groups.setdefault(root, [root]).append(axis)
+    for members in groups.values():
+        size = next((known[axis] for axis in members if axis in known), None)
+        if size is not None:
+            known.update(dict.fromkeys(members, size))
+    return Sizes(known, sizes.degrees, sizes.dtype)
+
+
+__all__ = [
+    "BlockProgram",
+    "ParameterUse",
+    "Pending",
+    "Plan",
+    "Planner",
+    "Stage",
+    "instantiate_block",
+]

@@ -1,0 +1,192 @@
+"""What one block costs: seconds and bytes of its passes, summarised once for all equal blocks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from distir.simulate.instructions import COMPUTE, Instruction
+
+
+@dataclass(frozen=True, slots=True)
+class PassCost:
+    """Seconds of a run of instructions that starts with all streams idle and ends when all are:
+    `compute` busy time and, per mesh axis, the time that compute waited for it."""
+
+    seconds: float
+    compute: float
+    exposed: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(slots=True)
+class Timeline:
+    """List scheduling: an instruction starts when its stream is free and its operands are ready.
+
+    `ready` and `cause` hold, per value made by communication, when it is ready and which stream
+    made it. Values not in it are ready.
+    """
+
+    free: dict[str, float] = field(default_factory=dict)
+    ready: dict[object, float] = field(default_factory=dict)
+    cause: dict[object, str] = field(default_factory=dict)
+    compute: float = 0.0
+    exposed: dict[str, float] = field(default_factory=dict)
+
+    def run(self, instructions: Sequence[Instruction]) -> None:
+        """Schedules instructions in order."""
+        ready, cause, free = self.ready, self.cause, self.free
+        for each in instructions:
+            start, why = 0.0, ""
+            for value in each.reads:
+                at = ready.get(value, 0.0)
+                if at > start:
+                    start, why = at, cause[value]
+            stream = each.stream
+            if stream is None:
+                for value in each.writes:
+                    ready[value], cause[value] = start, why
+                continue
+            begin = free.get(stream, 0.0)
+            if stream == COMPUTE:
+                self.compute += each.seconds
+                if start > begin and why != COMPUTE:
+                    self.exposed[why] = self.exposed.get(why, 0.0) + start - begin
+            end = max(start, begin) + each.seconds
+            free[stream] = end
+            for value in each.writes:
+                ready[value], cause[value] = end, stream
+
+    def finish(self) -> PassCost:
+        """Waits for all streams."""
+        end = max(self.free.values(), default=0.0)
+        tail = end - self.free.get(COMPUTE, 0.0)
+        exposed = dict(self.exposed)
+        if tail > 0:
+            last = max((s for s in self.free if s != COMPUTE), key=lambda s: self.free[s])
+            exposed[last] = exposed.get(last, 0.0) + tail
+        return PassCost(end, self.compute, tuple(sorted(exposed.items())))
+
+
+TOLERANCE = 1e-12
+"""Relative difference of times below which two blocks are taken to be in the same rhythm."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pass:
+    """One direction of a block: instructions, and the values that cross its borders."""
+
+    instructions: tuple[Instruction, ...]
+    inputs: tuple[object, ...]
+    outputs: tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ChainCost:
+    """Seconds of a chain of passes, and when each of its blocks has been computed: `(first time,
+    step, count)` per run of equal blocks."""
+
+    cost: PassCost
+    block_ends: tuple[tuple[float, float, int], ...]
+
+
+def run_chain(runs: Sequence[tuple[Pass, int]]) -> ChainCost:
+    """Schedules `count` times each pass, one after the other, each fed by the one before.
+
+    Once two equal blocks have left the streams in the same state relative to compute, all that
+    follow will: the rest is a multiple.
+    """
+    timeline = Timeline()
+    border: list[tuple[float, str]] = []
+    ends: list[tuple[float, float, int]] = []
+    for each, count in runs:
+        streams = {i.stream for i in each.instructions if i.stream is not None}
+        done = 0
+        before: _State | None = None
+        while done < count:
+            start = _State.of(timeline, streams, border)
+            timeline.ready = {
+                value: at for value, (at, _) in zip(each.inputs, border, strict=False)
+            }
+            timeline.cause = {
+                value: why for value, (_, why) in zip(each.inputs, border, strict=False)
+            }
+            timeline.run(each.instructions)
+            border = [
+                (timeline.ready.get(value, 0.0), timeline.cause.get(value, COMPUTE))
+                for value in each.outputs
+            ]
+            done += 1
+            ends.append((timeline.free.get(COMPUTE, 0.0), 0.0, 1))
+            after = _State.of(timeline, streams, border)
+            if before is not None and after.same_rhythm(start) and done < count:
+                step = after.compute_free - start.compute_free
+                rest = count - done
+                ends.append((after.compute_free + step, step, rest))
+                border = [(at + rest * step, why) for at, why in border]
+                _skip(timeline, start, after, streams, rest)
+                done = count
+            before = start
+    return ChainCost(timeline.finish(), tuple(ends))
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """Where the streams stand between two blocks."""
+
+    compute_free: float
+    compute: float
+    exposed: Mapping[str, float]
+    free: Mapping[str, float]
+    border: tuple[tuple[float, str], ...]
+
+    @classmethod
+    def of(
+        cls, timeline: Timeline, streams: set[str], border: Sequence[tuple[float, str]]
+    ) -> _State:
+        free = {stream: timeline.free.get(stream, 0.0) for stream in streams}
+        at = timeline.free.get(COMPUTE, 0.0)
+        return cls(at, timeline.compute, dict(timeline.exposed), free, tuple(border))
+
+    def same_rhythm(self, other: _State) -> bool:
+        """Whether all times are later by the same amount."""
+        step = self.compute_free - other.compute_free
+        slack = TOLERANCE * self.compute_free
+        return (
+            len(self.border) == len(other.border)
+            and all(
+                math.isclose(self.free[s] - other.free[s], step, rel_tol=0.0, abs_tol=slack)
+                for s in self.free
+            )
+            and all(
+                mine[1] == theirs[1]
+                and math.isclose(mine[0] - theirs[0], step, rel_tol=0.0, abs_tol=slack)
+                for mine, theirs in zip(self.border, other.border, strict=True)
+            )
+        )
+
+
+def _skip(
+    timeline: Timeline, start: _State, after: _State, streams: set[str], count: int
+) -> None:
+    """Adds `count` more blocks like the last one."""
+    step = after.compute_free - start.compute_free
+    for stream in streams:
+        timeline.free[stream] = timeline.free.get(stream, 0.0) + count * step
+    timeline.compute += count * (after.compute - start.compute)
+    for stream, waited in after.exposed.items():
+        timeline.exposed[stream] = waited + count * (waited - start.exposed.get(stream, 0.0))
+
+
+def drain(ends: Sequence[tuple[float, float, int]], services: Sequence[float]) -> float:
+    """When a stream that serves one request per block, in order, each not before the block has
+    been computed, is done. `services` are seconds per block, run by run as in `ends`.
+
+    In a run of equal blocks the last to finish is decided by the first or the last of them.
+    """
+    done = 0.0
+    for (first, step, count), service in zip(ends, services, strict=True):
+        queued = max(done, first) + count * service
+        prompt = first + (count - 1) * step + service
+        done = max(queued, prompt) if service else done
+    return done

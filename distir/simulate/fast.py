@@ -1,0 +1,376 @@
+"""The fast engine: never touches a device or an equal block twice.
+
+Equal blocks are summarised once and composed; all devices of a stage are one; only stage ×
+microbatch actions are scheduled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from distir.cost import Cluster, CostModel, CostProfile, load_profile
+from distir.errors import StrategyError
+from distir.ir.core import Value
+from distir.plan import BlockProgram, Plan, Planner
+from distir.schedules import Action
+from distir.simulate.block_cost import COMPUTE, Pass, PassCost, drain, run_chain
+from distir.simulate.instructions import Pricing
+from distir.simulate.memory import MemoryEffect, effect_of, storages
+from distir.simulate.partition import balanced_cuts
+from distir.simulate.pipeline import ActionTime, most_in_flight, run_pipeline
+from distir.simulate.report import StageSeconds, make_result
+from distir.simulate.result import SimulationResult
+from distir.simulate.state import StateBytes, optimizer_bytes_per_element, state_bytes
+from distir.strategy import Strategy
+from distir.workload import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class StageCost:
+    """What a stage's actions take and hold. `settled` is when the gradients' stream is done,
+    counted from the start of the last backward pass."""
+
+    forward: PassCost
+    backward: PassCost
+    settled: float
+    optimizer: float
+    forward_memory: MemoryEffect
+    backward_memory: MemoryEffect
+    state: StateBytes
+    sent_forward_bytes: float
+    sent_backward_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Passes:
+    forward: Pass
+    backward: Pass
+    buckets_seconds: float
+    optimizer_seconds: float
+    weight: float
+
+
+class Simulator:
+    """Simulates strategies of one workload on one cluster; what they share is kept."""
+
+    def __init__(
+        self, workload: Workload, cluster: Cluster, profile: CostProfile | None = None
+    ) -> None:
+        self.workload = workload
+        self.cluster = cluster
+        self.cost = CostModel(cluster, profile or load_profile())
+        self.planner = Planner(workload)
+        self._passes: dict[object, _Passes] = {}
+        self._stages: dict[object, StageCost] = {}
+        self._cuts: dict[object, tuple[int, ...]] = {}
+        self._memory: dict[object, tuple[MemoryEffect, MemoryEffect]] = {}
+
+    def explain(self, strategy: Strategy) -> str | None:
+        """Why a strategy cannot run on this cluster with this workload, or None."""
+        if strategy.devices > self.cluster.num_devices:
+            return (
+                f"dp x tp x pp = {strategy.dp} x {strategy.tp} x {strategy.pp} = "
+                f"{strategy.devices} devices; the cluster has {self.cluster.num_devices}"
+            )
+        return self.planner.explain(strategy)
+
+    def plan(self, strategy: Strategy) -> Plan:
+        """The plan of a strategy, with stages balanced by simulated cost; raises
+        `StrategyError`."""
+        reason = self.explain(strategy)
+        if reason is not None:
+            raise StrategyError(reason)
+        programs = self.planner.block_programs(strategy)
+        whole = self.planner.plan(strategy, ())
+        if strategy.pp == 1:
+            return whole
+        pricing = self.pricing(whole)
+        key = (tuple(map(id, programs)), strategy.pp, tuple(pricing.groups.values()))
+        if key not in self._cuts:
+            weights = [self._passes_of(program, pricing).weight for program in programs]
+            self._cuts[key] = balanced_cuts(weights, strategy.pp)
+        return self.planner.plan(strategy, self._cuts[key])
+
+    def pricing(self, plan: Plan) -> Pricing:
+        """Seconds on this cluster with the plan's mesh laid on it."""
+        return Pricing.of(self.cost, plan)
+
+    def simulate(
+        self, strategy: Strategy, record: list[list[ActionTime]] | None = None
+    ) -> SimulationResult:
+        """The metrics of a strategy. Raises `StrategyError` if it cannot run; if it only does not
+        fit in memory, the result says so. `record` is filled with the actions' times per rank."""
+        plan = self.plan(strategy)
+        pricing = self.pricing(plan)
+        stages = [self._stage_cost(plan, index, pricing) for index in range(len(plan.stages))]
+        return self._result(plan, stages, record)
+
+    # --- blocks -----------------------------------------------------------------------------------
+
+    def _passes_of(self, program: BlockProgram, pricing: Pricing) -> _Passes:
+        key = (program, tuple(pricing.groups.values()))
+        if key not in self._passes:
+            forward = Pass(pricing.instructions(program.forward), program.inputs, program.outputs)
+            backward = Pass(
+                pricing.instructions(program.backward),
+                program.output_gradients,
+                program.input_gradients,
+            )
+            weight = sum(run_chain([(each, 1)]).cost.seconds for each in (forward, backward))
+            bytes_per_element = optimizer_bytes_per_element(self.workload)
+            elements = sum(
+                use.type.num_elements for use in program.parameters if use.gradient is not None
+            )
+            self._passes[key] = _Passes(
+                forward,
+                backward,
+                sum(bucket.seconds for bucket in pricing.buckets(program)),
+                pricing.optimizer(elements, bytes_per_element) if self.workload.training else 0.0,
+                weight,
+            )
+        return self._passes[key]
+
+    # --- stages -----------------------------------------------------------------------------------
+
+    def _stage_cost(self, plan: Plan, index: int, pricing: Pricing) -> StageCost:
+        stage = plan.stages[index]
+        shared = self._shared_parameters(plan, index)
+        key = (stage.programs, tuple(pricing.groups.values()), shared)
+        if key not in self._stages:
+            self._stages[key] = self._make_stage_cost(plan, index, pricing)
+        return self._stages[key]
+
+    def _shared_parameters(self, plan: Plan, index: int) -> frozenset[tuple[int, int]]:
+        """Parameters used by several blocks: `(place of block in stage, place in block)` of the
+        uses whose state another use in the stage holds already."""
+        blocks = self.planner.program.blocks
+        seen: set[Value] = set()
+        found: set[tuple[int, int]] = set()
+        for place, block_index in enumerate(plan.stages[index].blocks):
+            if block_index not in _sharing_blocks(self.planner):
+                continue
+            for position, value in enumerate(blocks.blocks[block_index].parameters):
+                if value in seen:
+                    found.add((place, position))
+                seen.add(value)
+        return frozenset(found)
+
+    def _make_stage_cost(self, plan: Plan, index: int, pricing: Pricing) -> StageCost:
+        programs = plan.stages[index].programs
+        runs = [(program, len(list(group))) for program, group in groupby(programs)]
+        passes = [(self._passes_of(program, pricing), count) for program, count in runs]
+        forward = run_chain([(each.forward, count) for each, count in passes])
+        backward = run_chain([(each.backward, count) for each, count in reversed(passes)])
+        services: list[float] = []
+        remaining = [(each.buckets_seconds, count) for each, count in reversed(passes)]
+        for _, _, count in backward.block_ends:
+            while remaining[0][1] == 0:
+                remaining.pop(0)
+            seconds, left = remaining[0]
+            services.append(seconds)
+            remaining[0] = (seconds, left - count)
+        forward_memory, backward_memory = self._stage_memory(runs)
+        state = StateBytes()
+        shared = self._shared_parameters(plan, index)
+        place = 0
+        for program, count in runs:
+            own = state_bytes(self.workload, program)
+            state = state.plus(own, count)
+            for at, position in shared:
+                if place <= at < place + count:
+                    state = state.plus(state_bytes(self.workload, program, only=position), -1)
+            place += count
+        first, last = programs[0], programs[-1]
+        return StageCost(
+            forward=forward.cost,
+            backward=backward.cost,
+            settled=drain(backward.block_ends, services),
+            optimizer=sum(each.optimizer_seconds * count for each, count in passes),
+            forward_memory=forward_memory,
+            backward_memory=backward_memory,
+            state=state,
+            sent_forward_bytes=float(sum(v.type.size_bytes for v in last.outputs)),
+            sent_backward_bytes=float(sum(v.type.size_bytes for v in first.input_gradients)),
+        )
+
+    def _stage_memory(
+        self, runs: Sequence[tuple[BlockProgram, int]]
+    ) -> tuple[MemoryEffect, MemoryEffect]:
+        """Effects of a stage's forward and backward pass, composed from its blocks'. Equal blocks
+        in a row differ at most at the ends, where the neighbour is another."""
+        chain: list[tuple[BlockProgram, bool, bool, int]] = []
+        flat = [program for program, count in runs for program in [program] * min(count, 3)]
+        counts = [
+            (count - 2 if place == 1 and count >= 3 else 1)
+            for _, count in runs
+            for place in range(min(count, 3))
+        ]
+        for position, program in enumerate(flat):
+            before = flat[position - 1] if position else None
+            after = flat[position + 1] if position + 1 < len(flat) else None
+            keeps = before is not None and _saves_outputs(before)
+            takes = after is not None and _saves_inputs(after)
+            chain.append((program, keeps, takes, counts[position]))
+        forward = backward = MemoryEffect()
+        for place, (program, keeps, takes, count) in enumerate(chain):
+            effects = self._block_memory(program, keeps, takes, place == 0, place + 1 == len(chain))
+            forward = forward.then(effects[0].times(count))
+        for place, (program, keeps, takes, count) in reversed(list(enumerate(chain))):
+            effects = self._block_memory(program, keeps, takes, place == 0, place + 1 == len(chain))
+            backward = backward.then(effects[1].times(count))
+        return forward, backward
+
+    def _block_memory(
+        self, program: BlockProgram, keeps: bool, takes: bool, first: bool, last: bool
+    ) -> tuple[MemoryEffect, MemoryEffect]:
+        """`keeps`: the block before saves the input as its own output; `takes`: the block after
+        saves the output as its input."""
+        key = (program, keeps, takes, first, last)
+        if key not in self._memory:
+            roots = storages((*program.forward, *program.backward))
+            saved = program.saved
+            kept = {*saved, *(program.inputs if keeps else ())}
+            if not last or takes:
+                kept |= set(program.outputs)
+            forward = effect_of(
+                program.forward,
+                held=program.inputs,
+                given=program.inputs if first else (),
+                kept=kept,
+                roots=roots,
+            )
+            held = {v for v in saved if not (keeps and v in program.inputs)}
+            backward = effect_of(
+                program.backward,
+                held={*held, *program.output_gradients},
+                given=program.output_gradients if last else (),
+                kept=() if first else program.input_gradients,
+                roots=roots,
+            )
+            self._memory[key] = forward, backward
+        return self._memory[key]
+
+    # --- the whole ----------------------------------------------------------------------------------
+
+    def _result(
+        self, plan: Plan, stages: Sequence[StageCost], record: list[list[ActionTime]] | None
+    ) -> SimulationResult:
+        stride = plan.devices_per_stage
+        hop: dict[tuple[int, bool], float] = {}
+
+        def transfer(action: Action) -> float:
+            forward = action.kind == "F"
+            key = (action.stage, forward)
+            if key not in hop:
+                hop[key] = self._transfer_seconds(plan, stages[action.stage], *key, stride)
+            return hop[key]
+
+        def seconds(action: Action) -> float:
+            cost = stages[action.stage]
+            return cost.forward.seconds if action.kind == "F" else cost.backward.seconds
+
+        ranks = run_pipeline(plan.schedule, seconds, transfer, record)
+        reports: list[StageSeconds] = []
+        for index, (cost, rank) in enumerate(zip(stages, ranks, strict=True)):
+            tail = max(0.0, rank.last_start + cost.settled - rank.end) if plan.workload.training else 0.0
+            tied = self._tied_seconds(plan, index)
+            count = plan.schedule.microbatches
+            exposed: dict[str, float] = {}
+            for each in (cost.forward, cost.backward):
+                for stream, waited in each.exposed:
+                    exposed[stream] = exposed.get(stream, 0.0) + waited * count
+            exposed["dp"] = exposed.get("dp", 0.0) + tail
+            busy = (cost.forward.seconds + cost.backward.seconds) * count
+            compute = busy - sum(exposed.values()) + tail
+            held_forward, held_backward = most_in_flight(plan.schedule, index)
+            reports.append(
+                StageSeconds(
+                    compute=compute,
+                    exposed=exposed,
+                    transfer=rank.waited_for_transfer + tied,
+                    bubble=rank.waited_for_stage,
+                    optimizer=cost.optimizer,
+                    end=rank.end + tail + tied + cost.optimizer,
+                    memory=_peak(cost, held_forward, held_backward),
+                )
+            )
+        return make_result(plan, self.cost, reports)
+
+    def _transfer_seconds(
+        self, plan: Plan, cost: StageCost, stage: int, forward: bool, stride: int
+    ) -> float:
+        last = len(plan.stages) - 1
+        if stage == (last if forward else 0):
+            return 0.0
+        size = cost.sent_forward_bytes if forward else cost.sent_backward_bytes
+        start = (stage if forward else stage - 1) * stride
+        return float(self.cost.point_to_point_seconds(size, stride, start=start))
+
+    def _tied_seconds(self, plan: Plan, index: int) -> float:
+        """All-reduce of the gradients of parameters that this stage shares with others."""
+        if not plan.workload.training:
+            return 0.0
+        total = 0.0
+        for stages, size in tied_parameters(self.planner, plan):
+            if index in stages:
+                apart = (max(stages) - min(stages)) // (len(stages) - 1)
+                group = self.cluster.group(len(stages), apart * plan.devices_per_stage)
+                total += float(self.cost.collective_seconds("all_reduce", size, group))
+        return total
+
+
+def _saves_inputs(program: BlockProgram) -> bool:
+    return any(value in program.saved for value in program.inputs)
+
+
+def _saves_outputs(program: BlockProgram) -> bool:
+    return any(value in program.saved for value in program.outputs)
+
+
+def _peak(cost: StageCost, held_forward: int, held_backward: int) -> Mapping[str, float]:
+    """Memory by what holds it, at the peak."""
+    kept = cost.forward_memory.delta
+    in_forward = (held_forward * kept, cost.forward_memory.peak)
+    in_backward = (held_backward * kept, cost.backward_memory.peak)
+    held, transient = max(in_forward, in_backward, key=sum)
+    return {
+        "parameters_bytes": cost.state.parameters,
+        "gradients_bytes": cost.state.gradients,
+        "optimizer_bytes": cost.state.optimizer,
+        "activations_bytes": held + transient,
+        "buffers_bytes": 0.0,
+    }
+
+
+def _sharing_blocks(planner: Planner) -> frozenset[int]:
+    """Blocks with a parameter that another block uses too."""
+    cached = planner.workload._cache.get("sharing")  # pyright: ignore[reportPrivateUsage]
+    if cached is None:
+        users: dict[Value, list[int]] = {}
+        for index, block in enumerate(planner.program.blocks.blocks):
+            for value in block.parameters:
+                users.setdefault(value, []).append(index)
+        cached = frozenset(i for found in users.values() if len(found) > 1 for i in found)
+        planner.workload._cache["sharing"] = cached  # pyright: ignore[reportPrivateUsage]
+    return cached  # type: ignore[return-value]
+
+
+def tied_parameters(planner: Planner, plan: Plan) -> list[tuple[tuple[int, ...], int]]:
+    """Trained parameters used on several stages: the stages, and the bytes of one device's part."""
+    found: dict[Value, tuple[set[int], int]] = {}
+    blocks = planner.program.blocks.blocks
+    sharing = _sharing_blocks(planner)
+    for stage in plan.stages:
+        for index, program in zip(stage.blocks, stage.programs, strict=True):
+            if index not in sharing:
+                continue
+            for value, use in zip(blocks[index].parameters, program.parameters, strict=True):
+                if use.gradient is not None:
+                    stages, _ = found.setdefault(value, (set(), use.type.size_bytes))
+                    stages.add(stage.index)
+    return [(tuple(sorted(s)), size) for s, size in found.values() if len(s) > 1]
+
+
+__all__ = ["COMPUTE", "Simulator", "StageCost", "tied_parameters"]

@@ -1,0 +1,122 @@
+"""From what stages take and hold to metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from distir.cost import CostModel
+from distir.plan import Plan
+from distir.simulate.result import SECONDS_KINDS, SimulationResult, StageReport
+from distir.units import format_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StageSeconds:
+    """One stage of an iteration. `end` is when it is done, before the others are."""
+
+    compute: float
+    exposed: Mapping[str, float]
+    transfer: float
+    bubble: float
+    optimizer: float
+    end: float
+    memory: Mapping[str, float]
+
+
+def make_result(plan: Plan, cost: CostModel, stages: Sequence[StageSeconds]) -> SimulationResult:
+    """Metrics and reports of a simulated plan."""
+    workload = plan.workload
+    overhead = cost.profile.iteration_overhead_seconds if workload.training else 0.0
+    busiest = max(stage.end for stage in stages)
+    iteration = busiest + overhead
+    reports: list[StageReport] = []
+    for stage, each in zip(plan.stages, stages, strict=True):
+        seconds = dict.fromkeys(SECONDS_KINDS, 0.0)
+        for mesh_axis, waited in each.exposed.items():
+            key = f"{mesh_axis}_communication"
+            seconds[key] = seconds.get(key, 0.0) + waited
+        seconds["compute"] = each.compute
+        seconds["pp_communication"] += each.transfer
+        seconds["bubble"] = each.bubble + busiest - each.end
+        seconds["optimizer"] = each.optimizer
+        seconds["overhead"] = overhead
+        blocks = (stage.blocks[0], stage.blocks[-1] + 1)
+        reports.append(StageReport(stage.index, blocks, seconds, dict(each.memory)))
+    fullest = max(reports, key=lambda report: report.peak_memory_bytes)
+    reason = _memory_reason(plan, cost, fullest)
+    return SimulationResult(
+        strategy=plan.strategy,
+        feasible=reason is None,
+        reason=reason,
+        metrics=_metrics(plan, cost, iteration, reports, fullest.peak_memory_bytes),
+        stages=tuple(reports),
+    )
+
+
+def _metrics(
+    plan: Plan,
+    cost: CostModel,
+    iteration: float,
+    reports: Sequence[StageReport],
+    peak_memory_bytes: float,
+) -> dict[str, float]:
+    workload = plan.workload
+    samples = workload.batch_size / iteration
+    devices = plan.strategy.devices
+    flops = model_flops(plan) / iteration / devices
+    peak = cost.cluster.device.peak(workload.types.compute.short_name)
+    count = len(reports)
+    communication = sum(
+        seconds
+        for report in reports
+        for kind, seconds in report.seconds.items()
+        if kind.endswith("_communication")
+    )
+    bubble = sum(report.seconds["bubble"] for report in reports)
+    return {
+        "iteration_seconds": iteration,
+        "throughput_samples_per_second": samples,
+        "tokens_per_second_per_device": samples * workload.tokens_per_sample / devices,
+        "model_tflops_per_device": flops / 1e12,
+        "mfu": flops / peak,
+        "peak_memory_bytes": peak_memory_bytes,
+        "bubble_fraction": bubble / count / iteration,
+        "communication_fraction": communication / count / iteration,
+    }
+
+
+def model_flops(plan: Plan) -> float:
+    """FLOPs of products in one iteration, as PaLM counts them (Chowdhery et al. 2022, appendix B):
+    the backward pass is twice the forward one, attention is counted in full."""
+    workload = plan.workload
+    key = "model_flops_per_sample"
+    if key not in workload._cache:  # pyright: ignore[reportPrivateUsage]
+        function, axes = workload.program.function, workload.program.axes
+        sizes = workload.sizes(1)
+        types = {value: axes.type_at(value, sizes) for value in axes.dims}
+        total = 0.0
+        for node in function.nodes:
+            operands = [types[value] for value in node.operands]
+            results = [types[value] for value in node.results]
+            op = node.op.rescaled(operands, results)
+            total += op.model_flops(operands, results)
+        workload._cache[key] = total  # pyright: ignore[reportPrivateUsage]
+    forward = workload._cache[key] * workload.batch_size  # type: ignore[operator]
+    return forward * (3.0 if workload.training else 1.0)
+
+
+def _memory_reason(plan: Plan, cost: CostModel, fullest: StageReport) -> str | None:
+    """Why the plan does not fit, or None."""
+    capacity = cost.cluster.device.memory_bytes
+    needed = fullest.peak_memory_bytes
+    if needed <= capacity:
+        return None
+    largest = sorted(fullest.memory.items(), key=lambda item: -item[1])
+    holders = ", ".join(
+        f"{kind.removesuffix('_bytes')} {format_bytes(size)}" for kind, size in largest if size
+    )
+    return (
+        f"out of memory: stage {fullest.stage} of {len(plan.stages)} needs {format_bytes(needed)} "
+        f"of {format_bytes(capacity)} per device ({holders})"
+    )

@@ -1,0 +1,74 @@
+"""What a simulation says about a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from distir.strategy import Strategy
+
+SECONDS_KINDS = (
+    "compute",
+    "tp_communication",
+    "dp_communication",
+    "pp_communication",
+    "bubble",
+    "optimizer",
+    "overhead",
+)
+"""Shares of an iteration, per stage; they add up to it."""
+
+MEMORY_KINDS = (
+    "parameters_bytes",
+    "gradients_bytes",
+    "optimizer_bytes",
+    "activations_bytes",
+    "buffers_bytes",
+)
+"""What holds a device's memory at the instant of its peak; they add up to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageReport:
+    """One pipeline stage: exposed seconds by kind, bytes by what holds them."""
+
+    stage: int
+    blocks: tuple[int, int]
+    seconds: Mapping[str, float]
+    memory: Mapping[str, float]
+
+    @property
+    def peak_memory_bytes(self) -> float:
+        """Bytes at the peak."""
+        return sum(self.memory.values())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {
+            "stage": self.stage,
+            "blocks": list(self.blocks),
+            "seconds": dict(self.seconds),
+            "memory": dict(self.memory),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class SimulationResult:
+    """Metrics of one strategy. Not feasible means: it does not fit; the metrics hold all the same."""
+
+    strategy: Strategy
+    feasible: bool
+    reason: str | None
+    metrics: Mapping[str, float]
+    stages: tuple[StageReport, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {
+            "strategy": self.strategy.to_dict(),
+            "feasible": self.feasible,
+            "reason": self.reason,
+            "metrics": dict(self.metrics),
+            "stages": [stage.to_dict() for stage in self.stages],
+        }

@@ -1,0 +1,62 @@
+"""Model state: what parameters, gradients and optimizer hold on a device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from distir.plan import BlockProgram
+from distir.workload import OPTIMIZERS, Workload
+
+MOMENT_BYTES = 4
+"""Adam's moments are kept in fp32."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateBytes:
+    """Bytes per device that stay for the whole run."""
+
+    parameters: float = 0.0
+    gradients: float = 0.0
+    optimizer: float = 0.0
+
+    def plus(self, other: StateBytes, count: int = 1) -> StateBytes:
+        """With `count` times another's bytes."""
+        return StateBytes(
+            self.parameters + count * other.parameters,
+            self.gradients + count * other.gradients,
+            self.optimizer + count * other.optimizer,
+        )
+
+    @property
+    def total(self) -> float:
+        """All of it."""
+        return self.parameters + self.gradients + self.optimizer
+
+
+def optimizer_state_bytes(workload: Workload) -> int:
+    """Bytes per parameter: the master copy, if any, and the moments."""
+    master = workload.types.master
+    return (master.itemsize if master else 0) + OPTIMIZERS[workload.optimizer] * MOMENT_BYTES
+
+
+def optimizer_bytes_per_element(workload: Workload) -> float:
+    """Traffic of one optimizer step per parameter: state and gradient read, state and parameter
+    written."""
+    state = optimizer_state_bytes(workload)
+    types = workload.types
+    read = state or types.compute.itemsize
+    return float(read + types.gradient.itemsize + state + types.compute.itemsize)
+
+
+def state_bytes(workload: Workload, program: BlockProgram, only: int | None = None) -> StateBytes:
+    """State of a block's parameters, or of the one at the position `only`."""
+    parameters = gradients = optimizer = 0.0
+    for position, use in enumerate(program.parameters):
+        if only is not None and position != only:
+            continue
+        parameters += use.type.size_bytes
+        if workload.training and use.gradient is not None:
+            gradient = program.values[use.gradient].type
+            gradients += gradient.num_elements * workload.types.gradient.itemsize
+            optimizer += use.type.num_elements * optimizer_state_bytes(workload)
+    return StateBytes(parameters, gradients, optimizer)

@@ -1,0 +1,157 @@
+"""Hugging Face `config.json` files: sizes as in the zoo, and clear errors."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distir.errors import ImportModelError
+from distir.importers.config import read_config
+from distir.models import TransformerConfig, find_model
+
+GPT2 = {
+    "model_type": "gpt2",
+    "n_layer": 12,
+    "n_embd": 768,
+    "n_head": 12,
+    "n_positions": 1024,
+    "n_ctx": 1024,
+    "n_inner": None,
+    "vocab_size": 50257,
+    "activation_function": "gelu_new",
+    "layer_norm_epsilon": 1e-05,
+    "attn_pdrop": 0.1,
+}
+LLAMA3 = {
+    "model_type": "llama",
+    "num_hidden_layers": 32,
+    "hidden_size": 4096,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "intermediate_size": 14336,
+    "vocab_size": 128256,
+    "max_position_embeddings": 8192,
+    "rope_theta": 500000.0,
+    "rope_scaling": None,
+    "rms_norm_eps": 1e-05,
+    "hidden_act": "silu",
+    "tie_word_embeddings": False,
+}
+NEOX = {
+    "model_type": "gpt_neox",
+    "num_hidden_layers": 6,
+    "hidden_size": 512,
+    "num_attention_heads": 8,
+    "intermediate_size": 2048,
+    "vocab_size": 50304,
+    "max_position_embeddings": 2048,
+    "rotary_pct": 0.25,
+    "rotary_emb_base": 10000,
+    "use_parallel_residual": True,
+    "hidden_act": "gelu",
+    "tie_word_embeddings": False,
+}
+OPT = {
+    "model_type": "opt",
+    "num_hidden_layers": 12,
+    "hidden_size": 768,
+    "word_embed_proj_dim": 768,
+    "num_attention_heads": 12,
+    "ffn_dim": 3072,
+    "vocab_size": 50272,
+    "max_position_embeddings": 2048,
+    "activation_function": "relu",
+    "do_layer_norm_before": True,
+}
+
+
+def write(folder: Path, content: object) -> Path:
+    path = folder / "config.json"
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return path
+
+
+def without(values: dict[str, Any], key: str) -> dict[str, Any]:
+    return {k: v for k, v in values.items() if k != key}
+
+
+@pytest.mark.parametrize(("content", "name"), [(GPT2, "gpt2"), (LLAMA3, "llama3-8b")])
+def test_a_published_config_gives_the_model_of_the_zoo(
+    tmp_path: Path, content: dict[str, Any], name: str
+) -> None:
+    expected = find_model(name)
+    assert isinstance(expected, TransformerConfig)
+    for path in (write(tmp_path, content), tmp_path):
+        found = read_config(path)
+        assert found.name == tmp_path.name
+        assert [p.type for p in found.build(2, 24).parameters] == [
+            p.type for p in expected.build(2, 24).parameters
+        ]
+        filled = replace(
+            expected, name=found.name, ffn=expected.ffn_width, kv_heads=expected.num_kv_heads
+        )
+        assert replace(found, ffn=found.ffn_width, kv_heads=found.num_kv_heads) == filled
+
+
+@pytest.mark.parametrize(
+    ("content", "parameters"),
+    [
+        (NEOX, 70_426_624),  # pythia-70m
+        (OPT, 125_239_296),  # opt-125m
+        ({**LLAMA3, "model_type": "qwen2"}, 8_030_261_248 + 32 * (4096 + 2 * 1024)),
+        ({**LLAMA3, "model_type": "qwen3"}, 8_030_261_248 + 32 * 2 * 128),
+        ({**LLAMA3, "attention_bias": True}, 8_030_261_248 + 32 * (2 * 4096 + 2 * 1024)),
+        ({**LLAMA3, "mlp_bias": True}, 8_030_261_248 + 32 * (2 * 14336 + 4096)),
+    ],
+)
+def test_families_have_the_parameters_of_their_checkpoints(
+    tmp_path: Path, content: dict[str, Any], parameters: int
+) -> None:
+    function = read_config(write(tmp_path, content)).build(2, 24)
+    assert sum(value.type.num_elements for value in function.parameters) == parameters
+
+
+def test_newer_files_keep_the_rotary_base_in_a_table(tmp_path: Path) -> None:
+    content = {**without(LLAMA3, "rope_theta"), "rope_parameters": {"rope_theta": 5e5}}
+    assert read_config(write(tmp_path, content)).rotary_base == 5e5
+
+
+def test_a_sliding_window_is_noted(tmp_path: Path) -> None:
+    content = {**LLAMA3, "model_type": "mistral", "sliding_window": 4096}
+    (note,) = read_config(write(tmp_path, content)).build(2, 24).notes
+    assert "4,096" in note
+    assert not read_config(write(tmp_path, {**content, "use_sliding_window": False})).notes
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({**GPT2, "model_type": "whisper"}, "model_type 'whisper' is not known.*gpt2.*llama"),
+        (without(GPT2, "model_type"), "field 'model_type' is missing"),
+        (without(GPT2, "n_embd"), "field 'n_embd' is missing; expected a whole number"),
+        ({**GPT2, "n_layer": "12"}, "field 'n_layer' is '12'; expected a whole number"),
+        ({**GPT2, "n_layer": True}, "field 'n_layer' is True; expected a whole number"),
+        ({**GPT2, "n_layer": 0}, "layers must be at least 1"),
+        ({**GPT2, "n_head": 7}, r"hidden \(768\) does not divide by heads \(7\)"),
+        ({**GPT2, "activation_function": "x"}, "activation_function is 'x'; known are gelu"),
+        ({**LLAMA3, "rope_theta": "x"}, "field 'rope_theta' is 'x'; expected a number"),
+        ({**OPT, "word_embed_proj_dim": 512}, r"word_embed_proj_dim \(512\) differs"),
+        ("[]", "expected a JSON object"),
+        ("{", "not readable as JSON"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said_in_one_line(
+    tmp_path: Path, content: object, message: str
+) -> None:
+    with pytest.raises(ImportModelError, match=message) as caught:
+        read_config(write(tmp_path, content))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ImportModelError, match=r"config\.json: there is no such file"):
+        read_config(tmp_path)

@@ -1,0 +1,153 @@
+"""Known truths of the zoo: parameter counts, FLOPs, names."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from distir.axes import infer_axes
+from distir.cost.work import OpClass
+from distir.errors import ImportModelError, UnknownNameError
+from distir.importers.probe import build_at_probe_sizes
+from distir.ir import Function
+from distir.models import (
+    FAMILIES,
+    ZOO,
+    AttentionKind,
+    TransformerConfig,
+    find_model,
+    has_model,
+)
+from distir.ops.tensor import Boundary
+
+
+def num_parameters(function: Function) -> int:
+    return sum(value.type.num_elements for value in function.parameters)
+
+
+def product_flops(function: Function) -> float:
+    works = [node.op.work(node.operand_types, node.result_types) for node in function.nodes]
+    return sum(
+        float(work.flops) for work in works if work.kind in (OpClass.PRODUCT, OpClass.ATTENTION)
+    )
+
+
+def transformer(name: str) -> TransformerConfig:
+    config = find_model(name)
+    assert isinstance(config, TransformerConfig)
+    return config
+
+
+PUBLISHED_PARAMETERS = {
+    "gpt2": 124_439_808,
+    "gpt2-medium": 354_823_168,
+    "gpt2-large": 774_030_080,
+    "gpt2-xl": 1_557_611_200,
+    "llama2-7b": 6_738_415_616,
+    "llama2-13b": 13_015_864_320,
+    "llama2-70b": 68_976_648_192,
+    "llama3-8b": 8_030_261_248,
+    "llama3-70b": 70_553_706_496,
+    "llama3-405b": 405_853_388_800,
+    "llama3.2-1b": 1_235_814_400,
+    "llama3.2-3b": 3_212_749_824,
+    "mistral-7b": 7_248_023_552,
+    "qwen2.5-0.5b": 494_032_768,
+    "qwen2.5-7b": 7_615_616_512,
+    "qwen2.5-72b": 72_706_203_648,
+    "qwen3-8b": 8_190_735_360,
+    "bert-base": 109_514_298,
+    "t5-small": 60_506_624,
+    "t5-11b": 11_307_321_344,
+    "vit-b": 86_567_656,
+    "vit-l": 304_326_632,
+    "vit-h": 632_045_800,
+}
+"""As counted in the published checkpoints."""
+
+
+@pytest.mark.parametrize("name", PUBLISHED_PARAMETERS)
+def test_parameters_are_those_of_the_published_checkpoint(name: str) -> None:
+    assert num_parameters(find_model(name).build(2, 24)) == PUBLISHED_PARAMETERS[name]
+
+
+GPT_NAMES = [e.name for e in ZOO if e.name.startswith(("gpt", "megatron"))]
+
+
+@pytest.mark.parametrize("name", GPT_NAMES)
+def test_parameters_of_gpt_follow_the_formula(name: str) -> None:
+    """12·L·h²·(1 + 13/12h) + (V + s)·h (Narayanan et al. 2021), which leaves out the last norm."""
+    config = transformer(name)
+    layers, hidden = config.layers, config.hidden
+    last_norm = 2 * hidden
+    assert num_parameters(config.build(2, 24)) == (
+        12 * layers * hidden**2
+        + 13 * layers * hidden
+        + (config.vocabulary + config.sequence_length) * hidden
+        + last_norm
+    )
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gpt3-1.3B", "gpt3-175B", "megatron-22B"])
+def test_forward_flops_of_gpt_follow_the_formula(name: str) -> None:
+    """24·B·s·L·h²·(1 + s/6h) + 2·B·s·h·V (Narayanan et al. 2021, appendix), attention in full."""
+    config = transformer(name)
+    batch, sequence = 3, 1024
+    layers, hidden = config.layers, config.hidden
+    attention = 4 * batch * sequence**2 * layers * hidden
+    expected = (
+        24 * batch * sequence * layers * hidden**2
+        + attention
+        + 2 * batch * sequence * hidden * config.vocabulary
+    )
+    assert product_flops(config.build(batch, sequence, "eager")) == expected
+    assert product_flops(config.build(batch, sequence, "fused")) == expected - attention / 2
+
+
+@pytest.mark.parametrize("attention", ["fused", "eager"])
+@pytest.mark.parametrize("name", ["gpt2", "llama3-8b", "qwen3-8b", "bert-base"])
+def test_axes_are_batch_sequence_and_two_boundaries_per_layer(
+    name: str, attention: AttentionKind
+) -> None:
+    config = transformer(name)
+    function = build_at_probe_sizes(lambda b, s: config.build(b, s, attention), config.longest)
+    bounded, axes = infer_axes(function)
+    assert sum(isinstance(node.op, Boundary) for node in bounded.nodes) == 2 * config.layers + (
+        1 if config.head_transform else 0  # the square layer before a tied head
+    )
+    (ids,) = bounded.inputs
+    (logits,) = bounded.outputs
+    assert axes.dims[logits][:2] == axes.dims[ids]
+    assert math.prod(axis.size for axis in axes.dims[logits][2]) == config.vocabulary
+    assert all(len(dim) == 1 for dim in axes.dims[logits])
+
+
+def test_names_match_without_regard_to_case() -> None:
+    assert find_model("GPT3-13b") is find_model("gpt3-13B")
+
+
+def test_unknown_names_list_the_near_ones() -> None:
+    with pytest.raises(UnknownNameError, match=r"unknown model 'gpt3-13'; did you mean.*gpt3-13B"):
+        find_model("gpt3-13")
+    assert not has_model("gpt3-13")
+
+
+def test_mlp_names_carry_their_sizes() -> None:
+    function = find_model("mlp-16x1024").build(64, 1)
+    assert num_parameters(function) == 16 * (1024**2 + 1024)
+    assert function.inputs[0].type.shape == function.outputs[0].type.shape == (64, 1024)
+    with pytest.raises(ImportModelError, match="0 layers"):
+        find_model("mlp-0x16")
+
+
+def test_every_entry_has_a_line_about_it() -> None:
+    assert all(entry.summary and "\n" not in entry.summary for entry in (*ZOO, *FAMILIES))
+
+
+@pytest.mark.parametrize("name", ZOO.names())
+def test_every_model_builds_at_probe_sizes(name: str) -> None:
+    config = find_model(name)
+    function = build_at_probe_sizes(config.build, config.longest)
+    assert function.name == config.name
+    assert len(function.outputs) == 1

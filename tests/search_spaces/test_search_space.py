@@ -1,0 +1,110 @@
+"""A space is a tree of declared choices; a further dimension is one more declaration."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import search_spaces
+from distir.strategy import Strategy
+from search_spaces import Branch, Constraint, Dimension, SearchSpace
+
+
+def numbered(name: str, *values: int) -> Dimension:
+    def domain() -> Sequence[int]:
+        return values
+
+    return Dimension(name, domain)
+
+
+def test_a_domain_may_depend_on_earlier_choices() -> None:
+    def tp(dp: int) -> Sequence[int]:
+        return range(1, dp + 1)
+
+    space = SearchSpace([numbered("dp", 1, 2, 3), Dimension("tp", tp)])
+    assert [(s.dp, s.tp) for s in space.enumerate()] == [
+        (1, 1),
+        (2, 1),
+        (2, 2),
+        (3, 1),
+        (3, 2),
+        (3, 3),
+    ]
+    assert space.branches({}) == (Branch(1, 1), Branch(2, 2), Branch(3, 3))
+
+
+def test_branches_that_lead_nowhere_are_not_shown() -> None:
+    def odd_sum(dp: int, tp: int) -> str | None:
+        return None if (dp + tp) % 2 else "the sum is even"
+
+    space = SearchSpace(
+        [numbered("dp", 1, 2), numbered("tp", 1, 3)], [Constraint("odd sum", odd_sum)]
+    )
+    assert space.branches({}) == (Branch(2, 2),)
+
+
+def test_adding_a_dimension_is_one_declaration() -> None:
+    def no_more_than_replicas(dp: int, microbatches: int) -> str | None:
+        return None if microbatches <= dp else f"{microbatches} is more than {dp}"
+
+    smaller = [numbered("dp", 1, 2, 4)]
+    larger = [*smaller, numbered("microbatches", 1, 2, 4)]
+    rule = Constraint("no more than replicas", no_more_than_replicas)
+    assert SearchSpace(smaller).count() == 3
+    assert SearchSpace(larger, [rule]).count() == 6
+    reason = SearchSpace(larger, [rule]).explain(Strategy(dp=2, microbatches=4))
+    assert reason == "4 is more than 2"
+
+
+def test_a_field_that_is_no_dimension_keeps_its_default() -> None:
+    space = SearchSpace([numbered("dp", 1, 2)])
+    assert space.explain(Strategy(dp=2, tp=2)) == "tp = 2 is not searched here; it stays 1"
+
+
+def test_what_follows_from_the_others_is_not_free() -> None:
+    def tp(dp: int) -> Sequence[int]:
+        return (12 // dp,)
+
+    space = SearchSpace([numbered("dp", 1, 2, 3), Dimension("tp", tp)])
+    assert space.is_free("dp")
+    assert not space.is_free("tp")
+    assert space.values("tp") == (4, 6, 12)
+
+
+def test_indices_outside_are_refused() -> None:
+    with pytest.raises(IndexError, match="index 2 is outside a space of 2 strategies"):
+        SearchSpace([numbered("dp", 1, 2)]).at(2)
+
+
+degree_lists = st.lists(st.integers(1, 6), min_size=1, max_size=4, unique=True)
+
+
+@given(degree_lists, degree_lists, degree_lists, st.integers(2, 30))
+def test_any_constraint_filters_the_product(
+    dps: list[int], tps: list[int], pps: list[int], most: int
+) -> None:
+    def bounded(dp: int, pp: int) -> str | None:
+        return None if dp * pp <= most else "too many"
+
+    def mixed(tp: int, dp: int) -> str | None:
+        return None if (tp + dp) % 3 else "three"
+
+    space = SearchSpace(
+        [numbered("dp", *dps), numbered("tp", *tps), numbered("pp", *pps)],
+        [Constraint("bounded", bounded), Constraint("mixed", mixed)],
+    )
+    expected = [
+        Strategy(dp=dp, tp=tp, pp=pp)
+        for dp, tp, pp in itertools.product(dps, tps, pps)
+        if dp * pp <= most and (tp + dp) % 3
+    ]
+    assert list(space.enumerate()) == expected
+    assert space.count() == len(expected)
+
+
+def test_everything_public_is_there() -> None:
+    assert all(hasattr(search_spaces, name) for name in search_spaces.__all__)
