@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune.grid import Grid, evaluate_grid, wants_grid
 from autotune.objectives import Objective, load_objective
@@ -18,6 +18,9 @@ from autotune.study import Measure, Study
 from autotune.trackers import NullTracker, StudyHeader, Tracker
 from autotune.trial import Trial
 from distir.errors import DistirError
+
+if TYPE_CHECKING:
+    from distir.workload import Mode
 
 DEFAULT_TRIALS = 50
 
@@ -64,7 +67,7 @@ def tune(
     cluster: Any = DEFAULT_CLUSTER,
     *,
     devices: int = DEFAULT_DEVICES,
-    mode: str = "training",
+    mode: Mode = "training",
     batch_size: int | None = None,
     sequence_length: int | None = None,
     precision: str | None = None,

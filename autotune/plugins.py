@@ -70,6 +70,8 @@ def _load_file(path: str, kind: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise PluginError(f"{kind} file {path!r} is not a Python file")
+    if (folder := str(file.resolve().parent)) not in sys.path:
+        sys.path.append(folder)  # for what the file imports from beside it
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and pickle look their module up there
     try:

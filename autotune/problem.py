@@ -7,13 +7,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune.objectives.evaluation import Evaluation
 from autotune.objectives.simulator import Simulates, simulated
 from distir.errors import DistirError
 from distir.strategy import Strategy
 from search_spaces import SearchSpace, WorkloadFacts, distribution_space
+
+if TYPE_CHECKING:
+    from distir.workload import Mode
 
 DEFAULT_CLUSTER = "dgx-a100"
 DEFAULT_DEVICES = 16
@@ -82,7 +85,7 @@ def load_problem(
     cluster: Any = DEFAULT_CLUSTER,
     *,
     devices: int = DEFAULT_DEVICES,
-    mode: str = "training",
+    mode: Mode = "training",
     batch_size: int | None = None,
     **options: Any,
 ) -> Problem:

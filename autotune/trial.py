@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -68,7 +69,7 @@ def plain_metrics(evaluation: Evaluation) -> dict[str, float | None]:
 
 
 def ranked(trials: Iterable[Trial]) -> list[Trial]:
-    """Feasible trials, best first; ties in the order they were tried."""
+    """Feasible trials, best first; of equals, first the one that needs less memory."""
     usable = [trial for trial in trials if trial.feasible and trial.cost is not None]
     return sorted(usable, key=_rank)
 
@@ -104,5 +105,6 @@ def regret(cost: float, best_cost: float) -> float:
     return abs(cost - best_cost) / abs(best_cost) if best_cost else abs(cost - best_cost)
 
 
-def _rank(trial: Trial) -> tuple[float, int]:
-    return (trial.cost if trial.cost is not None else float("inf"), trial.number)
+def _rank(trial: Trial) -> tuple[float, float, int]:
+    cost = math.inf if trial.cost is None else trial.cost
+    return (cost, trial.evaluation.metrics.get("peak_memory_bytes", math.inf), trial.number)

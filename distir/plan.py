@@ -14,7 +14,7 @@ from distir.axes.model import Axis, AxisDims
 from distir.errors import StrategyError
 from distir.ir.core import Node, Value
 from distir.ir.types import TensorType
-from distir.schedules import SCHEDULES, Schedule, forward_only
+from distir.schedules import SCHEDULES, CompiledSchedule, compile_schedule, forward_only
 from distir.strategy import Strategy
 from distir.transforms.instantiate import Instantiation, Sizes
 from distir.transforms.place import Entry, Layout, Local, Mesh, Pending, move
@@ -102,7 +102,7 @@ class Plan:
     mesh: Mesh
     sizes: Sizes
     stages: tuple[Stage, ...]
-    schedule: Schedule
+    schedule: CompiledSchedule
 
     @property
     def devices_per_stage(self) -> int:
@@ -159,6 +159,7 @@ class Planner:
         self._placed: dict[object, PlacedBlock] = {}
         self._chains: dict[object, tuple[PlacedBlock, ...]] = {}
         self._programs: dict[object, BlockProgram] = {}
+        self._schedules: dict[object, CompiledSchedule] = {}
         self._meshes: dict[object, Mesh] = {}
         self._sizes: dict[object, Sizes] = {}
         self._instantiated: dict[object, tuple[BlockProgram, ...]] = {}
@@ -211,11 +212,16 @@ class Planner:
             lists["tp"] = tuple(Entry(axis) for axis in (*blocks.internal_axes, *outputs))
         return lists
 
-    def schedule(self, strategy: Strategy) -> Schedule:
+    def schedule(self, strategy: Strategy) -> CompiledSchedule:
         """The strategy's schedule for its stages and microbatches."""
-        if not self.workload.training:
-            return forward_only(strategy.pp, strategy.microbatches)
-        return SCHEDULES.get(strategy.schedule)(strategy.pp, strategy.microbatches)
+        name = strategy.schedule if self.workload.training else "forward-only"
+        key = (name.lower(), strategy.pp, strategy.microbatches)
+        if key not in self._schedules:
+            generator = SCHEDULES.get(name) if self.workload.training else forward_only
+            self._schedules[key] = compile_schedule(
+                generator(strategy.pp, strategy.microbatches)
+            )
+        return self._schedules[key]
 
     # --- programs of blocks ---------------------------------------------------------------------------
 

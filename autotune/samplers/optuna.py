@@ -9,6 +9,7 @@ recording the strategy moved to in their place, found the optimum of invented co
 
 from __future__ import annotations
 
+import warnings
 from collections import defaultdict
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -90,8 +91,12 @@ def nsga2(space: SearchSpace, seed: int) -> OptunaSampler:
 
 def qmc(space: SearchSpace, seed: int) -> OptunaSampler:
     """A scrambled Sobol sequence."""
-    samplers = import_optuna().samplers
-    sequence = samplers.QMCSampler(scramble=True, seed=seed, warn_asynchronous_seeding=False)
+    optuna = import_optuna()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        sequence = optuna.samplers.QMCSampler(
+            scramble=True, seed=seed, warn_asynchronous_seeding=False
+        )
     return OptunaSampler(space, sequence)
 
 

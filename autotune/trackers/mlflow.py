@@ -17,6 +17,7 @@ import os
 import queue
 import threading
 import time
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -75,12 +76,18 @@ class MlflowTracker:
         """Waits until the writer is done, as long as it makes progress."""
         self._inbox.put(result)
         self._progress = time.monotonic()
-        while self._thread.is_alive() and time.monotonic() - self._progress < PATIENCE_SECONDS:
-            self._thread.join(0.2)
-        if self._thread.is_alive():
+        try:
+            self._wait()
+        except KeyboardInterrupt:
+            self._error = "interrupted while recording"
+        if self._thread.is_alive() and self._error is None:
             self._error = f"no answer from {self._uri} within {PATIENCE_SECONDS:g} s"
         record = self._record or TrackingRecord(self._uri, str(self._experiment))
         return replace(record, error=self._error)
+
+    def _wait(self) -> None:
+        while self._thread.is_alive() and time.monotonic() - self._progress < PATIENCE_SECONDS:
+            self._thread.join(0.2)
 
     # The writer's thread
 
@@ -344,15 +351,14 @@ def _client(uri: str) -> MlflowClient:
     # A server that does not answer should not hold up the end of a search for minutes.
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
-    for name in ("mlflow", "alembic"):
-        logging.getLogger(name).setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", module="mlflow")  # deprecations that are MLflow's to mend
     try:
         from mlflow import MlflowClient
     except ImportError as error:
         raise DistirError(
             "tracking needs mlflow; try: pip install mlflow, or --no-tracking"
         ) from error
-    for name in ("mlflow", "alembic"):  # importing mlflow sets levels of its own
+    for name in ("mlflow", "alembic"):  # which report every step of creating a database
         logging.getLogger(name).setLevel(logging.WARNING)
     return MlflowClient(tracking_uri=uri)
 

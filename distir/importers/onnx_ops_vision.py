@@ -55,7 +55,15 @@ def convolution(call: Call) -> Value:
     kernel = call.type(1).shape[2:]
     window = _window(call, call.type().shape[2:], kernel)
     op = conv.Conv(*window, int(call.attribute("group", 1)))
-    return call.add(op, *call.operands())
+    return _biased(call, call.add(op, call.operand(0), call.operand(1)))
+
+
+def _biased(call: Call, product: Value) -> Value:
+    """With a bias per channel, if there is one."""
+    if not call.has(2):
+        return product
+    channels = (product.type.shape[1],) + (1,) * (product.type.rank - 2)
+    return call.add(Add(), product, call.add(Reshape(channels), call.operand(2)))
 
 
 @converts("ConvTranspose")
@@ -85,7 +93,7 @@ def transposed_convolution(call: Call) -> Value:
         raise ImportModelError(f"strides {strides}, dilations {dilations}, pads {pads}")
     # Padding of the result that no window reaches does not change how windows are counted.
     op = conv.ConvTranspose(result, strides, pads, dilations, int(call.attribute("group", 1)))
-    return call.add(op, *call.operands())
+    return _biased(call, call.add(op, call.operand(0), call.operand(1)))
 
 
 def _pool_window(call: Call) -> tuple[tuple[Any, ...], tuple[int, ...]]:

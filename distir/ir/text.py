@@ -89,14 +89,21 @@ class _Writer:
 
 
 def _format_op(op: Op) -> str:
-    fields = dataclasses.fields(cast(Any, op)) if dataclasses.is_dataclass(op) else ()
-    shown = [f"{field.name}={_format_attribute(getattr(op, field.name))}" for field in fields]
-    return f"{op.name}{{{', '.join(shown)}}}" if shown else op.name
+    return _format_record(op.name, op)
+
+
+def _format_record(name: str, record: Any) -> str:
+    """An op, or a record that is an attribute of one: its name and fields."""
+    fields = dataclasses.fields(record) if dataclasses.is_dataclass(record) else ()
+    shown = [f"{field.name}={_format_attribute(getattr(record, field.name))}" for field in fields]
+    return f"{name}{{{', '.join(shown)}}}" if shown else name
 
 
 def _format_attribute(value: Any) -> str:
     if isinstance(value, Op):
         return _format_op(value)
+    if type(value) in _records().values():
+        return _format_record(type(value).__name__, value)
     if isinstance(value, DType):
         return f"!{value.short_name}"
     if isinstance(value, str):
@@ -107,6 +114,13 @@ def _format_attribute(value: Any) -> str:
     if value is None or isinstance(value, (bool, int, float)):
         return repr(value)
     raise TypeError(f"attribute {value!r} has no text form")
+
+
+def _records() -> dict[str, type[Any]]:
+    """Attributes that are neither ops nor plain values."""
+    from distir.ops.collective import Cut, Window
+
+    return {"Cut": Cut, "Window": Window}
 
 
 def _format_array(array: Array) -> str:
@@ -283,6 +297,10 @@ class _Parser:
         from distir.ops import OPS
 
         cls = OPS.get(self.take("word"))
+        return self.record(cls)
+
+    def record(self, cls: type[Any]) -> Any:
+        """The `{attribute=value, …}` behind a name."""
         attributes: dict[str, Any] = {}
         if self.accepts("mark", "{"):
             while not self.accepts("mark", "}"):
@@ -294,7 +312,7 @@ class _Parser:
         try:
             return cls(**attributes)
         except TypeError as error:
-            raise self.error(f"attributes of {cls.name} ({error})") from error
+            raise self.error(f"attributes of {cls.__name__} ({error})") from error
 
     def attribute(self) -> Any:
         """A number, string, name, element type, op, or tuple of them."""
@@ -310,6 +328,8 @@ class _Parser:
                 raise self.error("an element type") from error
         if text in _NAMED:
             return _NAMED[self.take("word")]
+        if kind == "word" and text in _records():
+            return self.record(_records()[self.take("word")])
         if kind == "word":
             return self.op()
         self.take("mark", "(")

@@ -139,9 +139,9 @@ class _ConvBase(Op):
         weight: TensorType,
         small: TensorType,
         kinds: tuple[Kind, Kind, Kind],
-    ) -> tuple[SignatureBuilder, Dims, Dims, Dims, tuple[int, ...]]:
-        """Dims of large, weight and small, and the loops of the small channels; `kinds` of batch,
-        channels of large, channels of small."""
+    ) -> tuple[SignatureBuilder, Dims, Dims, Dims]:
+        """Dims of large, weight and small; `kinds` of batch, channels of large, channels of
+        small."""
         builder = SignatureBuilder()
         batch = builder.loop(large.shape[0], kinds[0])
         group = builder.loop(self.group)
@@ -154,7 +154,6 @@ class _ConvBase(Op):
             (batch, group + channels, *space),
             (group + out, channels, *kernel),
             (batch, group + out, *result),
-            group + out,
         )
 
     def check(self, large: TensorType, weight: TensorType, small: TensorType | None) -> tuple[int, ...]:
@@ -188,7 +187,7 @@ class _ConvBase(Op):
 @register_op("Conv")
 @dataclass(frozen=True, slots=True)
 class Conv(_ConvBase):
-    """Convolution of `x` with `weight`, plus a bias per channel if there is one."""
+    """Convolution of `x` with `weight`. A bias is an Add behind it."""
 
     strides: tuple[int, ...]
     pads: tuple[int, ...]
@@ -196,16 +195,13 @@ class Conv(_ConvBase):
     group: int = 1
 
     def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
-        x, weight = operands[:2]
-        shape = self.check(x, weight, None)
-        if len(operands) > 2 and operands[2].shape != shape[1:2]:
-            raise ShapeError(f"Conv: bias {operands[2]}; expected shape {[shape[1]]}")
-        return (x.with_shape(shape),)
+        x, weight = operands
+        return (x.with_shape(self.check(x, weight, None)),)
 
     def signature(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Signature:
         kinds = (Kind.PARALLEL, Kind.SUM, Kind.PARALLEL)
-        builder, x, weight, result, out = self.loops(operands[0], operands[1], results[0], kinds)
-        return builder.build((x, weight, (out,))[: len(operands)], (result,))
+        builder, x, weight, result = self.loops(operands[0], operands[1], results[0], kinds)
+        return builder.build((x, weight), (result,))
 
     def work(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Work:
         return product_work(self.flops(operands[1], results[0]), operands, results)
@@ -213,7 +209,7 @@ class Conv(_ConvBase):
     def evaluate(self, *operands: Array) -> tuple[Array, ...]:
         import numpy as np
 
-        x, weight = operands[:2]
+        x, weight = operands
         kernel = weight.shape[2:]
         seen = self.window.windows(self.window.padded(x, 0.0), kernel)
         group, rank = self.group, len(kernel)
@@ -226,10 +222,7 @@ class Conv(_ConvBase):
             )
             for g in range(group)
         ]
-        result = np.moveaxis(np.concatenate(parts, axis=-1), -1, 1)
-        if len(operands) > 2:
-            result = result + operands[2].reshape((-1,) + (1,) * rank)
-        return (result,)
+        return (np.moveaxis(np.concatenate(parts, axis=-1), -1, 1),)
 
     def derivative(
         self,
@@ -238,44 +231,21 @@ class Conv(_ConvBase):
         gradients: Sequence[Value | None],
         wanted: Sequence[bool],
     ) -> Sequence[Value | None]:
-        from distir.ops.reduce import ReduceSum
-
         (gradient,) = gradients
         if gradient is None:
-            return (None,) * len(node.operands)
-        x, weight = node.operands[:2]
+            return (None, None)
+        x, weight = node.operands
         move = (self.strides, self.pads, self.dilations, self.group)
-        of_x = of_weight = of_bias = None
+        of_x = of_weight = None
         if wanted[0]:
             of_x = builder.add(ConvTranspose(x.type.shape[2:], *move), gradient, weight)
         if wanted[1]:
             op = ConvWeightGradient(weight.type.shape[2:], *move)
             of_weight = builder.add(op, x, gradient)
-        if len(wanted) > 2 and wanted[2]:
-            axes = tuple(dim for dim in range(x.type.rank) if dim != 1)
-            of_bias = builder.add(ReduceSum(axes, keepdims=False), gradient)
-        return (of_x, of_weight, of_bias)[: len(node.operands)]
-
-    def lower(self, builder: Builder, node: Node) -> tuple[Value, ...] | None:
-        """Product, then bias: it must be added once, after partial sums are settled."""
-        if len(node.operands) < 3:
-            return None
-        product = builder.add(self, *node.operands[:2])
-        return (_with_bias(builder, product, node.operands[2]),)
-
-    def linear_operands(self, operands: Sequence[TensorType]) -> tuple[int, ...]:
-        return (0,) if len(operands) == 2 else ()
+        return (of_x, of_weight)
 
     def localized(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Op:
         return replace(self, group=self.local_group(operands[0], operands[1]))
-
-
-def _with_bias(builder: Builder, product: Value, bias: Value) -> Value:
-    from distir.ops.elementwise import Add
-    from distir.ops.tensor import Reshape
-
-    shape = (bias.type.shape[0],) + (1,) * (product.type.rank - 2)
-    return builder.add(Add(), product, builder.add(Reshape(shape), bias))
 
 
 @register_op("ConvTranspose")
@@ -291,19 +261,17 @@ class ConvTranspose(_ConvBase):
     group: int = 1
 
     def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
-        small, weight = operands[:2]
+        small, weight = operands
         if small.rank != weight.rank or small.rank < 2:
             raise ShapeError(f"ConvTranspose: {small} and weight {weight}")
         large = small.with_shape((small.shape[0], weight.shape[1] * self.group, *self.space))
         self.check(large, weight, small)
-        if len(operands) > 2 and operands[2].shape != large.shape[1:2]:
-            raise ShapeError(f"ConvTranspose: bias {operands[2]} beside {large}")
         return (large,)
 
     def signature(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Signature:
         kinds = (Kind.PARALLEL, Kind.PARALLEL, Kind.SUM)
-        builder, large, weight, small, _ = self.loops(results[0], operands[1], operands[0], kinds)
-        return builder.build((small, weight, (large[1],))[: len(operands)], (large,))
+        builder, large, weight, small = self.loops(results[0], operands[1], operands[0], kinds)
+        return builder.build((small, weight), (large,))
 
     def work(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Work:
         return product_work(self.flops(operands[1], operands[0]), operands, results)
@@ -311,7 +279,7 @@ class ConvTranspose(_ConvBase):
     def evaluate(self, *operands: Array) -> tuple[Array, ...]:
         import numpy as np
 
-        small, weight = operands[:2]
+        small, weight = operands
         kernel = weight.shape[2:]
         grouped = small.reshape(small.shape[0], self.group, -1, *small.shape[2:])
         filters = weight.reshape(self.group, -1, *weight.shape[1:])
@@ -321,10 +289,7 @@ class ConvTranspose(_ConvBase):
             here = filters[(slice(None), slice(None), slice(None), *place)]
             large[cut] += np.einsum("ngm...,gmc->ngc...", grouped, here, optimize=True)
         result = self.window.cropped(large, self.space)
-        result = result.reshape(small.shape[0], -1, *self.space)
-        if len(operands) > 2:
-            result = result + operands[2].reshape((-1,) + (1,) * len(kernel))
-        return (result,)
+        return (result.reshape(small.shape[0], -1, *self.space),)
 
     def derivative(
         self,
@@ -333,33 +298,18 @@ class ConvTranspose(_ConvBase):
         gradients: Sequence[Value | None],
         wanted: Sequence[bool],
     ) -> Sequence[Value | None]:
-        from distir.ops.reduce import ReduceSum
-
         (gradient,) = gradients
         if gradient is None:
-            return (None,) * len(node.operands)
-        small, weight = node.operands[:2]
+            return (None, None)
+        small, weight = node.operands
         move = (self.strides, self.pads, self.dilations, self.group)
-        of_small = of_weight = of_bias = None
+        of_small = of_weight = None
         if wanted[0]:
             of_small = builder.add(Conv(*move), gradient, weight)
         if wanted[1]:
             op = ConvWeightGradient(weight.type.shape[2:], *move)
             of_weight = builder.add(op, gradient, small)
-        if len(wanted) > 2 and wanted[2]:
-            axes = tuple(dim for dim in range(gradient.type.rank) if dim != 1)
-            of_bias = builder.add(ReduceSum(axes, keepdims=False), gradient)
-        return (of_small, of_weight, of_bias)[: len(node.operands)]
-
-    def lower(self, builder: Builder, node: Node) -> tuple[Value, ...] | None:
-        """Product, then bias."""
-        if len(node.operands) < 3:
-            return None
-        product = builder.add(self, *node.operands[:2])
-        return (_with_bias(builder, product, node.operands[2]),)
-
-    def linear_operands(self, operands: Sequence[TensorType]) -> tuple[int, ...]:
-        return (0,) if len(operands) == 2 else ()
+        return (of_small, of_weight)
 
     def localized(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Op:
         group = self.local_group(results[0], operands[1])
@@ -386,7 +336,7 @@ class ConvWeightGradient(_ConvBase):
 
     def signature(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Signature:
         kinds = (Kind.SUM, Kind.PARALLEL, Kind.PARALLEL)
-        builder, large, weight, small, _ = self.loops(operands[0], results[0], operands[1], kinds)
+        builder, large, weight, small = self.loops(operands[0], results[0], operands[1], kinds)
         return builder.build((large, small), (weight,))
 
     def work(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Work:

@@ -10,6 +10,16 @@ from typing import Protocol
 
 from distir.registry import Registry
 from distir.schedules.action import KINDS, Action, Kind, parse_action
+from distir.schedules.compiled import (
+    BACKWARD,
+    COST_KINDS,
+    FORWARD,
+    INPUT_PART,
+    WEIGHT_PART,
+    CompiledSchedule,
+    Held,
+    compile_schedule,
+)
 from distir.schedules.forward_only import forward_only
 from distir.schedules.gpipe import gpipe
 from distir.schedules.one_f_one_b import one_f_one_b
@@ -24,12 +34,20 @@ from distir.schedules.schedule import (
 from distir.schedules.validate import validate
 
 __all__ = [
+    "BACKWARD",
+    "COST_KINDS",
+    "FORWARD",
+    "INPUT_PART",
     "KINDS",
     "SCHEDULES",
+    "WEIGHT_PART",
     "Action",
+    "CompiledSchedule",
+    "Held",
     "Kind",
     "Schedule",
     "ScheduleGenerator",
+    "compile_schedule",
     "dependencies",
     "format_grid",
     "format_schedule",

@@ -178,13 +178,15 @@ def _skip(
         timeline.exposed[stream] = waited + count * (waited - start.exposed.get(stream, 0.0))
 
 
-def drain(ends: Sequence[tuple[float, float, int]], services: Sequence[float]) -> float:
+def drain(
+    ends: Sequence[tuple[float, float, int]], services: Sequence[float], done: float = 0.0
+) -> float:
     """When a stream that serves one request per block, in order, each not before the block has
-    been computed, is done. `services` are seconds per block, run by run as in `ends`.
+    been computed, is done. `services` are seconds per block, run by run as in `ends`; the stream
+    is busy until `done`.
 
     In a run of equal blocks the last to finish is decided by the first or the last of them.
     """
-    done = 0.0
     for (first, step, count), service in zip(ends, services, strict=True):
         queued = max(done, first) + count * service
         prompt = first + (count - 1) * step + service

@@ -14,13 +14,13 @@ from distir.cost import Cluster, CostModel, CostProfile, load_profile
 from distir.errors import StrategyError
 from distir.ir.core import Value
 from distir.plan import BlockProgram, Plan, Planner
-from distir.schedules import Action
-from distir.simulate.block_cost import COMPUTE, Pass, PassCost, drain, run_chain
+from distir.schedules import BACKWARD, COST_KINDS, FORWARD, INPUT_PART, CompiledSchedule, Held
+from distir.simulate.block_cost import Pass, PassCost, drain, run_chain
 from distir.simulate.instructions import Pricing
 from distir.simulate.memory import MemoryEffect, effect_of, storages
 from distir.simulate.partition import balanced_cuts
-from distir.simulate.pipeline import ActionTime, most_in_flight, run_pipeline
-from distir.simulate.report import StageSeconds, make_result
+from distir.simulate.pipeline import PipelineTime, run_pipeline
+from distir.simulate.report import RankSeconds, make_result
 from distir.simulate.result import SimulationResult
 from distir.simulate.state import StateBytes, optimizer_bytes_per_element, state_bytes
 from distir.strategy import Strategy
@@ -29,18 +29,25 @@ from distir.workload import Workload
 
 @dataclass(frozen=True, slots=True)
 class StageCost:
-    """What a stage's actions take and hold. `settled` is when the gradients' stream is done,
-    counted from the start of the last backward pass."""
+    """What a stage's actions take and hold. `block_ends` are the times at which the gradients of
+    its blocks are ready, from the start of the last backward pass, and `settling` the seconds that
+    each of them then takes on the gradient stream."""
 
     forward: PassCost
     backward: PassCost
-    settled: float
+    block_ends: tuple[tuple[float, float, int], ...]
+    settling: tuple[float, ...]
     optimizer: float
     forward_memory: MemoryEffect
     backward_memory: MemoryEffect
     state: StateBytes
     sent_forward_bytes: float
     sent_backward_bytes: float
+
+    @property
+    def passes(self) -> tuple[PassCost | None, ...]:
+        """What the kinds of action take, in the order of `pipeline`'s kinds."""
+        return (self.forward, self.backward, None, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,15 +104,13 @@ class Simulator:
         """Seconds on this cluster with the plan's mesh laid on it."""
         return Pricing.of(self.cost, plan)
 
-    def simulate(
-        self, strategy: Strategy, record: list[list[ActionTime]] | None = None
-    ) -> SimulationResult:
+    def simulate(self, strategy: Strategy) -> SimulationResult:
         """The metrics of a strategy. Raises `StrategyError` if it cannot run; if it only does not
-        fit in memory, the result says so. `record` is filled with the actions' times per rank."""
+        fit in memory, the result says so."""
         plan = self.plan(strategy)
         pricing = self.pricing(plan)
         stages = [self._stage_cost(plan, index, pricing) for index in range(len(plan.stages))]
-        return self._result(plan, stages, record)
+        return self._result(plan, stages)
 
     # --- blocks -----------------------------------------------------------------------------------
 
@@ -186,7 +191,8 @@ class Simulator:
         return StageCost(
             forward=forward.cost,
             backward=backward.cost,
-            settled=drain(backward.block_ends, services),
+            block_ends=backward.block_ends,
+            settling=tuple(services),
             optimizer=sum(each.optimizer_seconds * count for each, count in passes),
             forward_memory=forward_memory,
             backward_memory=backward_memory,
@@ -254,64 +260,71 @@ class Simulator:
 
     # --- the whole ----------------------------------------------------------------------------------
 
-    def _result(
-        self, plan: Plan, stages: Sequence[StageCost], record: list[list[ActionTime]] | None
-    ) -> SimulationResult:
-        stride = plan.devices_per_stage
-        hop: dict[tuple[int, bool], float] = {}
-
-        def transfer(action: Action) -> float:
-            forward = action.kind == "F"
-            key = (action.stage, forward)
-            if key not in hop:
-                hop[key] = self._transfer_seconds(plan, stages[action.stage], *key, stride)
-            return hop[key]
-
-        def seconds(action: Action) -> float:
-            cost = stages[action.stage]
-            return cost.forward.seconds if action.kind == "F" else cost.backward.seconds
-
-        ranks = run_pipeline(plan.schedule, seconds, transfer, record)
-        reports: list[StageSeconds] = []
-        for index, (cost, rank) in enumerate(zip(stages, ranks, strict=True)):
-            tail = max(0.0, rank.last_start + cost.settled - rank.end) if plan.workload.training else 0.0
-            tied = self._tied_seconds(plan, index)
-            count = plan.schedule.microbatches
+    def _result(self, plan: Plan, stages: Sequence[StageCost]) -> SimulationResult:
+        compiled = plan.schedule
+        seconds = [
+            0.0 if each is None else each.seconds for stage in stages for each in stage.passes
+        ]
+        time = run_pipeline(compiled, seconds, self._transfers(plan, stages))
+        count = compiled.schedule.microbatches
+        training = plan.workload.training
+        reports: list[RankSeconds] = []
+        for rank, own in enumerate(compiled.stages_of_ranks):
+            costs = [stages[stage] for stage in own]
             exposed: dict[str, float] = {}
-            for each in (cost.forward, cost.backward):
-                for stream, waited in each.exposed:
-                    exposed[stream] = exposed.get(stream, 0.0) + waited * count
-            exposed["dp"] = exposed.get("dp", 0.0) + tail
-            busy = (cost.forward.seconds + cost.backward.seconds) * count
-            compute = busy - sum(exposed.values()) + tail
-            held_forward, held_backward = most_in_flight(plan.schedule, index)
+            busy = 0.0
+            for cost in costs:
+                for each in (cost.forward, cost.backward):
+                    busy += each.seconds * count
+                    for stream, waited in each.exposed:
+                        exposed[stream] = exposed.get(stream, 0.0) + waited * count
+            compute = busy - sum(exposed.values())
+            tail = tied = optimizer = 0.0
+            if training:
+                tail = _settling_tail(compiled, time, stages, rank)
+                exposed["dp"] = exposed.get("dp", 0.0) + tail
+                tied = sum(self._tied_seconds(plan, stage) for stage in own)
+                optimizer = sum(cost.optimizer for cost in costs)
             reports.append(
-                StageSeconds(
+                RankSeconds(
+                    stages=own,
                     compute=compute,
                     exposed=exposed,
-                    transfer=rank.waited_for_transfer + tied,
-                    bubble=rank.waited_for_stage,
-                    optimizer=cost.optimizer,
-                    end=rank.end + tail + tied + cost.optimizer,
-                    memory=_peak(cost, held_forward, held_backward),
+                    transfer=time.waited_for_transfer[rank] + tied,
+                    bubble=time.waited_for_stage[rank],
+                    optimizer=optimizer,
+                    end=time.end[rank] + tail + tied + optimizer,
+                    memory=_peak(stages, compiled.held[rank], own),
                 )
             )
         return make_result(plan, self.cost, reports)
 
-    def _transfer_seconds(
-        self, plan: Plan, cost: StageCost, stage: int, forward: bool, stride: int
-    ) -> float:
-        last = len(plan.stages) - 1
-        if stage == (last if forward else 0):
-            return 0.0
-        size = cost.sent_forward_bytes if forward else cost.sent_backward_bytes
-        start = (stage if forward else stage - 1) * stride
-        return float(self.cost.point_to_point_seconds(size, stride, start=start))
+    def _transfers(self, plan: Plan, stages: Sequence[StageCost]) -> list[float]:
+        """Seconds of the message that each kind of action sends."""
+        ranks_of = {
+            stage: rank
+            for rank, own in enumerate(plan.schedule.stages_of_ranks)
+            for stage in own
+        }
+        stride = plan.devices_per_stage
+        seconds = [0.0] * (len(stages) * COST_KINDS)
+        for stage, cost in enumerate(stages):
+            for step, size, kinds in (
+                (1, cost.sent_forward_bytes, (FORWARD,)),
+                (-1, cost.sent_backward_bytes, (BACKWARD, INPUT_PART)),
+            ):
+                here, there = ranks_of[stage], ranks_of.get(stage + step)
+                if there is None or there == here:
+                    continue
+                distance = abs(there - here) * stride
+                start = min(here, there) * stride
+                hop = float(self.cost.point_to_point_seconds(size, distance, start=start))
+                for kind in kinds:
+                    seconds[stage * COST_KINDS + kind] = hop
+        return seconds
 
     def _tied_seconds(self, plan: Plan, index: int) -> float:
         """All-reduce of the gradients of parameters that this stage shares with others."""
-        if not plan.workload.training:
-            return 0.0
         total = 0.0
         for stages, size in tied_parameters(self.planner, plan):
             if index in stages:
@@ -319,6 +332,20 @@ class Simulator:
                 group = self.cluster.group(len(stages), apart * plan.devices_per_stage)
                 total += float(self.cost.collective_seconds("all_reduce", size, group))
         return total
+
+
+def _settling_tail(
+    compiled: CompiledSchedule, time: PipelineTime, stages: Sequence[StageCost], rank: int
+) -> float:
+    """How long the gradient stream goes on after the last action of a rank. Its stages are
+    settled in the order in which their gradients are complete."""
+    own = sorted(compiled.stages_of_ranks[rank], key=lambda s: compiled.last_gradient[s])
+    done = 0.0
+    for stage in own:
+        start = time.start[compiled.last_gradient[stage]]
+        cost = stages[stage]
+        done = start + drain(cost.block_ends, cost.settling, done - start)
+    return max(0.0, done - time.end[rank])
 
 
 def _saves_inputs(program: BlockProgram) -> bool:
@@ -329,17 +356,27 @@ def _saves_outputs(program: BlockProgram) -> bool:
     return any(value in program.saved for value in program.outputs)
 
 
-def _peak(cost: StageCost, held_forward: int, held_backward: int) -> Mapping[str, float]:
-    """Memory by what holds it, at the peak."""
-    kept = cost.forward_memory.delta
-    in_forward = (held_forward * kept, cost.forward_memory.peak)
-    in_backward = (held_backward * kept, cost.backward_memory.peak)
-    held, transient = max(in_forward, in_backward, key=sum)
+def _peak(
+    stages: Sequence[StageCost], situations: Sequence[Held], own: Sequence[int]
+) -> Mapping[str, float]:
+    """Memory of a rank by what holds it, at the peak."""
+    activations = 0.0
+    for held in situations:
+        resting = sum(
+            between * stages[stage].forward_memory.delta
+            for stage, (between, _) in zip(own, held.counts, strict=True)
+        )
+        cost = stages[held.stage]
+        effect = cost.forward_memory if held.kind == FORWARD else cost.backward_memory
+        activations = max(activations, resting + effect.peak)
+    state = StateBytes()
+    for stage in own:
+        state = state.plus(stages[stage].state)
     return {
-        "parameters_bytes": cost.state.parameters,
-        "gradients_bytes": cost.state.gradients,
-        "optimizer_bytes": cost.state.optimizer,
-        "activations_bytes": held + transient,
+        "parameters_bytes": state.parameters,
+        "gradients_bytes": state.gradients,
+        "optimizer_bytes": state.optimizer,
+        "activations_bytes": activations,
         "buffers_bytes": 0.0,
     }
 
@@ -373,4 +410,4 @@ def tied_parameters(planner: Planner, plan: Plan) -> list[tuple[tuple[int, ...],
     return [(tuple(sorted(s)), size) for s, size in found.values() if len(s) > 1]
 
 
-__all__ = ["COMPUTE", "Simulator", "StageCost", "tied_parameters"]
+__all__ = ["Simulator", "StageCost", "tied_parameters"]

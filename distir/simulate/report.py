@@ -12,9 +12,11 @@ from distir.units import format_bytes
 
 
 @dataclass(frozen=True, slots=True)
-class StageSeconds:
-    """One stage of an iteration. `end` is when it is done, before the others are."""
+class RankSeconds:
+    """One pipeline rank in an iteration, with the stages it holds. `end` is when it is done; the
+    others may go on."""
 
+    stages: tuple[int, ...]
     compute: float
     exposed: Mapping[str, float]
     transfer: float
@@ -24,14 +26,14 @@ class StageSeconds:
     memory: Mapping[str, float]
 
 
-def make_result(plan: Plan, cost: CostModel, stages: Sequence[StageSeconds]) -> SimulationResult:
+def make_result(plan: Plan, cost: CostModel, stages: Sequence[RankSeconds]) -> SimulationResult:
     """Metrics and reports of a simulated plan."""
     workload = plan.workload
     overhead = cost.profile.iteration_overhead_seconds if workload.training else 0.0
     busiest = max(stage.end for stage in stages)
     iteration = busiest + overhead
     reports: list[StageReport] = []
-    for stage, each in zip(plan.stages, stages, strict=True):
+    for rank, each in enumerate(stages):
         seconds = dict.fromkeys(SECONDS_KINDS, 0.0)
         for mesh_axis, waited in each.exposed.items():
             key = f"{mesh_axis}_communication"
@@ -41,8 +43,11 @@ def make_result(plan: Plan, cost: CostModel, stages: Sequence[StageSeconds]) -> 
         seconds["bubble"] = each.bubble + busiest - each.end
         seconds["optimizer"] = each.optimizer
         seconds["overhead"] = overhead
-        blocks = (stage.blocks[0], stage.blocks[-1] + 1)
-        reports.append(StageReport(stage.index, blocks, seconds, dict(each.memory)))
+        blocks = tuple(
+            (plan.stages[stage].blocks[0], plan.stages[stage].blocks[-1] + 1)
+            for stage in each.stages
+        )
+        reports.append(StageReport(rank, blocks, seconds, dict(each.memory)))
     fullest = max(reports, key=lambda report: report.peak_memory_bytes)
     reason = _memory_reason(plan, cost, fullest)
     return SimulationResult(
@@ -117,6 +122,6 @@ def _memory_reason(plan: Plan, cost: CostModel, fullest: StageReport) -> str | N
         f"{kind.removesuffix('_bytes')} {format_bytes(size)}" for kind, size in largest if size
     )
     return (
-        f"out of memory: stage {fullest.stage} of {len(plan.stages)} needs {format_bytes(needed)} "
+        f"out of memory: stage {fullest.stage} of {plan.strategy.pp} needs {format_bytes(needed)} "
         f"of {format_bytes(capacity)} per device ({holders})"
     )

@@ -31,10 +31,11 @@ MEMORY_KINDS = (
 
 @dataclass(frozen=True, slots=True)
 class StageReport:
-    """One pipeline stage: exposed seconds by kind, bytes by what holds them."""
+    """One pipeline rank: exposed seconds by kind, bytes by what holds them. `blocks` are the runs
+    of blocks it holds, one `(first, end)` per chunk."""
 
     stage: int
-    blocks: tuple[int, int]
+    blocks: tuple[tuple[int, int], ...]
     seconds: Mapping[str, float]
     memory: Mapping[str, float]
 
@@ -47,7 +48,7 @@ class StageReport:
         """Plain JSON values."""
         return {
             "stage": self.stage,
-            "blocks": list(self.blocks),
+            "blocks": [list(run) for run in self.blocks],
             "seconds": dict(self.seconds),
             "memory": dict(self.memory),
         }

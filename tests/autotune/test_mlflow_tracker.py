@@ -1,0 +1,160 @@
+"""A study in MLflow: parent run, runs of trials, table, the grid beside it; and what happens
+when it fails.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune import Search, TuneResult, solve
+from autotune.objectives import load_objective
+from autotune.testing import ToySimulator, toy_problem
+from autotune.trackers import mlflow as adapter
+from autotune.trackers.mlflow import MlflowTracker, noteworthy, shown_metrics
+from autotune.trial import pareto_front
+
+mlflow = pytest.importorskip("mlflow")
+
+
+@pytest.fixture(scope="module")
+def tracked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[TuneResult, Any]]:
+    folder = tmp_path_factory.mktemp("tracking")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        result = solve(toy_problem(), Search(trials=30), tracker=MlflowTracker())
+        yield result, mlflow.MlflowClient("sqlite:///mlflow.db")
+
+
+def runs(result: TuneResult, client: Any, **tags: str) -> list[Any]:
+    assert result.tracking is not None
+    assert result.tracking.error is None
+    wanted = " and ".join(f"tags.{name} = '{value}'" for name, value in tags.items())
+    return client.search_runs([result.tracking.experiment_id], wanted, max_results=1000)
+
+
+def test_the_study_is_a_run_with_step_metrics(tracked: tuple[TuneResult, Any]) -> None:
+    result, client = tracked
+    assert result.tracking is not None
+    run = client.get_run(result.tracking.run_id)
+    assert run.info.run_name == "tpe throughput, 30 trials"
+    assert run.data.tags["kind"] == "study"
+    assert run.data.params["searcher"] == "tpe"
+    history = client.get_metric_history(run.info.run_id, "best_throughput_samples_per_second")
+    best = [point.value for point in history]
+    assert best == sorted(best)
+    assert result.best is not None
+    assert best[-1] == result.best.metric("throughput_samples_per_second")
+    regrets = client.get_metric_history(run.info.run_id, "regret_pct")
+    assert regrets[-1].value == pytest.approx(100 * (result.regret or 0.0))
+    assert run.data.metrics["best_iteration_seconds"] == result.best.metric("iteration_seconds")
+
+
+def test_every_one_of_few_trials_has_a_run(tracked: tuple[TuneResult, Any]) -> None:
+    result, client = tracked
+    children = runs(result, client, kind="trial", searcher="tpe")
+    assert {run.info.run_name for run in children} == {trial.label for trial in result.trials}
+    assert result.tracking is not None
+    parents = {run.data.tags["mlflow.parentRunId"] for run in children}
+    assert parents == {result.tracking.run_id}
+    for run in children:
+        measured = "throughput_samples_per_second" in run.data.metrics
+        assert measured == (run.data.tags["state"] == "feasible")
+
+
+def test_a_table_holds_every_trial(tracked: tuple[TuneResult, Any]) -> None:
+    result, client = tracked
+    assert result.tracking is not None
+    path = Path(client.download_artifacts(result.tracking.run_id, "trials.json"))
+    assert len(json.loads(path.read_text())["data"]) == len(result.trials)
+
+
+def test_the_grid_is_a_study_beside_it(tracked: tuple[TuneResult, Any]) -> None:
+    result, client = tracked
+    studies = runs(result, client, kind="study")
+    assert [run.data.params["searcher"] for run in studies] == ["tpe", "grid"]  # newest first
+    grid = studies[1]
+    assert grid.info.run_name == "grid, all 142"
+    assert grid.data.metrics["regret_pct"] == 0
+
+
+def test_links_and_a_note_lead_to_the_pages(tracked: tuple[TuneResult, Any]) -> None:
+    result, client = tracked
+    record = result.tracking
+    assert record is not None
+    assert record.experiment == "toy on 16 toy-cluster"
+    assert record.to_dict() == {
+        "tracking_uri": "sqlite:///mlflow.db",
+        "experiment": record.experiment,
+        "run_id": record.run_id,
+    }
+    assert record.command == "mlflow ui --backend-store-uri sqlite:///mlflow.db"
+    tags = client.get_experiment(record.experiment_id).tags
+    assert all(url in tags["mlflow.note.content"] for url in record.links.values())
+    assert record.command in str(result)
+
+
+def test_many_trials_are_represented_by_the_noteworthy() -> None:
+    trials = solve(toy_problem(), Search(sampler="grid")).trials
+    chosen = noteworthy(trials)
+    layouts = {(t.strategy.dp, t.strategy.tp, t.strategy.pp) for t in trials if t.feasible}
+    assert {(t.strategy.dp, t.strategy.tp, t.strategy.pp) for t in chosen} == layouts
+    assert {t.number for t in pareto_front(trials)} <= {t.number for t in chosen}
+    assert len(chosen) < len(trials) / 2
+
+
+def test_infeasible_trials_do_not_show_what_they_would_be_sorted_by() -> None:
+    problem = toy_problem(ToySimulator(memory_bytes=1.0))
+    objective = load_objective("throughput", problem.simulate)
+    trial = solve(problem, Search(trials=1)).trials[0]
+    names = [name for name, _ in shown_metrics(trial, objective)]
+    assert "peak_memory_bytes" in names
+    assert "throughput_samples_per_second" not in names
+    assert "iteration_seconds" not in names
+
+
+def test_a_failure_midway_is_told_and_nothing_found_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*arguments: object, **options: object) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(mlflow.MlflowClient, "log_table", fails)
+    tracker = MlflowTracker(f"sqlite:///{tmp_path}/mlflow.db", "failing")
+    result = solve(toy_problem(), Search(trials=10), tracker=tracker)
+    assert len(result.trials) == 10
+    assert result.best is not None
+    assert result.tracking is not None
+    assert result.tracking.error == "OSError: disk full"
+    assert result.to_dict()["mlflow"]["error"] == "OSError: disk full"
+    assert "Tracking failed: OSError: disk full." in str(result)
+
+
+def test_a_store_that_cannot_be_opened_is_told() -> None:
+    tracker = MlflowTracker("no-such-scheme://somewhere", "x")
+    result = solve(toy_problem(), Search(trials=5), tracker=tracker)
+    assert len(result.trials) == 5
+    assert result.tracking is not None
+    assert result.tracking.run_id is None
+    assert result.tracking.error
+
+
+def test_a_study_that_lasts_is_written_as_it_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(adapter, "LIVE_AFTER_SECONDS", -1.0)
+    tracker = MlflowTracker(f"sqlite:///{tmp_path}/mlflow.db", "live")
+    result = solve(toy_problem(), Search(trials=12, compare_grid=False), tracker=tracker)
+    assert result.tracking is not None
+    client = mlflow.MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
+    history = client.get_metric_history(
+        result.tracking.run_id, "best_throughput_samples_per_second"
+    )
+    steps = [point.step for point in history]
+    assert steps == sorted(set(steps))
+    assert steps[-1] == 11

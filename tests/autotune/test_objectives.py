@@ -1,0 +1,195 @@
+"""An objective may be anything that gives a number, and may fail in any way: the study goes on."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.api import Search, solve
+from autotune.objectives import Evaluation, Objective, as_objective, load_objective
+from autotune.objectives.evaluation import as_evaluation
+from autotune.objectives.isolation import IsolatedObjective
+from autotune.plugins import PluginError
+from autotune.testing import ObjectiveContract, toy_problem
+from distir.errors import DistirError, UnknownNameError
+from distir.strategy import Strategy
+
+PLUGINS = Path(__file__).parent / "plugin_package"
+
+
+def load(spec: Any, **options: Any) -> Objective:
+    return load_objective(spec, toy_problem().simulate, **options)
+
+
+class TestABareNumber(ObjectiveContract):
+    objective = staticmethod(lambda strategy: strategy.dp + 0.5)
+
+
+class TestAnEvaluation(ObjectiveContract):
+    objective = staticmethod(
+        lambda strategy: Evaluation({"cost": 1.0}, strategy.tp == 1, "tp is dear")
+    )
+
+
+@pytest.mark.parametrize(
+    ("raw", "metrics"),
+    [
+        (3, {"value": 3.0}),
+        ({"a": 1, "b": 2.5}, {"a": 1.0, "b": 2.5}),
+        (Evaluation({"c": 4}), {"c": 4.0}),
+    ],
+)
+def test_numbers_dicts_and_evaluations_are_understood(raw: object, metrics: object) -> None:
+    assert as_evaluation(raw).metrics == metrics
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (lambda s: math.nan, "the objective returned nan"),
+        (lambda s: {"a": math.inf}, "the objective's a is inf"),
+        (lambda s: {"a": "x"}, "the objective's 'a' is 'x'; expected a number"),
+        (lambda s: None, "the objective returned NoneType None; expected a number"),
+        (lambda s: {}, "the objective gave no metric"),
+        (lambda s: 1 / 0, "ZeroDivisionError: division by zero"),
+        (lambda s: exit(3), "SystemExit: 3"),
+    ],
+)
+def test_what_goes_wrong_fails_the_trial_with_its_reason(
+    function: Callable[[Strategy], object], reason: str
+) -> None:
+    result = solve(toy_problem(), Search(objective=function, sampler="random", trials=3))
+    assert [trial.state for trial in result.trials] == ["failed"] * 3
+    assert all(str(trial.evaluation.reason).startswith(reason) for trial in result.trials)
+    assert result.best is None
+    assert "No trial succeeded." in str(result)
+
+
+def test_a_study_survives_an_objective_that_fails_now_and_then() -> None:
+    def moody(strategy: Strategy) -> float:
+        if strategy.tp == 2:
+            raise RuntimeError("not\ntoday")
+        return float(strategy.pp)
+
+    result = solve(toy_problem(), Search(objective=moody, trials=40))
+    assert result.best is not None
+    assert result.best.strategy.pp == 1
+    reasons = {trial.evaluation.reason for trial in result.trials if trial.failed}
+    assert reasons == {"RuntimeError: not today"}
+
+
+def test_directions() -> None:
+    assert load("throughput").maximize
+    assert not load("latency").maximize
+    assert not load("memory").maximize
+    assert not load(lambda strategy: 1.0).maximize
+    assert load(lambda strategy: 1.0, direction="maximize").maximize
+    with pytest.raises(DistirError, match="direction 'up'; expected maximize or minimize"):
+        load(lambda strategy: 1.0, direction="up")
+
+
+def test_a_plugin_says_for_itself_what_counts() -> None:
+    class Score:
+        metric = "score"
+        direction = "maximize"
+
+        def __call__(self, strategy: Strategy) -> dict[str, float]:
+            return {"other": 1.0, "score": float(strategy.tp)}
+
+    result = solve(toy_problem(), Search(objective=Score, trials=30, compare_grid=True))
+    assert result.best is not None
+    assert result.best.strategy.tp == 4
+    assert result.to_dict()["metric"] == "score"
+
+
+def test_a_plugin_may_wrap_the_default_simulator() -> None:
+    def doubled(strategy: Strategy, simulate: Callable[[Strategy], Evaluation]) -> float:
+        return 2 * simulate(strategy).metrics["iteration_seconds"]
+
+    problem = toy_problem()
+    strategy = Strategy(dp=16)
+    objective = as_objective(doubled, "doubled", simulate=problem.simulate)
+    expected = 2 * problem.simulate(strategy).metrics["iteration_seconds"]
+    assert objective.measure(strategy).metrics == {"value": expected}
+
+
+def test_a_plugin_file(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("def cost(strategy):\n    return strategy.pp\n")
+    assert load(f"{file}:cost").measure(Strategy(pp=3)).metrics == {"value": 3.0}
+    with pytest.raises(UnknownNameError, match="attribute 'cots'; did you mean: cost"):
+        load(f"{file}:cots")
+
+
+def test_plugins_that_are_not_there(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.py"
+    broken.write_text("import nothing_of_this_name\n")
+    with pytest.raises(PluginError, match=r"broken\.py' fails when run: ModuleNotFoundError"):
+        load(f"{broken}:cost")
+    with pytest.raises(PluginError, match="does not exist"):
+        load("nowhere.py:cost")
+    with pytest.raises(PluginError, match="module 'nowhere' cannot be imported"):
+        load("nowhere:cost")
+    with pytest.raises(PluginError, match="is incomplete"):
+        load("nowhere:")
+    with pytest.raises(UnknownNameError, match="did you mean: latency"):
+        load("latencey")
+    with pytest.raises(DistirError, match="is a float; expected a callable"):
+        load("math:pi")
+
+
+def test_entry_points_of_an_installed_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(PLUGINS))
+    search = Search(objective="energy", sampler="last-first", trials=5)
+    problem = toy_problem()
+    result = solve(problem, search)
+    last = [problem.space.at(problem.space.count() - 1 - index) for index in range(5)]
+    assert [trial.strategy for trial in result.trials] == last
+    assert result.objective.metric == "joules"
+    assert result.grid is None
+
+
+def slow_in_places(strategy: Strategy) -> float:
+    if strategy.pp == 2:
+        time.sleep(60)
+    if strategy.pp == 4:
+        os._exit(1)
+    return float(os.getpid())
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_trial_that_takes_too_long_is_given_up_and_the_next_goes_on() -> None:
+    objective = as_objective(slow_in_places, "slow", simulate=toy_problem().simulate)
+    began = time.monotonic()
+    with IsolatedObjective(objective, timeout_seconds=0.5) as isolated:
+        first = isolated.measure(Strategy())
+        late = isolated.measure(Strategy(pp=2))
+        second = isolated.measure(Strategy())
+        dead = isolated.measure(Strategy(pp=4))
+        third = isolated.measure(Strategy())
+    assert late.reason == "took longer than 0.5 s"
+    assert dead.reason == "the objective's process died"
+    assert late.failed
+    assert dead.failed
+    workers = {each.metrics["value"] for each in (first, second, third)}
+    assert len(workers) == 3
+    assert os.getpid() not in workers
+    assert time.monotonic() - began < 30
+    for pid in workers:
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(pid), 0)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_time_limit_changes_nothing_for_trials_that_keep_it() -> None:
+    limited, free = (
+        solve(toy_problem(), Search(sampler="random", trials=10, trial_timeout=limit))
+        for limit in (20.0, None)
+    )
+    assert [t.to_dict() for t in limited.trials] == [t.to_dict() for t in free.trials]

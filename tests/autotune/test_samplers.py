@@ -1,0 +1,126 @@
+"""Every sampler meets the contract; the learning ones learn."""
+
+from __future__ import annotations
+
+from statistics import mean
+
+import pytest
+
+from autotune.api import Search, solve
+from autotune.compare import contest, standing
+from autotune.grid import evaluate_grid
+from autotune.objectives import load_objective
+from autotune.samplers import SAMPLERS, Sampler, load_sampler
+from autotune.samplers.encoding import Encoding, steadied
+from autotune.samplers.surrogate import SurrogateSampler
+from autotune.testing import SamplerContract, ToySimulator, ToyWorkload, toy_problem, toy_space
+from distir.errors import UnknownNameError
+from search_spaces import SearchSpace
+
+
+class TestRandom(SamplerContract):
+    def make_sampler(self, space: SearchSpace, seed: int) -> Sampler:
+        return load_sampler("random", space, seed)
+
+
+class TestGrid(SamplerContract):
+    def make_sampler(self, space: SearchSpace, seed: int) -> Sampler:
+        return load_sampler("grid", space, seed)
+
+
+class TestTpe(SamplerContract):
+    def make_sampler(self, space: SearchSpace, seed: int) -> Sampler:
+        return load_sampler("tpe", space, seed)
+
+
+class TestNsga2(SamplerContract):
+    def make_sampler(self, space: SearchSpace, seed: int) -> Sampler:
+        return load_sampler("nsga2", space, seed)
+
+
+class TestQmc(SamplerContract):
+    def make_sampler(self, space: SearchSpace, seed: int) -> Sampler:
+        return load_sampler("qmc", space, seed)
+
+
+class TestReinforce(SamplerContract):
+    def make_sampler(self, space: SearchSpace, seed: int) -> Sampler:
+        return load_sampler("reinforce", space, seed)
+
+
+class TestSurrogate(SamplerContract):
+    budget = 14  # four fits are enough to see
+
+    def make_sampler(self, space: SearchSpace, seed: int) -> Sampler:
+        return load_sampler("surrogate", space, seed)
+
+
+class TestSurrogateOfAHugeSpace(SamplerContract):
+    budget = 12
+
+    def make_sampler(self, space: SearchSpace, seed: int) -> Sampler:
+        sampler = SurrogateSampler(space, seed)
+        sampler._whole_pool = None
+        return sampler
+
+
+@pytest.mark.parametrize("name", ["random", "grid", "reinforce", "surrogate"])
+def test_samplers_without_replacement_propose_each_strategy_once(name: str) -> None:
+    space = toy_space(devices=2)
+    sampler = load_sampler(name, space, 0)
+    proposals = []
+    while (strategy := sampler.ask()) is not None:
+        proposals.append(strategy)
+    assert len(proposals) == space.count()
+    assert set(proposals) == set(space.enumerate())
+
+
+@pytest.mark.parametrize("name", SAMPLERS.names())
+def test_a_budget_as_large_as_the_space_finds_the_best(name: str) -> None:
+    problem = toy_problem(ToySimulator(ToyWorkload(batch_size=8, num_blocks=3), devices=4))
+    result = solve(problem, Search(sampler=name, trials=10**6))
+    assert result.regret == 0
+    assert len(result.trials) == problem.space.count()
+
+
+@pytest.mark.parametrize("name", ["tpe", "reinforce"])
+def test_learning_samplers_beat_random_search(name: str) -> None:
+    problem = toy_problem()
+    objective = load_objective("throughput", problem.simulate)
+    grid = evaluate_grid(problem.space, objective)
+
+    def mean_regret(sampler: str) -> float:
+        contests = [
+            contest(problem.space, objective, grid, sampler, seed, trials=30) for seed in range(8)
+        ]
+        assert standing(contests).seeds == 8
+        return mean(1.0 if each.regret is None else each.regret for each in contests)
+
+    assert mean_regret(name) < mean_regret("random")
+
+
+def test_powers_of_two_are_encoded_by_their_logarithm() -> None:
+    encoding = Encoding(toy_space(devices=16))
+    assert encoding.values["tp"] == (1, 2, 4)
+    assert "dp" not in encoding.values
+    for strategy in encoding.space.enumerate():
+        assert encoding.nearest(encoding.encode(strategy)) == strategy
+
+
+def test_steadied_costs_keep_their_order() -> None:
+    for costs in ([0.1, 3.0, 200.0], [-300.0, -2.0, -0.5], [-1.0, 0.0, 5.0]):
+        assert sorted(steadied(costs)) == steadied(costs)
+
+
+def test_an_unknown_sampler_is_met_with_the_near_ones() -> None:
+    with pytest.raises(UnknownNameError, match="did you mean: random"):
+        load_sampler("randon", toy_space(), 0)
+
+
+@pytest.mark.parametrize("name", SAMPLERS.names())
+def test_same_seed_same_trials(name: str) -> None:
+    first, second = (
+        solve(toy_problem(), Search(sampler=name, trials=15, seed=7, compare_grid=False))
+        for _ in range(2)
+    )
+    assert [trial.strategy for trial in first.trials] == [t.strategy for t in second.trials]

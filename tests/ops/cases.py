@@ -1,0 +1,287 @@
+"""Ops with operands to try them on: what the contract tests run over."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from distir.ir import DType, Op, TensorType
+from distir.ops import attention, conv, elementwise, indexing, linalg, loss, norm, optimizer, tensor
+from distir.ops import reduce as reductions
+from distir.ops.collective import Distributed
+
+Array = Any
+Maker = Callable[[np.random.Generator], Array]
+
+
+def real(*shape: int, low: float = -2.0, high: float = 2.0) -> Maker:
+    """Distinct numbers, apart from each other and from where functions have kinks."""
+
+    def make(rng: np.random.Generator) -> Array:
+        count = math.prod(shape)
+        grid = low + (high - low) * (np.arange(count) + 0.5) / count
+        return (rng.permutation(grid) + 0.013).reshape(shape)
+
+    return make
+
+
+def positive(*shape: int) -> Maker:
+    """Numbers above zero."""
+    return real(*shape, low=0.3, high=2.0)
+
+
+def integers(below: int, *shape: int) -> Maker:
+    """Integers from zero."""
+    return lambda rng: rng.integers(0, below, shape)
+
+
+def booleans(*shape: int) -> Maker:
+    """True or false."""
+    return lambda rng: rng.integers(0, 2, shape).astype(bool)
+
+
+@dataclass(frozen=True)
+class Case:
+    """An op with makers of its operands."""
+
+    op: Op
+    makers: tuple[Maker, ...]
+
+    def arrays(self) -> list[Array]:
+        """The operands."""
+        rng = np.random.default_rng(7)
+        return [make(rng) for make in self.makers]
+
+    def types(self) -> list[TensorType]:
+        """Types of the operands."""
+        return [TensorType(array.shape, dtype_of(array)) for array in self.arrays()]
+
+    @property
+    def label(self) -> str:
+        """A name for the test."""
+        shapes = "-".join("x".join(map(str, t.shape)) or "scalar" for t in self.types())
+        return f"{self.op}({shapes})"
+
+
+def dtype_of(array: Array) -> DType:
+    """The element type of a NumPy array of a case."""
+    kinds = {"f": DType.FLOAT64, "i": DType.INT64, "b": DType.BOOL}
+    return kinds[array.dtype.kind]
+
+
+def _case(op: Op, *makers: Maker) -> Case:
+    return Case(op, makers)
+
+
+e, t, n, x = elementwise, tensor, norm, indexing
+S = (4, 6)
+
+
+def _elementwise() -> list[Case]:
+    one = [
+        e.Identity(), e.Neg(), e.Relu(), e.Sigmoid(), e.Tanh(), e.Exp(), e.Erf(), e.Gelu(),
+        e.Gelu("tanh"), e.Silu(), e.IsNaN(), e.Cast(DType.FLOAT32), e.Cast(DType.BOOL), e.Abs(),
+        e.Sign(), e.Floor(), e.Ceil(), e.Round(), e.Sin(), e.Cos(), e.Softplus(), e.Mish(),
+        e.LeakyRelu(0.1), e.Elu(0.7), e.HardSigmoid(0.3, 0.4), e.Clip(-0.9, 1.1), e.Clip(0.2),
+        e.IsInf(), e.Dropout(0.0), e.Dropout(0.3, seed=5), t.Scale(0.7),
+    ]  # fmt: skip
+    cases = [_case(op, real(*S)) for op in one]
+    cases += [_case(op, positive(*S)) for op in (e.Log(), e.Sqrt(), e.Reciprocal())]
+    cases += [_case(e.Not(), booleans(*S)), _case(e.Gelu(), real(2, 1, 4))]
+    cases += [
+        _case(e.UnaryGradient(op), positive(*S), real(*S))
+        for op in (e.Tanh(), e.Gelu(), e.Log(), e.Silu())
+    ]
+    two = (e.Add(), e.Sub(), e.Mul(), e.Div(), e.Max(), e.Min(), e.Mod(), e.Mod(fmod=True))
+    shapes = ((S, S), (S, (6,)), ((4, 1), S), ((2, 1, 6), S), (S, ()))
+    cases += [_case(op, real(*a), positive(*b)) for op in two for a, b in shapes]
+    cases += [_case(e.Pow(), positive(*a), real(*b)) for a, b in shapes]
+    compared = (e.Equal(), e.Greater(), e.GreaterOrEqual(), e.Less(), e.LessOrEqual())
+    cases += [_case(op, integers(3, *S), integers(3, 6)) for op in compared]
+    cases += [_case(op, booleans(*S), booleans(6)) for op in (e.And(), e.Or(), e.Xor())]
+    cases += [
+        _case(e.Where(), booleans(*S), real(*S), real(6)),
+        _case(e.Where(), booleans(4, 1), real(), real(*S)),
+        _case(e.Sum(), real(*S), real(6), real(*S)),
+        _case(e.Sum(), real(*S)),
+    ]
+    return cases
+
+
+def _products() -> list[Case]:
+    m = linalg.MatMul()
+    shapes = (
+        ((4, 6), (6, 2)), ((3, 4, 6), (6, 2)), ((3, 4, 6), (3, 6, 2)), ((2, 3, 4, 6), (3, 6, 2)),
+        ((1, 4, 6), (3, 6, 2)), ((2, 1, 4, 6), (1, 3, 6, 2)), ((6,), (6, 2)), ((4, 6), (6,)),
+        ((6,), (6,)), ((1, 6), (6, 4)), ((4, 1), (1, 4)), ((3, 1, 6), (6, 1)),
+    )  # fmt: skip
+    cases = [_case(m, real(*a), real(*b)) for a, b in shapes]
+    cases += [
+        _case(linalg.Gemm(), real(4, 6), real(6, 2)),
+        _case(linalg.Gemm(0.5, 2.0, trans_b=True), real(4, 6), real(2, 6), real(2)),
+        _case(linalg.Gemm(trans_a=True), real(6, 4), real(6, 2), real(4, 1)),
+        _case(linalg.Gemm(1.0, 0.3, True, True), real(6, 4), real(2, 6), real(4, 2)),
+        _case(linalg.Einsum("bsk,kn->bsn"), real(2, 3, 4), real(4, 6)),
+        _case(linalg.Einsum("bhsd,bhtd->bhst"), real(2, 3, 4, 6), real(2, 3, 2, 6)),
+        _case(linalg.Einsum("ab,b,cb->ac"), real(2, 4), real(4), real(3, 4)),
+    ]
+    return cases
+
+
+def _moves() -> list[Case]:
+    shapes = (((4, 6), (2, 2, 6)), ((2, 2, 6), (4, 6)), ((4, 6), (6, 4)), ((4, 1, 6), (24,)))
+    cases = [_case(t.Reshape(b), real(*a)) for a, b in shapes]
+    full, head = ((0, 0), (None, None), (1, 1)), ((0, 0), (None, 2), (1, 1))
+    cases += [
+        _case(t.Reshape((8, 3, 64)), real(2, 4, 192)),
+        _case(t.Transpose((2, 0, 1)), real(2, 3, 4)),
+        _case(t.Expand((3, 4, 6)), real(4, 1)),
+        _case(t.Expand((4, 6)), real(4, 6)),
+        _case(t.Concat(1), real(4, 2), real(4, 2), real(4, 2)),
+        _case(t.Concat(-1), real(4, 2), real(4, 4)),
+        _case(t.Split(1, (2, 2, 2)), real(4, 6)),
+        _case(t.Split(-1, (2, 4)), real(4, 6)),
+        _case(t.Slice(*full), real(4, 6)),
+        _case(t.Slice(*head), real(4, 6)),
+        _case(t.Slice((0, 5), (None, None), (1, -2)), real(4, 6)),
+        _case(t.Slice((0, -4), (None, None), (1, 1)), real(4, 6)),
+        _case(t.SliceGradient((4, 6), *head), real(4, 2)),
+        _case(t.Gather(0), real(6, 4), integers(6, 3, 2)),
+        _case(t.Gather(1), real(2, 6, 4), integers(6, 3)),
+        _case(t.Gather(1), real(2, 6, 4), integers(6)),
+        _case(t.GatherGradient(0, (6, 4)), integers(6, 3, 2), real(3, 2, 4)),
+        _case(t.GatherGradient(1, (2, 6, 4)), integers(6, 3), real(2, 3, 4)),
+        _case(t.Boundary((((4, True),), ((2, False), (3, True)))), real(4, 6)),
+    ]
+    return cases
+
+
+def _indexing() -> list[Case]:
+    pairs = lambda rng: np.stack([rng.integers(0, 4, (5,)), rng.integers(0, 6, (5,))], -1)  # noqa: E731
+    apart = lambda rng: np.array([[0, 1], [3, 5], [2, 2]])  # noqa: E731
+    columns = lambda rng: np.array([[0, 2], [3, 1], [5, 0], [4, 3]])  # noqa: E731
+    return [
+        _case(x.Pad((0, 1), (0, 2)), real(4, 6)),
+        _case(x.Pad((1, 0), (0, 0), 0.5), real(4, 6)),
+        _case(x.Trilu(), real(2, 4, 6)),
+        _case(x.Trilu(False, -1), real(4, 6)),
+        _case(x.CumSum(1), real(4, 6)),
+        _case(x.CumSum(0, exclusive=True, reverse=True), real(4, 6)),
+        _case(x.ArgMax(1), real(4, 6)),
+        _case(x.ArgMax(-1, keepdims=False, last=True), integers(3, 4, 6)),
+        _case(x.TopK(2), real(4, 6)),
+        _case(x.TopK(3, 0, largest=False), real(4, 6)),
+        _case(x.GatherElements(1), real(4, 6), integers(6, 4, 3)),
+        _case(x.GatherElements(0), real(4, 6), integers(4, 2, 2)),
+        _case(x.GatherElementsGradient(1, (4, 6)), integers(6, 4, 3), real(4, 3)),
+        _case(x.ScatterElements(1), real(4, 6), columns, real(4, 2)),
+        _case(x.ScatterElements(1, adds=True), real(4, 6), integers(6, 4, 3), real(4, 3)),
+        _case(x.GatherND(), real(4, 6, 2), pairs),
+        _case(x.GatherND(1), real(4, 6, 2), integers(6, 4, 3, 1)),
+        _case(x.GatherNDGradient(0, (4, 6, 2)), pairs, real(5, 2)),
+        _case(x.GatherNDGradient(1, (4, 6, 2)), integers(6, 4, 3, 1), real(4, 3, 2)),
+        _case(x.ScatterND(), real(4, 6, 2), apart, real(3, 2)),
+        _case(x.ScatterND(adds=True), real(4, 6, 2), pairs, real(5, 2)),
+    ]
+
+
+def _norms() -> list[Case]:
+    cases = [_case(op, real(2, 4, 6)) for op in (n.Softmax(), n.Softmax(1), n.LogSoftmax())]
+    cases += [
+        _case(n.SoftmaxGradient(), positive(4, 6), real(4, 6)),
+        _case(n.LayerNormalization(), real(2, 4, 6), positive(6), real(6)),
+        _case(n.LayerNormalization(1, 1e-2), real(2, 4, 6), positive(4, 6)),
+        _case(n.RMSNormalization(), real(2, 4, 6), positive(6)),
+        _case(n.NormalizationGradient(2, 1e-3, True), real(2, 4, 6), positive(6), real(2, 4, 6)),
+        _case(n.NormalizationGradient(1, 1e-3, False), real(4, 6), positive(6), real(4, 6)),
+        _case(n.NormalizationScaleGradient(2, 1e-3, True), real(2, 4, 6), real(2, 4, 6)),
+        _case(conv.BatchNormalization(), real(2, 4, 3), *[positive(4)] * 4),
+        _case(conv.LRN(3, 0.5, 0.6, 1.2), real(2, 5, 3)),
+        _case(conv.LRN(4, 0.5), real(2, 6, 2, 2)),
+        _case(conv.LRNGradient(conv.LRN(4, 0.5)), real(2, 6, 3), real(2, 6, 3)),
+    ]
+    return cases
+
+
+def _reductions() -> list[Case]:
+    cases: list[Case] = []
+    for cls in (reductions.ReduceSum, reductions.ReduceMean, reductions.ReduceMax):
+        cases += [
+            _case(cls((1,)), real(4, 6)),
+            _case(cls((0, 2), keepdims=False), real(2, 3, 4)),
+            _case(cls((-1,), keepdims=False), real(4, 6)),
+        ]
+    cases += [_case(reductions.ReduceProd((1,), keepdims=False), positive(4, 3))]
+    return cases
+
+
+def _attention() -> list[Case]:
+    fused = attention.FusedAttention
+    grouped = (real(2, 4, 4, 3), real(2, 2, 4, 3), real(2, 2, 4, 2))
+    mask = real(2, 1, 4, 4)
+    gradient = attention.FusedAttentionGradient
+    result = real(2, 4, 4, 2)
+    return [
+        _case(fused(0.5), *grouped),
+        _case(fused(0.5, causal=True), *grouped),
+        _case(fused(0.5), *grouped, mask),
+        _case(fused(0.5, causal=True), *grouped, real(4, 4)),
+        _case(gradient(0.5, False), *grouped, result, result),
+        _case(gradient(0.5, True), *grouped, result, result, mask),
+    ]
+
+
+def _convolutions() -> list[Case]:
+    one, two = ((1, 1), (1, 1, 1, 1), (1, 1)), ((2, 1), (0, 1, 1, 1), (1, 2))
+    pool = ((2, 2), (2, 2), (0, 0, 0, 0), (1, 1))
+    wide = ((3, 2), (2, 1), (1, 0, 1, 1), (1, 1))
+    average = conv.AveragePool(*wide, (0, 1))
+    return [
+        _case(conv.Conv(*one), real(2, 4, 4, 3), real(6, 4, 3, 3)),
+        _case(conv.Conv(*two, group=2), real(2, 4, 6, 6), real(6, 2, 2, 3)),
+        _case(conv.Conv(*one, group=4), real(2, 4, 4, 4), real(4, 1, 3, 3)),
+        _case(conv.Conv((2,), (1, 0), (1,)), real(2, 4, 8), real(2, 4, 3)),
+        _case(conv.ConvTranspose((4, 3), *one), real(2, 6, 4, 3), real(6, 4, 3, 3)),
+        _case(conv.ConvTranspose((7, 5), *two, group=2), real(2, 6, 4, 3), real(6, 2, 2, 3)),
+        _case(conv.ConvWeightGradient((3, 3), *one), real(2, 4, 4, 3), real(2, 6, 4, 3)),
+        _case(conv.ConvWeightGradient((2, 3), *two, group=2), real(2, 4, 7, 5), real(2, 6, 4, 3)),
+        _case(conv.MaxPool(*pool), real(2, 4, 4, 6)),
+        _case(conv.MaxPool(*wide), real(2, 2, 5, 4)),
+        _case(conv.MaxPoolGradient(*pool), real(2, 4, 4, 6), real(2, 4, 2, 3), real(2, 4, 2, 3)),
+        _case(average, real(2, 2, 5, 4)),
+        _case(conv.AveragePool(*pool, (0, 0), count_include_pad=True), real(2, 4, 4, 6)),
+        _case(conv.AveragePoolGradient(average, (5, 4)), real(2, 2, 3, 4)),
+    ]
+
+
+def _training() -> list[Case]:
+    return [
+        _case(loss.CrossEntropy(), real(4, 6), integers(6, 4)),
+        _case(loss.CrossEntropy(), real(2, 3, 4), integers(4, 2, 3)),
+        _case(loss.CrossEntropyGradient(), real(4, 6), integers(6, 4), real(4)),
+        _case(loss.PickLast(), real(4, 6), integers(6, 4)),
+        _case(loss.PickLastGradient(6), integers(6, 4), real(4)),
+        _case(loss.SquaredError(), real(4, 6), real(4, 6)),
+        _case(optimizer.SGDStep(0.1), real(4, 6), real(4, 6)),
+        _case(optimizer.AdamStep(0.1, step=3), *[real(4, 6)] * 3, positive(4, 6)),
+    ]
+
+
+CASES: tuple[Case, ...] = (
+    *_elementwise(),
+    *_products(),
+    *_moves(),
+    *_indexing(),
+    *_norms(),
+    *_reductions(),
+    *_attention(),
+    *_convolutions(),
+    *_training(),
+)
+
+NEEDS_A_MESH = Distributed
+"""Ops of placed programs; the tests of plans cover them."""

@@ -1,0 +1,310 @@
+"""Every op keeps what its signature, its attributes and its derivative promise.
+
+The laws: shards along any loop, computed apart and put together as the loop's kind says, are the
+whole; a linear op commutes with sums; a lowered composite is the composite; a derivative is the
+limit of differences; an op reads back from its text.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from distir.cost.work import OpClass
+from distir.errors import TransformError
+from distir.execute.sequential import evaluate
+from distir.ir import Builder, Kind, Op, Signature, TensorType, Value
+from distir.ir.text import format_function, parse_function
+from distir.ops import OPS
+from tests.ops.cases import CASES, NEEDS_A_MESH, Case, dtype_of
+
+Array = Any
+
+every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.label)
+
+NO_DERIVATIVE = {
+    "UnaryGradient", "GatherGradient", "SoftmaxGradient", "NormalizationGradient",
+    "NormalizationScaleGradient", "FusedAttentionGradient", "CrossEntropyGradient",
+    "PickLastGradient", "SGDStep", "AdamStep", "ConvWeightGradient", "MaxPoolGradient",
+    "AveragePoolGradient", "LRNGradient", "GatherElementsGradient", "GatherNDGradient",
+}  # fmt: skip
+"""Gradients of gradients are not needed; an optimizer step is the end."""
+
+
+def test_every_op_has_a_case() -> None:
+    covered = {case.op.name for case in CASES}
+    missing = {
+        entry.name
+        for entry in OPS
+        if entry.name not in covered and not issubclass(entry.value, NEEDS_A_MESH)
+    }
+    assert not missing
+
+
+@every_case
+def test_evaluation_has_the_inferred_types(case: Case) -> None:
+    arrays = case.arrays()
+    types = case.op.infer(*case.types())
+    results = case.op.evaluate(*arrays)
+    assert [result.shape for result in results] == [type.shape for type in types]
+    for result, type in zip(results, types, strict=True):
+        assert (result.dtype.kind == "f") == type.dtype.is_float
+        assert (result.dtype.kind == "b") == (type.dtype.short_name == "bool")
+
+
+@every_case
+def test_dims_are_products_of_the_loops(case: Case) -> None:
+    signature, operands, results = _signature(case)
+    assert len(signature.operands) == len(operands)
+    assert len(signature.results) == len(results)
+    for dims, type in zip(
+        (*signature.operands, *signature.results), (*operands, *results), strict=True
+    ):
+        assert len(dims) == type.rank
+        for loops, size in zip(dims, type.shape, strict=True):
+            assert math.prod(signature.loops[loop].size for loop in loops) == size
+        used = [loop for loops in dims for loop in loops]
+        assert len(used) == len(set(used)), "a loop twice in one value"
+
+
+@every_case
+def test_shards_make_the_whole(case: Case) -> None:
+    signature, _, _ = _signature(case)
+    for loop, entry in enumerate(signature.loops):
+        reduces = entry.kind in (Kind.SUM, Kind.MAX)
+        if entry.kind is Kind.WHOLE or entry.size < 2 or (reduces and _is_lowered(case)):
+            continue
+        for parts in (_halves(entry.size), _odd_and_even(entry.size)):
+            _check_shards(case, signature, loop, parts)
+
+
+@every_case
+def test_linear_ops_commute_with_sums(case: Case) -> None:
+    linear = case.op.linear_operands(case.types())
+    if not linear:
+        return
+    first, second = case.arrays(), case.arrays()
+    for position in linear:
+        second[position] = np.cos(first[position] * 3)
+    both = list(first)
+    for position in linear:
+        both[position] = first[position] + second[position]
+    for a, b, total in zip(
+        case.op.evaluate(*first),
+        case.op.evaluate(*second),
+        case.op.evaluate(*both),
+        strict=True,
+    ):
+        np.testing.assert_allclose(a + b, total, atol=1e-12)
+
+
+@every_case
+def test_lowered_form_is_the_composite(case: Case) -> None:
+    builder, values, results = _built(case)
+    lowered = case.op.lower(builder, builder.nodes[-1])
+    if lowered is None:
+        return
+    assert [value.type for value in lowered] == [value.type for value in results]
+    function = builder.build([*results, *lowered])
+    outputs = evaluate(function, case.arrays())
+    for whole, spelled in zip(outputs[: len(results)], outputs[len(results) :], strict=True):
+        np.testing.assert_allclose(spelled, whole, atol=1e-12)
+
+
+@every_case
+def test_derivative_is_the_limit_of_differences(case: Case) -> None:
+    arrays = case.arrays()
+    wanted = [array.dtype.kind == "f" for array in arrays]
+    builder, values, results = _built(case)
+    real = [result for result in results if result.type.dtype.is_float]
+    if not real or not any(wanted):
+        return
+    if case.op.name == "BatchNormalization":
+        wanted[3:] = [False, False]
+    weights = [builder.input("weight", result.type.shape, result.type.dtype) for result in real]
+    gradients = [weights[real.index(r)] if r in real else None for r in results]
+    if case.op.name in NO_DERIVATIVE:
+        with pytest.raises(TransformError):
+            case.op.derivative(builder, builder.nodes[-1], gradients, wanted)
+        return
+    parts = case.op.derivative(builder, builder.nodes[-1], gradients, wanted)
+    assert len(parts) == len(arrays)
+    rng = np.random.default_rng(3)
+    pulls = [rng.normal(size=weight.type.shape) for weight in weights]
+    for position, part in enumerate(parts):
+        if not wanted[position]:
+            continue
+        numeric = _difference_quotients(case.op, arrays, position, pulls)
+        if part is None:
+            assert abs(numeric).max() < 1e-6, "no gradient where there should be one"
+            continue
+        assert part.type == values[position].type
+        (symbolic,) = evaluate(builder.build([part]), [*arrays, *pulls])
+        np.testing.assert_allclose(symbolic, numeric, rtol=2e-5, atol=2e-6)
+
+
+@every_case
+def test_ops_read_back_from_their_text(case: Case) -> None:
+    builder, _, results = _built(case)
+    function = builder.build(results)
+    text = format_function(function)
+    again = parse_function(text)
+    assert format_function(again) == text
+    assert again.nodes[-1].op == case.op
+
+
+@every_case
+def test_work_is_conserved_by_splitting(case: Case) -> None:
+    signature, operands, results = _signature(case)
+    work = case.op.work(operands, results)
+    assert work.flops >= 0 and work.bytes_read >= 0 and work.bytes_written >= 0
+    if case.op.is_view:
+        assert work.flops == 0 and work.bytes == 0
+    for loop, entry in enumerate(signature.loops):
+        if work.kind is OpClass.MEMORY or entry.kind is Kind.WHOLE or entry.size % 2:
+            continue
+        local_operands = _local(operands, signature.operands, signature, loop, entry.size // 2)
+        local_results = _local(results, signature.results, signature, loop, entry.size // 2)
+        local = case.op.localized(local_operands, local_results)
+        assert 2 * local.work(local_operands, local_results).flops == work.flops
+
+
+@every_case
+def test_ops_follow_a_change_of_sizes(case: Case) -> None:
+    signature, operands, results = _signature(case)
+    for loop, entry in enumerate(signature.loops):
+        if entry.kind is Kind.WHOLE or case.op.name == "Boundary":
+            continue
+        more_operands = _local(operands, signature.operands, signature, loop, 2 * entry.size)
+        more_results = _local(results, signature.results, signature, loop, 2 * entry.size)
+        op = case.op.rescaled(more_operands, more_results)
+        assert list(op.infer(*more_operands)) == more_results
+
+
+# --- helpers -------------------------------------------------------------------------------------
+
+
+def _signature(case: Case) -> tuple[Signature, list[TensorType], list[TensorType]]:
+    operands = case.types()
+    results = list(case.op.infer(*operands))
+    return case.op.signature(operands, results), operands, results
+
+
+def _built(case: Case) -> tuple[Builder, list[Value], list[Value]]:
+    builder = Builder("case")
+    values = [
+        builder.input(f"x{i}", array.shape, dtype_of(array))
+        for i, array in enumerate(case.arrays())
+    ]
+    return builder, values, list(builder.apply(case.op, *values))
+
+
+def _is_lowered(case: Case) -> bool:
+    """Composites whose reduced loops are split in their spelled-out form only."""
+    builder, _, _ = _built(case)
+    return case.op.lower(builder, builder.nodes[-1]) is not None
+
+
+def _halves(size: int) -> list[Array]:
+    cut = max(1, size // 2)
+    return [np.arange(cut), np.arange(cut, size)]
+
+
+def _odd_and_even(size: int) -> list[Array]:
+    return [np.arange(0, size, 2), np.arange(1, size, 2)]
+
+
+def _local(
+    types: Sequence[TensorType],
+    dims: Sequence[Sequence[Sequence[int]]],
+    signature: Signature,
+    loop: int,
+    size: int,
+) -> list[TensorType]:
+    """The types with another size of one loop."""
+    sizes = [entry.size for entry in signature.loops]
+    sizes[loop] = size
+    return [
+        type.with_shape(
+            tuple(
+                math.prod(sizes[i] for i in loops) if loops else n
+                for loops, n in zip(each, type.shape, strict=True)
+            )
+        )
+        for type, each in zip(types, dims, strict=True)
+    ]
+
+
+def _spread(
+    array: Array, dims: Sequence[Sequence[int]], sizes: Sequence[int], loop: int
+) -> tuple[Array, int] | None:
+    """The array with one dim per loop, and where `loop` is; `None` if it does not carry it."""
+    shape: list[int] = []
+    axis = None
+    for loops, size in zip(dims, array.shape, strict=True):
+        for i in loops or (None,):
+            if i == loop:
+                axis = len(shape)
+            shape.append(size if i is None else sizes[i])
+    return None if axis is None else (array.reshape(shape), axis)
+
+
+def _check_shards(case: Case, signature: Signature, loop: int, parts: Sequence[Array]) -> None:
+    op: Op = case.op
+    arrays, types = case.arrays(), case.types()
+    whole = op.evaluate(*arrays)
+    result_types = list(op.infer(*types))
+    sizes = [entry.size for entry in signature.loops]
+    kind = signature.loops[loop].kind
+    shards: list[tuple[Array, ...]] = []
+    for held in parts:
+        local_arrays: list[Array] = []
+        local_types = _local(types, signature.operands, signature, loop, len(held))
+        local_results = _local(result_types, signature.results, signature, loop, len(held))
+        for array, dims, type in zip(arrays, signature.operands, local_types, strict=True):
+            spread = _spread(array, dims, sizes, loop)
+            local = array if spread is None else np.take(spread[0], held, axis=spread[1])
+            local_arrays.append(local.reshape(type.shape))
+        local_op = op.localized(local_types, local_results)
+        assert list(local_op.infer(*local_types)) == local_results
+        shard = local_op.evaluate_shard({loop: held}, *local_arrays)
+        assert [result.shape for result in shard] == [type.shape for type in local_results]
+        shards.append(shard)
+    for position, expected in enumerate(whole):
+        pieces = [shard[position] for shard in shards]
+        spread = _spread(expected, signature.results[position], sizes, loop)
+        if spread is not None:
+            for held, piece in zip(parts, pieces, strict=True):
+                part = np.take(spread[0], held, axis=spread[1])
+                np.testing.assert_allclose(piece.reshape(part.shape), part, atol=1e-12)
+        elif kind is Kind.MAX:
+            np.testing.assert_allclose(np.maximum(*pieces), expected, atol=1e-12)
+        elif kind in (Kind.SUM, Kind.PICK):
+            np.testing.assert_allclose(sum(pieces), expected, atol=1e-12)
+        else:
+            for piece in pieces:
+                np.testing.assert_allclose(piece, expected, atol=1e-12)
+
+
+def _difference_quotients(
+    op: Op, arrays: Sequence[Array], position: int, pulls: Sequence[Array], step: float = 1e-5
+) -> Array:
+    """Central differences of the results' product with `pulls`."""
+
+    def pulled(moved: Array) -> float:
+        operands = [moved if i == position else a for i, a in enumerate(arrays)]
+        results = [r for r in op.evaluate(*operands) if r.dtype.kind == "f"]
+        return float(sum((r * pull).sum() for r, pull in zip(results, pulls, strict=True)))
+
+    base = arrays[position]
+    quotients = np.zeros(base.shape)
+    for place in np.ndindex(*base.shape):
+        up, down = base.copy(), base.copy()
+        up[place] += step
+        down[place] -= step
+        quotients[place] = (pulled(up) - pulled(down)) / (2 * step)
+    return quotients
