@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -65,7 +64,7 @@ def _from_entry_point(name: str, kind: str, group: str, known: Iterable[str]) ->
 def _load_file(path: str, kind: str) -> ModuleType:
     file = Path(path).expanduser()
     if not file.is_file():
-        raise PluginError(f"{kind} file {path!r} does not exist (looked in {os.getcwd()})")
+        raise PluginError(f"{kind} file {path!r} does not exist (looked in {Path.cwd()})")
     name = f"_autotune_plugin_{file.stem}"
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
@@ -82,8 +81,8 @@ def _load_file(path: str, kind: str) -> ModuleType:
 
 
 def _import(name: str, kind: str) -> ModuleType:
-    if os.getcwd() not in sys.path:  # `python -m` adds it, an installed script does not
-        sys.path.insert(0, os.getcwd())
+    if (here := str(Path.cwd())) not in sys.path:  # `python -m` adds it, a script does not
+        sys.path.insert(0, here)
     try:
         return importlib.import_module(name)
     except Exception as error:

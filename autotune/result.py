@@ -84,9 +84,9 @@ class TuneResult:
 
     def to_frame(self) -> Any:
         """The trials as a pandas DataFrame, one row each."""
-        import pandas  # pyright: ignore[reportMissingTypeStubs]
+        import pandas as pd  # pyright: ignore[reportMissingTypeStubs]
 
-        return pandas.DataFrame([flat_row(trial) for trial in self.trials])
+        return pd.DataFrame([flat_row(trial) for trial in self.trials])
 
     def __rich__(self) -> RenderableType:
         from autotune.reports.study import study_report

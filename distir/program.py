@@ -12,13 +12,13 @@ from distir.axes.model import Axes, Axis
 from distir.axes.order import canonical_order
 from distir.errors import TransformError
 from distir.ir.builder import Builder
-from distir.ir.core import Function, Value
+from distir.ir.core import Function, Node, Value
 from distir.ir.signature import Kind
 from distir.ir.types import DType
 from distir.ops.loss import CrossEntropy, SquaredError
 from distir.ops.norm import Softmax
 from distir.ops.reduce import ReduceMean, ReduceSum
-from distir.ops.tensor import Boundary
+from distir.ops.tensor import Boundary, Concat, Gather, Reshape, Slice
 from distir.transforms.blocks import Blocks, Roles, cut_into_blocks
 from distir.transforms.lower import lower_always
 
@@ -31,10 +31,17 @@ class Program:
 
     blocks: Blocks
     training: bool
-    batch: Axis
-    """The axis of samples, over which data parallelism splits."""
-    sequence: Axis | None
-    """The axis that attention needs whole for keys and values, if there is one."""
+    extents: Extents
+
+    @property
+    def batch(self) -> Axis:
+        """The axis of samples, over which data parallelism splits."""
+        return self.extents.batch
+
+    @property
+    def sequence(self) -> Axis | None:
+        """The axis that attention needs whole for keys and values, if there is one."""
+        return self.extents.sequences[0] if self.extents.sequences else None
 
     @property
     def function(self) -> Function:
@@ -59,17 +66,68 @@ class Program:
     def sizes(self, batch_size: int, sequence_length: int | None = None) -> dict[Axis, int]:
         """Sizes of the axes that differ from the function's own: all that are tied to batch and
         sequence."""
-        wanted = {self.axes.tied(self.batch): batch_size}
+        wanted = {self.axes.tied(axis): 1 for axis in self.extents.other_batches}
         if sequence_length is not None:
-            if self.sequence is None:
-                raise TransformError(
-                    "the model has no sequence axis; leave out the sequence length"
-                )
-            wanted[self.axes.tied(self.sequence)] = sequence_length
+            self._check_length(sequence_length)
+            for axis in self.extents.sequences:
+                wanted[self.axes.tied(axis)] = sequence_length
+        wanted[self.axes.tied(self.batch)] = batch_size
         every = {axis for dims in self.axes.dims.values() for dim in dims for axis in dim}
         return {
             axis: wanted[self.axes.tied(axis)] for axis in every if self.axes.tied(axis) in wanted
         }
+
+
+    def _check_length(self, length: int) -> None:
+        if self.sequence is None:
+            raise TransformError("the model has no sequence axis; leave out the sequence length")
+        longest = self.longest_sequence
+        if longest is not None and length > longest:
+            raise TransformError(
+                f"sequence length {length} is too long: the position table has {longest:,} rows"
+            )
+        if self.extents.fixed_sequence and length != self.sequence.size:
+            raise TransformError(
+                f"sequence length {length}: the model's is fixed at {self.sequence.size} by "
+                f"{self.extents.fixed_sequence}; export it at the length you want"
+            )
+
+    @cached_property
+    def longest_sequence(self) -> int | None:
+        """Rows of the shortest table that is read at constant positions along a sequence."""
+        tied = {self.axes.tied(axis) for axis in self.extents.sequences}
+        rows: list[int] = []
+        for node in self.function.nodes:
+            if not isinstance(node.op, (Gather, Slice)):
+                continue
+            if any(value in self.blocks.roles.moving for value in node.operands):
+                continue
+            along = [axis for axis in self.axes.of(node.result) if self.axes.tied(axis) in tied]
+            # Buckets of distances run along two sequences; positions along one.
+            if len(along) == 1:
+                table = node.operands[0].type.shape
+                axis = node.op.axis if isinstance(node.op, Gather) else _cut_dim(node)
+                if axis is not None:
+                    rows.append(table[axis])
+        return min(rows, default=None)
+
+
+def _cut_dim(node: Node) -> int | None:
+    """The dim that a Slice shortens, if it is one."""
+    before, after = node.operands[0].type.shape, node.result.type.shape
+    cut = [dim for dim, (a, b) in enumerate(zip(before, after, strict=True)) if a != b]
+    return cut[0] if len(cut) == 1 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Extents:
+    """The axes that a workload sizes. `other_batches` are those of further inputs, which get one
+    sample; `fixed_sequence` names the op that ties the sequence to a size of the file."""
+
+    batch: Axis
+    sequences: tuple[Axis, ...]
+    other_batches: tuple[Axis, ...]
+    fixed_sequence: str | None
 
 
 def build_program(
@@ -81,10 +139,10 @@ def build_program(
     """
     function = _with_main_output(function, output, keep_others=not training)
     function, axes = infer_axes(lower_always(function))
-    batch, sequence = find_batch_and_sequence(function, axes)
+    extents = find_extents(function, axes)
     if training:
         function, axes = _attach_loss(function, axes, loss)
-    return Program(cut_into_blocks(function, axes), training, batch, sequence)
+    return Program(cut_into_blocks(function, axes), training, extents)
 
 
 def _with_main_output(function: Function, name: str | None, keep_others: bool) -> Function:
@@ -175,10 +233,9 @@ def _is_logits(function: Function, axes: Axes, main: Value) -> bool:
     return not any(last & axes.of(value) for value in others)
 
 
-def find_batch_and_sequence(function: Function, axes: Axes) -> tuple[Axis, Axis | None]:
+def find_extents(function: Function, axes: Axes) -> Extents:
     """The batch: the first axis of the inputs that is never whole, summed or re-axed on an
-    activation. The sequence: the first axis that needed a boundary and that no weight of a product
-    carries."""
+    activation. Sequences: axes that needed a boundary and that no weight of a product carries."""
     roles = Roles.of(function)
     barred: set[Axis] = set()
     bounded: dict[Axis, None] = {}
@@ -204,10 +261,46 @@ def find_batch_and_sequence(function: Function, axes: Axes) -> tuple[Axis, Axis 
             "with a batch of at least 2, or with a symbolic batch dim"
         )
     ties = {axes.tied(axis) for axis in bounded if axis not in weighed and axis is not batch}
-    sequence = next((a for a in carried if a is not batch and axes.tied(a) in ties), None)
-    if sequence is None:
-        sequence = next((a for a in bounded if a not in weighed and a is not batch), None)
-    return batch, sequence
+    sequences = [a for a in carried if a is not batch and axes.tied(a) in ties]
+    if not sequences:
+        sequences = [a for a in bounded if a not in weighed and a is not batch][:1]
+    firsts = (axes.dims[value][0][0] for value in function.inputs if _has_first_axis(axes, value))
+    others = [
+        axis
+        for axis in firsts
+        if axis not in barred
+        and axis in activations
+        and axes.tied(axis) is not axes.tied(batch)
+        and axis not in sequences
+    ]
+    fixed = _fixed_by(function, axes, {axes.tied(axis) for axis in sequences})
+    return Extents(
+        batch, tuple(dict.fromkeys(sequences)), tuple(dict.fromkeys(others)), fixed
+    )
+
+
+def _has_first_axis(axes: Axes, value: Value) -> bool:
+    return bool(axes.dims[value]) and bool(axes.dims[value][0])
+
+
+def _fixed_by(function: Function, axes: Axes, sequences: set[Axis]) -> str | None:
+    """The op that makes an activation's sequence out of parts of other sizes, if there is one."""
+    inputs = {axes.tied(axis) for value in function.inputs for axis in axes.of(value)}
+    for node in function.nodes:
+        if not isinstance(node.op, (Concat, Reshape)):
+            continue
+        kinds = axes.kinds[node]
+        made = {
+            axes.tied(axis)
+            for value in node.results
+            for axis in axes.of(value)
+            if kinds.get(axis) is Kind.WHOLE
+        }
+        held = {axes.tied(axis) for value in node.operands for axis in axes.of(value)}
+        if (made - held - inputs) & sequences:
+            shapes = " and ".join(str(list(v.type.shape)) for v in node.operands)
+            return f"{node.op.name} of {shapes}"
+    return None
 
 
 def name_axes(program: Program) -> dict[str, Axis]:

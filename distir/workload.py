@@ -36,6 +36,9 @@ PRECISIONS = {
     ),
 }
 
+DEFAULT_SEQUENCE_LENGTH = 1024
+"""Of models that state none."""
+
 OPTIMIZERS = {"sgd": 0, "adam": 2}
 """Names, with the number of fp32 moments kept per parameter."""
 
@@ -96,7 +99,21 @@ class Workload:
         """The sequence length in force: the one asked for, the model's usual one, or the file's."""
         if self.sequence_length is not None or self.program.sequence is None:
             return self.sequence_length
-        return self.model.sequence_length or self.program.sequence.size
+        if self.model.sequence_length is not None or not self._sequence_is_open:
+            return self.model.sequence_length or self.program.sequence.size
+        return min(DEFAULT_SEQUENCE_LENGTH, self.program.longest_sequence or DEFAULT_SEQUENCE_LENGTH)
+
+    @property
+    def _sequence_is_open(self) -> bool:
+        """Whether the file left the sequence's size to its user."""
+        program = self.program
+        return any(
+            symbol is not None and program.sequence in dim
+            for value in self.model.function.inputs
+            for symbol, dim in zip(
+                self.model.symbols.get(value.name, ()), program.axes.dims[value], strict=False
+            )
+        )
 
     def sizes(self, samples: int) -> dict[Axis, int]:
         """Axis sizes when `samples` are computed at once."""

@@ -52,7 +52,7 @@ class Output:
             return
         from autotune.reports.text import console
 
-        console().print(report())
+        console().print(report(), crop=False)
         if self._file is not None:
             write_text(self._file, as_json(plain))
 

@@ -63,7 +63,7 @@ class Objective:
         """Evaluates `strategy`; whatever goes wrong becomes a failed evaluation with its reason."""
         try:
             raw = self.function(strategy)
-        except (Exception, SystemExit) as error:
+        except (Exception, SystemExit) as error:  # noqa: BLE001  the code is someone else's
             return Evaluation.failure(_described(error))
         return as_evaluation(raw)
 

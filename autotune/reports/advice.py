@@ -1,4 +1,4 @@
-"""When nothing fits: what comes closest, what fills its memory, and what would help."""
+"""When nothing fits: what comes closest, and what would help."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from autotune.objectives.objective import Objective
 from autotune.problem import Problem
 from autotune.reports.breakdown import Breakdown, breakdown
-from autotune.reports.quantities import shown
 from autotune.trial import Trial, closest_of
 from distir.errors import DistirError
 
@@ -23,13 +22,7 @@ def advice(problem: Problem, objective: Objective, trials: Sequence[Trial]) -> I
     yield f"Closest: {closest.label}. {closest.evaluation.reason or ''}"
     if not objective.cheap:
         return
-    plan = breakdown(problem, closest.strategy)
-    held = sorted(plan.memory.items(), key=lambda item: -item[1])
-    parts = ", ".join(
-        f"{name.removesuffix('_bytes')} {shown(name, value)}" for name, value in held if value
-    )
-    yield f"Its stage {plan.fullest_stage} holds {parts}."
-    yield f"What would help: {_remedy(plan)}"
+    yield f"What would help: {_remedy(breakdown(problem, closest.strategy))}"
     yield from _more_devices(problem)
 
 
@@ -62,6 +55,11 @@ def _more_devices(problem: Problem) -> Iterator[str]:
 
 
 def _first_that_fits(problem: Problem) -> str | None:
-    fitting = (each for each in problem.space.enumerate() if problem.simulate(each).feasible)
-    found = next(fitting, None)
+    """A strategy that fits, among those that need least: microbatches of one sample."""
+    frugal = (
+        each
+        for each in problem.space.enumerate()
+        if each.dp * each.microbatches == problem.batch_size and problem.simulate(each).feasible
+    )
+    found = next(frugal, None)
     return found.label if found else None

@@ -11,9 +11,9 @@ HEADINGS = {
     "tokens_per_second_per_device": "tokens/s/device",
     "model_tflops_per_device": "TFLOP/s/device",
     "mfu": "MFU",
-    "peak_memory_bytes": "peak memory",
+    "peak_memory_bytes": "memory",
     "bubble_fraction": "bubble",
-    "communication_fraction": "communication",
+    "communication_fraction": "comm.",
 }
 """Short names of the metrics that the simulator gives, in the order they are shown."""
 

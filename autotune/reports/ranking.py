@@ -6,12 +6,21 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from autotune.objectives.objective import Objective
-from autotune.reports.quantities import HEADINGS, heading, percent, shown
+from autotune.reports.quantities import heading, percent, shown
 from autotune.trial import Trial, regret
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+TELLING = (
+    "throughput_samples_per_second",
+    "iteration_seconds",
+    "mfu",
+    "peak_memory_bytes",
+    "bubble_fraction",
+    "communication_fraction",
+)
+"""Metrics that a table of plans shows, besides the one that counts."""
 TOP = 10
 """Plans that a report shows unless asked for more."""
 
@@ -27,13 +36,13 @@ def ranking_table(
     best = trials[: max(1, top)]
     choices = list(best[0].strategy.to_dict())
     metrics = _columns(best, objective)
-    table.add_column("#", justify="right")
+    table.add_column("#", justify="right", no_wrap=True)
     for choice in choices:
-        table.add_column(choice.replace("_", " "), justify="right")
+        table.add_column(choice.replace("_", " "), justify="right", no_wrap=True)
     for metric in metrics:
         style = "bold" if metric == objective.metric else None
-        table.add_column(heading(metric), justify="right", style=style)
-    table.add_column("loss", justify="right")
+        table.add_column(heading(metric), justify="right", style=style, no_wrap=True)
+    table.add_column("loss", justify="right", no_wrap=True)
     for place, trial in enumerate(best, 1):
         values = [str(value) for value in trial.strategy.to_dict().values()]
         measured = [shown(metric, trial.metric(metric)) for metric in metrics]
@@ -44,7 +53,7 @@ def ranking_table(
 def _columns(trials: Sequence[Trial], objective: Objective) -> list[str]:
     """Metrics worth a column: the one that counts first, then those that are well known."""
     measured = trials[0].evaluation.metrics
-    known = [name for name in HEADINGS if name in measured] or list(measured)[:6]
+    known = [name for name in TELLING if name in measured] or list(measured)[:6]
     return [objective.metric, *(name for name in known if name != objective.metric)]
 
 

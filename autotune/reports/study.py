@@ -46,7 +46,8 @@ def _parts(result: TuneResult) -> Iterator[RenderableType]:
         )
     yield from (Text(line) for line in setbacks(result.trials))
     if result.tracking is not None:
-        yield from (Text(line) for line in tracking_lines(result.tracking))
+        lines = tracking_lines(result.tracking)
+        yield from (Text(line, no_wrap=True, overflow="ignore") for line in lines)
 
 
 def _searched(result: TuneResult) -> str:

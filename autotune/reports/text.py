@@ -25,7 +25,7 @@ def console(**options: Any) -> Console:
 def as_text(renderable: RenderableType) -> str:
     """Plain text without colours."""
     file = io.StringIO()
-    console(file=file, width=WIDTH, color_system=None).print(renderable)
+    console(file=file, width=WIDTH, color_system=None).print(renderable, crop=False)
     return file.getvalue()
 
 

@@ -20,6 +20,7 @@ import time
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -94,13 +95,13 @@ class MlflowTracker:
     def _write(self, header: StudyHeader) -> None:
         try:
             self._follow(header)
-        except Exception as error:  # whatever it is, the search goes on and the user is told
+        except Exception as error:  # noqa: BLE001  the search goes on, the user is told
             lines = str(error).strip().splitlines() or [""]
             self._error = f"{type(error).__name__}: {lines[0]}"
 
     def _follow(self, header: StudyHeader) -> None:
         client = _client(self._uri)
-        experiment_id = _experiment(client, str(self._experiment))
+        experiment_id = _experiment(client, self._uri, str(self._experiment))
         writer = _Writer(client, experiment_id, self)
         started = time.monotonic()
         trials: list[Trial] = []
@@ -363,6 +364,16 @@ def _client(uri: str) -> MlflowClient:
     return MlflowClient(tracking_uri=uri)
 
 
-def _experiment(client: MlflowClient, name: str) -> str:
+def _experiment(client: MlflowClient, uri: str, name: str) -> str:
     found = client.get_experiment_by_name(name)
-    return found.experiment_id if found else client.create_experiment(name)
+    return found.experiment_id if found else client.create_experiment(name, _artifacts_beside(uri))
+
+
+def _artifacts_beside(uri: str) -> str | None:
+    """The folder `mlruns` beside a database file, wherever the search runs; else MLflow's
+    default.
+    """
+    prefix = "sqlite:///"
+    if not uri.startswith(prefix):
+        return None
+    return (Path(uri[len(prefix) :]).absolute().parent / "mlruns").as_uri()

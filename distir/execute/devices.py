@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from distir.axes.model import Axis, AxisDims
 from distir.errors import DistirError
-from distir.ir.core import Node, Value
+from distir.ir.core import Node, Op, Value
 from distir.ops.collective import Collective, Shard, Sharded
 from distir.transforms.instantiate import Sizes
 from distir.transforms.place import Layout, Mesh, Pending
@@ -46,38 +46,46 @@ class VirtualMesh:
     def run(self, nodes: Sequence[Node], held: dict[Value, Shards]) -> None:
         """Runs an SPMD program; `held` maps values to shards and gains the results."""
         for node in nodes:
-            self._run_node(node, held)
+            results = self.step(node, [held[value] for value in node.operands])
+            held.update(zip(node.results, results, strict=True))
 
-    def _run_node(self, node: Node, held: dict[Value, Shards]) -> None:
+    def step(self, node: Node, operands: Sequence[Shards]) -> list[Shards]:
+        """Runs one op on all devices; shards of its results, checked against their types."""
         op = node.op
         if isinstance(op, Collective):
-            shards = held[node.operands[0]]
-            results: Shards = [None] * len(self)
-            for group in self.groups(op.mesh_axis):
-                for index, result in zip(
-                    group, op.exchange([shards[i] for i in group]), strict=True
-                ):
-                    results[index] = result
-            held[node.result] = results
-            return
-        per_device: list[tuple[Array, ...]] = []
-        for index, coordinate in enumerate(self.coordinates):
-            operands = [held[value][index] for value in node.operands]
-            if isinstance(op, Shard):
-                per_device.append((op.pick(operands[0], coordinate[op.mesh_axis]),))
-            elif isinstance(op, Sharded):
-                per_device.append(op.evaluate_at(coordinate, *operands))
-            else:
-                per_device.append(op.evaluate(*operands))
-        for position, value in enumerate(node.results):
-            shards = [results[position] for results in per_device]
+            made = [self._exchange(op, operands[0])]
+        else:
+            made = self._compute(op, operands, len(node.results))
+        for value, shards in zip(node.results, made, strict=True):
             for shard in shards:
                 if np.shape(shard) != value.type.shape:
                     raise DistirError(
-                        f"{node.op} computed a shard of shape {list(np.shape(shard))}; "
+                        f"{op} computed a shard of shape {list(np.shape(shard))}; "
                         f"the placement expects {value}"
                     )
-            held[value] = shards
+        return made
+
+    def _exchange(self, op: Collective, shards: Shards) -> Shards:
+        results: Shards = [None] * len(self)
+        for group in self.groups(op.mesh_axis):
+            exchanged = op.exchange([shards[index] for index in group])
+            for index, result in zip(group, exchanged, strict=True):
+                results[index] = result
+        return results
+
+    def _compute(self, op: Op, operands: Sequence[Shards], count: int) -> list[Shards]:
+        made: list[Shards] = [[] for _ in range(count)]
+        for index, coordinate in enumerate(self.coordinates):
+            own = [shards[index] for shards in operands]
+            if isinstance(op, Shard):
+                results = (op.pick(own[0], coordinate[op.mesh_axis]),)
+            elif isinstance(op, Sharded):
+                results = op.evaluate_at(coordinate, *own)
+            else:
+                results = op.evaluate(*own)
+            for shards, result in zip(made, results, strict=True):
+                shards.append(result)
+        return made
 
     # --- between whole arrays and shards ----------------------------------------------------------
 
@@ -156,10 +164,3 @@ class VirtualMesh:
             shape.append(size)
         return total.reshape(shape)
 
-
-def device_count(degrees: Mapping[str, int]) -> int:
-    """Number of devices of a mesh."""
-    count = 1
-    for degree in degrees.values():
-        count *= degree
-    return count

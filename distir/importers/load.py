@@ -10,7 +10,7 @@ FILE.py:function               configuration; it may take `batch_size` and `sequ
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,8 @@ class LoadedModel:
     """The usual sequence length, as far as the source states one."""
     longest: int | None = None
     """The longest sequence that the model can take, if there is a limit."""
+    symbols: Mapping[str, tuple[str | None, ...]] = field(default_factory=lambda: {})
+    """Per input and dim the symbol of a file whose sizes were left open, or None."""
 
 
 def load_function(
@@ -95,13 +97,14 @@ def _from_config(config: ModelConfig, options: _Options) -> LoadedModel:
 def _from_onnx_file(path: Path, options: _Options) -> LoadedModel:
     if not path.is_file():
         raise ImportModelError(f"{path}: there is no such file in {Path.cwd()}")
-    return LoadedModel(path.stem, _import_onnx(path, options))
+    return _import_onnx(path.stem, path, options)
 
 
-def _import_onnx(model: object, options: _Options) -> Function:
-    from distir.importers.onnx import import_onnx
+def _import_onnx(name: str, model: object, options: _Options) -> LoadedModel:
+    from distir.importers.onnx import read_onnx
 
-    return import_onnx(model, **options.onnx)
+    imported = read_onnx(model, **options.onnx)
+    return LoadedModel(name, imported.function, symbols=imported.input_dims)
 
 
 def _from_object(found: object, name: str, label: str, options: _Options) -> LoadedModel:
@@ -130,7 +133,7 @@ def _from_result(made: object, name: str, label: str, options: _Options) -> Load
     if isinstance(made, Function):
         return LoadedModel(name, made)
     if is_onnx_model(made):
-        return LoadedModel(name, _import_onnx(made, options))
+        return _import_onnx(name, made, options)
     if isinstance(made, ModelConfig):
         return _from_config(made, options)
     raise ImportModelError(

@@ -11,7 +11,7 @@ from distir.errors import ShapeError
 from distir.ir.core import Node, Op, Value
 from distir.ir.signature import Dims, Kind, Signature, SignatureBuilder
 from distir.ir.types import TensorType
-from distir.ops.base import register_op
+from distir.ops.base import register_op, sum_to_shape
 
 if TYPE_CHECKING:
     from distir.ir.builder import Builder
@@ -149,7 +149,12 @@ class FusedAttention(Op):
         op = FusedAttentionGradient(self.scale, self.causal)
         operands = (*node.operands[:3], node.result, gradient, *node.operands[3:])
         results = builder.apply(op, *operands)
-        return (*results, *(None for _ in node.operands[3:]))
+        if len(wanted) < 4 or not wanted[3]:
+            return (*results, *(None for _ in node.operands[3:]))
+        # A trained mask, such as a relative bias: the gradient of every score, then its sums.
+        mask = node.operands[3]
+        scores = builder.add(FusedAttentionScoreGradient(self.scale, self.causal), *operands)
+        return (*results, sum_to_shape(builder, scores, mask.type.shape))
 
 
 def _mask_dims(mask: TensorType, query: Dims, key: Dims) -> Dims:
@@ -200,14 +205,69 @@ class FusedAttentionGradient(Op):
         rows = indices.get(0, np.arange(query.shape[2]))
         mask = operands[5] if len(operands) > 5 else None
         weights = softmax(_scores(query, key, mask, self.scale, self.causal, rows), -1)
-        shape = (*weights.shape[:3], query.shape[2])
-        grouped = gradient.reshape(*shape, value.shape[3])
+        of_scores = self.scale * _score_gradient(weights, value, gradient)
+        grouped = gradient.reshape(*weights.shape[:3], query.shape[2], value.shape[3])
         of_value = np.einsum("bgrsn,bgrse->bgne", weights, grouped, optimize=True)
-        of_weights = np.einsum("bgrse,bgne->bgrsn", grouped, value, optimize=True)
-        inner = (weights * of_weights).sum(-1, keepdims=True)
-        of_scores = self.scale * weights * (of_weights - inner)
         of_query = np.einsum("bgrsn,bgnd->bgrsd", of_scores, key, optimize=True)
         of_key = np.einsum(
-            "bgrsn,bgrsd->bgnd", of_scores, query.reshape(*shape, query.shape[3]), optimize=True
+            "bgrsn,bgrsd->bgnd",
+            of_scores,
+            query.reshape(*weights.shape[:3], *query.shape[2:]),
+            optimize=True,
         )
         return (of_query.reshape(query.shape), of_key, of_value)
+
+
+def _score_gradient(weights: Array, value: Array, gradient: Array) -> Array:
+    """Gradient of the masked scores from that of the result."""
+    import numpy as np
+
+    grouped = gradient.reshape(*weights.shape[:4], value.shape[3])
+    of_weights = np.einsum("bgrse,bgne->bgrsn", grouped, value, optimize=True)
+    inner = (weights * of_weights).sum(-1, keepdims=True)
+    return weights * (of_weights - inner)
+
+
+@register_op("FusedAttentionScoreGradient")
+@dataclass(frozen=True, slots=True)
+class FusedAttentionScoreGradient(Op):
+    """Gradient of the scores `[batch, heads, rows, columns]`, for masks that are trained. Operands
+    as for FusedAttentionGradient."""
+
+    scale: float
+    causal: bool
+
+    def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
+        query, key = operands[:2]
+        return (query.with_shape((*query.shape[:3], key.shape[2])),)
+
+    def signature(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Signature:
+        builder, query, key, value, result = _attention_dims(*operands[:3], Kind.PARALLEL)
+        dims = [query, key, value, result, result]
+        if len(operands) > 5:
+            dims.append(_mask_dims(operands[5], query, key))
+        return builder.build(dims, ((query[0], query[1], query[2], key[2]),))
+
+    def work(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Work:
+        return Work(
+            kind=OpClass.ATTENTION,
+            flops=_flops(operands[0], operands[1], operands[2], self.causal),
+            bytes_read=float(sum(t.size_bytes for t in operands)),
+            bytes_written=float(results[0].size_bytes),
+            dtype=results[0].dtype.short_name,
+        )
+
+    def evaluate(self, *operands: Array) -> tuple[Array, ...]:
+        return self.evaluate_shard({}, *operands)
+
+    def evaluate_shard(self, indices: Mapping[int, Array], *operands: Array) -> tuple[Array, ...]:
+        import numpy as np
+
+        from distir.ops.norm import softmax
+
+        query, key, value, _, gradient = operands[:5]
+        rows = indices.get(0, np.arange(query.shape[2]))
+        mask = operands[5] if len(operands) > 5 else None
+        weights = softmax(_scores(query, key, mask, self.scale, self.causal, rows), -1)
+        scores = _score_gradient(weights, value, gradient)
+        return (scores.reshape(*query.shape[:3], key.shape[2]),)

@@ -907,6 +907,15 @@ class Mod(Binary):
 
         return np.fmod(a, b) if self.fmod else np.mod(a, b)
 
+    def partial_gradients(self, builder: Builder, node: Node, gradient: Value) -> Sequence[Any]:
+        a, b = node.operands
+
+        def of_divisor() -> Value:
+            whole = builder.add(Sub(), node.result, a)  # minus the divisor times an integer
+            return builder.add(Mul(), gradient, builder.add(Div(), whole, b))
+
+        return (lambda: gradient, of_divisor)
+
 
 def _chosen(
     builder: Builder, node: Node, gradient: Value, comparison: Op

@@ -212,11 +212,12 @@ class SquaredError(Op):
         gradients: Sequence[Value | None],
         wanted: Sequence[bool],
     ) -> Sequence[Value | None]:
-        from distir.ops.elementwise import Mul, Sub
+        from distir.ops.elementwise import Mul, Neg, Sub
         from distir.ops.tensor import Scale
 
         (gradient,) = gradients
         if gradient is None:
             return (None, None)
         difference = builder.add(Scale(2.0), builder.add(Sub(), *node.operands))
-        return (builder.add(Mul(), difference, gradient), None)
+        of_x = builder.add(Mul(), difference, gradient)
+        return (of_x, builder.add(Neg(), of_x) if wanted[1] else None)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from distir.ir.core import Node, Op, Value
-from distir.ir.signature import Kind, Signature, SignatureBuilder
+from distir.ir.signature import Kind, Signature, SignatureBuilder, broadcast_signature
 from distir.ir.types import TensorType
 from distir.ops.base import normalize_axes, register_op
 
@@ -119,16 +119,53 @@ class ReduceMean(Reduction):
         gradients: Sequence[Value | None],
         wanted: Sequence[bool],
     ) -> Sequence[Value | None]:
-        from distir.ops.tensor import Scale
+        from distir.ops.tensor import Reshape
 
         (gradient,) = gradients
         if gradient is None:
             return (None,)
-        scaled = builder.add(Scale(1.0 / self.divisor(node.operands[0].type.shape)), gradient)
-        return (self.expand_gradient(builder, node, scaled),)
+        x = node.operands[0].type
+        axes = normalize_axes(self.name, self.axes, x.rank)
+        kept = tuple(1 if dim in axes else size for dim, size in enumerate(x.shape))
+        if gradient.type.shape != kept:
+            gradient = builder.add(Reshape(kept), gradient)
+        return (builder.add(ReduceMeanGradient(axes, x.shape, self.count), gradient),)
 
     def rescaled(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Op:
         return replace(self, count=math.prod(operands[0].shape[axis] for axis in self.axes))
+
+
+@register_op("ReduceMeanGradient")
+@dataclass(frozen=True, slots=True)
+class ReduceMeanGradient(Op):
+    """Repeats the gradient of a mean along `axes`, divided by the number of elements averaged."""
+
+    axes: tuple[int, ...]
+    shape: tuple[int, ...]
+    count: int = 0
+    """0 stands for the sizes at hand."""
+
+    def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
+        return (operands[0].with_shape(self.shape),)
+
+    def signature(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Signature:
+        return broadcast_signature([operands[0].shape], results[0].shape)
+
+    def evaluate(self, *operands: Array) -> tuple[Array, ...]:
+        import numpy as np
+
+        count = self.count or math.prod(self.shape[axis] for axis in self.axes)
+        return (np.broadcast_to(operands[0] / count, self.shape),)
+
+    def linear_operands(self, operands: Sequence[TensorType]) -> tuple[int, ...]:
+        return (0,)
+
+    def localized(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Op:
+        return replace(self, shape=results[0].shape)
+
+    def rescaled(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Op:
+        shape = results[0].shape
+        return replace(self, shape=shape, count=math.prod(shape[axis] for axis in self.axes))
 
 
 @register_op("ReduceMax")

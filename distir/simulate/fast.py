@@ -17,7 +17,7 @@ from distir.plan import BlockProgram, Plan, Planner
 from distir.schedules import BACKWARD, COST_KINDS, FORWARD, INPUT_PART, CompiledSchedule, Held
 from distir.simulate.block_cost import Pass, PassCost, drain, run_chain
 from distir.simulate.instructions import Pricing
-from distir.simulate.memory import MemoryEffect, effect_of, storages
+from distir.simulate.memory import ChainMemory, MemoryEffect
 from distir.simulate.partition import balanced_cuts
 from distir.simulate.pipeline import PipelineTime, run_pipeline
 from distir.simulate.report import RankSeconds, make_result
@@ -72,7 +72,7 @@ class Simulator:
         self._passes: dict[object, _Passes] = {}
         self._stages: dict[object, StageCost] = {}
         self._cuts: dict[object, tuple[int, ...]] = {}
-        self._memory: dict[object, tuple[MemoryEffect, MemoryEffect]] = {}
+        self._memory = ChainMemory()
 
     def explain(self, strategy: Strategy) -> str | None:
         """Why a strategy cannot run on this cluster with this workload, or None."""
@@ -176,7 +176,7 @@ class Simulator:
             seconds, left = remaining[0]
             services.append(seconds)
             remaining[0] = (seconds, left - count)
-        forward_memory, backward_memory = self._stage_memory(runs)
+        forward_memory, backward_memory = self._memory.stage(runs)
         state = StateBytes()
         shared = self._shared_parameters(plan, index)
         place = 0
@@ -200,63 +200,6 @@ class Simulator:
             sent_forward_bytes=float(sum(v.type.size_bytes for v in last.outputs)),
             sent_backward_bytes=float(sum(v.type.size_bytes for v in first.input_gradients)),
         )
-
-    def _stage_memory(
-        self, runs: Sequence[tuple[BlockProgram, int]]
-    ) -> tuple[MemoryEffect, MemoryEffect]:
-        """Effects of a stage's forward and backward pass, composed from its blocks'. Equal blocks
-        in a row differ at most at the ends, where the neighbour is another."""
-        chain: list[tuple[BlockProgram, bool, bool, int]] = []
-        flat = [program for program, count in runs for program in [program] * min(count, 3)]
-        counts = [
-            (count - 2 if place == 1 and count >= 3 else 1)
-            for _, count in runs
-            for place in range(min(count, 3))
-        ]
-        for position, program in enumerate(flat):
-            before = flat[position - 1] if position else None
-            after = flat[position + 1] if position + 1 < len(flat) else None
-            keeps = before is not None and _saves_outputs(before)
-            takes = after is not None and _saves_inputs(after)
-            chain.append((program, keeps, takes, counts[position]))
-        forward = backward = MemoryEffect()
-        for place, (program, keeps, takes, count) in enumerate(chain):
-            effects = self._block_memory(program, keeps, takes, place == 0, place + 1 == len(chain))
-            forward = forward.then(effects[0].times(count))
-        for place, (program, keeps, takes, count) in reversed(list(enumerate(chain))):
-            effects = self._block_memory(program, keeps, takes, place == 0, place + 1 == len(chain))
-            backward = backward.then(effects[1].times(count))
-        return forward, backward
-
-    def _block_memory(
-        self, program: BlockProgram, keeps: bool, takes: bool, first: bool, last: bool
-    ) -> tuple[MemoryEffect, MemoryEffect]:
-        """`keeps`: the block before saves the input as its own output; `takes`: the block after
-        saves the output as its input."""
-        key = (program, keeps, takes, first, last)
-        if key not in self._memory:
-            roots = storages((*program.forward, *program.backward))
-            saved = program.saved
-            kept = {*saved, *(program.inputs if keeps else ())}
-            if not last or takes:
-                kept |= set(program.outputs)
-            forward = effect_of(
-                program.forward,
-                held=program.inputs,
-                given=program.inputs if first else (),
-                kept=kept,
-                roots=roots,
-            )
-            held = {v for v in saved if not (keeps and v in program.inputs)}
-            backward = effect_of(
-                program.backward,
-                held={*held, *program.output_gradients},
-                given=program.output_gradients if last else (),
-                kept=() if first else program.input_gradients,
-                roots=roots,
-            )
-            self._memory[key] = forward, backward
-        return self._memory[key]
 
     # --- the whole ----------------------------------------------------------------------------------
 
@@ -346,14 +289,6 @@ def _settling_tail(
         cost = stages[stage]
         done = start + drain(cost.block_ends, cost.settling, done - start)
     return max(0.0, done - time.end[rank])
-
-
-def _saves_inputs(program: BlockProgram) -> bool:
-    return any(value in program.saved for value in program.inputs)
-
-
-def _saves_outputs(program: BlockProgram) -> bool:
-    return any(value in program.saved for value in program.outputs)
 
 
 def _peak(

@@ -1,15 +1,20 @@
-"""Liveness in program order: what a pass over a block adds to memory, and its peak on the way.
+"""Liveness in program order: what a pass over blocks adds to memory, and its peak on the way.
 
 A value takes memory from the op that makes it to the last op that reads it; views share the
-memory of what they look at. What is saved for the backward pass stays until its last reader there.
+storage of what they look at. What the backward pass reads stays until its last reader there. What
+a stage is sent is there from the start of the action, what it sends until its end.
+
+A block's effect depends on its neighbours only through its `Border`. So a run of equal blocks is
+walked until the border repeats, and the rest is a multiple.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from distir.ir.core import Node, Value
+from distir.plan import BlockProgram
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,55 +36,211 @@ class MemoryEffect:
         )
 
 
-def storages(nodes: Sequence[Node], known: Mapping[Value, Value] | None = None) -> dict[Value, Value]:
-    """For every value made by a view, the value whose memory it shares."""
-    roots: dict[Value, Value] = dict(known or {})
+@dataclass(frozen=True, slots=True)
+class Border:
+    """What crosses between two blocks of a stage: per value the number of its storage, and per
+    storage its bytes and whether a block before keeps it for its own backward pass."""
+
+    storage: tuple[int, ...]
+    sizes: tuple[int, ...]
+    kept: tuple[bool, ...]
+
+    @classmethod
+    def arriving(cls, values: Sequence[Value]) -> Border:
+        """The border at the start of an action: every value has a storage of its own."""
+        sizes = tuple(value.type.size_bytes for value in values)
+        return cls(tuple(range(len(sizes))), sizes, (False,) * len(sizes))
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrived:
+    """A storage that came over the forward border."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """A storage that came over the backward border."""
+
+    number: int
+
+
+_Storage = Value | _Arrived | _Given
+"""The storage of a value made here is that value, views aside."""
+
+
+def storages(
+    nodes: Sequence[Node], known: Mapping[Value, _Storage] | None = None
+) -> dict[Value, _Storage]:
+    """For every value that lives in another's storage, that storage."""
+    found: dict[Value, _Storage] = dict(known or {})
     for node in nodes:
         op = getattr(node.op, "op", node.op)
         if op.is_view:
-            root = roots.get(node.operands[0], node.operands[0])
-            roots.update(dict.fromkeys(node.results, root))
-    return roots
+            first = node.operands[0]
+            found.update(dict.fromkeys(node.results, found.get(first, first)))
+    return found
 
 
-def effect_of(
-    nodes: Sequence[Node],
-    held: Collection[Value],
-    given: Collection[Value],
-    kept: Collection[Value],
-    roots: Mapping[Value, Value],
-) -> MemoryEffect:
-    """The effect of running `nodes`.
+@dataclass(slots=True)
+class _Walk:
+    """Liveness over the nodes of one pass of a block.
 
-    `held` is in memory before and may be freed by its last reader here; `given` arrives at the
-    start (its bytes are added). `kept` must not be freed. Values from elsewhere (parameters,
-    inputs of the model) are none of this pass's business.
+    `present` storages, with their bytes, are there before and are this block's to free;
+    `arriving` ones are added at the start. `kept` must not be freed, `leaving` not before the end.
+    Other storages (parameters, inputs of the model) are none of this pass's business.
     """
 
-    def root(value: Value) -> Value:
-        return roots.get(value, value)
+    storage: Mapping[Value, _Storage]
+    present: dict[_Storage, int]
+    arriving: Collection[_Storage] = ()
+    kept: Collection[_Storage] = ()
+    leaving: Collection[_Storage] = ()
 
-    keep = {root(value) for value in kept}
-    last_use: dict[Value, int] = {}
-    for position, node in enumerate(nodes):
-        for value in (*node.operands, *node.results):
-            last_use[root(value)] = position
-    mine = {root(value) for value in (*held, *given)}
-    live = sum(value.type.size_bytes for value in {root(v) for v in given})
-    peak = live
-    unread = [v for v in mine if v not in last_use and v not in keep]
-    dying: dict[int, list[Value]] = {}
-    for value, position in last_use.items():
-        if value not in keep:
-            dying.setdefault(position, []).append(value)
-    live -= sum(value.type.size_bytes for value in unread)
-    for position, node in enumerate(nodes):
-        for value in node.results:
-            if root(value) is value:
-                mine.add(value)
-                live += value.type.size_bytes
-        peak = max(peak, live)
-        for value in dying.get(position, ()):
-            if value in mine:
-                live -= value.type.size_bytes
-    return MemoryEffect(live, peak)
+    def run(self, nodes: Sequence[Node]) -> MemoryEffect:
+        storage, sizes = self.storage, self.present
+        stays = {*self.kept, *self.leaving}
+        last_use: dict[_Storage, int] = {each: -1 for each in sizes}
+        for position, node in enumerate(nodes):
+            for value in (*node.operands, *node.results):
+                last_use[storage.get(value, value)] = position
+        dying: dict[int, list[_Storage]] = {}
+        for each, position in last_use.items():
+            if each not in stays:
+                dying.setdefault(position, []).append(each)
+        live = peak = sum(sizes[each] for each in self.arriving)
+        live -= sum(sizes[each] for each in dying.get(-1, ()))
+        for position, node in enumerate(nodes):
+            for value in node.results:
+                if value not in storage:
+                    sizes[value] = value.type.size_bytes
+                    live += sizes[value]
+            peak = max(peak, live)
+            live -= sum(sizes.get(each, 0) for each in dying.get(position, ()))
+        kept = set(self.kept)
+        live -= sum(sizes.get(each, 0) for each in set(self.leaving) if each not in kept)
+        return MemoryEffect(float(live), float(peak))
+
+
+@dataclass(frozen=True, slots=True)
+class _Visit:
+    """`count` equal blocks in a row, with the same border before each."""
+
+    program: BlockProgram
+    border: Border
+    first: bool
+    last: bool
+    count: int
+
+
+@dataclass(slots=True)
+class ChainMemory:
+    """Memory effects of stages, composed from those of their blocks, which are kept."""
+
+    _forward: dict[object, tuple[MemoryEffect, Border]] = field(default_factory=dict)
+    _backward: dict[object, tuple[MemoryEffect, Border]] = field(default_factory=dict)
+
+    def stage(
+        self, runs: Sequence[tuple[BlockProgram, int]]
+    ) -> tuple[MemoryEffect, MemoryEffect]:
+        """Effects of the forward and the backward pass of a stage, given as runs of equal
+        blocks."""
+        forward, visits = self._down(runs)
+        return forward, self._up(visits)
+
+    def _down(
+        self, runs: Sequence[tuple[BlockProgram, int]]
+    ) -> tuple[MemoryEffect, list[_Visit]]:
+        total = MemoryEffect()
+        visits: list[_Visit] = []
+        border = Border.arriving(runs[0][0].inputs)
+        for place, (program, count) in enumerate(runs):
+            left = count
+            while left:
+                first, last = not visits, place + 1 == len(runs) and left == 1
+                effect, after = self.forward(program, border, first, last)
+                repeats = after == border and not first and not last
+                times = left - (place + 1 == len(runs)) if repeats else 1
+                total = total.then(effect.times(times))
+                visits.append(_Visit(program, border, first, last, times))
+                border, left = after, left - times
+        return total, visits
+
+    def _up(self, visits: Sequence[_Visit]) -> MemoryEffect:
+        total = MemoryEffect()
+        border = Border.arriving(visits[-1].program.output_gradients)
+        for visit in reversed(visits):
+            left = visit.count
+            while left:
+                effect, after = self.backward(visit, border)
+                repeats = after == border and not visit.first and not visit.last
+                times = left if repeats else 1
+                total = total.then(effect.times(times))
+                border, left = after, left - times
+        return total
+
+    def forward(
+        self, program: BlockProgram, border: Border, first: bool, last: bool
+    ) -> tuple[MemoryEffect, Border]:
+        """The effect of a block's forward pass, and the border after it."""
+        key = (program, border, first, last)
+        if key not in self._forward:
+            numbers = [_Arrived(number) for number in border.storage]
+            storage = storages(program.forward, dict(zip(program.inputs, numbers, strict=True)))
+            saved = {storage.get(value, value) for value in program.saved}
+            sent = [storage.get(value, value) for value in program.outputs]
+            walk = _Walk(
+                storage,
+                {n: border.sizes[n.number] for n in numbers if not border.kept[n.number]},
+                arriving=set(numbers) if first else (),
+                kept=saved if last else {*saved, *sent},
+                leaving=sent if last else (),
+            )
+            effect = walk.run(program.forward)
+            sizes = {**walk.present, **{n: border.sizes[n.number] for n in numbers}}
+            kept = saved | {n for n in numbers if border.kept[n.number]}
+            self._forward[key] = effect, _border(sent, sizes, kept)
+        return self._forward[key]
+
+    def backward(self, visit: _Visit, border: Border) -> tuple[MemoryEffect, Border]:
+        """The effect of a block's backward pass, and the border before the block."""
+        program, arrived = visit.program, visit.border
+        key = (program, arrived, border, visit.first, visit.last)
+        if key not in self._backward:
+            inputs = [_Arrived(number) for number in arrived.storage]
+            given = [_Given(number) for number in border.storage]
+            known: dict[Value, _Storage] = dict(zip(program.inputs, inputs, strict=True))
+            storage = storages(
+                (*program.forward, *program.backward),
+                {**known, **dict(zip(program.output_gradients, given, strict=True))},
+            )
+            made = {value for node in program.forward for value in node.results}
+            present: dict[_Storage, int] = {n: border.sizes[n.number] for n in given}
+            for value in program.saved:
+                root = storage.get(value, value)
+                if isinstance(root, _Arrived) and not arrived.kept[root.number]:
+                    present[root] = arrived.sizes[root.number]
+                elif isinstance(root, Value) and root in made:
+                    present[root] = root.type.size_bytes
+            sent = [storage.get(value, value) for value in program.input_gradients]
+            walk = _Walk(
+                storage,
+                present,
+                arriving=set(given) if visit.last else (),
+                kept=() if visit.first else sent,
+                leaving=sent if visit.first else (),
+            )
+            self._backward[key] = walk.run(program.backward), _border(sent, walk.present, set())
+        return self._backward[key]
+
+
+def _border(
+    sent: Sequence[_Storage], sizes: Mapping[_Storage, int], kept: Collection[_Storage]
+) -> Border:
+    numbers = {each: number for number, each in enumerate(dict.fromkeys(sent))}
+    return Border(
+        tuple(numbers[each] for each in sent),
+        tuple(sizes.get(each, 0) for each in numbers),
+        tuple(each in kept for each in numbers),
+    )

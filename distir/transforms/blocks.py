@@ -34,6 +34,8 @@ class Roles:
     """Free values that depend on an input: they differ from sample to sample."""
     moving: frozenset[Value]
     """All that depends on an input: activations and samples."""
+    inputs: tuple[Value, ...]
+    """The inputs themselves."""
 
     @classmethod
     def of(cls, function: Function) -> Roles:
@@ -52,6 +54,7 @@ class Roles:
             activations=frozenset(on_parameter & on_input),
             samples=frozenset(on_input - on_parameter),
             moving=frozenset(on_input),
+            inputs=function.inputs,
         )
 
 
@@ -307,9 +310,8 @@ def internal_axes(block: Block, axes: Axes, roles: Roles) -> tuple[Axis, ...]:
     """Axes that tensor parallelism may split inside the block: carried by a parameter in an op
     that depends on an input, not crossing the border, never needed whole, and summed only against
     parameters. One that never occurs without another is secondary and left out."""
-    ends = (*block.inputs, *block.outputs, *block.results)
-    samples = (value for value in block.free if value in roles.samples)
-    border = {axis for value in (*ends, *samples) for axis in axes.of(value)}
+    ends = (*block.inputs, *block.outputs, *block.results, *roles.inputs)
+    border = {axis for value in ends for axis in axes.of(value)}
     candidates: dict[Axis, None] = {}
     excluded: set[Axis] = set(border)
     together: dict[Axis, set[Axis]] = {}
@@ -318,9 +320,10 @@ def internal_axes(block: Block, axes: Axes, roles: Roles) -> tuple[Axis, ...]:
         weights = [v for v in node.operands if v in roles.weights]
         carried = {axis for value in weights for axis in axes.of(value)}
         reads_input = any(v in roles.moving for v in node.operands)
+        features = {axis for v in node.operands if v in roles.samples for axis in axes.of(v)}
         for axis, kind in kinds.items():
             if kind in (Kind.WHOLE, Kind.PICK) or (
-                kind in (Kind.SUM, Kind.MAX) and axis not in carried
+                kind in (Kind.SUM, Kind.MAX) and (axis not in carried or axis in features)
             ):
                 excluded.add(axis)
             if axis in carried and reads_input:

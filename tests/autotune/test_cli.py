@@ -54,7 +54,9 @@ def test_help_imports_nothing_heavy() -> None:
         f"sys.exit(','.join(name for name in {HEAVY!r} if name in sys.modules) or 0)"
     )
     root = Path(autotune.__file__).parent.parent
-    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, f"imported {done.stderr}"
     assert "python -m autotune run --model gpt2" in done.stdout
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -58,7 +59,7 @@ def test_numbers_dicts_and_evaluations_are_understood(raw: object, metrics: obje
         (lambda s: None, "the objective returned NoneType None; expected a number"),
         (lambda s: {}, "the objective gave no metric"),
         (lambda s: 1 / 0, "ZeroDivisionError: division by zero"),
-        (lambda s: exit(3), "SystemExit: 3"),
+        (lambda s: sys.exit(3), "SystemExit: 3"),
     ],
 )
 def test_what_goes_wrong_fails_the_trial_with_its_reason(

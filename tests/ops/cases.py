@@ -83,7 +83,7 @@ S = (4, 6)
 
 def _elementwise() -> list[Case]:
     one = [
-        e.Identity(), e.Neg(), e.Relu(), e.Sigmoid(), e.Tanh(), e.Exp(), e.Erf(), e.Gelu(),
+        e.Identity(), e.StopGradient(), e.Neg(), e.Relu(), e.Sigmoid(), e.Tanh(), e.Exp(), e.Erf(), e.Gelu(),
         e.Gelu("tanh"), e.Silu(), e.IsNaN(), e.Cast(DType.FLOAT32), e.Cast(DType.BOOL), e.Abs(),
         e.Sign(), e.Floor(), e.Ceil(), e.Round(), e.Sin(), e.Cos(), e.Softplus(), e.Mish(),
         e.LeakyRelu(0.1), e.Elu(0.7), e.HardSigmoid(0.3, 0.4), e.Clip(-0.9, 1.1), e.Clip(0.2),
@@ -215,6 +215,7 @@ def _reductions() -> list[Case]:
             _case(cls((0, 2), keepdims=False), real(2, 3, 4)),
             _case(cls((-1,), keepdims=False), real(4, 6)),
         ]
+    cases += [_case(reductions.ReduceMeanGradient((1,), (4, 6)), real(4, 1))]
     cases += [_case(reductions.ReduceProd((1,), keepdims=False), positive(4, 3))]
     return cases
 
@@ -232,6 +233,8 @@ def _attention() -> list[Case]:
         _case(fused(0.5, causal=True), *grouped, real(4, 4)),
         _case(gradient(0.5, False), *grouped, result, result),
         _case(gradient(0.5, True), *grouped, result, result, mask),
+        _case(attention.FusedAttentionScoreGradient(0.5, True), *grouped, result, result, mask),
+        _case(attention.FusedAttentionScoreGradient(0.5, False), *grouped, result, result),
     ]
 
 

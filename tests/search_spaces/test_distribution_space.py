@@ -162,8 +162,10 @@ def test_a_space_of_ten_million_points_is_counted_without_visiting_them() -> Non
         ),
         (
             Strategy(dp=2, tp=4),
-            "dp x tp x pp = 2 x 4 x 1 = 8, but there are 16 devices; "
-            "dp = 4 or tp = 8 or pp = 2 would do",
+            (
+                "dp x tp x pp = 2 x 4 x 1 = 8, but there are 16 devices; "
+                "dp = 4 or tp = 8 or pp = 2 would do"
+            ),
         ),
         (
             Strategy(dp=3),
@@ -171,8 +173,10 @@ def test_a_space_of_ten_million_points_is_counted_without_visiting_them() -> Non
         ),
         (
             Strategy(dp=3, tp=3),
-            "dp x tp x pp = 3 x 3 x 1 = 9, but there are 16 devices; "
-            "degrees that divide 16 are 1, 2, 4, 8, 16",
+            (
+                "dp x tp x pp = 3 x 3 x 1 = 9, but there are 16 devices; "
+                "degrees that divide 16 are 1, 2, 4, 8, 16"
+            ),
         ),
         (
             Strategy(pp=16),
@@ -180,13 +184,14 @@ def test_a_space_of_ten_million_points_is_counted_without_visiting_them() -> Non
         ),
         (
             Strategy(dp=16, microbatches=3),
-            "each replica's share of the batch (256 / 16 = 16) does not divide by "
-            "microbatches = 3; 1, 2, 4, 8, 16 do",
+            (
+                "each replica's share of the batch (256 / 16 = 16) does not divide by "
+                "microbatches = 3; 1, 2, 4, 8, 16 do"
+            ),
         ),
         (
             Strategy(dp=16, schedule="gpipe"),
-            "schedule = gpipe is not searched with tp = 1, pp = 1, dp = 16; "
-            "1f1b would do",
+            "schedule = gpipe is not searched with tp = 1, pp = 1, dp = 16; 1f1b would do",
         ),
     ],
 )
