@@ -16,6 +16,7 @@ from distir.ir.core import Node, Value
 from distir.ir.types import TensorType
 from distir.schedules import SCHEDULES, CompiledSchedule, compile_schedule, forward_only
 from distir.strategy import Strategy
+from distir.transforms.fuse import fuse_elementwise
 from distir.transforms.instantiate import Instantiation, Sizes
 from distir.transforms.place import Entry, Layout, Local, Mesh, Pending, move
 from distir.transforms.place_block import BlockPlacer, PlacedBlock
@@ -57,6 +58,20 @@ class BlockProgram:
     def locals(self, which: Iterable[Local | None]) -> tuple[Value, ...]:
         """Values that stand for shards."""
         return tuple(self.values[local] for local in which if local is not None)
+
+    @cached_property
+    def settle_by_parameter(self) -> tuple[tuple[Node, ...], ...]:
+        """`settle`, cut into what belongs to each parameter."""
+        found: list[tuple[Node, ...]] = []
+        rest = list(reversed(self.settle))
+        for use in self.parameters:
+            own: list[Node] = []
+            value = None if use.gradient is None else self.values[use.gradient]
+            while rest and rest[-1].operands[0] is value:
+                own.append(rest.pop())
+                value = own[-1].result
+            found.append(tuple(own))
+        return tuple(found)
 
     @cached_property
     def inputs(self) -> tuple[Value, ...]:
@@ -151,8 +166,10 @@ def layout_at(positions: Positions, dims: AxisDims) -> Layout:
 class Planner:
     """Makes plans for one workload."""
 
-    def __init__(self, workload: Workload) -> None:
+    def __init__(self, workload: Workload, *, fuse: bool = False) -> None:
+        """`fuse`: whether chains of elementwise ops run as one kernel."""
         self.workload = workload
+        self.fuse = fuse
         self.program = workload.program
         self._steps: dict[object, BlockStep] = {}
         self._forward: dict[object, BlockPlacer] = {}
@@ -339,7 +356,7 @@ class Planner:
     ) -> BlockProgram:
         key = (placed, size_key, tuple(stored.values()))
         if key not in self._programs:
-            self._programs[key] = instantiate_block(placed, sizes, stored)
+            self._programs[key] = instantiate_block(placed, sizes, stored, self.fuse)
         return self._programs[key]
 
     # --- plans ------------------------------------------------------------------------------------------
@@ -362,7 +379,7 @@ class Planner:
 
 
 def instantiate_block(
-    placed: PlacedBlock, sizes: Sizes, stored: Mapping[Value, Positions]
+    placed: PlacedBlock, sizes: Sizes, stored: Mapping[Value, Positions], fuse: bool = False
 ) -> BlockProgram:
     """Fills sizes into a placed block and adds what happens to its parameters."""
     step, mesh = placed.step, placed.mesh
@@ -390,8 +407,25 @@ def instantiate_block(
     for local in every:
         if local is not None:
             making.value(local)
+    if fuse:
+        forward, backward = _fuse(placed, making, forward, backward)
     return BlockProgram(
         placed, sizes, making.values, forward, backward, tuple(settle), settled, tuple(parameters)
+    )
+
+
+def _fuse(
+    placed: PlacedBlock,
+    making: Instantiation,
+    forward: tuple[Node, ...],
+    backward: tuple[Node, ...],
+) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
+    """Both passes with elementwise chains as one kernel each."""
+    made_forward = (*placed.outputs, *placed.results, *placed.saved)
+    made_backward = (*placed.input_gradients, *placed.parameter_gradients.values())
+    return (
+        fuse_elementwise(forward, {making.value(local) for local in made_forward}),
+        fuse_elementwise(backward, {making.value(x) for x in made_backward if x is not None}),
     )
 
 

@@ -8,7 +8,7 @@ operand passes a `Boundary` with fresh factors.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from distir.axes.model import Axes, Axis, AxisDims
@@ -31,14 +31,18 @@ def infer_axes(
     `seeds` fixes the axes of some values; inference then extends to the others.
     """
     function = canonical_order(function)
-    for _ in range(MAX_PASSES):
-        inference = _Inference(function, seeds or {})
-        bounded = inference.run()
-        axes = inference.axes()
+    bounded, axes = _infer_once(function, seeds or {})
+    for _ in range(MAX_PASSES - 1):
         if bounded is function:
-            return function, axes
+            break
         function = _move_boundaries_up(bounded, axes)
+        bounded, axes = _infer_once(function, seeds or {})
     return bounded, axes
+
+
+def _infer_once(function: Function, seeds: Mapping[Value, AxisDims]) -> tuple[Function, Axes]:
+    inference = _Inference(function, seeds)
+    return inference.run(), inference.axes()
 
 
 def extend_axes(
@@ -182,7 +186,9 @@ class _Inference:
                 for product, factors in zip(dims, before, strict=True)
             ]
             if any(new is not None for new in after):
-                changed = [old if new is None else new for old, new in zip(before, after, strict=True)]
+                changed = [
+                    old if new is None else new for old, new in zip(before, after, strict=True)
+                ]
                 operands[position] = self._cross(operand, before, changed)
             _set_apart(_leaves(f for loop in loops if loop is not None for f in loop))
         if tuple(operands) != node.operands:
@@ -381,7 +387,7 @@ class _Inference:
             }
         return Axes(dims, loops, kinds, self._size_ties(axis_of))
 
-    def _size_ties(self, axis_of: object) -> dict[Axis, Axis]:
+    def _size_ties(self, axis_of: Callable[[_Factor], Axis]) -> dict[Axis, Axis]:
         parent: dict[Axis, Axis] = {}
 
         def find(axis: Axis) -> Axis:
@@ -390,8 +396,8 @@ class _Inference:
             return axis
 
         for old, new in self.ties:
-            left = [axis_of(leaf) for leaf in _leaves(old)]  # type: ignore[operator]
-            right = [axis_of(leaf) for leaf in _leaves(new)]  # type: ignore[operator]
+            left = [axis_of(leaf) for leaf in _leaves(old)]
+            right = [axis_of(leaf) for leaf in _leaves(new)]
             if [a.size for a in left] != [a.size for a in right]:
                 continue
             for a, b in zip(left, right, strict=True):

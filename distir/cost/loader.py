@@ -202,13 +202,16 @@ def _read_level(table: Table, outermost: bool) -> Level:
 def _read_profile(path: Path) -> CostProfile:
     top = read_toml(path)
     name, summary = top.text("name"), top.text("summary", "")
+    fuses = top.boolean("fuses_elementwise", False)
     numbers: dict[str, float] = {}
     for field in (field.name for field in fields(CostProfile)[2:]):
+        if field == "fuses_elementwise":
+            continue
         key = field.removesuffix("_seconds")
         numbers[field] = top.number(key) if key == field else top.quantity(key, SECONDS)
     top.sources()
     top.finish()
     try:
-        return CostProfile(name=name, summary=summary, **numbers)
+        return CostProfile(name=name, summary=summary, fuses_elementwise=fuses, **numbers)
     except ClusterError as error:
         raise top.fail(error) from error

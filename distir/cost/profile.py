@@ -41,6 +41,8 @@ class CostProfile:
     """Time of the host per kernel launched; it runs ahead of the device where it can."""
     collective_launch_seconds: float
     """Fixed time of a collective or a send, before the first byte moves."""
+    fuses_elementwise: bool = False
+    """Whether chains of elementwise ops run as one kernel."""
     iteration_overhead_seconds: float
     """Fixed time of a training step outside the model: data loading, scaling, logging."""
 

@@ -64,6 +64,13 @@ class Table:
             raise self.error(key, f"is {value!r}; expected one of {', '.join(choices)}")
         return value
 
+    def boolean(self, key: str, default: bool) -> bool:
+        """`true` or `false`."""
+        value = self._value(key, default)
+        if not isinstance(value, bool):
+            raise self.error(key, f"is {value!r}; expected true or false")
+        return value
+
     def integer(self, key: str, default: int | None = None) -> int:
         """A whole number of at least 1."""
         value = self._value(key, default)

@@ -3,10 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from distir.errors import TransformError
+from distir.execute.values import (
+    OptimizerStep,
+    StepResult,
+    StepValues,
+    batch_axes,
+    join_microbatches,
+    loss_weight,
+    microbatch,
+)
 from distir.ir.core import Function, Value
+from distir.ir.signature import Kind
+from distir.ops.elementwise import Dropout
+from distir.ops.optimizer import SGDStep
+from distir.workload import Workload
 
 Array = Any
 
@@ -82,3 +96,137 @@ def _look_up(function: Function, known: Mapping[Value, Array], value: Value) -> 
             "cannot be executed; import the model from a file that has them"
         )
     return known[value]
+
+
+# --- a whole step ---------------------------------------------------------------------------------
+
+
+def sequential_step(
+    workload: Workload,
+    given: StepValues,
+    optimizer: OptimizerStep | None = None,
+    microbatches: int = 1,
+) -> StepResult:
+    """One training step, or one pass of inference, on one device: no blocks, no placement.
+
+    The batch is computed at once. With `microbatches` it is computed piece by piece: a model whose
+    samples depend on each other (or on their place in the batch) is another function then.
+    """
+    pieces = [_pass(workload, given, index, microbatches) for index in range(microbatches)]
+    function = workload.program.function
+    if not workload.training:
+        outputs = tuple(
+            join_microbatches(workload, value, [piece[value] for piece in pieces])
+            for value in function.outputs
+        )
+        return StepResult(outputs)
+    weight = loss_weight(workload, microbatches)
+    (loss,) = function.outputs
+    total = weight * sum(piece[loss] for piece in pieces)
+    gradients = {
+        value: weight * sum(piece[_gradient_key(value)] for piece in pieces)
+        for value in function.parameters
+        if _gradient_key(value) in pieces[0]
+    }
+    parameters: dict[Value, Array] = {}
+    moments: dict[Value, tuple[Array, ...]] = {}
+    for value, gradient in gradients.items():
+        if optimizer is not None:
+            parameters[value], moments[value] = _updated(
+                optimizer, given.parameters[value], gradient, given.moments.get(value, ())
+            )
+    return StepResult((total,), gradients, parameters, moments)
+
+
+def _gradient_key(value: Value) -> object:
+    return ("gradient", value)
+
+
+def _pass(
+    workload: Workload, given: StepValues, index: int, microbatches: int
+) -> dict[object, Array]:
+    """Outputs and gradients of one piece of the batch, by the program's own values."""
+    from distir.axes.rescale import rescale_values
+
+    program = workload.program
+    sizes = workload.sizes(workload.batch_size // microbatches)
+    function, new = rescale_values(program.function, program.axes, sizes)
+    sources = {
+        new[value]: microbatch(workload, value, array, index, microbatches)
+        for value, array in given.sources.items()
+    }
+    parameters = {new[value]: array for value, array in given.parameters.items()}
+    gradients: dict[Value, Value] = {}
+    if workload.training:
+        function, gradients = with_gradients(function)
+    known = values(
+        replace(function, constants={**function.constants, **_tables(function, sources)}),
+        {value: sources[value] for value in function.inputs},
+        parameters,
+    )
+    found: dict[object, Array] = {
+        value: known[new[value]] for value in program.function.outputs
+    }
+    for value in program.function.parameters:
+        if new[value] in gradients:
+            found[_gradient_key(value)] = known[gradients[new[value]]]
+    return found
+
+
+def _tables(function: Function, sources: Mapping[Value, Array]) -> dict[Value, Array]:
+    return {value: sources[value] for value in function.constants if value in sources}
+
+
+def with_gradients(function: Function) -> tuple[Function, dict[Value, Value]]:
+    """The function of a loss followed by its derivatives; and per parameter its gradient."""
+    from distir.ir.builder import Builder
+    from distir.transforms.differentiate import differentiate
+
+    (loss,) = function.outputs
+    builder = Builder(function.name)
+    seed = builder.scalar(1.0, loss.type.dtype)
+    if loss.type.shape:
+        raise TransformError(f"the loss is {loss}; expected a scalar")
+    made = differentiate(builder, function.nodes, {loss: seed}, function.parameters)
+    gradients = {value: made[value] for value in function.parameters if value in made}
+    whole = replace(
+        function,
+        constants={**function.constants, **builder.constants},
+        nodes=(*function.nodes, *builder.nodes),
+        outputs=(loss, *gradients.values()),
+    )
+    return whole, gradients
+
+
+def _updated(
+    optimizer: OptimizerStep, parameter: Array, gradient: Array, moments: tuple[Array, ...]
+) -> tuple[Array, tuple[Array, ...]]:
+    """What the optimizer makes of a parameter. Adam is written here in the other form that its
+    authors give (Kingma and Ba 2015, end of section 2), so that the op has an independent witness.
+    """
+    import numpy as np
+
+    if isinstance(optimizer, SGDStep):
+        return parameter - optimizer.learning_rate * gradient, ()
+    beta1, beta2, step = optimizer.beta1, optimizer.beta2, optimizer.step
+    mean = beta1 * moments[0] + (1 - beta1) * gradient
+    square = beta2 * moments[1] + (1 - beta2) * gradient * gradient
+    correction = np.sqrt(1 - beta2**step)
+    rate = optimizer.learning_rate * correction / (1 - beta1**step)
+    update = rate * mean / (np.sqrt(square) + optimizer.epsilon * correction)
+    return parameter - update, (mean, square)
+
+
+def mixes_samples(workload: Workload) -> bool:
+    """Whether samples depend on each other, or on their place in the batch: then a batch computed
+    in microbatches is another function than the batch computed at once."""
+    program = workload.program
+    batch = batch_axes(workload)
+    for node in program.function.nodes:
+        if isinstance(node.op, Dropout) and node.op.ratio > 0:
+            return True
+        kinds = program.axes.kinds[node]
+        touched = any(kind is not Kind.PARALLEL for axis, kind in kinds.items() if axis in batch)
+        if touched and node.origin != "loss":
+            return True
+    return False

@@ -336,7 +336,7 @@ def _coordinates(call: Call, old: int, new: int, scale: float, is_old: bool) -> 
     if mode == "align_corners":
         return x * (old - 1) / (new - 1) if new > 1 else np.zeros(1)
     if mode == "pytorch_half_pixel" and new == 1:
-        return np.zeros(1) - 0.5
+        return np.zeros(1)
     if mode in ("half_pixel", "pytorch_half_pixel"):
         return (x + 0.5) / scale - 0.5
     if mode == "half_pixel_symmetric":

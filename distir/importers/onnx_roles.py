@@ -49,7 +49,7 @@ _SMALL_SLOTS = {
 """Operands that are trained even if they have a single element."""
 _NEVER_TRAINED = frozenset(
     "Sin Cos Equal Greater GreaterOrEqual Less LessOrEqual Clip Range Resize Upsample Mod Floor "
-    "Ceil Round IsNaN IsInf Not And Or ScatterND ScatterElements Scatter".split()
+    "Ceil Round IsNaN IsInf Not And Or OneHot ScatterND ScatterElements Scatter".split()
 )
 
 

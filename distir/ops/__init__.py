@@ -10,6 +10,7 @@ from distir.ops import (  # noqa: F401  (importing a family registers its ops)
     conv,
     collective,
     elementwise,
+    fused,
     indexing,
     linalg,
     loss,

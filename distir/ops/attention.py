@@ -20,10 +20,11 @@ Array = Any
 
 
 def _attention_dims(
-    query: TensorType, key: TensorType, value: TensorType, summed: Kind
+    operands: Sequence[TensorType], summed: Kind
 ) -> tuple[SignatureBuilder, Dims, Dims, Dims, Dims]:
     """Dims of query, key, value and result. With grouped queries the heads are `groups × queries
     per group`. `summed` is the kind of the loops that keys and values do not carry."""
+    query, key, value = operands[:3]
     batch, heads, rows, depth = query.shape
     groups, columns = key.shape[1:3]
     builder = SignatureBuilder()
@@ -101,7 +102,7 @@ class FusedAttention(Op):
         return (query.with_shape((*query.shape[:3], value.shape[3])),)
 
     def signature(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Signature:
-        builder, query, key, value, result = _attention_dims(*operands[:3], Kind.PARALLEL)
+        builder, query, key, value, result = _attention_dims(operands, Kind.PARALLEL)
         dims = [query, key, value]
         if len(operands) > 3:
             dims.append(_mask_dims(operands[3], query, key))
@@ -175,7 +176,7 @@ class FusedAttentionGradient(Op):
         return operands[:3]
 
     def signature(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Signature:
-        builder, query, key, value, result = _attention_dims(*operands[:3], Kind.SUM)
+        builder, query, key, value, result = _attention_dims(operands, Kind.SUM)
         dims = [query, key, value, result, result]
         if len(operands) > 5:
             dims.append(_mask_dims(operands[5], query, key))
@@ -242,7 +243,7 @@ class FusedAttentionScoreGradient(Op):
         return (query.with_shape((*query.shape[:3], key.shape[2])),)
 
     def signature(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Signature:
-        builder, query, key, value, result = _attention_dims(*operands[:3], Kind.PARALLEL)
+        builder, query, key, value, result = _attention_dims(operands, Kind.PARALLEL)
         dims = [query, key, value, result, result]
         if len(operands) > 5:
             dims.append(_mask_dims(operands[5], query, key))

@@ -48,7 +48,7 @@ def broadcast_shapes(op_name: str, *shapes: Sequence[int]) -> tuple[int, ...]:
 def normalize_axis(op_name: str, axis: int, rank: int) -> int:
     """A non-negative axis; raises `ShapeError` when it is out of range."""
     if not -rank <= axis < rank:
-        raise ShapeError(f"{op_name}: axis {axis} of a tensor of rank {rank}; expected less than it")
+        raise ShapeError(f"{op_name}: axis {axis} of a tensor of rank {rank}; expected less")
     return axis % rank
 
 

@@ -56,7 +56,7 @@ class MatMul(Op):
         batch_shape = broadcast_shapes(self.name, a[:-2], b[:-2])
         batch = builder.dims(batch_shape)
         rows = builder.dims(a[-2:-1] if len(a) > 1 else ())
-        summed = builder.loop(a[-1], Kind.SUM)
+        summed = builder.loop(operands[0].shape[-1], Kind.SUM)
         columns = builder.dims(b[-1:] if len(b) > 1 else ())
 
         def batch_dims(shape: tuple[int, ...]) -> Dims:
@@ -115,7 +115,7 @@ def _einsum_gradient(
     """`d of = gradient · other`, where dims of size 1 that were stretched are summed."""
     spelled: list[tuple[Value, str]] = []
     for value, dims in (gradient, other):
-        spelled.append(_without_unit_dims(builder, value, dims, keep=of[1], target=of[0]))
+        spelled.append(_without_unit_dims(builder, value, dims))
     target = of[0].type.shape
     kept = "".join(
         letter for letter, size in zip(of[1], target, strict=True) if size != 1 or
@@ -140,9 +140,7 @@ def _einsum_gradient(
     return result
 
 
-def _without_unit_dims(
-    builder: Builder, value: Value, dims: str, keep: str, target: Value
-) -> tuple[Value, str]:
+def _without_unit_dims(builder: Builder, value: Value, dims: str) -> tuple[Value, str]:
     """Drops broadcast batch dims of size 1, which an Einsum would not stretch."""
     shape = value.type.shape
     drop = [i for i, size in enumerate(shape) if size == 1]
@@ -212,7 +210,8 @@ class Gemm(Op):
         from distir.ops.elementwise import Add, Mul
 
         a, b = node.operands[:2]
-        equation = ("ba" if self.trans_a else "ab") + "," + ("cb" if self.trans_b else "bc") + "->ac"
+        left, right = "ba" if self.trans_a else "ab", "cb" if self.trans_b else "bc"
+        equation = f"{left},{right}->ac"
         value = builder.add(Einsum(equation), a, b)
         dtype = value.type.dtype
         if self.alpha != 1.0:

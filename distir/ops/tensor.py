@@ -72,7 +72,8 @@ def reshape_signature(source: Sequence[int], target: Sequence[int]) -> Signature
             [source[i] for i in source_run], [target[i] for i in target_run]
         )
         if pieces is None:
-            for run, shape, dims in ((source_run, source, from_dims), (target_run, target, to_dims)):
+            sides = ((source_run, source, from_dims), (target_run, target, to_dims))
+            for run, shape, dims in sides:
                 for i in run:
                     dims[i].extend(builder.loop(shape[i], Kind.WHOLE))
             continue
@@ -189,7 +190,8 @@ class Transpose(Op):
     def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
         (x,) = operands
         if sorted(self.permutation) != list(range(x.rank)):
-            raise ShapeError(f"Transpose: {list(self.permutation)} does not permute the dims of {x}")
+            permutation = list(self.permutation)
+            raise ShapeError(f"Transpose: {permutation} does not permute the dims of {x}")
         return (x.with_shape(tuple(x.shape[dim] for dim in self.permutation)),)
 
     def signature(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Signature:
@@ -277,7 +279,8 @@ class Concat(Op):
         axis = normalize_axis(self.name, self.axis, operands[0].rank)
         first = operands[0].shape
         for operand in operands:
-            if operand.shape[:axis] != first[:axis] or operand.shape[axis + 1 :] != first[axis + 1 :]:
+            other = operand.shape
+            if other[:axis] != first[:axis] or other[axis + 1 :] != first[axis + 1 :]:
                 raise ShapeError(f"Concat: {operand} beside {operands[0]} along axis {axis}")
         total = sum(operand.shape[axis] for operand in operands)
         return (operands[0].with_shape((*first[:axis], total, *first[axis + 1 :])),)

@@ -12,7 +12,6 @@ from itertools import groupby
 
 from distir.cost import Cluster, CostModel, CostProfile, load_profile
 from distir.errors import StrategyError
-from distir.ir.core import Value
 from distir.plan import BlockProgram, Plan, Planner
 from distir.schedules import BACKWARD, COST_KINDS, FORWARD, INPUT_PART, CompiledSchedule, Held
 from distir.simulate.block_cost import Pass, PassCost, drain, run_chain
@@ -23,6 +22,7 @@ from distir.simulate.pipeline import PipelineTime, run_pipeline
 from distir.simulate.report import RankSeconds, make_result
 from distir.simulate.result import SimulationResult
 from distir.simulate.state import StateBytes, optimizer_bytes_per_element, state_bytes
+from distir.simulate.tied import repeated_uses, tied_gradients
 from distir.strategy import Strategy
 from distir.workload import Workload
 
@@ -68,7 +68,7 @@ class Simulator:
         self.workload = workload
         self.cluster = cluster
         self.cost = CostModel(cluster, profile or load_profile())
-        self.planner = Planner(workload)
+        self.planner = Planner(workload, fuse=self.cost.profile.fuses_elementwise)
         self._passes: dict[object, _Passes] = {}
         self._stages: dict[object, StageCost] = {}
         self._cuts: dict[object, tuple[int, ...]] = {}
@@ -114,8 +114,11 @@ class Simulator:
 
     # --- blocks -----------------------------------------------------------------------------------
 
-    def _passes_of(self, program: BlockProgram, pricing: Pricing) -> _Passes:
-        key = (program, tuple(pricing.groups.values()))
+    def _passes_of(
+        self, program: BlockProgram, pricing: Pricing, without: tuple[int, ...] = ()
+    ) -> _Passes:
+        """`without`: positions of parameters that are settled and updated with another block."""
+        key = (program, tuple(pricing.groups.values()), without)
         if key not in self._passes:
             forward = Pass(pricing.instructions(program.forward), program.inputs, program.outputs)
             backward = Pass(
@@ -126,12 +129,14 @@ class Simulator:
             weight = sum(run_chain([(each, 1)]).cost.seconds for each in (forward, backward))
             bytes_per_element = optimizer_bytes_per_element(self.workload)
             elements = sum(
-                use.type.num_elements for use in program.parameters if use.gradient is not None
+                use.type.num_elements
+                for position, use in enumerate(program.parameters)
+                if use.gradient is not None and position not in without
             )
             self._passes[key] = _Passes(
                 forward,
                 backward,
-                sum(bucket.seconds for bucket in pricing.buckets(program)),
+                sum(bucket.seconds for bucket in pricing.buckets(program, without)),
                 pricing.optimizer(elements, bytes_per_element) if self.workload.training else 0.0,
                 weight,
             )
@@ -140,32 +145,27 @@ class Simulator:
     # --- stages -----------------------------------------------------------------------------------
 
     def _stage_cost(self, plan: Plan, index: int, pricing: Pricing) -> StageCost:
-        stage = plan.stages[index]
-        shared = self._shared_parameters(plan, index)
-        key = (stage.programs, tuple(pricing.groups.values()), shared)
+        programs = plan.stages[index].programs
+        repeated = repeated_uses(plan, index)
+        key = (programs, tuple(pricing.groups.values()), repeated)
         if key not in self._stages:
-            self._stages[key] = self._make_stage_cost(plan, index, pricing)
+            self._stages[key] = self._make_stage_cost(programs, repeated, pricing)
         return self._stages[key]
 
-    def _shared_parameters(self, plan: Plan, index: int) -> frozenset[tuple[int, int]]:
-        """Parameters used by several blocks: `(place of block in stage, place in block)` of the
-        uses whose state another use in the stage holds already."""
-        blocks = self.planner.program.blocks
-        seen: set[Value] = set()
-        found: set[tuple[int, int]] = set()
-        for place, block_index in enumerate(plan.stages[index].blocks):
-            if block_index not in _sharing_blocks(self.planner):
-                continue
-            for position, value in enumerate(blocks.blocks[block_index].parameters):
-                if value in seen:
-                    found.add((place, position))
-                seen.add(value)
-        return frozenset(found)
-
-    def _make_stage_cost(self, plan: Plan, index: int, pricing: Pricing) -> StageCost:
-        programs = plan.stages[index].programs
-        runs = [(program, len(list(group))) for program, group in groupby(programs)]
-        passes = [(self._passes_of(program, pricing), count) for program, count in runs]
+    def _make_stage_cost(
+        self,
+        programs: Sequence[BlockProgram],
+        repeated: Sequence[tuple[int, ...]],
+        pricing: Pricing,
+    ) -> StageCost:
+        """`repeated` are per block the parameters that an earlier block of the stage holds."""
+        runs = [
+            (program, without, len(list(group)))
+            for (program, without), group in groupby(zip(programs, repeated, strict=True))
+        ]
+        passes = [
+            (self._passes_of(program, pricing, without), count) for program, without, count in runs
+        ]
         forward = run_chain([(each.forward, count) for each, count in passes])
         backward = run_chain([(each.backward, count) for each, count in reversed(passes)])
         services: list[float] = []
@@ -176,17 +176,12 @@ class Simulator:
             seconds, left = remaining[0]
             services.append(seconds)
             remaining[0] = (seconds, left - count)
-        forward_memory, backward_memory = self._memory.stage(runs)
+        forward_memory, backward_memory = self._memory.stage(
+            [(program, count) for program, _, count in runs]
+        )
         state = StateBytes()
-        shared = self._shared_parameters(plan, index)
-        place = 0
-        for program, count in runs:
-            own = state_bytes(self.workload, program)
-            state = state.plus(own, count)
-            for at, position in shared:
-                if place <= at < place + count:
-                    state = state.plus(state_bytes(self.workload, program, only=position), -1)
-            place += count
+        for program, without, count in runs:
+            state = state.plus(state_bytes(self.workload, program, without), count)
         first, last = programs[0], programs[-1]
         return StageCost(
             forward=forward.cost,
@@ -211,6 +206,11 @@ class Simulator:
         time = run_pipeline(compiled, seconds, self._transfers(plan, stages))
         count = compiled.schedule.microbatches
         training = plan.workload.training
+        tails = [0.0] * len(time.end)
+        if training:
+            tails = [_settling_tail(compiled, time, stages, rank) for rank in range(len(tails))]
+        end = [done + tail for done, tail in zip(time.end, tails, strict=True)]
+        waited, tied = self._add_up_tied(plan, end) if training else (tails, tails)
         reports: list[RankSeconds] = []
         for rank, own in enumerate(compiled.stages_of_ranks):
             costs = [stages[stage] for stage in own]
@@ -219,28 +219,36 @@ class Simulator:
             for cost in costs:
                 for each in (cost.forward, cost.backward):
                     busy += each.seconds * count
-                    for stream, waited in each.exposed:
-                        exposed[stream] = exposed.get(stream, 0.0) + waited * count
+                    for stream, seconds_waited in each.exposed:
+                        exposed[stream] = exposed.get(stream, 0.0) + seconds_waited * count
             compute = busy - sum(exposed.values())
-            tail = tied = optimizer = 0.0
-            if training:
-                tail = _settling_tail(compiled, time, stages, rank)
-                exposed["dp"] = exposed.get("dp", 0.0) + tail
-                tied = sum(self._tied_seconds(plan, stage) for stage in own)
-                optimizer = sum(cost.optimizer for cost in costs)
+            exposed["dp"] = exposed.get("dp", 0.0) + tails[rank]
+            optimizer = sum(cost.optimizer for cost in costs)
             reports.append(
                 RankSeconds(
                     stages=own,
                     compute=compute,
                     exposed=exposed,
-                    transfer=time.waited_for_transfer[rank] + tied,
-                    bubble=time.waited_for_stage[rank],
+                    transfer=time.waited_for_transfer[rank] + tied[rank],
+                    bubble=time.waited_for_stage[rank] + waited[rank],
                     optimizer=optimizer,
-                    end=time.end[rank] + tail + tied + optimizer,
+                    end=end[rank] + optimizer,
                     memory=_peak(stages, compiled.held[rank], own),
                 )
             )
         return make_result(plan, self.cost, reports)
+
+    def _add_up_tied(self, plan: Plan, end: list[float]) -> tuple[list[float], list[float]]:
+        """Moves the `end` of ranks behind the all-reduces of gradients that they share; returns
+        per rank how long it waited for others, and how long it took."""
+        waited, took = [0.0] * len(end), [0.0] * len(end)
+        for tied in tied_gradients(plan, self.cost):
+            start = max(end[rank] for rank in tied.ranks)
+            for rank in tied.ranks:
+                waited[rank] += start - end[rank]
+                took[rank] += tied.seconds
+                end[rank] = start + tied.seconds
+        return waited, took
 
     def _transfers(self, plan: Plan, stages: Sequence[StageCost]) -> list[float]:
         """Seconds of the message that each kind of action sends."""
@@ -265,16 +273,6 @@ class Simulator:
                 for kind in kinds:
                     seconds[stage * COST_KINDS + kind] = hop
         return seconds
-
-    def _tied_seconds(self, plan: Plan, index: int) -> float:
-        """All-reduce of the gradients of parameters that this stage shares with others."""
-        total = 0.0
-        for stages, size in tied_parameters(self.planner, plan):
-            if index in stages:
-                apart = (max(stages) - min(stages)) // (len(stages) - 1)
-                group = self.cluster.group(len(stages), apart * plan.devices_per_stage)
-                total += float(self.cost.collective_seconds("all_reduce", size, group))
-        return total
 
 
 def _settling_tail(
@@ -316,33 +314,4 @@ def _peak(
     }
 
 
-def _sharing_blocks(planner: Planner) -> frozenset[int]:
-    """Blocks with a parameter that another block uses too."""
-    cached = planner.workload._cache.get("sharing")  # pyright: ignore[reportPrivateUsage]
-    if cached is None:
-        users: dict[Value, list[int]] = {}
-        for index, block in enumerate(planner.program.blocks.blocks):
-            for value in block.parameters:
-                users.setdefault(value, []).append(index)
-        cached = frozenset(i for found in users.values() if len(found) > 1 for i in found)
-        planner.workload._cache["sharing"] = cached  # pyright: ignore[reportPrivateUsage]
-    return cached  # type: ignore[return-value]
-
-
-def tied_parameters(planner: Planner, plan: Plan) -> list[tuple[tuple[int, ...], int]]:
-    """Trained parameters used on several stages: the stages, and the bytes of one device's part."""
-    found: dict[Value, tuple[set[int], int]] = {}
-    blocks = planner.program.blocks.blocks
-    sharing = _sharing_blocks(planner)
-    for stage in plan.stages:
-        for index, program in zip(stage.blocks, stage.programs, strict=True):
-            if index not in sharing:
-                continue
-            for value, use in zip(blocks[index].parameters, program.parameters, strict=True):
-                if use.gradient is not None:
-                    stages, _ = found.setdefault(value, (set(), use.type.size_bytes))
-                    stages.add(stage.index)
-    return [(tuple(sorted(s)), size) for s, size in found.values() if len(s) > 1]
-
-
-__all__ = ["Simulator", "StageCost", "tied_parameters"]
+__all__ = ["Simulator", "StageCost"]

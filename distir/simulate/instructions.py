@@ -6,7 +6,7 @@ how they schedule and compose them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from distir.cost import CostModel, OpClass, Work
@@ -82,15 +82,19 @@ class Pricing:
         """The instructions of a program."""
         return tuple(self.instruction(node) for node in nodes)
 
-    def buckets(self, program: BlockProgram) -> tuple[Instruction, ...]:
-        """Gradient settlement of a block: like collectives fused into one bucket each."""
+    def buckets(
+        self, program: BlockProgram, without: Collection[int] = ()
+    ) -> tuple[Instruction, ...]:
+        """Gradient settlement of a block: like collectives fused into one bucket each. `without`
+        are positions of parameters that are settled elsewhere."""
         sizes: dict[tuple[type[Collective], str], float] = {}
-        for node in program.settle:
-            op = node.op
-            if isinstance(op, Collective):
-                size = op.message_bytes(node.operands[0].type, node.result.type)
-                key = (type(op), op.mesh_axis)
-                sizes[key] = sizes.get(key, 0.0) + size
+        for position, nodes in enumerate(program.settle_by_parameter):
+            for node in nodes:
+                op = node.op
+                if isinstance(op, Collective) and position not in without:
+                    size = op.message_bytes(node.operands[0].type, node.result.type)
+                    key = (type(op), op.mesh_axis)
+                    sizes[key] = sizes.get(key, 0.0) + size
         return tuple(
             Instruction(axis, self.collective(op, axis, size), (), (), f"{op.name} gradients", size)
             for (op, axis), size in sizes.items()

@@ -14,6 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from distir.ir.core import Node, Value
+from distir.ops.collective import Sharded
 from distir.plan import BlockProgram
 
 
@@ -76,7 +77,7 @@ def storages(
     """For every value that lives in another's storage, that storage."""
     found: dict[Value, _Storage] = dict(known or {})
     for node in nodes:
-        op = getattr(node.op, "op", node.op)
+        op = node.op.op if isinstance(node.op, Sharded) else node.op
         if op.is_view:
             first = node.operands[0]
             found.update(dict.fromkeys(node.results, found.get(first, first)))

@@ -2,49 +2,55 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate
 
+PRECISION = 1e-9
+"""Relative width at which the bisection for the lightest heaviest stage stops."""
+
 
 def balanced_cuts(weights: Sequence[float], stages: int) -> tuple[int, ...]:
-    """Where stages begin (without the first) so that the heaviest is as light as can be.
-
-    Among the cuts that reach this, the last stages are filled first: under 1F1B the first stages
-    keep the activations of most microbatches. Every stage has at least one block. The bottleneck
-    is found by bisection over "does it fit in k stages", which is exact up to the last bit.
+    """Where stages begin (without the first) so that the heaviest is as light as can be, and of
+    the stages before the last the heaviest, and so on. Every stage has at least one block.
     """
-    count = len(weights)
-    if stages >= count:
-        return tuple(range(1, count))
-    total = [0.0, *accumulate(weights)]
-    low, high = max(max(weights), total[-1] / stages), total[-1]
-    while high - low > 1e-9 * high:
-        middle = 0.5 * (low + high)
-        if _fill_from_end(weights, stages, middle) is None:
-            low = middle
-        else:
-            high = middle
-    cuts = _fill_from_end(weights, stages, high)
-    assert cuts is not None
-    return cuts
-
-
-def _fill_from_end(
-    weights: Sequence[float], stages: int, limit: float
-) -> tuple[int, ...] | None:
-    """Cuts that fill every stage, from the last, up to `limit`; None if it takes more stages."""
-    limit *= 1 + 1e-12
+    if stages >= len(weights):
+        return tuple(range(1, len(weights)))
+    prefix = [0.0, *accumulate(weights)]
     cuts: list[int] = []
-    load = 0.0
-    for index in range(len(weights) - 1, -1, -1):
-        left = stages - 1 - len(cuts)
-        # The stages before this one need a block each.
-        if load and (load + weights[index] > limit or index + 1 == left):
-            if left == 0:
-                return None
-            cuts.append(index + 1)
-            load = 0.0
-        load += weights[index]
-    if len(cuts) < stages - 1:
-        return None
+    end = len(weights)
+    for left in range(stages, 1, -1):
+        limit = _lightest_limit(prefix, end, left)
+        end = _begin_of_last(prefix, end, left, limit)
+        cuts.append(end)
     return tuple(reversed(cuts))
+
+
+def _lightest_limit(prefix: Sequence[float], end: int, stages: int) -> float:
+    """The least limit under which blocks `0 … end` fit in so many stages, by bisection."""
+    low, high = prefix[end] / stages, prefix[end]
+    while high - low > PRECISION * high:
+        middle = 0.5 * (low + high)
+        if _fits(prefix, end, stages, middle):
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def _fits(prefix: Sequence[float], end: int, stages: int, limit: float) -> bool:
+    for left in range(stages, 0, -1):
+        begin = _begin_of_last(prefix, end, left, limit)
+        if begin >= end:
+            return False
+        end = begin
+        if end == 0:
+            return True
+    return False
+
+
+def _begin_of_last(prefix: Sequence[float], end: int, stages: int, limit: float) -> int:
+    """The first block of the last of so many stages, filled up to the limit; the stages before it
+    need a block each."""
+    begin = bisect_left(prefix, prefix[end] - limit * (1 + PRECISION), 0, end + 1)
+    return max(begin, stages - 1)

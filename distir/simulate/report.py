@@ -34,7 +34,7 @@ def make_result(plan: Plan, cost: CostModel, stages: Sequence[RankSeconds]) -> S
     iteration = busiest + overhead
     reports: list[StageReport] = []
     for rank, each in enumerate(stages):
-        seconds = dict.fromkeys(SECONDS_KINDS, 0.0)
+        seconds: dict[str, float] = dict.fromkeys(SECONDS_KINDS, 0.0)
         for mesh_axis, waited in each.exposed.items():
             key = f"{mesh_axis}_communication"
             seconds[key] = seconds.get(key, 0.0) + waited

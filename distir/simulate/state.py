@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from distir.plan import BlockProgram
@@ -48,11 +49,13 @@ def optimizer_bytes_per_element(workload: Workload) -> float:
     return float(read + types.gradient.itemsize + state + types.compute.itemsize)
 
 
-def state_bytes(workload: Workload, program: BlockProgram, only: int | None = None) -> StateBytes:
-    """State of a block's parameters, or of the one at the position `only`."""
+def state_bytes(
+    workload: Workload, program: BlockProgram, without: Collection[int] = ()
+) -> StateBytes:
+    """State of a block's parameters, but for those at the positions `without`."""
     parameters = gradients = optimizer = 0.0
     for position, use in enumerate(program.parameters):
-        if only is not None and position != only:
+        if position in without:
             continue
         parameters += use.type.size_bytes
         if workload.training and use.gradient is not None:

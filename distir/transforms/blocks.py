@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 from distir.axes.model import Axes, Axis
 from distir.ir.core import Function, Node, Op, Value
@@ -156,10 +157,10 @@ def cut_into_blocks(function: Function, axes: Axes) -> Blocks:
     """Cuts `function`, which is in canonical order with its boundaries explicit."""
     roles = Roles.of(function)
     chain = [n for n in function.nodes if any(v in roles.activations for v in n.results)]
-    pieces = _pieces(chain, roles, function.outputs)
+    pieces = _pieces(chain, roles)
     uses = function.uses()
     pieces = _merge(pieces, lambda piece: _standing(piece, function.outputs, uses, axes, roles))
-    blocks = _with_weights(function, axes, roles, pieces)
+    blocks = _with_weights(function, roles, pieces)
     first: dict[Hashable, int] = {}
     representative = tuple(first.setdefault(b.key(axes), i) for i, b in enumerate(blocks))
     return Blocks(function, axes, roles, blocks, representative, _tie(blocks, representative, axes))
@@ -168,9 +169,7 @@ def cut_into_blocks(function: Function, axes: Axes) -> Blocks:
 # --- where to cut --------------------------------------------------------------------------------
 
 
-def _pieces(
-    chain: Sequence[Node], roles: Roles, outputs: Collection[Value]
-) -> list[list[Node]]:
+def _pieces(chain: Sequence[Node], roles: Roles) -> list[list[Node]]:
     """Runs of ops between places where one activation is live."""
     pieces = _runs(chain, _cuts(chain, roles, frozenset()))
     longest = max(pieces, key=len, default=[])
@@ -202,7 +201,7 @@ def _cuts(chain: Sequence[Node], roles: Roles, carried: frozenset[Value]) -> lis
 
 def _runs(chain: Sequence[Node], cuts: Sequence[int]) -> list[list[Node]]:
     bounds = [0, *cuts, len(chain)]
-    return [list(chain[a:b]) for a, b in zip(bounds, bounds[1:], strict=False) if a < b]
+    return [list(chain[a:b]) for a, b in pairwise(bounds) if a < b]
 
 
 def _shared_value(
@@ -285,7 +284,10 @@ def _standing(
 
 
 def _border(
-    piece: Sequence[Node], outputs: Collection[Value], uses: Mapping[Value, list[Node]], roles: Roles
+    piece: Sequence[Node],
+    outputs: Collection[Value],
+    uses: Mapping[Value, list[Node]],
+    roles: Roles,
 ) -> Block:
     made = {value for node in piece for value in node.results}
     read = dict.fromkeys(value for node in piece for value in node.operands)
@@ -369,7 +371,7 @@ def output_axes(block: Block, axes: Axes, roles: Roles) -> tuple[Axis, ...]:
 
 
 def _with_weights(
-    function: Function, axes: Axes, roles: Roles, pieces: Iterable[Sequence[Node]]
+    function: Function, roles: Roles, pieces: Iterable[Sequence[Node]]
 ) -> tuple[Block, ...]:
     """Blocks with the ops on parameters alone that they need; one needed twice is kept twice."""
     producers = function.producers()

@@ -154,13 +154,15 @@ class Instantiation:
 
     def _exchange(self, step: PlacedMove, name: str, degree: int) -> AllToAll:
         scatter = self._cut(step.operand, step.target)
-        both = (*step.operand.layout[: step.mesh_axis], None, *step.operand.layout[step.mesh_axis + 1 :])
+        layout, along = step.operand.layout, step.mesh_axis
+        both = (*layout[:along], None, *layout[along + 1 :])
         # Between the two halves the value is split along both axes.
         splits = self.sizes.split_of(both)
         for axis in (step.source, step.target):
             assert axis is not None
             splits[axis] = splits.get(axis, 1) * degree
-        return AllToAll(name, degree, scatter, self._cut_at(step.operand.value, splits, step.source))
+        gather = self._cut_at(step.operand.value, splits, step.source)
+        return AllToAll(name, degree, scatter, gather)
 
     def _cut(self, local: Local, axis: Axis | None) -> Cut:
         return self._cut_at(local.value, self.sizes.split_of(local.layout), axis)

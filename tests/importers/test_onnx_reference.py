@@ -1,4 +1,7 @@
-"""Imported ops compute what `onnx.reference` computes, over drawn shapes and attributes."""
+"""Imported ops compute what `onnx.reference` computes, over drawn shapes and attributes.
+
+The reference computes some ops, and holds all attributes, in single precision.
+"""
 
 from __future__ import annotations
 
@@ -85,4 +88,4 @@ def test_import_equals_the_reference(name: str, data: Any) -> None:
         assert len(results) == len(expected)
         for result, reference in zip(results, expected, strict=True):
             assert result.shape == reference.shape
-            np.testing.assert_allclose(result, reference, rtol=1e-9, atol=1e-9)
+            np.testing.assert_allclose(result, reference, rtol=2e-6, atol=2e-6)

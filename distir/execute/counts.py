@@ -1,0 +1,88 @@
+"""What the executor counts while it runs, per device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from distir.schedules import Action
+
+BETWEEN_STAGES = "pp"
+"""Stands for the mesh axis where gradients of parameters shared by stages are added."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """What one device of a stage computed and sent in a step.
+
+    `collective_bytes` is per kind and mesh axis, in the measure that costs are given in: the bytes
+    of the full tensor that takes part. `sent_bytes` is per neighbouring stage.
+    """
+
+    flops: float = 0.0
+    collective_bytes: dict[tuple[str, str], float] = field(
+        default_factory=dict[tuple[str, str], float]
+    )
+    sent_bytes: dict[int, float] = field(default_factory=dict[int, float])
+
+    def add_collective(self, kind: str, mesh_axis: str, size_bytes: float) -> None:
+        """One more collective."""
+        key = (kind, mesh_axis)
+        self.collective_bytes[key] = self.collective_bytes.get(key, 0.0) + size_bytes
+
+    def add_sent(self, stage: int, size_bytes: float) -> None:
+        """One more message."""
+        self.sent_bytes[stage] = self.sent_bytes.get(stage, 0.0) + size_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ActionMemory:
+    """Bytes of activations on a device around one action of its rank."""
+
+    action: Action
+    before: float
+    peak: float
+    after: float
+
+
+@dataclass(frozen=True, slots=True)
+class StageMemory:
+    """Bytes that a device of a stage holds for the whole step."""
+
+    parameters: float
+    gradients: float
+    optimizer: float
+
+    @property
+    def total(self) -> float:
+        """All of it."""
+        return self.parameters + self.gradients + self.optimizer
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """All that was counted: per stage, and per rank action by action."""
+
+    counts: tuple[Counts, ...]
+    state: tuple[StageMemory, ...]
+    memory: tuple[tuple[ActionMemory, ...], ...]
+    stages_of_ranks: tuple[tuple[int, ...], ...]
+
+    @property
+    def peak_bytes(self) -> float:
+        """The most that any device held."""
+        return max(
+            sum(self.state[stage].total for stage in stages)
+            + max((each.peak for each in actions), default=0.0)
+            for stages, actions in zip(self.stages_of_ranks, self.memory, strict=True)
+        )
+
+    def peaks(self) -> Mapping[int, float]:
+        """The most that a device of each rank held."""
+        return {
+            rank: sum(self.state[stage].total for stage in stages)
+            + max((each.peak for each in actions), default=0.0)
+            for rank, (stages, actions) in enumerate(
+                zip(self.stages_of_ranks, self.memory, strict=True)
+            )
+        }

@@ -1,0 +1,176 @@
+"""A stage as one flat program: its blocks one after the other, every value with a number.
+
+Equal blocks share a program and so its values; here every value of every block has a slot of its
+own, and values that cross from block to block are one slot.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from distir.ir.core import Node, Value
+from distir.plan import BlockProgram
+from distir.transforms.place import Local
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Instruction:
+    """A node on slots. `root` is set for a view: the slot whose memory it shows."""
+
+    node: Node
+    operands: tuple[int, ...]
+    results: tuple[int, ...]
+    root: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A slot that is there without being computed: a parameter (by its place in the block's list),
+    or a value that depends on inputs and constants alone."""
+
+    slot: int
+    block: int
+    local: Local
+    parameter: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class GradientSlot:
+    """Where the gradient of a block's parameter comes to lie."""
+
+    slot: int
+    block: int
+    parameter: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResultSlot:
+    """Where an output of the model comes to lie."""
+
+    slot: int
+    block: int
+    local: Local
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StageProgram:
+    """A stage's forward and backward pass. `readers` counts, per slot, who reads it until the end
+    of the backward pass; leaving the stage counts as a reader."""
+
+    programs: tuple[BlockProgram, ...]
+    forward: tuple[Instruction, ...]
+    backward: tuple[Instruction, ...]
+    types: dict[int, Value]
+    sources: tuple[Source, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    output_gradients: tuple[int, ...]
+    input_gradients: tuple[int, ...]
+    gradients: tuple[GradientSlot, ...]
+    results: tuple[ResultSlot, ...]
+    readers: Counter[int]
+
+
+def flatten(programs: Sequence[BlockProgram]) -> StageProgram:
+    """The flat program of a stage."""
+    return _Flattening(tuple(programs)).run()
+
+
+class _Flattening:
+    def __init__(self, programs: tuple[BlockProgram, ...]) -> None:
+        self.programs = programs
+        self.slots: dict[tuple[int, Value], int] = {}
+        self.types: dict[int, Value] = {}
+
+    def slot(self, block: int, value: Value) -> int:
+        key = (block, value)
+        if key not in self.slots:
+            number = len(self.types)
+            self.slots[key] = number
+            self.types[number] = value
+        return self.slots[key]
+
+    def run(self) -> StageProgram:
+        programs, last = self.programs, len(self.programs) - 1
+        for block in range(last):
+            self._join(block, programs[block].outputs, block + 1, programs[block + 1].inputs)
+        for block in range(last, 0, -1):
+            self._join(
+                block,
+                programs[block].input_gradients,
+                block - 1,
+                programs[block - 1].output_gradients,
+            )
+        forward = [
+            self._instruction(block, node)
+            for block, program in enumerate(programs)
+            for node in program.forward
+        ]
+        backward = [
+            self._instruction(block, node)
+            for block, program in reversed(list(enumerate(programs)))
+            for node in program.backward
+        ]
+        outputs = self._all(last, programs[last].outputs)
+        input_gradients = self._all(0, programs[0].input_gradients)
+        readers: Counter[int] = Counter()
+        for each in (*forward, *backward):
+            readers.update(set(each.operands))
+        readers.update(outputs)
+        readers.update(input_gradients)
+        return StageProgram(
+            programs=programs,
+            forward=tuple(forward),
+            backward=tuple(backward),
+            types=self.types,
+            sources=self._sources(),
+            inputs=self._all(0, programs[0].inputs),
+            outputs=outputs,
+            output_gradients=self._all(last, programs[last].output_gradients),
+            input_gradients=input_gradients,
+            gradients=self._gradients(),
+            results=tuple(
+                ResultSlot(self.slot(block, program.values[local]), block, local)
+                for block, program in enumerate(programs)
+                for local in program.placed.results
+            ),
+            readers=readers,
+        )
+
+    def _join(
+        self, block: int, given: Sequence[Value], other: int, taken: Sequence[Value]
+    ) -> None:
+        for mine, theirs in zip(given, taken, strict=True):
+            self.slots[other, theirs] = self.slot(block, mine)
+
+    def _all(self, block: int, values: Sequence[Value]) -> tuple[int, ...]:
+        return tuple(self.slot(block, value) for value in values)
+
+    def _instruction(self, block: int, node: Node) -> Instruction:
+        operands = self._all(block, node.operands)
+        op = getattr(node.op, "op", node.op)
+        return Instruction(
+            node,
+            operands,
+            self._all(block, node.results),
+            operands[0] if op.is_view else None,
+        )
+
+    def _sources(self) -> tuple[Source, ...]:
+        found: list[Source] = []
+        for block, program in enumerate(self.programs):
+            places = {use.value: place for place, use in enumerate(program.parameters)}
+            for local in program.placed.demanded:
+                slot = self.slot(block, program.values[local])
+                found.append(Source(slot, block, local, places.get(local.value)))
+        return tuple(found)
+
+    def _gradients(self) -> tuple[GradientSlot, ...]:
+        return tuple(
+            GradientSlot(self.slot(block, program.values[use.gradient]), block, place)
+            for block, program in enumerate(self.programs)
+            for place, use in enumerate(program.parameters)
+            if use.gradient is not None
+        )

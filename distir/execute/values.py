@@ -1,0 +1,220 @@
+"""What a step begins with and what it ends with, as whole arrays; and random ones to try it on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from distir.axes.model import Axis
+from distir.axes.rescale import part, resize, shape_at
+from distir.ir.core import Node, Value
+from distir.ir.types import DType
+from distir.ops.elementwise import Cast, Identity
+from distir.ops.indexing import GatherElements, GatherND, ScatterElements
+from distir.ops.loss import CrossEntropy, PickLast
+from distir.ops.optimizer import AdamStep, SGDStep
+from distir.ops.tensor import Boundary, Concat, Expand, Gather, Reshape, Slice, Split, Transpose
+from distir.workload import OPTIMIZERS, Workload
+
+Array = Any
+
+OptimizerStep = SGDStep | AdamStep
+
+
+@dataclass(frozen=True, slots=True)
+class StepValues:
+    """What a step begins with. `sources` are inputs and constants for the whole batch; `moments`
+    is the optimizer's state per parameter. Keys are values of the workload's program."""
+
+    sources: Mapping[Value, Array]
+    parameters: Mapping[Value, Array]
+    moments: Mapping[Value, tuple[Array, ...]] = field(default_factory=dict[Value, Any])
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What a step ends with: the loss when training, otherwise the outputs."""
+
+    outputs: tuple[Array, ...]
+    gradients: Mapping[Value, Array] = field(default_factory=dict[Value, Any])
+    parameters: Mapping[Value, Array] = field(default_factory=dict[Value, Any])
+    moments: Mapping[Value, tuple[Array, ...]] = field(default_factory=dict[Value, Any])
+
+    @property
+    def loss(self) -> float:
+        """The loss, averaged over the batch as the model says."""
+        return float(self.outputs[0])
+
+
+def optimizer_step(workload: Workload, step: int = 1) -> OptimizerStep:
+    """The optimizer's op for step number `step`."""
+    return AdamStep(step=step) if workload.optimizer == "adam" else SGDStep()
+
+
+def loss_weight(workload: Workload, microbatches: int) -> float:
+    """What the loss of a microbatch counts in the loss of the batch: losses are means over their
+    samples, unless they are asked to be sums."""
+    return 1.0 if workload.loss == "sum" else 1.0 / microbatches
+
+
+# --- microbatches ---------------------------------------------------------------------------------
+
+
+def batch_axes(workload: Workload) -> frozenset[Axis]:
+    """All axes that have the size of the batch."""
+    program = workload.program
+    return frozenset(program.sizes(program.batch.size + 1))
+
+
+def microbatch(
+    workload: Workload, value: Value, array: Array, index: int, microbatches: int
+) -> Array:
+    """The part of a source that belongs to one microbatch."""
+    samples = workload.batch_size // microbatches
+    held = slice(index * samples, (index + 1) * samples)
+    dims = workload.program.axes.dims[value]
+    sizes = workload.sizes(workload.batch_size)
+    return part(array, dims, sizes, dict.fromkeys(batch_axes(workload), held))
+
+
+def join_microbatches(workload: Workload, value: Value, parts: Sequence[Array]) -> Array:
+    """The inverse of `microbatch` for an output. One that does not carry the batch is the mean."""
+    dims = workload.program.axes.dims[value]
+    axes = [axis for dim in dims for axis in dim]
+    batch = batch_axes(workload)
+    position = next((i for i, axis in enumerate(axes) if axis in batch), None)
+    if position is None:
+        return sum(parts) / len(parts)
+    sizes = workload.sizes(workload.batch_size // len(parts))
+    spread = [each.reshape([sizes.get(axis, axis.size) for axis in axes]) for each in parts]
+    whole = np.concatenate(spread, axis=position)
+    return whole.reshape(shape_at(dims, workload.sizes(workload.batch_size)))
+
+
+# --- random values --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RandomValues:
+    """Random values that a program can be run with; `invented` names the tables whose values are
+    not known and were made up."""
+
+    values: StepValues
+    invented: tuple[str, ...]
+
+
+def random_values(workload: Workload, seed: int = 0, truth: float = 0.5) -> RandomValues:
+    """Random inputs and parameters in float64, integers in range.
+
+    A table without values gets made-up ones: real numbers, integers in range, or truths of which
+    the part `truth` is true. That a distributed program computes what the sequential one does is
+    proved as well with these as with any.
+    """
+    program, rng = workload.program, np.random.default_rng(seed)
+    function, axes = program.function, program.axes
+    sizes = workload.sizes(workload.batch_size)
+    bounds = index_bounds(function.nodes, {v: shape_at(axes.dims[v], sizes) for v in axes.dims})
+    make = _Maker(rng, bounds, truth)
+    sources: dict[Value, Array] = {}
+    invented: list[str] = []
+    for value, array in function.constants.items():
+        known = None if array is None else resize(array, axes.dims[value], sizes)
+        if known is None:
+            invented.append(value.name)
+            sources[value] = make(value, shape_at(axes.dims[value], sizes))
+        else:
+            sources[value] = known.astype(np.float64) if value.type.dtype.is_float else known
+    for value in function.inputs:
+        sources[value] = make(value, shape_at(axes.dims[value], sizes))
+    parameters = {
+        value: make.parameter(value, shape_at(axes.dims[value], sizes))
+        for value in function.parameters
+    }
+    moments = {
+        value: tuple(rng.random(array.shape) for _ in range(OPTIMIZERS[workload.optimizer]))
+        for value, array in parameters.items()
+    }
+    return RandomValues(StepValues(sources, parameters, moments), tuple(invented))
+
+
+@dataclass(frozen=True, slots=True)
+class _Maker:
+    rng: np.random.Generator
+    bounds: Mapping[Value, int]
+    truth: float
+
+    def __call__(self, value: Value, shape: tuple[int, ...]) -> Array:
+        if value.type.dtype.is_float:
+            return self.rng.normal(size=shape)
+        if value.type.dtype is not DType.BOOL and value in self.bounds:
+            return self.rng.integers(0, self.bounds[value], shape)
+        truths = self.rng.random(shape) < self.truth
+        if shape and shape[-1] > 1 and 0 < self.truth < 1:
+            # Masks: something stays, whichever way they are meant.
+            truths[..., 0], truths[..., -1] = True, False
+        return truths if value.type.dtype is DType.BOOL else truths.astype(np.int64)
+
+    def parameter(self, value: Value, shape: tuple[int, ...]) -> Array:
+        if not value.type.dtype.is_float:
+            return self(value, shape)
+        if len([size for size in shape if size > 1]) < 2:
+            # Scales of norms, variances: away from zero.
+            return 0.5 + self.rng.random(shape)
+        scale = max(1, min(np.prod(shape[1:]), np.prod(shape[:-1]))) ** -0.5
+        return scale * self.rng.normal(size=shape)
+
+
+_MOVING = (Reshape, Transpose, Expand, Slice, Split, Concat, Cast, Identity, Boundary)
+
+
+def index_bounds(
+    nodes: Sequence[Node], shapes: Mapping[Value, tuple[int, ...]]
+) -> dict[Value, int]:
+    """Per integer value that is used as an index, the number of rows it may choose from."""
+    bounds: dict[Value, int] = {}
+
+    def bound(value: Value, rows: int) -> None:
+        bounds[value] = min(rows, bounds.get(value, rows))
+
+    for node in reversed(nodes):
+        indexed = rows_indexed(node, shapes)
+        if indexed is not None:
+            bound(node.operands[1], indexed)
+        if isinstance(node.op, _MOVING):
+            for result in node.results:
+                if result in bounds:
+                    for operand in node.operands:
+                        bound(operand, bounds[result])
+    return bounds
+
+
+def rows_indexed(node: Node, shapes: Mapping[Value, tuple[int, ...]]) -> int | None:
+    """How many rows the second operand of a node chooses from, if it is an index."""
+    op = node.op
+    if isinstance(op, (Gather, GatherElements, ScatterElements)):
+        return shapes[node.operands[0]][op.axis]
+    if isinstance(op, (CrossEntropy, PickLast)):
+        return shapes[node.operands[0]][-1]
+    if isinstance(op, GatherND):
+        start, depth = op.batch_dims, shapes[node.operands[1]][-1]
+        return min(shapes[node.operands[0]][start : start + depth])
+    return None
+
+
+__all__ = [
+    "OptimizerStep",
+    "RandomValues",
+    "StepResult",
+    "StepValues",
+    "batch_axes",
+    "index_bounds",
+    "join_microbatches",
+    "loss_weight",
+    "microbatch",
+    "optimizer_step",
+    "random_values",
+    "rows_indexed",
+]

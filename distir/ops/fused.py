@@ -1,0 +1,63 @@
+"""Several elementwise ops as one kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from distir.cost.work import OpClass, Work
+from distir.errors import TransformError
+from distir.ir.core import Op
+from distir.ir.signature import Signature
+from distir.ir.types import TensorType
+from distir.ops.base import register_op
+
+Array = Any
+
+
+@register_op("Fused")
+@dataclass(frozen=True, slots=True)
+class Fused(Op):
+    """A chain of elementwise ops: each operand is read and each result written once, what is in
+    between stays in registers. It stands in placed programs only.
+
+    `steps` are `(op, places of its operands)`; places count the operands first, then the steps;
+    `returned` are the places of the results.
+    """
+
+    num_operands: int
+    steps: tuple[tuple[Op, tuple[int, ...]], ...]
+    returned: tuple[int, ...]
+
+    def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
+        types = self._types(operands)
+        return tuple(types[place] for place in self.returned)
+
+    def _types(self, operands: Sequence[TensorType]) -> list[TensorType]:
+        types = list(operands)
+        for op, places in self.steps:
+            types.extend(op.infer(*(types[place] for place in places)))
+        return types
+
+    def signature(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Signature:
+        raise TransformError("ops are fused after placement; a fused op has no axes")
+
+    def work(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Work:
+        types = self._types(operands)
+        flops = sum(
+            op.work([types[p] for p in places], [types[self.num_operands + i]]).flops
+            for i, (op, places) in enumerate(self.steps)
+        )
+        return Work(
+            kind=OpClass.MEMORY,
+            flops=float(flops),
+            bytes_read=float(sum(t.size_bytes for t in operands)),
+            bytes_written=float(sum(t.size_bytes for t in results)),
+        )
+
+    def evaluate(self, *operands: Array) -> tuple[Array, ...]:
+        values = list(operands)
+        for op, places in self.steps:
+            values.extend(op.evaluate(*(values[place] for place in places)))
+        return tuple(values[place] for place in self.returned)

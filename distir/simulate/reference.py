@@ -1,0 +1,398 @@
+"""The reference engine: every device, every op, one after the other. Slow and easy to believe.
+
+Every device is a process that walks through its rank's actions op by op, with clocks for its
+streams and a set of storages. It stops where it needs others: at a collective until all members of
+its group have come, at an action until the message has been sent. It shares with the fast engine
+the plan and the prices of instructions, not how they are put together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Hashable
+from dataclasses import dataclass, field
+
+from distir.cost import CostModel
+from distir.errors import DeadlockError, ScheduleError
+from distir.plan import Plan
+from distir.schedules import Action, dependencies
+from distir.simulate.flat import FlatPass, FlatStage, flat_stage
+from distir.simulate.instructions import COMPUTE, Instruction, Pricing
+from distir.simulate.report import RankSeconds, make_result
+from distir.simulate.result import SimulationResult
+from distir.simulate.tied import tied_gradients
+
+GRADIENTS = "gradients"
+"""Name of the stream on which gradients are settled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Something that a device did. `action` is None for what comes after all actions."""
+
+    device: int
+    rank: int
+    stream: str
+    label: str
+    start: float
+    end: float
+    action: Action | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ActionSpan:
+    """One action on one device."""
+
+    device: int
+    rank: int
+    action: Action
+    start: float
+    end: float
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceRun:
+    """What the reference engine found out. `live_bytes` has the most that every device held of
+    activations, by device."""
+
+    result: SimulationResult
+    actions: tuple[ActionSpan, ...]
+    spans: tuple[Span, ...]
+    live_bytes: tuple[int, ...]
+
+
+def simulate_reference(plan: Plan, cost: CostModel) -> ReferenceRun:
+    """Runs a plan on a cluster, device by device."""
+    return _World(plan, cost).run()
+
+
+# --- how devices wait for each other ----------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Meeting:
+    """A device has come to a collective at `at` and goes on when all `members` have; it is told
+    when the last of them came."""
+
+    key: Hashable
+    members: int
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Message:
+    """A device waits for a message; it is told when the sender was done and when it arrives."""
+
+    key: Hashable
+
+
+_Process = Generator[_Meeting | _Message, tuple[float, float], None]
+
+
+@dataclass(slots=True)
+class _Device:
+    """One device: its clocks, its memory, and where its time went."""
+
+    number: int
+    rank: int
+    lane: int
+    """Its place within the rank."""
+    clock: float = 0.0
+    gradients_free: float = 0.0
+    compute: float = 0.0
+    exposed: dict[str, float] = field(default_factory=dict)
+    transfer: float = 0.0
+    bubble: float = 0.0
+    optimizer: float = 0.0
+    live: dict[tuple[int, int, int], int] = field(default_factory=dict)
+    """Bytes by stage, microbatch and storage."""
+    live_bytes: int = 0
+    peak_bytes: int = 0
+
+    def expose(self, stream: str, seconds: float) -> None:
+        """Books time that compute waited for a stream."""
+        self.exposed[stream] = self.exposed.get(stream, 0.0) + seconds
+
+    def allocate(self, key: tuple[int, int, int], size: int) -> None:
+        """Takes memory for a storage."""
+        assert key not in self.live, "a storage is allocated twice"
+        self.live[key] = size
+        self.live_bytes += size
+        self.peak_bytes = max(self.peak_bytes, self.live_bytes)
+
+    def free(self, key: tuple[int, int, int]) -> None:
+        """Gives it back."""
+        self.live_bytes -= self.live.pop(key)
+
+
+class _World:
+    """All devices, and what has been sent."""
+
+    def __init__(self, plan: Plan, cost: CostModel) -> None:
+        if plan.schedule.schedule.splits_backward:
+            raise ScheduleError(
+                "the reference engine does not split the backward pass; expected no W actions"
+            )
+        self.plan = plan
+        self.cost = cost
+        self.pricing = Pricing.of(cost, plan)
+        self.schedule = plan.schedule.schedule
+        self.stages = [flat_stage(plan, index, self.pricing) for index in range(len(plan.stages))]
+        self.rank_of = {
+            stage: rank
+            for rank, stages in enumerate(self.schedule.stages_of_ranks)
+            for stage in stages
+        }
+        per_rank = plan.devices_per_stage
+        self.devices = [
+            _Device(rank * per_rank + lane, rank, lane)
+            for rank in range(len(self.schedule.ranks))
+            for lane in range(per_rank)
+        ]
+        self.link_free: dict[Hashable, float] = {}
+        self.arrived: dict[Hashable, tuple[float, float]] = {}
+        self.actions: list[ActionSpan] = []
+        self.spans: list[Span] = []
+
+    def run(self) -> ReferenceRun:
+        """Lets every process go as far as it can until all are done."""
+        waiting = {each.number: self._process(each) for each in self.devices}
+        answers: dict[int, tuple[float, float] | None] = dict.fromkeys(waiting)
+        wants: dict[int, _Meeting | _Message] = {}
+        while waiting:
+            for number, answer in answers.items():
+                try:
+                    process = waiting[number]
+                    wants[number] = next(process) if answer is None else process.send(answer)
+                except StopIteration:
+                    del waiting[number]
+                    wants.pop(number, None)
+            answers = self._answers(wants)
+            if waiting and not answers:
+                raise DeadlockError(f"devices wait for each other for ever: {wants}")
+        return self._finish()
+
+    def _answers(
+        self, wants: dict[int, _Meeting | _Message]
+    ) -> dict[int, tuple[float, float] | None]:
+        """Devices that can go on, with what they are told."""
+        present: dict[Hashable, list[int]] = {}
+        for number, want in wants.items():
+            if isinstance(want, _Meeting):
+                present.setdefault(want.key, []).append(number)
+        found: dict[int, tuple[float, float] | None] = {}
+        for number, want in wants.items():
+            if isinstance(want, _Message):
+                if want.key in self.arrived:
+                    found[number] = self.arrived[want.key]
+                continue
+            others = [wants[other] for other in present[want.key]]
+            if len(others) == want.members:
+                last = max(other.at for other in others if isinstance(other, _Meeting))
+                found[number] = (last, last)
+        return found
+
+    # --- what a device does -------------------------------------------------------------------------
+
+    def _process(self, device: _Device) -> _Process:
+        actions = self.schedule.ranks[device.rank]
+        for position, action in enumerate(actions):
+            yield from self._wait_for_inputs(device, action)
+            begin = device.clock
+            stage = self.stages[action.stage]
+            backward = action.kind != "F"
+            last = backward and not any(
+                later.stage == action.stage and later.kind != "F"
+                for later in actions[position + 1 :]
+            )
+            each = stage.backward if backward else stage.forward
+            yield from self._run_pass(device, action, stage, each, settle=last)
+            self.actions.append(
+                ActionSpan(device.number, device.rank, action, begin, device.clock)
+            )
+            self._send(device, action, each)
+        assert not device.live, "an activation was never freed"
+        if self.plan.workload.training:
+            yield from self._finish_step(device)
+
+    def _wait_for_inputs(self, device: _Device, action: Action) -> _Process:
+        for needed in dependencies(action, self.schedule.stages):
+            if self.rank_of[needed.stage] == device.rank:
+                continue
+            left, arrived = yield _Message((needed, device.lane))
+            if arrived > device.clock:
+                moving = arrived - max(left, device.clock)
+                device.transfer += moving
+                device.bubble += arrived - device.clock - moving
+                device.clock = arrived
+
+    def _run_pass(
+        self, device: _Device, action: Action, stage: FlatStage, each: FlatPass, *, settle: bool
+    ) -> _Process:
+        """Runs an action. Every stream is idle when it begins, and when it ends."""
+        begin = device.clock
+        free: dict[str, float] = {COMPUTE: begin}
+        ready: dict[int, tuple[float, str]] = {}
+
+        def key(storage: int) -> tuple[int, int, int]:
+            return (action.stage, action.microbatch, storage)
+
+        for number in each.received:
+            device.allocate(key(number), stage.storage_bytes[number])
+        for storage in each.dying.get(-1, ()):
+            device.free(key(storage))
+        for position, step in enumerate(each.steps):
+            instruction = step.instruction
+            at, cause = begin, ""
+            for number in step.reads:
+                if number in ready and ready[number][0] > at:
+                    at, cause = ready[number]
+            stream = instruction.stream
+            if stream is None:
+                end, maker = at, cause
+            else:
+                start = max(at, free.get(stream, begin))
+                if stream == COMPUTE:
+                    device.compute += instruction.seconds
+                    if start > free[COMPUTE]:
+                        device.expose(cause, start - free[COMPUTE])
+                else:
+                    start = yield from self._meet(
+                        device, stream, start, (action, "step", position)
+                    )
+                end, maker = start + instruction.seconds, stream
+                free[stream] = end
+                self._note(device, stream, instruction, start, end, action)
+            for number in step.writes:
+                ready[number] = (end, maker)
+                if number in stage.storage_bytes:
+                    device.allocate(key(number), stage.storage_bytes[number])
+            for storage in each.dying.get(position, ()):
+                device.free(key(storage))
+            if settle:
+                yield from self._settle(device, stage, position + 1, free[COMPUTE], action)
+        for storage in each.leaving:
+            device.free(key(storage))
+        device.clock = max(free.values())
+        if device.clock > free[COMPUTE]:
+            slowest = max((name for name in free if name != COMPUTE), key=lambda name: free[name])
+            device.expose(slowest, device.clock - free[COMPUTE])
+
+    def _settle(
+        self, device: _Device, stage: FlatStage, done: int, computed: float, action: Action
+    ) -> _Process:
+        """Starts the collectives on gradients that are complete after `done` steps."""
+        for index, bucket in enumerate(stage.settled_after(done)):
+            assert bucket.stream is not None
+            came = max(device.gradients_free, computed)
+            start = yield from self._meet(
+                device, bucket.stream, came, (action, "settle", done, index)
+            )
+            device.gradients_free = start + bucket.seconds
+            self._note(device, GRADIENTS, bucket, start, device.gradients_free, action)
+
+    def _meet(
+        self, device: _Device, mesh_axis: str, at: float, what: Hashable
+    ) -> Generator[_Meeting, tuple[float, float], float]:
+        """Waits for the group of devices along a mesh axis; returns when all have come."""
+        group, members = self.group(device, mesh_axis)
+        start, _ = yield _Meeting((what, mesh_axis, group), members, at)
+        return start
+
+    def group(self, device: _Device, mesh_axis: str) -> tuple[int, int]:
+        """The first device of the group along a mesh axis, and the number of its members."""
+        stride = self.plan.stride(mesh_axis)
+        degree = dict(zip(self.plan.mesh.names, self.plan.sizes.degrees, strict=True))[mesh_axis]
+        return device.number - (device.lane // stride % degree) * stride, degree
+
+    def _send(self, device: _Device, action: Action, each: FlatPass) -> None:
+        """Puts what an action made on the link to the rank that needs it."""
+        there = self.rank_of.get(action.stage + (1 if action.kind == "F" else -1), device.rank)
+        if there == device.rank:
+            return
+        here, per_rank = device.rank, self.plan.devices_per_stage
+        seconds = float(
+            self.cost.point_to_point_seconds(
+                each.sent_bytes, abs(there - here) * per_rank, start=min(here, there) * per_rank
+            )
+        )
+        link = (device.number, there, action.kind == "F")
+        leaves = max(device.clock, self.link_free.get(link, 0.0))
+        self.link_free[link] = leaves + seconds
+        sent = action._replace(kind="B") if action.kind == "BW" else action
+        self.arrived[sent, device.lane] = (device.clock, leaves + seconds)
+
+    def _finish_step(self, device: _Device) -> _Process:
+        """What comes after all actions: gradients still to be settled, gradients of parameters
+        that several stages hold, the optimizer."""
+        tail = max(0.0, device.gradients_free - device.clock)
+        device.expose("dp", tail)
+        device.clock += tail
+        own = self.schedule.stages_of_ranks[device.rank]
+        for index, tied in enumerate(tied_gradients(self.plan, self.cost)):
+            ranks = {self.rank_of[stage] for stage in tied.stages}
+            if device.rank not in ranks:
+                continue
+            start, _ = yield _Meeting(("tied", index, device.lane), len(ranks), device.clock)
+            device.bubble += start - device.clock
+            device.transfer += tied.seconds
+            device.clock = start + tied.seconds
+            self.spans.append(
+                Span(
+                    device.number, device.rank, "pp", "AllReduce tied gradients",
+                    start, device.clock,
+                )
+            )
+        for seconds in (s for stage in own for s in self.stages[stage].optimizer_seconds):
+            span = (device.clock, device.clock + seconds)
+            self.spans.append(Span(device.number, device.rank, COMPUTE, "optimizer", *span))
+            device.clock += seconds
+            device.optimizer += seconds
+
+    def _note(
+        self,
+        device: _Device,
+        stream: str,
+        instruction: Instruction,
+        start: float,
+        end: float,
+        action: Action,
+    ) -> None:
+        self.spans.append(
+            Span(device.number, device.rank, stream, instruction.label, start, end, action)
+        )
+
+    # --- the report -----------------------------------------------------------------------------------
+
+    def _finish(self) -> ReferenceRun:
+        reports: list[RankSeconds] = []
+        for rank, own in enumerate(self.schedule.stages_of_ranks):
+            members = [device for device in self.devices if device.rank == rank]
+            slowest = max(members, key=lambda device: device.clock)
+            states = [self.stages[stage].state for stage in own]
+            reports.append(
+                RankSeconds(
+                    stages=own,
+                    compute=slowest.compute,
+                    exposed=slowest.exposed,
+                    transfer=slowest.transfer,
+                    bubble=slowest.bubble,
+                    optimizer=slowest.optimizer,
+                    end=slowest.clock,
+                    memory={
+                        "parameters_bytes": sum(state.parameters for state in states),
+                        "gradients_bytes": sum(state.gradients for state in states),
+                        "optimizer_bytes": sum(state.optimizer for state in states),
+                        "activations_bytes": float(max(d.peak_bytes for d in members)),
+                        "buffers_bytes": 0.0,
+                    },
+                )
+            )
+        return ReferenceRun(
+            make_result(self.plan, self.cost, reports),
+            tuple(self.actions),
+            tuple(self.spans),
+            tuple(device.peak_bytes for device in self.devices),
+        )
+
+
+__all__ = ["ActionSpan", "ReferenceRun", "Span", "simulate_reference"]

@@ -1,0 +1,63 @@
+"""Chains of elementwise ops as one kernel, as compilers run them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+
+from distir.ir.core import Node, Value
+from distir.ops.elementwise import Elementwise
+from distir.ops.fused import Fused
+from distir.ops.tensor import Scale
+
+
+def fuse_elementwise(nodes: Sequence[Node], leaving: Collection[Value]) -> tuple[Node, ...]:
+    """`nodes` with every run of elementwise ops that feed each other, on as many elements, made
+    one `Fused` op. `leaving` are the values that are read elsewhere too.
+
+    A run ends where another op reads one of its values, so that the order of all else stays.
+    """
+    readers = Counter(value for node in nodes for value in node.operands)
+    result: list[Node] = []
+    group: list[Node] = []
+    made: set[Value] = set()
+
+    def close() -> None:
+        if len(group) == 1:
+            result.append(group[0])
+        elif group:
+            result.append(_fused(group, readers, leaving))
+        group.clear()
+        made.clear()
+
+    for node in nodes:
+        reads_group = any(value in made for value in node.operands)
+        if not isinstance(node.op, (Elementwise, Scale)) or node.op.is_view:
+            if reads_group or not node.op.is_view:
+                close()
+            result.append(node)
+            continue
+        same_size = bool(group) and (
+            node.result.type.num_elements == group[-1].result.type.num_elements
+        )
+        if not (reads_group and same_size):
+            close()
+        group.append(node)
+        made.add(node.result)
+    close()
+    return tuple(result)
+
+
+def _fused(
+    group: Sequence[Node], readers: Counter[Value], leaving: Collection[Value]
+) -> Node:
+    made = {node.result: node for node in group}
+    operands = tuple(
+        dict.fromkeys(v for node in group for v in node.operands if v not in made)
+    )
+    place = {value: i for i, value in enumerate((*operands, *made))}
+    inside = Counter(value for node in group for value in node.operands)
+    results = tuple(v for v in made if v in leaving or readers[v] > inside[v])
+    steps = tuple((node.op, tuple(place[v] for v in node.operands)) for node in group)
+    op = Fused(len(operands), steps, tuple(place[value] for value in results))
+    return Node(op, operands, results, group[-1].origin)

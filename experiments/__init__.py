@@ -1,0 +1,1 @@
+"""Questions answered by running things: one folder per question. Nothing imports them."""
