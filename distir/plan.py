@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from distir.axes.model import Axis, AxisDims
-from distir.errors import StrategyError
+from distir.errors import StrategyError, UnknownNameError
 from distir.ir.core import Node, Value
 from distir.ir.types import TensorType
 from distir.schedules import SCHEDULES, CompiledSchedule, compile_schedule, forward_only
@@ -20,6 +20,7 @@ from distir.transforms.fuse import fuse_elementwise
 from distir.transforms.instantiate import Instantiation, Sizes
 from distir.transforms.place import Entry, Layout, Local, Mesh, Pending, move
 from distir.transforms.place_block import BlockPlacer, PlacedBlock
+from distir.transforms.recompute import RECOMPUTE, recompute
 from distir.transforms.step import BlockStep, build_step, lowered_ops
 from distir.workload import Workload
 
@@ -185,29 +186,74 @@ class Planner:
 
     def explain(self, strategy: Strategy) -> str | None:
         """Why the strategy cannot be applied to this workload, or None."""
+        return (
+            self._explain_batch(strategy)
+            or self._explain_tensor(strategy)
+            or self._explain_sequence(strategy)
+            or self._explain_stages(strategy)
+            or self._explain_training(strategy)
+        )
+
+    def _explain_batch(self, strategy: Strategy) -> str | None:
         batch = self.workload.batch_size
         pieces = strategy.dp * strategy.microbatches
-        if batch % pieces:
-            return (
-                f"batch size {batch} does not divide by dp x microbatches = {strategy.dp} x "
-                f"{strategy.microbatches} = {pieces}"
-            )
+        if batch % pieces == 0:
+            return None
+        return (
+            f"batch size {batch} does not divide by dp x microbatches = {strategy.dp} x "
+            f"{strategy.microbatches} = {pieces}"
+        )
+
+    def _explain_tensor(self, strategy: Strategy) -> str | None:
         for label, size in self.workload.internal_axes:
             if size % strategy.tp:
-                fitting = ", ".join(str(d) for d in range(1, size + 1) if size % d == 0 and d <= 64)
-                return (
-                    f"axis {label} ({size}) does not divide by tp = {strategy.tp}; {fitting} do"
-                )
-        if strategy.pp > self.workload.num_blocks:
-            return (
-                f"pp = {strategy.pp} stages, but the model has {self.workload.num_blocks} blocks; "
-                "expected at most one stage per block"
-            )
+                fitting = ", ".join(str(d) for d in range(1, min(size, 64) + 1) if size % d == 0)
+                return f"{label} ({size}) does not divide by tp = {strategy.tp}; {fitting} do"
+        return None
+
+    def _explain_sequence(self, strategy: Strategy) -> str | None:
+        if strategy.sequence_parallel and strategy.tp == 1:
+            return "sequence_parallel needs tp > 1: it rests the sequence on the devices of tp"
+        pieces = strategy.cp * (strategy.tp if strategy.sequence_parallel else 1)
+        if pieces == 1:
+            return None
+        which = "cp x tp" if strategy.sequence_parallel and strategy.cp > 1 else (
+            "cp" if strategy.cp > 1 else "tp"
+        )
+        length = self.workload.length
+        if length is None or self.program.sequence is None:
+            return f"{which} = {pieces} splits the sequence, but the model has no sequence axis"
+        if length % pieces:
+            return f"sequence length {length} does not divide by {which} = {pieces}"
+        return None
+
+    def _explain_stages(self, strategy: Strategy) -> str | None:
+        if self.workload.training:
+            family = SCHEDULES.get(strategy.schedule)
+            reason = family.requires(strategy.pp, strategy.chunks, strategy.microbatches)
+            if reason is not None:
+                return reason
+        if strategy.stages <= self.workload.num_blocks:
+            return None
+        return (
+            f"pp x chunks = {strategy.pp} x {strategy.chunks} = {strategy.stages} stages, but the "
+            f"model has {self.workload.num_blocks} blocks; expected at most one stage per block"
+        )
+
+    def _explain_training(self, strategy: Strategy) -> str | None:
+        if strategy.recompute not in RECOMPUTE:
+            return str(UnknownNameError("recompute", strategy.recompute, RECOMPUTE.names()))
+        if self.workload.training:
+            return None
+        if strategy.zero:
+            return f"zero = {strategy.zero} shards what training keeps; inference has zero = 0"
+        if strategy.recompute != "none":
+            return "there is no backward pass to recompute for in inference; use recompute none"
         return None
 
     def mesh(self, strategy: Strategy) -> tuple[Mesh, tuple[int, ...]]:
         """The device grid of a stage, without mesh axes of degree 1, and its degrees."""
-        degrees = {"dp": strategy.dp, "tp": strategy.tp}
+        degrees = {"dp": strategy.dp, "cp": strategy.cp, "tp": strategy.tp}
         lists = self._lists(strategy)
         key = tuple(lists.items())
         if key not in self._meshes:
@@ -221,23 +267,29 @@ class Planner:
         program = self.program
         blocks = program.blocks
         lists: dict[str, tuple[Entry, ...]] = {}
+        sequences = tuple(
+            Entry(axis)
+            for axis in dict.fromkeys(blocks.group.get(a, a) for a in program.extents.sequences)
+        )
         if strategy.dp > 1:
             lists["dp"] = (Entry(blocks.group.get(program.batch, program.batch)),)
+        if strategy.cp > 1:
+            lists["cp"] = sequences
         if strategy.tp > 1:
             # An output axis that does not divide just stays whole.
             outputs = (axis for axis in blocks.output_axes if axis.size % strategy.tp == 0)
-            lists["tp"] = tuple(Entry(axis) for axis in (*blocks.internal_axes, *outputs))
+            own = tuple(Entry(axis) for axis in (*blocks.internal_axes, *outputs))
+            lists["tp"] = (*own, *sequences) if strategy.sequence_parallel else own
         return lists
 
     def schedule(self, strategy: Strategy) -> CompiledSchedule:
-        """The strategy's schedule for its stages and microbatches."""
+        """The strategy's schedule for its ranks, chunks and microbatches; raises
+        `ScheduleError`."""
         name = strategy.schedule if self.workload.training else "forward-only"
-        key = (name.lower(), strategy.pp, strategy.microbatches)
+        key = (name.lower(), strategy.pp, strategy.chunks, strategy.microbatches)
         if key not in self._schedules:
-            generator = SCHEDULES.get(name) if self.workload.training else forward_only
-            self._schedules[key] = compile_schedule(
-                generator(strategy.pp, strategy.microbatches)
-            )
+            generate = SCHEDULES.get(name) if self.workload.training else forward_only
+            self._schedules[key] = compile_schedule(generate(*key[1:]))
         return self._schedules[key]
 
     # --- programs of blocks ---------------------------------------------------------------------------
@@ -247,10 +299,10 @@ class Planner:
         mesh, degrees = self.mesh(strategy)
         samples = self.workload.batch_size // strategy.microbatches
         # Shapes depend on the samples per replica, and on degrees where they are local.
-        key = (mesh, degrees, samples)
+        key = (mesh, degrees, samples, strategy.recompute)
         if key not in self._instantiated:
             sizes = Sizes(self.workload.sizes(samples), degrees, self.workload.types.compute)
-            chain = self._chain(mesh)
+            chain = self._chain(mesh, strategy.recompute)
             stored = self._stored_layouts(mesh, chain)
             self._instantiated[key] = tuple(
                 self._block_program(placed, sizes, stored[index], key)
@@ -258,19 +310,20 @@ class Planner:
             )
         return self._instantiated[key]
 
-    def _chain(self, mesh: Mesh) -> tuple[PlacedBlock, ...]:
+    def _chain(self, mesh: Mesh, recomputed: str) -> tuple[PlacedBlock, ...]:
         """Every block placed: forward from first to last, then backward."""
-        if mesh not in self._chains:
-            self._chains[mesh] = self._place_chain(mesh)
-        return self._chains[mesh]
+        key = (mesh, recomputed)
+        if key not in self._chains:
+            self._chains[key] = self._place_chain(mesh, recomputed)
+        return self._chains[key]
 
-    def _place_chain(self, mesh: Mesh) -> tuple[PlacedBlock, ...]:
+    def _place_chain(self, mesh: Mesh, recomputed: str) -> tuple[PlacedBlock, ...]:
         blocks = self.program.blocks
         placers: list[BlockPlacer] = []
         handed: list[Positions] = []
         for index in range(len(blocks.blocks)):
             first = blocks.representative[index]
-            placer = self._place_forward(mesh, first, tuple(handed))
+            placer = self._place_forward(mesh, first, tuple(handed), recomputed)
             placers.append(placer)
             dims = placer.step.axes.dims
             handed = [
@@ -290,24 +343,30 @@ class Planner:
         return tuple(reversed(placed))
 
     def _place_forward(
-        self, mesh: Mesh, first: int, handed: tuple[Positions, ...]
+        self, mesh: Mesh, first: int, handed: tuple[Positions, ...], recomputed: str
     ) -> BlockPlacer:
-        key = (mesh, first, handed)
+        key = (mesh, first, handed, recomputed)
         if key not in self._forward:
             block = self.program.blocks.blocks[first]
             lowered = lowered_ops(self.program.blocks, block, mesh.lists)
-            step_key = (first, lowered)
-            if step_key not in self._steps:
-                self._steps[step_key] = build_step(
-                    self.program.blocks, block, lowered, self.workload.training
-                )
-            step = self._steps[step_key]
+            step = self._step(first, lowered, recomputed)
             layouts = tuple(
                 layout_at(positions, step.axes.dims[value])
                 for positions, value in zip(handed, block.inputs, strict=True)
             )
             self._forward[key] = BlockPlacer(step, mesh, layouts)
         return self._forward[key]
+
+    def _step(self, first: int, lowered: frozenset[int], recomputed: str) -> BlockStep:
+        key = (first, lowered, recomputed)
+        if key not in self._steps:
+            blocks = self.program.blocks
+            step = build_step(blocks, blocks.blocks[first], lowered, self.workload.training)
+            if self.workload.training and recomputed != "none":
+                dropped = RECOMPUTE.get(recomputed)(blocks, step)
+                step = recompute(step, dropped, eager=recomputed == "full")
+            self._steps[key] = step
+        return self._steps[key]
 
     def _place_backward(
         self, placer: BlockPlacer, handed: tuple[Positions, ...]

@@ -12,7 +12,7 @@ from distir.axes.model import Axes, Axis
 from distir.axes.order import canonical_order
 from distir.errors import TransformError
 from distir.ir.builder import Builder
-from distir.ir.core import Function, Node, Value
+from distir.ir.core import Function, Node, Part, Value
 from distir.ir.signature import Kind
 from distir.ir.types import DType
 from distir.ops.loss import CrossEntropy, SquaredError
@@ -165,7 +165,7 @@ def _attach_loss(
     if kind not in LOSSES:
         raise TransformError(f"unknown loss {kind!r}; known are {', '.join(LOSSES)}")
     builder = Builder(function.name)
-    builder.origin = "loss"
+    builder.origin, builder.part = "loss", Part.LOSS
     if kind == "cross-entropy":
         main, shape = _without_softmax(function, main), main.type.shape[:-1]
         if not shape:

@@ -11,9 +11,9 @@ from distir.errors import StrategyError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strategy:
-    """Degrees of parallelism, microbatches and schedule.
+    """Degrees of parallelism, microbatches, schedule and memory techniques.
 
-    `devices = dp · tp · pp`. `microbatches` counts per data-parallel replica.
+    `devices = dp · tp · cp · pp`. `microbatches` counts per data-parallel replica.
     """
 
     dp: int = 1
@@ -21,27 +21,57 @@ class Strategy:
     tp: int = 1
     """Devices that share each layer."""
     pp: int = 1
-    """Pipeline stages."""
+    """Pipeline ranks."""
+    cp: int = 1
+    """Devices that share each sequence."""
     microbatches: int = 1
     """Pieces that each replica's share of the batch is cut into."""
     schedule: str = "1f1b"
     """Name of the pipeline schedule, or the path of a schedule file."""
+    chunks: int = 1
+    """Stages per pipeline rank."""
+    zero: int = 0
+    """What is sharded over data parallelism at rest: 1 the optimizer's state, 2 gradients too,
+    3 parameters too (Rajbhandari et al. 2020)."""
+    recompute: str = "none"
+    """What is computed again in the backward pass: none, selective or full."""
+    sequence_parallel: bool = False
+    """Whether the sequence rests on the tensor-parallel devices between their products."""
 
     def __post_init__(self) -> None:
-        for name in ("dp", "tp", "pp", "microbatches"):
+        for name in ("dp", "tp", "pp", "cp", "microbatches", "chunks"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise StrategyError(f"{name} is {value!r}; expected a whole number of at least 1")
+        if self.zero not in (0, 1, 2, 3):
+            raise StrategyError(f"zero is {self.zero!r}; expected 0, 1, 2 or 3")
+        if not isinstance(self.sequence_parallel, bool):
+            raise StrategyError(
+                f"sequence_parallel is {self.sequence_parallel!r}; expected true or false"
+            )
 
     @property
     def devices(self) -> int:
         """Number of devices that the strategy occupies."""
-        return self.dp * self.tp * self.pp
+        return self.dp * self.tp * self.cp * self.pp
+
+    @property
+    def stages(self) -> int:
+        """Pipeline stages: ranks times chunks."""
+        return self.pp * self.chunks
 
     @property
     def label(self) -> str:
-        """A short readable name such as `dp2-tp8-pp1-m4-1f1b`."""
-        return f"dp{self.dp}-tp{self.tp}-pp{self.pp}-m{self.microbatches}-{self.schedule}"
+        """A short readable name such as `dp2-tp8-pp1-m4-1f1b`; what is switched off is left
+        out."""
+        parts = [f"dp{self.dp}", f"tp{self.tp}", f"pp{self.pp}"]
+        parts += [f"cp{self.cp}"] if self.cp > 1 else []
+        parts += [f"m{self.microbatches}", self.schedule]
+        parts += [f"c{self.chunks}"] if self.chunks > 1 else []
+        parts += [f"z{self.zero}"] if self.zero else []
+        parts += [self.recompute] if self.recompute != "none" else []
+        parts += ["sp"] if self.sequence_parallel else []
+        return "-".join(parts)
 
     def to_dict(self) -> dict[str, Any]:
         """The strategy as plain JSON values."""

@@ -59,30 +59,26 @@ class StageMemory:
         return self.parameters + self.gradients + self.optimizer
 
 
+Place = tuple[int, int]
+"""Rank and stage: a rank may hold several stages, and a stage live on several ranks."""
+
+
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """All that was counted: per stage, and per rank action by action."""
+    """All that was counted, per place; memory of activations per rank, action by action."""
 
-    counts: tuple[Counts, ...]
-    state: tuple[StageMemory, ...]
+    counts: Mapping[Place, Counts]
+    state: Mapping[Place, StageMemory]
     memory: tuple[tuple[ActionMemory, ...], ...]
-    stages_of_ranks: tuple[tuple[int, ...], ...]
+
+    def state_of(self, rank: int) -> float:
+        """Bytes that a device of a rank holds for the whole step."""
+        return sum(state.total for (other, _), state in self.state.items() if other == rank)
 
     @property
-    def peak_bytes(self) -> float:
-        """The most that any device held."""
-        return max(
-            sum(self.state[stage].total for stage in stages)
-            + max((each.peak for each in actions), default=0.0)
-            for stages, actions in zip(self.stages_of_ranks, self.memory, strict=True)
+    def peaks(self) -> tuple[float, ...]:
+        """Per rank the most bytes that one of its devices held."""
+        return tuple(
+            self.state_of(rank) + max((each.peak for each in actions), default=0.0)
+            for rank, actions in enumerate(self.memory)
         )
-
-    def peaks(self) -> Mapping[int, float]:
-        """The most that a device of each rank held."""
-        return {
-            rank: sum(self.state[stage].total for stage in stages)
-            + max((each.peak for each in actions), default=0.0)
-            for rank, (stages, actions) in enumerate(
-                zip(self.stages_of_ranks, self.memory, strict=True)
-            )
-        }

@@ -164,9 +164,7 @@ def _pass(
         {value: sources[value] for value in function.inputs},
         parameters,
     )
-    found: dict[object, Array] = {
-        value: known[new[value]] for value in program.function.outputs
-    }
+    found: dict[object, Array] = {value: known[new[value]] for value in program.function.outputs}
     for value in program.function.parameters:
         if new[value] in gradients:
             found[_gradient_key(value)] = known[gradients[new[value]]]

@@ -12,14 +12,14 @@ import numpy as np
 from distir.axes.rescale import resize
 from distir.cost.work import Work
 from distir.errors import ScheduleError, TransformError
-from distir.execute.counts import BETWEEN_STAGES, ActionMemory, Counts, StageMemory
+from distir.execute.counts import Counts, StageMemory
 from distir.execute.devices import Shards, VirtualMesh
-from distir.execute.live import Held, Meter, Storage, array_bytes
-from distir.execute.stage_program import Instruction, Source, StageProgram, flatten
+from distir.execute.live import Held, Meter, array_bytes
+from distir.execute.stage_program import Instruction, ResultSlot, Source, StageProgram, flatten
 from distir.execute.values import OptimizerStep
 from distir.ir.core import Node, Value
 from distir.ops.collective import AllGather, AllReduce, AllToAll, Collective, ReduceScatter
-from distir.plan import BlockProgram, Plan, Stage
+from distir.plan import Plan, Stage, positions_of
 from distir.schedules import Action
 from distir.transforms.instantiate import Instantiation
 from distir.transforms.place import Local, move
@@ -32,6 +32,9 @@ KINDS = {
     ReduceScatter: "reduce_scatter",
     AllToAll: "all_to_all",
 }
+
+MOMENT_BYTES = 4
+"""The optimizer's moments are kept in fp32."""
 
 Message = tuple[Shards, ...]
 """What crosses between stages: per value one array per device."""
@@ -46,6 +49,21 @@ class Parameter:
     shards: Shards
     moments: list[Shards]
     gradient: Shards | None = None
+
+
+@dataclass(slots=True)
+class _Running:
+    """A microbatch between the start of its forward and the end of its backward pass. `left`
+    counts the readers still to come, `waiting` holds the gradients still to be made."""
+
+    held: Held
+    left: Counter[int]
+    waiting: dict[int, list[tuple[int, int]]] = field(
+        default_factory=dict[int, list[tuple[int, int]]]
+    )
+    results: dict[int, tuple[Value, Array]] = field(
+        default_factory=dict[int, tuple[Value, Array]]
+    )
 
 
 @dataclass(slots=True)
@@ -64,8 +82,7 @@ class StageDevices:
         default_factory=dict[int, list[tuple[Value, Array]]]
     )
     _meshes: tuple[VirtualMesh, ...] = field(init=False)
-    _held: dict[int, Held] = field(default_factory=dict[int, Held])
-    _left: dict[int, Counter[int]] = field(default_factory=dict[int, Counter[int]])
+    _running: dict[int, _Running] = field(default_factory=dict[int, _Running])
     _accumulated: dict[tuple[int, int], Shards] = field(
         default_factory=dict[tuple[int, int], Shards]
     )
@@ -118,7 +135,8 @@ class StageDevices:
             actual = self._block(source.block).parameters[source.parameter]
             held = {making.value(stored): self.parameters[actual].shards}
             for node in nodes:
-                self._run_node(source.block, node, held)
+                made = self._step(source.block, node, [held[value] for value in node.operands])
+                held.update(zip(node.results, made, strict=True))
             self._stored[source.slot] = held[making.value(reached)]
 
     def _block(self, block: int) -> Any:
@@ -129,38 +147,48 @@ class StageDevices:
     def forward(self, action: Action, received: Message, free: Mapping[Value, Array]) -> Message:
         """Runs a forward action; returns what leaves for the next stage."""
         index = action.microbatch
-        if index in self._held or index in self._done:
+        if index in self._running or index in self._done:
             raise ScheduleError(f"{action} runs twice")
-        held = self._held[index] = Held(self.meter)
-        self._left[index] = Counter(self.program.readers)
-        self._provide_sources(held, free)
-        self._receive(index, self.program.inputs, received)
-        self._run(index, self.program.forward)
-        self.results[index] = [self._result(held, each) for each in self.program.results]
-        sent = self._send(index, self.program.outputs, action.stage + 1)
+        running = _Running(Held(self.meter), Counter(self.program.readers))
+        self._running[index] = running
+        self._provide_sources(running.held, free)
+        self._receive(running, self.program.inputs, received)
+        self._run(running, self.program.forward)
+        self.results[index] = [running.results[each.slot] for each in self.program.results]
+        sent = self._send(running, self.program.outputs, action.stage + 1)
         if not self.plan.workload.training:
             self._finish(action)
         return sent
 
     def backward(self, action: Action, received: Message) -> Message:
         """Runs a backward action; returns what leaves for the stage before."""
-        index = action.microbatch
-        if index not in self._held:
+        if action.microbatch not in self._running:
             before = action._replace(kind="F")
             raise ScheduleError(f"{action} needs what {before} keeps, which has not run")
-        self._receive(index, self.program.output_gradients, received)
-        waiting = {each.slot: [] for each in self.program.gradients}
+        running = self._running[action.microbatch]
         for each in self.program.gradients:
-            waiting[each.slot].append((each.block, each.parameter))
-        held = self._held[index]
-        for slot in [slot for slot in waiting if slot in held.shards]:
-            self._accumulate(held.shards[slot], waiting.pop(slot))
-        self._run(index, self.program.backward, waiting)
-        if waiting:
+            running.waiting.setdefault(each.slot, []).append((each.block, each.parameter))
+        for slot in self.program.source_slots & running.waiting.keys():
+            self._accumulate(running, slot)
+        self._receive(running, self.program.output_gradients, received)
+        self._run(running, self.program.backward)
+        if running.waiting:
             raise TransformError(f"{action} did not make the gradients of all parameters")
-        sent = self._send(index, self.program.input_gradients, action.stage - 1)
+        sent = self._send(running, self.program.input_gradients, action.stage - 1)
         self._finish(action)
         return sent
+
+    def _finish(self, action: Action) -> None:
+        running = self._running.pop(action.microbatch)
+        if running.held.storage:
+            left = [str(self.program.types[slot]) for slot in running.held.storage]
+            raise TransformError(f"{action} leaves {', '.join(left)} in memory")
+        self._done.add(action.microbatch)
+
+    @property
+    def in_flight(self) -> frozenset[int]:
+        """Microbatches that have begun and not ended."""
+        return frozenset(self._running)
 
     def _provide_sources(self, held: Held, free: Mapping[Value, Array]) -> None:
         by_block: dict[int, Mapping[Value, Array]] = {}
@@ -184,83 +212,193 @@ class StageDevices:
         """What a block reads that depends on inputs and constants alone, by the values of the
         block that stands for it."""
         program = self.stage.programs[block]
-        step = program.placed.step
+        step, sizes = program.placed.step, program.sizes
         known = {
             own: free[actual]
             for own, actual in zip(step.block.free, self._block(block).free, strict=True)
             if actual in free
         }
         for value, array in step.constants.items():
-            resized = None if array is None else resize(
-                array, step.axes.dims[value], program.sizes.axes
-            )
+            dims = step.axes.dims[value]
+            resized = None if array is None else resize(array, dims, sizes.axes)
             if resized is not None:
-                known[value] = _computed(resized, value)
+                known[value] = computed(resized, value)
         for value in step.block.results:
             if value in step.output_gradients:
                 known[step.output_gradients[value]] = np.asarray(self.loss_gradient)
         for node in step.free_nodes:
-            if all(value in known for value in node.operands):
-                types = [
-                    [program.sizes.whole_type(v, step.axes.dims[v]) for v in values]
-                    for values in (node.operands, node.results)
-                ]
-                op = node.op.rescaled(*types)
-                made = op.evaluate(*(known[value] for value in node.operands))
-                known.update(zip(node.results, made, strict=True))
+            if not all(value in known for value in node.operands):
+                continue
+            operands, results = (
+                [sizes.whole_type(value, step.axes.dims[value]) for value in values]
+                for values in (node.operands, node.results)
+            )
+            made = node.op.rescaled(operands, results).evaluate(*(known[v] for v in node.operands))
+            known.update(zip(node.results, made, strict=True))
         return known
 
-    def _receive(self, index: int, slots: tuple[int, ...], message: Message) -> None:
-        held = self._held[index]
+    def _receive(self, running: _Running, slots: tuple[int, ...], message: Message) -> None:
         for slot, shards in zip(slots, message, strict=True):
-            held.put(slot, shards, self.program.types[slot])
+            running.held.put(slot, shards, self.program.types[slot])
         for slot in slots:
-            if not self._left[index][slot]:
-                held.drop(slot)
+            self._made(running, slot)
 
-    def _send(self, index: int, slots: tuple[int, ...], stage: int) -> Message:
-        held = self._held[index]
-        message = tuple(held.shards[slot] for slot in slots)
+    def _send(self, running: _Running, slots: tuple[int, ...], stage: int) -> Message:
+        message = tuple(running.held.shards[slot] for slot in slots)
         for slot, shards in zip(slots, message, strict=True):
             self.counts.add_sent(stage, array_bytes(shards, self.program.types[slot]))
-            self._read(index, slot)
+            self._read(running, slot)
         return message
 
-    def _run(
-        self,
-        index: int,
-        instructions: tuple[Instruction, ...],
-        waiting: dict[int, list[tuple[int, int]]] | None = None,
-    ) -> None:
-        held, left = self._held[index], self._left[index]
+    def _run(self, running: _Running, instructions: tuple[Instruction, ...]) -> None:
+        held = running.held
         for each in instructions:
             operands = [held.shards[slot] for slot in each.operands]
-            made = self._step(each.node, operands)
+            made = self._step(each.block, each.node, operands)
             for slot, value, shards in zip(each.results, each.node.results, made, strict=True):
                 if each.root is None:
                     held.put(slot, shards, value)
                 else:
                     held.show(slot, shards, held.storage.get(each.root))
-                if waiting is not None and slot in waiting:
-                    self._accumulate(shards, waiting.pop(slot))
             for slot in dict.fromkeys(each.operands):
-                self._read(index, slot)
+                self._read(running, slot)
             for slot in each.results:
-                if not left[slot] and not self._is_result(index, slot):
-                    held.drop(slot)
+                self._made(running, slot)
 
-    def _is_result(self, index: int, slot: int) -> bool:
-        """Results of the model are handed out when they are made."""
+    def _read(self, running: _Running, slot: int) -> None:
+        """One reader less; the last one frees the value."""
+        if slot in running.left:
+            running.left[slot] -= 1
+            if not running.left[slot]:
+                running.held.drop(slot)
+
+    def _made(self, running: _Running, slot: int) -> None:
+        """A new value goes where it is wanted: to the gradients, to the results, or nowhere."""
+        if slot in running.waiting:
+            self._accumulate(running, slot)
         for each in self.program.results:
-            if each.slot == slot and index not in self.results:
-                return True
-        return False
+            if each.slot == slot and slot not in running.results:
+                dims = self.stage.programs[each.block].placed.step.axes.dims[each.local.value]
+                whole = self._meshes[each.block].gather(
+                    running.held.shards[slot], dims, each.local.layout
+                )
+                running.results[slot] = self._actual_result(each), whole
+        if not running.left[slot]:
+            running.held.drop(slot)
 
-    def _read(self, index: int, slot: int) -> None:
-        if slot in self._stored or slot not in self._held[index].storage:
-            if slot not in self._left[index]:
-                return
-        left = self._left[index]
-        left[slot] -= 1
-        if not left[slot]:
-            self._held[index].drop(slot)
+    def _actual_result(self, result: ResultSlot) -> Value:
+        own = self.stage.programs[result.block].placed.step.block.results
+        return self._block(result.block).results[own.index(result.local.value)]
+
+    def _accumulate(self, running: _Running, slot: int) -> None:
+        shards = running.held.shards[slot]
+        for use in running.waiting.pop(slot):
+            buffer = self._buffer(*use)
+            before = self._accumulated.get(buffer)
+            self._accumulated[buffer] = shards if before is None else _added(before, shards)
+
+    # --- ops ------------------------------------------------------------------------------------------
+
+    def _step(self, block: int, node: Node, operands: list[Shards]) -> list[Shards]:
+        """Runs one op on all devices of the stage, and counts it."""
+        made = self._meshes[block].step(node, operands)
+        if isinstance(node.op, Collective):
+            given, got = (
+                value.type.with_shape(np.shape(shards[0]))
+                for value, shards in ((node.operands[0], operands[0]), (node.result, made[0]))
+            )
+            size = node.op.message_bytes(given, got)
+            self.counts.add_collective(KINDS[type(node.op)], node.op.mesh_axis, float(size))
+        else:
+            self.counts.flops += work_of(node, operands, made).flops
+        return made
+
+    # --- the end of the step ----------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Adds up every parameter's gradient over the mesh, and over its uses on this stage."""
+        for parameter in self.parameters.values():
+            for block, place in parameter.uses:
+                if (block, place) not in self._accumulated:
+                    continue
+                settled = self._settled(block, place)
+                before = parameter.gradient
+                parameter.gradient = settled if before is None else _added(before, settled)
+
+    def _settled(self, block: int, place: int) -> Shards:
+        program = self.stage.programs[block]
+        use = program.parameters[place]
+        assert use.gradient is not None
+        shards = self._accumulated[block, place]
+        for node in program.settle_by_parameter[place]:
+            (shards,) = self._step(block, node, [shards])
+        return shards
+
+    def _buffer(self, block: int, place: int) -> tuple[int, int]:
+        """The use of a parameter in whose buffer a gradient is accumulated: the first on this
+        stage that has its gradient in the same layout."""
+        parameter = self.parameters[self._block(block).parameters[place]]
+        wanted = self._gradient_positions(block, place)
+        return next(use for use in parameter.uses if self._gradient_positions(*use) == wanted)
+
+    def _gradient_positions(self, block: int, place: int) -> object:
+        program = self.stage.programs[block]
+        gradient = program.parameters[place].gradient
+        if gradient is None:
+            return None
+        return positions_of(gradient.layout, program.placed.step.axes.dims[gradient.value])
+
+    def update(self, optimizer: OptimizerStep) -> None:
+        """The optimizer's step on every device's shards of parameters and state."""
+        for parameter in self.parameters.values():
+            if parameter.gradient is None:
+                continue
+            operands = [parameter.shards, parameter.gradient, *parameter.moments]
+            made = [optimizer.evaluate(*arrays) for arrays in zip(*operands, strict=True)]
+            parameter.shards, *parameter.moments = [list(shards) for shards in zip(*made, strict=True)]
+            types = [parameter.value.type.with_shape(np.shape(shards[0])) for shards in operands]
+            self.counts.flops += optimizer.work(types, [types[0], *types[2:]]).flops
+
+    def whole(self, value: Value, shards: Shards) -> Array:
+        """The whole array behind a parameter's (or its gradient's) shards at rest."""
+        block, place = self.parameters[value].uses[0]
+        program = self.stage.programs[block]
+        use = program.parameters[place]
+        dims = program.placed.step.axes.dims[use.value]
+        return self._meshes[block].gather(shards, dims, use.stored)
+
+    def state(self) -> StageMemory:
+        """What a device keeps over the whole step, in the workload's element types."""
+        types, workload = self.plan.workload.types, self.plan.workload
+        master = types.master.itemsize if types.master is not None else 0
+        parameters = gradients = optimizer = 0.0
+        for parameter in self.parameters.values():
+            count = float(np.size(parameter.shards[0]))
+            parameters += count * types.compute.itemsize
+            if parameter.gradient is not None:
+                optimizer += count * master
+                optimizer += sum(np.size(each[0]) for each in parameter.moments) * MOMENT_BYTES
+        for shards in self._accumulated.values():
+            gradients += float(np.size(shards[0])) * types.gradient.itemsize
+        return StageMemory(parameters, gradients if workload.training else 0.0, optimizer)
+
+
+def _added(a: Shards, b: Shards) -> Shards:
+    return [x + y for x, y in zip(a, b, strict=True)]
+
+
+def work_of(node: Node, operands: list[Shards], results: list[Shards]) -> Work:
+    """The work of an op, from the arrays that it read and made on one device."""
+    shapes = (
+        [
+            value.type.with_shape(np.shape(shards[0]))
+            for value, shards in zip(values, arrays, strict=True)
+        ]
+        for values, arrays in ((node.operands, operands), (node.results, results))
+    )
+    return node.op.work(*shapes)
+
+
+def computed(array: Array, value: Value) -> Array:
+    """The array as the executor computes it: real numbers in float64."""
+    return np.asarray(array, np.float64) if value.type.dtype.is_float else np.asarray(array)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from distir.ir.core import Node, Value
+from distir.ops.collective import Sharded
 from distir.plan import BlockProgram
 from distir.transforms.place import Local
 
@@ -19,6 +20,7 @@ from distir.transforms.place import Local
 class Instruction:
     """A node on slots. `root` is set for a view: the slot whose memory it shows."""
 
+    block: int
     node: Node
     operands: tuple[int, ...]
     results: tuple[int, ...]
@@ -57,7 +59,7 @@ class ResultSlot:
 @dataclass(frozen=True, slots=True, eq=False)
 class StageProgram:
     """A stage's forward and backward pass. `readers` counts, per slot, who reads it until the end
-    of the backward pass; leaving the stage counts as a reader."""
+    of the backward pass; leaving the stage counts as a reader. Sources are not in it: they stay."""
 
     programs: tuple[BlockProgram, ...]
     forward: tuple[Instruction, ...]
@@ -71,6 +73,11 @@ class StageProgram:
     gradients: tuple[GradientSlot, ...]
     results: tuple[ResultSlot, ...]
     readers: Counter[int]
+
+    @property
+    def source_slots(self) -> frozenset[int]:
+        """Slots that are there without being computed."""
+        return frozenset(source.slot for source in self.sources)
 
 
 def flatten(programs: Sequence[BlockProgram]) -> StageProgram:
@@ -120,12 +127,15 @@ class _Flattening:
             readers.update(set(each.operands))
         readers.update(outputs)
         readers.update(input_gradients)
+        sources = self._sources()
+        for source in sources:
+            del readers[source.slot]
         return StageProgram(
             programs=programs,
             forward=tuple(forward),
             backward=tuple(backward),
             types=self.types,
-            sources=self._sources(),
+            sources=sources,
             inputs=self._all(0, programs[0].inputs),
             outputs=outputs,
             output_gradients=self._all(last, programs[last].output_gradients),
@@ -150,8 +160,9 @@ class _Flattening:
 
     def _instruction(self, block: int, node: Node) -> Instruction:
         operands = self._all(block, node.operands)
-        op = getattr(node.op, "op", node.op)
+        op = node.op.op if isinstance(node.op, Sharded) else node.op
         return Instruction(
+            block,
             node,
             operands,
             self._all(block, node.results),

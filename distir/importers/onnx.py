@@ -44,7 +44,7 @@ class ImportedModel:
     """Per input and dim the symbol it was bound by, or `None` for a size burnt in."""
     decisions: Mapping[str, Decision]
     """Parameter or table, per float tensor of the file, with the reason."""
-    weights: Mapping[Value, Array] = field(default_factory=lambda: {})
+    weights: Mapping[Value, Array] = field(default_factory=dict[Value, Any])
     """Values of parameters, if they were asked for and the file has them."""
 
 
@@ -75,7 +75,9 @@ def read_onnx(
     first_error: DistirError | None = None
     for binding in bindings(model.graph, batch_size, sequence_length, sizes or {}):
         try:
-            conversion, function = _convert(model, binding, parameters, tables, _name(model, source))
+            conversion, function = _convert(
+                model, binding, parameters, tables, _name(model, source)
+            )
         except UnsupportedOpError:
             raise
         except ImportModelError as error:

@@ -55,7 +55,7 @@ def bindings(
     unknown = set(sizes) - set(symbols.batch + symbols.sequence + symbols.spatial)
     if unknown:
         known = ", ".join(symbols.batch + symbols.sequence + symbols.spatial) or "none"
-        raise ImportModelError(f"no dim is called {sorted(unknown)[0]!r}; symbolic dims: {known}")
+        raise ImportModelError(f"no dim is called {min(unknown)!r}; symbolic dims: {known}")
     taken = _sizes_in_use(graph)
     for spatial in _SPATIAL_SIZES if symbols.spatial else (0,):
         for bound in _candidates(symbols, taken, spatial):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Union, cast
+from typing import Any, cast
 
 from distir.errors import DistirError, ImportModelError, UnsupportedOpError
 from distir.importers.onnx_file import (
@@ -36,6 +36,7 @@ MOST_FOLDED_ELEMENTS = 1 << 22
 MOST_FOLDED_BYTES = 256 << 20
 """Memory that the computed constants of one model may take together."""
 DEEPEST_NESTING = 32
+LONGEST_MESSAGE = 1500
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,8 +67,7 @@ class TensorList:
     items: tuple[Any, ...]
 
 
-Entry = Union[Constant, Weight, TensorList, Value]
-Returned = Union[Value, "Array", Sequence[Any]]
+Entry = Constant | Weight | TensorList | Value
 Converter = Callable[["Call"], Any]
 """Applies our ops; returns one result or a sequence of them: values, or arrays for constants."""
 
@@ -95,7 +95,7 @@ class Call:
     entries: Sequence[Entry | None]
     resolve: Callable[[Entry], Value]
     axis_maps: dict[Value, tuple[int | None, ...]]
-    _values: dict[int, Value] = field(default_factory=lambda: {})
+    _values: dict[int, Value] = field(default_factory=dict[int, Value])
 
     def has(self, position: int) -> bool:
         """Whether the operand is given."""
@@ -196,11 +196,13 @@ class Conversion:
     model: ModelRecord
     roles: Roles
     builder: Builder
-    axis_maps: dict[Value, tuple[int | None, ...]] = field(default_factory=lambda: {})
-    weights: dict[Value, TensorRecord] = field(default_factory=lambda: {})
-    weight_values: dict[Weight, Value] = field(default_factory=lambda: {})
-    constant_values: dict[Constant, Value] = field(default_factory=lambda: {})
-    copies: dict[str, int] = field(default_factory=lambda: {})
+    axis_maps: dict[Value, tuple[int | None, ...]] = field(
+        default_factory=dict[Value, tuple[int | None, ...]]
+    )
+    weights: dict[Value, TensorRecord] = field(default_factory=dict[Value, TensorRecord])
+    weight_values: dict[Weight, Value] = field(default_factory=dict[Weight, Value])
+    constant_values: dict[Constant, Value] = field(default_factory=dict[Constant, Value])
+    copies: dict[str, int] = field(default_factory=dict[str, int])
     """How often a vector was entered as a parameter of its own."""
     folded_bytes: int = 0
 
@@ -219,8 +221,7 @@ class Conversion:
             env[record.name] = (
                 Weight(type, record.name) if is_trained else Constant(type, None, record.name)
             )
-        for name, record in graph.initializers.items():
-            env[name] = self.leaf(name, record)
+        env |= {name: self.leaf(name, record) for name, record in graph.initializers.items()}
         if not graph.outputs:
             raise ImportModelError("the graph has no outputs")
         nodes = sorted_nodes(graph, list(env), graph.outputs)
@@ -247,9 +248,11 @@ class Conversion:
         for node in nodes:
             self.builder.origin = node.name
             results = self._convert_in_context(node, env, opset, depth)
-            for name, entry in zip(node.results, results, strict=False):
-                if name and entry is not None:
-                    env[name] = entry
+            env.update(
+                (name, entry)
+                for name, entry in zip(node.results, results, strict=False)
+                if name and entry is not None
+            )
             missing = [n for n in node.results[len(results) :] if n]
             if missing:
                 raise UnsupportedOpError(
@@ -364,7 +367,8 @@ class Conversion:
         value = node.attributes.get("value")
         dtype = value.dtype if isinstance(value, TensorRecord) else DType.FLOAT32
         shape = entries[0]
-        assert isinstance(shape, Constant) and shape.array is not None
+        assert isinstance(shape, Constant)
+        assert shape.array is not None
         return Weight(TensorType(_sizes(shape.array), dtype), node.results[0])
 
     # --- constants -------------------------------------------------------------------------------
@@ -528,9 +532,7 @@ class Conversion:
         nodes = tuple(_bind(each, given, absent) for each in function.nodes)
         body = GraphRecord(function.name, (), {}, nodes, function.outputs)
         outputs = [
-            name
-            for name, wanted in zip(function.outputs, node.results, strict=False)
-            if wanted
+            name for name, wanted in zip(function.outputs, node.results, strict=False) if wanted
         ]
         ordered = sorted_nodes(body, list(inner), outputs)
         self.run_nodes(ordered, inner, function.opset or opset, depth + 1)
@@ -588,11 +590,16 @@ def _in_context(node: NodeRecord, env: Mapping[str, Entry], message: str) -> str
         entry = env.get(name)
         fed.append(f"{name}: {entry.type}" if entry is not None else name or "(none)")
     prefix = f"{node.label}, fed by {', '.join(fed) or 'nothing'}: "
-    return message if message.startswith(prefix) else prefix + message
+    whole = message if message.startswith(prefix) else prefix + message
+    return whole if len(whole) <= LONGEST_MESSAGE else whole[:LONGEST_MESSAGE] + " …"
 
 
 _ON_LISTS = (
-    "SequenceConstruct", "SplitToSequence", "SequenceAt", "SequenceLength", "ConcatFromSequence"
+    "SequenceConstruct",
+    "SplitToSequence",
+    "SequenceAt",
+    "SequenceLength",
+    "ConcatFromSequence",
 )
 _CONTROL_FLOW = ("Loop", "Scan", "SequenceMap")
 _RECURRENT = ("LSTM", "GRU", "RNN")

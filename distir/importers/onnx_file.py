@@ -6,10 +6,11 @@ ends in an `ImportModelError`.
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from distir.errors import ImportModelError
@@ -40,6 +41,9 @@ _DTYPES: dict[int, DType] = {
     19: DType.FLOAT8,
     20: DType.FLOAT8,
 }
+_CODES = {"FLOAT": 1, "UINT8": 2, "INT8": 3, "INT16": 5, "INT32": 6, "INT64": 7, "BOOL": 9,
+    "FLOAT16": 10, "DOUBLE": 11, "BFLOAT16": 16}  # fmt: skip
+"""Names that old files use for the commonest types."""
 _OTHER_DTYPES = {8: "string", 14: "complex64", 15: "complex128", 21: "uint4", 22: "int4", 23: "fp4"}
 
 _NUMPY_NAMES: dict[DType, str] = {
@@ -64,8 +68,16 @@ def as_dtype(array: Array, dtype: DType) -> Array:
     return np.asarray(array).astype(_NUMPY_NAMES[dtype], copy=False)
 
 
-def read_dtype(code: int, where: str) -> DType:
-    """The element type with this code; raises `ImportModelError`."""
+def _onnx(submodule: str = "") -> Any:
+    """The package, imported when it is needed."""
+    # By name, for type checkers take a plain import for the module beside this one.
+    return importlib.import_module(f"onnx.{submodule}" if submodule else "onnx")
+
+
+def read_dtype(code: int | str, where: str) -> DType:
+    """The element type with this code or old name; raises `ImportModelError`."""
+    if isinstance(code, str):
+        code = _CODES.get(code.upper(), 0)
     if code not in _DTYPES:
         found = _OTHER_DTYPES.get(code, f"number {code}")
         raise ImportModelError(
@@ -98,13 +110,12 @@ class TensorRecord:
     def load(self) -> Array:
         """The values; raises `ImportModelError` if they do not fit the declared shape."""
         import numpy as np
-        from onnx import numpy_helper
 
         try:
             if self.source is not None:
                 array = self._load_external(self.source)
             else:
-                array = numpy_helper.to_array(self.proto)
+                array = _onnx("numpy_helper").to_array(self.proto)
             return as_dtype(np.asarray(array).reshape(self.shape), self.dtype)
         except (ValueError, TypeError, OSError, OverflowError) as error:
             raise ImportModelError(
@@ -114,11 +125,10 @@ class TensorRecord:
 
     def _load_external(self, path: Path) -> Array:
         import numpy as np
-        from onnx import helper
 
-        entries = {entry.key: entry.value for entry in self.proto.external_data}
+        entries = {_text(e.key): _text(e.value) for e in self.proto.external_data}
         offset = int(entries.get("offset", 0))
-        dtype = np.dtype(helper.tensor_dtype_to_np_dtype(self.proto.data_type))
+        dtype = np.dtype(_onnx("helper").tensor_dtype_to_np_dtype(self.proto.data_type))
         wanted = self.num_elements * dtype.itemsize
         if offset < 0 or offset + wanted > path.stat().st_size:
             raise ValueError(f"{path.name} ends before byte {offset + wanted}")
@@ -138,7 +148,7 @@ class NodeRecord:
     results: tuple[str, ...]
     attributes: Mapping[str, Any]
     """int, float, str, TensorRecord, GraphRecord, or a tuple of them."""
-    references: Mapping[str, str] = field(default_factory=lambda: {})
+    references: Mapping[str, str] = field(default_factory=dict[str, str])
     """Inside a model-local function: attributes that take the value of one of the call's."""
 
     @property
@@ -194,7 +204,7 @@ class ModelRecord:
 def read_model(source: str | Path | Any) -> ModelRecord:
     """Reads a path or an `onnx.ModelProto`; raises `ImportModelError`."""
     try:
-        import onnx
+        onnx = _onnx()
     except ImportError as error:
         raise ImportModelError(
             "reading ONNX files needs the package onnx; install it with: pip install onnx"
@@ -209,7 +219,7 @@ def read_model(source: str | Path | Any) -> ModelRecord:
     except Exception as error:  # protobuf raises its own family, unrelated to ours
         reason = str(error).split("\n")[0]
         raise ImportModelError(f"{str(path)!r} is not an ONNX model: {reason}") from error
-    return _read(proto, path.resolve().parent)
+    return _read(proto, path.parent)
 
 
 def _read(proto: Any, folder: Path | None) -> ModelRecord:
@@ -221,7 +231,7 @@ def _read(proto: Any, folder: Path | None) -> ModelRecord:
         if opset is None:
             raise ImportModelError("the file names no opset of the default domain")
         functions = {
-            (_domain(each.domain), each.name): reader.function(each) for each in proto.functions
+            (_domain(each.domain), _text(each.name)): reader.function(each) for each in proto.functions
         }
         return ModelRecord(reader.graph(proto.graph), opset, functions)
     except RecursionError as error:
@@ -233,8 +243,13 @@ def _default_opset(imports: Any) -> int | None:
     return max(versions, default=None)
 
 
-def _domain(domain: str) -> str:
-    return "" if domain == "ai.onnx" else domain
+def _domain(domain: str | bytes) -> str:
+    return "" if _text(domain) == "ai.onnx" else _text(domain)
+
+
+def _text(text: str | bytes) -> str:
+    """A string of the file; protobuf gives bytes where it is no UTF-8."""
+    return text.decode("utf-8", "replace") if isinstance(text, bytes) else text
 
 
 class _Reader:
@@ -249,26 +264,27 @@ class _Reader:
             raise ImportModelError("the file has sparse initializers; expected dense ones")
         initializers: dict[str, TensorRecord] = {}
         for tensor in proto.initializer:
-            if tensor.name in initializers:
-                raise ImportModelError(f"initializer {tensor.name!r} is declared twice")
-            initializers[tensor.name] = self.tensor(tensor)
+            record = self.tensor(tensor)
+            if record.name in initializers:
+                raise ImportModelError(f"initializer {record.name!r} is declared twice")
+            initializers[record.name] = record
         inputs = tuple(
-            self.input(value) for value in proto.input if value.name not in initializers
+            self.input(value) for value in proto.input if _text(value.name) not in initializers
         )
         nodes = tuple(self.node(node) for node in proto.node)
-        outputs = tuple(str(value.name) for value in proto.output)
-        return GraphRecord(proto.name, inputs, initializers, nodes, outputs)
+        outputs = tuple(_text(value.name) for value in proto.output)
+        return GraphRecord(_text(proto.name), inputs, initializers, nodes, outputs)
 
     def function(self, proto: Any) -> FunctionRecord:
         """A model-local function."""
-        defaults: dict[str, Any] = {name: None for name in proto.attribute}
+        defaults: dict[str, Any] = dict.fromkeys(map(_text, proto.attribute))
         for attribute in proto.attribute_proto:
-            defaults[attribute.name] = self.attribute(attribute, f"function {proto.name}")
+            defaults[_text(attribute.name)] = self.attribute(attribute, f"function {_text(proto.name)}")
         return FunctionRecord(
-            name=proto.name,
+            name=_text(proto.name),
             domain=_domain(proto.domain),
-            inputs=tuple(proto.input),
-            outputs=tuple(proto.output),
+            inputs=tuple(map(_text, proto.input)),
+            outputs=tuple(map(_text, proto.output)),
             defaults=defaults,
             nodes=tuple(self.node(node) for node in proto.node),
             opset=_default_opset(proto.opset_import),
@@ -280,15 +296,15 @@ class _Reader:
         references: dict[str, str] = {}
         for attribute in proto.attribute:
             if attribute.ref_attr_name:
-                references[attribute.name] = attribute.ref_attr_name
+                references[_text(attribute.name)] = _text(attribute.ref_attr_name)
             else:
-                attributes[attribute.name] = self.attribute(attribute, f"op {proto.op_type}")
+                attributes[_text(attribute.name)] = self.attribute(attribute, f"op {_text(proto.op_type)}")
         return NodeRecord(
-            op_type=proto.op_type,
+            op_type=_text(proto.op_type),
             domain=_domain(proto.domain),
-            name=proto.name,
-            operands=tuple(proto.input),
-            results=tuple(proto.output),
+            name=_text(proto.name),
+            operands=tuple(map(_text, proto.input)),
+            results=tuple(map(_text, proto.output)),
             attributes=attributes,
             references=references,
         )
@@ -316,11 +332,11 @@ class _Reader:
             return tuple(self.tensor(tensor) for tensor in proto.tensors)
         if kind == 10:
             return tuple(self.graph(graph) for graph in proto.graphs)
-        raise ImportModelError(f"{where}: attribute {proto.name!r} has no readable type")
+        raise ImportModelError(f"{where}: attribute {_text(proto.name)!r} has no readable type")
 
     def tensor(self, proto: Any) -> TensorRecord:
         """A tensor; its values are looked at when they are needed."""
-        name = str(proto.name)
+        name = _text(proto.name)
         shape = tuple(int(size) for size in proto.dims)
         if (
             len(shape) > MOST_DIMS
@@ -339,25 +355,27 @@ class _Reader:
         return TensorRecord(name, shape, dtype, proto)
 
     def _external_path(self, proto: Any, name: str) -> Path | None:
-        location = next((entry.value for entry in proto.external_data if entry.key == "location"), "")
-        folder = (self._folder or Path.cwd()).resolve()
-        try:
-            path = (folder / location).resolve()
-            inside = bool(location) and path != folder and path.is_relative_to(folder)
-        except (ValueError, OSError, RuntimeError):
-            inside = False
-            path = folder
-        if not inside or Path(location).is_absolute():
+        """The file with a tensor's values; `None` if they cannot be looked for."""
+        location = next(
+            (_text(e.value) for e in proto.external_data if _text(e.key) == "location"), ""
+        )
+        parts = PurePath(location).parts
+        if not parts or PurePath(location).is_absolute() or ".." in parts or "\0" in location:
             raise ImportModelError(
-                f"tensor {name!r} says that its values are in {location!r}; expected a file "
+                f"tensor {name!r} says that its values are in {location[:200]!r}; expected a file "
                 "inside the model's folder"
             )
-        # A model that was handed over in memory has no folder, and so no values elsewhere.
-        return path if self._folder is not None else None
+        if self._folder is None:  # a model handed over in memory
+            return None
+        try:
+            path = (self._folder / location).resolve()
+            return path if path.is_relative_to(self._folder.resolve()) else None
+        except (ValueError, OSError, RuntimeError):
+            return None
 
     def input(self, proto: Any) -> InputRecord:
         """A declared input."""
-        where = f"input {proto.name!r}"
+        where = f"input {_text(proto.name)!r}"
         if not proto.type.HasField("tensor_type"):
             raise ImportModelError(f"{where} is not a tensor; expected tensors as inputs")
         tensor = proto.type.tensor_type
@@ -366,13 +384,13 @@ class _Reader:
         dims: list[int | str | None] = []
         for dim in tensor.shape.dim:
             if dim.HasField("dim_param") and dim.dim_param:
-                dims.append(str(dim.dim_param))
+                dims.append(_text(dim.dim_param))
                 continue
             size = int(dim.dim_value) if dim.HasField("dim_value") else -1
             # Exporters write 0 or -1 for "any size" now and then.
             dims.append(size if size > 0 else None)
         dtype = read_dtype(int(tensor.elem_type), where)
-        return InputRecord(str(proto.name), tuple(dims), dtype)
+        return InputRecord(_text(proto.name), tuple(dims), dtype)
 
 
 def sorted_nodes(

@@ -16,7 +16,19 @@ from distir.ir.types import DType, TensorType
 from distir.ops import elementwise, norm, tensor
 from distir.ops import reduce as reductions
 from distir.ops.base import broadcast_shapes, normalize_axes, normalize_axis
-from distir.ops.elementwise import Add, Cast, Div, Exp, Log, Mul, Neg, Sqrt, Sub, Sum, Where
+from distir.ops.elementwise import (
+    Add,
+    Cast,
+    Div,
+    Exp,
+    Log,
+    Mul,
+    Neg,
+    Sqrt,
+    Sub,
+    Sum,
+    Where,
+)
 from distir.ops.linalg import Einsum, Gemm, MatMul
 from distir.ops.reduce import ReduceMax, ReduceMean, ReduceSum
 from distir.ops.tensor import Concat, Expand, Gather, Reshape, Slice, Split, Transpose
@@ -97,12 +109,8 @@ def cast(call: Call) -> Value:
     to = call.attribute("to")
     if call.node.op_type == "CastLike":
         dtype = call.type(1).dtype
-    elif isinstance(to, str):
-        import onnx
-
-        dtype = read_dtype(onnx.TensorProto.DataType.Value(to), "the result")
     else:
-        dtype = read_dtype(int(to), "the result")
+        dtype = read_dtype(to if isinstance(to, str) else int(to), "the result")
     x = call.operand(0)
     return x if x.type.dtype is dtype else call.add(Cast(dtype), x)
 
@@ -384,7 +392,9 @@ def sliced(call: Call, x: Value, cuts: Sequence[slice]) -> Value:
 def gather(call: Call) -> Value:
     """Gather with indices counted from the start."""
     axis = normalize_axis("Gather", int(call.attribute("axis", 0)), call.type().rank)
-    return call.add(Gather(axis), call.operand(0), positive_indices(call, 1, call.type().shape[axis]))
+    return call.add(
+        Gather(axis), call.operand(0), positive_indices(call, 1, call.type().shape[axis])
+    )
 
 
 def positive_indices(call: Call, position: int, size: int) -> Value:
@@ -394,7 +404,7 @@ def positive_indices(call: Call, position: int, size: int) -> Value:
     array = call.known(position)
     if call.type(position).dtype.is_float:
         raise ImportModelError(f"indices of type {call.type(position)}; expected integers")
-    if array is None or array.size == 0 or array.min() >= 0 and array.max() < size:
+    if array is None or array.size == 0 or (array.min() >= 0 and array.max() < size):
         return call.operand(position)
     if array.min() < -size or array.max() >= size:
         raise ImportModelError(f"indices {array.min()} … {array.max()} into a dim of size {size}")
@@ -527,7 +537,9 @@ def softmax(call: Call) -> Value:
     op = norm.Softmax if call.node.op_type == "Softmax" else norm.LogSoftmax
     x = call.operand(0)
     rank = x.type.rank
-    axis = normalize_axis("Softmax", int(call.attribute("axis", 1 if call.opset < 13 else -1)), rank)
+    axis = normalize_axis(
+        "Softmax", int(call.attribute("axis", 1 if call.opset < 13 else -1)), rank
+    )
     if call.opset >= 13 or math.prod(x.type.shape[axis:]) == x.type.shape[axis]:
         return call.add(op(axis), x)
     if axis == rank - 1:
@@ -557,8 +569,11 @@ def layer_normalization(call: Call) -> Value:
     return call.add(op, call.operand(0), *factors)
 
 
-@converts("RMSNormalization", "SimplifiedLayerNormalization",
-          "com.microsoft:SimplifiedLayerNormalization")
+@converts(
+    "RMSNormalization",
+    "SimplifiedLayerNormalization",
+    "com.microsoft:SimplifiedLayerNormalization",
+)
 def rms_normalization(call: Call) -> Value:
     """RMSNormalization."""
     axis = normalize_axis("RMSNormalization", int(call.attribute("axis", -1)), call.type().rank)
@@ -597,4 +612,4 @@ def dropout(call: Call) -> Sequence[Any]:
     return (x, mask)
 
 
-__all__ = ["Div", "Sub", "expanded", "positive_indices", "sliced"]
+__all__ = ["expanded", "positive_indices", "sliced"]

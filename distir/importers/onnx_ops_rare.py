@@ -91,9 +91,7 @@ def thresholded_relu(call: Call) -> Value:
     """`x` where larger than alpha, else 0."""
     x = call.operand(0)
     alpha = call.scalar(_alpha["ThresholdedRelu"](call), x.type.dtype)
-    return call.add(
-        ew.Where(), call.add(ew.Greater(), x, alpha), x, call.scalar(0.0, x.type.dtype)
-    )
+    return call.add(ew.Where(), call.add(ew.Greater(), x, alpha), x, call.scalar(0.0, x.type.dtype))
 
 
 @converts("Softsign")
@@ -366,8 +364,10 @@ def depth_to_space(call: Call) -> Value:
         raise ImportModelError(f"blocks of {block} from {x.type}")
     depth = channels // block**2
     is_crd = call.attribute("mode", "DCR") == "CRD"
-    split = (n, depth, block, block, height, width) if is_crd else (
-        n, block, block, depth, height, width
+    split = (
+        (n, depth, block, block, height, width)
+        if is_crd
+        else (n, block, block, depth, height, width)
     )
     order = (0, 1, 4, 2, 5, 3) if is_crd else (0, 3, 4, 1, 5, 2)
     moved = call.add(Transpose(order), call.add(Reshape(split), x))

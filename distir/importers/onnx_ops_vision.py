@@ -88,7 +88,9 @@ def transposed_convolution(call: Call) -> Value:
         pads = tuple(small + large if mode == "SAME_UPPER" else large + small)
     elif mode == "VALID":
         pads = (0,) * 2 * rank
-    result = tuple(f - pads[d] - pads[rank + d] for d, f in enumerate(full))
+    result = tuple(wanted or ())[-rank:] or tuple(
+        f - pads[d] - pads[rank + d] for d, f in enumerate(full)
+    )
     if not all(0 < n < 1 << 24 for n in (*strides, *dilations, *kernel, *result)) or min(pads) < 0:
         raise ImportModelError(f"strides {strides}, dilations {dilations}, pads {pads}")
     # Padding of the result that no window reaches does not change how windows are counted.
@@ -96,7 +98,10 @@ def transposed_convolution(call: Call) -> Value:
     return _biased(call, call.add(op, call.operand(0), call.operand(1)))
 
 
-def _pool_window(call: Call) -> tuple[tuple[Any, ...], tuple[int, ...]]:
+_Sizes = tuple[int, ...]
+
+
+def _pool_window(call: Call) -> tuple[tuple[_Sizes, _Sizes, _Sizes, _Sizes], _Sizes]:
     """Kernel, strides, pads, dilations; and the padding added because sizes are rounded up."""
     space = call.type().shape[2:]
     kernel = tuple(call.attribute("kernel_shape") or ())
@@ -274,7 +279,7 @@ def _resample(call: Call, x: Value, dim: int, size: int, scale: float, is_old: b
         return _picked(call, x, dim, np.clip(_rounded(places, rounding), 0, old - 1))
     low = np.floor(places).astype(np.int64)
     part = places - low
-    if mode == "linear" or mode == "bilinear":
+    if mode in ("linear", "bilinear"):
         taps = [(low, 1 - part), (low + 1, part)]
     elif mode == "cubic":
         taps = _cubic_taps(low, part, float(call.attribute("cubic_coeff_a", -0.75)))

@@ -62,10 +62,12 @@ class Roles:
     """Names that the user says are trained."""
     tables: Collection[str] = ()
     """Names that the user says are not."""
-    decisions: dict[str, Decision] = field(default_factory=lambda: {})
-    _readers: dict[str, list[tuple[NodeRecord, int]]] = field(default_factory=lambda: {})
-    _makers: dict[str, NodeRecord] = field(default_factory=lambda: {})
-    _dynamic: set[str] = field(default_factory=lambda: set[str]())
+    decisions: dict[str, Decision] = field(default_factory=dict[str, Decision])
+    _readers: dict[str, list[tuple[NodeRecord, int]]] = field(
+        default_factory=dict[str, list[tuple[NodeRecord, int]]]
+    )
+    _makers: dict[str, NodeRecord] = field(default_factory=dict[str, NodeRecord])
+    _dynamic: set[str] = field(default_factory=set[str])
 
     def __post_init__(self) -> None:
         for node in self.graph.nodes:
@@ -114,9 +116,9 @@ class Roles:
                 return Decision(Role.PARAMETER, "bias or scale with one element")
             return Decision(Role.TABLE, "a single number")
         if uses.trained:
-            return Decision(Role.PARAMETER, sorted(uses.trained)[0])
+            return Decision(Role.PARAMETER, min(uses.trained))
         if uses.fixed:
-            return Decision(Role.TABLE, sorted(uses.fixed)[0])
+            return Decision(Role.TABLE, min(uses.fixed))
         return Decision(Role.PARAMETER, "no sign that it is not trained")
 
     def is_dynamic(self, name: str) -> bool:

@@ -74,15 +74,11 @@ def _as_split(
     """A Split at the first of the cuts; each cut becomes a view of its part."""
     sizes = tuple(size for _, size in parts)
     op = Split(dim, sizes)
-    results = tuple(
-        Value(type, f"{value.name}.{i}") for i, type in enumerate(op.infer(value.type))
-    )
+    results = tuple(Value(type, f"{value.name}.{i}") for i, type in enumerate(op.infer(value.type)))
     by_start = {start: result for (start, _), result in zip(parts, results, strict=True)}
     new: dict[Node, tuple[Node, ...]] = {}
     for position, (start, _, node) in enumerate(cuts):
-        view = Node(
-            Reshape(node.result.type.shape), (by_start[start],), node.results, node.origin
-        )
+        view = Node(Reshape(node.result.type.shape), (by_start[start],), node.results, node.origin)
         split = Node(op, (value,), results, node.origin)
         new[node] = (split, view) if position == 0 else (view,)
     return new

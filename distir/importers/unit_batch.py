@@ -19,8 +19,10 @@ from distir.ops.tensor import Concat, Expand, Reshape, Slice
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the batch is in a tensor: in `dim`, inside of `outer` elements of that dim. A unit dim
-    of its own has `outer` 1; `(batch · rows)` has `outer` 1 too, `(rows · batch)` has `outer` rows."""
+    """Where the batch is in a tensor: in `dim`, inside of `outer` elements of that dim.
+
+    A unit dim of its own has `outer` 1; `(batch · rows)` has 1 too, `(rows · batch)` has rows.
+    """
 
     dim: int
     outer: int = 1
@@ -36,7 +38,7 @@ def widen_batch(
     """`function` with the given unit dims of its inputs widened to `batch_size`.
 
     `axis_maps` tells for Reshapes that only add or drop unit dims where every dim went. `renamed`
-    gains the new value of every old one. Raises `TransformError` where the batch cannot be followed.
+    gains the new value of every old one. Raises `TransformError` where the batch is lost.
     """
     return _Widening(function, positions, batch_size, axis_maps, renamed).run()
 
@@ -56,8 +58,7 @@ class _Widening:
         self.new = renamed
         self.places: dict[Value, Place] = {}
         self.nodes: list[Node] = []
-        for value in function.sources():
-            renamed[value] = value
+        renamed.update((value, value) for value in function.sources())
         for value, dim in positions.items():
             self.places[value] = Place(dim)
             renamed[value] = Value(self._wide(value.type, Place(dim)), value.name)
@@ -172,7 +173,9 @@ class _Widening:
             new = self.new[old]
             offset = node.results[0].type.rank - old.type.rank
             dim = place.dim - offset
-            is_stretched = dim < 0 or old.type.shape[dim] == 1 and isinstance(node.op, Elementwise)
+            is_stretched = dim < 0 or (
+                old.type.shape[dim] == 1 and isinstance(node.op, Elementwise)
+            )
             if old not in self.places and not is_stretched:
                 new = self._repeated(new, Place(dim, place.outer), node.origin)
             operands.append(new)
@@ -224,9 +227,7 @@ def _place_at(shape: tuple[int, ...], before: int, rank: int) -> Place:
     outside of the next dim, else inside of the dim that crosses it."""
     outer = 1
     units = [
-        dim
-        for dim, size in enumerate(shape)
-        if size == 1 and math.prod(shape[:dim]) == before
+        dim for dim, size in enumerate(shape) if size == 1 and math.prod(shape[:dim]) == before
     ]
     if units:
         return Place(units[min(rank, len(units) - 1)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from distir.ir.core import Function, Node, Op, Value
+from distir.ir.core import Function, Node, Op, Part, Value
 from distir.ir.types import DType, TensorType
 
 if TYPE_CHECKING:
@@ -20,6 +20,8 @@ class Builder:
         self.name = name
         self.origin = ""
         """Label given to the nodes added from now on."""
+        self.part = Part.MODEL
+        """What the nodes added from now on are there for."""
         self.inputs: list[Value] = []
         self.parameters: list[Value] = []
         self.constants: dict[Value, Array | None] = {}
@@ -65,7 +67,7 @@ class Builder:
         types = op.infer(*(operand.type for operand in operands))
         label = name or op.name
         results = tuple(Value(type, label) for type in types)
-        self.nodes.append(Node(op, operands, results, self.origin))
+        self.nodes.append(Node(op, operands, results, self.origin, self.part))
         return results
 
     def add(self, op: Op, *operands: Value, name: str = "") -> Value:

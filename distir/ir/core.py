@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from distir.ir.signature import Signature
@@ -32,6 +33,15 @@ class Value:
 
     def __repr__(self) -> str:
         return f"%{self.name or '_'}: {self.type}"
+
+
+class Part(Enum):
+    """What a node is there for: it decides under which heading its memory is counted."""
+
+    MODEL = "model"
+    LOSS = "loss"
+    STATE = "state"
+    """Moving parameters and gradients between their places."""
 
 
 class Op(ABC):
@@ -134,6 +144,8 @@ class Node:
     results: tuple[Value, ...]
     origin: str = ""
     """Where the node comes from in the user's model, for messages."""
+    part: Part = Part.MODEL
+    """What the node is there for."""
 
     @property
     def operand_types(self) -> tuple[TensorType, ...]:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from distir.ops import (  # noqa: F401  (importing a family registers its ops)
     attention,
-    conv,
     collective,
+    conv,
     elementwise,
     fused,
     indexing,

@@ -43,12 +43,20 @@ class Window:
     def result_sizes(self, space: Sequence[int], kernel: Sequence[int]) -> tuple[int, ...]:
         """Spatial sizes of the result; raises `ShapeError`."""
         rank = self.rank
-        fits = len(space) == len(kernel) == rank == len(self.dilations) and len(self.pads) == 2 * rank
+        fits = (
+            len(space) == len(kernel) == rank == len(self.dilations) and len(self.pads) == 2 * rank
+        )
         positive = all(n > 0 for n in (*self.strides, *self.dilations, *kernel))
         if not fits or not positive or min(self.pads, default=0) < 0:
             raise ShapeError(f"window {self} with kernel {list(kernel)} over {list(space)}")
         sizes = tuple(
-            (space[d] + self.pads[d] + self.pads[rank + d] - self.dilations[d] * (kernel[d] - 1) - 1)
+            (
+                space[d]
+                + self.pads[d]
+                + self.pads[rank + d]
+                - self.dilations[d] * (kernel[d] - 1)
+                - 1
+            )
             // self.strides[d]
             + 1
             for d in range(rank)
@@ -156,7 +164,9 @@ class _ConvBase(Op):
             (batch, group + out, *result),
         )
 
-    def check(self, large: TensorType, weight: TensorType, small: TensorType | None) -> tuple[int, ...]:
+    def check(
+        self, large: TensorType, weight: TensorType, small: TensorType | None
+    ) -> tuple[int, ...]:
         """Shape of small; raises `ShapeError`."""
         fits = (
             large.rank == weight.rank >= 2
@@ -218,7 +228,9 @@ class Conv(_ConvBase):
         filters = weight.reshape(group, -1, channels, *kernel)
         parts = [
             np.tensordot(
-                seen[:, g], filters[g], axes=((1, *range(2 + rank, 2 + 2 * rank)), range(1, 2 + rank))
+                seen[:, g],
+                filters[g],
+                axes=((1, *range(2 + rank, 2 + 2 * rank)), range(1, 2 + rank)),
             )
             for g in range(group)
         ]

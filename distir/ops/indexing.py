@@ -41,7 +41,10 @@ class Pad(Op):
 
     def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
         (x,) = operands
-        if not len(self.before) == len(self.after) == x.rank or min(*self.before, *self.after, 0) < 0:
+        if (
+            not len(self.before) == len(self.after) == x.rank
+            or min(*self.before, *self.after, 0) < 0
+        ):
             raise ShapeError(f"Pad: {list(self.before)} before and {list(self.after)} behind {x}")
         sizes = zip(self.before, x.shape, self.after, strict=True)
         return (x.with_shape(tuple(map(sum, sizes))),)
@@ -458,8 +461,10 @@ class ScatterElements(Op):
         of_data = of_updates = None
         if wanted[0]:
             blank = replace(self, adds=False)
-            of_data = gradient if self.adds else builder.add(
-                blank, gradient, index, zeros(builder, updates.type)
+            of_data = (
+                gradient
+                if self.adds
+                else builder.add(blank, gradient, index, zeros(builder, updates.type))
             )
         if wanted[2]:
             of_updates = builder.add(GatherElements(self.axis), gradient, index)
@@ -628,8 +633,10 @@ class ScatterND(Op):
         of_data = of_updates = None
         if wanted[0]:
             blank = ScatterND()
-            of_data = gradient if self.adds else builder.add(
-                blank, gradient, index, zeros(builder, updates.type)
+            of_data = (
+                gradient
+                if self.adds
+                else builder.add(blank, gradient, index, zeros(builder, updates.type))
             )
         if wanted[2]:
             of_updates = builder.add(GatherND(), gradient, index)

@@ -1,15 +1,14 @@
 """Pipeline schedules as data: generators, text form, validation.
 
-A generator is a pure function `(stages, microbatches) -> Schedule`; `SCHEDULES` names those for
-training. Inference has one schedule, `forward_only`.
+`SCHEDULES` names those for training; each is a family, called with `(ranks, chunks, microbatches)`.
+Inference has one schedule, `forward_only`.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
-
-from distir.registry import Registry
 from distir.schedules.action import KINDS, Action, Kind, parse_action
+from distir.schedules.breadth_first import breadth_first
+from distir.schedules.chimera import chimera
 from distir.schedules.compiled import (
     BACKWARD,
     COST_KINDS,
@@ -20,9 +19,19 @@ from distir.schedules.compiled import (
     Held,
     compile_schedule,
 )
+from distir.schedules.family import (
+    Placement,
+    ScheduleFamily,
+    ScheduleGenerator,
+    schedule_family,
+    stages_on_ranks,
+)
 from distir.schedules.forward_only import forward_only
 from distir.schedules.gpipe import gpipe
+from distir.schedules.interleaved import interleaved
+from distir.schedules.load import family_of_file, load_schedule
 from distir.schedules.one_f_one_b import one_f_one_b
+from distir.schedules.registered import SCHEDULES, find_schedule
 from distir.schedules.schedule import (
     Schedule,
     dependencies,
@@ -32,6 +41,7 @@ from distir.schedules.schedule import (
     parse_schedule,
 )
 from distir.schedules.validate import validate
+from distir.schedules.zero_bubble import zb_h1, zb_h2, zb_v
 
 __all__ = [
     "BACKWARD",
@@ -45,28 +55,30 @@ __all__ = [
     "CompiledSchedule",
     "Held",
     "Kind",
+    "Placement",
     "Schedule",
+    "ScheduleFamily",
     "ScheduleGenerator",
+    "breadth_first",
+    "chimera",
     "compile_schedule",
     "dependencies",
+    "family_of_file",
+    "find_schedule",
     "format_grid",
     "format_schedule",
     "forward_only",
     "gpipe",
+    "interleaved",
+    "load_schedule",
     "max_in_flight",
     "one_f_one_b",
     "parse_action",
     "parse_schedule",
+    "schedule_family",
+    "stages_on_ranks",
     "validate",
+    "zb_h1",
+    "zb_h2",
+    "zb_v",
 ]
-
-
-class ScheduleGenerator(Protocol):
-    """A pure function that makes the schedule for a number of stages and microbatches."""
-
-    def __call__(self, stages: int, microbatches: int) -> Schedule: ...
-
-
-SCHEDULES: Registry[ScheduleGenerator] = Registry("schedule")
-SCHEDULES.add("gpipe", gpipe, "all forward passes, then all backward passes; keeps all activations")
-SCHEDULES.add("1f1b", one_f_one_b, "forward and backward alternate; as fast as gpipe, keeps fewer")

@@ -5,12 +5,13 @@ Compiled once, it can be run in one pass, whatever its actions take.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
-from distir.errors import DeadlockError
 from distir.schedules.action import Action
-from distir.schedules.schedule import Schedule, dependencies, format_grid
+from distir.schedules.order import execution_order, number
+from distir.schedules.schedule import Schedule
 
 FORWARD, BACKWARD, INPUT_PART, WEIGHT_PART = range(4)
 """What an action costs: F, the whole backward pass, or its two parts."""
@@ -34,7 +35,9 @@ class CompiledSchedule:
 
     `cost[i]` is `stage · COST_KINDS + kind`; `needs[i]` the action on another rank whose message
     action `i` waits for, or -1; `link[i]` numbers the link on which its own message leaves, or -1;
-    `last_gradient[s]` is the action in which the gradients of stage `s` are complete.
+    `last_gradient[s]` is the action in which the gradients of stage `s` are complete, on the rank
+    that has it last; `last_gradients[r]` the same per stage of rank `r`, and `visits[r]` how many
+    microbatches each stage of rank `r` sees there: all of them unless a stage is on several ranks.
     """
 
     schedule: Schedule
@@ -46,135 +49,159 @@ class CompiledSchedule:
     link: tuple[int, ...]
     num_links: int
     last_gradient: tuple[int, ...]
+    last_gradients: tuple[tuple[int, ...], ...]
+    visits: tuple[tuple[int, ...], ...]
     held: tuple[tuple[Held, ...], ...]
 
 
 def compile_schedule(schedule: Schedule) -> CompiledSchedule:
-    """The schedule as flat lists; raises `DeadlockError` if ranks wait for each other."""
-    splits = schedule.splits_backward
-    order = _topological_order(schedule)
-    index = {_canonical(action): i for i, (_, action) in enumerate(order)}
-    rank_of = {_canonical(action): rank for rank, action in order}
-    links: dict[tuple[int, int, bool], int] = {}
+    """The schedule, which must be valid, as flat lists; raises `DeadlockError` if ranks wait for
+    each other."""
+    kinds = _cost_kinds(schedule.splits_backward)
+    numbered = number(schedule)
+    needed = numbered.needs()
+    order = execution_order(numbered, needed)
+    place = [0] * len(order)
+    for at, i in enumerate(order):
+        place[i] = at
+    listed = list(chain.from_iterable(schedule.ranks))
+    costs = [stage * COST_KINDS + kinds[kind] for stage, kind, _ in listed]
+    rank = numbered.rank
+    ranks = len(schedule.ranks)
+    links: dict[int, int] = {}
     needs = [-1] * len(order)
     link = [-1] * len(order)
+    for i, source in enumerate(needed):
+        if source >= 0 and rank[source] != rank[i]:
+            at = place[source]
+            needs[place[i]] = at
+            way = (rank[source] * ranks + rank[i]) * 2 + (costs[i] % COST_KINDS == FORWARD)
+            link[at] = links.setdefault(way, len(links))
+    stages_of_ranks = schedule.stages_of_ranks
+    last, visits = _ends(schedule, costs, numbered.starts, stages_of_ranks)
+    last_gradients = tuple(tuple(place[i] if i >= 0 else -1 for i in own) for own in last)
     last_gradient = [-1] * schedule.stages
-    for i, (rank, action) in enumerate(order):
-        for needed in dependencies(action, schedule.stages):
-            if needed.stage != action.stage and rank_of[needed] != rank:
-                source = index[needed]
-                needs[i] = source
-                way = (rank_of[needed], rank, action.kind == "F")
-                link[source] = links.setdefault(way, len(links))
-        if action.kind != "F" and not (splits and action.kind == "B"):
-            last_gradient[action.stage] = i
+    for own, ends in zip(stages_of_ranks, last_gradients, strict=True):
+        for stage, at in zip(own, ends, strict=True):
+            last_gradient[stage] = max(last_gradient[stage], at)
     return CompiledSchedule(
         schedule=schedule,
-        stages_of_ranks=schedule.stages_of_ranks,
-        actions=tuple(action for _, action in order),
-        rank=tuple(rank for rank, _ in order),
-        cost=tuple(a.stage * COST_KINDS + kind_of(a, splits) for _, a in order),
+        stages_of_ranks=stages_of_ranks,
+        actions=tuple([listed[i] for i in order]),
+        rank=tuple([rank[i] for i in order]),
+        cost=tuple([costs[i] for i in order]),
         needs=tuple(needs),
         link=tuple(link),
         num_links=len(links),
         last_gradient=tuple(last_gradient),
-        held=tuple(_held(actions, splits) for actions in schedule.ranks),
+        last_gradients=last_gradients,
+        visits=visits,
+        held=tuple(
+            _held(costs[a : a + len(actions)], stages, schedule.microbatches)
+            for a, actions, stages in zip(
+                numbered.starts, schedule.ranks, stages_of_ranks, strict=True
+            )
+        ),
     )
+
+
+def _cost_kinds(splits: bool) -> dict[str, int]:
+    """What kinds of action cost, in a schedule that splits the backward pass or does not."""
+    part = INPUT_PART if splits else BACKWARD
+    return {"F": FORWARD, "B": part, "W": WEIGHT_PART, "BW": BACKWARD}
 
 
 def kind_of(action: Action, splits: bool) -> int:
     """What the action costs, in a schedule that splits the backward pass or does not."""
-    if action.kind == "F":
-        return FORWARD
-    if action.kind == "W":
-        return WEIGHT_PART
-    return INPUT_PART if splits and action.kind == "B" else BACKWARD
+    return _cost_kinds(splits)[action.kind]
 
 
-def _held(actions: Sequence[Action], splits: bool) -> tuple[Held, ...]:
-    """The distinct situations in which a rank's actions start."""
-    stages = sorted({action.stage for action in actions})
-    place = {stage: i for i, stage in enumerate(stages)}
-    trains = any(action.kind != "F" for action in actions)
-    counts = [[0, 0] for _ in stages]
-    found: dict[Held, None] = {}
-    for action in actions:
-        kind = kind_of(action, splits)
-        found[Held(action.stage, kind, tuple((a, b) for a, b in counts))] = None
-        own = counts[place[action.stage]]
-        if kind == FORWARD:
-            own[0] += trains
-        elif kind == WEIGHT_PART:
-            own[1] -= 1
-        else:
-            own[0] -= 1
-            own[1] += kind == INPUT_PART
-    return tuple(_largest(found))
-
-
-def _largest(found: dict[Held, None]) -> list[Held]:
-    """Without the situations in which another, of the same action, holds at least as much."""
-    kept: list[Held] = []
-    for each in found:
-        flat = [n for pair in each.counts for n in pair]
-        beaten = False
-        for other in kept:
-            if (other.stage, other.kind) == (each.stage, each.kind):
-                theirs = [n for pair in other.counts for n in pair]
-                beaten = beaten or all(a <= b for a, b in zip(flat, theirs, strict=True))
-        if not beaten:
-            kept = [
-                other
-                for other in kept
-                if (other.stage, other.kind) != (each.stage, each.kind)
-                or not all(
-                    a <= b
-                    for a, b in zip(
-                        (n for pair in other.counts for n in pair), flat, strict=True
-                    )
-                )
+def _ends(
+    schedule: Schedule,
+    costs: Sequence[int],
+    starts: Sequence[int],
+    stages_of_ranks: Sequence[Sequence[int]],
+) -> tuple[list[list[int]], tuple[tuple[int, ...], ...]]:
+    """Per rank and stage of it the number of the action that completes the gradients (-1 without),
+    and the forward passes."""
+    last: list[list[int]] = []
+    visits: list[tuple[int, ...]] = []
+    for start, actions, stages in zip(starts, schedule.ranks, stages_of_ranks, strict=True):
+        own = costs[start : start + len(actions)]
+        latest = {cost: start + at for at, cost in enumerate(own)}
+        last.append(
+            [
+                max(latest.get(s * COST_KINDS + kind, -1) for kind in (BACKWARD, WEIGHT_PART))
+                for s in stages
             ]
-            kept.append(each)
-    return kept
-
-
-def _canonical(action: Action) -> Action:
-    return action._replace(kind="B") if action.kind == "BW" else action
-
-
-def _topological_order(schedule: Schedule) -> list[tuple[int, Action]]:
-    """Actions of all ranks, each after everything it needs."""
-    position = [0] * len(schedule.ranks)
-    done: set[Action] = set()
-    order: list[tuple[int, Action]] = []
-    waiting: dict[Action, list[int]] = {}
-    runnable = list(range(len(schedule.ranks)))
-    while runnable:
-        rank = runnable.pop()
-        actions = schedule.ranks[rank]
-        while position[rank] < len(actions):
-            action = actions[position[rank]]
-            missing = None
-            for needed in dependencies(action, schedule.stages):
-                if needed not in done:
-                    missing = needed
-                    break
-            if missing is not None:
-                waiting.setdefault(missing, []).append(rank)
-                break
-            order.append((rank, action))
-            key = _canonical(action)
-            done.add(key)
-            if key in waiting:
-                runnable.extend(waiting.pop(key))
-            position[rank] += 1
-    if len(order) < sum(len(actions) for actions in schedule.ranks):
-        stuck = next(r for r, p in enumerate(position) if p < len(schedule.ranks[r]))
-        raise DeadlockError(
-            f"rank {stuck} waits for ever at {schedule.ranks[stuck][position[stuck]]}\n"
-            + format_grid(schedule, (stuck, position[stuck]))
         )
-    return order
+        visits.append(tuple(own.count(s * COST_KINDS + FORWARD) for s in stages))
+    return last, tuple(visits)
+
+
+# --- what is in flight ------------------------------------------------------------------------------
+
+
+def _held(costs: Sequence[int], stages: Sequence[int], microbatches: int) -> tuple[Held, ...]:
+    """The situations in which a rank's actions start, without those in which another, of the same
+    stage and kind, holds at least as much.
+
+    Counts are digits of one number, two per stage: after F, after B.
+    """
+    base = microbatches + 1
+    trains = any(cost % COST_KINDS != FORWARD for cost in costs)
+    change: dict[int, tuple[int, bool, bool]] = {}  # per cost: difference, up, down
+    for place, stage in enumerate(stages):
+        after_f, after_b = base ** (2 * place), base ** (2 * place + 1)
+        cost = stage * COST_KINDS
+        change[cost + FORWARD] = (after_f if trains else 0, trains, False)
+        change[cost + BACKWARD] = (-after_f, False, True)
+        change[cost + INPUT_PART] = (after_b - after_f, True, True)
+        change[cost + WEIGHT_PART] = (-after_b, False, True)
+    states: dict[int, list[int]] = {cost: [] for cost in change}
+    seen: set[tuple[int, int]] = set()
+    state = up = down = 0  # up, down: how often anything has grown or shrunk
+    since: dict[int, tuple[int, int]] = {}
+    for cost in costs:
+        difference, grows, shrinks = change[cost]
+        if (cost, state) not in seen:
+            before = since.get(cost)
+            # Where things only grew since the last such action, this one holds at least as much;
+            # where they only shrank, the last one did.
+            if before is None or before[0] != up:
+                if before is not None and before[1] == down:
+                    states[cost].pop()
+                states[cost].append(state)
+                since[cost] = (up, down)
+            seen.add((cost, state))
+        state += difference
+        up += grows
+        down += shrinks
+    return tuple(
+        Held(cost // COST_KINDS, cost % COST_KINDS, counts)
+        for cost, found in states.items()
+        for counts in _largest(_digits(each, base, len(stages)) for each in found)
+    )
+
+
+def _digits(state: int, base: int, stages: int) -> tuple[tuple[int, int], ...]:
+    digits: list[int] = []
+    for _ in range(2 * stages):
+        state, digit = divmod(state, base)
+        digits.append(digit)
+    return tuple(zip(digits[::2], digits[1::2], strict=True))
+
+
+def _largest(
+    found: Iterable[tuple[tuple[int, int], ...]],
+) -> list[tuple[tuple[int, int], ...]]:
+    """Without those of which another has at least as much of everything."""
+    flat = {tuple(chain.from_iterable(counts)): counts for counts in found}
+    kept: list[tuple[int, ...]] = []
+    for each in sorted(flat, key=sum, reverse=True):
+        if not any(all(map(int.__le__, each, other)) for other in kept):
+            kept.append(each)
+    return [flat[each] for each in kept]
 
 
 __all__ = [

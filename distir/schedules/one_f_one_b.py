@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 from distir.schedules.action import Action
+from distir.schedules.family import schedule_family
 from distir.schedules.schedule import Schedule
 
 __all__ = ["one_f_one_b"]
 
 
-def one_f_one_b(stages: int, microbatches: int) -> Schedule:
+@schedule_family(
+    "1f1b",
+    summary="forward and backward alternate; as fast as gpipe, keeps fewer",
+    source="Narayanan et al. 2021, Memory-Efficient Pipeline-Parallel DNN Training "
+    "(PipeDream-Flush)",
+)
+def one_f_one_b(ranks: int, chunks: int, microbatches: int) -> Schedule:
     """Stage `s` of `p` keeps at most `min(m, p - s)` microbatches; as fast as GPipe.
 
     PipeDream-Flush, Narayanan et al. 2021 (Memory-Efficient Pipeline-Parallel DNN Training); the
     non-interleaved schedule of Megatron-LM.
     """
-    ranks = tuple(_rank(stage, stages, microbatches) for stage in range(stages))
-    return Schedule(ranks, stages, microbatches, "1f1b")
+    assert chunks == 1
+    orders = tuple(_rank(stage, ranks, microbatches) for stage in range(ranks))
+    return Schedule(orders, ranks, microbatches, "1f1b")
 
 
-def _rank(stage: int, stages: int, microbatches: int) -> tuple[Action, ...]:
+def _rank(stage: int, ranks: int, microbatches: int) -> tuple[Action, ...]:
     """Forward passes to fill the pipeline below, then pairs, then the backward passes left."""
-    warmup = min(stages - stage - 1, microbatches)
+    warmup = min(ranks - stage - 1, microbatches)
     actions = [Action(stage, "F", m) for m in range(warmup)]
     for m in range(microbatches - warmup):
         actions += (Action(stage, "F", warmup + m), Action(stage, "B", m))

@@ -47,17 +47,17 @@ class Schedule:
     @property
     def has_backward(self) -> bool:
         """Whether this is a training schedule; false for forward only."""
-        return any(action.is_backward for action in self.actions)
+        return any(kind != "F" for rank in self.ranks for _, kind, _ in rank)
 
     @property
     def splits_backward(self) -> bool:
         """Whether `B` is only the input-gradient part, with a `W` for the rest."""
-        return any(action.kind == "W" for action in self.actions)
+        return any(kind == "W" for rank in self.ranks for _, kind, _ in rank)
 
     @property
     def stages_of_ranks(self) -> tuple[tuple[int, ...], ...]:
         """The stages (chunks) that each rank holds, in pipeline order."""
-        return tuple(tuple(sorted({action.stage for action in rank})) for rank in self.ranks)
+        return tuple(tuple(sorted({stage for stage, _, _ in rank})) for rank in self.ranks)
 
     def __str__(self) -> str:
         return format_schedule(self)

@@ -78,8 +78,9 @@ class Simulator:
         """Why a strategy cannot run on this cluster with this workload, or None."""
         if strategy.devices > self.cluster.num_devices:
             return (
-                f"dp x tp x pp = {strategy.dp} x {strategy.tp} x {strategy.pp} = "
-                f"{strategy.devices} devices; the cluster has {self.cluster.num_devices}"
+                f"dp x tp x cp x pp = {strategy.dp} x {strategy.tp} x {strategy.cp} x "
+                f"{strategy.pp} = {strategy.devices} devices; the cluster has "
+                f"{self.cluster.num_devices}"
             )
         return self.planner.explain(strategy)
 
@@ -91,13 +92,13 @@ class Simulator:
             raise StrategyError(reason)
         programs = self.planner.block_programs(strategy)
         whole = self.planner.plan(strategy, ())
-        if strategy.pp == 1:
+        if strategy.stages == 1:
             return whole
         pricing = self.pricing(whole)
-        key = (tuple(map(id, programs)), strategy.pp, tuple(pricing.groups.values()))
+        key = (tuple(map(id, programs)), strategy.stages, tuple(pricing.groups.values()))
         if key not in self._cuts:
             weights = [self._passes_of(program, pricing).weight for program in programs]
-            self._cuts[key] = balanced_cuts(weights, strategy.pp)
+            self._cuts[key] = balanced_cuts(weights, strategy.stages)
         return self.planner.plan(strategy, self._cuts[key])
 
     def pricing(self, plan: Plan) -> Pricing:
@@ -107,7 +108,10 @@ class Simulator:
     def simulate(self, strategy: Strategy) -> SimulationResult:
         """The metrics of a strategy. Raises `StrategyError` if it cannot run; if it only does not
         fit in memory, the result says so."""
-        plan = self.plan(strategy)
+        return self.simulate_plan(self.plan(strategy))
+
+    def simulate_plan(self, plan: Plan) -> SimulationResult:
+        """The metrics of a plan, which may be cut and scheduled in any way."""
         pricing = self.pricing(plan)
         stages = [self._stage_cost(plan, index, pricing) for index in range(len(plan.stages))]
         return self._result(plan, stages)

@@ -137,10 +137,10 @@ class _World:
         self.pricing = Pricing.of(cost, plan)
         self.schedule = plan.schedule.schedule
         self.stages = [flat_stage(plan, index, self.pricing) for index in range(len(plan.stages))]
-        self.rank_of = {
-            stage: rank
-            for rank, stages in enumerate(self.schedule.stages_of_ranks)
-            for stage in stages
+        self.home = {
+            (action.stage, action.microbatch): rank
+            for rank, actions in enumerate(self.schedule.ranks)
+            for action in actions
         }
         per_rank = plan.devices_per_stage
         self.devices = [
@@ -216,7 +216,7 @@ class _World:
 
     def _wait_for_inputs(self, device: _Device, action: Action) -> _Process:
         for needed in dependencies(action, self.schedule.stages):
-            if self.rank_of[needed.stage] == device.rank:
+            if self.home[needed.stage, needed.microbatch] == device.rank:
                 continue
             left, arrived = yield _Message((needed, device.lane))
             if arrived > device.clock:
@@ -306,10 +306,11 @@ class _World:
 
     def _send(self, device: _Device, action: Action, each: FlatPass) -> None:
         """Puts what an action made on the link to the rank that needs it."""
-        there = self.rank_of.get(action.stage + (1 if action.kind == "F" else -1), device.rank)
-        if there == device.rank:
-            return
+        next_stage = action.stage + (1 if action.kind == "F" else -1)
         here, per_rank = device.rank, self.plan.devices_per_stage
+        there = self.home.get((next_stage, action.microbatch), here)
+        if there == here:
+            return
         seconds = float(
             self.cost.point_to_point_seconds(
                 each.sent_bytes, abs(there - here) * per_rank, start=min(here, there) * per_rank
@@ -329,10 +330,9 @@ class _World:
         device.clock += tail
         own = self.schedule.stages_of_ranks[device.rank]
         for index, tied in enumerate(tied_gradients(self.plan, self.cost)):
-            ranks = {self.rank_of[stage] for stage in tied.stages}
-            if device.rank not in ranks:
+            if device.rank not in tied.ranks:
                 continue
-            start, _ = yield _Meeting(("tied", index, device.lane), len(ranks), device.clock)
+            start, _ = yield _Meeting(("tied", index, device.lane), len(tied.ranks), device.clock)
             device.bubble += start - device.clock
             device.transfer += tied.seconds
             device.clock = start + tied.seconds

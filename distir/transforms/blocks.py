@@ -367,7 +367,7 @@ def output_axes(block: Block, axes: Axes, roles: Roles) -> tuple[Axis, ...]:
     return tuple(axis for axis in block.axis_order(axes) if axis in found and axis not in excluded)
 
 
-# --- blocks ----------------------------------------------------------------------------------------
+# --- blocks ------------------------------------------------------------------------------------
 
 
 def _with_weights(

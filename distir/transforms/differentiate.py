@@ -39,7 +39,7 @@ def differentiate(
         received = [gradient_of(value) for value in node.results]
         if all(gradient is None for gradient in received):
             continue
-        builder.origin = node.origin
+        builder.origin, builder.part = node.origin, node.part
         wants = [operand in active for operand in node.operands]
         parts = node.op.derivative(builder, node, received, wants)
         for operand, part, want in zip(node.operands, parts, wants, strict=True):

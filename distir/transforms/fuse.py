@@ -60,4 +60,4 @@ def _fused(
     results = tuple(v for v in made if v in leaving or readers[v] > inside[v])
     steps = tuple((node.op, tuple(place[v] for v in node.operands)) for node in group)
     op = Fused(len(operands), steps, tuple(place[value] for value in results))
-    return Node(op, operands, results, group[-1].origin)
+    return Node(op, operands, results, group[-1].origin, group[-1].part)

@@ -107,7 +107,7 @@ class Instantiation:
         windows = self._windows(step)
         if windows:
             op = Sharded(op, windows)
-        return Node(op, operands, results, source.origin)
+        return Node(op, operands, results, source.origin, source.part)
 
     def _whole(self, value: Value) -> TensorType:
         return self.sizes.whole_type(value, self.axes.dims[value])

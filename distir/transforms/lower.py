@@ -19,7 +19,7 @@ def lower_nodes(
         if not chosen(node):
             result.append(node)
             continue
-        builder.origin = node.origin
+        builder.origin, builder.part = node.origin, node.part
         start = len(builder.nodes)
         values = node.op.lower(builder, node)
         added = builder.nodes[start:]

@@ -184,7 +184,7 @@ def matmul(draw: Draw, name: str) -> OneNode:
     m, k, n = (draw(_small) for _ in range(3))
     batch = _shape(draw, 0, 2)
     a, b = (*batch, m, k), (*_broadcast_with(draw, batch), k, n)
-    shapes = draw(st.sampled_from(((a, b), ((k,), (k, n)), ((m, k), (k,)), (b[:-2] + (m, k), b))))
+    shapes = draw(st.sampled_from(((a, b), ((k,), (k, n)), ((m, k), (k,)), ((*b[:-2], m, k), b))))
     return OneNode(name, [_real(draw, s) for s in shapes])
 
 
@@ -251,9 +251,7 @@ def transpose(draw: Draw, name: str) -> OneNode:
 @case("Expand")
 def expand(draw: Draw, name: str) -> OneNode:
     shape = _shape(draw)
-    return OneNode(
-        name, [_real(draw, _broadcast_with(draw, shape)), _ints(*shape)], constants={1}
-    )
+    return OneNode(name, [_real(draw, _broadcast_with(draw, shape)), _ints(*shape)], constants={1})
 
 
 @case("Tile")
@@ -290,8 +288,10 @@ def slices(draw: Draw, name: str) -> OneNode:
     size = shape[axis]
     start, step = draw(st.integers(-size, size - 1)), draw(st.sampled_from((1, 2, -1, -2)))
     first = start % size
-    stop = draw(st.integers(first + 1, size + 9)) if step > 0 else draw(
-        st.sampled_from((-size - 5, -(2**62)))
+    stop = (
+        draw(st.integers(first + 1, size + 9))
+        if step > 0
+        else draw(st.sampled_from((-size - 5, -(2**62))))
     )
     bounds = [_ints(start), _ints(stop), _ints(axis), _ints(step)]
     return OneNode(name, [_real(draw, shape), *bounds], constants={1, 2, 3, 4})
@@ -543,12 +543,14 @@ def pool(draw: Draw, name: str) -> OneNode:
     if name == "MaxPool":  # the reference knows symmetric padding only
         rank, kernel = 2, [draw(st.integers(1, 3))] * 2
         attributes = {"kernel_shape": kernel, "strides": [draw(st.integers(1, 2))] * 2}
-        attributes["pads"] = [draw(st.integers(0, kernel[0] - 1))] * 4
+        if draw(st.booleans()):
+            attributes["pads"] = [draw(st.integers(0, kernel[0] - 1))] * 4
+            return OneNode(name, [_real(draw, (2, 2, 5, 7))], attributes)
     if name == "AveragePool":
         if "auto_pad" in attributes:  # the reference pads by negative amounts
             attributes = {"strides": attributes["strides"], "kernel_shape": kernel}
         attributes["count_include_pad"] = draw(st.integers(0, 1))
-    if "pads" in attributes and draw(st.booleans()):
+    if (name == "MaxPool" or "pads" in attributes) and draw(st.booleans()):
         attributes["ceil_mode"] = 1
     space = [draw(st.integers(5, 7)) for _ in range(rank)]
     return OneNode(name, [_real(draw, (2, 2, *space))], attributes, opset=22)
@@ -613,5 +615,9 @@ def rotary(draw: Draw, name: str) -> OneNode:
         attributes["num_heads"] = heads
     if draw(st.booleans()):
         tables = [_real(draw, (7, half)) for _ in range(2)]
-        return OneNode(name, [x, *tables, _rng(draw).integers(0, 7, (2, rows))], attributes, opset=23)
-    return OneNode(name, [x, *(_real(draw, (2, rows, half)) for _ in range(2))], attributes, opset=23)
+        return OneNode(
+            name, [x, *tables, _rng(draw).integers(0, 7, (2, rows))], attributes, opset=23
+        )
+    return OneNode(
+        name, [x, *(_real(draw, (2, rows, half)) for _ in range(2))], attributes, opset=23
+    )

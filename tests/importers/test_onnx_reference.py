@@ -37,7 +37,9 @@ def _model(node: OneNode, constants: set[int]) -> Any:
     names = ["" if operand is None else f"x{i}" for i, operand in enumerate(node.operands)]
     outputs = [f"y{i}" for i in range(node.results)]
     inputs = [
-        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+        helper.make_tensor_value_info(
+            name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
+        )
         for i, (name, array) in enumerate(zip(names, node.operands, strict=True))
         if array is not None and i not in constants
     ]
@@ -65,7 +67,7 @@ def _reference(node: OneNode, constants: set[int]) -> list[Array]:
         if array is not None and i not in constants
     }
     with np.errstate(all="ignore"):
-        return ReferenceEvaluator(_model(node, constants)).run(None, feeds)  # type: ignore
+        return ReferenceEvaluator(_model(node, constants)).run(None, feeds)
 
 
 def _imported(node: OneNode, constants: set[int]) -> list[Array]:

@@ -83,11 +83,12 @@ S = (4, 6)
 
 def _elementwise() -> list[Case]:
     one = [
-        e.Identity(), e.StopGradient(), e.Neg(), e.Relu(), e.Sigmoid(), e.Tanh(), e.Exp(), e.Erf(), e.Gelu(),
-        e.Gelu("tanh"), e.Silu(), e.IsNaN(), e.Cast(DType.FLOAT32), e.Cast(DType.BOOL), e.Abs(),
-        e.Sign(), e.Floor(), e.Ceil(), e.Round(), e.Sin(), e.Cos(), e.Softplus(), e.Mish(),
-        e.LeakyRelu(0.1), e.Elu(0.7), e.HardSigmoid(0.3, 0.4), e.Clip(-0.9, 1.1), e.Clip(0.2),
-        e.IsInf(), e.Dropout(0.0), e.Dropout(0.3, seed=5), t.Scale(0.7),
+        e.Identity(), e.StopGradient(), e.Neg(), e.Relu(), e.Sigmoid(), e.Tanh(), e.Exp(),
+        e.Erf(), e.Gelu(), e.Gelu("tanh"), e.Silu(), e.IsNaN(), e.Cast(DType.FLOAT32),
+        e.Cast(DType.BOOL), e.Abs(), e.Sign(), e.Floor(), e.Ceil(), e.Round(), e.Sin(), e.Cos(),
+        e.Softplus(), e.Mish(), e.LeakyRelu(0.1), e.Elu(0.7), e.HardSigmoid(0.3, 0.4),
+        e.Clip(-0.9, 1.1), e.Clip(0.2), e.IsInf(), e.Dropout(0.0), e.Dropout(0.3, seed=5),
+        t.Scale(0.7),
     ]  # fmt: skip
     cases = [_case(op, real(*S)) for op in one]
     cases += [_case(op, positive(*S)) for op in (e.Log(), e.Sqrt(), e.Reciprocal())]

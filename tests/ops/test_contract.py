@@ -30,7 +30,8 @@ NO_DERIVATIVE = {
     "UnaryGradient", "GatherGradient", "SoftmaxGradient", "NormalizationGradient",
     "NormalizationScaleGradient", "FusedAttentionGradient", "CrossEntropyGradient",
     "PickLastGradient", "SGDStep", "AdamStep", "ConvWeightGradient", "MaxPoolGradient",
-    "AveragePoolGradient", "LRNGradient", "FusedAttentionScoreGradient", "ReduceMeanGradient", "GatherElementsGradient", "GatherNDGradient",
+    "AveragePoolGradient", "LRNGradient", "FusedAttentionScoreGradient",
+    "ReduceMeanGradient", "GatherElementsGradient", "GatherNDGradient",
 }  # fmt: skip
 """Gradients of gradients are not needed; an optimizer step is the end."""
 
@@ -104,7 +105,7 @@ def test_linear_ops_commute_with_sums(case: Case) -> None:
 
 @every_case
 def test_lowered_form_is_the_composite(case: Case) -> None:
-    builder, values, results = _built(case)
+    builder, _, results = _built(case)
     lowered = case.op.lower(builder, builder.nodes[-1])
     if lowered is None:
         return
@@ -161,9 +162,9 @@ def test_ops_read_back_from_their_text(case: Case) -> None:
 def test_work_is_conserved_by_splitting(case: Case) -> None:
     signature, operands, results = _signature(case)
     work = case.op.work(operands, results)
-    assert work.flops >= 0 and work.bytes_read >= 0 and work.bytes_written >= 0
+    assert min(work.flops, work.bytes_read, work.bytes_written) >= 0
     if case.op.is_view:
-        assert work.flops == 0 and work.bytes == 0
+        assert work.flops + work.bytes == 0
     for loop, entry in enumerate(signature.loops):
         if work.kind is OpClass.MEMORY or entry.kind is Kind.WHOLE or entry.size % 2:
             continue

@@ -1,0 +1,28 @@
+PYTHON = .venv/bin/python
+
+.PHONY: help install test lint format types bench
+
+help:  ## these lines
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/'
+
+install:  ## make .venv, with all that development needs
+	python3 -m venv .venv
+	$(PYTHON) -m pip install --editable '.[dev]'
+
+test:  ## run the tests on all cores
+	$(PYTHON) -m pytest -n auto
+
+lint:  ## style, and the order of layers
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m ruff format --check .
+	.venv/bin/lint-imports
+
+format:  ## fix what can be fixed without thought
+	$(PYTHON) -m ruff check --fix .
+	$(PYTHON) -m ruff format .
+
+types:  ## pyright, strict
+	$(PYTHON) -m pyright --pythonpath $(PYTHON)
+
+bench:  ## how long things take; writes speed.json
+	$(PYTHON) -m experiments.speed --json speed.json

@@ -1,0 +1,128 @@
+"""What is known about a schedule besides its order: what it needs and what it costs to have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeAlias
+
+from distir.errors import ScheduleError
+from distir.schedules.schedule import Schedule
+
+__all__ = ["Placement", "ScheduleFamily", "ScheduleGenerator", "schedule_family", "stages_on_ranks"]
+
+Placement: TypeAlias = Literal["loop", "V", "mirror", "stated"]
+"""Which of the `ranks · chunks` stages a rank holds.
+
+- `loop`: rank `r` of `p` holds stages `r`, `r + p`, `r + 2p`, …; with one chunk just stage `r`.
+- `V`: down the ranks and up again; rank `r` holds stages `r` and `2p - 1 - r`.
+- `mirror`: rank `r` holds stage `r` and a second copy of stage `p - 1 - r`.
+- `stated`: as a file says.
+"""
+
+
+class ScheduleGenerator(Protocol):
+    """A pure function that makes the schedule for pipeline ranks, chunks (stages) per rank and
+    microbatches."""
+
+    def __call__(self, ranks: int, chunks: int, microbatches: int, /) -> Schedule: ...
+
+
+class Requirement(Protocol):
+    """Says why a schedule does not exist for these numbers, or None."""
+
+    def __call__(self, ranks: int, chunks: int, microbatches: int, /) -> str | None: ...
+
+
+def _nothing(_ranks: int, _chunks: int, _microbatches: int, /) -> str | None:
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleFamily:
+    """A kind of schedule; called with `(ranks, chunks, microbatches)` it makes one."""
+
+    name: str
+    generate: ScheduleGenerator
+    """The bare generator; it relies on `requires`."""
+    summary: str
+    """One line for lists."""
+    source: str
+    """The paper."""
+    default_chunks: int = 1
+    """Stages per rank where nobody says otherwise."""
+    least_chunks: int = 1
+    most_chunks: int | None = 1
+    """None: any number."""
+    splits_backward: bool = False
+    """Whether the backward pass comes in two parts, `B` and `W`."""
+    copies: int = 1
+    """Ranks that hold a stage's parameters. With two, gradients must be added up between them."""
+    placement: Placement = "loop"
+    demands: Requirement = _nothing
+    """What is needed besides a fitting number of chunks."""
+
+    def requires(self, ranks: int, chunks: int, microbatches: int) -> str | None:
+        """What the schedule needs that these numbers do not give, or None."""
+        for what, number in (("rank", ranks), ("microbatch", microbatches)):
+            if number < 1:
+                return f"{self.name} needs at least one {what}, not {number}"
+        if self.least_chunks == self.most_chunks != chunks:
+            return f"{self.name} has {_chunks(self.least_chunks)} per rank, not {chunks}"
+        if chunks < self.least_chunks:
+            return f"{self.name} needs at least {_chunks(self.least_chunks)} per rank, not {chunks}"
+        if self.most_chunks is not None and chunks > self.most_chunks:
+            return f"{self.name} has at most {_chunks(self.most_chunks)} per rank, not {chunks}"
+        return self.demands(ranks, chunks, microbatches)
+
+    def __call__(self, ranks: int, chunks: int, microbatches: int) -> Schedule:
+        """The schedule; raises `ScheduleError` if there is none for these numbers."""
+        reason = self.requires(ranks, chunks, microbatches)
+        if reason is not None:
+            raise ScheduleError(reason)
+        return self.generate(ranks, chunks, microbatches)
+
+
+def schedule_family(
+    name: str,
+    *,
+    summary: str,
+    source: str,
+    default_chunks: int = 1,
+    least_chunks: int = 1,
+    most_chunks: int | None = 1,
+    splits_backward: bool = False,
+    copies: int = 1,
+    placement: Placement = "loop",
+    demands: Requirement = _nothing,
+) -> Callable[[ScheduleGenerator], ScheduleFamily]:
+    """Makes a family of a generator; for use as a decorator."""
+    return lambda generate: ScheduleFamily(
+        name=name,
+        generate=generate,
+        summary=summary,
+        source=source,
+        default_chunks=default_chunks,
+        least_chunks=least_chunks,
+        most_chunks=most_chunks,
+        splits_backward=splits_backward,
+        copies=copies,
+        placement=placement,
+        demands=demands,
+    )
+
+
+def stages_on_ranks(placement: Placement, ranks: int, chunks: int) -> tuple[tuple[int, ...], ...]:
+    """The stages that each rank holds, in pipeline order."""
+    if placement == "loop":
+        return tuple(tuple(range(rank, ranks * chunks, ranks)) for rank in range(ranks))
+    if placement == "V":
+        return tuple((rank, 2 * ranks - 1 - rank) for rank in range(ranks))
+    if placement == "mirror":
+        pairs = (sorted((rank, ranks - 1 - rank)) for rank in range(ranks))
+        return tuple((low, high) for low, high in pairs)
+    raise ValueError("only the schedule itself says where its stages are")
+
+
+def _chunks(count: int) -> str:
+    return f"{count} chunk" if count == 1 else f"{count} chunks"

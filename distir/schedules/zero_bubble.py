@@ -1,0 +1,130 @@
+"""Zero-bubble schedules: the gradients of parameters wait (`W`) to fill what would be idle time.
+
+Only the part of the backward pass that the gradient sent upstream needs (`B`) is on the way of the
+other ranks. Ranks start and end one after the other, at equal distances (a parallelogram): nothing
+is idle if the next iteration may start on the first rank while the last still works, that is if
+the optimizer's step does not wait for all ranks (the papers check global norms afterwards).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from distir.schedules.action import Action, Kind
+from distir.schedules.family import schedule_family
+from distir.schedules.schedule import Schedule
+
+__all__ = ["zb_h1", "zb_h2", "zb_v"]
+
+PAPER = "Qi et al. 2023, Zero Bubble Pipeline Parallelism"
+
+
+@schedule_family(
+    "zb-h1",
+    summary="1f1b with W put off to fill the end; a third of the bubble, memory as 1f1b",
+    source=f"{PAPER}, section 2.1",
+    splits_backward=True,
+)
+def zb_h1(ranks: int, chunks: int, microbatches: int) -> Schedule:
+    """1F1B in which rank `r` puts off `r` of its `W`. Qi et al. 2023, section 2.1 (ZB-H1).
+
+    Every rank keeps at most `p` microbatches, as the first one of 1F1B does. The bubble is
+    `(p - 1)(f + b - w)`.
+    """
+    assert chunks == 1
+    orders = tuple(
+        _split(rank, microbatches, ahead=ranks - rank - 1, put_off=rank) for rank in range(ranks)
+    )
+    return Schedule(orders, ranks, microbatches, "zb-h1")
+
+
+@schedule_family(
+    "zb-h2",
+    summary="fills the pipeline with twice the microbatches; no bubble, twice the memory of 1f1b",
+    source=f"{PAPER}, section 2.2",
+    splits_backward=True,
+)
+def zb_h2(ranks: int, chunks: int, microbatches: int) -> Schedule:
+    """Twice as many forward passes ahead as 1F1B, and rank `r` puts off `2r` of its `W`. Qi et al.
+    2023, section 2.2 (ZB-H2).
+
+    Every rank keeps at most `2p - 1` microbatches. The bubble is `(p - 1)(f + b - 2w)`, if the
+    optimizer does not wait for all ranks.
+    """
+    assert chunks == 1
+    orders = tuple(
+        _split(rank, microbatches, ahead=2 * (ranks - rank - 1), put_off=2 * rank)
+        for rank in range(ranks)
+    )
+    return Schedule(orders, ranks, microbatches, "zb-h2")
+
+
+def _split(stage: int, microbatches: int, *, ahead: int, put_off: int) -> tuple[Action, ...]:
+    """`ahead` forward passes, then one of each kind in turn, the first `put_off` times without W."""
+    actions: list[Action] = []
+    ahead = min(ahead, microbatches)
+    actions += (Action(stage, "F", m) for m in range(ahead))
+    for m in range(microbatches):
+        if ahead + m < microbatches:
+            actions.append(Action(stage, "F", ahead + m))
+        actions.append(Action(stage, "B", m))
+        if m >= put_off:
+            actions.append(Action(stage, "W", m - put_off))
+    left = max(0, microbatches - put_off)
+    actions += (Action(stage, "W", m) for m in range(left, microbatches))
+    return tuple(actions)
+
+
+@schedule_family(
+    "zb-v",
+    summary="two chunks per rank laid down and up again; no bubble, memory as 1f1b on every rank",
+    source=f"{PAPER}, section 6; Qi et al. 2024, Pipeline Parallelism with Controllable Memory",
+    default_chunks=2,
+    least_chunks=2,
+    most_chunks=2,
+    splits_backward=True,
+    placement="V",
+)
+def zb_v(ranks: int, chunks: int, microbatches: int) -> Schedule:
+    """Rank `r` of `p` holds stages `r` and `2p - 1 - r`: microbatches turn round on the last rank
+    and end where they began. Qi et al. 2023, section 6, and 2024 (ZB-V).
+
+    Every rank keeps at most `2p` half-size stage passes, which is what the first rank of 1F1B
+    keeps. The pattern needs `2p - 1` microbatches; for fewer, the others are left out of it.
+    """
+    assert chunks == 2
+    full = max(microbatches, 2 * ranks - 1)
+    orders = tuple(
+        tuple(action for action in _v_rank(rank, ranks, full) if action.microbatch < microbatches)
+        for rank in range(ranks)
+    )
+    return Schedule(orders, 2 * ranks, microbatches, "zb-v")
+
+
+def _v_rank(rank: int, ranks: int, microbatches: int) -> tuple[Action, ...]:
+    """The order on one rank; `d` is the stage on the way down, `u` the one on the way up."""
+    below = ranks - rank  # ranks from this one to the turn
+    words = [
+        ("dF " * (2 * below - 1)),  # until microbatch 0 comes up again,
+        ("uF dF " * rank),  # until its gradient comes down,
+        ("uF uB uW " * below),  # until its gradient comes up
+        ("dF dB dW uF uB uW " * (microbatches - ranks - below + 1)),
+        ("dB dW uF uB uW " * (below - 1)),
+        ("dB uB " * rank),  # the ranks above wait for these
+        ("dB dW " * below),
+        ("dW uW " * rank),
+    ]
+    return _numbered({"d": rank, "u": 2 * ranks - 1 - rank}, "".join(words).split())
+
+
+def _numbered(stages: dict[str, int], words: Sequence[str]) -> tuple[Action, ...]:
+    """Actions whose microbatches count up per stage and kind."""
+    kinds: dict[str, Kind] = {"F": "F", "B": "B", "W": "W"}
+    made = {word: (stages[word[0]], kinds[word[1]]) for word in set(words)}
+    count = dict.fromkeys(made, 0)
+    actions: list[Action] = []
+    for word in words:
+        stage, kind = made[word]
+        actions.append(Action(stage, kind, count[word]))
+        count[word] += 1
+    return tuple(actions)

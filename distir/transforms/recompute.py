@@ -1,0 +1,135 @@
+"""Recomputation: forward values that are computed again in the backward pass instead of kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+
+from distir.axes.model import Axes, AxisDims
+from distir.cost.work import OpClass
+from distir.ir.core import Node, Value
+from distir.registry import Registry
+from distir.transforms.blocks import Blocks
+from distir.transforms.step import BlockStep
+
+Policy = Callable[[Blocks, BlockStep], frozenset[Value]]
+"""Which forward values of a block are not kept."""
+
+RECOMPUTE: Registry[Policy] = Registry("recomputation")
+
+
+@RECOMPUTE.register("none", "keep everything that the backward pass reads")
+def _nothing(blocks: Blocks, step: BlockStep) -> frozenset[Value]:
+    return frozenset()
+
+
+@RECOMPUTE.register("full", "keep the inputs of every block, compute the rest again")
+def _everything(blocks: Blocks, step: BlockStep) -> frozenset[Value]:
+    return frozenset(value for node in step.forward for value in node.results)
+
+
+@RECOMPUTE.register("selective", "compute again what is cheap to compute and large to keep")
+def _selective(blocks: Blocks, step: BlockStep) -> frozenset[Value]:
+    """Values that grow with the square of the sequence, if the model has any (Korthikanti et al.
+    2022, section 5); otherwise what memory-bound ops make: norms, activation functions."""
+    made = [value for node in step.forward for value in node.results]
+    if _has_quadratic(blocks):
+        return frozenset(value for value in made if _is_quadratic(value, step.axes, blocks.axes))
+    return frozenset(
+        value
+        for node in step.forward
+        if node.op.is_view or _is_memory_bound(node)
+        for value in node.results
+        if value not in step.block.outputs
+    )
+
+
+def _is_memory_bound(node: Node) -> bool:
+    return node.op.work(node.operand_types, node.result_types).kind is OpClass.MEMORY
+
+
+def _has_quadratic(blocks: Blocks) -> bool:
+    return any(
+        _is_quadratic(value, blocks.axes, blocks.axes) for value in blocks.roles.activations
+    )
+
+
+def _is_quadratic(value: Value, axes: Axes, known: Axes) -> bool:
+    """Whether a value carries two axes of tied size: both sides of a boundary."""
+    carried = [known.tied(axis) for axis in axes.of(value)]
+    return len(carried) > len(set(carried))
+
+
+def recompute(step: BlockStep, dropped: Collection[Value], eager: bool = False) -> BlockStep:
+    """The step with the `dropped` forward values computed again where the backward pass first
+    needs them, or all at its beginning if `eager`."""
+    lost = _with_views(step.forward, set(dropped))
+    read = {value for node in step.backward for value in node.operands}
+    again = _needed(step.forward, lost & read, lost)
+    if not again:
+        return step
+    copies = {value: Value(value.type, value.name) for node in again for value in node.results}
+    clones = {node: _renamed(node, copies, with_results=True) for node in again}
+    maker = {value: node for node in again for value in node.results}
+    backward: list[Node] = []
+    emitted: set[Node] = set()
+
+    def emit(node: Node) -> None:
+        if node in emitted:
+            return
+        emitted.add(node)
+        for value in node.operands:
+            if value in maker:
+                emit(maker[value])
+        backward.append(clones[node])
+
+    if eager:
+        for node in again:
+            emit(node)
+    renamed: dict[Node, Node] = {}
+    for node in step.backward:
+        for value in node.operands:
+            if value in maker:
+                emit(maker[value])
+        renamed[node] = _renamed(node, copies, with_results=False)
+        backward.append(renamed[node])
+    axes = _extended(step.axes, copies, {**clones, **renamed})
+    return replace(step, backward=tuple(backward), axes=axes)
+
+
+def _with_views(nodes: Sequence[Node], dropped: set[Value]) -> set[Value]:
+    """Dropped values, and the views of them: a view that is kept would keep what it looks at."""
+    lost = set(dropped)
+    for node in nodes:
+        if node.op.is_view and node.operands[0] in lost:
+            lost.update(node.results)
+    return lost
+
+
+def _needed(nodes: Sequence[Node], wanted: set[Value], lost: set[Value]) -> list[Node]:
+    """The ops that make the wanted values out of what is kept, in order."""
+    again: list[Node] = []
+    needed = set(wanted)
+    for node in reversed(nodes):
+        if any(value in needed for value in node.results):
+            needed.update(value for value in node.operands if value in lost)
+            again.append(node)
+    return again[::-1]
+
+
+def _renamed(node: Node, copies: Mapping[Value, Value], with_results: bool) -> Node:
+    operands = tuple(copies.get(value, value) for value in node.operands)
+    results = tuple(copies[value] for value in node.results) if with_results else node.results
+    return replace(node, operands=operands, results=results)
+
+
+def _extended(axes: Axes, copies: Mapping[Value, Value], nodes: Mapping[Node, Node]) -> Axes:
+    """Copies have the axes of what they copy."""
+    dims: dict[Value, AxisDims] = dict(axes.dims)
+    dims.update((copy, axes.dims[value]) for value, copy in copies.items())
+    return replace(
+        axes,
+        dims=dims,
+        loops={**axes.loops, **{new: axes.loops[old] for old, new in nodes.items()}},
+        kinds={**axes.kinds, **{new: axes.kinds[old] for old, new in nodes.items()}},
+    )

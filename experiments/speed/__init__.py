@@ -1,0 +1,1 @@
+"""How long do the everyday things take? `python -m experiments.speed`."""

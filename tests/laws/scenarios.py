@@ -1,0 +1,281 @@
+"""Random small models, clusters, stacks, strategies and schedules."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from hypothesis import strategies as st
+
+from distir.cost import Cluster, Device, Level, load_profile
+from distir.importers.load import LoadedModel
+from distir.ir import Builder, Function, Value
+from distir.models.layers import linear, normalize
+from distir.models.transformer import TransformerConfig
+from distir.ops.elementwise import Add, Gelu, Mul, Relu
+from distir.ops.linalg import MatMul
+from distir.ops.tensor import Concat, Reshape, Slice, Split, Transpose
+from distir.plan import Plan
+from distir.schedules import Action, Schedule, compile_schedule, dependencies
+from distir.simulate.fast import Simulator
+from distir.strategy import Strategy
+from distir.workload import Workload
+
+WIDTH = 24
+"""Of the chains; divides by all degrees that are drawn."""
+
+# --- models -----------------------------------------------------------------------------------------
+
+
+class Chain:
+    """A stack of layers that may look back: what they share crosses many cuts."""
+
+    def __init__(self) -> None:
+        self.builder = Builder("chain")
+        self.x = self.builder.input("x", (4, WIDTH))
+        self.shared = self.builder.parameter("shared", (WIDTH, WIDTH))
+        self.memory: Value | None = None
+        self.count = 0
+
+    def dense(self, x: Value, features: int = WIDTH, *, bias: bool = True) -> Value:
+        self.count += 1
+        return linear(self.builder, x, f"layer{self.count}", features, bias=bias)
+
+    def add(self, a: Value, b: Value) -> Value:
+        return self.builder.add(Add(), a, b)
+
+
+def _plain(c: Chain, x: Value) -> Value:
+    return c.builder.add(Relu(), c.dense(x))
+
+
+def _last_is_linear(c: Chain, x: Value) -> Value:
+    return c.dense(c.builder.add(Relu(), x), bias=False)
+
+
+def _residual(c: Chain, x: Value) -> Value:
+    return c.add(x, c.dense(c.builder.add(Gelu(), c.dense(x, 2 * WIDTH))))
+
+
+def _norm(c: Chain, x: Value) -> Value:
+    c.count += 1
+    y = normalize(c.builder, x, f"norm{c.count}", "layer" if c.count % 2 else "rms", 1e-5)
+    return c.add(x, c.dense(y))
+
+
+def _with_shared_weight(c: Chain, x: Value) -> Value:
+    return c.builder.add(Relu(), c.builder.add(MatMul(), x, c.shared))
+
+
+def _with_shared_weight_turned(c: Chain, x: Value) -> Value:
+    turned = c.builder.add(Transpose((1, 0)), c.shared)
+    return c.add(x, c.builder.add(MatMul(), x, turned))
+
+
+def _ends_in_a_view(c: Chain, x: Value) -> Value:
+    batch = x.type.shape[0]
+    y = c.builder.add(Reshape((batch, 2, WIDTH // 2)), c.dense(x))
+    return c.builder.add(Reshape((batch, WIDTH)), y)
+
+
+def _ends_in_a_part(c: Chain, x: Value) -> Value:
+    return c.builder.apply(Split(1, (WIDTH, WIDTH)), c.dense(x, 2 * WIDTH))[1]
+
+
+def _gated(c: Chain, x: Value) -> Value:
+    both = c.builder.apply(Split(1, (WIDTH, WIDTH)), c.dense(x, 2 * WIDTH))
+    return c.builder.add(Mul(), *both)
+
+
+def _joined(c: Chain, x: Value) -> Value:
+    return c.dense(c.builder.add(Concat(1), x, c.dense(x)))
+
+
+def _cut_out(c: Chain, x: Value) -> Value:
+    half = c.builder.add(Slice((0, 0), (None, WIDTH // 2), (1, 1)), c.dense(x))
+    return c.add(x, c.dense(half))
+
+
+def _remember(c: Chain, x: Value) -> Value:
+    c.memory = x = c.builder.add(Relu(), c.dense(x))
+    return x
+
+
+def _recall(c: Chain, x: Value) -> Value:
+    return c.add(x, c.dense(c.memory if c.memory is not None else x))
+
+
+LAYERS: tuple[Callable[[Chain, Value], Value], ...] = (
+    _plain, _last_is_linear, _residual, _norm, _with_shared_weight, _with_shared_weight_turned,
+    _ends_in_a_view, _ends_in_a_part, _gated, _joined, _cut_out, _remember, _recall,
+)  # fmt: skip
+
+
+@st.composite
+def chains(draw: st.DrawFn) -> Function:
+    """Layers of a few kinds, in runs: equal blocks stand beside different ones."""
+    chain = Chain()
+    x = chain.x
+    for layer, count in draw(
+        st.lists(st.tuples(st.sampled_from(LAYERS), st.integers(1, 4)), min_size=1, max_size=4)
+    ):
+        for _ in range(count):
+            x = layer(chain, x)
+    return chain.builder.build([chain.dense(x)])
+
+
+@st.composite
+def transformers(draw: st.DrawFn) -> Function:
+    """All that the zoo's one configuration can say, small."""
+    kv_heads = draw(st.sampled_from([1, 2, 4]))
+    fused_qkv = draw(st.booleans()) and kv_heads == 4
+    learned = draw(st.booleans())
+    config = TransformerConfig(
+        name="small",
+        layers=draw(st.integers(1, 5)),
+        hidden=32,
+        heads=4,
+        kv_heads=kv_heads,
+        ffn=draw(st.sampled_from([24, 64])),
+        vocabulary=draw(st.sampled_from([29, 60])),
+        sequence_length=16,
+        norm=draw(st.sampled_from(["layer", "rms"])),
+        norm_first=draw(st.booleans()),
+        qk_norm=draw(st.booleans()),
+        parallel=draw(st.booleans()),
+        learned_positions=learned,
+        rotary_fraction=draw(st.sampled_from([0.0, 0.5, 1.0])),
+        activation=draw(st.sampled_from(["gelu", "relu", "silu"])),
+        gated=draw(st.booleans()),
+        fused_qkv=fused_qkv,
+        dropout=draw(st.sampled_from([0.0, 0.1])),
+        causal=draw(st.booleans()),
+        tied_embeddings=draw(st.booleans()),
+        head_transform=draw(st.booleans()),
+        head_bias=draw(st.booleans()),
+    )
+    return config.build(2, 12, draw(st.sampled_from(["fused", "eager"])))
+
+
+models = st.one_of(chains(), transformers())
+
+# --- hardware and software --------------------------------------------------------------------------
+
+
+@st.composite
+def clusters(draw: st.DrawFn, num_devices: int) -> Cluster:
+    """One to three levels of odd sizes; the last units are partly used."""
+    levels: list[Level] = []
+    for index in range(draw(st.integers(1, 3))):
+        levels.append(
+            Level(
+                name=f"level {index}",
+                size=draw(st.integers(2, 5)),
+                bandwidth_bytes_per_second=draw(st.floats(1e8, 1e12)),
+                latency_seconds=draw(st.floats(0, 1e-4)),
+                medium=draw(st.sampled_from(["board", "network"])),
+            )
+        )
+    levels[-1] = replace(levels[-1], size=None)
+    flops = draw(st.floats(1e10, 1e15))
+    device = Device(
+        name="device",
+        memory_bytes=16e9,
+        memory_bandwidth_bytes_per_second=draw(st.floats(1e9, 1e13)),
+        peak_flops_per_second={"fp32": flops, "bf16": flops * draw(st.floats(1, 16))},
+    )
+    return Cluster(
+        name="cluster", device=device, levels=tuple(levels), num_devices=num_devices
+    )
+
+
+profiles = st.sampled_from(["compiled", "eager", "ideal"]).map(load_profile)
+
+# --- plans ------------------------------------------------------------------------------------------
+
+
+@st.composite
+def schedules(draw: st.DrawFn, stages: int, microbatches: int, training: bool) -> Schedule:
+    """Any order in which it can run, the stages dealt to ranks in any way."""
+    ranks = draw(st.integers(1, stages))
+    homes = [stage % ranks for stage in range(stages)]
+    if draw(st.booleans()):
+        homes = sorted(homes)
+    chance = draw(st.randoms(use_true_random=False))
+    return random_schedule(chance, homes, microbatches, training)
+
+
+def random_schedule(
+    chance: random.Random, homes: list[int], microbatches: int, training: bool
+) -> Schedule:
+    stages = len(homes)
+    kinds = ("F", "B") if training else ("F",)
+    waiting = {
+        Action(stage, kind, m)
+        for stage in range(stages)
+        for kind in kinds
+        for m in range(microbatches)
+    }
+    done: set[Action] = set()
+    ranks: list[list[Action]] = [[] for _ in range(max(homes) + 1)]
+    while waiting:
+        able = sorted(a for a in waiting if done.issuperset(dependencies(a, stages)))
+        action = chance.choice(able)
+        ranks[homes[action.stage]].append(action)
+        waiting.remove(action)
+        done.add(action)
+    return Schedule(tuple(map(tuple, ranks)), stages, microbatches)
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A simulator and a plan of its workload."""
+
+    simulator: Simulator
+    plan: Plan
+
+    def __repr__(self) -> str:
+        plan, workload = self.plan, self.plan.workload
+        cuts = [len(stage.blocks) for stage in plan.stages]
+        return (
+            f"{workload.mode} of {workload.batch_size} as {plan.strategy.label}, stages of {cuts} "
+            f"blocks\n{plan.schedule.schedule}\n{workload.model.function}\n"
+            f"{self.simulator.cluster}"
+        )
+
+
+@st.composite
+def scenarios(draw: st.DrawFn, functions: st.SearchStrategy[Function] = models) -> Scenario:
+    """Any plan of any model on any cluster."""
+    strategy = Strategy(
+        dp=draw(st.integers(1, 3)),
+        tp=draw(st.sampled_from([1, 1, 2, 3, 4])),
+        microbatches=draw(st.integers(1, 4)),
+        schedule=draw(st.sampled_from(["gpipe", "1f1b"])),
+    )
+    workload = Workload(
+        model=LoadedModel("model", draw(functions)),
+        mode=draw(st.sampled_from(["training", "training", "inference"])),
+        batch_size=strategy.dp * strategy.microbatches * draw(st.integers(1, 3)),
+        precision=draw(st.sampled_from(["bf16", "fp32"])),
+        optimizer=draw(st.sampled_from(["adam", "sgd"])),
+    )
+    if any(size % strategy.tp for _, size in workload.internal_axes):
+        strategy = replace(strategy, tp=1)
+    blocks = workload.num_blocks
+    strategy = replace(strategy, pp=draw(st.integers(1, min(4, blocks))))
+    simulator = Simulator(
+        workload,
+        draw(clusters(strategy.devices + draw(st.integers(0, 3)))),
+        draw(profiles),
+    )
+    if not draw(st.booleans()):
+        return Scenario(simulator, simulator.plan(strategy))
+    places = st.integers(1, blocks - 1)
+    cuts = st.lists(places, min_size=strategy.pp - 1, max_size=strategy.pp - 1, unique=True)
+    plan = simulator.planner.plan(strategy, sorted(draw(cuts)) if strategy.pp > 1 else ())
+    if draw(st.booleans()):
+        own = draw(schedules(strategy.pp, strategy.microbatches, workload.training))
+        plan = replace(plan, schedule=compile_schedule(own))
+    return Scenario(simulator, plan)

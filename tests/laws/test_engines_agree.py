@@ -1,0 +1,73 @@
+"""The fast engine, which composes summaries of blocks, gives the same seconds and bytes as the
+reference engine, which walks through every op on every device."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from distir import Strategy, Workload, load_cluster, load_model
+from distir.cost import load_profile
+from distir.plan import Plan
+from distir.simulate import SimulationResult, Simulator
+from distir.simulate.reference import ReferenceRun, simulate_reference
+from tests.conftest import shared_path
+from tests.laws.scenarios import Scenario, scenarios
+
+RELATIVE = 1e-9
+
+
+def check(simulator: Simulator, plan: Plan) -> tuple[SimulationResult, ReferenceRun]:
+    """Both engines' results, found equal."""
+    fast = simulator.simulate_plan(plan)
+    run = simulate_reference(plan, simulator.cost)
+    reference = run.result
+    iteration = reference.metrics["iteration_seconds"]
+    assert fast.metrics == pytest.approx(reference.metrics, rel=RELATIVE)
+    assert fast.feasible == reference.feasible
+    for ours, theirs in zip(fast.stages, reference.stages, strict=True):
+        assert ours.seconds == pytest.approx(theirs.seconds, rel=RELATIVE, abs=RELATIVE * iteration)
+        assert ours.memory == theirs.memory
+        assert ours.blocks == theirs.blocks
+        for report in (ours, theirs):
+            assert sum(report.seconds.values()) == pytest.approx(iteration, rel=RELATIVE)
+            assert min(report.seconds.values()) >= -RELATIVE * iteration
+    return fast, run
+
+
+@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+@given(scenarios())
+def test_any_plan(scenario: Scenario) -> None:
+    check(scenario.simulator, scenario.plan)
+
+
+STRATEGIES = (
+    Strategy(),
+    Strategy(dp=4),
+    Strategy(dp=2, tp=4, microbatches=2),
+    Strategy(dp=2, pp=5, microbatches=4),
+    Strategy(tp=2, pp=3, microbatches=4, schedule="gpipe"),
+)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama-8layer", "mlp16"])
+def test_exported_models(name: str) -> None:
+    check_model(str(shared_path(f"models/{name}.onnx")), STRATEGIES)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bert-base", "t5-small", "vit-b", "mlp-xs", "gpt3-125M"])
+def test_zoo_models(name: str) -> None:
+    check_model(name, STRATEGIES[-3:])
+
+
+def check_model(source: str, strategies: tuple[Strategy, ...]) -> None:
+    model = load_model(source)
+    cluster = load_cluster("dgx-a100", 10)
+    for profile in ("compiled", "eager"):
+        workload = Workload(model=model, batch_size=8)
+        simulator = Simulator(workload, cluster, load_profile(profile))
+        for strategy in strategies:
+            check(simulator, simulator.plan(strategy))
+    workload = Workload(model=model, batch_size=8, mode="inference")
+    simulator = Simulator(workload, cluster)
+    check(simulator, simulator.plan(strategies[-1]))
