@@ -33,9 +33,7 @@ def simulate(
     with `feasible` False. To simulate many strategies, keep a `Simulator`.
     """
     loaded = model if isinstance(model, LoadedModel) else load_model(model)
-    hardware = (
-        cluster if isinstance(cluster, Cluster) else load_cluster(cluster, strategy.devices)
-    )
+    hardware = cluster if isinstance(cluster, Cluster) else load_cluster(cluster, strategy.devices)
     return Simulator(Workload(model=loaded, **workload), hardware).simulate(strategy)
 
 

@@ -14,7 +14,7 @@ from distir.axes.model import Axis, AxisDims
 from distir.errors import StrategyError, UnknownNameError
 from distir.ir.core import Node, Value
 from distir.ir.types import TensorType
-from distir.schedules import SCHEDULES, CompiledSchedule, compile_schedule, forward_only
+from distir.schedules import CompiledSchedule, compile_schedule, find_schedule, forward_only
 from distir.strategy import Strategy
 from distir.transforms.fuse import fuse_elementwise
 from distir.transforms.instantiate import Instantiation, Sizes
@@ -229,10 +229,12 @@ class Planner:
 
     def _explain_stages(self, strategy: Strategy) -> str | None:
         if self.workload.training:
-            family = SCHEDULES.get(strategy.schedule)
+            family = find_schedule(strategy.schedule)
             reason = family.requires(strategy.pp, strategy.chunks, strategy.microbatches)
             if reason is not None:
                 return reason
+            if family.splits_backward or family.copies > 1:
+                return f"the schedule {family.name} cannot be simulated yet"
         if strategy.stages <= self.workload.num_blocks:
             return None
         return (
@@ -285,11 +287,10 @@ class Planner:
     def schedule(self, strategy: Strategy) -> CompiledSchedule:
         """The strategy's schedule for its ranks, chunks and microbatches; raises
         `ScheduleError`."""
-        name = strategy.schedule if self.workload.training else "forward-only"
-        key = (name.lower(), strategy.pp, strategy.chunks, strategy.microbatches)
+        family = find_schedule(strategy.schedule) if self.workload.training else forward_only
+        key = (family, strategy.pp, strategy.chunks, strategy.microbatches)
         if key not in self._schedules:
-            generate = SCHEDULES.get(name) if self.workload.training else forward_only
-            self._schedules[key] = compile_schedule(generate(*key[1:]))
+            self._schedules[key] = compile_schedule(family(*key[1:]))
         return self._schedules[key]
 
     # --- programs of blocks ---------------------------------------------------------------------------

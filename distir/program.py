@@ -102,6 +102,8 @@ class Program:
                 continue
             if any(value in self.blocks.roles.moving for value in node.operands):
                 continue
+            if self._repeats_rows(node):
+                continue
             along = [axis for axis in self.axes.of(node.result) if self.axes.tied(axis) in tied]
             # Buckets of distances run along two sequences; positions along one.
             if len(along) == 1:
@@ -110,6 +112,15 @@ class Program:
                 if axis is not None:
                     rows.append(table[axis])
         return min(rows, default=None)
+
+    def _repeats_rows(self, node: Node) -> bool:
+        """Whether a Gather is known to read rows more than once, as segments are: these are no
+        positions."""
+        index = self.function.constants.get(node.operands[-1])
+        if index is None or not isinstance(node.op, Gather):
+            return False
+        carried = math.prod(axis.size for axis in self.axes.of(node.operands[-1]))
+        return len(set(index.reshape(-1).tolist())) < carried
 
 
 def _cut_dim(node: Node) -> int | None:

@@ -101,7 +101,9 @@ class Workload:
             return self.sequence_length
         if self.model.sequence_length is not None or not self._sequence_is_open:
             return self.model.sequence_length or self.program.sequence.size
-        return min(DEFAULT_SEQUENCE_LENGTH, self.program.longest_sequence or DEFAULT_SEQUENCE_LENGTH)
+        return min(
+            DEFAULT_SEQUENCE_LENGTH, self.program.longest_sequence or DEFAULT_SEQUENCE_LENGTH
+        )
 
     @property
     def _sequence_is_open(self) -> bool:

@@ -21,6 +21,7 @@ from autotune.cli import (
     samplers,
     schedules,
     simulate,
+    verify,
 )
 from distir.errors import DistirError
 
@@ -31,6 +32,7 @@ COMMANDS = {
     "simulate": simulate,
     "grid": grid,
     "compare": compare,
+    "verify": verify,
     "models": models,
     "clusters": clusters,
     "samplers": samplers,
@@ -45,6 +47,7 @@ examples:
   python -m autotune run --model gpt2 --objective my_objective.py:cost --trial-timeout 600
   python -m autotune simulate --model gpt2 --dp 2 --tp 2 --pp 4 --microbatches 8 --trace trace.json
   python -m autotune grid --model model.onnx --devices 32 --json -
+  python -m autotune verify --model gpt2 --dp 2 --tp 2 --pp 2 --microbatches 4
 """
 
 

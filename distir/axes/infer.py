@@ -407,9 +407,7 @@ class _Inference:
         return {axis: find(axis) for axis in parent}
 
 
-def _aligned(
-    before: list[_Factor], after: list[_Factor]
-) -> tuple[tuple[int, bool], ...]:
+def _aligned(before: list[_Factor], after: list[_Factor]) -> tuple[tuple[int, bool], ...]:
     """Common cuts of the two sides of a boundary: `(size, fresh)` per piece."""
     pieces: list[tuple[int, bool]] = []
     i = j = 0

@@ -28,9 +28,7 @@ def canonical_order(function: Function) -> Function:
                 ordered.append(node)
                 continue
             stack.append((node, True))
-            operands = sorted(
-                dict.fromkeys(node.operands), key=lambda value: depth.get(value, 0)
-            )
+            operands = sorted(dict.fromkeys(node.operands), key=lambda value: depth.get(value, 0))
             # The stack is last in, first out: the deepest operand is visited first.
             stack.extend(
                 (producers[value], False)

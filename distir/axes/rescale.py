@@ -75,7 +75,7 @@ def _node_at(node: Node, axes: Axes, sizes: Mapping[Axis, int], value_of: Any) -
             f"{_place(node)} fixes a size: at the sizes asked for it gives {found}, and its "
             f"readers expect {expected}"
         )
-    return Node(op, operands, results, node.origin)
+    return replace(node, op=op, operands=operands, results=results)
 
 
 def op_at(node: Node, axes: Axes, sizes: Mapping[Axis, int]) -> Op:

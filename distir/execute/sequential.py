@@ -16,7 +16,7 @@ from distir.execute.values import (
     loss_weight,
     microbatch,
 )
-from distir.ir.core import Function, Value
+from distir.ir.core import Function, Part, Value
 from distir.ir.signature import Kind
 from distir.ops.elementwise import Dropout
 from distir.ops.optimizer import SGDStep
@@ -225,6 +225,6 @@ def mixes_samples(workload: Workload) -> bool:
             return True
         kinds = program.axes.kinds[node]
         touched = any(kind is not Kind.PARALLEL for axis, kind in kinds.items() if axis in batch)
-        if touched and node.origin != "loss":
+        if touched and node.part is not Part.LOSS:
             return True
     return False

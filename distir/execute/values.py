@@ -66,7 +66,10 @@ def loss_weight(workload: Workload, microbatches: int) -> float:
 def batch_axes(workload: Workload) -> frozenset[Axis]:
     """All axes that have the size of the batch."""
     program = workload.program
-    return frozenset(program.sizes(program.batch.size + 1))
+    tied = program.axes.tied
+    return frozenset(
+        axis for axis in program.sizes(program.batch.size) if tied(axis) is tied(program.batch)
+    )
 
 
 def microbatch(
@@ -106,8 +109,11 @@ class RandomValues:
     invented: tuple[str, ...]
 
 
-def random_values(workload: Workload, seed: int = 0, truth: float = 0.5) -> RandomValues:
-    """Random inputs and parameters in float64, integers in range.
+def random_values(
+    workload: Workload, seed: int = 0, truth: float = 0.5, sizes: Mapping[Axis, int] | None = None
+) -> RandomValues:
+    """Random inputs and parameters in float64, integers in range; for the whole batch, or at the
+    given sizes.
 
     A table without values gets made-up ones: real numbers, integers in range, or truths of which
     the part `truth` is true. That a distributed program computes what the sequential one does is
@@ -115,7 +121,7 @@ def random_values(workload: Workload, seed: int = 0, truth: float = 0.5) -> Rand
     """
     program, rng = workload.program, np.random.default_rng(seed)
     function, axes = program.function, program.axes
-    sizes = workload.sizes(workload.batch_size)
+    sizes = workload.sizes(workload.batch_size) if sizes is None else sizes
     bounds = index_bounds(function.nodes, {v: shape_at(axes.dims[v], sizes) for v in axes.dims})
     make = _Maker(rng, bounds, truth)
     sources: dict[Value, Array] = {}

@@ -12,6 +12,8 @@ from distir.importers.onnx_file import GraphRecord, InputRecord, TensorRecord
 
 _BATCH_SIZES = (2, 3, 5, 7, 11, 13, 17, 19, 23)
 _OTHER_SIZES = tuple(range(24, 1024, 8))
+_SHORT_SIZES = (22, 20, 18, 14, 10, 21, 15, 9, 6, 12, 16, 8, 4, 7, 5)
+"""For models whose table of positions is shorter than the usual probe."""
 _SPATIAL_SIZES = (224, 256, 384, 64, 32, 299, 512)
 
 _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
@@ -115,6 +117,8 @@ def _last_two(texts: tuple[str | None, ...]) -> tuple[str, ...]:
 def _candidates(symbols: _Symbols, taken: set[int], spatial: int) -> Iterator[dict[str, int]]:
     apart = _bind(symbols, taken, False, spatial)
     yield apart
+    if symbols.sequence:
+        yield _bind(symbols, taken, False, spatial, _SHORT_SIZES)
     if len(symbols.sequence) + len(symbols.batch) > 2:
         yield _bind(symbols, taken, True, spatial)
     if len(symbols.sequence) == 3:  # a mask may span a cache and what is new
@@ -123,10 +127,16 @@ def _candidates(symbols: _Symbols, taken: set[int], spatial: int) -> Iterator[di
             yield {**apart, name: others}
 
 
-def _bind(symbols: _Symbols, taken: set[int], tied: bool, spatial: int) -> dict[str, int]:
+def _bind(
+    symbols: _Symbols,
+    taken: set[int],
+    tied: bool,
+    spatial: int,
+    lengths: tuple[int, ...] = _OTHER_SIZES,
+) -> dict[str, int]:
     bound: dict[str, int] = {}
     used = set(taken)
-    for names, candidates in ((symbols.batch, _BATCH_SIZES), (symbols.sequence, _OTHER_SIZES)):
+    for names, candidates in ((symbols.batch, _BATCH_SIZES), (symbols.sequence, lengths)):
         size = None
         for name in names:
             if size is None or not tied:
@@ -142,7 +152,7 @@ def _free_size(candidates: tuple[int, ...], used: set[int], bound: Mapping[str, 
     for size in candidates:
         if size not in used and not any(size + other in used for other in bound.values()):
             return size
-    return next(size for size in candidates if size not in bound.values())
+    return next((size for size in candidates if size not in bound.values()), candidates[0])
 
 
 def _sizes_in_use(graph: GraphRecord) -> set[int]:

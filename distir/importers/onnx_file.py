@@ -231,7 +231,8 @@ def _read(proto: Any, folder: Path | None) -> ModelRecord:
         if opset is None:
             raise ImportModelError("the file names no opset of the default domain")
         functions = {
-            (_domain(each.domain), _text(each.name)): reader.function(each) for each in proto.functions
+            (_domain(each.domain), _text(each.name)): reader.function(each)
+            for each in proto.functions
         }
         return ModelRecord(reader.graph(proto.graph), opset, functions)
     except RecursionError as error:
@@ -279,7 +280,9 @@ class _Reader:
         """A model-local function."""
         defaults: dict[str, Any] = dict.fromkeys(map(_text, proto.attribute))
         for attribute in proto.attribute_proto:
-            defaults[_text(attribute.name)] = self.attribute(attribute, f"function {_text(proto.name)}")
+            defaults[_text(attribute.name)] = self.attribute(
+                attribute, f"function {_text(proto.name)}"
+            )
         return FunctionRecord(
             name=_text(proto.name),
             domain=_domain(proto.domain),
@@ -298,7 +301,9 @@ class _Reader:
             if attribute.ref_attr_name:
                 references[_text(attribute.name)] = _text(attribute.ref_attr_name)
             else:
-                attributes[_text(attribute.name)] = self.attribute(attribute, f"op {_text(proto.op_type)}")
+                attributes[_text(attribute.name)] = self.attribute(
+                    attribute, f"op {_text(proto.op_type)}"
+                )
         return NodeRecord(
             op_type=_text(proto.op_type),
             domain=_domain(proto.domain),

@@ -10,7 +10,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from distir.errors import ImportModelError, UnsupportedOpError
-from distir.importers.onnx_convert import Call, Constant, converts, read_dtype
+from distir.importers.onnx_convert import (
+    MOST_FOLDED_ELEMENTS,
+    Call,
+    Constant,
+    converts,
+    read_dtype,
+)
 from distir.ir.core import Op, Value
 from distir.ir.types import DType, TensorType
 from distir.ops import elementwise, norm, tensor
@@ -425,7 +431,8 @@ def constant_of_shape(call: Call) -> Any:
     number = value.load().reshape(-1)[0] if value is not None else np.float32(0)
     dtype = value.dtype if value is not None else DType.FLOAT32
     name = call.node.results[0]
-    array = np.broadcast_to(number, shape) if math.prod(shape) < 1 << 40 else None
+    is_small = math.prod(shape) <= MOST_FOLDED_ELEMENTS
+    array = np.broadcast_to(number, shape) if is_small else None
     return Constant(TensorType(shape, dtype), array, name)
 
 
@@ -606,7 +613,7 @@ def dropout(call: Call) -> Sequence[Any]:
 
     x = call.operand(0)
     mask = Constant(x.type, None)
-    if x.type.num_elements < 1 << 40:
+    if x.type.num_elements <= MOST_FOLDED_ELEMENTS:
         ones = np.broadcast_to(np.True_, x.type.shape)
         mask = Constant(TensorType(x.type.shape, DType.BOOL), ones, "mask")
     return (x, mask)

@@ -63,9 +63,7 @@ class Op(ABC):
         """Result types; raises `ShapeError` if the operands do not fit."""
 
     @abstractmethod
-    def signature(
-        self, operands: Sequence[TensorType], results: Sequence[TensorType]
-    ) -> Signature:
+    def signature(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Signature:
         """The op's loops and how every dim of operands and results is a product of them."""
 
     @abstractmethod
@@ -121,15 +119,11 @@ class Op(ABC):
         result may stay pending. Empty if the op is not linear."""
         return ()
 
-    def localized(
-        self, operands: Sequence[TensorType], results: Sequence[TensorType]
-    ) -> Op:
+    def localized(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Op:
         """The op that computes one shard, for ops whose attributes hold sizes."""
         return self
 
-    def rescaled(
-        self, operands: Sequence[TensorType], results: Sequence[TensorType]
-    ) -> Op:
+    def rescaled(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Op:
         """The op in a program whose axes have other sizes. Differs from `localized` where an
         attribute speaks of the whole tensor, such as the count of a mean."""
         return self.localized(operands, results)

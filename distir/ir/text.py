@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 from distir.errors import ImportModelError
-from distir.ir.core import Function, Node, Op, Value
+from distir.ir.core import Function, Node, Op, Part, Value
 from distir.ir.types import DType, TensorType
 
 Array = Any
@@ -77,7 +77,8 @@ class _Writer:
             results = ", ".join(self._declared(value) for value in node.results)
             operands = ", ".join(f"%{self.names[value]}" for value in node.operands)
             origin = f" @ {json.dumps(node.origin)}" if node.origin else ""
-            yield f"  {results} = {_format_op(node.op)}({operands}){origin}"
+            part = "" if node.part is Part.MODEL else f" part {json.dumps(node.part.value)}"
+            yield f"  {results} = {_format_op(node.op)}({operands}){origin}{part}"
         outputs = ", ".join(f"%{self.names[value]}" for value in function.outputs)
         yield f"  return {outputs}"
         yield "}"
@@ -277,7 +278,7 @@ class _Parser:
         return TensorType(tuple(shape), dtype)
 
     def node(self) -> Node:
-        """`results = Op{…}(operands) @ "origin"`."""
+        """`results = Op{…}(operands) @ "origin" part "loss"`."""
         results = [self.declared()]
         while self.accepts("mark", ","):
             results.append(self.declared())
@@ -290,7 +291,11 @@ class _Parser:
             if self.peek() != ("mark", ")"):
                 self.take("mark", ",")
         origin = self.string() if self.accepts("mark", "@") else ""
-        return Node(op, tuple(operands), tuple(results), origin)
+        part = self.string() if self.accepts("word", "part") else Part.MODEL.value
+        try:
+            return Node(op, tuple(operands), tuple(results), origin, Part(part))
+        except ValueError as error:
+            raise self.error(f"a part of a program, which {part!r} is not") from error
 
     def op(self) -> Op:
         """`Name{attribute=value, …}`."""
@@ -345,7 +350,10 @@ class _Parser:
         import numpy as np
 
         try:
-            dtype = np.dtype(self.take("word"))
+            name = self.take("word")
+            if name not in _NUMPY_NAMES:
+                raise self.error(f"a NumPy type, which {name!r} is not")
+            dtype = np.dtype(name)
             if self.accepts("word", "fill"):
                 return np.broadcast_to(np.asarray(self.attribute(), dtype), type.shape)
             if self.accepts("word", "packed"):
@@ -361,6 +369,9 @@ class _Parser:
             raise self.error(f"the values of {type} ({error})") from error
 
 
+_NUMPY_NAMES = frozenset(
+    "float64 float32 float16 int64 int32 int16 int8 uint64 uint32 uint16 uint8 bool".split()
+)
 _NAMED: dict[str, Any] = {"True": True, "False": False, "None": None}
 
 

@@ -37,9 +37,7 @@ class DType(Enum):
         return _BY_SHORT_NAME[short_name]
 
 
-_FLOATS = frozenset(
-    (DType.FLOAT64, DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16, DType.FLOAT8)
-)
+_FLOATS = frozenset((DType.FLOAT64, DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16, DType.FLOAT8))
 _BY_SHORT_NAME = {dtype.short_name: dtype for dtype in DType}
 
 

@@ -80,10 +80,10 @@ def _embedding(builder: Builder, config: VisionConfig, pixels: Value) -> Value:
     hidden, patch = config.hidden, (config.patch, config.patch)
     weight = builder.parameter("embedding.patch.weight", (hidden, config.channels, *patch))
     bias = builder.parameter("embedding.patch.bias", (hidden,))
-    x = builder.add(Conv(strides=patch, pads=(0,) * 4, dilations=(1, 1)), pixels, weight, bias)
+    x = builder.add(Conv(strides=patch, pads=(0,) * 4, dilations=(1, 1)), pixels, weight)
     batch, _, *places = x.type.shape
     x = builder.add(Reshape((batch, hidden, places[0] * places[1])), x)
-    x = builder.add(Transpose((0, 2, 1)), x)
+    x = builder.add(Add(), builder.add(Transpose((0, 2, 1)), x), bias)
     token = builder.parameter("embedding.class", (1, 1, hidden))
     x = builder.add(Concat(1), builder.add(Expand((batch, 1, hidden)), token), x)
     position = builder.parameter("embedding.position.weight", (1, *x.type.shape[1:]))

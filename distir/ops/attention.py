@@ -55,9 +55,9 @@ def _scores(
     grouped = query.reshape(batch, groups, heads // groups, query.shape[2], depth)
     scores = scale * np.einsum("bgrsd,bgnd->bgrsn", grouped, key, optimize=True)
     if mask is not None:
-        scores = scores + np.broadcast_to(
-            mask, (batch, heads, *scores.shape[3:])
-        ).reshape(scores.shape)
+        scores = scores + np.broadcast_to(mask, (batch, heads, *scores.shape[3:])).reshape(
+            scores.shape
+        )
     if causal:
         allowed = rows[:, None] >= np.arange(key.shape[2])[None, :]
         scores = np.where(allowed, scores, -np.inf)

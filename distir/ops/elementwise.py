@@ -962,10 +962,11 @@ class Min(Binary):
 @register_op("Dropout")
 @dataclass(frozen=True, slots=True)
 class Dropout(Op):
-    """Zeroes a fraction `ratio` of the elements and scales the others by `1 / (1 - ratio)`.
+    """Zeroes a fraction `ratio` of the elements and scales the others by `1 / (1 - ratio)`. The
+    second result is the mask of those that stay, a byte each, which the backward pass needs.
 
     Which ones follows from `seed` and an element's position in the whole tensor, so that shards
-    drop what the whole does and the backward pass drops the same again.
+    drop what the whole does.
     """
 
     ratio: float = 0.0
@@ -974,12 +975,12 @@ class Dropout(Op):
     def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
         if not 0 <= self.ratio < 1:
             raise ShapeError(f"Dropout: ratio {self.ratio}; expected at least 0 and below 1")
-        return (operands[0],)
+        return (operands[0], TensorType(operands[0].shape, DType.BOOL))
 
     def signature(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Signature:
         builder = SignatureBuilder()
         dims = tuple(builder.positional(size) for size in operands[0].shape)
-        return builder.build((dims,), (dims,))
+        return builder.build((dims,), (dims, dims))
 
     def evaluate(self, *operands: Array) -> tuple[Array, ...]:
         return self.evaluate_shard({}, *operands)
@@ -989,16 +990,13 @@ class Dropout(Op):
 
         (x,) = operands
         if self.ratio == 0:
-            return (x,)
+            return (x, np.ones(x.shape, np.bool_))
         state = np.full((1,) * x.ndim, self.seed % (1 << 32), np.uint64)
         for dim, size in enumerate(x.shape):
             held = np.asarray(indices.get(dim, np.arange(size))).astype(np.uint64)
             state = _mixed(state + held.reshape((-1,) + (1,) * (x.ndim - dim - 1)))
-        uniform = np.broadcast_to(state, x.shape) / float(1 << 32)
-        return (np.where(uniform >= self.ratio, x / (1 - self.ratio), 0),)
-
-    def linear_operands(self, operands: Sequence[TensorType]) -> tuple[int, ...]:
-        return (0,)
+        mask = np.broadcast_to(state, x.shape) / float(1 << 32) >= self.ratio
+        return (np.where(mask, x / (1 - self.ratio), 0), mask)
 
     def derivative(
         self,
@@ -1007,8 +1005,25 @@ class Dropout(Op):
         gradients: Sequence[Value | None],
         wanted: Sequence[bool],
     ) -> Sequence[Value | None]:
-        (gradient,) = gradients
-        return (None if gradient is None else builder.add(self, gradient),)
+        gradient = gradients[0]
+        if gradient is None:
+            return (None,)
+        return (builder.add(DropoutGradient(self.ratio), gradient, node.results[1]),)
+
+
+@register_op("DropoutGradient")
+@dataclass(frozen=True, slots=True)
+class DropoutGradient(Elementwise):
+    """`dy · mask / (1 - ratio)`."""
+
+    ratio: float
+
+    def evaluate(self, *operands: Array) -> tuple[Array, ...]:
+        gradient, mask = operands
+        return (gradient * mask / (1 - self.ratio),)
+
+    def linear_operands(self, operands: Sequence[TensorType]) -> tuple[int, ...]:
+        return (0,)
 
 
 def _mixed(state: Array) -> Array:

@@ -118,8 +118,9 @@ def _einsum_gradient(
         spelled.append(_without_unit_dims(builder, value, dims))
     target = of[0].type.shape
     kept = "".join(
-        letter for letter, size in zip(of[1], target, strict=True) if size != 1 or
-        any(letter in dims for _, dims in spelled)
+        letter
+        for letter, size in zip(of[1], target, strict=True)
+        if size != 1 or any(letter in dims for _, dims in spelled)
     )
     sizes = {
         letter: size
@@ -127,10 +128,7 @@ def _einsum_gradient(
         for letter, size in zip(dims, value.type.shape, strict=True)
     }
     # A dim of the target that has size 1 although the product's is larger was broadcast.
-    kept = "".join(
-        letter for letter in kept
-        if target[of[1].index(letter)] == sizes.get(letter, 0)
-    )
+    kept = "".join(letter for letter in kept if target[of[1].index(letter)] == sizes.get(letter, 0))
     equation = ",".join(dims for _, dims in spelled) + "->" + kept
     result = builder.add(Einsum(equation), *(value for value, _ in spelled))
     if result.type.shape != target:

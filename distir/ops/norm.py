@@ -261,13 +261,9 @@ def _normalization_derivative(
     of_x = of_scale = of_bias = None
     axis = op.axis % x.type.rank
     if wanted[0]:
-        of_x = builder.add(
-            NormalizationGradient(axis, op.epsilon, centered), x, scale, gradient
-        )
+        of_x = builder.add(NormalizationGradient(axis, op.epsilon, centered), x, scale, gradient)
     if wanted[1]:
-        of_scale = builder.add(
-            NormalizationScaleGradient(axis, op.epsilon, centered), x, gradient
-        )
+        of_scale = builder.add(NormalizationScaleGradient(axis, op.epsilon, centered), x, gradient)
     if len(node.operands) > 2 and wanted[2]:
         of_bias = builder.add(ReduceSum(tuple(range(axis)), keepdims=False), gradient)
     return (of_x, of_scale, of_bias)[: len(node.operands)]

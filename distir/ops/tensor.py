@@ -535,9 +535,7 @@ class Gather(Op):
     def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
         table, indices = operands
         axis = normalize_axis(self.name, self.axis, table.rank)
-        return (
-            table.with_shape((*table.shape[:axis], *indices.shape, *table.shape[axis + 1 :])),
-        )
+        return (table.with_shape((*table.shape[:axis], *indices.shape, *table.shape[axis + 1 :])),)
 
     def signature(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Signature:
         table, indices = operands
@@ -640,9 +638,9 @@ class GatherGradient(Op):
         place = np.minimum(np.searchsorted(held, flat), len(held) - 1)
         found = held[place] == flat
         rank = picked.ndim
-        moved = np.moveaxis(
-            gradient, range(self.axis, self.axis + rank), range(rank)
-        ).reshape(flat.size, *self.shape[: self.axis], *self.shape[self.axis + 1 :])
+        moved = np.moveaxis(gradient, range(self.axis, self.axis + rank), range(rank)).reshape(
+            flat.size, *self.shape[: self.axis], *self.shape[self.axis + 1 :]
+        )
         result = np.zeros((len(held), *moved.shape[1:]), gradient.dtype)
         np.add.at(result, place[found], moved[found])
         return (np.moveaxis(result, 0, self.axis),)

@@ -25,13 +25,12 @@ def breadth_first(ranks: int, chunks: int, microbatches: int) -> Schedule:
     follow each other, so that sharded parameters are gathered once each way and gradients of the
     last stages are settled while the first ones compute.
     """
-    orders = tuple(
-        tuple(
-            Action(chunk * ranks + rank, kind, m)
-            for kind, order in (("F", range(chunks)), ("B", range(chunks - 1, -1, -1)))
-            for chunk in order
-            for m in range(microbatches)
-        )
-        for rank in range(ranks)
-    )
-    return Schedule(orders, ranks * chunks, microbatches, "breadth-first")
+    orders: list[tuple[Action, ...]] = []
+    for rank in range(ranks):
+        stages = range(rank, ranks * chunks, ranks)
+        forward = [Action(stage, "F", m) for stage in stages for m in range(microbatches)]
+        backward = [
+            Action(stage, "B", m) for stage in reversed(stages) for m in range(microbatches)
+        ]
+        orders.append((*forward, *backward))
+    return Schedule(tuple(orders), ranks * chunks, microbatches, "breadth-first")

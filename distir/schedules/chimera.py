@@ -33,7 +33,8 @@ def chimera(ranks: int, chunks: int, microbatches: int) -> Schedule:
     run up: two copies of all parameters, whose gradients are added up at the end. In slots of equal
     length (forward and backward passes) the two 1F1B pipelines of `p` microbatches never meet on a
     rank, and the next `p` fit in without a gap after `2p` slots, so an order is all it takes: that
-    of the slots. The bubble is `p - 2` slots.
+    of the slots. The bubble is `(p - 2)b` with `p` microbatches; where backward passes are longer,
+    each further `p` add `(p - 2)(b - f)`.
     """
     assert chunks == 1
     orders: list[tuple[Action, ...]] = []

@@ -139,7 +139,7 @@ def _ends(
     return last, tuple(visits)
 
 
-# --- what is in flight ------------------------------------------------------------------------------
+# --- what is in flight ----------------------------------------------------------------------------
 
 
 def _held(costs: Sequence[int], stages: Sequence[int], microbatches: int) -> tuple[Held, ...]:

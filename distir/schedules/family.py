@@ -9,7 +9,14 @@ from typing import Literal, Protocol, TypeAlias
 from distir.errors import ScheduleError
 from distir.schedules.schedule import Schedule
 
-__all__ = ["Placement", "ScheduleFamily", "ScheduleGenerator", "schedule_family", "stages_on_ranks"]
+__all__ = [
+    "Placement",
+    "ScheduleFamily",
+    "ScheduleGenerator",
+    "counted",
+    "schedule_family",
+    "stages_on_ranks",
+]
 
 Placement: TypeAlias = Literal["loop", "V", "mirror", "stated"]
 """Which of the `ranks · chunks` stages a rank holds.
@@ -38,7 +45,7 @@ def _nothing(_ranks: int, _chunks: int, _microbatches: int, /) -> str | None:
     return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ScheduleFamily:
     """A kind of schedule; called with `(ranks, chunks, microbatches)` it makes one."""
 
@@ -67,12 +74,15 @@ class ScheduleFamily:
         for what, number in (("rank", ranks), ("microbatch", microbatches)):
             if number < 1:
                 return f"{self.name} needs at least one {what}, not {number}"
-        if self.least_chunks == self.most_chunks != chunks:
-            return f"{self.name} has {_chunks(self.least_chunks)} per rank, not {chunks}"
-        if chunks < self.least_chunks:
-            return f"{self.name} needs at least {_chunks(self.least_chunks)} per rank, not {chunks}"
-        if self.most_chunks is not None and chunks > self.most_chunks:
-            return f"{self.name} has at most {_chunks(self.most_chunks)} per rank, not {chunks}"
+        least, most = self.least_chunks, self.most_chunks
+        if chunks < least or (most is not None and chunks > most):
+            if least == most:
+                takes = f"has {counted(least, 'chunk')}"
+            elif chunks < least:
+                takes = f"needs at least {counted(least, 'chunk')}"
+            else:
+                takes = f"has at most {most} chunks"
+            return f"{self.name} {takes} per rank, not {chunks}"
         return self.demands(ranks, chunks, microbatches)
 
     def __call__(self, ranks: int, chunks: int, microbatches: int) -> Schedule:
@@ -124,5 +134,6 @@ def stages_on_ranks(placement: Placement, ranks: int, chunks: int) -> tuple[tupl
     raise ValueError("only the schedule itself says where its stages are")
 
 
-def _chunks(count: int) -> str:
-    return f"{count} chunk" if count == 1 else f"{count} chunks"
+def counted(count: int, what: str, plural: str = "s") -> str:
+    """`1 chunk`, `2 chunks`."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}{plural}"

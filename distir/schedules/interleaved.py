@@ -1,12 +1,14 @@
-"""Interleaved 1F1B: every rank holds several chunks of layers, so that the pipeline fills sooner."""
+"""Interleaved 1F1B: every rank holds several chunks of layers, so the pipeline fills sooner."""
 
 from __future__ import annotations
+
+from itertools import pairwise
 
 from distir.schedules.action import Action
 from distir.schedules.family import schedule_family
 from distir.schedules.schedule import Schedule
 
-__all__ = ["interleaved"]
+__all__ = ["groups_of", "interleaved"]
 
 
 @schedule_family(
@@ -28,7 +30,7 @@ def interleaved(ranks: int, chunks: int, microbatches: int) -> Schedule:
     Before its first backward pass a rank runs the chunks before the last for a whole group, and
     two forward passes for each rank below.
     """
-    groups = _groups(ranks, microbatches)
+    groups = groups_of(ranks, microbatches)
     forward = [(chunk, m) for group in groups for chunk in range(chunks) for m in group]
     backward = [(chunks - 1 - chunk, m) for chunk, m in forward]
     fill = (chunks - 1) * len(groups[0])
@@ -47,9 +49,9 @@ def interleaved(ranks: int, chunks: int, microbatches: int) -> Schedule:
     return Schedule(tuple(orders), ranks * chunks, microbatches, "interleaved")
 
 
-def _groups(ranks: int, microbatches: int) -> list[range]:
+def groups_of(ranks: int, microbatches: int) -> list[range]:
     """Runs of at least `ranks` microbatches (if there are so many), the larger ones first."""
     count = max(1, microbatches // ranks)
     size, larger = divmod(microbatches, count)
     starts = [group * size + min(group, larger) for group in range(count + 1)]
-    return [range(a, b) for a, b in zip(starts, starts[1:], strict=False)]
+    return [range(a, b) for a, b in pairwise(starts)]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from os import PathLike
 from pathlib import Path
 
 from distir.errors import ScheduleError
-from distir.schedules.family import ScheduleFamily
+from distir.schedules.family import ScheduleFamily, counted
 from distir.schedules.schedule import Schedule, parse_schedule
 from distir.schedules.validate import validate
 
@@ -31,8 +32,18 @@ def load_schedule(path: str | PathLike[str]) -> Schedule:
 def family_of_file(path: str | PathLike[str]) -> ScheduleFamily:
     """The schedule in a file as a family with one member.
 
-    A file states its ranks, chunks and microbatches, so a strategy must have the same.
+    A file states its ranks, chunks and microbatches, so a strategy must have the same. It is read
+    once, unless it changes.
     """
+    try:
+        changed = Path(path).stat().st_mtime_ns
+    except OSError:
+        changed = 0  # reading it says what is the matter
+    return _family(str(path), changed)
+
+
+@lru_cache(maxsize=32)
+def _family(path: str, _changed: int) -> ScheduleFamily:
     schedule = load_schedule(path)
     ranks = len(schedule.ranks)
     chunks, uneven = divmod(schedule.stages, ranks)
@@ -57,10 +68,10 @@ def family_of_file(path: str | PathLike[str]) -> ScheduleFamily:
         return schedule
 
     return ScheduleFamily(
-        name=str(path),
+        name=path,
         generate=generate,
         summary=f"{_numbers(ranks, chunks, schedule.microbatches)}, from a file",
-        source=str(path),
+        source=path,
         default_chunks=max(1, chunks),
         least_chunks=1,
         most_chunks=None,
@@ -72,4 +83,7 @@ def family_of_file(path: str | PathLike[str]) -> ScheduleFamily:
 
 
 def _numbers(ranks: int, chunks: int, microbatches: int) -> str:
-    return f"{ranks} ranks x {chunks} chunks and {microbatches} microbatches"
+    return (
+        f"{counted(ranks, 'rank')} x {counted(chunks, 'chunk')} and "
+        f"{counted(microbatches, 'microbatch', 'es')}"
+    )

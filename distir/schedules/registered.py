@@ -26,8 +26,10 @@ for _family in (gpipe, one_f_one_b, interleaved, breadth_first, zb_h1, zb_h2, zb
 def find_schedule(name: str) -> ScheduleFamily:
     """The schedule called `name`, or the one in the file at that path.
 
-    A registered name comes first; `./1f1b` is a file whatever is registered.
+    Registered names come first: `./gpipe` is a file, `gpipe` is not. What has a folder or a suffix
+    is always a path.
     """
-    if name not in SCHEDULES and (Path(name).is_file() or Path(name).name != name):
-        return family_of_file(name)
+    path = Path(name)
+    if name not in SCHEDULES and (len(path.parts) > 1 or path.suffix or path.is_file()):
+        return family_of_file(path)
     return SCHEDULES.get(name)

@@ -29,7 +29,7 @@ def zb_h1(ranks: int, chunks: int, microbatches: int) -> Schedule:
     """1F1B in which rank `r` puts off `r` of its `W`. Qi et al. 2023, section 2.1 (ZB-H1).
 
     Every rank keeps at most `p` microbatches, as the first one of 1F1B does. The bubble is
-    `(p - 1)(f + b - w)`.
+    `(p - 1)(f + b - w)` where `w` is at most `f` and `b`.
     """
     assert chunks == 1
     orders = tuple(
@@ -48,8 +48,8 @@ def zb_h2(ranks: int, chunks: int, microbatches: int) -> Schedule:
     """Twice as many forward passes ahead as 1F1B, and rank `r` puts off `2r` of its `W`. Qi et al.
     2023, section 2.2 (ZB-H2).
 
-    Every rank keeps at most `2p - 1` microbatches. The bubble is `(p - 1)(f + b - 2w)`, if the
-    optimizer does not wait for all ranks.
+    Every rank keeps at most `2p - 1` microbatches. The bubble is `(p - 1)(f + b - 2w)` where `w`
+    is at most `f` and `(f + b)/2`, if the optimizer does not wait for all ranks.
     """
     assert chunks == 1
     orders = tuple(
@@ -60,7 +60,7 @@ def zb_h2(ranks: int, chunks: int, microbatches: int) -> Schedule:
 
 
 def _split(stage: int, microbatches: int, *, ahead: int, put_off: int) -> tuple[Action, ...]:
-    """`ahead` forward passes, then one of each kind in turn, the first `put_off` times without W."""
+    """`ahead` forward passes, then one of each kind in turn; the first `put_off` W come last."""
     actions: list[Action] = []
     ahead = min(ahead, microbatches)
     actions += (Action(stage, "F", m) for m in range(ahead))
@@ -77,7 +77,7 @@ def _split(stage: int, microbatches: int, *, ahead: int, put_off: int) -> tuple[
 
 @schedule_family(
     "zb-v",
-    summary="two chunks per rank laid down and up again; no bubble, memory as 1f1b on every rank",
+    summary="two chunks per rank, laid down the ranks and up again; no bubble, memory as 1f1b",
     source=f"{PAPER}, section 6; Qi et al. 2024, Pipeline Parallelism with Controllable Memory",
     default_chunks=2,
     least_chunks=2,
@@ -119,12 +119,11 @@ def _v_rank(rank: int, ranks: int, microbatches: int) -> tuple[Action, ...]:
 
 def _numbered(stages: dict[str, int], words: Sequence[str]) -> tuple[Action, ...]:
     """Actions whose microbatches count up per stage and kind."""
-    kinds: dict[str, Kind] = {"F": "F", "B": "B", "W": "W"}
-    made = {word: (stages[word[0]], kinds[word[1]]) for word in set(words)}
-    count = dict.fromkeys(made, 0)
+    kinds: tuple[Kind, ...] = ("F", "B", "W")
+    first = {f"{way}{kind}": Action(stages[way], kind, 0) for way in stages for kind in kinds}
+    count = dict.fromkeys(first, 0)
     actions: list[Action] = []
     for word in words:
-        stage, kind = made[word]
-        actions.append(Action(stage, kind, count[word]))
+        actions.append(first[word]._replace(microbatch=count[word]))
         count[word] += 1
     return tuple(actions)

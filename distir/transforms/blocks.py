@@ -161,9 +161,47 @@ def cut_into_blocks(function: Function, axes: Axes) -> Blocks:
     uses = function.uses()
     pieces = _merge(pieces, lambda piece: _standing(piece, function.outputs, uses, axes, roles))
     blocks = _with_weights(function, roles, pieces)
-    first: dict[Hashable, int] = {}
-    representative = tuple(first.setdefault(b.key(axes), i) for i, b in enumerate(blocks))
+    seen: dict[Hashable, int] = {}
+    kinds = [seen.setdefault(block.key(axes), i) for i, block in enumerate(blocks)]
+    layers = repeated_runs(kinds)
+    if len(layers) < len(pieces):
+        pieces = [[node for i in layer for node in pieces[i]] for layer in layers]
+        blocks = _with_weights(function, roles, pieces)
+        first: dict[tuple[int, ...], int] = {}
+        kinds = [
+            first.setdefault(tuple(kinds[i] for i in layer), index)
+            for index, layer in enumerate(layers)
+        ]
+    representative = tuple(kinds)
     return Blocks(function, axes, roles, blocks, representative, _tie(blocks, representative, axes))
+
+
+LONGEST_PERIOD = 8
+"""Most pieces that one layer is looked for in."""
+
+
+def repeated_runs(kinds: Sequence[int]) -> list[list[int]]:
+    """Groups pieces into layers: where a pattern of kinds repeats (attention, MLP, attention, MLP,
+    …), one repetition is a group; other pieces stay alone.
+
+    At every place the pattern that covers most is taken, of equals the shortest.
+    """
+    groups: list[list[int]] = []
+    start = 0
+    while start < len(kinds):
+        best_period, best_count = 1, 1
+        for period in range(1, LONGEST_PERIOD + 1):
+            pattern = list(kinds[start : start + period])
+            count = 1
+            while list(kinds[start + count * period : start + (count + 1) * period]) == pattern:
+                count += 1
+            if count > 1 and count * period > best_count * best_period:
+                best_period, best_count = period, count
+        for repetition in range(best_count):
+            begin = start + repetition * best_period
+            groups.append(list(range(begin, begin + best_period)))
+        start += best_count * best_period
+    return groups
 
 
 # --- where to cut --------------------------------------------------------------------------------

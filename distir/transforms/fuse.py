@@ -48,13 +48,9 @@ def fuse_elementwise(nodes: Sequence[Node], leaving: Collection[Value]) -> tuple
     return tuple(result)
 
 
-def _fused(
-    group: Sequence[Node], readers: Counter[Value], leaving: Collection[Value]
-) -> Node:
+def _fused(group: Sequence[Node], readers: Counter[Value], leaving: Collection[Value]) -> Node:
     made = {node.result: node for node in group}
-    operands = tuple(
-        dict.fromkeys(v for node in group for v in node.operands if v not in made)
-    )
+    operands = tuple(dict.fromkeys(v for node in group for v in node.operands if v not in made))
     place = {value: i for i, value in enumerate((*operands, *made))}
     inside = Counter(value for node in group for value in node.operands)
     results = tuple(v for v in made if v in leaving or readers[v] > inside[v])

@@ -385,4 +385,3 @@ def move(home: Local, target: Layout) -> tuple[list[PlacedMove], Local]:
         if not one_step():
             raise AssertionError(f"no step leads from {here.layout} to {target}")
     return steps, here
-

@@ -49,9 +49,7 @@ def _is_memory_bound(node: Node) -> bool:
 
 
 def _has_quadratic(blocks: Blocks) -> bool:
-    return any(
-        _is_quadratic(value, blocks.axes, blocks.axes) for value in blocks.roles.activations
-    )
+    return any(_is_quadratic(value, blocks.axes, blocks.axes) for value in blocks.roles.activations)
 
 
 def _is_quadratic(value: Value, axes: Axes, known: Axes) -> bool:

@@ -36,9 +36,7 @@ class BlockStep:
     parameter_gradients: Mapping[Value, Value]
 
 
-def lowered_ops(
-    blocks: Blocks, block: Block, lists: Sequence[Sequence[Entry]]
-) -> frozenset[int]:
+def lowered_ops(blocks: Blocks, block: Block, lists: Sequence[Sequence[Entry]]) -> frozenset[int]:
     """Indices of the block's composites that lists want to split where they are whole: the first
     listed axis of their iteration space is one that they reduce."""
     found: set[int] = set()
@@ -51,9 +49,7 @@ def lowered_ops(
     return frozenset(found)
 
 
-def build_step(
-    blocks: Blocks, block: Block, lowered: Collection[int], training: bool
-) -> BlockStep:
+def build_step(blocks: Blocks, block: Block, lowered: Collection[int], training: bool) -> BlockStep:
     """The step of a block with the composites at the indices `lowered` spelled out."""
     function, roles = blocks.function, blocks.roles
     builder = Builder(function.name)

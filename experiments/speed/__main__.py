@@ -33,9 +33,7 @@ def table(found: Sequence[Measurement]) -> str:
     for each in found:
         wanted = "" if each.wanted_seconds is None else f"< {each.wanted_seconds:g} s"
         columns = (each.median_seconds, min(each.seconds), max(each.seconds))
-        lines.append(
-            f"{each.name:32}{''.join(f'{value:8.3f} s' for value in columns)}{wanted:>10}"
-        )
+        lines.append(f"{each.name:32}{''.join(f'{value:8.3f} s' for value in columns)}{wanted:>10}")
     return "\n".join(lines)
 
 

@@ -13,6 +13,7 @@ from distir.ir import DType, Op, TensorType
 from distir.ops import attention, conv, elementwise, indexing, linalg, loss, norm, optimizer, tensor
 from distir.ops import reduce as reductions
 from distir.ops.collective import Distributed
+from distir.ops.fused import Fused
 
 Array = Any
 Maker = Callable[[np.random.Generator], Array]
@@ -97,6 +98,7 @@ def _elementwise() -> list[Case]:
         _case(e.UnaryGradient(op), positive(*S), real(*S))
         for op in (e.Tanh(), e.Gelu(), e.Log(), e.Silu())
     ]
+    cases += [_case(e.DropoutGradient(0.3), real(*S), booleans(*S))]
     two = (e.Add(), e.Sub(), e.Mul(), e.Div(), e.Max(), e.Min(), e.Mod(), e.Mod(fmod=True))
     shapes = ((S, S), (S, (6,)), ((4, 1), S), ((2, 1, 6), S), (S, ()))
     cases += [_case(op, real(*a), positive(*b)) for op in two for a, b in shapes]
@@ -287,5 +289,5 @@ CASES: tuple[Case, ...] = (
     *_training(),
 )
 
-NEEDS_A_MESH = Distributed
+PLACED = (Distributed, Fused)
 """Ops of placed programs; the tests of plans cover them."""

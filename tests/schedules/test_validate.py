@@ -28,7 +28,7 @@ from distir.schedules import (
         ("0F0 2F0 2B0 1F0 1B0 0B0", "2F0 uses what 1F0 produces", "[2F0]"),
         ("0F0 0W0 0B0", "0W0 uses what 0B0 produces", "[0W0]"),
         ("0F0 0B0 0W0 0F1 0B1", "0W1 is missing: where a schedule has W", "[?]"),
-        ("0F0 0BW0 0W0", "0W0 is part of 0BW0", "[?]"),
+        ("0F0 0BW0 0W0", "0W0 is part of 0BW0", "[0W0]"),
         ("0F0\n0B0", "0B0 is on rank 1, but its forward pass is on rank 0", "[0B0]"),
     ],
 )
@@ -63,7 +63,7 @@ def test_indices_out_of_range_are_shown():
 @given(st.integers(1, 5), st.integers(1, 6), st.data())
 def test_leaving_out_or_repeating_any_action_is_noticed(stages, microbatches, data):
     assume(stages * microbatches > 1)  # a lone forward pass is a schedule for inference
-    schedule = one_f_one_b(stages, microbatches)
+    schedule = one_f_one_b(stages, 1, microbatches)
     rank = data.draw(st.integers(0, stages - 1))
     actions = schedule.ranks[rank]
     index = data.draw(st.integers(0, len(actions) - 1))
@@ -78,7 +78,7 @@ def test_leaving_out_or_repeating_any_action_is_noticed(stages, microbatches, da
 
 @given(st.integers(1, 4), st.integers(1, 4), st.randoms(use_true_random=False))
 def test_any_order_is_either_valid_or_explained(stages, microbatches, random):
-    shuffled = [list(rank) for rank in gpipe(stages, microbatches).ranks]
+    shuffled = [list(rank) for rank in gpipe(stages, 1, microbatches).ranks]
     for rank in shuffled:
         random.shuffle(rank)
     schedule = Schedule(tuple(map(tuple, shuffled)), stages, microbatches)
@@ -91,13 +91,13 @@ def test_any_order_is_either_valid_or_explained(stages, microbatches, random):
 
 
 def test_the_grid_of_a_small_schedule_shows_all_of_it():
-    assert format_grid(one_f_one_b(2, 2)) == (
+    assert format_grid(one_f_one_b(2, 1, 2)) == (
         "rank 0  | 0F0  0F1  0B0  0B1\nrank 1  | 1F0  1B0  1F1  1B1"
     )
 
 
 def test_the_grid_of_a_large_schedule_shows_the_neighbourhood():
-    grid = format_grid(one_f_one_b(64, 256), (30, 100), reach=2)
+    grid = format_grid(one_f_one_b(64, 1, 256), (30, 100), reach=2)
     assert len(grid.splitlines()) == 6
     assert grid.splitlines()[-1] == "… 59 more ranks"
     assert grid.count("[") == 1

@@ -1,0 +1,122 @@
+"""`autotune verify`."""
+
+from __future__ import annotations
+
+import argparse
+import random
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from autotune.cli.options import SUPPRESS, add_model_options, positive, problem_options
+from autotune.cli.output import Output, add_json_option
+from distir.errors import DistirError
+from distir.strategy import Strategy
+
+if TYPE_CHECKING:
+    from distir.execute.verify import Verification, Verifier
+
+SUMMARY = (
+    "Execute a small version of the model as planned, and on one device, and compare the numbers."
+)
+
+ALL_DEVICES = 8
+"""Devices whose strategies `--all` samples, unless `--devices` says otherwise."""
+
+ALL_BATCH = 16
+
+EXIT_DIFFERENT = 1
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Adds the subcommand's options."""
+    add_model_options(
+        parser, f"with --all, devices to distribute over (default: {ALL_DEVICES})"
+    )
+    group = parser.add_argument_group("strategy")
+    for field in fields(Strategy):
+        option = f"--{field.name.replace('_', '-')}"
+        if isinstance(field.default, bool):
+            group.add_argument(option, action="store_true", default=SUPPRESS)
+        elif isinstance(field.default, int):
+            kind = positive if field.default else int
+            group.add_argument(option, type=kind, default=SUPPRESS, metavar="N")
+        else:
+            group.add_argument(option, default=SUPPRESS, metavar="NAME")
+    group.add_argument(
+        "--all", action="store_true", help="verify strategies from the whole space instead"
+    )
+    group.add_argument(
+        "--samples",
+        type=positive,
+        default=20,
+        metavar="N",
+        help="with --all, how many strategies, at random; all of them if there are fewer",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the random weights and samples")
+    add_json_option(parser)
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Verifies, reports, and returns the exit status: 1 if any number differs."""
+    output = Output(arguments)
+    with output.quiet():
+        verifier, strategies = _work(arguments)
+        done = [verifier.verify(strategy) for strategy in strategies]
+    if arguments.all:
+        plain: dict[str, Any] = _summary(done)
+    else:
+        plain = {"model": arguments.model, **done[0].to_dict()}
+    output.write(plain, lambda: _report(arguments.model, done))
+    return 0 if all(each.passed for each in done) else EXIT_DIFFERENT
+
+
+def _work(arguments: argparse.Namespace) -> tuple[Verifier, list[Strategy]]:
+    import distir
+    from distir.execute.verify import Verifier
+
+    options = problem_options(arguments)
+    del options["cluster"]
+    options["model"] = distir.load_model(options["model"])
+    if not arguments.all:
+        names = [field.name for field in fields(Strategy)]
+        given = {name: getattr(arguments, name) for name in names if hasattr(arguments, name)}
+        strategy = Strategy(**given)
+        # Results do not depend on the batch; any that divides will do.
+        options.setdefault("batch_size", strategy.dp * strategy.microbatches)
+        verifier = Verifier(distir.Workload(**options), seed=arguments.seed)
+        return verifier, [strategy]
+    devices = getattr(arguments, "devices", ALL_DEVICES)
+    options.setdefault("batch_size", max(ALL_BATCH, 2 * devices))
+    workload = distir.Workload(**options)
+    return Verifier(workload, seed=arguments.seed), _sample(workload, devices, arguments)
+
+
+def _sample(workload: Any, devices: int, arguments: argparse.Namespace) -> list[Strategy]:
+    from search_spaces import distribution_space
+
+    space = distribution_space(workload, devices)
+    count = space.count()
+    if not count:
+        raise DistirError(
+            f"no strategy uses exactly {devices} devices for {arguments.model}; "
+            "try other --devices or --batch-size"
+        )
+    if count <= arguments.samples:
+        return list(space.enumerate())
+    return space.samples(random.Random(arguments.seed), arguments.samples)
+
+
+def _summary(done: list[Verification]) -> dict[str, Any]:
+    return {
+        "passed": all(each.passed for each in done),
+        "strategies": len(done),
+        "max_relative_error": max(each.max_relative_error for each in done),
+        "compared": sum(each.compared for each in done),
+        "results": [each.to_dict() for each in done],
+    }
+
+
+def _report(model: str, done: list[Verification]) -> Any:
+    from autotune.reports.verification import verification_report
+
+    return verification_report(model, done)

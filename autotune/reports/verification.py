@@ -1,0 +1,60 @@
+"""The report of plans that were executed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from autotune.reports.quantities import shown
+
+if TYPE_CHECKING:
+    from distir.execute.verify import Verification
+    from rich.console import RenderableType
+
+MOST_TABLES = 4
+"""Names of made-up tables that are shown."""
+
+
+def verification_report(model: str, done: Sequence[Verification]) -> RenderableType:
+    """Whether the numbers agree, and how far they are apart."""
+    from rich.console import Group
+
+    return Group(*_parts(model, done))
+
+
+def _parts(model: str, done: Sequence[Verification]) -> Iterator[RenderableType]:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    failed = [each for each in done if not each.passed]
+    compared = sum(each.compared for each in done)
+    plans = "1 plan" if len(done) == 1 else f"{len(done)} plans"
+    yield Text(f"{model}, made small: {plans} executed, {compared} values compared", style="bold")
+    invented = done[0].invented
+    if invented:
+        names = ", ".join(invented[:MOST_TABLES]) + (", …" if len(invented) > MOST_TABLES else "")
+        yield Text(f"The model has tables without values ({names}); theirs are made up.")
+    table = Table(box=box.SIMPLE_HEAD)
+    for heading in ("strategy", "devices", "largest relative error", "simulated", "executed peak"):
+        table.add_column(heading, justify="left" if heading == "strategy" else "right")
+    for each in done:
+        table.add_row(
+            each.strategy.label,
+            str(each.devices),
+            f"{each.max_relative_error:.1e}",
+            shown("_bytes", each.simulated_peak_bytes),
+            shown("_bytes", each.executed_peak_bytes),
+            style="" if each.passed else "bold red",
+        )
+    yield table
+    for each in failed:
+        first = each.first_difference
+        if first is not None:
+            yield Text(
+                f"{each.strategy.label}: {first.name} is the first that differs, by {first.error:.1e}",
+                style="bold red",
+            )
+    if not failed:
+        tolerance = done[0].tolerance
+        yield Text(f"The same numbers as on one device, to {tolerance:g}.", style="green")

@@ -1,0 +1,386 @@
+"""Makes a model small enough to execute, through its logical axes: few layers, small sizes, the
+same structure.
+
+What a strategy does to a model depends on which axes divide and which blocks are equal, so both
+are kept: an axis divides by the degrees of the strategy exactly if it did before, axes of one size
+by necessity stay so, and of the equal blocks of a run some are left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations
+from math import prod
+
+import numpy as np
+
+from distir.axes.model import Axes, Axis
+from distir.axes.order import canonical_order
+from distir.axes.rescale import op_at, rescale
+from distir.errors import DistirError, TransformError
+from distir.execute.values import random_values, rows_indexed
+from distir.importers.load import LoadedModel
+from distir.ir.core import Function, Node, Part, Value
+from distir.ops.loss import CrossEntropy
+from distir.ops.tensor import Boundary, Gather
+from distir.program import Program, build_program
+from distir.strategy import Strategy
+from distir.transforms.blocks import Blocks
+from distir.workload import Workload
+
+SMALLEST = 4
+"""Axes that were at least so long do not become shorter."""
+
+ATTEMPTS = 8
+
+
+def shrink(
+    workload: Workload, strategies: Sequence[Strategy], samples: int = 2
+) -> Workload:
+    """A small workload on which the strategies do what they do on this one.
+
+    A microbatch has `samples` per replica.
+    """
+    degrees = _degrees(strategies)
+    function = _main_part(workload)
+    stages = max(strategy.stages for strategy in strategies)
+    function = drop_blocks(function, max(2 * stages, SMALLEST))
+    batch = samples * _common([s.dp * s.microbatches for s in strategies])
+    settings = {
+        "mode": workload.mode,
+        "batch_size": batch,
+        "precision": workload.precision,
+        "optimizer": workload.optimizer,
+        "loss": _loss_kind(workload) if workload.training else None,
+    }
+    least: dict[str, int] = {}
+    for _ in range(ATTEMPTS):
+        small, names = shrink_sizes(function, degrees, workload.length, least)
+        model = LoadedModel(f"small {workload.model.name}", small)
+        shrunk = Workload(model=model, **settings)
+        needed = _rows_needed(shrunk, names)
+        if not needed:
+            return shrunk
+        least.update(needed)
+    raise TransformError(f"{workload.model.name} cannot be made small: {least} grow for ever")
+
+
+def _degrees(strategies: Iterable[Strategy]) -> tuple[int, ...]:
+    """Every number of pieces that an axis may be cut into."""
+    found: set[int] = set()
+    for strategy in strategies:
+        degrees = [d for d in (strategy.dp, strategy.tp, strategy.cp) if d > 1]
+        for count in range(1, len(degrees) + 1):
+            found.update(prod(chosen) for chosen in combinations(degrees, count))
+    return tuple(sorted(found))
+
+
+def _common(numbers: Iterable[int]) -> int:
+    return int(np.lcm.reduce(list(numbers)))
+
+
+def _main_part(workload: Workload) -> Function:
+    """The model without the outputs that the workload does not need."""
+    function = workload.model.function
+    outputs = list(function.outputs)
+    if workload.output is not None:
+        outputs.sort(key=lambda value: value.name != workload.output)
+    if workload.training:
+        outputs = outputs[:1]
+    return without_unused(replace(function, outputs=tuple(outputs)))
+
+
+def _loss_kind(workload: Workload) -> str | None:
+    if workload.loss is not None:
+        return workload.loss
+    losses = [node.op for node in workload.program.function.nodes if node.part is Part.LOSS]
+    return "cross-entropy" if any(isinstance(op, CrossEntropy) for op in losses) else "mse"
+
+
+def without_unused(function: Function) -> Function:
+    """Without the ops, parameters and constants that no output needs."""
+    function = canonical_order(function)
+    read = {value for node in function.nodes for value in node.operands} | set(function.outputs)
+    return replace(
+        function,
+        parameters=tuple(value for value in function.parameters if value in read),
+        constants={value: a for value, a in function.constants.items() if value in read},
+        inputs=tuple(value for value in function.inputs if value in read),
+    )
+
+
+# --- fewer blocks ---------------------------------------------------------------------------------
+
+
+def drop_blocks(function: Function, enough: int) -> Function:
+    """The function with fewer blocks: as long as it has more than `enough`, what lies between two
+    equal blocks is cut out, if every kind of block stays, twice if it was there twice. It has more
+    if it would be cut into other blocks with fewer."""
+    blocks = build_program(function, training=False).blocks
+    for least in range(enough, len(blocks.blocks)):
+        kept = _kept(blocks, least)
+        if len(kept) == len(blocks.blocks):
+            break
+        shorter = without_boundaries(_chain(blocks, kept))
+        found = build_program(shorter, training=False).blocks
+        if _kinds(found, range(len(found.blocks))) == _kinds(blocks, kept):
+            return shorter
+    return function
+
+
+def _kinds(blocks: Blocks, kept: Iterable[int]) -> list[tuple[str, ...]]:
+    """What the blocks are made of."""
+    return [tuple(node.op.name for node in blocks.blocks[index].nodes) for index in kept]
+
+
+def _kept(blocks: Blocks, enough: int) -> list[int]:
+    kept = list(range(len(blocks.blocks)))
+    while len(kept) > enough:
+        found = _period(blocks, kept, enough)
+        if found is None:
+            break
+        del kept[found[0] : found[1]]
+    return kept
+
+
+def _period(blocks: Blocks, kept: Sequence[int], enough: int) -> tuple[int, int] | None:
+    """The shortest stretch from one block up to an equal one that may be cut out."""
+    kinds = [blocks.representative[index] for index in kept]
+    for length in range(1, len(kept) - enough + 1):
+        for start in range(len(kept) - length):
+            if kinds[start] != kinds[start + length]:
+                continue
+            rest = kinds[:start] + kinds[start + length :]
+            cut = set(kinds[start : start + length])
+            if all(rest.count(kind) >= min(2, kinds.count(kind)) for kind in cut):
+                return start, start + length
+    return None
+
+
+def _chain(blocks: Blocks, kept: Sequence[int]) -> Function:
+    """The function of some of the blocks; each is fed by the one before that is kept."""
+    function = blocks.function
+    renamed: dict[Value, Value] = {}
+    previous = -1
+    for index in kept:
+        if index != previous + 1:
+            # The first block that is left out equals this one.
+            skipped = blocks.blocks[previous + 1]
+            for ours, theirs in zip(blocks.blocks[index].inputs, skipped.inputs, strict=True):
+                if ours is not theirs:
+                    renamed[ours] = renamed.get(theirs, theirs)
+        previous = index
+    made = {v for index in kept for node in blocks.blocks[index].nodes for v in node.results}
+    lost = {v for block in blocks.blocks for node in block.nodes for v in node.results} - made
+    nodes = tuple(
+        replace(node, operands=tuple(renamed.get(value, value) for value in node.operands))
+        for node in function.nodes
+        if node.results[0] not in lost
+    )
+    outputs = tuple(value for value in function.outputs if value not in lost)
+    return without_unused(replace(function, nodes=nodes, outputs=outputs))
+
+
+def without_boundaries(function: Function) -> Function:
+    """The function before axes were found."""
+    source: dict[Value, Value] = {}
+    nodes: list[Node] = []
+    for node in function.nodes:
+        operands = tuple(source.get(value, value) for value in node.operands)
+        if isinstance(node.op, Boundary):
+            source[node.result] = operands[0]
+        else:
+            nodes.append(replace(node, operands=operands))
+    outputs = tuple(source.get(value, value) for value in function.outputs)
+    return replace(function, nodes=tuple(nodes), outputs=outputs)
+
+
+# --- smaller sizes --------------------------------------------------------------------------------
+
+
+def shrink_sizes(
+    function: Function,
+    degrees: Collection[int],
+    sequence_length: int | None,
+    least: Mapping[str, int],
+) -> tuple[Function, Mapping[Value, tuple[str, ...]]]:
+    """The function with every axis as short as can be, but for the batch.
+
+    Also returns, per value that is a table, the names of the axes of its dims; `least` gives sizes
+    that they must have at least.
+    """
+    program = build_program(function, training=False)
+    sizing = _Sizing(program, degrees, least)
+    sizing.run(sequence_length)
+    small = rescale(program.function, program.axes, sizing.sizes)
+    names = {
+        new: tuple(
+            sizing.names[sizing.root(dim[0])] if len(dim) == 1 else "" for dim in program.axes.dims[old]
+        )
+        for old, new in zip(program.function.parameters, small.parameters, strict=True)
+    }
+    return without_boundaries(small), names
+
+
+@dataclass(slots=True)
+class _Sizing:
+    """Finds a short size for every class of axes that are equally long by necessity."""
+
+    program: Program
+    degrees: Collection[int]
+    least: Mapping[str, int]
+    sizes: dict[Axis, int] = field(default_factory=dict[Axis, int])
+    members: dict[Axis, list[Axis]] = field(default_factory=dict[Axis, list[Axis]])
+    names: dict[Axis, str] = field(default_factory=dict[Axis, str])
+    _root: dict[Axis, Axis] = field(default_factory=dict[Axis, Axis])
+    _changed: set[Axis] = field(default_factory=set[Axis])
+
+    @property
+    def axes(self) -> Axes:
+        return self.program.axes
+
+    def root(self, axis: Axis) -> Axis:
+        """The axis that stands for all that are as long by necessity: tied ones, and those at the
+        same place of equal blocks."""
+        while axis in self._root:
+            axis = self._root[axis]
+        return axis
+
+    def _join(self, a: Axis, b: Axis) -> None:
+        a, b = self.root(a), self.root(b)
+        if a is not b:
+            self._root[b] = a
+
+    def run(self, sequence_length: int | None) -> None:
+        """Shortens one class after the other, the longest first."""
+        group = self.program.blocks.group
+        every = list(
+            dict.fromkeys(a for dims in self.axes.dims.values() for dim in dims for a in dim)
+        )
+        for axis in every:
+            self._join(self.axes.tied(axis), axis)
+            self._join(group.get(axis, axis), axis)
+        for axis in every:
+            self.members.setdefault(self.root(axis), []).append(axis)
+        self.names = {axis: f"axis {number}" for number, axis in enumerate(self.members)}
+        extents = self.program.extents
+        still = {self.root(axis) for axis in (extents.batch, *extents.other_batches)}
+        sequences = {self.root(axis) for axis in extents.sequences}
+        for axis in sorted(self.members, key=lambda axis: -axis.size):
+            if axis in still or axis in self._changed:
+                continue
+            length = sequence_length if axis in sequences and sequence_length else axis.size
+            for size in self._candidates(axis, length):
+                if self._try(axis, size, still):
+                    break
+
+    def _candidates(self, axis: Axis, length: int) -> Iterable[int]:
+        """Short sizes that divide like `length`, those that no other axis has first."""
+        smallest = max(min(SMALLEST, length), self.least.get(self.names[axis], 1))
+        pattern = [length % degree == 0 for degree in self.degrees]
+        fitting: list[int] = []
+        for size in range(smallest, max(length, axis.size)):
+            if [size % degree == 0 for degree in self.degrees] == pattern:
+                fitting.append(size)
+            if len(fitting) == ATTEMPTS:
+                break
+        taken = set(self.sizes.values())
+        return [s for s in fitting if s not in taken] + [s for s in fitting if s in taken]
+
+    def _try(self, axis: Axis, size: int, still: Collection[Axis]) -> bool:
+        """Gives a class of axes a size, and other classes the sizes that follow from it. Undone if
+        they contradict each other."""
+        before, changed = dict(self.sizes), set(self._changed)
+        self._set(axis, size)
+        while True:
+            found = self._contradiction()
+            if found is None:
+                return True
+            if isinstance(found, tuple) and self.root(found[0]) not in {*self._changed, *still}:
+                self._set(self.root(found[0]), found[1])
+                continue
+            self.sizes, self._changed = before, changed
+            return False
+
+    def _set(self, axis: Axis, size: int) -> None:
+        self.sizes.update(dict.fromkeys(self.members[axis], size))
+        self._changed.add(axis)
+
+    def _contradiction(self) -> tuple[Axis, int] | bool | None:
+        """The first axis that an op makes of another size, with that size; True if there is no such
+        axis although sizes do not fit; None if all do."""
+        for node in self.program.function.nodes:
+            operands = [self.axes.type_at(value, self.sizes) for value in node.operands]
+            try:
+                inferred = op_at(node, self.axes, self.sizes).infer(*operands)
+            except (DistirError, ZeroDivisionError, IndexError):
+                return True
+            for value, type in zip(node.results, inferred, strict=True):
+                expected = self.axes.type_at(value, self.sizes).shape
+                if len(expected) != len(type.shape):
+                    return True
+                for dim, ours, theirs in zip(
+                    self.axes.dims[value], expected, type.shape, strict=True
+                ):
+                    if ours != theirs:
+                        return (dim[0], theirs) if len(dim) == 1 and theirs > 1 else True
+        return None
+
+
+def _rows_needed(
+    workload: Workload, names: Mapping[Value, tuple[str, ...]]
+) -> dict[str, int]:
+    """Axes of tables that are shorter than an index needs, with the size that would do."""
+    sizes: dict[Axis, int] = {}
+    given = random_values(workload, sizes=sizes).values.sources
+    program = workload.program
+    known = dict(given)
+    needed: dict[str, int] = {}
+    for node in program.blocks.free_nodes:
+        if all(value in known for value in node.operands):
+            made = op_at(node, program.axes, sizes).evaluate(*(known[v] for v in node.operands))
+            known.update(zip(node.results, made, strict=True))
+    shapes = {value: program.axes.type_at(value, sizes).shape for value in program.axes.dims}
+    positions = _position_tables(program)
+    for node in program.function.nodes:
+        rows = rows_indexed(node, shapes)
+        if rows is None:
+            continue
+        highest = positions.get(node, 0) - 1
+        if node.operands[1] in known:
+            highest = max(highest, int(np.max(known[node.operands[1]])))
+        if highest < rows:
+            continue
+        name = _row_axis(program, node, names)
+        if name is None:
+            raise TransformError(
+                f"{node.op.name} reads row {highest} of {node.operands[0]}, which has {rows}"
+            )
+        needed[name] = max(needed.get(name, 0), highest + 1)
+    return needed
+
+
+def _position_tables(program: Program) -> dict[Node, int]:
+    """Lookups at constant positions, with the length of the sequence that they run along."""
+    longest, sequence = program.longest_sequence, program.sequence
+    if sequence is None or longest is None or longest >= sequence.size:
+        return {}
+    tied = program.axes.tied
+    return {
+        node: sequence.size
+        for node in program.function.nodes
+        if isinstance(node.op, Gather)
+        and not any(value in program.blocks.roles.moving for value in node.operands)
+        and [a for a in program.axes.of(node.result) if tied(a) is tied(sequence)]
+    }
+
+
+def _row_axis(
+    program: Program, node: Node, names: Mapping[Value, tuple[str, ...]]
+) -> str | None:
+    table = node.operands[0]
+    if table not in names:
+        return None
+    axis = getattr(node.op, "axis", 0) % table.type.rank
+    return names[table][axis] or None

@@ -1,0 +1,78 @@
+"""Activation memory of a transformer layer against the published closed forms.
+
+Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models" (2022), table
+2: bytes per layer with half-precision activations, for s tokens, b samples, hidden size h, a heads
+and t-way tensor parallelism. The layer has dropout and its attention is spelled out. Nothing here is
+a formula in the code: the bytes follow from what the backward pass reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from distir.importers.load import LoadedModel
+from distir.importers.probe import build_at_probe_sizes
+from distir.ir.core import Function
+from distir.models.transformer import TransformerConfig
+from distir.models.zoo import find_model
+from distir.plan import Planner
+from distir.simulate.memory import storages
+from distir.strategy import Strategy
+from distir.workload import Workload
+
+SAMPLES, TOKENS, TENSOR = 4, 1024, 4
+
+
+@pytest.fixture(scope="module")
+def config() -> TransformerConfig:
+    found = find_model("gpt2-medium")
+    assert isinstance(found, TransformerConfig)
+    return replace(found, dropout=0.1)
+
+
+@pytest.fixture(scope="module")
+def planner(config: TransformerConfig) -> Planner:
+    def build(batch_size: int, sequence_length: int) -> Function:
+        return config.build(batch_size, sequence_length, "eager")
+
+    model = LoadedModel("gpt2-medium with dropout", build_at_probe_sizes(build, config.longest))
+    return Planner(Workload(model=model, batch_size=SAMPLES, sequence_length=TOKENS))
+
+
+def saved_bytes_per_layer(planner: Planner, strategy: Strategy) -> int:
+    """What an inner layer keeps for its backward pass, each piece of memory once."""
+    program = planner.block_programs(strategy)[3]
+    roots = storages(program.forward)
+    kept = {roots.get(value, value) for value in program.saved}
+    return sum(value.type.size_bytes for value in kept)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "formula"),
+    [
+        (Strategy(), lambda a, s, h, t: 34 + 5 * a * s / h),
+        (Strategy(tp=TENSOR), lambda a, s, h, t: 10 + 24 / t + 5 * a * s / (h * t)),
+        (
+            Strategy(tp=TENSOR, sequence_parallel=True),
+            lambda a, s, h, t: (34 + 5 * a * s / h) / t,
+        ),
+        (
+            Strategy(tp=TENSOR, sequence_parallel=True, recompute="selective"),
+            lambda a, s, h, t: 34 / t,
+        ),
+        (Strategy(recompute="full"), lambda a, s, h, t: 2),
+    ],
+    ids=["unsharded", "tensor", "sequence", "selective", "full"],
+)
+def test_a_layer_keeps_what_the_paper_says(
+    planner: Planner,
+    config: TransformerConfig,
+    strategy: Strategy,
+    formula: Callable[[int, int, int, int], float],
+) -> None:
+    expected = formula(config.heads, TOKENS, config.hidden, TENSOR)
+    unit = TOKENS * SAMPLES * config.hidden
+    assert saved_bytes_per_layer(planner, strategy) == expected * unit

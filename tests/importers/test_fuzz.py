@@ -1,0 +1,80 @@
+"""Damaged files end in a model or in one typed error: never in a crash, a hang or gigabytes.
+
+`DISTIR_FUZZ=10000 pytest tests/importers/test_fuzz.py` runs more of them.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import time
+from typing import Any
+
+import pytest
+
+from distir.errors import ImportModelError
+from distir.importers.onnx import read_onnx
+from tests.conftest import shared_path
+from tests.importers.models import every_small_model
+from tests.importers.mutation import mutate, mutated_bytes
+
+onnx = pytest.importorskip("onnx")
+
+RUNS = int(os.environ.get("DISTIR_FUZZ", "400"))
+SECONDS_PER_FILE = 10.0
+MOST_MEGABYTES = 1024
+LONGEST_MESSAGE = 4000
+
+
+def _originals() -> list[bytes]:
+    originals = [model.SerializeToString() for model in every_small_model().values()]
+    for name in ("gpt2", "llama-8layer", "mlp16"):
+        try:
+            originals.append(shared_path(f"models/{name}.onnx").read_bytes())
+        except pytest.skip.Exception:
+            continue
+    return originals
+
+
+def _damaged(originals: list[bytes], rng: random.Random) -> Any:
+    """A damaged model, or `None` if nothing can be parsed any more."""
+    data = rng.choice(originals)
+    if rng.random() < 0.3:
+        model = onnx.ModelProto()
+        try:
+            model.ParseFromString(mutated_bytes(data, rng))
+        except Exception:  # noqa: BLE001  (protobuf raises its own family)
+            return None
+        return model
+    model = onnx.load_from_string(data)
+    mutate(model, rng)
+    return model
+
+
+def _message(model: Any, seed: int) -> str:
+    """The error that importing ends in; empty if there is none."""
+    try:
+        read_onnx(model)
+    except ImportModelError as error:
+        return str(error)
+    except Exception as error:
+        raise AssertionError(f"seed {seed}: {error!r}") from error
+    return ""
+
+
+def test_damaged_files_end_in_a_model_or_a_typed_error() -> None:
+    originals = _originals()
+    outcomes = {"model": 0, "error": 0}
+    for seed in range(RUNS):
+        model = _damaged(originals, random.Random(seed))
+        if model is None:
+            continue
+        start = time.perf_counter()
+        message = _message(model, seed)
+        outcomes["error" if message else "model"] += 1
+        assert len(message) < LONGEST_MESSAGE, f"seed {seed}"
+        assert time.perf_counter() - start < SECONDS_PER_FILE, f"seed {seed}"
+    assert min(outcomes.values()) > RUNS // 20
+    # Linux counts in kilobytes, macOS in bytes; either way gigabytes would show.
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < MOST_MEGABYTES << 20

@@ -1,0 +1,529 @@
+"""Importing ONNX files: what is folded, what is a parameter, what sizes are bound to."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from distir.errors import ImportModelError, UnsupportedOpError
+from distir.execute.sequential import evaluate
+from distir.importers.onnx import import_onnx, read_onnx
+from distir.importers.onnx_roles import Role
+from distir.ir import Function
+from distir.ir.verifier import verify
+from tests.conftest import shared_path
+from tests.importers.models import (
+    BOOL,
+    FLOAT,
+    INT64,
+    attention,
+    convnet,
+    every_small_model,
+    integers,
+    mlp,
+    model,
+    node,
+    stripped,
+    weights,
+)
+
+onnx = pytest.importorskip("onnx")
+
+
+def _ops(function: Function) -> list[str]:
+    return [each.op.name for each in function.nodes]
+
+
+def _parameter_names(function: Function) -> set[str]:
+    return {value.name for value in function.parameters}
+
+
+# --- real and small exports -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "inputs"),
+    [
+        ("gpt2", 124_439_808 - 82_944, (2, 128)),
+        ("llama-8layer", 155_730_944, (2, 128)),
+        ("mlp16", 16 * (1024 * 1024 + 1024), (64, 1024)),
+    ],
+)
+def test_real_exports_import_without_their_weights(
+    name: str, parameters: int, inputs: tuple[int, ...]
+) -> None:
+    function = import_onnx(shared_path(f"models/{name}.onnx"))
+    verify(function)
+    assert sum(value.type.num_elements for value in function.parameters) == parameters
+    assert function.inputs[0].type.shape == inputs
+
+
+@pytest.mark.parametrize("name", every_small_model())
+def test_small_exports_import(name: str) -> None:
+    verify(import_onnx(every_small_model()[name]))
+
+
+@pytest.mark.parametrize("opset", [11, 13])
+def test_shape_arithmetic_disappears(opset: int) -> None:
+    function = import_onnx(attention(opset=opset))
+    assert not {"Cast", "Concat", "Slice", "CumSum"} & set(_ops(function))
+    assert len(function.nodes) == 21
+
+
+@pytest.mark.parametrize("made", [mlp(), attention(), attention(opset=13), convnet()])
+def test_imported_models_compute_what_the_reference_computes(made: Any) -> None:
+    from onnx.reference import ReferenceEvaluator
+
+    imported = read_onnx(made, load_weights=True)
+    rng = np.random.default_rng(0)
+    feeds = {
+        value.name: rng.normal(size=value.type.shape).astype(np.float32)
+        if value.type.dtype.is_float
+        else rng.integers(0, 20, value.type.shape)
+        for value in imported.function.inputs
+    }
+    (result,) = evaluate(imported.function, list(feeds.values()), imported.weights)
+    (expected,) = ReferenceEvaluator(made).run(None, feeds)
+    np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_order_of_nodes_in_the_file_does_not_matter() -> None:
+    made = attention()
+    nodes = list(made.graph.node)
+    del made.graph.node[:]
+    made.graph.node.extend(reversed(nodes))
+    assert sorted(_ops(import_onnx(made))) == sorted(_ops(import_onnx(attention())))
+
+
+# --- sizes ----------------------------------------------------------------------------------------
+
+
+def test_symbolic_dims_get_sizes_that_occur_nowhere_else() -> None:
+    imported = read_onnx(attention())
+    assert set(imported.symbols) == {"batch", "sequence"}
+    assert imported.symbols["batch"] not in (1, 2, 4, 8, 20, 24, 32)
+    assert imported.symbols["sequence"] not in (1, 2, 4, 8, 20, 24, 32)
+    assert imported.input_dims == {"ids": ("batch", "sequence")}
+
+
+def test_sizes_can_be_chosen() -> None:
+    sizes = {"batch": 6, "sequence": 10}
+    assert import_onnx(attention(), sizes=sizes).inputs[0].type.shape == (6, 10)
+    chosen = import_onnx(attention(), batch_size=5, sequence_length=12)
+    assert chosen.inputs[0].type.shape == (5, 12)
+    with pytest.raises(ImportModelError, match="no dim is called 'height'"):
+        import_onnx(attention(), sizes={"height": 3})
+
+
+def test_sizes_written_as_sums_follow_their_terms() -> None:
+    made = model(
+        {
+            "a": (FLOAT, ["n", "past", 4]),
+            "b": (FLOAT, ["n", "new", 4]),
+            "m": (FLOAT, ["n", "past + new", 4]),
+        },
+        [node("Concat", "a b", "c", axis=1), node("Add", "c m", "y")],
+        "y",
+    )
+    shapes = [value.type.shape for value in import_onnx(made).inputs]
+    assert shapes[0][1] + shapes[1][1] == shapes[2][1]
+
+
+def test_two_names_for_one_size_are_tied() -> None:
+    made = model(
+        {"a": (FLOAT, ["n", "s", 4]), "b": (FLOAT, ["n", "t", 4])}, [node("Add", "a b", "y")], "y"
+    )
+    a, b = import_onnx(made).inputs
+    assert a.type == b.type
+
+
+def test_a_batch_of_one_is_widened() -> None:
+    one = read_onnx(attention(1, 8), widen=False, load_weights=True)
+    wide = read_onnx(attention(1, 8), load_weights=True)
+    assert one.function.inputs[0].type.shape == (1, 8)
+    batch, length = wide.function.inputs[0].type.shape
+    assert batch > 1
+    assert length == 8
+    assert "widened" in wide.function.notes[-1]
+    ids = np.random.default_rng(1).integers(0, 20, (batch, 8))
+    (together,) = evaluate(wide.function, [ids], wide.weights)
+    for sample, result in zip(ids, together, strict=True):
+        (alone,) = evaluate(one.function, [sample[None]], one.weights)
+        np.testing.assert_allclose(result, alone[0], atol=1e-12)
+
+
+def test_a_batch_of_one_that_joins_a_class_token_is_widened() -> None:
+    made = model(
+        {"x": (FLOAT, [1, 4, 6])},
+        [
+            node("Concat", "token x", "c", axis=1),
+            node("Add", "c places", "p"),
+            node("Reshape", "p flat", "f"),
+            node("Gemm", "f w", "g"),
+            node("Reshape", "g shape", "y"),
+        ],
+        "y",
+        {
+            "token": weights(1, 1, 6),
+            "places": weights(1, 5, 6),
+            "flat": integers(5, 6),
+            "w": weights(6, 3),
+            "shape": integers(1, 5, 3),
+        },
+    )
+    function = import_onnx(made, batch_size=7)
+    assert function.inputs[0].type.shape == (7, 4, 6)
+    assert function.outputs[0].type.shape == (7, 5, 3)
+
+
+def test_a_batch_that_is_mixed_stays_one_with_a_note() -> None:
+    made = model(
+        {"x": (FLOAT, [1, 4])},
+        [node("ReduceSum", "x zero", "s", keepdims=1), node("MatMul", "s w", "y")],
+        "y",
+        {"w": weights(4, 3), "zero": integers(0)},
+    )
+    function = import_onnx(made)
+    assert function.inputs[0].type.shape == (1, 4)
+    assert "combines the samples" in function.notes[-1]
+
+
+# --- parameters and tables ------------------------------------------------------------------------
+
+
+def test_a_vector_that_serves_several_ops_is_a_parameter_for_each() -> None:
+    made = model(
+        {"x": (FLOAT, ["n", 6])},
+        [
+            node("Gemm", "x w zeros", "a"),
+            node("Gemm", "a w zeros", "b"),
+            node("LayerNormalization", "b ones zeros", "y"),
+        ],
+        "y",
+        {"w": weights(6, 6), "zeros": weights(6), "ones": weights(6)},
+    )
+    imported = read_onnx(made, load_weights=True)
+    names = _parameter_names(imported.function)
+    assert names == {"w", "zeros", "zeros#2", "zeros#3", "ones"}
+    by_name = {value.name: array for value, array in imported.weights.items()}
+    np.testing.assert_array_equal(by_name["zeros"], by_name["zeros#3"])
+
+
+def _head_with(extra: list[Any], inputs: dict[str, Any], initializers: dict[str, Any]) -> Any:
+    """Scores by products, then `extra` ops that end in y."""
+    return model(
+        {"x": (FLOAT, ["n", "s", 4]), **inputs},
+        [node("Transpose", "x", "t", perm=[0, 2, 1]), node("MatMul", "x t", "scores"), *extra],
+        "y",
+        initializers,
+    )
+
+
+def test_masks_rotary_factors_and_statistics_are_tables() -> None:
+    def role(made: Any, name: str) -> Role:
+        return read_onnx(made).decisions[name].role
+
+    mask = np.where(np.tril(np.ones((24, 24))) > 0, 0, -1e9).astype(np.float32)
+    masked = [node("Add", "scores mask", "m"), node("Softmax", "m", "y")]
+    fixed = {"sizes": {"s": 24}}
+    imported = read_onnx(_head_with(masked, {}, {"mask": mask}), **fixed)
+    assert imported.decisions["mask"].role is Role.TABLE
+    bias = read_onnx(_head_with(masked, {}, {"mask": weights(24, 24)}), **fixed)
+    assert bias.decisions["mask"].role is Role.PARAMETER
+    rotated = model(
+        {"x": (FLOAT, ["n", 5, 4])},
+        [node("Mul", "x cosine", "r"), node("Mul", "r scale", "p"), node("MatMul", "p w", "y")],
+        "y",
+        {"cosine": weights(5, 4), "scale": weights(4), "w": weights(4, 3)},
+    )
+    assert role(rotated, "cosine") is Role.TABLE
+    assert role(rotated, "scale") is Role.PARAMETER
+    assert role(convnet(), "mean") is Role.TABLE
+    assert role(convnet(), "scale") is Role.PARAMETER
+    overridden = read_onnx(rotated, parameters=["cosine"], tables=["scale"])
+    assert overridden.decisions["cosine"].role is Role.PARAMETER
+    assert overridden.decisions["scale"].role is Role.TABLE
+
+
+def test_weights_made_by_ops_are_parameters_and_never_materialised() -> None:
+    made = model(
+        {"x": (FLOAT, ["n", 1 << 20])},
+        [node("ConstantOfShape", "shape", "w"), node("MatMul", "x w", "y")],
+        "y",
+        {"shape": integers(1 << 20, 1 << 21)},
+    )
+    function = import_onnx(made)
+    assert [value.type.shape for value in function.parameters] == [(1 << 20, 1 << 21)]
+
+
+def test_masks_made_from_the_input_shape_are_constants() -> None:
+    made = model(
+        {"ids": (INT64, ["n", "s"])},
+        [
+            node("Shape", "ids", "shape"),
+            node("ConstantOfShape", "shape", "zeros"),
+            node("Gather", "table ids", "e"),
+            node("Unsqueeze", "zeros two", "z"),
+            node("Add", "e z", "y"),
+        ],
+        "y",
+        {"table": weights(9, 4), "two": integers(2)},
+    )
+    function = import_onnx(made)
+    assert _parameter_names(function) == {"table"}
+
+
+def test_tables_without_values_are_accepted_until_a_shape_needs_them() -> None:
+    inputs = {"x": (FLOAT, ["n", 12])}
+    nodes = [node("Gather", "table ids", "e"), node("Add", "x e", "y")]
+    made = stripped(
+        model(inputs, nodes, "y", {"table": weights(9, 12), "ids": np.arange(8)[:1]}), smallest=1
+    )
+    function = import_onnx(made)
+    assert [value.name for value, array in function.constants.items() if array is None] == ["ids"]
+    nodes = [node("Reshape", "x shape", "y")]
+    made = stripped(model(inputs, nodes, "y", {"shape": integers(-1, 3)}), smallest=1)
+    with pytest.raises(ImportModelError, match="needs the values of 'shape'"):
+        import_onnx(made)
+
+
+def test_weights_given_as_inputs_beside_a_symbolic_batch_are_parameters() -> None:
+    made = model(
+        {"x": (FLOAT, ["n", 6]), "w": (FLOAT, [6, 4]), "v": (FLOAT, [4, 2]), "b": (FLOAT, [4])},
+        [node("Gemm", "x w b", "h"), node("MatMul", "h v", "y")],
+        "y",
+    )
+    function = import_onnx(made)
+    assert _parameter_names(function) == {"w", "v", "b"}
+    assert len(function.inputs) == 1
+
+
+# --- patterns -------------------------------------------------------------------------------------
+
+
+def test_slices_that_tile_a_dim_become_a_split() -> None:
+    def halves(second: int) -> Function:
+        made = model(
+            {"x": (FLOAT, ["n", 8])},
+            [
+                node("Slice", "x zero middle axis", "a"),
+                node("Slice", "x second end axis", "b"),
+                node("Concat", "b a", "y", axis=1),
+            ],
+            "y",
+            {
+                "zero": integers(0),
+                "middle": integers(4),
+                "second": integers(second),
+                "end": integers(8),
+                "axis": integers(1),
+            },
+        )
+        return import_onnx(made)
+
+    assert "Split" in _ops(halves(4))
+    assert "Split" not in _ops(halves(3))
+
+
+def test_gathers_of_all_rows_become_a_split() -> None:
+    made = model(
+        {"x": (FLOAT, ["n", 3, 4])},
+        [node("Gather", f"x {i}", f"p{i}", axis=1) for i in range(3)]
+        + [node("Sum", "p0 p1 p2", "y")],
+        "y",
+        {str(i): np.asarray(i, np.int64) for i in range(3)},
+    )
+    assert "Gather" not in _ops(import_onnx(made))
+
+
+def test_branches_with_a_known_condition_are_taken() -> None:
+    def branch(name: str, op: str) -> Any:
+        return onnx.helper.make_graph(
+            [node(op, "x", name)], name, [], [onnx.helper.make_empty_tensor_value_info(name)]
+        )
+
+    nodes = [
+        node("Shape", "x", "s"),
+        node("Size", "s", "rank"),
+        node("Equal", "rank two", "is_matrix"),
+        node(
+            "If", "is_matrix", "y", then_branch=branch("a", "Relu"), else_branch=branch("b", "Exp")
+        ),
+    ]
+    made = model({"x": (FLOAT, ["n", 4])}, nodes, "y", {"two": np.asarray(2, np.int64)})
+    assert _ops(import_onnx(made)) == ["Relu"]
+
+
+def test_functions_of_the_model_are_called() -> None:
+    helper = onnx.helper
+    scaled = helper.make_function(
+        "local", "Scaled", ["a"], ["b"],
+        [node("LeakyRelu", "a", "c"), node("Add", "c c", "b")],
+        [helper.make_opsetid("", 18)], ["slope"],
+    )  # fmt: skip
+    reference = scaled.node[0].attribute.add()
+    reference.name, reference.type, reference.ref_attr_name = "alpha", 1, "slope"
+    call = helper.make_node("Scaled", ["x"], ["y"], domain="local", slope=0.25)
+    function = import_onnx(model({"x": (FLOAT, ["n", 4])}, [call], "y", functions=[scaled]))
+    assert _ops(function) == ["LeakyRelu", "Add"]
+    (result,) = evaluate(function, [np.full(function.inputs[0].type.shape, -1.0)])
+    assert result.flat[0] == -0.5
+
+
+def test_sequences_of_known_length_are_resolved() -> None:
+    made = model(
+        {"x": (FLOAT, ["n", 8])},
+        [
+            node("SplitToSequence", "x four", "parts", axis=1),
+            node("SequenceAt", "parts one", "second"),
+            node("ConcatFromSequence", "parts", "all", axis=1),
+            node("Concat", "all second", "y", axis=1),
+        ],
+        "y",
+        {"four": np.asarray(4, np.int64), "one": np.asarray(1, np.int64)},
+    )
+    assert import_onnx(made).outputs[0].type.shape[1] == 12
+
+
+def test_softmax_of_old_opsets_runs_over_all_later_dims() -> None:
+    made = model({"x": (FLOAT, [2, 3, 4])}, [node("Softmax", "x", "y", axis=1)], "y", opset=11)
+    x = np.random.default_rng(0).normal(size=(2, 3, 4))
+    (result,) = evaluate(import_onnx(made), [x])
+    np.testing.assert_allclose(result.reshape(2, -1).sum(1), 1)
+
+
+def test_dropout_is_off() -> None:
+    made = model(
+        {"x": (FLOAT, ["n", 4])},
+        [node("Dropout", "x ratio on", "d mask"), node("Relu", "d", "y")],
+        "y",
+        {"ratio": np.asarray(0.5, np.float32), "on": np.asarray(True)},
+    )
+    assert _ops(import_onnx(made)) == ["Relu"]
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+def _one(op: str, **attributes: Any) -> Any:
+    return model({"x": (FLOAT, ["n", 4]), "c": (BOOL, [])}, [node(op, "x", "y", **attributes)], "y")
+
+
+@pytest.mark.parametrize("op", ["LSTM", "Loop", "NonZero", "DequantizeLinear", "Bogus", "Scan"])
+def test_unsupported_ops_are_named(op: str) -> None:
+    with pytest.raises(UnsupportedOpError, match=f"{op} 'y', fed by x: fp32"):
+        import_onnx(_one(op))
+
+
+def test_branches_on_data_are_refused() -> None:
+    empty = onnx.helper.make_graph([], "empty", [], [onnx.helper.make_empty_tensor_value_info("x")])
+    made = _one("If", then_branch=empty, else_branch=empty)
+    made.graph.node[0].input[0] = "c"
+    with pytest.raises(UnsupportedOpError, match="condition depends on data"):
+        import_onnx(made)
+
+
+def test_shapes_that_depend_on_data_are_refused() -> None:
+    made = model(
+        {"x": (FLOAT, ["n", 4]), "shape": (INT64, [2])}, [node("Reshape", "x shape", "y")], "y"
+    )
+    with pytest.raises(ImportModelError, match="depends on data"):
+        import_onnx(made)
+
+
+def test_cycles_missing_names_and_double_names_are_refused() -> None:
+    inputs = {"x": (FLOAT, ["n", 4])}
+    cycle = model(inputs, [node("Add", "x b", "a"), node("Relu", "a", "b")], "b")
+    with pytest.raises(ImportModelError, match="depends on its own result"):
+        import_onnx(cycle)
+    missing = model(inputs, [node("Add", "x nowhere", "y")], "y")
+    with pytest.raises(ImportModelError, match="'nowhere' is read but"):
+        import_onnx(missing)
+    double = model(inputs, [node("Relu", "x", "y"), node("Exp", "x", "y")], "y")
+    with pytest.raises(ImportModelError, match="exists already"):
+        import_onnx(double)
+
+
+def test_wrong_ranks_and_shapes_say_where() -> None:
+    made = mlp()
+    made.graph.node[3].input[:] = ["w2", "n"]
+    with pytest.raises(ImportModelError, match=r"MatMul 'y', fed by w2: fp32\[8,4\], n: fp32"):
+        import_onnx(made)
+
+
+@pytest.mark.parametrize("location", ["../weights.bin", "/etc/passwd", "a/../../b", ""])
+def test_external_data_outside_of_the_folder_is_refused(location: str, tmp_path: Path) -> None:
+    made = stripped(mlp())
+    made.graph.initializer[0].external_data[0].value = location
+    path = tmp_path / "model.onnx"
+    path.write_bytes(made.SerializeToString())
+    with pytest.raises(ImportModelError, match="inside the model's folder"):
+        import_onnx(path)
+
+
+def test_external_data_is_read_if_it_is_there(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    onnx.save(mlp(), str(path), save_as_external_data=True, location="w.bin", size_threshold=16)
+    imported = read_onnx(path, load_weights=True)
+    assert len(imported.weights) == len(imported.function.parameters)
+    expected = onnx.numpy_helper.to_array(mlp().graph.initializer[0])
+    found = next(array for value, array in imported.weights.items() if value.name == "w1")
+    np.testing.assert_array_equal(found, expected)
+    (tmp_path / "w.bin").unlink()
+    assert read_onnx(path, load_weights=True).weights == {}
+
+
+@pytest.mark.parametrize("shape", [(1 << 40, 1 << 40), (-3, 4), (2,) * 40])
+def test_hostile_sizes_are_refused(shape: tuple[int, ...]) -> None:
+    made = stripped(mlp())
+    del made.graph.initializer[0].dims[:]
+    made.graph.initializer[0].dims.extend(shape)
+    with pytest.raises(ImportModelError, match="tensor 'w1' has shape"):
+        import_onnx(made)
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        [node("ConstantOfShape", "sizes", "z"), node("ReduceSum", "z", "r", keepdims=0)],
+        [node("Expand", "one", "-"), node("Expand", "one sizes", "z"), node("Exp", "z", "r")],
+        [node("Tile", "row sizes_1", "z"), node("ReduceMax", "z", "r", keepdims=0)],
+        [node("ConstantOfShape", "sizes", "z"), node("NonZero", "z", "r")],
+        [node("Range", "zero limit step", "r")],
+        [node("OneHot", "zero limit pair", "r")],
+    ],
+)  # fmt: skip
+def test_constants_of_hostile_size_are_never_made(nodes: list[Any]) -> None:
+    made = model(
+        {"x": (FLOAT, ["n", 4])},
+        [n for n in nodes if n.output != ["-"]] + [node("Add", "x r", "y")],
+        "y",
+        {
+            "sizes": integers(1 << 19, 1 << 19),
+            "sizes_1": integers(1 << 40),
+            "one": weights(1, 1),
+            "row": weights(4),
+            "zero": np.asarray(0, np.int64),
+            "limit": np.asarray(1 << 40, np.int64),
+            "step": np.asarray(1, np.int64),
+            "pair": weights(2),
+        },
+    )
+    with contextlib.suppress(ImportModelError):
+        import_onnx(made)
+
+
+def test_files_that_are_no_models_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ImportModelError, match="there is no file"):
+        import_onnx(tmp_path / "absent.onnx")
+    path = tmp_path / "bad.onnx"
+    path.write_bytes(b"\x00\xffnot a model" * 9)
+    with pytest.raises(ImportModelError, match="not an ONNX model"):
+        import_onnx(path)
+    path.write_bytes(b"")
+    with pytest.raises(ImportModelError):
+        import_onnx(path)

@@ -1,0 +1,196 @@
+"""Published bubbles and activation memory, by the engine that simulations use: uniform costs, free
+links.
+
+`f`, `b`, `w` are the seconds of a rank's forward pass, input-gradient part and weight-gradient part
+for one microbatch over all its chunks; `p` ranks, `m` microbatches, `v` chunks. A whole backward
+pass takes `b + w`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from distir.schedules import (
+    COST_KINDS,
+    FORWARD,
+    SCHEDULES,
+    Schedule,
+    breadth_first,
+    chimera,
+    compile_schedule,
+    gpipe,
+    interleaved,
+    one_f_one_b,
+    zb_h1,
+    zb_h2,
+    zb_v,
+)
+from distir.simulate.pipeline import run_pipeline
+
+seconds_ = st.integers(1, 6)
+ranks_ = st.integers(1, 7)
+chunks_ = st.integers(2, 4)
+
+
+@dataclass(frozen=True)
+class Idle:
+    """Seconds that the slowest rank idles: `alone` in one iteration by itself, `repeated` when the
+    next one may start on a rank as soon as this one has ended there."""
+
+    alone: float
+    repeated: float
+
+
+def idle(schedule: Schedule, f: float, b: float, w: float = 0) -> Idle:
+    compiled = compile_schedule(schedule)
+    chunks = max(map(len, schedule.stages_of_ranks))
+    if len(schedule.ranks) * chunks != schedule.stages:
+        chunks = 1  # copies, not chunks
+    costs = [f / chunks, (b + w) / chunks, b / chunks, w / chunks] * schedule.stages
+    time = run_pipeline(compiled, costs, [0.0] * (COST_KINDS * schedule.stages))
+    begin = [min(time.start[i] for i, r in enumerate(compiled.rank) if r == rank)
+             for rank in range(len(schedule.ranks))]  # fmt: skip
+    work = schedule.microbatches * (f + b + w)
+    return Idle(
+        max(time.end) - work, max(e - s for e, s in zip(time.end, begin, strict=True)) - work
+    )
+
+
+def peaks(schedule: Schedule) -> list[float]:
+    """Most activations a rank holds, in microbatches of all its chunks; W holds as much as B."""
+    compiled = compile_schedule(schedule)
+    chunks = schedule.stages // len(schedule.ranks)
+    return [
+        max(sum(map(sum, held.counts)) + (held.kind == FORWARD) for held in situations) / chunks
+        for situations in compiled.held
+    ]
+
+
+# --- bubbles --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", [gpipe, one_f_one_b])
+@settings(deadline=None)
+@given(ranks_, st.integers(1, 20), seconds_, seconds_)
+def test_gpipe_and_1f1b_fill_and_drain_the_pipeline(family, p, m, f, b):
+    assert idle(family(p, 1, m), f, b).alone == (p - 1) * (f + b)
+
+
+@pytest.mark.parametrize("family", [interleaved, breadth_first])
+@settings(deadline=None)
+@given(ranks_, chunks_, st.integers(0, 20), seconds_, seconds_)
+def test_chunks_divide_the_bubble(family, p, v, more, f, b):
+    """For any number of microbatches that fills the pipeline, also where it does not divide."""
+    bubble = idle(family(p, v, p + more), f, b).alone
+    assert bubble == pytest.approx((p - 1) * (f + b) / v, abs=1e-9)
+
+
+@settings(deadline=None)
+@given(ranks_, st.integers(0, 20), seconds_, seconds_, seconds_)
+def test_zb_h1_hides_w_from_the_bubble(p, more, f, b, w):
+    """(p - 1)(f + b - w), where W is no longer than F and so fits in its gaps; if it is longer than
+    B, the last rank ends last."""
+    assume(w <= f)
+    found = idle(zb_h1(p, 1, p + more), f, b, w)
+    assert found.repeated == (p - 1) * (f + b - w)
+    assert found.alone == (p - 1) * (f + b - min(b, w))
+
+
+@settings(deadline=None)
+@given(ranks_, st.integers(0, 20), seconds_, seconds_, seconds_)
+def test_zb_h2_hides_w_twice_if_iterations_overlap(p, more, f, b, w):
+    """(p - 1)(f + b - 2w); in an iteration alone the last rank starts (p - 1)f late as ever."""
+    assume(w <= f and 2 * w <= f + b)
+    found = idle(zb_h2(p, 1, 2 * p - 1 + more), f, b, w)
+    assert found.repeated == (p - 1) * (f + b - 2 * w)
+    assert found.alone >= (p - 1) * f
+
+
+@pytest.mark.parametrize(("family", "chunks"), [(zb_h2, 1), (zb_v, 2)])
+@settings(deadline=None)
+@given(p=ranks_, more=st.integers(0, 20), seconds=seconds_)
+def test_zb_h2_and_zb_v_have_no_bubble_where_all_parts_are_equal(family, chunks, p, more, seconds):
+    """If iterations overlap; alone, ranks start after each other, in ZB-V twice as quickly."""
+    found = idle(family(p, chunks, 2 * p - 1 + more), seconds, seconds, seconds)
+    assert found == Idle((p - 1) * seconds / chunks, 0)
+
+
+@settings(deadline=None)
+@given(ranks_, st.integers(1, 20), seconds_)
+def test_zero_bubble_schedules_are_never_slower_than_1f1b(p, m, seconds):
+    plain = idle(one_f_one_b(p, 1, m), seconds, 2 * seconds).alone
+    for family in (zb_h1, zb_h2, zb_v):
+        schedule = family(p, family.default_chunks, m)
+        assert idle(schedule, seconds, seconds, seconds).alone <= plain
+
+
+@settings(deadline=None)
+@given(st.integers(1, 4), st.integers(1, 5), seconds_, seconds_)
+def test_chimera_has_half_the_bubble_of_1f1b_but_one_slot(half, units, f, b):
+    """(p - 2) slots; where the backward pass is longer, gaps between units of p microbatches."""
+    assume(b >= f)
+    p = 2 * half
+    found = idle(chimera(p, 1, units * p), f, b).alone
+    assert found == (p - 2) * (units * b - (units - 1) * f)
+
+
+# --- memory ---------------------------------------------------------------------------------------
+
+
+@settings(deadline=None)
+@given(ranks_, st.integers(0, 20))
+def test_activations_of_1f1b_and_gpipe(p, more):
+    """1F1B: as many as ranks are left, this one included. GPipe: all."""
+    assert peaks(one_f_one_b(p, 1, p + more)) == list(range(p, 0, -1))
+    assert peaks(gpipe(p, 1, p + more)) == [p + more] * p
+
+
+@settings(deadline=None)
+@given(ranks_, chunks_, st.integers(2, 4))
+def test_interleaving_costs_the_first_rank_a_little_memory(p, v, groups):
+    """1 + (p - 1)/(pv) times 1F1B's (Narayanan et al. 2021)."""
+    found = peaks(interleaved(p, v, groups * p))
+    assert found[0] == pytest.approx(p * (1 + (p - 1) / (p * v)))
+    assert found[0] == max(found)
+
+
+@settings(deadline=None)
+@given(ranks_, chunks_, st.integers(1, 20))
+def test_breadth_first_keeps_all(p, v, m):
+    assert peaks(breadth_first(p, v, m)) == [m] * p
+
+
+@settings(deadline=None)
+@given(ranks_, st.integers(0, 20))
+def test_zero_bubble_memory(p, more):
+    """ZB-H1 and ZB-V: 1F1B's on every rank; ZB-H2: 2p - 1 (Qi et al. 2023, table 2)."""
+    m = 2 * p - 1 + more
+    assert peaks(zb_h1(p, 1, m)) == [p] * p
+    assert peaks(zb_h2(p, 1, m)) == [2 * p - 1] * p
+    assert peaks(zb_v(p, 2, m)) == [p] * p
+
+
+@settings(deadline=None)
+@given(st.integers(1, 4), st.integers(2, 5))
+def test_chimera_balances_activations(half, units):
+    """Between p/2 + 1 and p (Li and Hoefler 2021, table 2)."""
+    p = 2 * half
+    found = peaks(chimera(p, 1, units * p))
+    assert found == found[::-1]
+    assert (min(found), max(found)) == ((half + 1, p) if p > 2 else (2, 2))
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(1, 6), st.integers(1, 5))
+def test_no_schedule_but_gpipe_and_breadth_first_holds_more_with_more_microbatches(p, m):
+    enough = 4 * p
+    for entry in SCHEDULES:
+        family = entry.value
+        numbers = (p, family.default_chunks)
+        if entry.name in {"gpipe", "breadth-first"} or family.requires(*numbers, 2):
+            continue
+        assert peaks(family(*numbers, enough + 2 * p * m)) == peaks(family(*numbers, enough))

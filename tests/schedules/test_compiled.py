@@ -1,0 +1,151 @@
+"""Compiled schedules: an executable order, messages, and what is in flight."""
+
+from __future__ import annotations
+
+from time import process_time
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from distir.schedules import (
+    BACKWARD,
+    COST_KINDS,
+    FORWARD,
+    INPUT_PART,
+    SCHEDULES,
+    WEIGHT_PART,
+    Held,
+    Schedule,
+    compile_schedule,
+    dependencies,
+    forward_only,
+    one_f_one_b,
+    parse_schedule,
+    validate,
+)
+
+FAMILIES = [entry.value for entry in SCHEDULES] + [forward_only]
+
+
+@st.composite
+def schedules(draw: st.DrawFn) -> Schedule:
+    family = draw(st.sampled_from(FAMILIES))
+    numbers = st.tuples(
+        st.integers(1, 6), st.just(family.default_chunks), st.integers(1, 14)
+    ).filter(lambda n: family.requires(*n) is None)
+    return family(*draw(numbers))
+
+
+def cost_kind(kind: str, splits: bool) -> int:
+    part = INPUT_PART if splits else BACKWARD
+    return {"F": FORWARD, "B": part, "W": WEIGHT_PART, "BW": BACKWARD}[kind]
+
+
+@settings(deadline=None)
+@given(schedules())
+def test_every_action_comes_once_after_what_it_needs_and_in_its_ranks_order(schedule):
+    compiled = compile_schedule(schedule)
+    at = {action: i for i, action in enumerate(compiled.actions)}
+    assert len(at) == len(compiled.actions) == sum(map(len, schedule.ranks))
+    for rank, actions in enumerate(schedule.ranks):
+        places = [at[action] for action in actions]
+        assert places == sorted(places)
+        assert all(compiled.rank[place] == rank for place in places)
+    for action, i in at.items():
+        assert all(at[needed] < i for needed in dependencies(action, schedule.stages))
+
+
+@settings(deadline=None)
+@given(schedules())
+def test_messages_cross_ranks_each_on_the_link_of_its_way(schedule):
+    compiled = compile_schedule(schedule)
+    at = {action: i for i, action in enumerate(compiled.actions)}
+    ways: dict[int, tuple[int, int, bool]] = {}
+    senders: set[int] = set()
+    for action, i in at.items():
+        crossing = [
+            at[needed]
+            for needed in dependencies(action, schedule.stages)
+            if needed.stage != action.stage and compiled.rank[at[needed]] != compiled.rank[i]
+        ]
+        assert compiled.needs[i] == (crossing[0] if crossing else -1)
+        for source in crossing:
+            senders.add(source)
+            way = compiled.rank[source], compiled.rank[i], action.kind == "F"
+            assert ways.setdefault(compiled.link[source], way) == way
+    assert len(set(ways.values())) == len(ways) == compiled.num_links
+    assert {i for i, link in enumerate(compiled.link) if link >= 0} == senders
+
+
+@settings(deadline=None)
+@given(schedules())
+def test_gradients_are_complete_in_the_last_backward_action(schedule):
+    compiled = compile_schedule(schedule)
+    splits = schedule.splits_backward
+    for rank, stages in enumerate(compiled.stages_of_ranks):
+        for place, stage in enumerate(stages):
+            own = [
+                i
+                for i, action in enumerate(compiled.actions)
+                if compiled.rank[i] == rank and action.stage == stage
+            ]
+            kinds = [compiled.cost[i] - stage * COST_KINDS for i in own]
+            assert compiled.visits[rank][place] == kinds.count(FORWARD)
+            ends = [i for i, k in zip(own, kinds, strict=True) if k in (BACKWARD, WEIGHT_PART)]
+            last = max(ends, default=-1)
+            assert compiled.last_gradients[rank][place] == last <= compiled.last_gradient[stage]
+            actions = [compiled.actions[i] for i in own]
+            assert kinds == [cost_kind(action.kind, splits) for action in actions]
+
+
+@settings(deadline=None)
+@given(schedules())
+def test_what_is_held_covers_every_situation_and_each_occurs(schedule):
+    """Counting the plain way: every action starts within a situation that is listed; none of those
+    listed is within another."""
+    compiled = compile_schedule(schedule)
+    splits = schedule.splits_backward
+    for rank, stages in enumerate(compiled.stages_of_ranks):
+        occurs: set[Held] = set()
+        counts = {stage: [0, 0] for stage in stages}
+        for action in schedule.ranks[rank]:
+            kind = cost_kind(action.kind, splits)
+            now = tuple((counts[s][0], counts[s][1]) for s in stages)
+            occurs.add(Held(action.stage, kind, now))
+            own = counts[action.stage]
+            if schedule.has_backward:
+                own[0] += {FORWARD: 1, BACKWARD: -1, INPUT_PART: -1, WEIGHT_PART: 0}[kind]
+                own[1] += {FORWARD: 0, BACKWARD: 0, INPUT_PART: 1, WEIGHT_PART: -1}[kind]
+        listed = compiled.held[rank]
+        assert occurs.issuperset(listed)
+        for each in occurs:
+            assert any(_within(each, other) for other in listed)
+        for each in listed:
+            assert sum(_within(each, other) for other in listed) == 1
+
+
+def _within(held: Held, other: Held) -> bool:
+    return (held.stage, held.kind) == (other.stage, other.kind) and all(
+        a <= c and b <= d for (a, b), (c, d) in zip(held.counts, other.counts, strict=True)
+    )
+
+
+def test_fused_and_split_backward_passes_mix():
+    """BW costs a whole backward pass and nothing waits for a W."""
+    compiled = compile_schedule(parse_schedule("0F0 0F1 0B0 0BW1 0W0"))
+    assert [cost % COST_KINDS for cost in compiled.cost] == [
+        FORWARD, FORWARD, INPUT_PART, BACKWARD, WEIGHT_PART,
+    ]  # fmt: skip
+    assert compiled.last_gradient == (4,)
+    assert Held(0, BACKWARD, ((1, 1),)) in compiled.held[0]
+    assert Held(0, WEIGHT_PART, ((0, 1),)) in compiled.held[0]
+
+
+def test_large_schedules_take_no_time_to_speak_of():
+    """64 ranks, 512 microbatches: tens of milliseconds each on a quiet machine; the bound is one
+    for slips of the quadratic kind."""
+    schedule = one_f_one_b(64, 1, 512)
+    start = process_time()
+    validate(schedule)
+    compile_schedule(schedule)
+    assert process_time() - start < 2
