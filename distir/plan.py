@@ -6,13 +6,13 @@ block, its placement per mesh, its program per size.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from distir.axes.model import Axis, AxisDims
 from distir.errors import StrategyError, UnknownNameError
-from distir.ir.core import Node, Value
+from distir.ir.core import Node, Part, Value
 from distir.ir.types import TensorType
 from distir.schedules import CompiledSchedule, compile_schedule, find_schedule, forward_only
 from distir.strategy import Strategy
@@ -27,15 +27,18 @@ from distir.workload import Workload
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ParameterUse:
-    """A parameter of a block: how it is stored on a device and where its gradient comes from.
+    """A parameter of a block: how a device stores it and where its gradient comes from.
 
-    `type` is one device's part at rest, in the compute precision. `gradient` is None where the
-    parameter is not trained.
+    `type` is one device's stored part, in the compute precision; `owned_type` the part that it
+    updates and keeps the optimizer's state of, which sharded states make smaller. `gradient` is
+    what the backward pass adds up over microbatches, None where the parameter is not trained.
     """
 
     value: Value
     type: TensorType
     stored: Layout
+    owned_type: TensorType
+    owned: Layout
     gradient: Local | None
 
 
@@ -43,8 +46,11 @@ class ParameterUse:
 class BlockProgram:
     """A block's SPMD program at given sizes: what every device of its stage runs.
 
-    `settle` adds up the gradients over the mesh once per step; `parameters` are in the block's
-    order.
+    Per parameter, `settle_by_parameter` adds up its gradient over the mesh once per step, into
+    the part that a device owns, and `refresh_by_parameter` makes the stored parameter from the
+    owned parts after the optimizer's step.
+    `given` are the parameters and free values that the passes start from; `parameters` are in the
+    block's order.
     """
 
     placed: PlacedBlock
@@ -52,27 +58,20 @@ class BlockProgram:
     values: Mapping[Local, Value]
     forward: tuple[Node, ...]
     backward: tuple[Node, ...]
-    settle: tuple[Node, ...]
+    settle_by_parameter: tuple[tuple[Node, ...], ...]
     settled: Mapping[Value, Local]
+    refresh_by_parameter: tuple[tuple[Node, ...], ...]
+    given: tuple[Local, ...]
     parameters: tuple[ParameterUse, ...]
+
+    @property
+    def settle(self) -> tuple[Node, ...]:
+        """The settlement of all gradients."""
+        return tuple(node for nodes in self.settle_by_parameter for node in nodes)
 
     def locals(self, which: Iterable[Local | None]) -> tuple[Value, ...]:
         """Values that stand for shards."""
         return tuple(self.values[local] for local in which if local is not None)
-
-    @cached_property
-    def settle_by_parameter(self) -> tuple[tuple[Node, ...], ...]:
-        """`settle`, cut into what belongs to each parameter."""
-        found: list[tuple[Node, ...]] = []
-        rest = list(reversed(self.settle))
-        for use in self.parameters:
-            own: list[Node] = []
-            value = None if use.gradient is None else self.values[use.gradient]
-            while rest and rest[-1].operands[0] is value:
-                own.append(rest.pop())
-                value = own[-1].result
-            found.append(tuple(own))
-        return tuple(found)
 
     @cached_property
     def inputs(self) -> tuple[Value, ...]:
@@ -300,13 +299,14 @@ class Planner:
         mesh, degrees = self.mesh(strategy)
         samples = self.workload.batch_size // strategy.microbatches
         # Shapes depend on the samples per replica, and on degrees where they are local.
-        key = (mesh, degrees, samples, strategy.recompute)
+        zero = strategy.zero if strategy.dp > 1 else 0
+        key = (mesh, degrees, samples, strategy.recompute, zero)
         if key not in self._instantiated:
             sizes = Sizes(self.workload.sizes(samples), degrees, self.workload.types.compute)
             chain = self._chain(mesh, strategy.recompute)
             stored = self._stored_layouts(mesh, chain)
             self._instantiated[key] = tuple(
-                self._block_program(placed, sizes, stored[index], key)
+                self._block_program(placed, sizes, stored[index], zero, key)
                 for index, placed in enumerate(chain)
             )
         return self._instantiated[key]
@@ -412,11 +412,18 @@ class Planner:
         return stored
 
     def _block_program(
-        self, placed: PlacedBlock, sizes: Sizes, stored: Mapping[Value, Positions], size_key: object
+        self,
+        placed: PlacedBlock,
+        sizes: Sizes,
+        stored: Mapping[Value, Positions],
+        zero: int,
+        size_key: object,
     ) -> BlockProgram:
         key = (placed, size_key, tuple(stored.values()))
         if key not in self._programs:
-            self._programs[key] = instantiate_block(placed, sizes, stored, self.fuse)
+            self._programs[key] = instantiate_block(
+                placed, sizes, stored, self.fuse, zero
+            )
         return self._programs[key]
 
     # --- plans ------------------------------------------------------------------------------------------
@@ -439,50 +446,144 @@ class Planner:
 
 
 def instantiate_block(
-    placed: PlacedBlock, sizes: Sizes, stored: Mapping[Value, Positions], fuse: bool = False
+    placed: PlacedBlock,
+    sizes: Sizes,
+    stored: Mapping[Value, Positions],
+    fuse: bool = False,
+    zero: int = 0,
 ) -> BlockProgram:
-    """Fills sizes into a placed block and adds what happens to its parameters."""
+    """Fills sizes into a placed block and adds what happens to its parameters.
+
+    `stored` says where parameters rest if they are not sharded. The stages of `zero` shard over
+    data parallelism what a device owns (1), the gradients it adds up (2), and what it stores (3).
+    """
     step, mesh = placed.step, placed.mesh
     sizes = _with_tied_sizes(sizes, step)
+    dims = step.axes.dims
+    unsharded = {v: layout_at(stored[v], dims[v]) for v in step.block.parameters}
+    owned = {
+        v: _owned_layout(unsharded[v], dims[v], mesh, sizes) if zero else unsharded[v]
+        for v in step.block.parameters
+    }
+    kept = owned if zero == 3 else unsharded
     making = Instantiation(mesh, step.axes, sizes, {})
-    forward = tuple(making.nodes(placed.forward))
-    backward = tuple(making.nodes(placed.backward))
-    settle: list[Node] = []
+    given, gathers = _gathers(placed, kept)
+    forward = [*_gathered(making, gathers), *making.nodes(placed.forward)]
+    # A gathered parameter is dropped after the forward pass and gathered again.
+    backward = [*_gathered(making, gathers), *making.nodes(placed.backward)]
+    settle: list[tuple[Node, ...]] = []
     settled: dict[Value, Local] = {}
+    refresh: list[tuple[Node, ...]] = []
     parameters: list[ParameterUse] = []
     for value in step.block.parameters:
-        layout = layout_at(stored[value], step.axes.dims[value])
-        type = sizes.local_type(value, step.axes.dims[value], layout)
         gradient = placed.parameter_gradients.get(value)
+        settling: list[Node] = []
+        refreshing: list[Node] = []
         if gradient is not None:
-            gradient_layout = layout_at(stored[value], step.axes.dims[gradient.value])
-            steps, settled[value] = move(gradient, gradient_layout)
-            settle.extend(making.nodes(steps))
-        parameters.append(ParameterUse(value, type, layout, gradient))
+            place = positions_of(owned[value], dims[value])
+            steps, settled[value] = move(gradient, layout_at(place, dims[gradient.value]))
+            settling = making.nodes(steps, Part.STATE)
+            if zero >= 2:
+                # Every microbatch's gradient is settled at once: only its owned part is kept.
+                backward += settling
+                settling, gradient = [], settled[value]
+            steps, _ = move(Local(value, owned[value]), kept[value])
+            refreshing = making.nodes(steps, Part.STATE)
+        settle.append(tuple(settling))
+        refresh.append(tuple(refreshing))
+        parameters.append(
+            ParameterUse(
+                value,
+                sizes.local_type(value, dims[value], kept[value]),
+                kept[value],
+                sizes.local_type(value, dims[value], owned[value]),
+                owned[value],
+                gradient,
+            )
+        )
     every = (
         *placed.inputs, *placed.outputs, *placed.results, *placed.output_gradients,
-        *placed.input_gradients, *placed.demanded, *placed.saved,
+        *placed.input_gradients, *given, *placed.saved,
         *placed.parameter_gradients.values(), *settled.values(),
     )
     for local in every:
         if local is not None:
             making.value(local)
     if fuse:
-        forward, backward = _fuse(placed, making, forward, backward)
+        gradients = [use.gradient for use in parameters]
+        forward, backward = _fuse(placed, making, gradients, forward, backward)
     return BlockProgram(
-        placed, sizes, making.values, forward, backward, tuple(settle), settled, tuple(parameters)
+        placed=placed,
+        sizes=sizes,
+        values=making.values,
+        forward=tuple(forward),
+        backward=tuple(backward),
+        settle_by_parameter=tuple(settle),
+        settled=settled,
+        refresh_by_parameter=tuple(refresh),
+        given=given,
+        parameters=tuple(parameters),
     )
+
+
+def _owned_layout(layout: Layout, dims: AxisDims, mesh: Mesh, sizes: Sizes) -> Layout:
+    """The layout split over data parallelism as well, on the first axis that divides; one that is
+    not split yet, if there is one."""
+    if "dp" not in mesh.names:
+        return layout
+    index = mesh.names.index("dp")
+    splits = sizes.split_of(layout)
+    axes = [axis for dim in dims for axis in dim]
+    for axis in sorted(axes, key=lambda axis: axis in splits):
+        pieces = splits.get(axis, 1) * sizes.degrees[index]
+        if layout[index] is None and sizes.of(axis) % pieces == 0:
+            return (*layout[:index], axis, *layout[index + 1 :])
+    return layout
+
+
+def _gathers(
+    placed: PlacedBlock, kept: Mapping[Value, Layout]
+) -> tuple[tuple[Local, ...], list[tuple[Local, Local]]]:
+    """What the passes are given, and the pairs `(given, demanded)` that a collective stands
+    between: parameters that are stored in smaller parts than they are read in."""
+    given: list[Local] = []
+    gathers: list[tuple[Local, Local]] = []
+    stored: dict[Value, Local] = {}
+    for local in placed.demanded:
+        layout = kept.get(local.value)
+        if layout is None or all(s is None or s is d for s, d in zip(layout, local.layout)):
+            given.append(local)
+            continue
+        if local.value not in stored:
+            stored[local.value] = Local(local.value, layout)
+            given.append(stored[local.value])
+        gathers.append((stored[local.value], local))
+    return tuple(given), gathers
+
+
+def _gathered(making: Instantiation, gathers: Sequence[tuple[Local, Local]]) -> list[Node]:
+    """Nodes that gather parameters, in rounds of like steps, into fresh values."""
+    rounds: list[list[Node]] = []
+    for source, demanded in gathers:
+        steps, reached = move(source, demanded.layout)
+        for number, node in enumerate(making.nodes(steps, Part.STATE)):
+            if number == len(rounds):
+                rounds.append([])
+            rounds[number].append(node)
+        making.values[demanded] = making.value(reached)
+    return [node for nodes in rounds for node in nodes]
 
 
 def _fuse(
     placed: PlacedBlock,
     making: Instantiation,
-    forward: tuple[Node, ...],
-    backward: tuple[Node, ...],
-) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
+    gradients: Sequence[Local | None],
+    forward: Sequence[Node],
+    backward: Sequence[Node],
+) -> tuple[Sequence[Node], Sequence[Node]]:
     """Both passes with elementwise chains as one kernel each."""
     made_forward = (*placed.outputs, *placed.results, *placed.saved)
-    made_backward = (*placed.input_gradients, *placed.parameter_gradients.values())
+    made_backward = (*placed.input_gradients, *gradients)
     return (
         fuse_elementwise(forward, {making.value(local) for local in made_forward}),
         fuse_elementwise(backward, {making.value(x) for x in made_backward if x is not None}),

@@ -109,7 +109,8 @@ class Program:
             if len(along) == 1:
                 table = node.operands[0].type.shape
                 axis = node.op.axis if isinstance(node.op, Gather) else _cut_dim(node)
-                if axis is not None:
+                # The file's own sequence fits: a shorter table is read at something else.
+                if axis is not None and table[axis] >= along[0].size:
                     rows.append(table[axis])
         return min(rows, default=None)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
@@ -132,6 +133,12 @@ class Workload:
     def num_blocks(self) -> int:
         """The most pipeline stages that the model can be cut into."""
         return len(self.program.blocks.blocks)
+
+    @property
+    def num_layers(self) -> int:
+        """Blocks that occur more than once, such as a transformer's layers; all if none does."""
+        kinds = Counter(self.program.blocks.representative)
+        return sum(n for n in kinds.values() if n > 1) or self.num_blocks
 
     @property
     def internal_axes(self) -> tuple[tuple[str, int], ...]:

@@ -8,7 +8,7 @@ choice is ever visited.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from search_spaces.parameters import Choices, parameter_names
 
@@ -22,12 +22,12 @@ class Constraint:
     """Called with the choices that its parameters name; returns `None` or why they do not go
     together.
     """
+    reads: tuple[str, ...] = field(init=False)
+    """Choices that the constraint is about."""
 
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """Choices that the constraint is about."""
-        return parameter_names(self.check)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reads", parameter_names(self.check))
 
     def reason(self, chosen: Choices) -> str | None:
         """`None` if `chosen` meets the constraint, else what is wrong and what would do."""
-        return self.check(*(chosen[name] for name in self.reads))
+        return self.check(*[chosen[name] for name in self.reads])

@@ -1,18 +1,29 @@
 """The space of distributions of one workload over a number of devices.
 
 To add a dimension: declare it, add it to the list, and add the constraints that rule its wrong
-combinations out.
+combinations out. A domain leaves out what would make the same plan as another value (a schedule
+where there is no pipeline, ZeRO over one replica); a constraint says what makes no plan at all.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from distir.errors import DistirError, UnknownNameError
+from distir.schedules import SCHEDULES, ScheduleFamily, find_schedule
 from search_spaces.arithmetic import divisors, listed
 from search_spaces.constraints import Constraint
-from search_spaces.parameters import Dimension
+from search_spaces.named import (
+    DEFAULTS,
+    Allowed,
+    Searched,
+    SpaceSource,
+    recomputations,
+    searched,
+)
+from search_spaces.parameters import Dimension, Value
 from search_spaces.space import SearchSpace
 
 ONE_SCHEDULE = "1f1b"
@@ -33,8 +44,18 @@ class WorkloadFacts(Protocol):
         ...
 
     @property
+    def length(self) -> int | None:
+        """Size of the sequence axis, `None` where there is none to split."""
+        ...
+
+    @property
     def num_blocks(self) -> int:
         """The most stages that the model can be cut into."""
+        ...
+
+    @property
+    def num_layers(self) -> int:
+        """Blocks that repeat, which pipelines like to share evenly."""
         ...
 
     @property
@@ -44,60 +65,103 @@ class WorkloadFacts(Protocol):
 
 
 def distribution_space(
-    workload: WorkloadFacts, devices: int, schedules: Sequence[str] | None = None
+    workload: WorkloadFacts, devices: int, space: SpaceSource | Searched = "small"
 ) -> SearchSpace:
-    """Every valid combination of degrees, microbatches and schedule that uses exactly `devices`
-    devices.
+    """Every valid strategy that uses exactly `devices` devices, with the choices that `space`
+    (a name in `SPACES`, a YAML file or what it says) lets vary.
     """
-    return SearchSpace(
-        _dimensions(workload, devices, _all_schedules() if schedules is None else schedules),
-        _constraints(workload, devices),
-    )
+    chosen = space if isinstance(space, Searched) else searched(space)
+    return SearchSpace(_dimensions(workload, devices, chosen), _constraints(workload, devices))
 
 
-def _all_schedules() -> list[str]:
-    from distir.schedules import SCHEDULES
+def _dimensions(workload: WorkloadFacts, devices: int, chosen: Searched) -> list[Dimension]:
+    training, batch = workload.mode == "training", workload.batch_size
+    flags = chosen.values_of("sequence_parallel", (False, True))
+    levels = chosen.values_of("zero", range(4))
+    policies = chosen.values_of("recompute", recomputations())
+    schedules = chosen.values_of("schedule", SCHEDULES.names())
 
-    return SCHEDULES.names()
-
-
-def _dimensions(workload: WorkloadFacts, devices: int, schedules: Sequence[str]) -> list[Dimension]:
-    def tp() -> Sequence[int]:
+    def tp() -> Sequence[Value]:
         return divisors(devices)
 
-    def pp(tp: int) -> Sequence[int]:
+    def cp(tp: int) -> Sequence[Value]:
         return divisors(devices // tp)
 
-    def dp(tp: int, pp: int) -> Sequence[int]:
-        return (devices // (tp * pp),)
+    def sequence_parallel(tp: int) -> Sequence[Value]:
+        return flags if tp > 1 and workload.length is not None else (False,)
 
-    def schedule(pp: int) -> Sequence[str]:
-        same_plan = pp == 1 or workload.mode == "inference"
-        return (ONE_SCHEDULE,) if same_plan else schedules
+    def pp(tp: int, cp: int) -> Sequence[Value]:
+        return divisors(devices // (tp * cp))
 
-    def microbatches(dp: int) -> Sequence[int]:
-        return divisors(workload.batch_size // dp)
+    def dp(tp: int, cp: int, pp: int) -> Sequence[Value]:
+        return (devices // (tp * cp * pp),)
 
+    def zero(dp: int) -> Sequence[Value]:
+        return levels if training and dp > 1 else (0,)
+
+    def recompute() -> Sequence[Value]:
+        return policies if training else ("none",)
+
+    def schedule(pp: int) -> Sequence[Value]:
+        return schedules if training and pp > 1 else (ONE_SCHEDULE,)
+
+    def chunks(pp: int, schedule: str) -> Sequence[Value]:
+        if not training or pp == 1:
+            return (1,)
+        family = find_schedule(schedule)
+        if family.placement == "stated" or family.least_chunks == family.most_chunks:
+            return (family.default_chunks,)
+        if chosen.allowed("chunks") == "default":
+            return (family.default_chunks,)
+        shares = divisors(-(-workload.num_layers // pp))
+        every = sorted({family.default_chunks, *shares} - set(range(family.least_chunks)))
+        return chosen.values_of("chunks", every)
+
+    def microbatches(dp: int, pp: int, schedule: str) -> Sequence[Value]:
+        pieces = divisors(batch // dp)
+        same = training and pp > 1 and ONE_SCHEDULE in schedules and _sends_one_round(schedule)
+        return pieces[1:] if same else pieces
+
+    degrees = [Dimension("tp", tp), Dimension("cp", cp), Dimension("pp", pp), Dimension("dp", dp)]
+    pieces = Dimension("microbatches", microbatches)
+    limited = {each.name: _limited(each, chosen.allowed(each.name)) for each in (*degrees, pieces)}
     return [
-        Dimension("tp", tp),
-        Dimension("pp", pp),
-        Dimension("dp", dp),
+        limited["tp"],
+        limited["cp"],
+        Dimension("sequence_parallel", sequence_parallel),
+        limited["pp"],
+        limited["dp"],
+        Dimension("zero", zero),
+        Dimension("recompute", recompute),
         Dimension("schedule", schedule),
-        Dimension("microbatches", microbatches),
+        Dimension("chunks", chunks),
+        limited["microbatches"],
     ]
 
 
-def _constraints(workload: WorkloadFacts, devices: int) -> list[Constraint]:
-    batch = workload.batch_size
+def _limited(dimension: Dimension, allowed: Allowed) -> Dimension:
+    if allowed == "all":
+        return dimension
+    return dimension.restricted((DEFAULTS[dimension.name],) if allowed == "default" else allowed)
 
-    def degrees_fill_devices(dp: int, tp: int, pp: int) -> str | None:
-        product = dp * tp * pp
-        if product == devices:
+
+def _sends_one_round(schedule: str) -> bool:
+    """Whether a single microbatch goes forward through all stages and back, as in any other such
+    schedule.
+    """
+    family = find_schedule(schedule)
+    return schedule != ONE_SCHEDULE and not family.splits_backward and family.placement != "stated"
+
+
+def _constraints(workload: WorkloadFacts, devices: int) -> list[Constraint]:
+    batch, training = workload.batch_size, workload.mode == "training"
+    families: dict[str, ScheduleFamily | str] = {}
+
+    def degrees_fill_devices(dp: int, tp: int, cp: int, pp: int) -> str | None:
+        if dp * tp * cp * pp == devices:
             return None
-        return (
-            f"dp x tp x pp = {dp} x {tp} x {pp} = {product}, but there are {devices} devices"
-            f"{_single_change({'dp': dp, 'tp': tp, 'pp': pp}, devices)}"
-        )
+        degrees = {"dp": dp, "tp": tp, **({"cp": cp} if cp > 1 else {}), "pp": pp}
+        return f"{_product(degrees)}, but there are {devices} devices{_single_change(degrees, devices)}"
 
     def tp_divides_internal_axes(tp: int) -> str | None:
         sizes = dict(workload.internal_axes)
@@ -107,14 +171,46 @@ def _constraints(workload: WorkloadFacts, devices: int) -> list[Constraint]:
         suited = listed(divisors(math.gcd(*sizes.values())))
         return f"{uneven} ({sizes[uneven]}) does not divide by tp = {tp}; {suited} do"
 
-    def every_stage_has_a_block(pp: int) -> str | None:
-        most = workload.num_blocks
-        if pp <= most:
+    def sequence_parallel_needs_tp(tp: int, sequence_parallel: bool) -> str | None:
+        if not sequence_parallel or tp > 1:
             return None
-        return (
-            f"pp = {pp} asks for {pp} stages, but the model has {most} blocks; "
-            f"at most {most} would do"
+        return "sequence_parallel needs tp > 1: it rests the sequence on the devices of tp"
+
+    def sequence_divides(tp: int, cp: int, sequence_parallel: bool) -> str | None:
+        shares = {"cp": cp} if cp > 1 else {}
+        shares |= {"tp": tp} if sequence_parallel else {}
+        if not shares:
+            return None
+        length, pieces = workload.length, math.prod(shares.values())
+        why = " with sequence_parallel" if sequence_parallel else ""
+        if length is None:
+            return f"{_product(shares)}{why} splits the sequence, but the model has no sequence"
+        if length % pieces == 0:
+            return None
+        return f"the sequence ({length}) does not divide by {_product(shares)}{why}" + (
+            f"; {listed(divisors(length))} do"
         )
+
+    def every_stage_has_a_block(pp: int, chunks: int) -> str | None:
+        most, stages = workload.num_blocks, pp * chunks
+        if stages <= most:
+            return None
+        asked = f"pp = {pp}" if chunks == 1 else _product({"pp": pp, "chunks": chunks})
+        advice = f"at most {most // chunks} would do"
+        if most < chunks:
+            advice = f"at most {most} stages would do"
+        elif chunks > 1:
+            advice = f"pp = {most // chunks} at most would do"
+            advice += f", or chunks = {most // pp}" if most >= pp else ""
+        return f"{asked} asks for {stages} stages, but the model has {most} blocks; {advice}"
+
+    def schedule_exists(pp: int, schedule: str, chunks: int, microbatches: int) -> str | None:
+        if not training:
+            return None
+        family = families.get(schedule)
+        if family is None:
+            family = families[schedule] = _family(schedule)
+        return family if isinstance(family, str) else family.requires(pp, chunks, microbatches)
 
     def dp_divides_batch(dp: int) -> str | None:
         return _divides(f"the batch ({batch})", batch, "dp", dp)
@@ -128,13 +224,38 @@ def _constraints(workload: WorkloadFacts, devices: int) -> list[Constraint]:
             microbatches,
         )
 
+    def recompute_is_known(recompute: str) -> str | None:
+        if recompute not in recomputations():
+            return str(UnknownNameError("recomputation", str(recompute), recomputations()))
+        if training or recompute == "none":
+            return None
+        return f"recompute = {recompute}, but inference has no backward pass; none would do"
+
+    def zero_is_for_training(zero: int) -> str | None:
+        if training or not zero:
+            return None
+        return f"zero = {zero} shards what training keeps; inference has zero = 0"
+
     return [
         Constraint("the degrees multiply to the devices", degrees_fill_devices),
         Constraint("tp divides every internal axis", tp_divides_internal_axes),
+        Constraint("sequence parallelism needs tp", sequence_parallel_needs_tp),
+        Constraint("the sequence divides", sequence_divides),
         Constraint("every stage has a block", every_stage_has_a_block),
         Constraint("dp divides the batch", dp_divides_batch),
         Constraint("microbatches divide a replica's share", microbatches_divide_share),
+        Constraint("the schedule exists for these numbers", schedule_exists),
+        Constraint("the recomputation is known", recompute_is_known),
+        Constraint("ZeRO is for training", zero_is_for_training),
     ]
+
+
+def _family(schedule: str) -> ScheduleFamily | str:
+    """The schedule called so, or why there is none."""
+    try:
+        return find_schedule(schedule)
+    except DistirError as error:
+        return str(error)
 
 
 def _divides(what: str, size: int, name: str, degree: int) -> str | None:
@@ -143,7 +264,14 @@ def _divides(what: str, size: int, name: str, degree: int) -> str | None:
     return f"{what} does not divide by {name} = {degree}; {listed(divisors(size))} do"
 
 
-def _single_change(degrees: dict[str, int], devices: int) -> str:
+def _product(degrees: Mapping[str, int]) -> str:
+    """`dp x tp = 2 x 4 = 8`."""
+    values = " x ".join(str(degree) for degree in degrees.values())
+    product = f" = {math.prod(degrees.values())}" if len(degrees) > 1 else ""
+    return f"{' x '.join(degrees)} = {values}{product}"
+
+
+def _single_change(degrees: Mapping[str, int], devices: int) -> str:
     """Which degree, changed alone, would make the product right."""
     product = math.prod(degrees.values())
     fitting = [

@@ -13,7 +13,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TypeAlias
 
 Value: TypeAlias = int | str | bool
@@ -23,7 +22,6 @@ Choices: TypeAlias = Mapping[str, Value]
 """Values by dimension."""
 
 
-@lru_cache(maxsize=1024)
 def parameter_names(function: Callable[..., object]) -> tuple[str, ...]:
     """Names of the parameters of `function`: the choices that it reads."""
     return tuple(inspect.signature(function).parameters)
@@ -35,18 +33,17 @@ class Dimension:
 
     name: str
     domain: Callable[..., Sequence[Value]]
-    """Called with the earlier choices that `after` names."""
-    after: tuple[str, ...] | None = None
-    """Earlier choices that the domain reads; by default the parameters of `domain`."""
+    """Called with the earlier choices that `reads` names."""
+    reads: tuple[str, ...] = ()
+    """Earlier choices that the domain depends on; by default the parameters of `domain`."""
 
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """Earlier choices that the domain depends on."""
-        return parameter_names(self.domain) if self.after is None else self.after
+    def __post_init__(self) -> None:
+        if not self.reads:
+            object.__setattr__(self, "reads", parameter_names(self.domain))
 
     def values(self, chosen: Choices) -> Sequence[Value]:
         """The domain, given the choices made before."""
-        return self.domain(*(chosen[name] for name in self.reads))
+        return self.domain(*[chosen[name] for name in self.reads])
 
     def restricted(self, allowed: Sequence[Value]) -> Dimension:
         """The same dimension without the values outside `allowed`."""

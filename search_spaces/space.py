@@ -11,18 +11,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import MISSING, fields
 from typing import NamedTuple
 
 from distir.strategy import Strategy
 from search_spaces.arithmetic import listed
 from search_spaces.constraints import Constraint
+from search_spaces.named import DEFAULTS
 from search_spaces.parameters import Choices, Dimension, Value
 
 _build: Callable[..., Strategy] = Strategy
-_DEFAULTS: dict[str, Value] = {
-    field.name: field.default for field in fields(Strategy) if field.default is not MISSING
-}
 
 
 class Branch(NamedTuple):
@@ -43,13 +40,15 @@ class SearchSpace:
         self.dimensions = tuple(dimensions)
         self.constraints = tuple(constraints)
         self.names = tuple(dimension.name for dimension in self.dimensions)
+        self._fixed = {n: value for n, value in DEFAULTS.items() if n not in self.names}
         self._decided = [self._decided_at(depth) for depth in range(len(self.names))]
         self._context = [self._read_from(depth) for depth in range(len(self.names))]
         self._memo: list[dict[tuple[Value, ...], tuple[Branch, ...]]] = [{} for _ in self.names]
 
     def _decided_at(self, depth: int) -> tuple[Constraint, ...]:
         """Constraints whose last choice is made at `depth`."""
-        last = [max(map(self.names.index, rule.reads), default=0) for rule in self.constraints]
+        place = {name: at for at, name in enumerate(self.names)}
+        last = [max((place.get(n, 0) for n in rule.reads), default=0) for rule in self.constraints]
         return tuple(rule for rule, at in zip(self.constraints, last, strict=True) if at == depth)
 
     def _read_from(self, depth: int) -> tuple[str, ...]:
@@ -62,32 +61,36 @@ class SearchSpace:
 
     def branches(self, chosen: Choices) -> tuple[Branch, ...]:
         """What may come after `chosen`, the values of the first `len(chosen)` dimensions."""
-        depth = len(chosen)
-        context = tuple(chosen[name] for name in self._context[depth])
+        return self._branches(len(chosen), chosen)
+
+    def _branches(self, depth: int, chosen: Choices) -> tuple[Branch, ...]:
+        context = tuple([chosen[name] for name in self._context[depth]])
         found = self._memo[depth].get(context)
         if found is None:
             found = self._memo[depth][context] = tuple(self._grow(depth, chosen))
         return found
 
     def _grow(self, depth: int, chosen: Choices) -> Iterator[Branch]:
-        dimension = self.dimensions[depth]
-        for value in dimension.values(chosen):
-            node = {**chosen, dimension.name: value}
-            if all(rule.reason(node) is None for rule in self._decided[depth]):
-                leaves = self._leaves(node)
-                if leaves:
-                    yield Branch(value, leaves)
+        dimension, rules = self.dimensions[depth], self._decided[depth]
+        node = {**self._fixed, **chosen}
+        for value in dimension.values(node):
+            node[dimension.name] = value
+            if any(rule.reason(node) is not None for rule in rules):
+                continue
+            leaves = self._leaves(depth + 1, node)
+            if leaves:
+                yield Branch(value, leaves)
 
-    def _leaves(self, chosen: Choices) -> int:
-        if len(chosen) == len(self.names):
+    def _leaves(self, depth: int, chosen: Choices) -> int:
+        if depth == len(self.names):
             return 1
-        return sum(branch.leaves for branch in self.branches(chosen))
+        return sum([branch.leaves for branch in self._branches(depth, chosen)])
 
     # Points
 
     def count(self) -> int:
         """Number of valid strategies."""
-        return self._leaves({})
+        return self._leaves(0, {})
 
     def enumerate(self) -> Iterator[Strategy]:
         """Every valid strategy once, in the order of the tree, made as they are asked for."""
@@ -150,7 +153,7 @@ class SearchSpace:
         return self.impossible(strategy) or self._not_searched(strategy.to_dict())
 
     def _not_searched(self, values: Choices) -> str | None:
-        for name, default in _DEFAULTS.items():
+        for name, default in DEFAULTS.items():
             if name not in self.names and values[name] != default:
                 return f"{name} = {values[name]} is not searched here; it stays {default}"
         chosen: dict[str, Value] = {}
@@ -158,7 +161,7 @@ class SearchSpace:
             offered = [branch.value for branch in self.branches(chosen)]
             if values[name] not in offered:
                 found = f"{name} = {values[name]} is not searched{_after(chosen)}"
-                return f"{found}; {listed(offered)} would do"
+                return f"{found}; {listed(offered)} would do" if offered else found
             chosen[name] = values[name]
         return None
 
@@ -186,5 +189,6 @@ def _leaf(chosen: Choices) -> Iterator[Strategy]:
 
 
 def _after(chosen: Choices) -> str:
-    made = ", ".join(f"{name} = {value}" for name, value in chosen.items())
-    return f" with {made}" if made else ""
+    """The choices made before, without those that say nothing."""
+    telling = [f"{name} = {value}" for name, value in chosen.items() if value != DEFAULTS.get(name)]
+    return f" with {', '.join(telling)}" if telling else ""

@@ -19,7 +19,7 @@ from distir.axes.model import Axes, Axis
 from distir.axes.order import canonical_order
 from distir.axes.rescale import op_at, rescale
 from distir.errors import DistirError, TransformError
-from distir.execute.values import random_values, rows_indexed
+from distir.execute.values import rows_indexed
 from distir.importers.load import LoadedModel
 from distir.ir.core import Function, Node, Part, Value
 from distir.ops.loss import CrossEntropy
@@ -331,56 +331,51 @@ class _Sizing:
 def _rows_needed(
     workload: Workload, names: Mapping[Value, tuple[str, ...]]
 ) -> dict[str, int]:
-    """Axes of tables that are shorter than an index needs, with the size that would do."""
-    sizes: dict[Axis, int] = {}
-    given = random_values(workload, sizes=sizes).values.sources
+    """Axes of parameters that are shorter than an index needs, with the size that would do."""
     program = workload.program
-    known = dict(given)
+    sequence = program.sequence
+    tied, moving = program.axes.tied, program.blocks.roles.moving
     needed: dict[str, int] = {}
-    for node in program.blocks.free_nodes:
-        if all(value in known for value in node.operands):
-            made = op_at(node, program.axes, sizes).evaluate(*(known[v] for v in node.operands))
-            known.update(zip(node.results, made, strict=True))
-    shapes = {value: program.axes.type_at(value, sizes).shape for value in program.axes.dims}
-    positions = _position_tables(program)
     for node in program.function.nodes:
-        rows = rows_indexed(node, shapes)
-        if rows is None:
-            continue
-        highest = positions.get(node, 0) - 1
-        if node.operands[1] in known:
-            highest = max(highest, int(np.max(known[node.operands[1]])))
-        if highest < rows:
-            continue
-        name = _row_axis(program, node, names)
+        name = _row_axis(node, names)
         if name is None:
-            raise TransformError(
-                f"{node.op.name} reads row {highest} of {node.operands[0]}, which has {rows}"
-            )
-        needed[name] = max(needed.get(name, 0), highest + 1)
+            continue
+        highest = _highest(program, node.operands[1])
+        positions = sequence is not None and any(
+            tied(axis) is tied(sequence) for axis in program.axes.of(node.result)
+        )
+        if highest is None and positions and node.operands[1] not in moving:
+            assert sequence is not None
+            highest = sequence.size - 1
+        rows = rows_indexed(node, {v: v.type.shape for v in node.operands})
+        if highest is not None and rows is not None and highest >= rows:
+            needed[name] = max(needed.get(name, 0), highest + 1)
     return needed
 
 
-def _position_tables(program: Program) -> dict[Node, int]:
-    """Lookups at constant positions, with the length of the sequence that they run along."""
-    longest, sequence = program.longest_sequence, program.sequence
-    if sequence is None or longest is None or longest >= sequence.size:
-        return {}
-    tied = program.axes.tied
-    return {
-        node: sequence.size
-        for node in program.function.nodes
-        if isinstance(node.op, Gather)
-        and not any(value in program.blocks.roles.moving for value in node.operands)
-        and [a for a in program.axes.of(node.result) if tied(a) is tied(sequence)]
+def _highest(program: Program, index: Value) -> int | None:
+    """The largest number in an index that depends on constants alone and whose values are known."""
+    known: dict[Value, object] = {
+        value: array for value, array in program.function.constants.items() if array is not None
     }
+    for node in program.blocks.free_nodes:
+        if index in known:
+            break
+        if all(value in known for value in node.operands):
+            try:
+                made = node.op.evaluate(*(known[value] for value in node.operands))
+            except (IndexError, ValueError):
+                continue  # an index computed for other sizes
+            known.update(zip(node.results, made, strict=True))
+    found = known.get(index)
+    return None if found is None else int(np.max(np.asarray(found)))
 
 
 def _row_axis(
-    program: Program, node: Node, names: Mapping[Value, tuple[str, ...]]
+    node: Node, names: Mapping[Value, tuple[str, ...]]
 ) -> str | None:
-    table = node.operands[0]
-    if table not in names:
+    """The name of the axis of a parameter's rows that a node chooses from."""
+    if not isinstance(node.op, Gather) or node.operands[0] not in names:
         return None
-    axis = getattr(node.op, "axis", 0) % table.type.rank
-    return names[table][axis] or None
+    table = node.operands[0]
+    return names[table][node.op.axis % table.type.rank] or None

@@ -110,10 +110,10 @@ class RandomValues:
 
 
 def random_values(
-    workload: Workload, seed: int = 0, truth: float = 0.5, sizes: Mapping[Axis, int] | None = None
+    workload: Workload, seed: int = 0, truth: float = 0.5, microbatches: int = 1
 ) -> RandomValues:
-    """Random inputs and parameters in float64, integers in range; for the whole batch, or at the
-    given sizes.
+    """Random inputs and parameters in float64, and integers in range, also within each of the
+    microbatches.
 
     A table without values gets made-up ones: real numbers, integers in range, or truths of which
     the part `truth` is true. That a distributed program computes what the sequential one does is
@@ -121,8 +121,9 @@ def random_values(
     """
     program, rng = workload.program, np.random.default_rng(seed)
     function, axes = program.function, program.axes
-    sizes = workload.sizes(workload.batch_size) if sizes is None else sizes
-    bounds = index_bounds(function.nodes, {v: shape_at(axes.dims[v], sizes) for v in axes.dims})
+    sizes = workload.sizes(workload.batch_size)
+    least = workload.sizes(workload.batch_size // microbatches)
+    bounds = index_bounds(function.nodes, {v: shape_at(axes.dims[v], least) for v in axes.dims})
     make = _Maker(rng, bounds, truth)
     sources: dict[Value, Array] = {}
     invented: list[str] = []
@@ -131,8 +132,12 @@ def random_values(
         if known is None:
             invented.append(value.name)
             sources[value] = make(value, shape_at(axes.dims[value], sizes))
-        else:
-            sources[value] = known.astype(np.float64) if value.type.dtype.is_float else known
+            continue
+        if value in bounds and np.any((known >= bounds[value]) | (known < -bounds[value])):
+            # An index that was computed for the sizes of the file.
+            invented.append(value.name)
+            known = known % bounds[value]
+        sources[value] = known.astype(np.float64) if value.type.dtype.is_float else known
     for value in function.inputs:
         sources[value] = make(value, shape_at(axes.dims[value], sizes))
     parameters = {

@@ -166,7 +166,7 @@ def sequential_truth(
     pieces = microbatches if mixes_samples(workload) else 1
     first = ""
     for truth in (0.5, 1.0, 0.0):
-        given = random_values(workload, seed, truth)
+        given = random_values(workload, seed, truth, microbatches)
         result = sequential_step(
             workload, given.values, optimizer_step(workload, STEP), pieces
         )

@@ -26,6 +26,7 @@ from distir.importers.unit_batch import widen_batch
 from distir.ir.builder import Builder
 from distir.ir.core import Function, Value
 from distir.ir.verifier import verify
+from distir.ops.tensor import Gather
 
 Array = Any
 
@@ -85,6 +86,7 @@ def read_onnx(
             continue
         if widen:
             function = _widened(function, conversion, batch_size or PROBE_BATCH)
+        function = _with_notes(function, _untied(function, conversion))
         verify(function)
         records = {value: conversion.weights.get(value) for value in function.parameters}
         weights = {
@@ -163,6 +165,41 @@ def _with_note(function: Function, note: str) -> Function:
     from dataclasses import replace
 
     return replace(function, notes=(*function.notes, note))
+
+
+def _untied(function: Function, conversion: Conversion) -> list[str]:
+    """Matrices that hold the same numbers as a table of rows, as it is or transposed: exporters
+    untie the head of a language model from its embedding now and then."""
+    import numpy as np
+
+    def values_of(value: Value) -> Array | None:
+        record = conversion.weights.get(value)
+        return record.load() if record is not None and record.in_file else None
+
+    tables = {node.operands[0] for node in function.nodes if isinstance(node.op, Gather)}
+    matrices = [value for value in function.parameters if value.type.rank == 2]
+    notes: list[str] = []
+    for table in (value for value in matrices if value in tables):
+        for other in matrices:
+            if other is table or sorted(other.type.shape) != sorted(table.type.shape):
+                continue
+            a, b = values_of(table), values_of(other)
+            if a is None or b is None:
+                continue
+            for way, matrix in (("", b), (" transposed", b.T)):
+                if a.shape == matrix.shape and np.array_equal(a, matrix):
+                    notes.append(
+                        f"parameter {other.name} holds the numbers of {table.name}{way}: the file "
+                        "may have untied them; here they are two parameters"
+                    )
+                    break
+    return notes
+
+
+def _with_notes(function: Function, notes: Sequence[str]) -> Function:
+    for note in notes:
+        function = _with_note(function, note)
+    return function
 
 
 def _name(model: ModelRecord, source: str | Path | Any) -> str:

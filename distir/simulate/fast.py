@@ -38,6 +38,7 @@ class StageCost:
     block_ends: tuple[tuple[float, float, int], ...]
     settling: tuple[float, ...]
     optimizer: float
+    refresh: float
     forward_memory: MemoryEffect
     backward_memory: MemoryEffect
     state: StateBytes
@@ -56,6 +57,7 @@ class _Passes:
     backward: Pass
     buckets_seconds: float
     optimizer_seconds: float
+    refresh_seconds: float
     weight: float
 
 
@@ -133,7 +135,7 @@ class Simulator:
             weight = sum(run_chain([(each, 1)]).cost.seconds for each in (forward, backward))
             bytes_per_element = optimizer_bytes_per_element(self.workload)
             elements = sum(
-                use.type.num_elements
+                use.owned_type.num_elements
                 for position, use in enumerate(program.parameters)
                 if use.gradient is not None and position not in without
             )
@@ -142,6 +144,7 @@ class Simulator:
                 backward,
                 sum(bucket.seconds for bucket in pricing.buckets(program, without)),
                 pricing.optimizer(elements, bytes_per_element) if self.workload.training else 0.0,
+                sum(each.seconds for each in pricing.refresh(program, without)),
                 weight,
             )
         return self._passes[key]
@@ -193,6 +196,7 @@ class Simulator:
             block_ends=backward.block_ends,
             settling=tuple(services),
             optimizer=sum(each.optimizer_seconds * count for each, count in passes),
+            refresh=sum(each.refresh_seconds * count for each, count in passes),
             forward_memory=forward_memory,
             backward_memory=backward_memory,
             state=state,
@@ -226,7 +230,8 @@ class Simulator:
                     for stream, seconds_waited in each.exposed:
                         exposed[stream] = exposed.get(stream, 0.0) + seconds_waited * count
             compute = busy - sum(exposed.values())
-            exposed["dp"] = exposed.get("dp", 0.0) + tails[rank]
+            refresh = sum(cost.refresh for cost in costs)
+            exposed["dp"] = exposed.get("dp", 0.0) + tails[rank] + refresh
             optimizer = sum(cost.optimizer for cost in costs)
             reports.append(
                 RankSeconds(
@@ -236,7 +241,7 @@ class Simulator:
                     transfer=time.waited_for_transfer[rank] + tied[rank],
                     bubble=time.waited_for_stage[rank] + waited[rank],
                     optimizer=optimizer,
-                    end=end[rank] + optimizer,
+                    end=end[rank] + optimizer + refresh,
                     memory=_peak(stages, compiled.held[rank], own),
                 )
             )

@@ -51,7 +51,8 @@ class FlatPass:
 class FlatStage:
     """A stage, flat. `storage_bytes` has every storage that is a stage's own: no parameters, no
     inputs of the model. `settling` are the collectives on gradients that may start once so many
-    backward steps are computed; `optimizer_seconds` has one entry per block."""
+    backward steps are computed; `optimizer_seconds` has one entry per block; `refreshing` are the
+    collectives that make stored parameters from updated parts."""
 
     forward: FlatPass = field(default_factory=FlatPass)
     backward: FlatPass = field(default_factory=FlatPass)
@@ -59,6 +60,7 @@ class FlatStage:
     storage_bytes: dict[int, int] = field(default_factory=dict)
     settling: list[tuple[int, Instruction]] = field(default_factory=list)
     optimizer_seconds: list[float] = field(default_factory=list)
+    refreshing: list[Instruction] = field(default_factory=list)
     state: StateBytes = field(default_factory=StateBytes)
 
     def settled_after(self, done: int) -> Iterable[Instruction]:
@@ -152,7 +154,7 @@ def _add_state(
         if not workload.training or use.gradient is None:
             continue
         gradient = program.values[use.gradient].type.num_elements
-        elements = use.type.num_elements
+        elements = use.owned_type.num_elements
         trained += elements
         flat.state = flat.state.plus(
             StateBytes(
@@ -163,6 +165,7 @@ def _add_state(
     if workload.training:
         seconds = pricing.optimizer(trained, optimizer_bytes_per_element(workload))
         flat.optimizer_seconds.append(seconds)
+        flat.refreshing.extend(pricing.refresh(program, without=elsewhere))
 
 
 def _find_deaths(flat: FlatStage) -> None:

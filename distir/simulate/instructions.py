@@ -87,8 +87,19 @@ class Pricing:
     ) -> tuple[Instruction, ...]:
         """Gradient settlement of a block: like collectives fused into one bucket each. `without`
         are positions of parameters that are settled elsewhere."""
+        return self._fused(program.settle_by_parameter, without, "gradients")
+
+    def refresh(
+        self, program: BlockProgram, without: Collection[int] = ()
+    ) -> tuple[Instruction, ...]:
+        """Stored parameters made from the parts that devices have updated, in buckets."""
+        return self._fused(program.refresh_by_parameter, without, "parameters")
+
+    def _fused(
+        self, by_parameter: Sequence[Sequence[Node]], without: Collection[int], what: str
+    ) -> tuple[Instruction, ...]:
         sizes: dict[tuple[type[Collective], str], float] = {}
-        for position, nodes in enumerate(program.settle_by_parameter):
+        for position, nodes in enumerate(by_parameter):
             for node in nodes:
                 op = node.op
                 if isinstance(op, Collective) and position not in without:
@@ -96,7 +107,7 @@ class Pricing:
                     key = (type(op), op.mesh_axis)
                     sizes[key] = sizes.get(key, 0.0) + size
         return tuple(
-            Instruction(axis, self.collective(op, axis, size), (), (), f"{op.name} gradients", size)
+            Instruction(axis, self.collective(op, axis, size), (), (), f"{op.name} {what}", size)
             for (op, axis), size in sizes.items()
         )
 

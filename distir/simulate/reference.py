@@ -347,6 +347,16 @@ class _World:
             self.spans.append(Span(device.number, device.rank, COMPUTE, "optimizer", *span))
             device.clock += seconds
             device.optimizer += seconds
+        refreshing = [each for stage in own for each in self.stages[stage].refreshing]
+        for index, bucket in enumerate(refreshing):
+            assert bucket.stream is not None
+            start = yield from self._meet(device, bucket.stream, device.clock, ("refresh", index))
+            end = start + bucket.seconds
+            self.spans.append(
+                Span(device.number, device.rank, GRADIENTS, bucket.label, start, end)
+            )
+            device.expose("dp", end - device.clock)
+            device.clock = end
 
     def _note(
         self,

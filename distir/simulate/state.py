@@ -61,5 +61,5 @@ def state_bytes(
         if workload.training and use.gradient is not None:
             gradient = program.values[use.gradient].type
             gradients += gradient.num_elements * workload.types.gradient.itemsize
-            optimizer += use.type.num_elements * optimizer_state_bytes(workload)
+            optimizer += use.owned_type.num_elements * optimizer_state_bytes(workload)
     return StateBytes(parameters, gradients, optimizer)

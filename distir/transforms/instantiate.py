@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from distir.axes.model import Axes, Axis, AxisDims
-from distir.ir.core import Node, Op, Value
+from distir.ir.core import Node, Op, Part, Value
 from distir.ir.types import DType, TensorType
 from distir.ops.collective import (
     AllGather,
@@ -86,10 +86,12 @@ class Instantiation:
             found = self.values[local] = Value(type, local.value.name)
         return found
 
-    def nodes(self, steps: Sequence[Placed]) -> list[Node]:
-        """The SPMD program of some steps."""
+    def nodes(self, steps: Sequence[Placed], part: Part = Part.MODEL) -> list[Node]:
+        """The SPMD program of some steps. `part` is what changes of layout are there for; ops
+        have their own."""
         return [
-            self._op(step) if isinstance(step, PlacedOp) else self._move(step) for step in steps
+            self._op(step) if isinstance(step, PlacedOp) else self._move(step, part)
+            for step in steps
         ]
 
     def _op(self, step: PlacedOp) -> Node:
@@ -134,7 +136,7 @@ class Instantiation:
                 windows.append(Window(index, factors))
         return tuple(windows)
 
-    def _move(self, step: PlacedMove) -> Node:
+    def _move(self, step: PlacedMove, part: Part) -> Node:
         operand, result = self.value(step.operand), self.value(step.result)
         name = self.mesh.names[step.mesh_axis]
         degree = self.sizes.degrees[step.mesh_axis]
@@ -150,7 +152,7 @@ class Instantiation:
             op = Shard(name, degree, self._cut(step.operand, step.target))
         else:
             op = self._exchange(step, name, degree)
-        return Node(op, (operand,), (result,), step.operand.value.name)
+        return Node(op, (operand,), (result,), step.operand.value.name, part)
 
     def _exchange(self, step: PlacedMove, name: str, degree: int) -> AllToAll:
         scatter = self._cut(step.operand, step.target)

@@ -213,6 +213,18 @@ def test_a_vector_that_serves_several_ops_is_a_parameter_for_each() -> None:
     np.testing.assert_array_equal(by_name["zeros"], by_name["zeros#3"])
 
 
+def test_an_untied_copy_of_an_embedding_is_reported() -> None:
+    table = weights(9, 4)
+    made = model(
+        {"ids": (INT64, ["n", "s"])},
+        [node("Gather", "table ids", "e"), node("MatMul", "e head", "y")],
+        "y",
+        {"table": table, "head": table.T.copy()},
+    )
+    (note,) = import_onnx(made).notes
+    assert "head holds the numbers of table transposed" in note
+
+
 def _head_with(extra: list[Any], inputs: dict[str, Any], initializers: dict[str, Any]) -> Any:
     """Scores by products, then `extra` ops that end in y."""
     return model(

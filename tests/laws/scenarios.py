@@ -55,7 +55,7 @@ def _last_is_linear(c: Chain, x: Value) -> Value:
 
 
 def _residual(c: Chain, x: Value) -> Value:
-    return c.add(x, c.dense(c.builder.add(Gelu(), c.dense(x, 2 * WIDTH))))
+    return c.add(x, c.dense(_inner(c, x)))
 
 
 def _norm(c: Chain, x: Value) -> Value:
@@ -73,14 +73,19 @@ def _with_shared_weight_turned(c: Chain, x: Value) -> Value:
     return c.add(x, c.builder.add(MatMul(), x, turned))
 
 
+def _inner(c: Chain, x: Value) -> Value:
+    """Something with an axis of its own, which makes a block."""
+    return c.builder.add(Gelu(), c.dense(x, 2 * WIDTH))
+
+
 def _ends_in_a_view(c: Chain, x: Value) -> Value:
     batch = x.type.shape[0]
-    y = c.builder.add(Reshape((batch, 2, WIDTH // 2)), c.dense(x))
+    y = c.builder.add(Reshape((batch, 2, WIDTH // 2)), c.dense(_inner(c, x)))
     return c.builder.add(Reshape((batch, WIDTH)), y)
 
 
 def _ends_in_a_part(c: Chain, x: Value) -> Value:
-    return c.builder.apply(Split(1, (WIDTH, WIDTH)), c.dense(x, 2 * WIDTH))[1]
+    return c.builder.apply(Split(1, (WIDTH, WIDTH)), c.dense(_inner(c, x), 2 * WIDTH))[1]
 
 
 def _gated(c: Chain, x: Value) -> Value:
@@ -103,7 +108,7 @@ def _remember(c: Chain, x: Value) -> Value:
 
 
 def _recall(c: Chain, x: Value) -> Value:
-    return c.add(x, c.dense(c.memory if c.memory is not None else x))
+    return c.add(x, c.dense(_inner(c, c.memory if c.memory is not None else x)))
 
 
 LAYERS: tuple[Callable[[Chain, Value], Value], ...] = (
@@ -113,16 +118,30 @@ LAYERS: tuple[Callable[[Chain, Value], Value], ...] = (
 
 
 @st.composite
-def chains(draw: st.DrawFn) -> Function:
+def chains(draw: st.DrawFn, longest: int = 4) -> Function:
     """Layers of a few kinds, in runs: equal blocks stand beside different ones."""
     chain = Chain()
     x = chain.x
     for layer, count in draw(
-        st.lists(st.tuples(st.sampled_from(LAYERS), st.integers(1, 4)), min_size=1, max_size=4)
+        st.lists(
+            st.tuples(st.sampled_from(LAYERS), st.integers(1, longest)), min_size=1, max_size=4
+        )
     ):
         for _ in range(count):
             x = layer(chain, x)
     return chain.builder.build([chain.dense(x)])
+
+
+@st.composite
+def recalling_chains(draw: st.DrawFn) -> Function:
+    """What a layer made is read by several later ones, as in an encoder-decoder."""
+    chain = Chain()
+    x = _residual(chain, _remember(chain, chain.x))
+    for _ in range(draw(st.integers(3, 5))):
+        for layer in draw(st.lists(st.sampled_from([_plain, _residual, _norm]), max_size=2)):
+            x = layer(chain, x)
+        x = _recall(chain, x)
+    return chain.builder.build([x])
 
 
 @st.composite
@@ -158,7 +177,8 @@ def transformers(draw: st.DrawFn) -> Function:
     return config.build(2, 12, draw(st.sampled_from(["fused", "eager"])))
 
 
-models = st.one_of(chains(), transformers())
+models = st.one_of(chains(), recalling_chains(), transformers())
+long_chains = st.one_of(chains(longest=8), recalling_chains())
 
 # --- hardware and software --------------------------------------------------------------------------
 

@@ -1,0 +1,177 @@
+"""Which values are searched: spaces by name, and spaces written down in a YAML file.
+
+extends: standard              # small (the default), standard or full
+tp: [1, 2, 4, 8]               # a list of values, or one value
+zero: [0, 1, 3]
+schedule: [1f1b, interleaved, zb-h1, my_schedule.txt]
+chunks: all                    # every sensible value; `default`: what it is if nobody says
+recompute: none
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, cast
+
+from distir.errors import DistirError, UnknownNameError
+from distir.registry import Registry
+from distir.strategy import Strategy
+from search_spaces.parameters import Value
+
+Allowed: TypeAlias = tuple[Value, ...] | Literal["all", "default"]
+"""Values of a dimension: these, all that make sense, or the one it has if nobody says."""
+
+SpaceSource: TypeAlias = str | Path | Mapping[str, Any]
+"""A name in `SPACES`, a YAML file, or what such a file says."""
+
+DEFAULTS: dict[str, Value] = {
+    each.name: each.default for each in fields(Strategy) if each.default is not MISSING
+}
+"""Choices and what they are if nobody says."""
+
+
+class SpaceError(DistirError, ValueError):
+    """A search space is described wrongly."""
+
+
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """Which values each dimension may take; what is not named here takes all."""
+
+    name: str
+    values: Mapping[str, Allowed] = field(default_factory=dict[str, Allowed])
+
+    def allowed(self, name: str) -> Allowed:
+        """What is said of dimension `name`."""
+        return self.values.get(name, "all")
+
+    def values_of(self, name: str, every: Sequence[Value]) -> Sequence[Value]:
+        """Values of dimension `name`, `every` being all that make sense."""
+        allowed = self.allowed(name)
+        if isinstance(allowed, tuple):
+            return allowed
+        return every if allowed == "all" else (DEFAULTS[name],)
+
+
+SPACES: Registry[Searched] = Registry("space")
+"""The spaces that have a name, each part of the next."""
+
+
+def _add(name: str, summary: str, **values: Allowed) -> None:
+    SPACES.add(name, Searched(name, values), summary)
+
+
+_add(
+    "small",
+    "dp, tp, pp, microbatches, gpipe and 1f1b; everything else as it is by default",
+    cp="default",
+    sequence_parallel="default",
+    zero="default",
+    recompute="default",
+    schedule=("gpipe", "1f1b"),
+    chunks="default",
+)
+_add(
+    "standard",
+    "adds sequence parallelism, ZeRO 1 and 3, recomputation and the interleaved schedule",
+    cp="default",
+    zero=(0, 1, 3),
+    schedule=("gpipe", "1f1b", "interleaved"),
+    chunks="default",
+)
+_add("full", "adds context parallelism, all of ZeRO, every schedule and numbers of chunks")
+
+
+def searched(source: SpaceSource) -> Searched:
+    """The space that a name, a YAML file or its content describes."""
+    if isinstance(source, Mapping):
+        return _from_content(source, "space")
+    if source in SPACES:
+        return SPACES.get(str(source))
+    path = Path(source).expanduser()
+    if path.suffix.lower() in (".yaml", ".yml") or len(path.parts) > 1 or path.is_file():
+        return _from_content(_read(path), str(source))
+    raise UnknownNameError("space", str(source), [*SPACES.names(), "FILE.yaml"])
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    import yaml
+
+    try:
+        content: object = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpaceError(f"{path}: cannot be read: {_brief(error)}") from error
+    except yaml.YAMLError as error:
+        raise SpaceError(f"{path}: not YAML: {_brief(error)}") from error
+    if content is None:
+        return {}
+    if not isinstance(content, Mapping):
+        raise SpaceError(
+            f"{path}: a {type(content).__name__}; expected dimensions with their values, "
+            "such as tp: [1, 2, 4]"
+        )
+    return cast("Mapping[str, Any]", content)
+
+
+def _brief(error: Exception) -> str:
+    said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return " ".join(said.split())
+
+
+def _from_content(content: Mapping[str, Any], where: str) -> Searched:
+    base = content.get("extends", "small")
+    if not isinstance(base, str):
+        raise SpaceError(f"{where}: extends is {base!r}; expected {', '.join(SPACES.names())}")
+    values = dict(SPACES.get(base).values)
+    for name, given in content.items():
+        if name == "extends":
+            continue
+        if name not in DEFAULTS:
+            raise SpaceError(
+                f"{where}: {UnknownNameError('dimension', str(name), [*DEFAULTS, 'extends'])}"
+            )
+        values[name] = _allowed(name, given, where)
+    return Searched(where, values)
+
+
+def _allowed(name: str, given: object, where: str) -> Allowed:
+    if given in ("all", "default"):
+        return "all" if given == "all" else "default"
+    listed = isinstance(given, Sequence) and not isinstance(given, str)
+    values = tuple(cast("Sequence[object]", given) if listed else (given,))
+    if not values:
+        raise SpaceError(f"{where}: {name} has no values; expected at least one, or `all`")
+    try:
+        return tuple(dict.fromkeys(_checked(name, value) for value in values))
+    except DistirError as error:
+        raise SpaceError(f"{where}: {error}") from error
+
+
+def _checked(name: str, value: object) -> Value:
+    """`value` in the form that strategies have it."""
+    wanted = type(DEFAULTS[name])
+    if type(value) is not wanted:
+        kinds = {int: "a whole number", str: "a name", bool: "true or false"}
+        raise SpaceError(f"{name} is {value!r}; expected {kinds[wanted]}")
+    if name == "schedule":
+        from distir.schedules import find_schedule
+
+        return find_schedule(str(value)).name
+    if name == "recompute":
+        known = recomputations()
+        if value not in known:
+            raise UnknownNameError("recomputation", str(value), known)
+    Strategy.from_dict({name: value})
+    return cast("Value", value)
+
+
+@cache
+def recomputations() -> tuple[str, ...]:
+    """Every way to recompute, the least first."""
+    from distir.transforms.recompute import RECOMPUTE
+
+    order = ("none", "selective", "full")
+    return tuple(sorted(RECOMPUTE.names(), key=lambda n: order.index(n) if n in order else 9))

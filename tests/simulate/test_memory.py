@@ -1,0 +1,48 @@
+"""Memory composed block by block is memory counted value by value."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from hypothesis import HealthCheck, given, settings
+
+from distir.simulate.flat import FlatPass, FlatStage, flat_stage
+from distir.simulate.instructions import Pricing
+from distir.simulate.memory import ChainMemory, MemoryEffect
+from tests.laws.scenarios import Scenario, long_chains, scenarios
+
+
+def value_by_value(stage: FlatStage, each: FlatPass) -> MemoryEffect:
+    """What a pass over all blocks of a stage adds, and the most it holds."""
+    sizes = stage.storage_bytes
+    live = peak = sum(sizes[number] for number in each.received)
+    live -= sum(sizes[storage] for storage in each.dying.get(-1, ()))
+    for position, step in enumerate(each.steps):
+        live += sum(sizes.get(number, 0) for number in step.writes)
+        peak = max(peak, live)
+        live -= sum(sizes[storage] for storage in each.dying.get(position, ()))
+    live -= sum(sizes[storage] for storage in each.leaving)
+    return MemoryEffect(float(live), float(peak))
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(scenarios(long_chains))
+def test_blocks_compose(scenario: Scenario) -> None:
+    plan = scenario.plan
+    pricing = Pricing.of(scenario.simulator.cost, plan)
+    for index, stage in enumerate(plan.stages):
+        runs = [(program, len(list(group))) for program, group in groupby(stage.programs)]
+        forward, backward = ChainMemory().stage(runs)
+        flat = flat_stage(plan, index, pricing)
+        assert forward == value_by_value(flat, flat.forward)
+        assert backward == value_by_value(flat, flat.backward)
+        if plan.workload.training:
+            assert backward.delta == -forward.delta
+
+
+def test_effects_compose_associatively() -> None:
+    a, b, c = MemoryEffect(3.0, 5.0), MemoryEffect(-2.0, 1.0), MemoryEffect(4.0, 4.0)
+    assert a.then(b).then(c) == a.then(b.then(c))
+    assert a.times(3) == a.then(a).then(a)
+    assert b.times(3) == b.then(b).then(b)
+    assert a.times(0) == MemoryEffect()
