@@ -29,12 +29,19 @@ def simulate(
     """Simulates one strategy. `workload` are fields of `Workload`: `batch_size`, `mode`,
     `sequence_length`, `precision`, `optimizer`, `loss`, `output`.
 
-    Raises `StrategyError` if the strategy cannot run; one that does not fit in memory is a result
+    The precision is bf16, or fp16 on devices without bf16, unless given. Raises `StrategyError` if
+    the strategy cannot run; one that does not fit in memory is a result
     with `feasible` False. To simulate many strategies, keep a `Simulator`.
     """
     loaded = model if isinstance(model, LoadedModel) else load_model(model)
     hardware = cluster if isinstance(cluster, Cluster) else load_cluster(cluster, strategy.devices)
-    return Simulator(Workload(model=loaded, **workload), hardware).simulate(strategy)
+    given = {"precision": default_precision(hardware), **workload}
+    return Simulator(Workload(model=loaded, **given), hardware).simulate(strategy)
+
+
+def default_precision(cluster: Cluster) -> str:
+    """bf16, or fp16 where the devices have no bf16."""
+    return "bf16" if cluster.device.supports("bf16") else "fp16"
 
 
 __all__ = [
@@ -44,6 +51,7 @@ __all__ = [
     "Simulator",
     "Strategy",
     "Workload",
+    "default_precision",
     "load_cluster",
     "load_model",
     "simulate",

@@ -161,7 +161,8 @@ def _constraints(workload: WorkloadFacts, devices: int) -> list[Constraint]:
         if dp * tp * cp * pp == devices:
             return None
         degrees = {"dp": dp, "tp": tp, **({"cp": cp} if cp > 1 else {}), "pp": pp}
-        return f"{_product(degrees)}, but there are {devices} devices{_single_change(degrees, devices)}"
+        advice = _single_change(degrees, devices)
+        return f"{_product(degrees)}, but there are {devices} devices; {advice}"
 
     def tp_divides_internal_axes(tp: int) -> str | None:
         sizes = dict(workload.internal_axes)
@@ -187,9 +188,8 @@ def _constraints(workload: WorkloadFacts, devices: int) -> list[Constraint]:
             return f"{_product(shares)}{why} splits the sequence, but the model has no sequence"
         if length % pieces == 0:
             return None
-        return f"the sequence ({length}) does not divide by {_product(shares)}{why}" + (
-            f"; {listed(divisors(length))} do"
-        )
+        suited = listed(divisors(length))
+        return f"the sequence ({length}) does not divide by {_product(shares)}{why}; {suited} do"
 
     def every_stage_has_a_block(pp: int, chunks: int) -> str | None:
         most, stages = workload.num_blocks, pp * chunks
@@ -280,5 +280,5 @@ def _single_change(degrees: Mapping[str, int], devices: int) -> str:
         if devices * degree % product == 0
     ]
     if not fitting:
-        return f"; degrees that divide {devices} are {listed(divisors(devices))}"
-    return f"; {' or '.join(fitting)} would do"
+        return f"degrees that divide {devices} are {listed(divisors(devices))}"
+    return f"{' or '.join(fitting)} would do"

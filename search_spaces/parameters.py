@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 Value: TypeAlias = int | str | bool
@@ -33,13 +33,15 @@ class Dimension:
 
     name: str
     domain: Callable[..., Sequence[Value]]
-    """Called with the earlier choices that `reads` names."""
-    reads: tuple[str, ...] = ()
-    """Earlier choices that the domain depends on; by default the parameters of `domain`."""
+    """Called with the earlier choices that `after` names."""
+    after: tuple[str, ...] | None = None
+    """Earlier choices that the domain reads; by default the parameters of `domain`."""
+    reads: tuple[str, ...] = field(init=False)
+    """Earlier choices that the domain depends on."""
 
     def __post_init__(self) -> None:
-        if not self.reads:
-            object.__setattr__(self, "reads", parameter_names(self.domain))
+        reads = parameter_names(self.domain) if self.after is None else self.after
+        object.__setattr__(self, "reads", reads)
 
     def values(self, chosen: Choices) -> Sequence[Value]:
         """The domain, given the choices made before."""

@@ -95,7 +95,7 @@ class StageDevices:
             VirtualMesh(self.plan.mesh, program.sizes) for program in self.stage.programs
         )
 
-    # --- parameters at rest -------------------------------------------------------------------------
+    # --- parameters at rest ----------------------------------------------------------------------
 
     def load(
         self, parameters: Mapping[Value, Array], moments: Mapping[Value, tuple[Array, ...]]
@@ -142,7 +142,7 @@ class StageDevices:
     def _block(self, block: int) -> Any:
         return self.plan.workload.program.blocks.blocks[self.stage.blocks[block]]
 
-    # --- actions --------------------------------------------------------------------------------------
+    # --- actions ---------------------------------------------------------------------------------
 
     def forward(self, action: Action, received: Message, free: Mapping[Value, Array]) -> Message:
         """Runs a forward action; returns what leaves for the next stage."""
@@ -297,7 +297,7 @@ class StageDevices:
             before = self._accumulated.get(buffer)
             self._accumulated[buffer] = shards if before is None else _added(before, shards)
 
-    # --- ops ------------------------------------------------------------------------------------------
+    # --- ops -------------------------------------------------------------------------------------
 
     def _step(self, block: int, node: Node, operands: list[Shards]) -> list[Shards]:
         """Runs one op on all devices of the stage, and counts it."""
@@ -313,7 +313,7 @@ class StageDevices:
             self.counts.flops += work_of(node, operands, made).flops
         return made
 
-    # --- the end of the step ----------------------------------------------------------------------------
+    # --- the end of the step ---------------------------------------------------------------------
 
     def settle(self) -> None:
         """Adds up every parameter's gradient over the mesh, and over its uses on this stage."""

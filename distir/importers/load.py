@@ -16,10 +16,11 @@ from typing import Any
 
 from distir.errors import ImportModelError
 from distir.importers.probe import build_at_probe_sizes
-from distir.importers.python import find_object, is_onnx_model, run_user_code, size_arguments
+from distir.importers.python import is_onnx_model, size_arguments
 from distir.ir import Function
 from distir.models.layers import AttentionKind
 from distir.models.zoo import ModelConfig, find_model, has_model
+from distir.user_code import find_object, run_user_code
 
 Source = str | Path | Callable[..., object]
 """What describes a model: one of the texts above, a path, or the Python function itself."""
@@ -75,7 +76,7 @@ def load_source(
         return _from_config(read_config(path), options)
     place, colon, attribute = str(source).rpartition(":")
     if colon and place and attribute:
-        found = find_object(place, attribute)
+        found = find_object(place, attribute, error=ImportModelError)
         return _from_object(found, attribute, str(source), options)
     return _from_name(str(source), options)
 
@@ -116,7 +117,7 @@ def _from_object(found: object, name: str, label: str, options: _Options) -> Loa
     def make(*sizes: int) -> object:
         given = dict(zip(("batch_size", "sequence_length"), sizes, strict=False))
         arguments = {key: value for key, value in given.items() if key in taken}
-        return run_user_code(label, lambda: found(**arguments))
+        return run_user_code(label, lambda: found(**arguments), ImportModelError)
 
     if not taken:
         return _from_result(make(), name, label, options)

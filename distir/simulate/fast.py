@@ -204,7 +204,7 @@ class Simulator:
             sent_backward_bytes=float(sum(v.type.size_bytes for v in first.input_gradients)),
         )
 
-    # --- the whole ----------------------------------------------------------------------------------
+    # --- the whole -------------------------------------------------------------------------------
 
     def _result(self, plan: Plan, stages: Sequence[StageCost]) -> SimulationResult:
         compiled = plan.schedule

@@ -102,7 +102,7 @@ class _Walk:
     def run(self, nodes: Sequence[Node]) -> MemoryEffect:
         storage, sizes = self.storage, self.present
         stays = {*self.kept, *self.leaving}
-        last_use: dict[_Storage, int] = {each: -1 for each in sizes}
+        last_use: dict[_Storage, int] = dict.fromkeys(sizes, -1)
         for position, node in enumerate(nodes):
             for value in (*node.operands, *node.results):
                 last_use[storage.get(value, value)] = position

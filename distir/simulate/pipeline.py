@@ -49,5 +49,5 @@ def run_pipeline(
         free[rank] = ended[i] = end = begin + seconds[cost]
         if link >= 0:
             leaves = link_free[link]
-            link_free[link] = arrived[i] = (leaves if leaves > end else end) + transfers[cost]
+            link_free[link] = arrived[i] = (max(end, leaves)) + transfers[cost]
     return PipelineTime(tuple(free), tuple(transfer_wait), tuple(stage_wait), tuple(starts))

@@ -65,7 +65,7 @@ def simulate_reference(plan: Plan, cost: CostModel) -> ReferenceRun:
     return _World(plan, cost).run()
 
 
-# --- how devices wait for each other ----------------------------------------------------------------
+# --- how devices wait for each other -------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +191,7 @@ class _World:
                 found[number] = (last, last)
         return found
 
-    # --- what a device does -------------------------------------------------------------------------
+    # --- what a device does ----------------------------------------------------------------------
 
     def _process(self, device: _Device) -> _Process:
         actions = self.schedule.ranks[device.rank]
@@ -371,7 +371,7 @@ class _World:
             Span(device.number, device.rank, stream, instruction.label, start, end, action)
         )
 
-    # --- the report -----------------------------------------------------------------------------------
+    # --- the report ------------------------------------------------------------------------------
 
     def _finish(self) -> ReferenceRun:
         reports: list[RankSeconds] = []

@@ -56,7 +56,8 @@ class StageReport:
 
 @dataclass(frozen=True, slots=True)
 class SimulationResult:
-    """Metrics of one strategy. Not feasible means: it does not fit; the metrics hold all the same."""
+    """Metrics of one strategy. If it is not feasible, it does not fit; the metrics hold all the
+    same."""
 
     strategy: Strategy
     feasible: bool

@@ -15,7 +15,7 @@ from distir.models.layers import linear, normalize
 from distir.models.transformer import TransformerConfig
 from distir.ops.elementwise import Add, Gelu, Mul, Relu
 from distir.ops.linalg import MatMul
-from distir.ops.tensor import Concat, Reshape, Slice, Split, Transpose
+from distir.ops.tensor import Concat, Expand, Reshape, Slice, Split, Transpose
 from distir.plan import Plan
 from distir.schedules import Action, Schedule, compile_schedule, dependencies
 from distir.simulate.fast import Simulator
@@ -25,7 +25,7 @@ from distir.workload import Workload
 WIDTH = 24
 """Of the chains; divides by all degrees that are drawn."""
 
-# --- models -----------------------------------------------------------------------------------------
+# --- models --------------------------------------------------------------------------------------
 
 
 class Chain:
@@ -97,6 +97,14 @@ def _joined(c: Chain, x: Value) -> Value:
     return c.dense(c.builder.add(Concat(1), x, c.dense(x)))
 
 
+def _begins_with_a_join(c: Chain, x: Value) -> Value:
+    """The gradient of `x` is a part of a larger one."""
+    c.count += 1
+    row = c.builder.parameter(f"row{c.count}", (1, WIDTH))
+    rows = c.builder.add(Expand((x.type.shape[0], WIDTH)), row)
+    return c.dense(_inner(c, c.builder.add(Concat(1), x, rows)))
+
+
 def _cut_out(c: Chain, x: Value) -> Value:
     half = c.builder.add(Slice((0, 0), (None, WIDTH // 2), (1, 1)), c.dense(x))
     return c.add(x, c.dense(half))
@@ -113,7 +121,8 @@ def _recall(c: Chain, x: Value) -> Value:
 
 LAYERS: tuple[Callable[[Chain, Value], Value], ...] = (
     _plain, _last_is_linear, _residual, _norm, _with_shared_weight, _with_shared_weight_turned,
-    _ends_in_a_view, _ends_in_a_part, _gated, _joined, _cut_out, _remember, _recall,
+    _ends_in_a_view, _ends_in_a_part, _gated, _joined, _begins_with_a_join,
+    _cut_out, _remember, _recall,
 )  # fmt: skip
 
 
@@ -180,7 +189,7 @@ def transformers(draw: st.DrawFn) -> Function:
 models = st.one_of(chains(), recalling_chains(), transformers())
 long_chains = st.one_of(chains(longest=8), recalling_chains())
 
-# --- hardware and software --------------------------------------------------------------------------
+# --- hardware and software -----------------------------------------------------------------------
 
 
 @st.composite
@@ -212,7 +221,7 @@ def clusters(draw: st.DrawFn, num_devices: int) -> Cluster:
 
 profiles = st.sampled_from(["compiled", "eager", "ideal"]).map(load_profile)
 
-# --- plans ------------------------------------------------------------------------------------------
+# --- plans ---------------------------------------------------------------------------------------
 
 
 @st.composite
@@ -260,8 +269,8 @@ class Scenario:
         cuts = [len(stage.blocks) for stage in plan.stages]
         return (
             f"{workload.mode} of {workload.batch_size} as {plan.strategy.label}, stages of {cuts} "
-            f"blocks\n{plan.schedule.schedule}\n{workload.model.function}\n"
-            f"{self.simulator.cluster}"
+            f"blocks\n{plan.schedule.schedule}\n{self.simulator.cluster}\n"
+            f"{workload.model.function}"[:20000]
         )
 
 

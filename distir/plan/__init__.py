@@ -1,0 +1,22 @@
+"""A plan: a strategy applied to a workload. Stage programs plus a schedule.
+
+`Planner` makes plans for one workload and remembers what they share: the step of every distinct
+block, its placement per mesh, its program per size.
+"""
+
+from __future__ import annotations
+
+from distir.plan.block_program import instantiate_block
+from distir.plan.feasibility import explain
+from distir.plan.model import BlockProgram, ParameterUse, Plan, Stage
+from distir.plan.planner import Planner
+
+__all__ = [
+    "BlockProgram",
+    "ParameterUse",
+    "Plan",
+    "Planner",
+    "Stage",
+    "explain",
+    "instantiate_block",
+]

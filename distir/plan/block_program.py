@@ -1,0 +1,179 @@
+"""From a placed block to the program that devices run: shapes, parameters, gradients, kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from distir.axes.model import Axis, AxisDims
+from distir.ir.core import Node, Part, Value
+from distir.plan.model import BlockProgram, ParameterUse
+from distir.plan.positions import Positions, layout_at, positions_of
+from distir.transforms.fuse import fuse_elementwise
+from distir.transforms.instantiate import Instantiation, Sizes
+from distir.transforms.place import Layout, Local, Mesh, move
+from distir.transforms.place_block import PlacedBlock
+from distir.transforms.step import BlockStep
+
+
+def instantiate_block(
+    placed: PlacedBlock,
+    sizes: Sizes,
+    stored: Mapping[Value, Positions],
+    fuse: bool = False,
+    zero: int = 0,
+) -> BlockProgram:
+    """Fills sizes into a placed block and adds what happens to its parameters.
+
+    `stored` says where parameters rest if they are not sharded. The stages of `zero` shard over
+    data parallelism what a device owns (1), the gradients it adds up (2), and what it stores (3).
+    """
+    step, mesh = placed.step, placed.mesh
+    sizes = _with_tied_sizes(sizes, step)
+    dims = step.axes.dims
+    unsharded = {v: layout_at(stored[v], dims[v]) for v in step.block.parameters}
+    owned = {
+        v: _owned_layout(unsharded[v], dims[v], mesh, sizes) if zero else unsharded[v]
+        for v in step.block.parameters
+    }
+    kept = owned if zero == 3 else unsharded
+    making = Instantiation(mesh, step.axes, sizes, {})
+    given, gathers = _gathers(placed, kept)
+    forward = [*_gathered(making, gathers), *making.nodes(placed.forward)]
+    # A gathered parameter is dropped after the forward pass and gathered again.
+    backward = [*_gathered(making, gathers), *making.nodes(placed.backward)]
+    settle: list[tuple[Node, ...]] = []
+    settled: dict[Value, Local] = {}
+    refresh: list[tuple[Node, ...]] = []
+    parameters: list[ParameterUse] = []
+    for value in step.block.parameters:
+        gradient = placed.parameter_gradients.get(value)
+        settling: list[Node] = []
+        refreshing: list[Node] = []
+        if gradient is not None:
+            place = positions_of(owned[value], dims[value])
+            steps, settled[value] = move(gradient, layout_at(place, dims[gradient.value]))
+            settling = making.nodes(steps, Part.STATE)
+            if zero >= 2:
+                # Every microbatch's gradient is settled at once: only its owned part is kept.
+                backward += settling
+                settling, gradient = [], settled[value]
+            steps, _ = move(Local(value, owned[value]), kept[value])
+            refreshing = making.nodes(steps, Part.STATE)
+        settle.append(tuple(settling))
+        refresh.append(tuple(refreshing))
+        parameters.append(
+            ParameterUse(
+                value,
+                sizes.local_type(value, dims[value], kept[value]),
+                kept[value],
+                sizes.local_type(value, dims[value], owned[value]),
+                owned[value],
+                gradient,
+            )
+        )
+    every = (
+        *placed.inputs,
+        *placed.outputs,
+        *placed.results,
+        *placed.output_gradients,
+        *placed.input_gradients,
+        *given,
+        *placed.saved,
+        *placed.parameter_gradients.values(),
+        *settled.values(),
+    )
+    for local in every:
+        if local is not None:
+            making.value(local)
+    if fuse:
+        gradients = [use.gradient for use in parameters]
+        forward, backward = _fuse(placed, making, gradients, forward, backward)
+    return BlockProgram(
+        placed=placed,
+        sizes=sizes,
+        values=making.values,
+        forward=tuple(forward),
+        backward=tuple(backward),
+        settle_by_parameter=tuple(settle),
+        settled=settled,
+        refresh_by_parameter=tuple(refresh),
+        given=given,
+        parameters=tuple(parameters),
+    )
+
+
+def _owned_layout(layout: Layout, dims: AxisDims, mesh: Mesh, sizes: Sizes) -> Layout:
+    """The layout split over data parallelism as well, on the first axis that divides; one that is
+    not split yet, if there is one."""
+    if "dp" not in mesh.names:
+        return layout
+    index = mesh.names.index("dp")
+    splits = sizes.split_of(layout)
+    axes = [axis for dim in dims for axis in dim]
+    for axis in sorted(axes, key=lambda axis: axis in splits):
+        pieces = splits.get(axis, 1) * sizes.degrees[index]
+        if layout[index] is None and sizes.of(axis) % pieces == 0:
+            return (*layout[:index], axis, *layout[index + 1 :])
+    return layout
+
+
+def _gathers(
+    placed: PlacedBlock, kept: Mapping[Value, Layout]
+) -> tuple[tuple[Local, ...], list[tuple[Local, Local]]]:
+    """What the passes are given, and the pairs `(given, demanded)` that a collective stands
+    between: parameters that are stored in smaller parts than they are read in."""
+    given: list[Local] = []
+    gathers: list[tuple[Local, Local]] = []
+    stored: dict[Value, Local] = {}
+    for local in placed.demanded:
+        layout = kept.get(local.value)
+        if layout is None or all(s is None or s is d for s, d in zip(layout, local.layout)):
+            given.append(local)
+            continue
+        if local.value not in stored:
+            stored[local.value] = Local(local.value, layout)
+            given.append(stored[local.value])
+        gathers.append((stored[local.value], local))
+    return tuple(given), gathers
+
+
+def _gathered(making: Instantiation, gathers: Sequence[tuple[Local, Local]]) -> list[Node]:
+    """Nodes that gather parameters, in rounds of like steps, into fresh values."""
+    rounds: list[list[Node]] = []
+    for source, demanded in gathers:
+        steps, reached = move(source, demanded.layout)
+        for number, node in enumerate(making.nodes(steps, Part.STATE)):
+            if number == len(rounds):
+                rounds.append([])
+            rounds[number].append(node)
+        making.values[demanded] = making.value(reached)
+    return [node for nodes in rounds for node in nodes]
+
+
+def _fuse(
+    placed: PlacedBlock,
+    making: Instantiation,
+    gradients: Sequence[Local | None],
+    forward: Sequence[Node],
+    backward: Sequence[Node],
+) -> tuple[Sequence[Node], Sequence[Node]]:
+    """Both passes with elementwise chains as one kernel each."""
+    made_forward = (*placed.outputs, *placed.results, *placed.saved)
+    made_backward = (*placed.input_gradients, *gradients)
+    return (
+        fuse_elementwise(forward, {making.value(local) for local in made_forward}),
+        fuse_elementwise(backward, {making.value(x) for x in made_backward if x is not None}),
+    )
+
+
+def _with_tied_sizes(sizes: Sizes, step: BlockStep) -> Sizes:
+    """Axes that the step added behind boundaries have the sizes of those they are tied to."""
+    known = dict(sizes.axes)
+    groups: dict[Axis, list[Axis]] = {}
+    for axis, root in step.axes.ties.items():
+        groups.setdefault(root, [root]).append(axis)
+    for members in groups.values():
+        size = next((known[axis] for axis in members if axis in known), None)
+        if size is not None:
+            known.update(dict.fromkeys(members, size))
+    return Sizes(known, sizes.degrees, sizes.dtype)

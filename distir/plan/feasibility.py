@@ -1,0 +1,86 @@
+"""Which strategies can be applied to a workload, and why others cannot."""
+
+from __future__ import annotations
+
+from distir.errors import UnknownNameError
+from distir.schedules import find_schedule
+from distir.strategy import Strategy
+from distir.transforms.recompute import RECOMPUTE
+from distir.workload import Workload
+
+
+def explain(workload: Workload, strategy: Strategy) -> str | None:
+    """Why the strategy cannot be applied to this workload, or None. Memory is another matter."""
+    return (
+        _batch(workload, strategy)
+        or _tensor(workload, strategy)
+        or _sequence(workload, strategy)
+        or _stages(workload, strategy)
+        or _training(workload, strategy)
+    )
+
+
+def _batch(workload: Workload, strategy: Strategy) -> str | None:
+    batch = workload.batch_size
+    pieces = strategy.dp * strategy.microbatches
+    if batch % pieces == 0:
+        return None
+    return (
+        f"batch size {batch} does not divide by dp x microbatches = {strategy.dp} x "
+        f"{strategy.microbatches} = {pieces}"
+    )
+
+
+def _tensor(workload: Workload, strategy: Strategy) -> str | None:
+    for label, size in workload.internal_axes:
+        if size % strategy.tp:
+            fitting = ", ".join(str(d) for d in range(1, min(size, 64) + 1) if size % d == 0)
+            return f"{label} ({size}) does not divide by tp = {strategy.tp}; {fitting} do"
+    return None
+
+
+def _sequence(workload: Workload, strategy: Strategy) -> str | None:
+    if strategy.sequence_parallel and strategy.tp == 1:
+        return "sequence_parallel needs tp > 1: it rests the sequence on the devices of tp"
+    pieces = strategy.cp * (strategy.tp if strategy.sequence_parallel else 1)
+    if pieces == 1:
+        return None
+    which = (
+        "cp x tp"
+        if strategy.sequence_parallel and strategy.cp > 1
+        else ("cp" if strategy.cp > 1 else "tp")
+    )
+    length = workload.length
+    if length is None or workload.program.sequence is None:
+        return f"{which} = {pieces} splits the sequence, but the model has no sequence axis"
+    if length % pieces:
+        return f"sequence length {length} does not divide by {which} = {pieces}"
+    return None
+
+
+def _stages(workload: Workload, strategy: Strategy) -> str | None:
+    if workload.training:
+        family = find_schedule(strategy.schedule)
+        reason = family.requires(strategy.pp, strategy.chunks, strategy.microbatches)
+        if reason is not None:
+            return reason
+        if family.splits_backward or family.copies > 1:
+            return f"the schedule {family.name} cannot be simulated yet"
+    if strategy.stages <= workload.num_blocks:
+        return None
+    return (
+        f"pp x chunks = {strategy.pp} x {strategy.chunks} = {strategy.stages} stages, but the "
+        f"model has {workload.num_blocks} blocks; expected at most one stage per block"
+    )
+
+
+def _training(workload: Workload, strategy: Strategy) -> str | None:
+    if strategy.recompute not in RECOMPUTE:
+        return str(UnknownNameError("recompute", strategy.recompute, RECOMPUTE.names()))
+    if workload.training:
+        return None
+    if strategy.zero:
+        return f"zero = {strategy.zero} shards what training keeps; inference has zero = 0"
+    if strategy.recompute != "none":
+        return "there is no backward pass to recompute for in inference; use recompute none"
+    return None

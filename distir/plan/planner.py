@@ -1,0 +1,233 @@
+"""Makes plans for one workload, and remembers what they share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+
+from distir.errors import StrategyError
+from distir.ir.core import Value
+from distir.plan.block_program import instantiate_block
+from distir.plan.feasibility import explain
+from distir.plan.model import BlockProgram, Plan, Stage
+from distir.plan.positions import Positions, layout_at, positions_of
+from distir.schedules import CompiledSchedule, compile_schedule, find_schedule, forward_only
+from distir.strategy import Strategy
+from distir.transforms.instantiate import Sizes
+from distir.transforms.place import Entry, Mesh
+from distir.transforms.place_block import BlockPlacer, PlacedBlock
+from distir.transforms.recompute import RECOMPUTE, recompute
+from distir.transforms.step import BlockStep, build_step, lowered_ops
+from distir.workload import Workload
+
+
+class Planner:
+    """Makes plans for one workload."""
+
+    def __init__(self, workload: Workload, *, fuse: bool = False) -> None:
+        """`fuse`: whether chains of elementwise ops run as one kernel."""
+        self.workload = workload
+        self.fuse = fuse
+        self.program = workload.program
+        self._steps: dict[object, BlockStep] = {}
+        self._forward: dict[object, BlockPlacer] = {}
+        self._placed: dict[object, PlacedBlock] = {}
+        self._chains: dict[object, tuple[PlacedBlock, ...]] = {}
+        self._programs: dict[object, BlockProgram] = {}
+        self._schedules: dict[object, CompiledSchedule] = {}
+        self._meshes: dict[object, Mesh] = {}
+        self._instantiated: dict[object, tuple[BlockProgram, ...]] = {}
+
+    # --- what a strategy means -------------------------------------------------------------------
+
+    def explain(self, strategy: Strategy) -> str | None:
+        """Why the strategy cannot be applied to this workload, or None."""
+        return explain(self.workload, strategy)
+
+    def mesh(self, strategy: Strategy) -> tuple[Mesh, tuple[int, ...]]:
+        """The device grid of a stage, without mesh axes of degree 1, and its degrees."""
+        degrees = {"dp": strategy.dp, "cp": strategy.cp, "tp": strategy.tp}
+        lists = self._lists(strategy)
+        key = tuple(lists.items())
+        if key not in self._meshes:
+            group = self.program.blocks.group
+            self._meshes[key] = Mesh(tuple(lists), tuple(lists.values()), group)
+        mesh = self._meshes[key]
+        return mesh, tuple(degrees[name] for name in mesh.names)
+
+    def _lists(self, strategy: Strategy) -> dict[str, tuple[Entry, ...]]:
+        """Per mesh axis, outermost first, the axes that it may split."""
+        program = self.program
+        blocks = program.blocks
+        lists: dict[str, tuple[Entry, ...]] = {}
+        sequences = tuple(
+            Entry(axis)
+            for axis in dict.fromkeys(blocks.group.get(a, a) for a in program.extents.sequences)
+        )
+        if strategy.dp > 1:
+            lists["dp"] = (Entry(blocks.group.get(program.batch, program.batch)),)
+        if strategy.cp > 1:
+            lists["cp"] = sequences
+        if strategy.tp > 1:
+            # An output axis that does not divide just stays whole.
+            outputs = (axis for axis in blocks.output_axes if axis.size % strategy.tp == 0)
+            own = tuple(Entry(axis) for axis in (*blocks.internal_axes, *outputs))
+            lists["tp"] = (*own, *sequences) if strategy.sequence_parallel else own
+        return lists
+
+    def schedule(self, strategy: Strategy) -> CompiledSchedule:
+        """The strategy's schedule for its ranks, chunks and microbatches; raises
+        `ScheduleError`."""
+        family = find_schedule(strategy.schedule) if self.workload.training else forward_only
+        key = (family, strategy.pp, strategy.chunks, strategy.microbatches)
+        if key not in self._schedules:
+            self._schedules[key] = compile_schedule(family(*key[1:]))
+        return self._schedules[key]
+
+    # --- programs of blocks ----------------------------------------------------------------------
+
+    def block_programs(self, strategy: Strategy) -> tuple[BlockProgram, ...]:
+        """One program per block of the model; equal blocks share theirs."""
+        mesh, degrees = self.mesh(strategy)
+        samples = self.workload.batch_size // strategy.microbatches
+        # Shapes depend on the samples per replica, and on degrees where they are local.
+        zero = strategy.zero if strategy.dp > 1 else 0
+        key = (mesh, degrees, samples, strategy.recompute, zero)
+        if key not in self._instantiated:
+            sizes = Sizes(self.workload.sizes(samples), degrees, self.workload.types.compute)
+            chain = self._chain(mesh, strategy.recompute)
+            stored = self._stored_layouts(mesh, chain)
+            self._instantiated[key] = tuple(
+                self._block_program(placed, sizes, stored[index], zero, key)
+                for index, placed in enumerate(chain)
+            )
+        return self._instantiated[key]
+
+    def _chain(self, mesh: Mesh, recomputed: str) -> tuple[PlacedBlock, ...]:
+        """Every block placed: forward from first to last, then backward."""
+        key = (mesh, recomputed)
+        if key not in self._chains:
+            self._chains[key] = self._place_chain(mesh, recomputed)
+        return self._chains[key]
+
+    def _place_chain(self, mesh: Mesh, recomputed: str) -> tuple[PlacedBlock, ...]:
+        blocks = self.program.blocks
+        placers: list[BlockPlacer] = []
+        handed: list[Positions] = []
+        for index in range(len(blocks.blocks)):
+            first = blocks.representative[index]
+            placer = self._place_forward(mesh, first, tuple(handed), recomputed)
+            placers.append(placer)
+            dims = placer.step.axes.dims
+            handed = [positions_of(local.layout, dims[local.value]) for local in placer.outputs]
+        placed: list[PlacedBlock] = []
+        handed = []
+        for placer in reversed(placers):
+            block = self._place_backward(placer, tuple(handed))
+            placed.append(block)
+            dims = block.step.axes.dims
+            handed = [
+                positions_of(local.layout, dims[local.value])
+                for local in block.input_gradients
+                if local is not None
+            ]
+        return tuple(reversed(placed))
+
+    def _place_forward(
+        self, mesh: Mesh, first: int, handed: tuple[Positions, ...], recomputed: str
+    ) -> BlockPlacer:
+        key = (mesh, first, handed, recomputed)
+        if key not in self._forward:
+            block = self.program.blocks.blocks[first]
+            lowered = lowered_ops(self.program.blocks, block, mesh.lists)
+            step = self._step(first, lowered, recomputed)
+            layouts = tuple(
+                layout_at(positions, step.axes.dims[value])
+                for positions, value in zip(handed, block.inputs, strict=True)
+            )
+            self._forward[key] = BlockPlacer(step, mesh, layouts)
+        return self._forward[key]
+
+    def _step(self, first: int, lowered: frozenset[int], recomputed: str) -> BlockStep:
+        key = (first, lowered, recomputed)
+        if key not in self._steps:
+            blocks = self.program.blocks
+            step = build_step(blocks, blocks.blocks[first], lowered, self.workload.training)
+            if self.workload.training and recomputed != "none":
+                dropped = RECOMPUTE.get(recomputed)(blocks, step)
+                step = recompute(step, dropped, eager=recomputed == "full")
+            self._steps[key] = step
+        return self._steps[key]
+
+    def _place_backward(self, placer: BlockPlacer, handed: tuple[Positions, ...]) -> PlacedBlock:
+        key = (placer, handed)
+        if key not in self._placed:
+            step = placer.step
+            given = [
+                step.output_gradients[v] for v in step.block.outputs if v in step.output_gradients
+            ]
+            layouts = tuple(
+                layout_at(positions, step.axes.dims[value])
+                for positions, value in zip(handed, given, strict=True)
+            )
+            self._placed[key] = placer.backward(layouts)
+        return self._placed[key]
+
+    def _stored_layouts(
+        self, mesh: Mesh, chain: tuple[PlacedBlock, ...]
+    ) -> list[dict[Value, Positions]]:
+        """Per block and parameter where it rests: as its uses need it if they agree (over all
+        blocks that use it), otherwise whole."""
+        blocks = self.program.blocks
+        demands: dict[Value, set[Positions]] = {}
+        corresponding: list[dict[Value, Value]] = []
+        for index, placed in enumerate(chain):
+            first = blocks.blocks[blocks.representative[index]]
+            own = dict(zip(first.parameters, blocks.blocks[index].parameters, strict=True))
+            corresponding.append(own)
+            for local in placed.demanded:
+                if local.value in own:
+                    dims = placed.step.axes.dims[local.value]
+                    demands.setdefault(own[local.value], set()).add(
+                        positions_of(local.layout, dims)
+                    )
+        whole: Positions = mesh.whole
+        stored: list[dict[Value, Positions]] = []
+        for own in corresponding:
+            chosen: dict[Value, Positions] = {}
+            for value, actual in own.items():
+                wanted = demands.get(actual, {whole})
+                chosen[value] = next(iter(wanted)) if len(wanted) == 1 else whole
+            stored.append(chosen)
+        return stored
+
+    def _block_program(
+        self,
+        placed: PlacedBlock,
+        sizes: Sizes,
+        stored: Mapping[Value, Positions],
+        zero: int,
+        size_key: object,
+    ) -> BlockProgram:
+        key = (placed, size_key, tuple(stored.values()))
+        if key not in self._programs:
+            self._programs[key] = instantiate_block(placed, sizes, stored, self.fuse, zero)
+        return self._programs[key]
+
+    # --- plans -----------------------------------------------------------------------------------
+
+    def plan(self, strategy: Strategy, cuts: Iterable[int]) -> Plan:
+        """The plan with stages cut before the blocks in `cuts` (ascending, without 0)."""
+        reason = self.explain(strategy)
+        if reason is not None:
+            raise StrategyError(reason)
+        programs = self.block_programs(strategy)
+        bounds = [0, *cuts, len(programs)]
+        mesh, _ = self.mesh(strategy)
+        stages = tuple(
+            Stage(index, tuple(range(a, b)), programs[a:b])
+            for index, (a, b) in enumerate(pairwise(bounds))
+        )
+        return Plan(
+            self.workload, strategy, mesh, programs[0].sizes, stages, self.schedule(strategy)
+        )

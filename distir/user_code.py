@@ -1,0 +1,98 @@
+"""Code of users: finds what `module:attribute` or `file.py:attribute` names, and calls it.
+
+Whatever goes wrong in their code is reported in one line, with its place.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import TypeVar
+
+from distir.errors import DistirError, UnknownNameError
+
+__all__ = ["described", "find_object", "run_user_code"]
+
+T = TypeVar("T")
+
+_OWN_FILES = (str(Path(__file__).resolve().parent), str(Path(importlib.__file__).parent), "<frozen importlib")
+
+
+def find_object(
+    place: str, dotted: str, *, error: type[DistirError], label: str | None = None
+) -> object:
+    """What `dotted` names in the module or file `place`.
+
+    Raises `error`, its message led by `label` (by default `place:dotted`), or `UnknownNameError`.
+    """
+    label = label or f"{place}:{dotted}"
+    if place.endswith(".py"):
+        file = Path(place).expanduser()
+        if not file.is_file():
+            raise error(f"{label}: there is no file {file} in {Path.cwd()}")
+        module = run_user_code(label, lambda: _load_file(file), error)
+    else:
+        module = run_user_code(label, lambda: _import(place), error)
+    found: object = module
+    for name in dotted.split("."):
+        if not hasattr(found, name):
+            known = [each for each in dir(found) if not each.startswith("_")]
+            raise UnknownNameError(f"attribute in {place}:", name, known)
+        found = getattr(found, name)
+    return found
+
+
+def _load_file(file: Path) -> ModuleType:
+    name = f"_distir_user_{file.stem}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None
+    assert spec.loader is not None  # it ends in .py
+    if (folder := str(file.resolve().parent)) not in sys.path:
+        sys.path.append(folder)  # for what the file imports from beside it
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and pickle look their module up there
+    spec.loader.exec_module(module)
+    return module
+
+
+def _import(name: str) -> ModuleType:
+    if (here := str(Path.cwd())) not in sys.path:  # `python -m` adds it, a script does not
+        sys.path.insert(0, here)
+    return importlib.import_module(name)
+
+
+def run_user_code(label: str, call: Callable[[], T], error: type[DistirError]) -> T:
+    """`call()`; whatever it raises becomes one line of `error` that says what and where."""
+    try:
+        return call()
+    except error as own:
+        if own.__traceback__ is not None and _place(own) is None:
+            raise  # ours, not the user's
+        raise error(f"{label}: {described(own)}") from own
+    except (Exception, SystemExit) as theirs:
+        raise error(f"{label}: {described(theirs)}") from theirs
+
+
+def described(error: BaseException) -> str:
+    """An error of a user's code in one line: its kind, its message, and where it is from."""
+    message = next(iter(str(error).strip().splitlines()), "")
+    place = _place(error)
+    return (
+        type(error).__name__
+        + (f": {message}" if message else "")
+        + (f" (at {place})" if place else "")
+    )
+
+
+def _place(error: BaseException) -> str | None:
+    """File and line of the innermost frame that is not ours or the import system's."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}"
+    frames = traceback.extract_tb(error.__traceback__)
+    user = [frame for frame in frames if not frame.filename.startswith(_OWN_FILES)]
+    return f"{user[-1].filename}:{user[-1].lineno}" if user else None
