@@ -72,11 +72,17 @@ class Program:
             for axis in self.extents.sequences:
                 wanted[self.axes.tied(axis)] = sequence_length
         wanted[self.axes.tied(self.batch)] = batch_size
-        every = {axis for dims in self.axes.dims.values() for dim in dims for axis in dim}
         return {
-            axis: wanted[self.axes.tied(axis)] for axis in every if self.axes.tied(axis) in wanted
+            axis: wanted[self.axes.tied(axis)]
+            for axis in self._all_axes
+            if self.axes.tied(axis) in wanted
         }
 
+    @cached_property
+    def _all_axes(self) -> tuple[Axis, ...]:
+        """Every axis of the program, once."""
+        dims = self.axes.dims.values()
+        return tuple(dict.fromkeys(axis for value in dims for dim in value for axis in dim))
 
     def _check_length(self, length: int) -> None:
         if self.sequence is None:

@@ -33,6 +33,7 @@ class Planner:
         self._forward: dict[object, BlockPlacer] = {}
         self._placed: dict[object, PlacedBlock] = {}
         self._chains: dict[object, tuple[PlacedBlock, ...]] = {}
+        self._stored: dict[object, list[dict[Value, Positions]]] = {}
         self._programs: dict[object, BlockProgram] = {}
         self._schedules: dict[object, CompiledSchedule] = {}
         self._meshes: dict[object, Mesh] = {}
@@ -96,7 +97,7 @@ class Planner:
         if key not in self._instantiated:
             sizes = Sizes(self.workload.sizes(samples), degrees, self.workload.types.compute)
             chain = self._chain(mesh, strategy.recompute)
-            stored = self._stored_layouts(mesh, chain)
+            stored = self._stored_layouts(mesh, strategy.recompute)
             self._instantiated[key] = tuple(
                 self._block_program(placed, sizes, stored[index], zero, key)
                 for index, placed in enumerate(chain)
@@ -173,11 +174,17 @@ class Planner:
             self._placed[key] = placer.backward(layouts)
         return self._placed[key]
 
-    def _stored_layouts(
-        self, mesh: Mesh, chain: tuple[PlacedBlock, ...]
-    ) -> list[dict[Value, Positions]]:
+    def _stored_layouts(self, mesh: Mesh, recomputed: str) -> list[dict[Value, Positions]]:
         """Per block and parameter where it rests: as its uses need it if they agree (over all
         blocks that use it), otherwise whole."""
+        key = (mesh, recomputed)
+        if key not in self._stored:
+            self._stored[key] = self._agreed_layouts(mesh, self._chain(mesh, recomputed))
+        return self._stored[key]
+
+    def _agreed_layouts(
+        self, mesh: Mesh, chain: tuple[PlacedBlock, ...]
+    ) -> list[dict[Value, Positions]]:
         blocks = self.program.blocks
         demands: dict[Value, set[Positions]] = {}
         corresponding: list[dict[Value, Value]] = []

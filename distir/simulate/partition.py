@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate
 
-PRECISION = 1e-9
+PRECISION = 1e-6
 """Relative width at which the bisection for the lightest heaviest stage stops."""
 
 
@@ -19,16 +19,19 @@ def balanced_cuts(weights: Sequence[float], stages: int) -> tuple[int, ...]:
     prefix = [0.0, *accumulate(weights)]
     cuts: list[int] = []
     end = len(weights)
+    heaviest = max(weights)
     for left in range(stages, 1, -1):
-        limit = _lightest_limit(prefix, end, left)
+        limit = _lightest_limit(prefix, end, left, heaviest)
         end = _begin_of_last(prefix, end, left, limit)
         cuts.append(end)
     return tuple(reversed(cuts))
 
 
-def _lightest_limit(prefix: Sequence[float], end: int, stages: int) -> float:
-    """The least limit under which blocks `0 … end` fit in so many stages, by bisection."""
-    low, high = prefix[end] / stages, prefix[end]
+def _lightest_limit(prefix: Sequence[float], end: int, stages: int, heaviest: float) -> float:
+    """The least limit under which blocks `0 … end` fit in so many stages, by bisection between
+    the mean and the mean plus the heaviest block."""
+    low = prefix[end] / stages
+    high = low + heaviest
     while high - low > PRECISION * high:
         middle = 0.5 * (low + high)
         if _fits(prefix, end, stages, middle):
