@@ -173,6 +173,9 @@ class _Inference:
         return factor
 
     def _visit(self, node: Node) -> None:
+        if isinstance(node.op, Boundary) and node.result in self.seeds:
+            self._visit_known_boundary(node)
+            return
         signature = node.op.signature(node.operand_types, node.result_types)
         loops: list[list[_Factor] | None] = [None] * len(signature.loops)
         sizes = [loop.size for loop in signature.loops]
@@ -198,6 +201,15 @@ class _Inference:
             self._tie_boundary(node)
         self.loops[node] = final
         self.kinds[node] = [loop.kind for loop in signature.loops]
+        self._nodes.append(node)
+
+    def _visit_known_boundary(self, node: Node) -> None:
+        """A boundary between two values whose axes are known. It needs both sides whole wherever
+        they differ, so they may have any axes: also each other's, in other places."""
+        self._declare(node.result)
+        before, after = self.dims[node.operands[0]], self.dims[node.result]
+        self.crossings[node] = _Crossing(before, after)
+        self._tie_boundary(node)
         self._nodes.append(node)
 
     def _result_dims(

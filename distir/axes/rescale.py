@@ -1,14 +1,14 @@
 """A function at other sizes: every type and attribute follows from the sizes of axes.
 
-    program = build_program(function, training=False)
-    at_64 = rescale(program.function, program.axes, program.sizes(batch_size=64))
+program = build_program(function, training=False)
+at_64 = rescale(program.function, program.axes, program.sizes(batch_size=64))
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from distir.axes.model import Axes, Axis, AxisDims
@@ -163,5 +163,3 @@ def part(
         shape.append(math.prod(picked.shape[position : position + len(dim)]))
         position += len(dim)
     return picked.reshape(shape)
-
-

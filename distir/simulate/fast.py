@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Any
 
 from distir.cost import Cluster, CostModel, CostProfile, load_profile
 from distir.errors import StrategyError
 from distir.plan import BlockProgram, Plan, Planner
 from distir.schedules import BACKWARD, COST_KINDS, FORWARD, INPUT_PART, CompiledSchedule, Held
 from distir.simulate.block_cost import Pass, PassCost, drain, run_chain
-from distir.simulate.instructions import Pricing
+from distir.simulate.instructions import Instruction, Pricing
 from distir.simulate.memory import ChainMemory, MemoryEffect
 from distir.simulate.partition import balanced_cuts
 from distir.simulate.pipeline import PipelineTime, run_pipeline
@@ -31,12 +32,13 @@ from distir.workload import Workload
 class StageCost:
     """What a stage's actions take and hold. `block_ends` are the times at which the gradients of
     its blocks are ready, from the start of the last backward pass, and `settling` the seconds that
-    each of them then takes on the gradient stream."""
+    each of them then takes on the gradient stream, the last of them along `settled_along`."""
 
     forward: PassCost
     backward: PassCost
     block_ends: tuple[tuple[float, float, int], ...]
     settling: tuple[float, ...]
+    settled_along: str | None
     optimizer: float
     refresh: float
     forward_memory: MemoryEffect
@@ -55,7 +57,7 @@ class StageCost:
 class _Passes:
     forward: Pass
     backward: Pass
-    buckets_seconds: float
+    buckets: tuple[Instruction, ...]
     optimizer_seconds: float
     refresh_seconds: float
     weight: float
@@ -114,9 +116,20 @@ class Simulator:
 
     def simulate_plan(self, plan: Plan) -> SimulationResult:
         """The metrics of a plan, which may be cut and scheduled in any way."""
-        pricing = self.pricing(plan)
-        stages = [self._stage_cost(plan, index, pricing) for index in range(len(plan.stages))]
-        return self._result(plan, stages)
+        return self._result(plan, self._stage_costs(plan))
+
+    def trace(self, strategy: Strategy) -> dict[str, Any]:
+        """One step of a strategy as Chrome trace events, for ui.perfetto.dev."""
+        return self.trace_plan(self.plan(strategy))
+
+    def trace_plan(self, plan: Plan) -> dict[str, Any]:
+        """One step of a plan as Chrome trace events."""
+        from distir.simulate.trace import chrome_trace
+
+        stages = self._stage_costs(plan)
+        seconds = _seconds(stages)
+        time = run_pipeline(plan.schedule, seconds, self._transfers(plan, stages))
+        return chrome_trace(plan, self.cost, time, seconds)
 
     # --- blocks -----------------------------------------------------------------------------------
 
@@ -142,7 +155,7 @@ class Simulator:
             self._passes[key] = _Passes(
                 forward,
                 backward,
-                sum(bucket.seconds for bucket in pricing.buckets(program, without)),
+                pricing.buckets(program, without),
                 pricing.optimizer(elements, bytes_per_element) if self.workload.training else 0.0,
                 sum(each.seconds for each in pricing.refresh(program, without)),
                 weight,
@@ -150,6 +163,10 @@ class Simulator:
         return self._passes[key]
 
     # --- stages -----------------------------------------------------------------------------------
+
+    def _stage_costs(self, plan: Plan) -> list[StageCost]:
+        pricing = self.pricing(plan)
+        return [self._stage_cost(plan, index, pricing) for index in range(len(plan.stages))]
 
     def _stage_cost(self, plan: Plan, index: int, pricing: Pricing) -> StageCost:
         programs = plan.stages[index].programs
@@ -176,7 +193,10 @@ class Simulator:
         forward = run_chain([(each.forward, count) for each, count in passes])
         backward = run_chain([(each.backward, count) for each, count in reversed(passes)])
         services: list[float] = []
-        remaining = [(each.buckets_seconds, count) for each, count in reversed(passes)]
+        remaining = [
+            (sum(bucket.seconds for bucket in each.buckets), count)
+            for each, count in reversed(passes)
+        ]
         for _, _, count in backward.block_ends:
             while remaining[0][1] == 0:
                 remaining.pop(0)
@@ -195,6 +215,9 @@ class Simulator:
             backward=backward.cost,
             block_ends=backward.block_ends,
             settling=tuple(services),
+            settled_along=next(
+                (each.buckets[-1].stream for each, _ in passes if each.buckets), None
+            ),
             optimizer=sum(each.optimizer_seconds * count for each, count in passes),
             refresh=sum(each.refresh_seconds * count for each, count in passes),
             forward_memory=forward_memory,
@@ -208,9 +231,7 @@ class Simulator:
 
     def _result(self, plan: Plan, stages: Sequence[StageCost]) -> SimulationResult:
         compiled = plan.schedule
-        seconds = [
-            0.0 if each is None else each.seconds for stage in stages for each in stage.passes
-        ]
+        seconds = _seconds(stages)
         time = run_pipeline(compiled, seconds, self._transfers(plan, stages))
         count = compiled.schedule.microbatches
         training = plan.workload.training
@@ -231,7 +252,10 @@ class Simulator:
                         exposed[stream] = exposed.get(stream, 0.0) + seconds_waited * count
             compute = busy - sum(exposed.values())
             refresh = sum(cost.refresh for cost in costs)
-            exposed["dp"] = exposed.get("dp", 0.0) + tails[rank] + refresh
+            exposed["dp"] = exposed.get("dp", 0.0) + refresh
+            if tails[rank]:
+                last = _settled_along(compiled, stages, rank)
+                exposed[last] = exposed.get(last, 0.0) + tails[rank]
             optimizer = sum(cost.optimizer for cost in costs)
             reports.append(
                 RankSeconds(
@@ -282,6 +306,19 @@ class Simulator:
                 for kind in kinds:
                     seconds[stage * COST_KINDS + kind] = hop
         return seconds
+
+
+def _seconds(stages: Sequence[StageCost]) -> list[float]:
+    """What actions take, by `stage · COST_KINDS + kind`."""
+    return [0.0 if each is None else each.seconds for stage in stages for each in stage.passes]
+
+
+def _settled_along(
+    compiled: CompiledSchedule, stages: Sequence[StageCost], rank: int
+) -> str:
+    """The mesh axis of the last collective on a rank's gradients."""
+    own = sorted(compiled.stages_of_ranks[rank], key=lambda s: -compiled.last_gradient[s])
+    return next((axis for stage in own if (axis := stages[stage].settled_along)), "dp")
 
 
 def _settling_tail(

@@ -142,17 +142,13 @@ class ChainMemory:
     _forward: dict[object, tuple[MemoryEffect, Border]] = field(default_factory=dict)
     _backward: dict[object, tuple[MemoryEffect, Border]] = field(default_factory=dict)
 
-    def stage(
-        self, runs: Sequence[tuple[BlockProgram, int]]
-    ) -> tuple[MemoryEffect, MemoryEffect]:
+    def stage(self, runs: Sequence[tuple[BlockProgram, int]]) -> tuple[MemoryEffect, MemoryEffect]:
         """Effects of the forward and the backward pass of a stage, given as runs of equal
         blocks."""
         forward, visits = self._down(runs)
         return forward, self._up(visits)
 
-    def _down(
-        self, runs: Sequence[tuple[BlockProgram, int]]
-    ) -> tuple[MemoryEffect, list[_Visit]]:
+    def _down(self, runs: Sequence[tuple[BlockProgram, int]]) -> tuple[MemoryEffect, list[_Visit]]:
         total = MemoryEffect()
         visits: list[_Visit] = []
         border = Border.arriving(runs[0][0].inputs)

@@ -8,13 +8,13 @@ the plan and the prices of instructions, not how they are put together.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Hashable
+from collections.abc import Generator, Hashable, Sequence
 from dataclasses import dataclass, field
 
 from distir.cost import CostModel
 from distir.errors import DeadlockError, ScheduleError
 from distir.plan import Plan
-from distir.schedules import Action, dependencies
+from distir.schedules import Action, Kind, dependencies
 from distir.simulate.flat import FlatPass, FlatStage, flat_stage
 from distir.simulate.instructions import COMPUTE, Instruction, Pricing
 from distir.simulate.report import RankSeconds, make_result
@@ -62,7 +62,7 @@ class ReferenceRun:
 
 def simulate_reference(plan: Plan, cost: CostModel) -> ReferenceRun:
     """Runs a plan on a cluster, device by device."""
-    return _World(plan, cost).run()
+    return World(plan, cost).run()
 
 
 # --- how devices wait for each other -------------------------------------------------------------
@@ -98,6 +98,8 @@ class _Device:
     """Its place within the rank."""
     clock: float = 0.0
     gradients_free: float = 0.0
+    settled_along: str = "dp"
+    """The mesh axis of the last collective on gradients."""
     compute: float = 0.0
     exposed: dict[str, float] = field(default_factory=dict)
     transfer: float = 0.0
@@ -124,10 +126,11 @@ class _Device:
         self.live_bytes -= self.live.pop(key)
 
 
-class _World:
-    """All devices, and what has been sent."""
+class World:
+    """All devices, and what has been sent. With `one_per_rank`, one device stands for all of its
+    rank, which is quicker; they are all alike."""
 
-    def __init__(self, plan: Plan, cost: CostModel) -> None:
+    def __init__(self, plan: Plan, cost: CostModel, *, one_per_rank: bool = False) -> None:
         if plan.schedule.schedule.splits_backward:
             raise ScheduleError(
                 "the reference engine does not split the backward pass; expected no W actions"
@@ -142,11 +145,12 @@ class _World:
             for rank, actions in enumerate(self.schedule.ranks)
             for action in actions
         }
+        self.one_per_rank = one_per_rank
         per_rank = plan.devices_per_stage
         self.devices = [
             _Device(rank * per_rank + lane, rank, lane)
             for rank in range(len(self.schedule.ranks))
-            for lane in range(per_rank)
+            for lane in range(1 if one_per_rank else per_rank)
         ]
         self.link_free: dict[Hashable, float] = {}
         self.arrived: dict[Hashable, tuple[float, float]] = {}
@@ -154,8 +158,36 @@ class _World:
         self.spans: list[Span] = []
 
     def run(self) -> ReferenceRun:
+        """Runs the whole step on every device."""
+        self._interleave({each.number: self._process(each) for each in self.devices})
+        return self._report()
+
+    def rehearse(self, stage: int) -> dict[Kind, list[Span]]:
+        """What one device does in a forward and in the last backward pass of a stage, each from
+        time 0. Needs `one_per_rank`: nobody else takes part."""
+        flat = self.stages[stage]
+        device = _Device(0, self.home[stage, 0], 0)
+        found: dict[Kind, list[Span]] = {}
+        passes: tuple[tuple[Kind, FlatPass], ...] = (("F", flat.forward), ("B", flat.backward))
+        for kind, each in passes if self.plan.workload.training else passes[:1]:
+            device.clock = device.gradients_free = 0.0
+            self.spans = []
+            action = Action(stage, kind, 0)
+            self._interleave({0: self._run_pass(device, action, flat, each, settle=kind == "B")})
+            found[kind] = self.spans
+        return found
+
+    def finish(self, ends: Sequence[float], gradients_free: Sequence[float]) -> list[Span]:
+        """What comes after all actions, given when ranks and their gradient streams are done."""
+        for device in self.devices:
+            device.clock = ends[device.rank]
+            device.gradients_free = gradients_free[device.rank]
+        self.spans = []
+        self._interleave({each.number: self._finish_step(each) for each in self.devices})
+        return self.spans
+
+    def _interleave(self, waiting: dict[int, _Process]) -> None:
         """Lets every process go as far as it can until all are done."""
-        waiting = {each.number: self._process(each) for each in self.devices}
         answers: dict[int, tuple[float, float] | None] = dict.fromkeys(waiting)
         wants: dict[int, _Meeting | _Message] = {}
         while waiting:
@@ -169,7 +201,6 @@ class _World:
             answers = self._answers(wants)
             if waiting and not answers:
                 raise DeadlockError(f"devices wait for each other for ever: {wants}")
-        return self._finish()
 
     def _answers(
         self, wants: dict[int, _Meeting | _Message]
@@ -206,9 +237,7 @@ class _World:
             )
             each = stage.backward if backward else stage.forward
             yield from self._run_pass(device, action, stage, each, settle=last)
-            self.actions.append(
-                ActionSpan(device.number, device.rank, action, begin, device.clock)
-            )
+            self.actions.append(ActionSpan(device.number, device.rank, action, begin, device.clock))
             self._send(device, action, each)
         assert not device.live, "an activation was never freed"
         if self.plan.workload.training:
@@ -256,9 +285,7 @@ class _World:
                     if start > free[COMPUTE]:
                         device.expose(cause, start - free[COMPUTE])
                 else:
-                    start = yield from self._meet(
-                        device, stream, start, (action, "step", position)
-                    )
+                    start = yield from self._meet(device, stream, start, (action, "step", position))
                 end, maker = start + instruction.seconds, stream
                 free[stream] = end
                 self._note(device, stream, instruction, start, end, action)
@@ -288,6 +315,7 @@ class _World:
                 device, bucket.stream, came, (action, "settle", done, index)
             )
             device.gradients_free = start + bucket.seconds
+            device.settled_along = bucket.stream
             self._note(device, GRADIENTS, bucket, start, device.gradients_free, action)
 
     def _meet(
@@ -300,6 +328,8 @@ class _World:
 
     def group(self, device: _Device, mesh_axis: str) -> tuple[int, int]:
         """The first device of the group along a mesh axis, and the number of its members."""
+        if self.one_per_rank:
+            return device.number, 1
         stride = self.plan.stride(mesh_axis)
         degree = dict(zip(self.plan.mesh.names, self.plan.sizes.degrees, strict=True))[mesh_axis]
         return device.number - (device.lane // stride % degree) * stride, degree
@@ -326,7 +356,7 @@ class _World:
         """What comes after all actions: gradients still to be settled, gradients of parameters
         that several stages hold, the optimizer."""
         tail = max(0.0, device.gradients_free - device.clock)
-        device.expose("dp", tail)
+        device.expose(device.settled_along, tail)
         device.clock += tail
         own = self.schedule.stages_of_ranks[device.rank]
         for index, tied in enumerate(tied_gradients(self.plan, self.cost)):
@@ -338,8 +368,12 @@ class _World:
             device.clock = start + tied.seconds
             self.spans.append(
                 Span(
-                    device.number, device.rank, "pp", "AllReduce tied gradients",
-                    start, device.clock,
+                    device.number,
+                    device.rank,
+                    "pp",
+                    "AllReduce tied gradients",
+                    start,
+                    device.clock,
                 )
             )
         for seconds in (s for stage in own for s in self.stages[stage].optimizer_seconds):
@@ -352,9 +386,7 @@ class _World:
             assert bucket.stream is not None
             start = yield from self._meet(device, bucket.stream, device.clock, ("refresh", index))
             end = start + bucket.seconds
-            self.spans.append(
-                Span(device.number, device.rank, GRADIENTS, bucket.label, start, end)
-            )
+            self.spans.append(Span(device.number, device.rank, GRADIENTS, bucket.label, start, end))
             device.expose("dp", end - device.clock)
             device.clock = end
 
@@ -373,7 +405,7 @@ class _World:
 
     # --- the report ------------------------------------------------------------------------------
 
-    def _finish(self) -> ReferenceRun:
+    def _report(self) -> ReferenceRun:
         reports: list[RankSeconds] = []
         for rank, own in enumerate(self.schedule.stages_of_ranks):
             members = [device for device in self.devices if device.rank == rank]
@@ -405,4 +437,4 @@ class _World:
         )
 
 
-__all__ = ["ActionSpan", "ReferenceRun", "Span", "simulate_reference"]
+__all__ = ["GRADIENTS", "ActionSpan", "ReferenceRun", "Span", "World", "simulate_reference"]

@@ -65,7 +65,7 @@ def tied_gradients(plan: Plan, cost: CostModel) -> list[TiedGradients]:
                 continue
             for value, use in zip(blocks[index].parameters, program.parameters, strict=True):
                 if use.gradient is not None:
-                    stages, _ = holders.setdefault(value, ({}, use.type.size_bytes))
+                    stages, _ = holders.setdefault(value, ({}, use.owned_type.size_bytes))
                     stages[stage.index] = None
     sizes: dict[tuple[int, ...], int] = {}
     for stages, size in holders.values():

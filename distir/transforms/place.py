@@ -13,7 +13,7 @@ The result is right for any lists; the lists decide only the cost.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from distir.axes.model import Axes, Axis
@@ -149,6 +149,18 @@ class Placement:
         }
         self.copies = {key: local for key, local in self.copies.items() if local in exchanged}
         return steps
+
+    def branch(self) -> Placement:
+        """A placement that goes on from here and leaves this one as it is."""
+        return replace(
+            self,
+            steps=list(self.steps),
+            home=dict(self.home),
+            demanded=dict(self.demanded),
+            copies=dict(self.copies),
+            use_counts=dict(self.use_counts),
+            totals=dict(self.totals),
+        )
 
     def place(self, node: Node) -> None:
         """Adds the steps that compute one node."""
@@ -296,6 +308,8 @@ class Placement:
     def settle(self, value: Value, keep: Iterable[int] = ()) -> Local:
         """The value with every pending sum settled where an elementwise reader would want it,
         except along the mesh axes in `keep`."""
+        if value not in self.home:
+            return self.require(value, self.mesh.whole)
         home = self.home[value]
         carried = self.axes_of(value)
         spots: list[Spot] = []

@@ -65,7 +65,7 @@ class BlockPlacer:
 
     def backward(self, gradient_layouts: tuple[Layout, ...]) -> PlacedBlock:
         """The placed block, given the layouts of the outputs' gradients."""
-        step, placement, block = self.step, self.placement, self.step.block
+        step, placement, block = self.step, self.placement.branch(), self.step.block
         given = [step.output_gradients[v] for v in block.outputs if v in step.output_gradients]
         arrived = tuple(
             placement.arrive(value, layout)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from hypothesis import strategies as st
 
@@ -16,7 +16,7 @@ from distir.models.transformer import TransformerConfig
 from distir.ops.elementwise import Add, Gelu, Mul, Relu
 from distir.ops.linalg import MatMul
 from distir.ops.tensor import Concat, Expand, Reshape, Slice, Split, Transpose
-from distir.plan import Plan
+from distir.plan import Plan, Planner
 from distir.schedules import Action, Schedule, compile_schedule, dependencies
 from distir.simulate.fast import Simulator
 from distir.strategy import Strategy
@@ -214,9 +214,7 @@ def clusters(draw: st.DrawFn, num_devices: int) -> Cluster:
         memory_bandwidth_bytes_per_second=draw(st.floats(1e9, 1e13)),
         peak_flops_per_second={"fp32": flops, "bf16": flops * draw(st.floats(1, 16))},
     )
-    return Cluster(
-        name="cluster", device=device, levels=tuple(levels), num_devices=num_devices
-    )
+    return Cluster(name="cluster", device=device, levels=tuple(levels), num_devices=num_devices)
 
 
 profiles = st.sampled_from(["compiled", "eager", "ideal"]).map(load_profile)
@@ -257,12 +255,12 @@ def random_schedule(
     return Schedule(tuple(map(tuple, ranks)), stages, microbatches)
 
 
-@dataclass(frozen=True)
 class Scenario:
-    """A simulator and a plan of its workload."""
+    """A simulator and a plan of its workload. No dataclass: hypothesis would print all of it."""
 
-    simulator: Simulator
-    plan: Plan
+    def __init__(self, simulator: Simulator, plan: Plan) -> None:
+        self.simulator = simulator
+        self.plan = plan
 
     def __repr__(self) -> str:
         plan, workload = self.plan, self.plan.workload
@@ -290,14 +288,22 @@ def scenarios(draw: st.DrawFn, functions: st.SearchStrategy[Function] = models) 
         precision=draw(st.sampled_from(["bf16", "fp32"])),
         optimizer=draw(st.sampled_from(["adam", "sgd"])),
     )
-    if any(size % strategy.tp for _, size in workload.internal_axes):
-        strategy = replace(strategy, tp=1)
     blocks = workload.num_blocks
-    strategy = replace(strategy, pp=draw(st.integers(1, min(4, blocks))))
+    techniques = {
+        "pp": draw(st.integers(1, min(4, blocks))),
+        "cp": draw(st.sampled_from([1, 1, 2])),
+        "zero": draw(st.sampled_from([0, 0, 1, 2, 3])),
+        "recompute": draw(st.sampled_from(["none", "none", "selective", "full"])),
+        "sequence_parallel": draw(st.booleans()),
+    }
+    planner = Planner(workload)
+    if planner.explain(strategy) is not None:
+        strategy = replace(strategy, tp=1)
+    for name, value in techniques.items():
+        changed = replace(strategy, **{name: value})
+        strategy = changed if planner.explain(changed) is None else strategy
     simulator = Simulator(
-        workload,
-        draw(clusters(strategy.devices + draw(st.integers(0, 3)))),
-        draw(profiles),
+        workload, draw(clusters(strategy.devices + draw(st.integers(0, 3)))), draw(profiles)
     )
     if not draw(st.booleans()):
         return Scenario(simulator, simulator.plan(strategy))

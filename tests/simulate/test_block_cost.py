@@ -107,9 +107,7 @@ def test_equal_blocks_are_not_walked_once_they_are_in_step() -> None:
 
 
 @given(
-    st.lists(
-        st.tuples(durations, durations, st.integers(1, 6), durations), min_size=1, max_size=4
-    ),
+    st.lists(st.tuples(durations, durations, st.integers(1, 6), durations), min_size=1, max_size=4),
     durations,
 )
 def test_a_drained_stream_serves_one_block_after_the_other(

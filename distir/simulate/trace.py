@@ -1,0 +1,175 @@
+"""A step as Chrome trace events, which ui.perfetto.dev opens.
+
+One process per pipeline rank, with a thread for its actions and one per stream of one of its
+devices. Large steps are cut down: all actions, as far as they are not too many, and the ops of the
+first of them and of those in which gradients are settled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from distir.cost import CostModel
+from distir.plan import Plan
+from distir.schedules import Action
+from distir.simulate.instructions import COMPUTE
+from distir.simulate.pipeline import PipelineTime
+from distir.simulate.reference import GRADIENTS, Span, World
+
+MOST_ACTIONS = 50_000
+MOST_OPS = 50_000
+"""A trace holds no more events of a kind; viewers slow down at a few hundred thousand."""
+
+MICROSECONDS = 1e6
+
+ACTIONS = "actions"
+
+
+@dataclass(frozen=True, slots=True)
+class _TimedAction:
+    """An action in time; `last`: the one in which the gradients of its stage are complete."""
+
+    rank: int
+    action: Action
+    start: float
+    end: float
+    last: bool
+
+
+def chrome_trace(
+    plan: Plan, cost: CostModel, time: PipelineTime, seconds: Sequence[float]
+) -> dict[str, Any]:
+    """The trace of a plan whose actions run at `time` and take `seconds` per kind."""
+    world = World(plan, cost, one_per_rank=True)
+    actions = _timed_actions(plan, time, seconds)
+    details = _detailed(actions, world)
+    gradients_free = [0.0] * len(time.end)
+    spans: list[Span] = []
+    passes = {stage: world.rehearse(stage) for stage in range(len(plan.stages))}
+    for each in actions:
+        if each.last or each in details:
+            ops = passes[each.action.stage]["B" if each.action.is_backward else "F"]
+            moved = list(_moved(ops, each, gradients_free))
+            spans += moved if each in details else []
+    if plan.workload.training:
+        spans += world.finish(time.end, gradients_free)
+    shown = actions[:MOST_ACTIONS]
+    threads = {stream: thread for thread, stream in enumerate(_streams(plan))}
+    streams = {(span.rank, span.stream) for span in spans}
+    return {
+        "displayTimeUnit": "ms",
+        "otherData": {
+            "strategy": plan.strategy.label,
+            "actions": f"{len(shown)} of {len(actions)}",
+            "actions with their ops": f"{len(details)} of {len(actions)}",
+        },
+        "traceEvents": [
+            *_names(plan, streams),
+            *(_action_event(each) for each in shown),
+            *(_op_event(span, threads[span.stream]) for span in spans),
+        ],
+    }
+
+
+def _timed_actions(plan: Plan, time: PipelineTime, seconds: Sequence[float]) -> list[_TimedAction]:
+    """All actions, in order of time."""
+    compiled = plan.schedule
+    rows = zip(compiled.actions, compiled.rank, compiled.cost, time.start, strict=True)
+    last = {at for ends in compiled.last_gradients for at in ends}
+    found = [
+        _TimedAction(rank, action, start, start + seconds[cost], index in last)
+        for index, (action, rank, cost, start) in enumerate(rows)
+    ]
+    return sorted(found, key=lambda each: (each.start, each.rank))
+
+
+def _detailed(actions: Sequence[_TimedAction], world: World) -> set[_TimedAction]:
+    """The actions whose ops are shown."""
+    found: set[_TimedAction] = set()
+    room = MOST_OPS
+    for each in sorted(actions, key=lambda each: not each.last):
+        stage = world.stages[each.action.stage]
+        room -= len((stage.backward if each.action.is_backward else stage.forward).steps)
+        if room < 0:
+            break
+        found.add(each)
+    return found
+
+
+def _moved(ops: Sequence[Span], at: _TimedAction, gradients_free: list[float]) -> Iterator[Span]:
+    """The ops of a pass at the time of an action. Only the last backward pass settles gradients,
+    behind those of the rank's other stages."""
+    for span in ops:
+        start, seconds = at.start + span.start, span.end - span.start
+        if span.stream == GRADIENTS:
+            if not at.last:
+                continue
+            start = max(start, gradients_free[at.rank])
+            gradients_free[at.rank] = start + seconds
+        yield replace(span, rank=at.rank, start=start, end=start + seconds, action=at.action)
+
+
+# --- events --------------------------------------------------------------------------------------
+
+
+def _names(plan: Plan, streams: set[tuple[int, str]]) -> Iterator[dict[str, Any]]:
+    """What processes and threads are called, and their order."""
+    order = _streams(plan)
+    for rank, stages in enumerate(plan.schedule.stages_of_ranks):
+        blocks = ", ".join(
+            f"{plan.stages[stage].blocks[0]}-{plan.stages[stage].blocks[-1]}" for stage in stages
+        )
+        label = "stage" if len(stages) == 1 else "stages"
+        name = f"{label} {', '.join(map(str, stages))} (blocks {blocks})"
+        yield _metadata("process_name", rank, 0, {"name": name})
+        yield _metadata("process_sort_index", rank, 0, {"sort_index": rank})
+        for thread, stream in enumerate(order):
+            if stream == ACTIONS or (rank, stream) in streams:
+                yield _metadata("thread_name", rank, thread, {"name": stream})
+                yield _metadata("thread_sort_index", rank, thread, {"sort_index": thread})
+
+
+def _metadata(what: str, process: int, thread: int, arguments: dict[str, Any]) -> dict[str, Any]:
+    return {"ph": "M", "name": what, "pid": process, "tid": thread, "args": arguments}
+
+
+def _streams(plan: Plan) -> tuple[str, ...]:
+    return (ACTIONS, COMPUTE, *plan.mesh.names, GRADIENTS, "pp")
+
+
+def _action_event(each: _TimedAction) -> dict[str, Any]:
+    kind = "backward" if each.action.is_backward else "forward"
+    arguments = {"stage": each.action.stage, "microbatch": each.action.microbatch}
+    return _event(str(each.action), kind, each.rank, 0, (each.start, each.end), arguments)
+
+
+def _op_event(span: Span, thread: int) -> dict[str, Any]:
+    arguments = {} if span.action is None else {"action": str(span.action)}
+    kind = "compute" if span.stream == COMPUTE else "communication"
+    return _event(span.label, kind, span.rank, thread, (span.start, span.end), arguments)
+
+
+def _event(
+    name: str,
+    category: str,
+    process: int,
+    thread: int,
+    when: tuple[float, float],
+    arguments: dict[str, Any],
+) -> dict[str, Any]:
+    start, end = when
+    return {
+        "ph": "X",
+        "name": name,
+        "cat": category,
+        "pid": process,
+        "tid": thread,
+        "ts": start * MICROSECONDS,
+        "dur": (end - start) * MICROSECONDS,
+        "args": arguments,
+    }
+
+
+__all__ = ["MOST_ACTIONS", "MOST_OPS", "chrome_trace"]

@@ -1,0 +1,103 @@
+"""Collectives of GPT-2 with 12 layers, per microbatch, as Megatron-LM has them.
+
+Two all-reduces per layer forward and two backward (Shoeybi et al. 2019); with the sequence split
+too, as many reduce-scatters and all-gathers (Korthikanti et al. 2022). Where the vocabulary
+divides, one more for the embedding, three small ones for the loss (a maximum, a sum, the logit of
+the label), and one for the head on the way back.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+
+from distir import LoadedModel, Strategy, Workload, load_model
+from distir.importers.load import load_source
+from distir.ir.core import Node
+from distir.models.transformer import TransformerConfig
+from distir.models.zoo import find_model
+from distir.ops.collective import Collective
+from distir.plan import Planner
+from tests.conftest import shared_path
+
+LAYERS = 12
+PARAMETERS = 148
+"""Tensors of GPT-2; the table of the embedding is also the head's, which makes one use more."""
+
+
+def gpt2(source: str) -> LoadedModel:
+    if source == "export":
+        return load_model(str(shared_path("models/gpt2.onnx")))
+    if source == "padded":
+        config = find_model("gpt2")
+        assert isinstance(config, TransformerConfig)
+        padded = replace(config, vocabulary=50_304)
+        return load_source(lambda: padded)
+    return load_model("gpt2", attention="eager" if source == "eager" else "fused")
+
+
+def collectives(model: LoadedModel, strategy: Strategy) -> tuple[Counter[str], ...]:
+    """How many of each, forward, backward, and once per step for gradients of parameters."""
+    planner = Planner(Workload(model=model, batch_size=8, sequence_length=64))
+    programs = planner.block_programs(strategy)
+
+    def count(nodes: Iterable[Node]) -> Counter[str]:
+        return Counter(
+            f"{node.op.name} {node.op.mesh_axis}"
+            for node in nodes
+            if isinstance(node.op, Collective)
+        )
+
+    return (
+        count(node for program in programs for node in program.forward),
+        count(node for program in programs for node in program.backward),
+        count(node for program in programs for node in program.settle),
+    )
+
+
+@pytest.mark.parametrize("source", ["fused", "eager", "export"])
+@pytest.mark.parametrize("degree", [2, 4, 12])
+def test_tensor_parallel(source: str, degree: int) -> None:
+    """The vocabulary of 50,257 divides by none of the degrees and stays whole."""
+    found = collectives(gpt2(source), Strategy(tp=degree))
+    assert found == ({"AllReduce tp": 2 * LAYERS}, {"AllReduce tp": 2 * LAYERS}, {})
+
+
+def test_tensor_parallel_with_a_vocabulary_that_divides() -> None:
+    found = collectives(gpt2("padded"), Strategy(tp=4))
+    assert found == ({"AllReduce tp": 2 * LAYERS + 1 + 3}, {"AllReduce tp": 2 * LAYERS + 1}, {})
+
+
+@pytest.mark.parametrize("source", ["fused", "export"])
+def test_sequence_parallel(source: str) -> None:
+    """Gathered copies are gathered again in the backward pass: 24 all-gathers more."""
+    forward, backward, _ = collectives(gpt2(source), Strategy(tp=4, sequence_parallel=True))
+    assert forward == {"ReduceScatter tp": 2 * LAYERS, "AllGather tp": 2 * LAYERS}
+    assert backward == {"ReduceScatter tp": 2 * LAYERS, "AllGather tp": 4 * LAYERS}
+
+
+@pytest.mark.parametrize("source", ["fused", "eager", "export"])
+def test_data_parallel(source: str) -> None:
+    forward, backward, settle = collectives(gpt2(source), Strategy(dp=4))
+    dropped = 4 * LAYERS if source == "export" else 0
+    assert (forward, backward) == ({}, {})
+    assert settle == {"AllReduce dp": PARAMETERS + 1 - dropped}
+
+
+@pytest.mark.parametrize("source", ["fused", "export"])
+def test_context_parallel(source: str) -> None:
+    """Keys and values are gathered; their gradients come back."""
+    forward, backward, settle = collectives(gpt2(source), Strategy(cp=4))
+    dropped = 4 * LAYERS if source == "export" else 0
+    assert forward == {"AllGather cp": 2 * LAYERS}
+    assert backward == {"ReduceScatter cp": 2 * LAYERS}
+    assert settle == {"AllReduce cp": PARAMETERS + 1 - dropped}
+
+
+def test_both_are_independent_of_each_other() -> None:
+    forward, backward, settle = collectives(gpt2("fused"), Strategy(dp=2, tp=4))
+    assert (forward, backward) == ({"AllReduce tp": 2 * LAYERS}, {"AllReduce tp": 2 * LAYERS})
+    assert settle == {"AllReduce dp": PARAMETERS + 1}

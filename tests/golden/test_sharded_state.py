@@ -1,0 +1,82 @@
+"""Model state and bytes on the wire against the published tables.
+
+Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models" (2020),
+figure 1 and section 7: mixed-precision Adam keeps 2 bytes of parameters, 2 of gradients and 12 of
+optimizer state per parameter; stage 1 shards the 12, stage 2 the gradients too, stage 3 all.
+Korthikanti et al. (2022), section 4.2: sequence parallelism moves what tensor parallelism does, and
+a quarter more where gathered activations are gathered again in the backward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from distir.importers.load import load_source
+from distir.ir.core import Node
+from distir.ops.collective import AllReduce, Collective
+from distir.plan import BlockProgram, Planner
+from distir.simulate.state import StateBytes, state_bytes
+from distir.strategy import Strategy
+from distir.workload import Workload
+
+REPLICAS = 4
+
+
+@pytest.fixture(scope="module")
+def planner() -> Planner:
+    return Planner(Workload(model=load_source("gpt2"), batch_size=8, sequence_length=128))
+
+
+def layer_of(planner: Planner, strategy: Strategy) -> BlockProgram:
+    """An inner layer: none of its parameters is used elsewhere."""
+    return planner.block_programs(strategy)[3]
+
+
+@pytest.mark.parametrize(
+    ("zero", "bytes_per_parameter"),
+    [(0, 16), (1, 4 + 12 / REPLICAS), (2, 2 + 14 / REPLICAS), (3, 16 / REPLICAS)],
+)
+def test_state_per_parameter_is_the_papers(
+    planner: Planner, zero: int, bytes_per_parameter: float
+) -> None:
+    program = layer_of(planner, Strategy(dp=REPLICAS, zero=zero))
+    whole = layer_of(planner, Strategy())
+    parameters = sum(use.type.num_elements for use in whole.parameters)
+    state: StateBytes = state_bytes(planner.workload, program)
+    assert state.total == bytes_per_parameter * parameters
+
+
+def wire_bytes(nodes: Iterable[Node]) -> float:
+    """What a device sends: an all-reduce is a reduce-scatter and an all-gather."""
+    total = 0.0
+    for node in nodes:
+        op = node.op
+        if isinstance(op, Collective):
+            size = op.message_bytes(node.operands[0].type, node.results[0].type)
+            total += size * (op.degree - 1) / op.degree * (2 if isinstance(op, AllReduce) else 1)
+    return total
+
+
+def step_bytes(program: BlockProgram) -> float:
+    refresh = [node for nodes in program.refresh_by_parameter for node in nodes]
+    return wire_bytes([*program.forward, *program.backward, *program.settle, *refresh])
+
+
+@pytest.mark.parametrize(("zero", "times"), [(1, 1.0), (2, 1.0), (3, 1.5)])
+def test_zero_moves_what_the_paper_says(planner: Planner, zero: int, times: float) -> None:
+    plain = step_bytes(layer_of(planner, Strategy(dp=REPLICAS)))
+    assert step_bytes(layer_of(planner, Strategy(dp=REPLICAS, zero=zero))) == times * plain
+
+
+def test_sequence_parallelism_moves_a_quarter_more_than_tensor_parallelism(
+    planner: Planner,
+) -> None:
+    def activation_bytes(strategy: Strategy) -> float:
+        program = layer_of(planner, strategy)
+        return wire_bytes([*program.forward, *program.backward])
+
+    tensor = activation_bytes(Strategy(tp=4))
+    sequence = activation_bytes(Strategy(tp=4, sequence_parallel=True))
+    assert sequence == 1.25 * tensor

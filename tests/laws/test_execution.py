@@ -1,0 +1,256 @@
+"""What a plan's devices compute together is what one device computes; and what they compute, send
+and hold is what the simulator charges for."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given, reject, settings
+from hypothesis import strategies as st
+
+from distir import Strategy, Workload, load_cluster, load_model
+from distir.cost import Work
+from distir.errors import TransformError
+from distir.execute.counts import BETWEEN_STAGES
+from distir.execute.executor import Execution, execute
+from distir.execute.shrink import shrink
+from distir.execute.values import optimizer_step
+from distir.execute.verify import TOLERANCE, Verifier, compare, sequential_truth
+from distir.ir import Function
+from distir.plan import Plan
+from distir.simulate import Simulator
+from distir.simulate.instructions import Pricing
+from distir.simulate.memory import ChainMemory
+from distir.simulate.tied import repeated_uses, tied_gradients
+from tests.conftest import shared_path
+from tests.laws.convolutions import convolutions
+from tests.laws.placements import AnyPlan, any_plan, any_plans
+from tests.laws.scenarios import Scenario, scenarios
+
+LONG = os.environ.get("HYPOTHESIS_PROFILE") == "long"
+
+
+def examples(count: int) -> settings:
+    """So many examples every day, the profile's number in long runs."""
+    return settings(max_examples=settings.default.max_examples if LONG else count)
+
+
+# --- 1: the same numbers --------------------------------------------------------------------------
+
+
+def check_numbers(plan: Plan) -> Execution:
+    """Loss, outputs, gradients and updated parameters are those of one device."""
+    workload = plan.workload
+    try:
+        given, truth = sequential_truth(workload, plan.schedule.schedule.microbatches)
+    except TransformError:
+        reject()  # gates that feed gates leave the numbers that float64 has
+    execution = execute(plan, given.values, optimizer_step(workload, 2))
+    for each in compare(workload, execution.result, truth):
+        assert each.error < TOLERANCE, each
+    return execution
+
+
+# --- 2, 3, 4: what the simulator charges ----------------------------------------------------------
+
+
+class Charged:
+    """Stands in for a cost model and writes down what it is asked for."""
+
+    def __init__(self) -> None:
+        self.flops = 0.0
+        self.collectives: Counter[tuple[str, str]] = Counter()
+
+    def op_seconds(self, work: Work) -> float:
+        self.flops += work.flops
+        return 0.0
+
+    def collective_seconds(self, kind: str, size_bytes: float, group: str) -> float:
+        self.collectives[kind, group] += size_bytes
+        return 0.0
+
+
+def charged(plan: Plan, rank: int, stage: int) -> tuple[float, Mapping[tuple[str, str], float]]:
+    """FLOPs, and bytes per collective and mesh axis, that a device of a stage is charged for."""
+    workload = plan.workload
+    schedule = plan.schedule.schedule
+    visits = sum(1 for action in schedule.ranks[rank] if action[:2] == (stage, "F"))
+    passes, once = Charged(), Charged()
+    names = {name: name for name in plan.mesh.names}
+    for program in plan.stages[stage].programs:
+        pricing = Pricing(passes, names)  # type: ignore[arg-type]
+        pricing.instructions((*program.forward, *program.backward))
+    pricing = Pricing(once, names)  # type: ignore[arg-type]
+    repeated = repeated_uses(plan, stage)
+    if workload.training:
+        for program, without in zip(plan.stages[stage].programs, repeated, strict=True):
+            pricing.buckets(program, without)
+            pricing.refresh(program, without)
+            owned = (
+                use.owned_type.num_elements
+                for position, use in enumerate(program.parameters)
+                if use.gradient is not None and position not in without
+            )
+            pricing.optimizer(sum(owned), 1.0)
+    flops = passes.flops * visits + once.flops
+    sent = Counter({key: size * visits for key, size in passes.collectives.items()})
+    sent.update(once.collectives)
+    return flops, sent
+
+
+def check_counts(simulator: Simulator, plan: Plan, execution: Execution) -> None:
+    """Bytes sent and FLOPs are those that the simulator charges for."""
+    tied: Counter[int] = Counter()
+    if plan.workload.training:
+        for each in tied_gradients(plan, simulator.cost):
+            tied.update(dict.fromkeys(each.stages, each.size_bytes))
+    for (rank, stage), counts in execution.measured.counts.items():
+        flops, sent = charged(plan, rank, stage)
+        if plan.workload.optimizer == "adam" or not plan.workload.training:
+            assert counts.flops == pytest.approx(flops, rel=1e-12)
+        found = dict(counts.collective_bytes)
+        assert found.pop(("all_reduce", BETWEEN_STAGES), 0.0) == tied[stage]
+        assert found == {key: size for key, size in sent.items() if size}
+
+
+def check_messages(plan: Plan, execution: Execution) -> None:
+    """Bytes between stages are those of the values that cross, once per microbatch."""
+    schedule = plan.schedule.schedule
+    homes = {action[::2]: rank for rank, own in enumerate(schedule.ranks) for action in own}
+    for (rank, stage), counts in execution.measured.counts.items():
+        programs = plan.stages[stage].programs
+        expected: Counter[int] = Counter()
+        for action in schedule.ranks[rank]:
+            forward = action.kind == "F"
+            target = stage + 1 if forward else stage - 1
+            place = (target, action.microbatch)
+            if action.stage != stage or place not in homes or homes[place] == rank:
+                continue
+            values = programs[-1].outputs if forward else programs[0].input_gradients
+            expected[target] += sum(value.type.size_bytes for value in values)
+        assert counts.sent_bytes == dict(expected)
+
+
+def check_memory(simulator: Simulator, plan: Plan, execution: Execution) -> None:
+    """Live bytes are the simulator's, action by action; and so are peak and states."""
+    effects = [
+        ChainMemory().stage([(program, 1) for program in stage.programs]) for stage in plan.stages
+    ]
+    for actions in execution.measured.memory:
+        live = 0.0
+        for each in actions:
+            effect = effects[each.action.stage][each.action.kind != "F"]
+            after = live + effect.delta if plan.workload.training else live
+            assert (each.before, each.peak, each.after) == (live, live + effect.peak, after)
+            live = after
+    result = simulator.simulate_plan(plan)
+    assert max(execution.measured.peaks) == result.metrics["peak_memory_bytes"]
+
+
+def check(simulator: Simulator, plan: Plan) -> None:
+    """All laws on one plan."""
+    execution = check_numbers(plan)
+    check_counts(simulator, plan, execution)
+    check_messages(plan, execution)
+    check_memory(simulator, plan, execution)
+
+
+@examples(60)
+@given(any_plans())
+def test_any_placement(case: AnyPlan) -> None:
+    check(case.simulator, case.plan)
+
+
+@examples(12)
+@given(any_plans(convolutions()))
+def test_any_placement_of_convolutions(case: AnyPlan) -> None:
+    check(case.simulator, case.plan)
+
+
+@examples(25)
+@given(scenarios())
+def test_strategies(case: Scenario) -> None:
+    check(case.simulator, case.plan)
+
+
+# --- real models ----------------------------------------------------------------------------------
+
+STRATEGIES = (
+    Strategy(dp=2, tp=2, pp=2, microbatches=2),
+    Strategy(dp=4, zero=1, microbatches=2),
+    Strategy(dp=2, tp=2, zero=2, sequence_parallel=True),
+    Strategy(dp=2, cp=2, zero=3, microbatches=2, recompute="selective"),
+    Strategy(cp=2, tp=2, pp=2, microbatches=2, schedule="gpipe", recompute="full"),
+)
+
+MODELS = ("gpt2", "qwen3-0.6b", "bert-base", "t5-small", "vit-b", "mlp-xs")
+EXPORTS = ("gpt2", "llama-8layer", "mlp16")
+
+
+def check_model(source: str) -> None:
+    """The named strategies that can be applied to a model, on a small version of it."""
+    workload = Workload(model=load_model(source), batch_size=16)
+    applied = 0
+    for strategy in STRATEGIES:
+        if Verifier(workload).explain(strategy) is None:
+            small = shrink(workload, [strategy])
+            simulator = Simulator(small, load_cluster("dgx-a100", strategy.devices))
+            check(simulator, simulator.plan(strategy))
+            applied += 1
+    assert applied >= 2
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_zoo_models(name: str) -> None:
+    check_model(name)
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+def test_exported_models(name: str) -> None:
+    check_model(str(shared_path(f"models/{name}.onnx")))
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+def test_any_placement_of_exported_models(name: str) -> None:
+    model = load_model(str(shared_path(f"models/{name}.onnx")))
+    small = shrink(Workload(model=model, batch_size=16), [Strategy(dp=2, tp=2, cp=1, pp=2)])
+    for seed in range(20 if LONG else 3):
+        case = any_plan(small.model.function, random.Random(seed))
+        check(case.simulator, case.plan)
+
+
+@given(st.integers(2, 5), st.integers(2, 9))
+@examples(3)
+def test_a_small_model_keeps_its_structure(stages: int, length: int) -> None:
+    """The small version is placed as the whole model is: the same steps per kind of block."""
+    strategy = Strategy(dp=2, tp=2, pp=stages, microbatches=2)
+    model = load_model("gpt2")
+    whole = Workload(model=model, batch_size=16, sequence_length=128 * length)
+    small = shrink(whole, [strategy])
+    cluster = load_cluster("dgx-a100", strategy.devices)
+
+    def steps(workload: Workload) -> set[tuple[str, ...]]:
+        programs = Simulator(workload, cluster).planner.block_programs(strategy)
+        return {
+            tuple(node.op.name for node in (*program.forward, *program.backward, *program.settle))
+            for program in programs
+        }
+
+    assert steps(whole) == steps(small)
+
+
+def function_size(function: Function) -> int:
+    return max(value.type.num_elements for value in function.parameters)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_small_models_are_small(name: str) -> None:
+    model = load_model(name)
+    strategy = Strategy(dp=2, tp=2)
+    small = shrink(Workload(model=model, batch_size=16), [strategy])
+    assert function_size(small.model.function) < 20_000
+    assert small.num_blocks <= 20

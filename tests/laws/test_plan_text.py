@@ -1,0 +1,93 @@
+"""A plan written to disk and read back simulates and executes the same."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+
+from distir import Strategy, Workload, load_cluster, load_model
+from distir.errors import DistirError, StrategyError
+from distir.execute.executor import execute
+from distir.execute.shrink import shrink
+from distir.execute.values import optimizer_step, random_values
+from distir.plan import Plan
+from distir.plan_text import format_plan, load_plan, parse_plan, save_plan
+from distir.simulate import Simulator
+from tests.laws.scenarios import Scenario, scenarios
+from tests.laws.test_execution import examples
+
+
+def executed(plan: Plan) -> list[np.ndarray]:
+    """Everything that a step gives, in the order of the text."""
+    given_ = random_values(plan.workload, microbatches=plan.schedule.schedule.microbatches)
+    result = execute(plan, given_.values, optimizer_step(plan.workload)).result
+    return [*result.outputs, *result.gradients.values(), *result.parameters.values()]
+
+
+@examples(15)
+@given(scenarios())
+def test_round_trip(case: Scenario) -> None:
+    text = format_plan(case.plan)
+    plan = parse_plan(text)
+    assert format_plan(plan) == text
+    simulator = Simulator(plan.workload, case.simulator.cluster, case.simulator.cost.profile)
+    again = simulator.simulate_plan(plan).to_dict()
+    assert again == case.simulator.simulate_plan(case.plan).to_dict()
+    for ours, theirs in zip(executed(plan), executed(case.plan), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    strategy = Strategy(dp=2, tp=2, pp=2, microbatches=2, zero=1, recompute="selective")
+    small = shrink(Workload(model=load_model("gpt2"), batch_size=8), [strategy])
+    return Simulator(small, load_cluster("dgx-a100", strategy.devices)).plan(strategy)
+
+
+def test_on_disk(plan: Plan, tmp_path: Path) -> None:
+    path = tmp_path / "best.plan"
+    save_plan(plan, path)
+    again = load_plan(path)
+    assert again.strategy == plan.strategy
+    assert format_plan(again) == path.read_text(encoding="utf-8")
+
+
+def test_the_text_shows_what_devices_run(plan: Plan) -> None:
+    text = format_plan(plan)
+    assert "0F0 0F1 0B0 0B1" in text
+    assert 'AllReduce{mesh_axis="tp"' in text
+    assert 'function "settle"' in text
+
+
+@pytest.mark.parametrize(
+    ("pattern", "replacement", "message"),
+    [
+        ("plan 1", "plan 9", "no plan"),
+        (r"cuts \[.*\]", "cuts", "no line 'cuts'"),
+        (r'"dp": 2', '"dp": 4', "does not divide|planned otherwise"),
+        (r'"dp": 2', '"dq": 2', "unknown strategy key"),
+        (r"0F0 0F1", "0F1 0F9", "0F[09]|microbatch"),
+        (r"blocks \d.*\n(.*\n)*", "", "planned otherwise"),
+        ("AllReduce", "Identity", "planned otherwise"),
+    ],
+)
+def test_damage_is_noticed(plan: Plan, pattern: str, replacement: str, message: str) -> None:
+    text = format_plan(plan)
+    start = text.index("blocks ") if pattern == "AllReduce" else 0
+    broken = text[:start] + re.sub(pattern, replacement, text[start:], count=1)
+    assert broken != text
+    with pytest.raises(DistirError, match=message):
+        parse_plan(broken)
+
+
+def test_a_file_that_is_no_plan(tmp_path: Path) -> None:
+    with pytest.raises(DistirError, match="cannot be read"):
+        load_plan(tmp_path / "none.plan")
+    path = tmp_path / "other"
+    path.write_text("hello")
+    with pytest.raises(StrategyError, match="no plan"):
+        load_plan(path)
