@@ -339,15 +339,15 @@ def _peak(
     stages: Sequence[StageCost], situations: Sequence[Held], own: Sequence[int]
 ) -> Mapping[str, float]:
     """Memory of a rank by what holds it, at the peak."""
-    activations = 0.0
+    held_bytes = buffers = 0.0
     for held in situations:
-        resting = sum(
-            between * stages[stage].forward_memory.delta
-            for stage, (between, _) in zip(own, held.counts, strict=True)
-        )
+        counts = [(stages[s].forward_memory, n) for s, (n, _) in zip(own, held.counts, strict=True)]
         cost = stages[held.stage]
         effect = cost.forward_memory if held.kind == FORWARD else cost.backward_memory
-        activations = max(activations, resting + effect.peak)
+        peak = effect.peak + sum(between * each.delta for each, between in counts)
+        if peak > held_bytes:
+            held_bytes = peak
+            buffers = effect.buffer_peak + sum(n * each.buffer_delta for each, n in counts)
     state = StateBytes()
     for stage in own:
         state = state.plus(stages[stage].state)
@@ -355,8 +355,8 @@ def _peak(
         "parameters_bytes": state.parameters,
         "gradients_bytes": state.gradients,
         "optimizer_bytes": state.optimizer,
-        "activations_bytes": activations,
-        "buffers_bytes": 0.0,
+        "activations_bytes": held_bytes - buffers,
+        "buffers_bytes": buffers,
     }
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from distir.ir.core import Node, Value
+from distir.ir.core import Node, Part, Value
 from distir.ops.collective import Sharded
 from distir.plan import BlockProgram, Plan
 from distir.simulate.instructions import Instruction, Pricing
@@ -50,7 +50,7 @@ class FlatPass:
 @dataclass(slots=True)
 class FlatStage:
     """A stage, flat. `storage_bytes` has every storage that is a stage's own: no parameters, no
-    inputs of the model. `settling` are the collectives on gradients that may start once so many
+    inputs of the model; those in `buffers` belong to the loss or to moving state. `settling` are the collectives on gradients that may start once so many
     backward steps are computed; `optimizer_seconds` has one entry per block; `refreshing` are the
     collectives that make stored parameters from updated parts."""
 
@@ -58,6 +58,7 @@ class FlatStage:
     backward: FlatPass = field(default_factory=FlatPass)
     storage: dict[int, int] = field(default_factory=dict)
     storage_bytes: dict[int, int] = field(default_factory=dict)
+    buffers: set[int] = field(default_factory=set)
     settling: list[tuple[int, Instruction]] = field(default_factory=list)
     optimizer_seconds: list[float] = field(default_factory=list)
     refreshing: list[Instruction] = field(default_factory=list)
@@ -101,6 +102,8 @@ class _Numbering:
             )
             view = (node.op.op if isinstance(node.op, Sharded) else node.op).is_view
             writes = tuple(self.fresh(value, known, own=not view) for value in node.results)
+            if node.part is not Part.MODEL and not view:
+                self.flat.buffers.update(writes)
             if view:
                 for number in writes:
                     self.flat.storage[number] = self.flat.storage[reads[0]]
@@ -120,6 +123,7 @@ def flat_stage(plan: Plan, index: int, pricing: Pricing) -> FlatStage:
         known[place].update(zip(program.inputs, handed, strict=True))
         numbering.add(program.forward, known[place], flat.forward, block)
         handed = tuple(known[place][value] for value in program.outputs)
+        flat.buffers.difference_update(flat.storage[number] for number in handed)
     flat.forward.sent = handed
     flat.forward.sent_bytes = sum(v.type.size_bytes for v in programs[-1].outputs)
 
@@ -130,6 +134,7 @@ def flat_stage(plan: Plan, index: int, pricing: Pricing) -> FlatStage:
         known[place].update(zip(program.output_gradients, handed, strict=True))
         numbering.add(program.backward, known[place], flat.backward, stage.blocks[place])
         handed = tuple(known[place][value] for value in program.input_gradients)
+        flat.buffers.difference_update(flat.storage[number] for number in handed)
         for bucket in pricing.buckets(program, without=repeated[place]):
             flat.settling.append((len(flat.backward.steps), bucket))
     flat.backward.sent = handed

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from distir.ir.core import Node, Value
+from distir.ir.core import Node, Part, Value
 from distir.ops.collective import Sharded
 from distir.plan import BlockProgram
 
@@ -21,19 +21,37 @@ from distir.plan import BlockProgram
 @dataclass(frozen=True, slots=True)
 class MemoryEffect:
     """Bytes that a pass leaves behind (`delta`, negative if it frees more) and the most it holds
-    on the way (`peak`), both relative to what was there before."""
+    on the way (`peak`), both relative to what was there before; of these, buffers: what belongs to
+    the loss, or to moving parameters and gradients."""
 
     delta: float = 0.0
     peak: float = 0.0
+    buffer_delta: float = 0.0
+    buffer_peak: float = 0.0
+    """Of the peak, the first if it is reached more than once."""
 
     def then(self, other: MemoryEffect) -> MemoryEffect:
         """Both one after the other."""
-        return MemoryEffect(self.delta + other.delta, max(self.peak, self.delta + other.peak))
+        later = self.delta + other.peak
+        peak, buffers = (
+            (self.peak, self.buffer_peak)
+            if self.peak >= later
+            else (later, self.buffer_delta + other.buffer_peak)
+        )
+        return MemoryEffect(
+            self.delta + other.delta, peak, self.buffer_delta + other.buffer_delta, buffers
+        )
 
     def times(self, count: int) -> MemoryEffect:
         """`count` times in a row."""
+        if not count:
+            return MemoryEffect()
+        before = count - 1 if self.delta > 0 else 0
         return MemoryEffect(
-            self.delta * count, self.peak + max(0.0, self.delta * (count - 1)) if count else 0.0
+            self.delta * count,
+            self.peak + self.delta * before,
+            self.buffer_delta * count,
+            self.buffer_peak + self.buffer_delta * before,
         )
 
 
@@ -98,6 +116,7 @@ class _Walk:
     arriving: Collection[_Storage] = ()
     kept: Collection[_Storage] = ()
     leaving: Collection[_Storage] = ()
+    buffers: Collection[_Storage] = ()
 
     def run(self, nodes: Sequence[Node]) -> MemoryEffect:
         storage, sizes = self.storage, self.present
@@ -110,18 +129,31 @@ class _Walk:
         for each, position in last_use.items():
             if each not in stays:
                 dying.setdefault(position, []).append(each)
+        buffers = set(self.buffers)
         live = peak = sum(sizes[each] for each in self.arriving)
-        live -= sum(sizes[each] for each in dying.get(-1, ()))
+        buffered = buffer_peak = 0
+
+        def free(each: _Storage) -> None:
+            nonlocal live, buffered
+            size = sizes.get(each, 0)
+            live -= size
+            buffered -= size if each in buffers else 0
+
+        for each in dying.get(-1, ()):
+            free(each)
         for position, node in enumerate(nodes):
             for value in node.results:
                 if value not in storage:
                     sizes[value] = value.type.size_bytes
                     live += sizes[value]
-            peak = max(peak, live)
-            live -= sum(sizes.get(each, 0) for each in dying.get(position, ()))
-        kept = set(self.kept)
-        live -= sum(sizes.get(each, 0) for each in set(self.leaving) if each not in kept)
-        return MemoryEffect(float(live), float(peak))
+                    buffered += sizes[value] if value in buffers else 0
+            if live > peak:
+                peak, buffer_peak = live, buffered
+            for each in dying.get(position, ()):
+                free(each)
+        for each in set(self.leaving) - set(self.kept):
+            free(each)
+        return MemoryEffect(float(live), float(peak), float(buffered), float(buffer_peak))
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +225,7 @@ class ChainMemory:
                 arriving=set(numbers) if first else (),
                 kept=saved if last else {*saved, *sent},
                 leaving=sent if last else (),
+                buffers=_buffers(program, storage),
             )
             effect = walk.run(program.forward)
             sizes = {**walk.present, **{n: border.sizes[n.number] for n in numbers}}
@@ -227,9 +260,22 @@ class ChainMemory:
                 arriving=set(given) if visit.last else (),
                 kept=() if visit.first else sent,
                 leaving=sent if visit.first else (),
+                buffers=_buffers(program, storage),
             )
             self._backward[key] = walk.run(program.backward), _border(sent, walk.present, set())
         return self._backward[key]
+
+
+def _buffers(program: BlockProgram, storage: Mapping[Value, _Storage]) -> set[_Storage]:
+    """Storages made for the loss or to move state; what crosses a border is an activation."""
+    made: set[_Storage] = {
+        value
+        for node in (*program.forward, *program.backward)
+        if node.part is not Part.MODEL
+        for value in node.results
+    }
+    crossing = (*program.outputs, *program.input_gradients)
+    return made - {storage.get(value, value) for value in crossing}
 
 
 def _border(

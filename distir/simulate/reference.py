@@ -8,7 +8,7 @@ the plan and the prices of instructions, not how they are put together.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Hashable, Sequence
+from collections.abc import Generator, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from distir.cost import CostModel
@@ -108,22 +108,31 @@ class _Device:
     live: dict[tuple[int, int, int], int] = field(default_factory=dict)
     """Bytes by stage, microbatch and storage."""
     live_bytes: int = 0
+    buffer_bytes: int = 0
     peak_bytes: int = 0
+    buffer_bytes_at_peak: int = 0
 
     def expose(self, stream: str, seconds: float) -> None:
         """Books time that compute waited for a stream."""
         self.exposed[stream] = self.exposed.get(stream, 0.0) + seconds
 
-    def allocate(self, key: tuple[int, int, int], size: int) -> None:
+    def allocate(self, key: tuple[int, int, int], size: int, buffer: bool) -> None:
         """Takes memory for a storage."""
         assert key not in self.live, "a storage is allocated twice"
         self.live[key] = size
         self.live_bytes += size
-        self.peak_bytes = max(self.peak_bytes, self.live_bytes)
+        self.buffer_bytes += size if buffer else 0
 
-    def free(self, key: tuple[int, int, int]) -> None:
+    def note_peak(self) -> None:
+        """Remembers the first instant at which most memory is held."""
+        if self.live_bytes > self.peak_bytes:
+            self.peak_bytes, self.buffer_bytes_at_peak = self.live_bytes, self.buffer_bytes
+
+    def free(self, key: tuple[int, int, int], buffer: bool) -> None:
         """Gives it back."""
-        self.live_bytes -= self.live.pop(key)
+        size = self.live.pop(key)
+        self.live_bytes -= size
+        self.buffer_bytes -= size if buffer else 0
 
 
 class World:
@@ -265,10 +274,14 @@ class World:
         def key(storage: int) -> tuple[int, int, int]:
             return (action.stage, action.microbatch, storage)
 
+        def free_storages(storages: Iterable[int]) -> None:
+            for storage in storages:
+                device.free(key(storage), storage in stage.buffers)
+
         for number in each.received:
-            device.allocate(key(number), stage.storage_bytes[number])
-        for storage in each.dying.get(-1, ()):
-            device.free(key(storage))
+            device.allocate(key(number), stage.storage_bytes[number], number in stage.buffers)
+        device.note_peak()
+        free_storages(each.dying.get(-1, ()))
         for position, step in enumerate(each.steps):
             instruction = step.instruction
             at, cause = begin, ""
@@ -292,13 +305,13 @@ class World:
             for number in step.writes:
                 ready[number] = (end, maker)
                 if number in stage.storage_bytes:
-                    device.allocate(key(number), stage.storage_bytes[number])
-            for storage in each.dying.get(position, ()):
-                device.free(key(storage))
+                    size = stage.storage_bytes[number]
+                    device.allocate(key(number), size, number in stage.buffers)
+            device.note_peak()
+            free_storages(each.dying.get(position, ()))
             if settle:
                 yield from self._settle(device, stage, position + 1, free[COMPUTE], action)
-        for storage in each.leaving:
-            device.free(key(storage))
+        free_storages(each.leaving)
         device.clock = max(free.values())
         if device.clock > free[COMPUTE]:
             slowest = max((name for name in free if name != COMPUTE), key=lambda name: free[name])
@@ -411,6 +424,7 @@ class World:
             members = [device for device in self.devices if device.rank == rank]
             slowest = max(members, key=lambda device: device.clock)
             states = [self.stages[stage].state for stage in own]
+            fullest = max(members, key=lambda device: device.peak_bytes)
             reports.append(
                 RankSeconds(
                     stages=own,
@@ -424,8 +438,10 @@ class World:
                         "parameters_bytes": sum(state.parameters for state in states),
                         "gradients_bytes": sum(state.gradients for state in states),
                         "optimizer_bytes": sum(state.optimizer for state in states),
-                        "activations_bytes": float(max(d.peak_bytes for d in members)),
-                        "buffers_bytes": 0.0,
+                        "activations_bytes": float(
+                            fullest.peak_bytes - fullest.buffer_bytes_at_peak
+                        ),
+                        "buffers_bytes": float(fullest.buffer_bytes_at_peak),
                     },
                 )
             )

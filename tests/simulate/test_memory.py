@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import groupby
 
 from hypothesis import HealthCheck, given, settings
@@ -15,14 +16,23 @@ from tests.laws.scenarios import Scenario, long_chains, scenarios
 def value_by_value(stage: FlatStage, each: FlatPass) -> MemoryEffect:
     """What a pass over all blocks of a stage adds, and the most it holds."""
     sizes = stage.storage_bytes
-    live = peak = sum(sizes[number] for number in each.received)
-    live -= sum(sizes[storage] for storage in each.dying.get(-1, ()))
-    for position, step in enumerate(each.steps):
-        live += sum(sizes.get(number, 0) for number in step.writes)
-        peak = max(peak, live)
-        live -= sum(sizes[storage] for storage in each.dying.get(position, ()))
-    live -= sum(sizes[storage] for storage in each.leaving)
-    return MemoryEffect(float(live), float(peak))
+
+    def total(storages: Iterable[int]) -> tuple[int, int]:
+        held = [(sizes.get(number, 0), number in stage.buffers) for number in storages]
+        return sum(size for size, _ in held), sum(size for size, buffer in held if buffer)
+
+    live, buffers = total(each.received)
+    peak, buffer_peak = live, buffers
+    for position, step in [(-1, None), *enumerate(each.steps)]:
+        made, made_buffers = total(step.writes if step else ())
+        live, buffers = live + made, buffers + made_buffers
+        if live > peak:
+            peak, buffer_peak = live, buffers
+        freed, freed_buffers = total(each.dying.get(position, ()))
+        live, buffers = live - freed, buffers - freed_buffers
+    freed, freed_buffers = total(each.leaving)
+    live, buffers = live - freed, buffers - freed_buffers
+    return MemoryEffect(float(live), float(peak), float(buffers), float(buffer_peak))
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
