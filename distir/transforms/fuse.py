@@ -12,8 +12,8 @@ from distir.ops.tensor import Scale
 
 
 def fuse_elementwise(nodes: Sequence[Node], leaving: Collection[Value]) -> tuple[Node, ...]:
-    """`nodes` with every run of elementwise ops that feed each other, on as many elements, made
-    one `Fused` op. `leaving` are the values that are read elsewhere too.
+    """`nodes` with every run of elementwise ops on as many elements that feed each other, or read
+    the same tensor, made one `Fused` op. `leaving` are the values that are read elsewhere too.
 
     A run ends where another op reads one of its values, so that the order of all else stays.
     """
@@ -21,6 +21,7 @@ def fuse_elementwise(nodes: Sequence[Node], leaving: Collection[Value]) -> tuple
     result: list[Node] = []
     group: list[Node] = []
     made: set[Value] = set()
+    read: set[Value] = set()
 
     def close() -> None:
         if len(group) == 1:
@@ -29,6 +30,7 @@ def fuse_elementwise(nodes: Sequence[Node], leaving: Collection[Value]) -> tuple
             result.append(_fused(group, readers, leaving))
         group.clear()
         made.clear()
+        read.clear()
 
     for node in nodes:
         reads_group = any(value in made for value in node.operands)
@@ -37,13 +39,14 @@ def fuse_elementwise(nodes: Sequence[Node], leaving: Collection[Value]) -> tuple
                 close()
             result.append(node)
             continue
-        same_size = bool(group) and (
-            node.result.type.num_elements == group[-1].result.type.num_elements
-        )
-        if not (reads_group and same_size):
+        size = node.result.type.num_elements
+        tensors = {value for value in node.operands if value.type.num_elements == size}
+        belongs = reads_group or not tensors.isdisjoint(read)
+        if not (belongs and group[-1].result.type.num_elements == size):
             close()
         group.append(node)
         made.add(node.result)
+        read.update(tensors)
     close()
     return tuple(result)
 
