@@ -8,10 +8,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from autotune.grid import Grid, evaluate_grid, wants_grid
-from autotune.objectives import Objective, load_objective
+from autotune.grid import QUICK_SECONDS, Grid, evaluate_grid, grid_seconds
+from autotune.objectives import OBJECTIVES, Objective, load_objective
 from autotune.objectives.objective import ObjectiveFunction
-from autotune.problem import DEFAULT_CLUSTER, DEFAULT_DEVICES, Problem, load_problem
+from autotune.problem import (
+    DEFAULT_CLUSTER,
+    DEFAULT_DEVICES,
+    DEFAULT_SPACE,
+    Problem,
+    load_problem,
+)
 from autotune.result import TuneResult
 from autotune.samplers import SamplerFactory, load_sampler
 from autotune.study import Measure, Study
@@ -21,8 +27,12 @@ from distir.errors import DistirError
 
 if TYPE_CHECKING:
     from distir.workload import Mode
+    from search_spaces import SpaceSource
 
 DEFAULT_TRIALS = 50
+MORE_TRIALS = 200
+"""For large spaces, where trials take milliseconds."""
+LARGE_SPACE = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +49,9 @@ class Search:
     """`maximize` or `minimize`, if not what the objective says."""
     sampler: str | SamplerFactory = "tpe"
     trials: int | None = None
-    """Strategies to try; by default 50, or all for the sampler `grid`."""
+    """Strategies to try; by default 50 (200 of a large space where the objective is simulated), or
+    all for the sampler `grid`.
+    """
     seed: int = 0
     compare_grid: bool | None = None
     """Whether to compare with exhaustive search; by default where that takes seconds."""
@@ -58,8 +70,13 @@ class Search:
 
     def budget(self, space_size: int) -> int:
         """Number of strategies to try in a space of `space_size`."""
-        wanted = self.trials or (space_size if self.sampler_name == "grid" else DEFAULT_TRIALS)
-        return min(wanted, space_size)
+        return min(self.trials or self._usual_budget(space_size), space_size)
+
+    def _usual_budget(self, space_size: int) -> int:
+        if self.sampler_name == "grid":
+            return space_size
+        simulated = isinstance(self.objective, str) and self.objective in OBJECTIVES
+        return MORE_TRIALS if simulated and space_size > LARGE_SPACE else DEFAULT_TRIALS
 
 
 def tune(
@@ -74,14 +91,16 @@ def tune(
     optimizer: str | None = None,
     loss: str | None = None,
     output: str | None = None,
+    space: SpaceSource = DEFAULT_SPACE,
     tracker: Tracker | None = None,
     **search: Any,
 ) -> TuneResult:
     """Finds the best strategy for `model` on `devices` devices of `cluster`.
 
     `model` is a zoo name, an ONNX file, a Hugging Face `config.json`, a function, or a loaded
-    model; `cluster` a name, a TOML file or a loaded cluster. Further options are those of `Search`,
-    such as `objective="latency"` or `trials=100`.
+    model; `cluster` a name, a TOML file or a loaded cluster; `space` is `small`, `standard`,
+    `full`, a YAML file or what such a file says, as in `{"extends": "standard", "zero": [0, 3]}`.
+    Further options are those of `Search`, such as `objective="latency"` or `trials=100`.
     """
     problem = load_problem(
         model,
@@ -94,6 +113,7 @@ def tune(
         optimizer=optimizer,
         loss=loss,
         output=output,
+        space=space,
     )
     return solve(problem, Search(**search), tracker=tracker)
 
@@ -124,7 +144,7 @@ def solve(
 
         study.run(budget, trial_ended)
         seconds = time.perf_counter() - clock
-        grid = None if study.interrupted else _grid(study, search)
+        grid = None if study.interrupted or study.error else _grid(study, search)
     result = TuneResult(
         problem=problem,
         objective=objective,
@@ -135,6 +155,7 @@ def solve(
         grid=grid,
         repeats=study.repeats,
         interrupted=study.interrupted,
+        error=study.error,
     )
     result.tracking = tracker.finish(result)
     return result
@@ -157,7 +178,8 @@ def measuring(objective: Objective, trial_timeout: float | None) -> Generator[Me
 def _grid(study: Study, search: Search) -> Grid | None:
     if search.compare_grid is not False and len(study.trials) == study.space.count():
         return Grid(len(study.trials), tuple(study.trials), sum(t.seconds for t in study.trials))
-    if not wants_grid(study.objective, study.space, search.compare_grid):
+    cheap = study.objective.cheap and grid_seconds(study.space, study.trials) <= QUICK_SECONDS
+    if not (cheap if search.compare_grid is None else search.compare_grid):
         return None
     # A cheap objective is evaluated anew, so that the grid's time is that of all its strategies.
     known = {} if study.objective.cheap else {trial.strategy: trial for trial in study.trials}

@@ -14,6 +14,7 @@ from autotune.objectives.objective import Objective
 from autotune.samplers import load_sampler
 from autotune.study import Study
 from autotune.trial import Trial, best_of
+from distir.errors import DistirError
 from distir.strategy import Strategy
 from search_spaces import SearchSpace
 
@@ -71,6 +72,8 @@ def contest(
     clock = time.perf_counter()
     study.run(trials)
     seconds = time.perf_counter() - clock
+    if study.error:
+        raise DistirError(f"{sampler}, seed {seed}: {study.error}")
     regret, close = grid.regret(study.best), _trials_to_close(study.trials, grid)
     return Contest(sampler, seed, len(study.trials), regret, close, seconds)
 

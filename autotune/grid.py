@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from statistics import median
 from typing import Any
 
 from autotune.objectives.objective import Objective
@@ -14,10 +15,8 @@ from autotune.trial import Trial, ranked, regret
 from distir.strategy import Strategy
 from search_spaces import SearchSpace
 
-QUICK_SPACE = 20_000
-"""Most strategies that are compared exhaustively without being asked, where the objective is
-cheap.
-"""
+QUICK_SECONDS = 20.0
+"""Longest exhaustive comparison that is made without being asked, where the objective is cheap."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +106,6 @@ def evaluate_grid(
     return Grid(size, tuple(trials), time.perf_counter() - clock, len(trials) == size)
 
 
-def wants_grid(objective: Objective, space: SearchSpace, asked: bool | None) -> bool:
-    """Whether to compare with the grid: as `asked`, else where it takes seconds."""
-    return asked if asked is not None else objective.cheap and space.count() <= QUICK_SPACE
+def grid_seconds(space: SearchSpace, tried: Sequence[Trial]) -> float:
+    """About how long the grid takes, from trials of which the first ones were slow."""
+    return space.count() * median(trial.seconds for trial in tried) if tried else 0.0

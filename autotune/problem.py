@@ -13,13 +13,14 @@ from autotune.objectives.evaluation import Evaluation
 from autotune.objectives.simulator import Simulates, simulated
 from distir.errors import DistirError
 from distir.strategy import Strategy
-from search_spaces import SearchSpace, WorkloadFacts, distribution_space
+from search_spaces import SearchSpace, SpaceSource, WorkloadFacts, distribution_space, searched
 
 if TYPE_CHECKING:
     from distir.workload import Mode
 
 DEFAULT_CLUSTER = "dgx-a100"
 DEFAULT_DEVICES = 16
+DEFAULT_SPACE = "small"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +41,12 @@ class Problem:
     """How the workload was asked for, as far as it matters to a reader: sequence length,
     precision, …
     """
+    space_name: str = DEFAULT_SPACE
+    """The space as it was asked for."""
+    notes: tuple[str, ...] = ()
+    """What was decided for the user and is worth knowing."""
     changed: Callable[..., Problem] | None = field(default=None, repr=False)
-    """Makes the same problem with other `devices` or `batch_size`, if that is possible."""
+    """Makes the same problem with other `devices`, `batch_size` or `space`, if that is possible."""
 
     @property
     def simulate(self) -> Callable[[Strategy], Evaluation]:
@@ -61,10 +66,10 @@ class Problem:
         """Raises `DistirError`, saying what would do, if there is no valid strategy at all."""
         if self.space.count():
             return
-        whole = self.space.impossible(Strategy(dp=self.devices))
+        whole = self.space.explain(Strategy(dp=self.devices))
         raise DistirError(
-            f"no strategy uses exactly {self.devices} devices for {self.model} with batch "
-            f"{self.batch_size}; pure data parallelism, for one: {whole}"
+            f"no strategy of the space {self.space_name} uses exactly {self.devices} devices for "
+            f"{self.model} with batch {self.batch_size}; pure data parallelism, for one: {whole}"
         )
 
 
@@ -87,18 +92,22 @@ def load_problem(
     devices: int = DEFAULT_DEVICES,
     mode: Mode = "training",
     batch_size: int | None = None,
+    precision: str | None = None,
+    space: SpaceSource = DEFAULT_SPACE,
     **options: Any,
 ) -> Problem:
     """Loads model and cluster (names, files, or objects loaded before) and puts the problem
     together.
 
-    `options` go to `distir.Workload`: `sequence_length`, `precision`, `optimizer`, `loss`,
-    `output`.
+    `space` is the name of a search space, a YAML file, or what such a file says. `options` go to
+    `distir.Workload`: `sequence_length`, `optimizer`, `loss`, `output`.
     """
     import distir
+    from distir.api import default_precision
 
     if devices < 1:
         raise DistirError(f"there are {devices} devices; expected at least 1")
+    looked_through = searched(space)
     given = {name: value for name, value in options.items() if value is not None}
     batch = default_batch_size(devices, mode) if batch_size is None else batch_size
     loaded = (
@@ -109,11 +118,22 @@ def load_problem(
         if isinstance(cluster, (str, Path))
         else cluster.with_devices(devices)
     )
-    workload = distir.Workload(model=loaded, mode=mode, batch_size=batch, **given)
+    notes: tuple[str, ...] = ()
+    if precision is None:
+        precision = default_precision(hardware)
+        if precision != "bf16":
+            told = f"{hardware.device.name} has no bf16; the precision is {precision} instead."
+            notes = (told,)
+            given["precision"] = precision
+    else:
+        given["precision"] = precision
+    options = {**given, "precision": precision}
+    workload = distir.Workload(model=loaded, mode=mode, batch_size=batch, **options)
+    workload.sizes(batch)  # says now, not in every trial, if the model has no such sequence
 
     def changed(**changes: Any) -> Problem:
-        asked = {"devices": devices, "batch_size": batch_size, **changes}
-        return load_problem(loaded, hardware, mode=mode, **asked, **given)
+        asked: dict[str, Any] = {"devices": devices, "batch_size": batch_size, "space": space}
+        return load_problem(loaded, hardware, mode=mode, **{**asked, **options, **changes})
 
     return Problem(
         model=loaded.name,
@@ -122,9 +142,11 @@ def load_problem(
         mode=mode,
         batch_size=batch,
         workload=workload,
-        space=distribution_space(workload, devices),
+        space=distribution_space(workload, devices, looked_through),
         simulator=distir.Simulator(workload, hardware),
         memory_bytes=hardware.device.memory_bytes,
         settings=given,
+        space_name=looked_through.name,
+        notes=notes,
         changed=changed,
     )

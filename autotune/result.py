@@ -34,6 +34,8 @@ class TuneResult:
     repeats: int = 0
     """Suggestions of the sampler that were answered from memory."""
     interrupted: bool = False
+    error: str | None = None
+    """What ended the search early, if the sampler failed."""
     tracking: TrackingRecord | None = field(default=None)
 
     @cached_property
@@ -69,16 +71,19 @@ class TuneResult:
             "devices": self.problem.devices,
             "mode": self.problem.mode,
             "batch_size": self.problem.batch_size,
+            "settings": self.problem.settings,
             "objective": self.objective.name,
             "metric": self.objective.metric,
             "direction": "maximize" if self.objective.maximize else "minimize",
             "sampler": self.sampler,
             "seed": self.seed,
+            "space": self.problem.space_name,
             "space_size": self.problem.space.count(),
             "seconds": self.seconds,
             "trials": [trial.to_dict() for trial in self.trials],
             "best": self.best.outcome() if self.best else None,
             "grid": self.grid.summary(self.best) if self.grid else None,
+            **({"error": self.error} if self.error else {}),
             "mlflow": self.tracking.to_dict() if self.tracking else None,
         }
 

@@ -4,25 +4,44 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from autotune.objectives.evaluation import Evaluation
 from autotune.objectives.objective import Objective
 from autotune.samplers.sampler import Sampler
 from autotune.trial import Trial, best_of
+from distir.errors import DistirError
 from distir.strategy import Strategy
+from distir.user_code import described
 from search_spaces import SearchSpace
 
-PATIENCE = 100
+PATIENCE = 30
 """Repeated suggestions in a row after which a strategy that was not tried yet is drawn instead."""
+
+
+class SamplerError(DistirError):
+    """A sampler raised, or proposed what it may not."""
+
+
+@contextmanager
+def _blaming_the_sampler(where: str) -> Generator[None, None, None]:
+    """Turns whatever a sampler raises into one line that says so; samplers may be plug-ins."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        raise SamplerError(f"the sampler failed in `{where}`: {described(error)}") from error
+
 
 Measure = Callable[[Strategy], Evaluation]
 
 
 @dataclass(slots=True)
 class Study:
-    """What a search has found so far. `run` may be interrupted; nothing found is lost."""
+    """What a search has found so far. `run` may be interrupted, the sampler may fail; nothing found
+    is lost.
+    """
 
     space: SearchSpace
     objective: Objective
@@ -36,6 +55,8 @@ class Study:
     repeats: int = 0
     """Suggestions that were answered from memory."""
     interrupted: bool = False
+    error: str | None = None
+    """What the sampler did wrong, if that ended the study."""
     _known: dict[Strategy, Trial] = field(default_factory=dict[Strategy, Trial])
 
     def run(self, budget: int, on_trial: Callable[[Trial], None] = lambda trial: None) -> None:
@@ -46,16 +67,20 @@ class Study:
                 strategy = self._next_untried()
                 if strategy is None:
                     return
-                on_trial(self._try(strategy))
+                trial = self._try(strategy)
+                on_trial(trial)
+                self._tell(trial)
         except KeyboardInterrupt:
             self.interrupted = True
+        except SamplerError as error:
+            self.error = str(error)
 
     def _next_untried(self) -> Strategy | None:
         """The sampler's next new suggestion; repeated ones are answered from memory and not
         charged.
         """
         for _ in range(PATIENCE):
-            strategy = self.sampler.ask()
+            strategy = self._ask()
             if strategy is None:
                 return None
             known = self._known.get(strategy)
@@ -64,6 +89,22 @@ class Study:
             self.repeats += 1
             self._tell(known)
         return self._random_untried()
+
+    def _ask(self) -> Strategy | None:
+        """What the sampler proposes, which is a strategy of the space or nothing."""
+        with _blaming_the_sampler("ask"):
+            proposed = self.sampler.ask()
+        if proposed is None:
+            return None
+        if (kind := type(proposed)) is not Strategy:
+            raise SamplerError(
+                f"the sampler proposed a {kind.__name__}; expected a Strategy or None"
+            )
+        if proposed not in self._known and (reason := self.space.explain(proposed)):
+            raise SamplerError(
+                f"the sampler proposed {proposed.label}, which is not in the space: {reason}"
+            )
+        return proposed
 
     def _random_untried(self) -> Strategy:
         rng = random.Random(f"{self.seed} {len(self.trials)}")
@@ -77,11 +118,11 @@ class Study:
         trial = evaluate(self.objective, self.measure, strategy, len(self.trials))
         self.trials.append(trial)
         self._known[strategy] = trial
-        self._tell(trial)
         return trial
 
     def _tell(self, trial: Trial) -> None:
-        self.sampler.tell(trial.strategy, trial.cost, trial.evaluation.violation)
+        with _blaming_the_sampler("tell"):
+            self.sampler.tell(trial.strategy, trial.cost, trial.evaluation.violation)
 
     @property
     def best(self) -> Trial | None:

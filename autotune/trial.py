@@ -100,6 +100,11 @@ def pareto_front(trials: Iterable[Trial], second: str = "peak_memory_bytes") -> 
     return front
 
 
+def layout(strategy: Strategy) -> tuple[int, int, int, int]:
+    """The degrees: which devices do what, whatever the order and the memory techniques."""
+    return (strategy.dp, strategy.tp, strategy.pp, strategy.cp)
+
+
 def regret(cost: float, best_cost: float) -> float:
     """The fraction lost against the best, 0 when it was found."""
     return abs(cost - best_cost) / abs(best_cost) if best_cost else abs(cost - best_cost)

@@ -8,7 +8,7 @@ from typing import Any
 
 from distir.cost import Cluster, load_cluster
 from distir.importers.load import LoadedModel, load_source
-from distir.simulate import SimulationResult, Simulator
+from distir.simulation import SimulationResult, Simulator
 from distir.strategy import Strategy
 from distir.workload import Workload
 
@@ -30,12 +30,12 @@ def simulate(
     `sequence_length`, `precision`, `optimizer`, `loss`, `output`.
 
     The precision is bf16, or fp16 on devices without bf16, unless given. Raises `StrategyError` if
-    the strategy cannot run; one that does not fit in memory is a result
-    with `feasible` False. To simulate many strategies, keep a `Simulator`.
+    the strategy cannot run; one that does not fit in memory is a result with `feasible` False. To
+    simulate many strategies, keep a `Simulator`.
     """
     loaded = model if isinstance(model, LoadedModel) else load_model(model)
     hardware = cluster if isinstance(cluster, Cluster) else load_cluster(cluster, strategy.devices)
-    given = {"precision": default_precision(hardware), **workload}
+    given: dict[str, Any] = {"precision": default_precision(hardware), **workload}
     return Simulator(Workload(model=loaded, **given), hardware).simulate(strategy)
 
 

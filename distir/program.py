@@ -158,9 +158,29 @@ def build_program(
     function = _with_main_output(function, output, keep_others=not training)
     function, axes = infer_axes(lower_always(function))
     extents = find_extents(function, axes)
+    function = _with_batched_tables(function, axes, extents.batch)
     if training:
         function, axes = _attach_loss(function, axes, loss)
     return Program(cut_into_blocks(function, axes), training, extents)
+
+
+def _with_batched_tables(function: Function, axes: Axes, batch: Axis) -> Function:
+    """What carries the batch is no parameter: an exporter has computed it beforehand for the batch
+    of the file (an expanded bias, a mask). It becomes a table."""
+    tables = [
+        value
+        for value in function.parameters
+        if any(axes.tied(axis) is axes.tied(batch) for axis in axes.of(value))
+    ]
+    if not tables:
+        return function
+    names = ", ".join(value.name for value in tables)
+    return replace(
+        function,
+        parameters=tuple(value for value in function.parameters if value not in tables),
+        constants={**function.constants, **dict.fromkeys(tables)},
+        notes=(*function.notes, f"not trained, since they carry the batch: {names}"),
+    )
 
 
 def _with_main_output(function: Function, name: str | None, keep_others: bool) -> Function:

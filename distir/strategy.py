@@ -43,9 +43,12 @@ class Strategy:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise StrategyError(f"{name} is {value!r}; expected a whole number of at least 1")
-        if self.zero not in (0, 1, 2, 3):
+        if self.zero not in (0, 1, 2, 3) or isinstance(self.zero, bool):
             raise StrategyError(f"zero is {self.zero!r}; expected 0, 1, 2 or 3")
-        if not isinstance(self.sequence_parallel, bool):
+        for name in ("schedule", "recompute"):
+            if not isinstance(getattr(self, name), str):
+                raise StrategyError(f"{name} is {getattr(self, name)!r}; expected a name")
+        if self.sequence_parallel not in (False, True):
             raise StrategyError(
                 f"sequence_parallel is {self.sequence_parallel!r}; expected true or false"
             )

@@ -20,7 +20,11 @@ __all__ = ["described", "find_object", "run_user_code"]
 
 T = TypeVar("T")
 
-_OWN_FILES = (str(Path(__file__).resolve().parent), str(Path(importlib.__file__).parent), "<frozen importlib")
+_OWN_FILES = (
+    str(Path(__file__).resolve().parent),
+    str(Path(importlib.__file__).parent),
+    "<frozen importlib",
+)
 
 
 def find_object(

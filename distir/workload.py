@@ -11,6 +11,7 @@ from distir.axes.model import Axis
 from distir.errors import StrategyError, UnknownNameError
 from distir.importers.load import LoadedModel
 from distir.ir.types import DType
+from distir.ops.optimizer import AdamStep, SGDStep
 from distir.program import Program, build_program
 
 Mode = Literal["training", "inference"]
@@ -40,8 +41,20 @@ PRECISIONS = {
 DEFAULT_SEQUENCE_LENGTH = 1024
 """Of models that state none."""
 
-OPTIMIZERS = {"sgd": 0, "adam": 2}
-"""Names, with the number of fp32 moments kept per parameter."""
+@dataclass(frozen=True, slots=True)
+class Optimizer:
+    """How parameters are updated: the op of a step, and the fp32 moments it keeps per parameter."""
+
+    step: type[SGDStep | AdamStep]
+    num_moments: int
+
+    @property
+    def flops_per_element(self) -> int:
+        """FLOPs of a step per parameter."""
+        return self.step.flops_per_element
+
+
+OPTIMIZERS = {"sgd": Optimizer(SGDStep, 0), "adam": Optimizer(AdamStep, 2)}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -120,6 +133,10 @@ class Workload:
 
     def sizes(self, samples: int) -> dict[Axis, int]:
         """Axis sizes when `samples` are computed at once."""
+        sequence = self.program.sequence
+        if self.sequence_length is None and sequence is not None and sequence.size == self.length:
+            # Further sequences, such as a decoder's, keep their own lengths too.
+            return self.program.sizes(samples)
         return self.program.sizes(samples, self.length)
 
     @property
@@ -128,6 +145,19 @@ class Workload:
         return self.length or 1
 
     # --- facts for search spaces ------------------------------------------------------------------
+
+    @property
+    def sequence_lengths(self) -> tuple[int, ...]:
+        """Sizes of the axes that run along a sequence; empty where there is none to split."""
+        return self._sequence_lengths
+
+    @cached_property
+    def _sequence_lengths(self) -> tuple[int, ...]:
+        if self.length is None or self.program.sequence is None:
+            return ()
+        sizes = self.sizes(1)
+        lengths = (sizes.get(axis, axis.size) for axis in self.program.extents.sequences)
+        return tuple(dict.fromkeys(lengths))
 
     @property
     def num_blocks(self) -> int:

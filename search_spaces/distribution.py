@@ -44,8 +44,8 @@ class WorkloadFacts(Protocol):
         ...
 
     @property
-    def length(self) -> int | None:
-        """Size of the sequence axis, `None` where there is none to split."""
+    def sequence_lengths(self) -> Sequence[int]:
+        """Sizes of the axes that run along a sequence; none where there is nothing to split."""
         ...
 
     @property
@@ -88,7 +88,7 @@ def _dimensions(workload: WorkloadFacts, devices: int, chosen: Searched) -> list
         return divisors(devices // tp)
 
     def sequence_parallel(tp: int) -> Sequence[Value]:
-        return flags if tp > 1 and workload.length is not None else (False,)
+        return flags if tp > 1 and workload.sequence_lengths else (False,)
 
     def pp(tp: int, cp: int) -> Sequence[Value]:
         return divisors(devices // (tp * cp))
@@ -182,20 +182,21 @@ def _constraints(workload: WorkloadFacts, devices: int) -> list[Constraint]:
         shares |= {"tp": tp} if sequence_parallel else {}
         if not shares:
             return None
-        length, pieces = workload.length, math.prod(shares.values())
+        lengths, pieces = workload.sequence_lengths, math.prod(shares.values())
         why = " with sequence_parallel" if sequence_parallel else ""
-        if length is None:
+        if not lengths:
             return f"{_product(shares)}{why} splits the sequence, but the model has no sequence"
-        if length % pieces == 0:
+        length = next((each for each in lengths if each % pieces), None)
+        if length is None:
             return None
-        suited = listed(divisors(length))
+        suited = listed(divisors(math.gcd(*lengths)))
         return f"the sequence ({length}) does not divide by {_product(shares)}{why}; {suited} do"
 
     def every_stage_has_a_block(pp: int, chunks: int) -> str | None:
         most, stages = workload.num_blocks, pp * chunks
         if stages <= most:
             return None
-        asked = f"pp = {pp}" if chunks == 1 else _product({"pp": pp, "chunks": chunks})
+        asked = f"pp = {pp}" if chunks == 1 else f"pp x chunks = {pp} x {chunks}"
         advice = f"at most {most // chunks} would do"
         if most < chunks:
             advice = f"at most {most} stages would do"

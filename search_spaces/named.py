@@ -165,7 +165,7 @@ def _checked(name: str, value: object) -> Value:
         if value not in known:
             raise UnknownNameError("recomputation", str(value), known)
     Strategy.from_dict({name: value})
-    return cast("Value", value)
+    return value
 
 
 @cache

@@ -67,6 +67,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
+def _usage(name: str) -> str:
+    """One line, also where usage is wrong: the options are many, and `--help` lists them."""
+    needed = " --model M" if name in ("run", "simulate", "grid", "compare", "verify") else ""
+    return f"autotune {name}{needed} [OPTION …]   (autotune {name} --help lists the options)"
+
+
 class _Help(argparse.ArgumentDefaultsHelpFormatter):
     """Help with defaults, and with names and explanations side by side."""
 
@@ -91,6 +97,7 @@ def make_parser() -> argparse.ArgumentParser:
             help=(summary[0].lower() + summary[1:].rstrip(".")).replace("%", "%%"),
             description=summary,
             formatter_class=_Help,
+            usage=_usage(name),
         )
         command.configure(sub)
         sub.set_defaults(execute=command.execute)

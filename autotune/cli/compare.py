@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.cli.options import (
     add_model_options,
     add_objective_options,
+    add_space_option,
     names_in,
     positive,
     problem_of,
@@ -28,6 +29,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Adds the subcommand's options."""
     add_model_options(parser, "devices to use (default: 16)")
     add_objective_options(parser)
+    add_space_option(parser)
     group = parser.add_argument_group("comparison")
     group.add_argument(
         "--samplers", default=DEFAULT_SAMPLERS, metavar="A,B,…", help="samplers to compare"
@@ -84,6 +86,7 @@ def _compared(arguments: argparse.Namespace) -> tuple[dict[str, Any], Renderable
         "devices": problem.devices,
         "mode": problem.mode,
         "objective": objective.name,
+        "space": problem.space_name,
         "space_size": grid.space_size,
         "trials": arguments.trials,
         "best": grid.best.outcome(),

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 from autotune.cli.options import (
     add_model_options,
     add_objective_options,
+    add_space_option,
     positive,
     problem_of,
 )
-from autotune.cli.output import Output, add_json_option
+from autotune.cli.output import Output, add_json_option, all_failed
 from autotune.cli.progress import progress
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Adds the subcommand's options."""
     add_model_options(parser, "devices to use (default: 16)")
     add_objective_options(parser)
+    add_space_option(parser)
     parser.add_argument(
         "--top",
         type=positive,
@@ -69,11 +71,13 @@ def execute(arguments: argparse.Namespace) -> int:
     plain = {
         **header,
         "batch_size": problem.batch_size,
+        "settings": problem.settings,
         "objective": objective.name,
+        "space": problem.space_name,
         **found.to_dict(top),
     }
     output.write(plain, lambda: _report(problem, objective, found, top or 20))
-    return 0
+    return all_failed(found.trials)
 
 
 def _report(problem: Problem, objective: Objective, grid: Grid, top: int) -> RenderableType:

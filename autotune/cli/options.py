@@ -78,7 +78,8 @@ def add_model_options(parser: argparse.ArgumentParser, devices: str) -> None:
     group.add_argument(
         "--precision",
         default=SUPPRESS,
-        help="fp32, fp16 or bf16 (default: bf16 with fp32 master weights)",
+        help="fp32, fp16 or bf16 (default: bf16 with fp32 master weights; fp16 on devices without "
+        "bf16)",
     )
     group.add_argument("--optimizer", default=SUPPRESS, help="sgd or adam (default: adam)")
     group.add_argument(
@@ -95,9 +96,31 @@ def add_model_options(parser: argparse.ArgumentParser, devices: str) -> None:
     )
 
 
+def add_space_option(parser: argparse.ArgumentParser) -> None:
+    """The option that says which strategies are looked at."""
+    group = parser.add_argument_group("search space")
+    group.add_argument(
+        "--space",
+        default="small",
+        metavar="SPACE",
+        help="which choices vary: small (degrees, microbatches, two schedules), standard (also "
+        "sequence parallelism, ZeRO, recomputation, interleaving), full (every choice there is), "
+        "or a YAML file that lists values",
+    )
+
+
 def problem_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """The arguments that state the problem, for `load_problem`."""
-    names = ("mode", "sequence_length", "precision", "optimizer", "loss", "output", "batch_size")
+    names = (
+        "mode",
+        "sequence_length",
+        "precision",
+        "optimizer",
+        "loss",
+        "output",
+        "batch_size",
+        "space",
+    )
     given = {name: getattr(arguments, name) for name in names if hasattr(arguments, name)}
     return {"model": arguments.model, "cluster": arguments.cluster, **given}
 

@@ -6,8 +6,9 @@ import argparse
 import contextlib
 import json
 import math
+import os
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -15,6 +16,8 @@ from distir.errors import DistirError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+    from autotune.trial import Trial
 
 
 def add_json_option(parser: argparse.ArgumentParser) -> None:
@@ -84,6 +87,8 @@ def check_writable(path: str) -> None:
     file = Path(path)
     if file.is_dir():
         raise DistirError(f"{path} is a folder; expected a file to write")
+    if file.exists() and not os.access(file, os.W_OK):
+        raise DistirError(f"{path} cannot be written: no permission")
     if not file.absolute().parent.is_dir():
         raise DistirError(f"{path} cannot be written: there is no folder {file.absolute().parent}")
 
@@ -94,6 +99,15 @@ def write_text(path: str, text: str) -> None:
         Path(path).write_text(text + "\n", encoding="utf-8")
     except OSError as error:
         raise DistirError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def all_failed(trials: Sequence[Trial]) -> int:
+    """The exit status for `trials`: 1, with a line that says so, if every one failed."""
+    if not trials or not all(trial.failed for trial in trials):
+        return 0
+    count = f"all {len(trials)} trials" if len(trials) > 1 else "the only trial"
+    note(f"{count} failed, the first because: {trials[0].evaluation.reason}")
+    return 1
 
 
 def note(text: str) -> None:

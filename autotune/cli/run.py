@@ -9,11 +9,12 @@ from autotune.cli.options import (
     SUPPRESS,
     add_model_options,
     add_objective_options,
+    add_space_option,
     positive,
     problem_of,
     search_options,
 )
-from autotune.cli.output import Output, add_json_option, note
+from autotune.cli.output import Output, add_json_option, all_failed, note
 from autotune.cli.progress import progress
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Adds the subcommand's options."""
     add_model_options(parser, "devices to use (default: 16)")
     add_objective_options(parser)
+    add_space_option(parser)
     search = parser.add_argument_group("search")
     search.add_argument(
         "--sampler",
@@ -38,7 +40,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=positive,
         default=SUPPRESS,
         metavar="N",
-        help="strategies to try (default: 50; all for the sampler grid)",
+        help="strategies to try (default: 50, or 200 of a large space; all for the sampler grid)",
     )
     search.add_argument("--seed", type=int, default=0, metavar="N", help="same seed, same trials")
     search.add_argument(
@@ -79,7 +81,10 @@ def execute(arguments: argparse.Namespace) -> int:
     output.write(result.to_dict(), lambda: result)
     if result.tracking is not None and result.tracking.error:
         note(f"tracking failed: {result.tracking.error}; the search is complete")
-    return 0
+    if result.error is not None:
+        note(f"{result.error}; the search ended after {len(result.trials)} trials")
+        return 1
+    return all_failed(result.trials)
 
 
 def _tracker(arguments: argparse.Namespace) -> Tracker | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from autotune.cli.options import SUPPRESS, add_model_options, positive, problem_options
@@ -20,16 +21,7 @@ SUMMARY = "Simulate one strategy: its time, communication, bubble and memory, st
 def configure(parser: argparse.ArgumentParser) -> None:
     """Adds the subcommand's options."""
     add_model_options(parser, "devices in use (default: the product of the degrees)")
-    group = parser.add_argument_group("strategy")
-    group.add_argument("--dp", type=positive, default=1, metavar="N", help="data-parallel replicas")
-    group.add_argument(
-        "--tp", type=positive, default=1, metavar="N", help="devices that share each layer"
-    )
-    group.add_argument("--pp", type=positive, default=1, metavar="N", help="pipeline stages")
-    group.add_argument(
-        "--microbatches", type=positive, default=1, metavar="N", help="per data-parallel replica"
-    )
-    group.add_argument("--schedule", default="1f1b", help="pipeline schedule (see `schedules`)")
+    add_strategy_options(parser)
     parser.add_argument(
         "--trace",
         default=SUPPRESS,
@@ -37,6 +29,54 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="write a Chrome trace, which ui.perfetto.dev opens",
     )
     add_json_option(parser)
+
+
+def add_strategy_options(parser: argparse.ArgumentParser) -> None:
+    """One option per choice of a strategy."""
+    group = parser.add_argument_group("strategy")
+    degrees = {
+        "--dp": "data-parallel replicas",
+        "--tp": "devices that share each layer",
+        "--pp": "pipeline ranks",
+        "--cp": "devices that share each sequence",
+        "--microbatches": "pieces of each replica's share of the batch",
+    }
+    for name, text in degrees.items():
+        group.add_argument(name, type=positive, default=1, metavar="N", help=text)
+    group.add_argument(
+        "--schedule",
+        default="1f1b",
+        metavar="NAME",
+        help="pipeline schedule (see `schedules`), or a file with one",
+    )
+    group.add_argument(
+        "--chunks",
+        type=positive,
+        default=SUPPRESS,
+        metavar="N",
+        help="stages per pipeline rank (default: what the schedule needs)",
+    )
+    group.add_argument(
+        "--zero",
+        type=int,
+        choices=range(4),
+        default=0,
+        help="shard over data parallelism: 1 the optimizer's state, 2 gradients too, 3 parameters "
+        "too",
+    )
+    group.add_argument(
+        "--recompute",
+        type=str.lower,
+        default="none",
+        metavar="WHAT",
+        help="compute again in the backward pass, instead of keeping it: none, selective or full",
+    )
+    group.add_argument(
+        "--sequence-parallel",
+        action=argparse.BooleanOptionalAction,
+        default=False,
+        help="rest the sequence on the tensor-parallel devices between their products",
+    )
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -57,8 +97,14 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _strategy(arguments: argparse.Namespace) -> Strategy:
-    names = ("dp", "tp", "pp", "microbatches", "schedule")
-    return Strategy(**{name: getattr(arguments, name) for name in names})
+    from distir.schedules import find_schedule
+
+    values = {each.name: getattr(arguments, each.name, None) for each in fields(Strategy)}
+    family = find_schedule(arguments.schedule)
+    values["schedule"] = family.name
+    if values["chunks"] is None:
+        values["chunks"] = family.default_chunks if arguments.mode == "training" else 1
+    return Strategy.from_dict({name: value for name, value in values.items() if value is not None})
 
 
 def _problem(arguments: argparse.Namespace, strategy: Strategy) -> Problem:
@@ -78,7 +124,7 @@ def _problem(arguments: argparse.Namespace, strategy: Strategy) -> Problem:
 
 
 def _header(problem: Problem) -> dict[str, Any]:
-    names = ("model", "cluster", "devices", "mode", "batch_size")
+    names = ("model", "cluster", "devices", "mode", "batch_size", "settings")
     return {name: getattr(problem, name) for name in names}
 
 

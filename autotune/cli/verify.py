@@ -29,9 +29,7 @@ EXIT_DIFFERENT = 1
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Adds the subcommand's options."""
-    add_model_options(
-        parser, f"with --all, devices to distribute over (default: {ALL_DEVICES})"
-    )
+    add_model_options(parser, f"with --all, devices to distribute over (default: {ALL_DEVICES})")
     group = parser.add_argument_group("strategy")
     for field in fields(Strategy):
         option = f"--{field.name.replace('_', '-')}"

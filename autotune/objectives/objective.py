@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, cast
 
 from autotune.objectives.evaluation import Evaluation, as_evaluation, finite
+from autotune.plugins import PluginError
 from distir.errors import DistirError
 from distir.strategy import Strategy
+from distir.user_code import run_user_code
 
 Measured: TypeAlias = "float | Mapping[str, float] | Evaluation"
 
@@ -116,7 +118,7 @@ def as_objective(
     if isinstance(function, Objective):
         return function
     if inspect.isclass(function):
-        function = function()
+        function = run_user_code(f"objective {name}", function, PluginError)
     if not callable(function):
         raise DistirError(f"objective {name} is a {type(function).__name__}; expected a callable")
     return Objective(

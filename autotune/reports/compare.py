@@ -9,6 +9,7 @@ from autotune.compare import Standing
 from autotune.grid import Grid
 from autotune.problem import Problem
 from autotune.reports.quantities import percent
+from autotune.reports.text import plain_table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -18,12 +19,10 @@ def compare_report(
     problem: Problem, grid: Grid, standings: Sequence[Standing], trials: int
 ) -> RenderableType:
     """One row per sampler."""
-    from rich import box
     from rich.console import Group
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD)
+    table = plain_table()
     table.add_column("sampler")
     for head in ("best found", "within 1 %", "mean regret", "worst", "trials to 1 %", "seconds"):
         table.add_column(head, justify="right")
@@ -41,8 +40,8 @@ def compare_report(
         )
     best = grid.best.label if grid.best else "nothing"
     summary = (
-        f"{grid.space_size:,} valid strategies, all evaluated in {grid.seconds:.2f} s; "
-        f"the best is {best}. Each search tries {trials}; trials to 1 % is the median of those "
-        "that got there."
+        f"{grid.space_size:,} valid strategies in the space {problem.space_name}, all evaluated in "
+        f"{grid.seconds:.2f} s; the best is {best}. Each search tries {trials}; trials to 1 % is "
+        "the median of those that got there."
     )
     return Group(Text(problem.title, style="bold"), Text(summary), table)

@@ -29,10 +29,11 @@ def _parts(
     from rich.text import Text
 
     yield Text(problem.title, style="bold")
+    yield from (Text(note) for note in problem.notes)
     stopped = "" if grid.complete else ", interrupted"
     yield Text(
-        f"{grid.space_size:,} valid strategies; evaluated {len(grid.trials):,} in "
-        f"{grid.seconds:.2f} s{stopped}; {len(grid.ranked):,} feasible.\n"
+        f"{grid.space_size:,} valid strategies in the space {problem.space_name}; evaluated "
+        f"{len(grid.trials):,} in {grid.seconds:.2f} s{stopped}; {len(grid.ranked):,} feasible.\n"
     )
     if grid.ranked:
         title = f"Best {min(top, len(grid.ranked))}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from distir.strategy import Strategy
 from distir.units import format_bytes, format_seconds
+from search_spaces.named import DEFAULTS
 
 HEADINGS = {
     "iteration_seconds": "iteration",
@@ -41,8 +42,20 @@ def percent(fraction: float) -> str:
     return f"{100 * fraction:.1f} %"
 
 
+ALWAYS_SHOWN = ("dp", "tp", "pp", "microbatches", "schedule")
+"""Choices that every strategy is described by; the others only where they are made."""
+
+
 def described(strategy: Strategy) -> str:
-    """`dp 2, tp 8, pp 1, microbatches 4, schedule 1f1b`."""
-    return ", ".join(
-        f"{name.replace('_', ' ')} {value}" for name, value in strategy.to_dict().items()
-    )
+    """`dp 2, tp 8, pp 1, microbatches 4, schedule 1f1b`, then what is not as by default."""
+    parts: list[str] = []
+    for name, value in strategy.to_dict().items():
+        if name in ALWAYS_SHOWN or value != DEFAULTS.get(name):
+            label = choice_heading(name)
+            parts.append(label if value is True else f"{label} {value}")
+    return ", ".join(parts)
+
+
+def choice_heading(name: str) -> str:
+    """The name of a choice for people."""
+    return {"zero": "ZeRO"}.get(name, name.replace("_", " "))

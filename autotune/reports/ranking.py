@@ -2,52 +2,111 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autotune.objectives.objective import Objective
-from autotune.reports.quantities import heading, percent, shown
+from autotune.reports.quantities import ALWAYS_SHOWN, choice_heading, heading, percent, shown
+from autotune.reports.text import plain_table
 from autotune.trial import Trial, regret
+from distir.strategy import Strategy
+from search_spaces.named import DEFAULTS
 
 if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderableType
     from rich.table import Table
 
 TELLING = (
     "throughput_samples_per_second",
     "iteration_seconds",
-    "mfu",
     "peak_memory_bytes",
+    "mfu",
     "bubble_fraction",
     "communication_fraction",
 )
 """Metrics that a table of plans shows, besides the one that counts."""
+LEAST_METRICS = 3
+"""Metrics for which a table gives up its columns of choices."""
 TOP = 10
 """Plans that a report shows unless asked for more."""
 
 
 def ranking_table(
     trials: Sequence[Trial], objective: Objective, title: str, top: int = TOP
-) -> Table:
+) -> RenderableType:
     """The `top` best of `trials` (which are ranked), with their choices and metrics."""
-    from rich import box
-    from rich.table import Table
+    return Ranking(trials[: max(1, top)], objective, title)
 
-    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left")
-    best = trials[: max(1, top)]
-    choices = list(best[0].strategy.to_dict())
-    metrics = _columns(best, objective)
-    table.add_column("#", justify="right", no_wrap=True)
-    for choice in choices:
-        table.add_column(choice.replace("_", " "), justify="right", no_wrap=True)
-    for metric in metrics:
-        style = "bold" if metric == objective.metric else None
-        table.add_column(heading(metric), justify="right", style=style, no_wrap=True)
-    table.add_column("loss", justify="right", no_wrap=True)
-    for place, trial in enumerate(best, 1):
-        values = [str(value) for value in trial.strategy.to_dict().values()]
-        measured = [shown(metric, trial.metric(metric)) for metric in metrics]
-        table.add_row(str(place), *values, *measured, _loss(trial, best[0]))
-    return table
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """A table that leaves out its last metrics where there is no room for them."""
+
+    best: Sequence[Trial]
+    objective: Objective
+    title: str
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
+        ample = options.update_width(1000)
+        metrics = _columns(self.best, self.objective)
+        few = min(len(metrics), LEAST_METRICS)
+        candidates = [
+            *(self._by_choice(metrics[:count]) for count in range(len(metrics), few - 1, -1)),
+            *(self._by_label(metrics[:count]) for count in range(few, 0, -1)),
+        ]
+        fitting = (
+            each
+            for each in candidates
+            if console.measure(each, options=ample).maximum <= options.max_width
+        )
+        yield next(fitting, candidates[-1])
+
+    def _by_choice(self, metrics: Sequence[str]) -> Table:
+        """One column per choice."""
+        choices = shown_choices([trial.strategy for trial in self.best])
+        heads = [_SHORT.get(choice, choice_heading(choice)) for choice in choices]
+        rows = [[_said(getattr(trial.strategy, c)) for c in choices] for trial in self.best]
+        return self._table(heads, rows, metrics)
+
+    def _by_label(self, metrics: Sequence[str]) -> Table:
+        """The choices in one word, for narrow terminals."""
+        return self._table(["strategy"], [[trial.label] for trial in self.best], metrics)
+
+    def _table(
+        self, heads: Sequence[str], rows: Sequence[Sequence[str]], metrics: Sequence[str]
+    ) -> Table:
+        table = plain_table(self.title)
+        table.add_column("#", justify="right", no_wrap=True)
+        for head in heads:
+            table.add_column(head, justify="right", no_wrap=len(heads) > 1, overflow="fold")
+        for metric in metrics:
+            style = "bold" if metric == self.objective.metric else None
+            table.add_column(heading(metric), justify="right", style=style, no_wrap=True)
+        table.add_column("loss", justify="right", no_wrap=True)
+        for place, (trial, choices) in enumerate(zip(self.best, rows, strict=True), 1):
+            measured = [shown(metric, trial.metric(metric)) for metric in metrics]
+            table.add_row(str(place), *choices, *measured, _loss(trial, self.best[0]))
+        return table
+
+
+_SHORT = {"microbatches": "micro-\nbatches", "sequence_parallel": "seq.\npar."}
+"""Headings that would be wider than what stands below them."""
+
+
+def shown_choices(strategies: Sequence[Strategy]) -> list[str]:
+    """Choices worth a column: those that every plan has, and those that differ from the default
+    somewhere.
+    """
+    return [
+        name
+        for name, default in DEFAULTS.items()
+        if name in ALWAYS_SHOWN or any(getattr(each, name) != default for each in strategies)
+    ]
+
+
+def _said(value: object) -> str:
+    return {True: "yes", False: "-"}[value] if isinstance(value, bool) else str(value)
 
 
 def _columns(trials: Sequence[Trial], objective: Objective) -> list[str]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.problem import Problem
 from autotune.reports.quantities import HEADINGS, described, heading, shown
+from autotune.reports.text import plain_table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -27,6 +28,7 @@ def _parts(problem: Problem, result: Any) -> Iterator[RenderableType]:
     from rich.text import Text
 
     yield Text(problem.title, style="bold")
+    yield from (Text(note) for note in problem.notes)
     yield Text(described(result.strategy))
     if result.feasible:
         room = f"of {shown('_bytes', problem.memory_bytes)} on the fullest device"
@@ -46,14 +48,11 @@ def _parts(problem: Problem, result: Any) -> Iterator[RenderableType]:
 
 
 def _table(title: str, stages: Sequence[Mapping[str, float]], unit: str) -> Table:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left")
+    table = plain_table(title)
     table.add_column("stage", justify="right")
     names = list(dict.fromkeys(name for stage in stages for name in stage))
     for name in [*names, "total"]:
-        table.add_column(name.removesuffix("_bytes").replace("_", " "), justify="right")
+        table.add_column(_head(name), justify="right", no_wrap=True)
     for index in _rows(len(stages)):
         if index is None:
             table.add_row("…")
@@ -62,6 +61,12 @@ def _table(title: str, stages: Sequence[Mapping[str, float]], unit: str) -> Tabl
         cells = [shown(unit, stage.get(name, 0.0)) for name in names]
         table.add_row(str(index), *cells, shown(unit, sum(stage.values())))
     return table
+
+
+def _head(name: str) -> str:
+    """A kind of time or memory as the head of a narrow column."""
+    words = name.removesuffix("_bytes").replace("communication", "comm.").replace("_", "\n")
+    return {"optimizer": "opti-\nmizer", "overhead": "over-\nhead"}.get(words, words)
 
 
 def _rows(stages: int) -> list[int | None]:

@@ -30,7 +30,10 @@ def _parts(result: TuneResult) -> Iterator[RenderableType]:
     from rich.text import Text
 
     yield Text(result.problem.title, style="bold")
+    yield from (Text(note) for note in result.problem.notes)
     yield Text(_searched(result))
+    if result.error is not None:
+        yield Text(f"The search ended early: {result.error}.", style="bold red")
     if result.best is None:
         yield Text(
             "\nNothing fits." if result.closest else "\nNo trial succeeded.", style="bold red"
@@ -55,7 +58,8 @@ def _searched(result: TuneResult) -> str:
     stopped = " (interrupted)" if result.interrupted else ""
     again = f", {result.repeats} suggestions answered from memory" if result.repeats else ""
     return (
-        f"{result.problem.space.count():,} valid strategies; {result.sampler} (seed {result.seed}) "
+        f"{result.problem.space.count():,} valid strategies in the space "
+        f"{result.problem.space_name}; {result.sampler} (seed {result.seed}) "
         f"tried {len(result.trials)} in {result.seconds:.2f} s{stopped} for the {goal} "
         f"{heading(result.objective.metric)}{again}."
     )
@@ -81,6 +85,8 @@ def _headline(result: TuneResult, best: Trial) -> str:
 def _against_grid(result: TuneResult) -> Iterator[str]:
     grid = result.grid
     if grid is None or grid.best is None:
+        if grid is None and result.objective.cheap:
+            yield "not compared with the grid"
         return
     seen = f"the grid of {len(grid.trials):,} ({grid.seconds:.2f} s)"
     if result.regret == 0:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+    from rich.table import Table
 
 WIDTH = 120
 """Columns of a report that is not shown on a terminal."""
@@ -20,6 +21,14 @@ def console(**options: Any) -> Console:
     if not made.is_terminal:
         made.width = max(made.width, WIDTH)
     return made
+
+
+def plain_table(title: str | None = None) -> Table:
+    """A table with a rule below its head, two columns of space between its own."""
+    from rich import box
+    from rich.table import Table
+
+    return Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", padding=(0, 1, 0, 0))
 
 
 def as_text(renderable: RenderableType) -> str:

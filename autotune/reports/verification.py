@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from autotune.reports.quantities import shown
 
 if TYPE_CHECKING:
-    from distir.execute.verify import Verification
     from rich.console import RenderableType
+
+    from distir.execute.verify import Verification
 
 MOST_TABLES = 4
 """Names of made-up tables that are shown."""
@@ -51,10 +52,8 @@ def _parts(model: str, done: Sequence[Verification]) -> Iterator[RenderableType]
     for each in failed:
         first = each.first_difference
         if first is not None:
-            yield Text(
-                f"{each.strategy.label}: {first.name} is the first that differs, by {first.error:.1e}",
-                style="bold red",
-            )
+            text = f"{first.name} is the first that differs, by {first.error:.1e}"
+            yield Text(f"{each.strategy.label}: {text}", style="bold red")
     if not failed:
         tolerance = done[0].tolerance
         yield Text(f"The same numbers as on one device, to {tolerance:g}.", style="green")

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from autotune.problem import Problem
 from autotune.reports.breakdown import Breakdown, breakdown
 from autotune.reports.quantities import percent, shown
-from autotune.trial import Trial, ranked
+from autotune.reports.text import plain_table
+from autotune.trial import Trial, layout, ranked
 from distir.strategy import Strategy
 from search_spaces import SearchSpace
 
@@ -42,22 +43,23 @@ def why(result: TuneResult, best: Trial) -> Iterator[RenderableType]:
         yield sentence(
             f"{name} ({rival.strategy.label})", rivals["best"], rival, problem.memory_bytes
         )
+    yield ""
     yield breakdown_table(rivals)
 
 
 def next_layout(candidates: Sequence[Trial], best: Trial) -> Trial | None:
     """The best candidate with other degrees than `best`."""
-    taken = _layout(best.strategy)
-    return next((trial for trial in candidates if _layout(trial.strategy) != taken), None)
+    taken = layout(best.strategy)
+    return next((trial for trial in candidates if layout(trial.strategy) != taken), None)
 
 
 def data_parallel(problem: Problem, shown_already: Sequence[Trial | None]) -> Strategy | None:
     """The fastest pure data-parallel strategy, or the one closest to fitting; `None` if it is
     shown or impossible.
     """
-    space: SearchSpace = problem.space.restricted(tp=(1,), pp=(1,))
-    layouts = {_layout(trial.strategy) for trial in shown_already if trial is not None}
-    if not space.count() or (problem.devices, 1, 1) in layouts:
+    space: SearchSpace = problem.space.restricted(tp=(1,), pp=(1,), cp=(1,))
+    layouts = {layout(trial.strategy) for trial in shown_already if trial is not None}
+    if not space.count() or (problem.devices, 1, 1, 1) in layouts:
         return None
 
     def order(strategy: Strategy) -> tuple[float, float]:
@@ -114,14 +116,12 @@ def _holder(name: str) -> str:
 
 def breakdown_table(plans: Mapping[str, Breakdown]) -> RenderableType:
     """Time by kind and memory by holder, one column per plan."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, title="Where time and memory go", title_justify="left")
+    table = plain_table("Where time and memory go")
     table.add_column("")
     for name, plan in plans.items():
         fits = "" if plan.feasible else "\n(does not fit)"
-        table.add_column(f"{name}\n{plan.strategy.label}{fits}", justify="right")
+        head = f"{name}\n{plan.strategy.label}{fits}"
+        table.add_column(head, justify="right", overflow="fold")
     columns = list(plans.values())
     _rows(table, [plan.seconds for plan in columns], "_seconds", "iteration, mean over stages")
     _rows(table, [plan.memory for plan in columns], "_bytes", "peak memory, fullest stage")
@@ -139,7 +139,3 @@ def _rows(table: Table, columns: Sequence[Mapping[str, float]], unit: str, total
         style="bold",
         end_section=True,
     )
-
-
-def _layout(strategy: Strategy) -> tuple[int, int, int]:
-    return (strategy.dp, strategy.tp, strategy.pp)

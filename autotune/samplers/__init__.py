@@ -6,12 +6,15 @@ Every sampler is an `ask` and a `tell`. A plug-in is a callable `(space, seed) -
 
 from __future__ import annotations
 
-from autotune.plugins import load_plugin
+from typing import Any
+
+from autotune.plugins import PluginError, load_plugin
 from autotune.samplers.grid import GridSampler
 from autotune.samplers.random import RandomSampler
 from autotune.samplers.reinforce import ReinforceSampler
 from autotune.samplers.sampler import Sampler, SamplerFactory
 from distir.registry import Registry
+from distir.user_code import run_user_code
 from search_spaces import SearchSpace
 
 __all__ = ["SAMPLERS", "SAMPLER_GROUP", "Sampler", "SamplerFactory", "load_sampler"]
@@ -64,10 +67,16 @@ def load_sampler(spec: str | SamplerFactory, space: SearchSpace, seed: int) -> S
     """A sampler over `space`: a built-in one by name, a plug-in by its address, or a factory as
     it is.
     """
-    if not isinstance(spec, str):
-        return spec(space, seed)
-    if spec in SAMPLERS:
+    if isinstance(spec, str) and spec in SAMPLERS:
         return SAMPLERS.get(spec)(space, seed)
-    return load_plugin(spec, kind="sampler", group=SAMPLER_GROUP, known=SAMPLERS.names())(
-        space, seed
-    )
+    factory: Any = spec
+    if isinstance(spec, str):
+        factory = load_plugin(spec, kind="sampler", group=SAMPLER_GROUP, known=SAMPLERS.names())
+    label = f"sampler {spec if isinstance(spec, str) else getattr(spec, '__name__', 'given')}"
+    if not callable(factory):
+        raise PluginError(f"{label} is a {type(factory).__name__}; expected a callable")
+    sampler: Any = run_user_code(label, lambda: factory(space, seed), PluginError)
+    if not (hasattr(sampler, "ask") and hasattr(sampler, "tell")):
+        kind = type(sampler).__name__
+        raise PluginError(f"{label} made a {kind}; expected an object with `ask` and `tell`")
+    return sampler

@@ -8,7 +8,7 @@ from typing import Any
 from autotune.problem import Problem
 from distir.errors import StrategyError
 from distir.strategy import Strategy
-from search_spaces import SearchSpace, distribution_space
+from search_spaces import SearchSpace, SpaceSource, distribution_space, searched
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,12 @@ class ToyWorkload:
     num_blocks: int = 12
     internal_axes: tuple[tuple[str, int], ...] = (("heads", 12), ("ffn", 3072))
     mode: str = "training"
+    sequence_lengths: tuple[int, ...] = (1024,)
+
+    @property
+    def num_layers(self) -> int:
+        """Blocks that repeat: all."""
+        return self.num_blocks
 
 
 @dataclass(frozen=True)
@@ -102,15 +108,14 @@ class ToySimulator:
         return {"traceEvents": [{"name": strategy.label, "ph": "X", "ts": 0, "dur": 1}]}
 
 
-def toy_problem(
-    simulator: ToySimulator | None = None, *, schedules: tuple[str, ...] = ("gpipe", "1f1b")
-) -> Problem:
+def toy_problem(simulator: ToySimulator | None = None, *, space: SpaceSource = "small") -> Problem:
     """The problem that a toy simulator answers."""
     simulator = simulator or ToySimulator()
     workload = simulator.workload
 
     def changed(**changes: Any) -> Problem:
-        return toy_problem(replace(simulator, **changes), schedules=schedules)
+        other = changes.pop("space", space)
+        return toy_problem(replace(simulator, **changes), space=other)
 
     return Problem(
         model="toy",
@@ -119,7 +124,8 @@ def toy_problem(
         mode=workload.mode,
         batch_size=workload.batch_size,
         workload=workload,
-        space=distribution_space(workload, simulator.devices, schedules),
+        space=distribution_space(workload, simulator.devices, space),
+        space_name=searched(space).name,
         simulator=simulator,
         memory_bytes=simulator.memory_bytes,
         changed=changed,
@@ -129,7 +135,7 @@ def toy_problem(
 def toy_space(devices: int = 8, workload: ToyWorkload | None = None) -> SearchSpace:
     """A space of some dozens of strategies."""
     small = ToyWorkload(batch_size=64, num_blocks=6)
-    return distribution_space(workload or small, devices, ("gpipe", "1f1b"))
+    return distribution_space(workload or small, devices)
 
 
 def toy_cost(strategy: Strategy) -> float:

@@ -29,7 +29,7 @@ from autotune.objectives.evaluation import finite
 from autotune.objectives.objective import LARGER_IS_BETTER, Objective
 from autotune.result import TuneResult, flat_row
 from autotune.trackers.tracker import StudyHeader, TrackingRecord
-from autotune.trial import Trial, pareto_front, ranked, regret
+from autotune.trial import Trial, layout, pareto_front, ranked, regret
 from distir.errors import DistirError
 
 if TYPE_CHECKING:
@@ -164,6 +164,9 @@ class MlflowTracker:
         )
 
 
+_FIRST = "search/"
+"""Metrics with a slash have a section of their own in the charts, above all others."""
+
 _TRIALS = "tags.kind = 'trial'"
 
 
@@ -199,6 +202,7 @@ class _Writer:
             "devices": problem.devices,
             "mode": problem.mode,
             "batch_size": problem.batch_size,
+            "space": problem.space_name,
             "space_size": problem.space.count(),
             "seed": header.seed,
             **problem.settings,
@@ -240,7 +244,7 @@ class _Writer:
                 run.best = trial.cost
             if run.best is not None and (improves or trial.number % stride == 0):
                 value = -run.best if run.objective.maximize else run.best
-                points.append(_point(f"best_{run.objective.metric}", value, trial))
+                points.append(_point(f"{_FIRST}best_{run.objective.metric}", value, trial))
         return points
 
     def _regrets(self, run: _StudyRun, trials: Sequence[Trial], best_cost: float) -> list[Any]:
@@ -251,7 +255,7 @@ class _Writer:
             improves = _improves(trial, best)
             best = trial.cost if improves else best
             if best is not None and (improves or trial.number % stride == 0):
-                points.append(_point("regret_pct", 100 * regret(best, best_cost), trial))
+                points.append(_point(f"{_FIRST}regret_pct", 100 * regret(best, best_cost), trial))
         return points
 
     def _close(self, run: _StudyRun, trials: Sequence[Trial], children: Iterable[Trial]) -> None:
@@ -311,13 +315,12 @@ class _Writer:
 
 
 def noteworthy(trials: Sequence[Trial]) -> list[Trial]:
-    """The best, the Pareto front with memory, and the best of each layout (dp, tp, pp), in the
+    """The best, the Pareto front with memory, and the best of each layout, in the
     order tried.
     """
-    by_layout: dict[tuple[int, int, int], Trial] = {}
+    by_layout: dict[tuple[int, ...], Trial] = {}
     for trial in ranked(trials):
-        strategy = trial.strategy
-        by_layout.setdefault((strategy.dp, strategy.tp, strategy.pp), trial)
+        by_layout.setdefault(layout(trial.strategy), trial)
     chosen = {trial.number: trial for trial in [*by_layout.values(), *pareto_front(trials)]}
     return [chosen[number] for number in sorted(chosen)][:FEW_TRIALS]
 

@@ -92,9 +92,7 @@ class VirtualMesh:
     def scatter(self, array: Array, dims: AxisDims, layout: Layout) -> Shards:
         """Every device's shard of a whole array. Along a pending mesh axis the first device holds
         the array and the others zero."""
-        return [
-            self._shard(array, dims, layout, coordinate) for coordinate in self.coordinates
-        ]
+        return [self._shard(array, dims, layout, coordinate) for coordinate in self.coordinates]
 
     def _shard(self, array: Array, dims: AxisDims, layout: Layout, coordinate: Coordinate) -> Array:
         spread, axes = self._spread(np.asarray(array), dims)
@@ -163,4 +161,3 @@ class VirtualMesh:
                 size *= self.sizes.of(axis)
             shape.append(size)
         return total.reshape(shape)
-

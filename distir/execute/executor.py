@@ -71,6 +71,11 @@ class _Executor:
         for stage in self.stages.values():
             stage.load(given.parameters, given.moments if self.training else {})
         self.memory: list[list[ActionMemory]] = [[] for _ in ranks]
+        self.homes = {
+            (action.stage, action.microbatch): rank
+            for rank, actions in enumerate(self.schedule.ranks)
+            for action in actions
+        }
         self.mail: dict[Action, Message] = {}
         self._free: dict[int, Mapping[Value, Array]] = {}
 
@@ -135,18 +140,20 @@ class _Executor:
 
     def _act(self, rank: int, action: Action) -> None:
         needed = self._message_of(action)
-        received = () if needed is None else self.mail.pop(needed)
+        received = Message() if needed is None else self.mail.pop(needed)
         stage, meter = self.stages[rank, action.stage], self.meters[rank]
         before = meter.live
         meter.restart()
         if action.kind == "F":
             sent = stage.forward(action, received, self._free_values(action.microbatch))
-            last = action.stage == self.schedule.stages - 1
+            target = action.stage + 1
         else:
             sent = stage.backward(action, received)
-            last = action.stage == 0
-        if not last:
+            target = action.stage - 1
+        if 0 <= target < self.schedule.stages:
             self.mail[_canonical(action)] = sent
+            if self.homes.get((target, action.microbatch)) != rank:
+                stage.counts.add_sent(target, sent.size_bytes)
         self.memory[rank].append(ActionMemory(action, before, meter.peak, meter.live))
 
     def _free_values(self, index: int) -> Mapping[Value, Array]:
@@ -160,9 +167,7 @@ class _Executor:
         program = workload.program
         blocks = program.blocks
         known = {
-            value: computed(
-                microbatch(workload, value, array, index, self.microbatches), value
-            )
+            value: computed(microbatch(workload, value, array, index, self.microbatches), value)
             for value, array in self.given.sources.items()
         }
         kept = replace(program.function, nodes=blocks.free_nodes, outputs=())
@@ -206,10 +211,10 @@ class _Executor:
             return StepResult((np.asarray(loss),), gradients)
         for stage in self.stages.values():
             stage.update(optimizer)
-        parameters = self._gather(lambda parameter: parameter.shards)
+        parameters = self._gather(lambda parameter: parameter.shards, owned=False)
         moments = [
             self._gather(lambda parameter, place=place: parameter.moments[place])
-            for place in range(OPTIMIZERS[self.plan.workload.optimizer])
+            for place in range(OPTIMIZERS[self.plan.workload.optimizer].num_moments)
         ]
         return StepResult(
             (np.asarray(loss),),
@@ -235,7 +240,9 @@ class _Executor:
                 size = float(np.size(total[0])) * self.plan.workload.types.compute.itemsize
                 stage.counts.add_collective("all_reduce", BETWEEN_STAGES, size)
 
-    def _gather(self, choose: Callable[[Parameter], Shards | None]) -> dict[Value, Array]:
+    def _gather(
+        self, choose: Callable[[Parameter], Shards | None], *, owned: bool = True
+    ) -> dict[Value, Array]:
         """Whole arrays of parameters' shards; copies on several stages must agree."""
         found: dict[Value, Array] = {}
         for stage in self.stages.values():
@@ -243,7 +250,7 @@ class _Executor:
                 shards = choose(parameter)
                 if shards is None:
                     continue
-                whole = stage.whole(value, shards)
+                whole = stage.whole(value, shards, owned=owned)
                 if value in found and not np.allclose(found[value], whole, rtol=1e-9, atol=1e-12):
                     raise TransformError(f"stages disagree about the parameter {value}")
                 found[value] = whole

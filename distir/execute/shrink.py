@@ -12,16 +12,18 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from math import prod
+from typing import Any
 
 import numpy as np
 
 from distir.axes.model import Axes, Axis
 from distir.axes.order import canonical_order
-from distir.axes.rescale import op_at, rescale
+from distir.axes.rescale import op_at, rescale, resize
 from distir.errors import DistirError, TransformError
-from distir.execute.values import rows_indexed
+from distir.execute.values import random_values, rows_indexed
 from distir.importers.load import LoadedModel
 from distir.ir.core import Function, Node, Part, Value
+from distir.ops.indexing import GatherElements
 from distir.ops.loss import CrossEntropy
 from distir.ops.tensor import Boundary, Gather
 from distir.program import Program, build_program
@@ -35,9 +37,7 @@ SMALLEST = 4
 ATTEMPTS = 8
 
 
-def shrink(
-    workload: Workload, strategies: Sequence[Strategy], samples: int = 2
-) -> Workload:
+def shrink(workload: Workload, strategies: Sequence[Strategy], samples: int = 2) -> Workload:
     """A small workload on which the strategies do what they do on this one.
 
     A microbatch has `samples` per replica.
@@ -47,18 +47,19 @@ def shrink(
     stages = max(strategy.stages for strategy in strategies)
     function = drop_blocks(function, max(2 * stages, SMALLEST))
     batch = samples * _common([s.dp * s.microbatches for s in strategies])
-    settings = {
-        "mode": workload.mode,
-        "batch_size": batch,
-        "precision": workload.precision,
-        "optimizer": workload.optimizer,
-        "loss": _loss_kind(workload) if workload.training else None,
-    }
+    loss = _loss_kind(workload) if workload.training else None
     least: dict[str, int] = {}
     for _ in range(ATTEMPTS):
         small, names = shrink_sizes(function, degrees, workload.length, least)
         model = LoadedModel(f"small {workload.model.name}", small)
-        shrunk = Workload(model=model, **settings)
+        shrunk = Workload(
+            model=model,
+            mode=workload.mode,
+            batch_size=batch,
+            precision=workload.precision,
+            optimizer=workload.optimizer,
+            loss=loss,
+        )
         needed = _rows_needed(shrunk, names)
         if not needed:
             return shrunk
@@ -207,18 +208,21 @@ def shrink_sizes(
 ) -> tuple[Function, Mapping[Value, tuple[str, ...]]]:
     """The function with every axis as short as can be, but for the batch.
 
-    Also returns, per value that is a table, the names of the axes of its dims; `least` gives sizes
+    Also returns, per parameter and constant, the names of the axes of its dims; `least` gives sizes
     that they must have at least.
     """
     program = build_program(function, training=False)
     sizing = _Sizing(program, degrees, least)
     sizing.run(sequence_length)
     small = rescale(program.function, program.axes, sizing.sizes)
+    old_sources = (*program.function.parameters, *program.function.constants)
+    new_sources = (*small.parameters, *small.constants)
     names = {
         new: tuple(
-            sizing.names[sizing.root(dim[0])] if len(dim) == 1 else "" for dim in program.axes.dims[old]
+            sizing.names[sizing.root(dim[0])] if len(dim) == 1 else ""
+            for dim in program.axes.dims[old]
         )
-        for old, new in zip(program.function.parameters, small.parameters, strict=True)
+        for old, new in zip(old_sources, new_sources, strict=True)
     }
     return without_boundaries(small), names
 
@@ -328,54 +332,61 @@ class _Sizing:
         return None
 
 
-def _rows_needed(
-    workload: Workload, names: Mapping[Value, tuple[str, ...]]
-) -> dict[str, int]:
+def _rows_needed(workload: Workload, names: Mapping[Value, tuple[str, ...]]) -> dict[str, int]:
     """Axes of parameters that are shorter than an index needs, with the size that would do."""
     program = workload.program
     sequence = program.sequence
     tied, moving = program.axes.tied, program.blocks.roles.moving
+    known = _known_values(workload)
     needed: dict[str, int] = {}
     for node in program.function.nodes:
-        name = _row_axis(node, names)
+        name = _row_axis(program, node, names)
         if name is None:
             continue
-        highest = _highest(program, node.operands[1])
-        positions = sequence is not None and any(
-            tied(axis) is tied(sequence) for axis in program.axes.of(node.result)
-        )
+        found = known.get(node.operands[1])
+        highest = None if found is None else int(np.max(found))
+        # Positions run along one sequence, buckets of distances along two.
+        along = [a for a in program.axes.of(node.result) if sequence and tied(a) is tied(sequence)]
+        positions = len(along) == 1
         if highest is None and positions and node.operands[1] not in moving:
-            assert sequence is not None
-            highest = sequence.size - 1
+            highest = along[0].size - 1
         rows = rows_indexed(node, {v: v.type.shape for v in node.operands})
         if highest is not None and rows is not None and highest >= rows:
             needed[name] = max(needed.get(name, 0), highest + 1)
     return needed
 
 
-def _highest(program: Program, index: Value) -> int | None:
-    """The largest number in an index that depends on constants alone and whose values are known."""
-    known: dict[Value, object] = {
-        value: array for value, array in program.function.constants.items() if array is not None
-    }
+def _known_values(workload: Workload) -> dict[Value, Any]:
+    """Values that depend on constants alone and are known, or on inputs that are as large as can
+    be, at the sizes of the workload."""
+    program = workload.program
+    sizes = workload.sizes(workload.batch_size)
+    known: dict[Value, Any] = {}
+    for value, array in program.function.constants.items():
+        resized = None if array is None else resize(array, program.axes.dims[value], sizes)
+        if resized is not None:
+            known[value] = resized
+    sources = random_values(workload, truth=1.0).values.sources
+    known.update((value, sources[value]) for value in program.function.inputs)
     for node in program.blocks.free_nodes:
-        if index in known:
-            break
         if all(value in known for value in node.operands):
+            op = op_at(node, program.axes, sizes)
             try:
-                made = node.op.evaluate(*(known[value] for value in node.operands))
+                made = op.evaluate(*(known[value] for value in node.operands))
             except (IndexError, ValueError):
                 continue  # an index computed for other sizes
             known.update(zip(node.results, made, strict=True))
-    found = known.get(index)
-    return None if found is None else int(np.max(np.asarray(found)))
+    return known
 
 
-def _row_axis(
-    node: Node, names: Mapping[Value, tuple[str, ...]]
-) -> str | None:
-    """The name of the axis of a parameter's rows that a node chooses from."""
-    if not isinstance(node.op, Gather) or node.operands[0] not in names:
+def _row_axis(program: Program, node: Node, names: Mapping[Value, tuple[str, ...]]) -> str | None:
+    """The name of the axis of rows that a node chooses from, if a parameter or table has it."""
+    if not isinstance(node.op, (Gather, GatherElements)):
         return None
-    table = node.operands[0]
-    return names[table][node.op.axis % table.type.rank] or None
+    dims = program.axes.dims
+    rows = dims[node.operands[0]][node.op.axis]
+    for value, named in names.items():
+        for dim, name in zip(dims.get(value, ()), named, strict=False):
+            if dim == rows and len(dim) == 1 and name:
+                return name
+    return None

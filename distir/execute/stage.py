@@ -19,14 +19,15 @@ from distir.execute.stage_program import Instruction, ResultSlot, Source, StageP
 from distir.execute.values import OptimizerStep
 from distir.ir.core import Node, Value
 from distir.ops.collective import AllGather, AllReduce, AllToAll, Collective, ReduceScatter
-from distir.plan import Plan, Stage, positions_of
+from distir.plan import ParameterUse, Plan, Stage
+from distir.plan.positions import positions_of
 from distir.schedules import Action
 from distir.transforms.instantiate import Instantiation
-from distir.transforms.place import Local, move
+from distir.transforms.place import Layout, Local, move
 
 Array = Any
 
-KINDS = {
+KINDS: dict[type[Collective], str] = {
     AllReduce: "all_reduce",
     AllGather: "all_gather",
     ReduceScatter: "reduce_scatter",
@@ -36,17 +37,25 @@ KINDS = {
 MOMENT_BYTES = 4
 """The optimizer's moments are kept in fp32."""
 
-Message = tuple[Shards, ...]
-"""What crosses between stages: per value one array per device."""
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What crosses between stages: per value one array per device, and the bytes of all values on
+    one of them."""
+
+    shards: tuple[Shards, ...] = ()
+    size_bytes: float = 0.0
 
 
 @dataclass(slots=True)
 class Parameter:
-    """A parameter on a stage: where its uses are, its shards at rest, and the optimizer's."""
+    """A parameter on a stage: where its uses are, its shards at rest, and those that devices own:
+    the optimizer's state, and the gradient once it is settled."""
 
     value: Value
     uses: list[tuple[int, int]]
     shards: Shards
+    owned: Shards
     moments: list[Shards]
     gradient: Shards | None = None
 
@@ -61,9 +70,7 @@ class _Running:
     waiting: dict[int, list[tuple[int, int]]] = field(
         default_factory=dict[int, list[tuple[int, int]]]
     )
-    results: dict[int, tuple[Value, Array]] = field(
-        default_factory=dict[int, tuple[Value, Array]]
-    )
+    results: dict[int, tuple[Value, Array]] = field(default_factory=dict[int, tuple[Value, Array]])
 
 
 @dataclass(slots=True)
@@ -107,37 +114,41 @@ class StageDevices:
                 if value in self.parameters:
                     self.parameters[value].uses.append((block, place))
                     continue
+                use = program.parameters[place]
                 self.parameters[value] = Parameter(
                     value,
                     [(block, place)],
-                    self._at_rest(block, place, parameters[value]),
-                    [self._at_rest(block, place, each) for each in moments.get(value, ())],
+                    self._scattered(block, use, parameters[value], use.stored),
+                    self._scattered(block, use, parameters[value], use.owned),
+                    [self._scattered(block, use, m, use.owned) for m in moments.get(value, ())],
                 )
         self._demand_parameters()
 
-    def _at_rest(self, block: int, place: int, array: Array) -> Shards:
+    def _scattered(self, block: int, use: ParameterUse, array: Array, layout: Layout) -> Shards:
+        dims = self.stage.programs[block].placed.step.axes.dims[use.value]
+        return self._meshes[block].scatter(array, dims, layout)
+
+    def _moved(
+        self, block: int, use: ParameterUse, shards: Shards, start: Layout, end: Layout
+    ) -> Shards:
+        """A parameter's shards in another layout."""
         program = self.stage.programs[block]
-        use = program.parameters[place]
-        dims = program.placed.step.axes.dims[use.value]
-        return self._meshes[block].scatter(array, dims, use.stored)
+        steps, _ = move(Local(use.value, start), end)
+        making = Instantiation(self.plan.mesh, program.placed.step.axes, program.sizes, {})
+        for node in making.nodes(steps):
+            (shards,) = self._step(block, node, [shards])
+        return shards
 
     def _demand_parameters(self) -> None:
-        """Parameters in the layouts that the blocks read them in."""
+        """Parameters in the layouts that the blocks start from."""
         for source in self.program.sources:
             if source.parameter is None:
                 continue
-            program = self.stage.programs[source.block]
-            use = program.parameters[source.parameter]
-            stored = Local(use.value, use.stored)
-            steps, reached = move(stored, source.local.layout)
-            making = Instantiation(self.plan.mesh, program.placed.step.axes, program.sizes, {})
-            nodes = making.nodes(steps)
+            use = self.stage.programs[source.block].parameters[source.parameter]
             actual = self._block(source.block).parameters[source.parameter]
-            held = {making.value(stored): self.parameters[actual].shards}
-            for node in nodes:
-                made = self._step(source.block, node, [held[value] for value in node.operands])
-                held.update(zip(node.results, made, strict=True))
-            self._stored[source.slot] = held[making.value(reached)]
+            self._stored[source.slot] = self._moved(
+                source.block, use, self.parameters[actual].shards, use.stored, source.local.layout
+            )
 
     def _block(self, block: int) -> Any:
         return self.plan.workload.program.blocks.blocks[self.stage.blocks[block]]
@@ -155,7 +166,7 @@ class StageDevices:
         self._receive(running, self.program.inputs, received)
         self._run(running, self.program.forward)
         self.results[index] = [running.results[each.slot] for each in self.program.results]
-        sent = self._send(running, self.program.outputs, action.stage + 1)
+        sent = self._send(running, self.program.outputs)
         if not self.plan.workload.training:
             self._finish(action)
         return sent
@@ -174,7 +185,7 @@ class StageDevices:
         self._run(running, self.program.backward)
         if running.waiting:
             raise TransformError(f"{action} did not make the gradients of all parameters")
-        sent = self._send(running, self.program.input_gradients, action.stage - 1)
+        sent = self._send(running, self.program.input_gradients)
         self._finish(action)
         return sent
 
@@ -238,17 +249,17 @@ class StageDevices:
         return known
 
     def _receive(self, running: _Running, slots: tuple[int, ...], message: Message) -> None:
-        for slot, shards in zip(slots, message, strict=True):
+        for slot, shards in zip(slots, message.shards, strict=True):
             running.held.put(slot, shards, self.program.types[slot])
         for slot in slots:
             self._made(running, slot)
 
-    def _send(self, running: _Running, slots: tuple[int, ...], stage: int) -> Message:
-        message = tuple(running.held.shards[slot] for slot in slots)
-        for slot, shards in zip(slots, message, strict=True):
-            self.counts.add_sent(stage, array_bytes(shards, self.program.types[slot]))
+    def _send(self, running: _Running, slots: tuple[int, ...]) -> Message:
+        shards = tuple(running.held.shards[slot] for slot in slots)
+        types = [self.program.types[slot] for slot in slots]
+        for slot in slots:
             self._read(running, slot)
-        return message
+        return Message(shards, sum(map(array_bytes, shards, types)))
 
     def _run(self, running: _Running, instructions: tuple[Instruction, ...]) -> None:
         held = running.held
@@ -310,7 +321,7 @@ class StageDevices:
             size = node.op.message_bytes(given, got)
             self.counts.add_collective(KINDS[type(node.op)], node.op.mesh_axis, float(size))
         else:
-            self.counts.flops += work_of(node, operands, made).flops
+            self.counts.flops += float(work_of(node, operands, made).flops)
         return made
 
     # --- the end of the step ---------------------------------------------------------------------
@@ -349,23 +360,30 @@ class StageDevices:
         return positions_of(gradient.layout, program.placed.step.axes.dims[gradient.value])
 
     def update(self, optimizer: OptimizerStep) -> None:
-        """The optimizer's step on every device's shards of parameters and state."""
+        """The optimizer's step on the part of every parameter that a device owns, from which the
+        stored parameter is made again."""
         for parameter in self.parameters.values():
             if parameter.gradient is None:
                 continue
-            operands = [parameter.shards, parameter.gradient, *parameter.moments]
+            block, place = parameter.uses[0]
+            program = self.stage.programs[block]
+            operands = [parameter.owned, parameter.gradient, *parameter.moments]
             made = [optimizer.evaluate(*arrays) for arrays in zip(*operands, strict=True)]
-            parameter.shards, *parameter.moments = [list(shards) for shards in zip(*made, strict=True)]
+            owned, *parameter.moments = [list(shards) for shards in zip(*made, strict=True)]
+            parameter.owned = owned
             types = [parameter.value.type.with_shape(np.shape(shards[0])) for shards in operands]
-            self.counts.flops += optimizer.work(types, [types[0], *types[2:]]).flops
+            self.counts.flops += float(optimizer.work(types, [types[0], *types[2:]]).flops)
+            for node in program.refresh_by_parameter[place]:
+                (owned,) = self._step(block, node, [owned])
+            parameter.shards = owned
 
-    def whole(self, value: Value, shards: Shards) -> Array:
-        """The whole array behind a parameter's (or its gradient's) shards at rest."""
+    def whole(self, value: Value, shards: Shards, *, owned: bool = True) -> Array:
+        """The whole array behind the shards of a parameter, or of what its devices own."""
         block, place = self.parameters[value].uses[0]
         program = self.stage.programs[block]
         use = program.parameters[place]
         dims = program.placed.step.axes.dims[use.value]
-        return self._meshes[block].gather(shards, dims, use.stored)
+        return self._meshes[block].gather(shards, dims, use.owned if owned else use.stored)
 
     def state(self) -> StageMemory:
         """What a device keeps over the whole step, in the workload's element types."""
@@ -373,10 +391,9 @@ class StageDevices:
         master = types.master.itemsize if types.master is not None else 0
         parameters = gradients = optimizer = 0.0
         for parameter in self.parameters.values():
-            count = float(np.size(parameter.shards[0]))
-            parameters += count * types.compute.itemsize
+            parameters += float(np.size(parameter.shards[0])) * types.compute.itemsize
             if parameter.gradient is not None:
-                optimizer += count * master
+                optimizer += float(np.size(parameter.gradient[0])) * master
                 optimizer += sum(np.size(each[0]) for each in parameter.moments) * MOMENT_BYTES
         for shards in self._accumulated.values():
             gradients += float(np.size(shards[0])) * types.gradient.itemsize

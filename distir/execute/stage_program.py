@@ -149,9 +149,7 @@ class _Flattening:
             readers=readers,
         )
 
-    def _join(
-        self, block: int, given: Sequence[Value], other: int, taken: Sequence[Value]
-    ) -> None:
+    def _join(self, block: int, given: Sequence[Value], other: int, taken: Sequence[Value]) -> None:
         for mine, theirs in zip(given, taken, strict=True):
             self.slots[other, theirs] = self.slot(block, mine)
 
@@ -173,7 +171,7 @@ class _Flattening:
         found: list[Source] = []
         for block, program in enumerate(self.programs):
             places = {use.value: place for place, use in enumerate(program.parameters)}
-            for local in program.placed.demanded:
+            for local in program.given:
                 slot = self.slot(block, program.values[local])
                 found.append(Source(slot, block, local, places.get(local.value)))
         return tuple(found)

@@ -51,7 +51,8 @@ class StepResult:
 
 def optimizer_step(workload: Workload, step: int = 1) -> OptimizerStep:
     """The optimizer's op for step number `step`."""
-    return AdamStep(step=step) if workload.optimizer == "adam" else SGDStep()
+    op = OPTIMIZERS[workload.optimizer].step
+    return op(step=step) if issubclass(op, AdamStep) else op()
 
 
 def loss_weight(workload: Workload, microbatches: int) -> float:
@@ -144,8 +145,9 @@ def random_values(
         value: make.parameter(value, shape_at(axes.dims[value], sizes))
         for value in function.parameters
     }
+    num_moments = OPTIMIZERS[workload.optimizer].num_moments
     moments = {
-        value: tuple(rng.random(array.shape) for _ in range(OPTIMIZERS[workload.optimizer]))
+        value: tuple(rng.random(array.shape) for _ in range(num_moments))
         for value, array in parameters.items()
     }
     return RandomValues(StepValues(sources, parameters, moments), tuple(invented))

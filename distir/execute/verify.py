@@ -18,7 +18,7 @@ from distir.execute.shrink import shrink
 from distir.execute.values import RandomValues, StepResult, optimizer_step, random_values
 from distir.ir.core import Value
 from distir.plan import Planner
-from distir.simulate import Simulator
+from distir.simulation import Simulator
 from distir.strategy import Strategy
 from distir.workload import Workload
 
@@ -167,9 +167,7 @@ def sequential_truth(
     first = ""
     for truth in (0.5, 1.0, 0.0):
         given = random_values(workload, seed, truth, microbatches)
-        result = sequential_step(
-            workload, given.values, optimizer_step(workload, STEP), pieces
-        )
+        result = sequential_step(workload, given.values, optimizer_step(workload, STEP), pieces)
         wrong = [name for name, array in _named(workload, result) if not np.isfinite(array).all()]
         if not wrong:
             return given, result

@@ -38,7 +38,7 @@ class LoadedModel:
     """The usual sequence length, as far as the source states one."""
     longest: int | None = None
     """The longest sequence that the model can take, if there is a limit."""
-    symbols: Mapping[str, tuple[str | None, ...]] = field(default_factory=lambda: {})
+    symbols: Mapping[str, tuple[str | None, ...]] = field(default_factory=dict)
     """Per input and dim the symbol of a file whose sizes were left open, or None."""
 
 

@@ -106,7 +106,7 @@ def causal_mask(builder: Builder, length: int) -> Value:
 
 def drop(builder: Builder, x: Value, ratio: float) -> Value:
     """Dropout, or nothing at all where the ratio is 0."""
-    # One seed for all layers: what they drop is nobody's business here, and equal layers stay equal.
+    # One seed for all layers, so that equal layers stay equal.
     return builder.apply(Dropout(ratio), x)[0] if ratio else x
 
 

@@ -127,7 +127,7 @@ def _gathers(
     stored: dict[Value, Local] = {}
     for local in placed.demanded:
         layout = kept.get(local.value)
-        if layout is None or all(s is None or s is d for s, d in zip(layout, local.layout)):
+        if layout is None or _is_view_of(layout, local.layout):
             given.append(local)
             continue
         if local.value not in stored:
@@ -135,6 +135,11 @@ def _gathers(
             given.append(stored[local.value])
         gathers.append((stored[local.value], local))
     return tuple(given), gathers
+
+
+def _is_view_of(stored: Layout, demanded: Layout) -> bool:
+    """Whether what is demanded can be sliced from what is stored."""
+    return all(s is None or s is d for s, d in zip(stored, demanded, strict=True))
 
 
 def _gathered(making: Instantiation, gathers: Sequence[tuple[Local, Local]]) -> list[Node]:

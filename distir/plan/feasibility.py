@@ -50,11 +50,11 @@ def _sequence(workload: Workload, strategy: Strategy) -> str | None:
         if strategy.sequence_parallel and strategy.cp > 1
         else ("cp" if strategy.cp > 1 else "tp")
     )
-    length = workload.length
-    if length is None or workload.program.sequence is None:
+    if not workload.sequence_lengths:
         return f"{which} = {pieces} splits the sequence, but the model has no sequence axis"
-    if length % pieces:
-        return f"sequence length {length} does not divide by {which} = {pieces}"
+    for length in workload.sequence_lengths:
+        if length % pieces:
+            return f"sequence length {length} does not divide by {which} = {pieces}"
     return None
 
 

@@ -52,11 +52,15 @@ class BlockPlacer:
         self.outputs = tuple(self.placement.settle(value) for value in block.outputs)
         for value, local in zip(block.outputs, self.outputs, strict=True):
             self.placement.home[value] = local
-        self.results = tuple(
-            self.placement.home.get(value) or self.placement.require(value, mesh.whole)
-            for value in block.results
-        )
+        self.results = tuple(self._result(value) for value in block.results)
         self.forward_steps = tuple(self.placement.next_phase())
+
+    def _result(self, value: Value) -> Local:
+        """A result of the model, settled; but for the loss of a training step, whose parts are
+        added up when it is read."""
+        if value in self.step.output_gradients and value in self.placement.home:
+            return self.placement.home[value]
+        return self.placement.settle(value)
 
     @property
     def output_layouts(self) -> tuple[Layout, ...]:

@@ -23,11 +23,17 @@ def toy_models(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Every model is the toy; files go to a folder of their own."""
 
     def load(
-        model: str, cluster: str, *, devices: int = 16, batch_size: int = 256, **options: Any
+        model: str,
+        cluster: str,
+        *,
+        devices: int = 16,
+        batch_size: int = 256,
+        space: str = "small",
+        **options: Any,
     ) -> Problem:
         workload = ToyWorkload(batch_size=batch_size, mode=options["mode"])
         memory = 1e9 if cluster == "tiny" else 40e9
-        return toy_problem(ToySimulator(workload, devices, memory_bytes=memory))
+        return toy_problem(ToySimulator(workload, devices, memory_bytes=memory), space=space)
 
     monkeypatch.setattr(autotune.problem, "load_problem", load)
     monkeypatch.chdir(tmp_path)
@@ -73,14 +79,14 @@ def test_run_reports_the_best(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--model", "toy", "--no-tracking"]) == 0
     out = capsys.readouterr().out
     assert "Best: dp" in out
-    assert "in the grid of 142" in out
+    assert "in the grid of 134" in out
 
 
 def test_run_writes_json_alone_to_stdout(capsys: pytest.CaptureFixture[str]) -> None:
     plain = json_of(capsys, "run", "--model", "toy", "--no-tracking", "--trials", "7")
     assert len(plain["trials"]) == 7
     assert plain["mlflow"] is None
-    assert plain["grid"]["evaluated"] == plain["space_size"] == 142
+    assert plain["grid"]["evaluated"] == plain["space_size"] == 134
 
 
 def test_run_writes_json_to_a_file_beside_the_report(
@@ -168,7 +174,7 @@ def test_grid_ranks_everything(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_compare_ranks_samplers(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ("compare", "--model", "toy", "--samplers", "random,reinforce", "--seeds", "2")
-    plain = json_of(capsys, *arguments, "--trials", "142")
+    plain = json_of(capsys, *arguments, "--trials", "134")
     assert [each["sampler"] for each in plain["samplers"]] == ["random", "reinforce"]
     assert all(each["found"] == each["close"] == 2 for each in plain["samplers"])
 
@@ -186,10 +192,13 @@ def test_lists_have_a_line_on_each(command: str, capsys: pytest.CaptureFixture[s
     ("arguments", "words"),
     [
         (("--objective", "throughputt"), "unknown objective 'throughputt'; did you mean: through"),
-        (("--objective", "nowhere:cost"), "objective module 'nowhere' cannot be imported"),
+        (("--objective", "nowhere:cost"), "objective nowhere:cost: ModuleNotFoundError: No module"),
         (("--sampler", "tpee"), "unknown sampler 'tpee'; did you mean: tpe"),
         (("--json", "no/such/folder.json"), "there is no folder"),
-        (("--batch-size", "5", "--devices", "13"), "no strategy uses exactly 13 devices"),
+        (
+            ("--batch-size", "5", "--devices", "13"),
+            "no strategy of the space small uses exactly 13 devices",
+        ),
     ],
 )
 def test_bad_input_gets_one_line(
@@ -216,3 +225,160 @@ def test_bad_usage_exits_with_two(
         main(arguments)
     assert ended.value.code == 2
     assert "usage:" in capsys.readouterr().err
+
+
+def test_simulate_takes_every_choice(capsys: pytest.CaptureFixture[str]) -> None:
+    choices = "--dp 2 --tp 2 --cp 2 --pp 2 --microbatches 4 --schedule INTERLEAVED --zero 1"
+    more = "--recompute Full --sequence-parallel"
+    arguments = ("simulate", "--model", "toy", *choices.split(), *more.split())
+    plain = json_of(capsys, *arguments)
+    assert plain["strategy"] == {
+        "dp": 2,
+        "tp": 2,
+        "cp": 2,
+        "pp": 2,
+        "microbatches": 4,
+        "schedule": "interleaved",
+        "chunks": 2,
+        "zero": 1,
+        "recompute": "full",
+        "sequence_parallel": True,
+    } | {name: plain["strategy"][name] for name in set(plain["strategy"]) - KNOWN}
+    assert main(list(arguments)) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "schedule interleaved, chunks 2, ZeRO 1, recompute full, sequence parallel" in out
+
+
+KNOWN = set("dp tp cp pp microbatches schedule chunks zero recompute sequence_parallel".split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--sequence-parallel",), "sequence_parallel needs tp > 1"),
+        (("--cp", "3"), "the sequence (1024) does not divide by cp = 3; 1, 2, 4"),
+        (("--pp", "8", "--chunks", "2"), "pp x chunks = 8 x 2 asks for 16 stages"),
+        (("--pp", "2", "--chunks", "2"), "1f1b has 1 chunk per rank, not 2"),
+        (("--pp", "2", "--schedule", "gpip"), "unknown schedule 'gpip'; did you mean: gpipe"),
+        (("--recompute", "some"), "unknown recomputation 'some'"),
+        (("--mode", "inference", "--zero", "1"), "inference has zero = 0"),
+        (("--mode", "inference", "--recompute", "full"), "inference has no backward pass"),
+    ],
+)
+def test_wrong_combinations_are_refused(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], words: str
+) -> None:
+    assert words in refused(capsys, "simulate", "--model", "toy", *arguments)
+
+
+@pytest.mark.parametrize("command", ["run", "grid", "compare"])
+def test_the_space_is_chosen(
+    command: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "mine.yaml").write_text("zero: [0, 2]\ntp: 1\n")
+    few = {"run": ("--no-tracking",), "compare": ("--samplers", "random", "--seeds", "1")}
+    sizes: list[int] = []
+    for space in ("small", "standard", "mine.yaml"):
+        plain = json_of(capsys, command, "--model", "toy", "--space", space, *few.get(command, ()))
+        assert plain["space"] == space
+        sizes.append(plain["space_size"])
+    assert sizes[0] == 134
+    assert sizes[1] > 1000
+    assert sizes[2] < 134
+    line = refused(capsys, command, "--model", "toy", "--space", "smal")
+    assert "unknown space 'smal'; did you mean: small" in line
+
+
+def test_a_table_shows_the_choices_that_vary(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["grid", "--model", "toy", "--top", "5"]) == 0
+    assert "ZeRO" not in capsys.readouterr().out
+    assert main(["grid", "--model", "toy", "--space", "standard", "--top", "5"]) == 0
+    assert "ZeRO" in capsys.readouterr().out
+
+
+def test_when_every_trial_fails_the_report_is_followed_by_a_line_and_status_1(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "failing.py").write_text("def cost(strategy):\n    raise ValueError('no')\n")
+    arguments = ("--model", "toy", "--objective", "failing.py:cost")
+    for command in (("run", "--no-tracking", "--trials", "3"), ("grid",)):
+        assert main([command[0], *arguments, *command[1:]]) == 1
+        captured = capsys.readouterr()
+        assert "trials failed: ValueError: no" in captured.out
+        assert captured.err.count("\n") == 1
+        assert "trials failed, the first because: ValueError: no" in captured.err
+
+
+SAMPLERS_THAT_FAIL = """
+import random
+
+
+class Weary:
+    def __init__(self, space, seed):
+        self.space, self.left = space, 3
+
+    def ask(self):
+        self.left -= 1
+        return self.space.at(100 + self.left) if self.left >= 0 else self.tired()
+
+    def tired(self):
+        raise RuntimeError("enough")
+
+    def tell(self, strategy, cost, violation=0.0):
+        pass
+
+
+class Vague(Weary):
+    def tired(self):
+        return "dp 16"
+
+
+class Astray(Weary):
+    def tired(self):
+        from distir.strategy import Strategy
+        return Strategy(dp=2)
+
+
+def broken(space, seed):
+    raise RuntimeError("at once")
+
+
+def nothing(space, seed):
+    return None
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("Weary", "the sampler failed in `ask`: RuntimeError: enough (at "),
+        ("Vague", "the sampler proposed a str; expected a Strategy or None"),
+        ("Astray", "the sampler proposed dp2-tp1-pp1-m1-1f1b, which is not in the space: dp x tp"),
+    ],
+)
+def test_a_sampler_that_fails_ends_the_study_and_nothing_found_is_lost(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str, words: str
+) -> None:
+    (tmp_path / "mine.py").write_text(SAMPLERS_THAT_FAIL)
+    arguments = ("run", "--model", "toy", "--no-tracking", "--sampler", f"mine.py:{name}")
+    assert main([*arguments, "--json", "found.json"]) == 1
+    captured = capsys.readouterr()
+    assert words in captured.err
+    assert captured.err.count("\n") == 1
+    assert "The search ended early: the sampler" in captured.out
+    plain = json.loads((tmp_path / "found.json").read_text())
+    assert len(plain["trials"]) == 3
+    assert plain["best"]
+    assert plain["error"].startswith("the sampler")
+
+
+def test_a_sampler_that_cannot_be_made_is_bad_input(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "mine.py").write_text(SAMPLERS_THAT_FAIL)
+    run = ("run", "--model", "toy", "--no-tracking", "--sampler")
+    assert "sampler mine.py:broken: RuntimeError: at once" in refused(
+        capsys, *run, "mine.py:broken"
+    )
+    assert "made a NoneType; expected an object" in refused(capsys, *run, "mine.py:nothing")
+    assert "is a module; expected a callable" in refused(capsys, *run, "mine.py:random")

@@ -124,18 +124,20 @@ def test_a_plugin_file(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text("def cost(strategy):\n    return strategy.pp\n")
     assert load(f"{file}:cost").measure(Strategy(pp=3)).metrics == {"value": 3.0}
-    with pytest.raises(UnknownNameError, match="attribute 'cots'; did you mean: cost"):
+    with pytest.raises(UnknownNameError, match="'cots'; did you mean: cost"):
         load(f"{file}:cots")
 
 
 def test_plugins_that_are_not_there(tmp_path: Path) -> None:
     broken = tmp_path / "broken.py"
     broken.write_text("import nothing_of_this_name\n")
-    with pytest.raises(PluginError, match=r"broken\.py' fails when run: ModuleNotFoundError"):
+    with pytest.raises(
+        PluginError, match=r"broken\.py:cost: ModuleNotFoundError: .* \(at .*broken\.py:1\)"
+    ):
         load(f"{broken}:cost")
-    with pytest.raises(PluginError, match="does not exist"):
+    with pytest.raises(PluginError, match=r"objective nowhere\.py:cost: there is no file"):
         load("nowhere.py:cost")
-    with pytest.raises(PluginError, match="module 'nowhere' cannot be imported"):
+    with pytest.raises(PluginError, match="objective nowhere:cost: ModuleNotFoundError"):
         load("nowhere:cost")
     with pytest.raises(PluginError, match="is incomplete"):
         load("nowhere:")

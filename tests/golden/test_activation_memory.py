@@ -19,7 +19,7 @@ from distir.ir.core import Function
 from distir.models.transformer import TransformerConfig
 from distir.models.zoo import find_model
 from distir.plan import Planner
-from distir.simulate.memory import storages
+from distir.simulation.memory import storages
 from distir.strategy import Strategy
 from distir.workload import Workload
 

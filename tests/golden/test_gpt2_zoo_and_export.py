@@ -8,8 +8,8 @@ import pytest
 
 from distir import Simulator, Strategy, Workload, load_cluster, load_model
 from distir.program import parameter_count
-from distir.simulate.flat import flat_stage
-from distir.simulate.report import model_flops
+from distir.simulation.flat import flat_stage
+from distir.simulation.report import model_flops
 from tests.conftest import shared_path
 
 ZERO_BIASES = 82_944

@@ -14,7 +14,7 @@ from distir.importers.load import LoadedModel
 from distir.ir import Function
 from distir.plan import Plan, Planner
 from distir.schedules import compile_schedule
-from distir.simulate import Simulator
+from distir.simulation import Simulator
 from distir.strategy import Strategy
 from distir.transforms.place import Entry, Mesh
 from distir.workload import Workload

@@ -18,7 +18,7 @@ from distir.ops.linalg import MatMul
 from distir.ops.tensor import Concat, Expand, Reshape, Slice, Split, Transpose
 from distir.plan import Plan, Planner
 from distir.schedules import Action, Schedule, compile_schedule, dependencies
-from distir.simulate.fast import Simulator
+from distir.simulation.fast import Simulator
 from distir.strategy import Strategy
 from distir.workload import Workload
 

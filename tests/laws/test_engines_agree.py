@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from distir import Strategy, Workload, load_cluster, load_model
 from distir.cost import load_profile
 from distir.plan import Plan
-from distir.simulate import SimulationResult, Simulator
-from distir.simulate.reference import ReferenceRun, simulate_reference
+from distir.simulation import SimulationResult, Simulator
+from distir.simulation.reference import ReferenceRun, simulate_reference
 from tests.conftest import shared_path
 from tests.laws.scenarios import Scenario, scenarios
 

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from distir.cost import Cluster, Device
-from distir.simulate import Simulator
-from distir.simulate.reference import simulate_reference
+from distir.simulation import Simulator
+from distir.simulation.reference import simulate_reference
 from tests.laws.scenarios import Scenario, scenarios
 
 any_scenario = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))

@@ -22,7 +22,7 @@ from distir.ops.elementwise import Identity
 from distir.ops.optimizer import AdamStep
 from distir.plan import BlockProgram, Plan
 from distir.schedules import validate
-from distir.simulate import Simulator
+from distir.simulation import Simulator
 
 STRATEGY = Strategy(dp=2, tp=2, pp=2, microbatches=2)
 

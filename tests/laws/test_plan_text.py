@@ -16,7 +16,7 @@ from distir.execute.shrink import shrink
 from distir.execute.values import optimizer_step, random_values
 from distir.plan import Plan
 from distir.plan_text import format_plan, load_plan, parse_plan, save_plan
-from distir.simulate import Simulator
+from distir.simulation import Simulator
 from tests.laws.scenarios import Scenario, scenarios
 from tests.laws.test_execution import examples
 

@@ -29,7 +29,7 @@ from distir.schedules import (
     zb_h2,
     zb_v,
 )
-from distir.simulate.pipeline import run_pipeline
+from distir.simulation.pipeline import run_pipeline
 
 seconds_ = st.integers(1, 6)
 ranks_ = st.integers(1, 7)

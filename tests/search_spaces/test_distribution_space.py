@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distir.errors import DistirError
+from distir.schedules import SCHEDULES
 from distir.strategy import Strategy
-from search_spaces import SearchSpace, distribution_space
+from search_spaces import SPACES, SearchSpace, distribution_space, searched
 
-SCHEDULES = ("gpipe", "1f1b")
+SEARCHED = ("gpipe", "1f1b")
 
 
 @dataclass(frozen=True)
@@ -24,6 +28,11 @@ class Facts:
     num_blocks: int = 12
     internal_axes: tuple[tuple[str, int], ...] = (("heads", 12), ("ffn", 3072))
     mode: str = "training"
+    sequence_lengths: tuple[int, ...] = (1024,)
+
+    @property
+    def num_layers(self) -> int:
+        return max(1, self.num_blocks - 2)
 
 
 facts = st.builds(
@@ -39,15 +48,15 @@ devices = st.integers(1, 24)
 
 
 def valid(workload: Facts, devices: int, strategy: Strategy) -> bool:
-    """What the issue of validity comes down to, said as plainly as possible."""
+    """What the small space comes down to, said as plainly as possible."""
     s = strategy
-    one_schedule = s.pp == 1 or workload.mode == "inference"
+    one_schedule = s.pp == 1 or workload.mode == "inference" or s.microbatches == 1
     return (
         s.dp * s.tp * s.pp == devices
         and all(size % s.tp == 0 for _, size in workload.internal_axes)
         and s.pp <= workload.num_blocks
         and workload.batch_size % (s.dp * s.microbatches) == 0
-        and (s.schedule == "1f1b" if one_schedule else s.schedule in SCHEDULES)
+        and (s.schedule == "1f1b" if one_schedule else s.schedule in SEARCHED)
     )
 
 
@@ -57,13 +66,13 @@ def full_product(workload: Facts, devices: int) -> list[Strategy]:
     return [
         Strategy(dp=dp, tp=tp, pp=pp, microbatches=microbatches, schedule=schedule)
         for dp, tp, pp, microbatches, schedule in itertools.product(
-            degrees, degrees, degrees, pieces, SCHEDULES
+            degrees, degrees, degrees, pieces, SEARCHED
         )
     ]
 
 
 def small_space(workload: Facts | None = None, number: int = 16) -> SearchSpace:
-    return distribution_space(workload or Facts(), number, SCHEDULES)
+    return distribution_space(workload or Facts(), number)
 
 
 @given(facts, devices)
@@ -93,7 +102,7 @@ def test_explain_says_nothing_exactly_for_members(
             tp=degree,
             pp=degree,
             microbatches=degree,
-            schedule=st.sampled_from([*SCHEDULES, "other"]),
+            schedule=st.sampled_from([*SEARCHED, "other"]),
         )
     )
     reason = small_space(workload, number).explain(strategy)
@@ -145,8 +154,8 @@ def test_inference_has_one_schedule() -> None:
 
 
 def test_a_space_of_ten_million_points_is_counted_without_visiting_them() -> None:
-    workload = Facts(batch_size=5040 * 2**50 * 3**50, num_blocks=10**6, internal_axes=())
-    space = small_space(workload, 5040)
+    workload = Facts(1024 * 2**8 * 3**3 * 5, 130, (), sequence_lengths=(2**20,))
+    space = distribution_space(workload, 4096, "full")
     assert space.count() > 10**7
     assert space.explain(space.at(space.count() - 1)) is None
     visited = sum(len(memo) for memo in space._memo)  # pyright: ignore[reportPrivateUsage]
@@ -191,7 +200,7 @@ def test_a_space_of_ten_million_points_is_counted_without_visiting_them() -> Non
         ),
         (
             Strategy(dp=16, schedule="gpipe"),
-            "schedule = gpipe is not searched with tp = 1, pp = 1, dp = 16; 1f1b would do",
+            "schedule = gpipe is not searched with dp = 16; 1f1b would do",
         ),
     ],
 )
@@ -215,5 +224,168 @@ def test_a_restricted_space_is_the_part_with_these_values() -> None:
     part = space.restricted(tp=(1, 2), schedule=("gpipe",))
     expected = [s for s in space.enumerate() if s.tp in (1, 2) and s.schedule == "gpipe"]
     assert list(part.enumerate()) == expected
-    with pytest.raises(ValueError, match="unknown dimension 'tq'; known are tp, pp, dp"):
+    with pytest.raises(ValueError, match="unknown dimension 'tq'; known are tp, cp, seq"):
         space.restricted(tq=(1,))
+
+
+# Further choices
+
+
+everything = st.builds(
+    Facts,
+    batch_size=st.sampled_from([8, 12, 36]),
+    num_blocks=st.integers(1, 14),
+    internal_axes=st.sampled_from([(), (("heads", 12),)]),
+    mode=st.sampled_from(["training", "inference"]),
+    sequence_lengths=st.sampled_from([(), (12,), (17,), (64, 24)]),
+)
+
+
+@given(everything, st.sampled_from([1, 2, 4, 6, 12]))
+def test_each_named_space_is_part_of_the_next(workload: Facts, number: int) -> None:
+    spaces = [distribution_space(workload, number, name) for name in SPACES.names()]
+    small, standard, full = (set(space.enumerate()) for space in spaces)
+    assert [space.count() for space in spaces] == [len(small), len(standard), len(full)]
+    assert small <= standard <= full
+
+
+@given(everything, st.sampled_from([1, 2, 4, 6, 12]))
+def test_no_two_strategies_are_the_same_plan(workload: Facts, number: int) -> None:
+    for s in distribution_space(workload, number, "full").enumerate():
+        assert not s.sequence_parallel or s.tp > 1
+        assert not s.zero or s.dp > 1
+        assert s.pp > 1 or (s.schedule, s.chunks) == ("1f1b", 1)
+        assert s.microbatches > 1 or s.schedule in ("1f1b", "zb-h1", "zb-h2", "zb-v")
+        if workload.mode == "inference":
+            assert (s.zero, s.recompute, s.schedule, s.chunks) == (0, "none", "1f1b", 1)
+
+
+@given(everything, st.sampled_from([1, 2, 4, 6, 12]))
+def test_whatever_a_space_offers_is_possible(workload: Facts, number: int) -> None:
+    space = distribution_space(workload, number, "full")
+    for index in range(0, space.count(), 1 + space.count() // 50):
+        strategy = space.at(index)
+        assert space.impossible(strategy) is None
+        assert space.explain(strategy) is None
+
+
+def test_full_offers_every_choice() -> None:
+    space = distribution_space(Facts(num_blocks=14), 16, "full")
+    assert space.values("cp") == (1, 2, 4, 8, 16)
+    assert space.values("zero") == (0, 1, 2, 3)
+    assert set(space.values("schedule")) == set(SCHEDULES.names())
+    assert space.values("chunks") == (1, 2, 3, 6)
+    assert set(space.values("recompute")) == {"none", "selective", "full"}
+
+
+def test_a_list_of_values_limits_a_dimension() -> None:
+    space = distribution_space(
+        Facts(num_blocks=40), 16, {"tp": [1, 2], "zero": 1, "schedule": "zb-v"}
+    )
+    assert space.values("tp") == (1, 2)
+    assert {(s.dp > 1, s.zero) for s in space.enumerate()} == {(True, 1), (False, 0)}
+    assert {(s.pp > 1, s.schedule, s.chunks) for s in space.enumerate()} == {
+        (True, "zb-v", 2),
+        (False, "1f1b", 1),
+    }
+
+
+def test_a_schedule_without_chunks_goes_with_any_list_of_chunks() -> None:
+    told = {"schedule": ["1f1b", "interleaved"], "chunks": [2, 4], "pp": 2}
+    space = distribution_space(Facts(num_blocks=14), 16, told)
+    found = {(s.schedule, s.chunks) for s in space.enumerate()}
+    assert found == {("1f1b", 1), ("interleaved", 2), ("interleaved", 4)}
+
+
+def test_a_file_describes_a_space(tmp_path: Path) -> None:
+    file = tmp_path / "space.yaml"
+    file.write_text(
+        "extends: standard\ntp: [1, 2]\nzero: all\nrecompute: full\nschedule: [GPIPE]\n"
+        "sequence_parallel: default\n"
+    )
+    space = distribution_space(Facts(), 16, str(file))
+    assert space.values("tp") == (1, 2)
+    assert space.values("zero") == (0, 1, 2, 3)
+    assert space.values("recompute") == ("full",)
+    assert space.values("schedule") == ("1f1b", "gpipe")  # 1f1b where there is no pipeline
+    assert space.values("sequence_parallel") == (False,)
+    file.write_text("")
+    assert distribution_space(Facts(), 16, file).count() == small_space().count()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("tq: [1]", "unknown dimension 'tq'; did you mean: "),
+        ("zero: [0, 5]", "zero is 5; expected 0, 1, 2 or 3"),
+        ("zero: true", "zero is True; expected a whole number"),
+        ("schedule: [gpip]", "unknown schedule 'gpip'; did you mean: gpipe"),
+        ("recompute: most", "unknown recomputation 'most'"),
+        ("tp: []", "tp has no values"),
+        ("tp: 0", "tp is 0; expected a whole number of at least 1"),
+        ("extends: medium", "unknown space 'medium'"),
+        ("- tp", "a list; expected dimensions with their values"),
+        ("tp: [1", "not YAML"),
+    ],
+)
+def test_a_wrong_file_is_refused_in_one_line(tmp_path: Path, text: str, words: str) -> None:
+    file = tmp_path / "space.yaml"
+    file.write_text(text)
+    with pytest.raises(DistirError, match=re.escape(words)) as raised:
+        searched(file)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_space_that_is_not_there() -> None:
+    with pytest.raises(DistirError, match="unknown space 'smal'; did you mean: small"):
+        searched("smal")
+    with pytest.raises(DistirError, match=r"nowhere\.yaml: cannot be read: No such file"):
+        searched("nowhere.yaml")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "reason"),
+    [
+        (
+            Strategy(dp=16, sequence_parallel=True),
+            "sequence_parallel needs tp > 1: it rests the sequence on the devices of tp",
+        ),
+        (
+            Strategy(cp=16),
+            "the sequence (1000) does not divide by cp = 16; 1, 2, 4, 5, 8, 10, 20, 25, 40",
+        ),
+        (
+            Strategy(pp=4, dp=4, schedule="interleaved", chunks=4, microbatches=4),
+            "pp x chunks = 4 x 4 asks for 16 stages, but the model has 12 blocks; pp = 3 at most",
+        ),
+        (
+            Strategy(pp=4, dp=4, schedule="interleaved", microbatches=4),
+            "interleaved needs at least 2 chunks per rank, not 1",
+        ),
+        (
+            Strategy(pp=4, dp=4, chunks=2, microbatches=4),
+            "1f1b has 1 chunk per rank, not 2",
+        ),
+        (Strategy(pp=4, dp=4, schedule="other"), "unknown schedule 'other'; "),
+        (Strategy(dp=16, recompute="some"), "unknown recomputation 'some'; "),
+        (Strategy(dp=8, cp=4), "dp x tp x cp x pp = 8 x 1 x 4 x 1 = 32, but there are 16 devices"),
+    ],
+)
+def test_wrong_combinations_are_explained(strategy: Strategy, reason: str) -> None:
+    found = small_space(Facts(sequence_lengths=(1000,))).impossible(strategy)
+    assert found is not None
+    assert found.startswith(reason)
+
+
+def test_inference_keeps_nothing_to_shard_or_recompute() -> None:
+    space = small_space(Facts(mode="inference"))
+    assert "inference has zero = 0" in str(space.impossible(Strategy(dp=16, zero=1)))
+    assert "no backward pass" in str(space.impossible(Strategy(dp=16, recompute="full")))
+    assert space.impossible(Strategy(dp=8, tp=2, sequence_parallel=True)) is None
+
+
+def test_a_model_without_a_sequence_is_not_cut_along_it() -> None:
+    space = distribution_space(Facts(sequence_lengths=()), 4, "full")
+    assert space.values("cp") == (1,)
+    assert space.values("sequence_parallel") == (False,)
+    assert "the model has no sequence" in str(space.impossible(Strategy(cp=4)))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from distir.cost import CostModel
 from distir.plan import Plan
-from distir.simulate.result import SECONDS_KINDS, SimulationResult, StageReport
+from distir.simulation.result import SECONDS_KINDS, SimulationResult, StageReport
 from distir.units import format_bytes
 
 

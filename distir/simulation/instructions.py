@@ -14,6 +14,8 @@ from distir.cost.cluster import Group
 from distir.ir.core import Node, Value
 from distir.ops.collective import AllGather, AllReduce, AllToAll, Collective, ReduceScatter
 from distir.plan import BlockProgram, Plan
+from distir.simulation.state import optimizer_bytes_per_element
+from distir.workload import OPTIMIZERS, Workload
 
 COMPUTE = "compute"
 """Name of the compute stream; communication streams are named by their mesh axis."""
@@ -111,12 +113,15 @@ class Pricing:
             for (op, axis), size in sizes.items()
         )
 
-    def optimizer(self, elements: float, bytes_per_element: float) -> float:
+    def optimizer(self, workload: Workload, elements: float) -> float:
         """Seconds of one fused optimizer kernel over this many parameters."""
         if not elements:
             return 0.0
-        half = 0.5 * elements * bytes_per_element
+        half = 0.5 * elements * optimizer_bytes_per_element(workload)
         work = Work(
-            kind=OpClass.MEMORY, flops=12.0 * elements, bytes_read=half, bytes_written=half
+            kind=OpClass.MEMORY,
+            flops=OPTIMIZERS[workload.optimizer].flops_per_element * elements,
+            bytes_read=half,
+            bytes_written=half,
         )
         return float(self.cost.op_seconds(work))

@@ -11,13 +11,12 @@ from dataclasses import dataclass, field
 from distir.ir.core import Node, Part, Value
 from distir.ops.collective import Sharded
 from distir.plan import BlockProgram, Plan
-from distir.simulate.instructions import Instruction, Pricing
-from distir.simulate.state import (
+from distir.simulation.instructions import Instruction, Pricing
+from distir.simulation.state import (
     StateBytes,
-    optimizer_bytes_per_element,
     optimizer_state_bytes,
 )
-from distir.simulate.tied import repeated_uses
+from distir.simulation.tied import repeated_uses
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +49,11 @@ class FlatPass:
 @dataclass(slots=True)
 class FlatStage:
     """A stage, flat. `storage_bytes` has every storage that is a stage's own: no parameters, no
-    inputs of the model; those in `buffers` belong to the loss or to moving state. `settling` are the collectives on gradients that may start once so many
-    backward steps are computed; `optimizer_seconds` has one entry per block; `refreshing` are the
-    collectives that make stored parameters from updated parts."""
+    inputs of the model; those in `buffers` belong to the loss or to moving state.
+
+    `settling` are the collectives on gradients that may start once so many backward steps are
+    computed; `optimizer_seconds` has one entry per block; `refreshing` are the collectives that
+    make stored parameters from updated parts."""
 
     forward: FlatPass = field(default_factory=FlatPass)
     backward: FlatPass = field(default_factory=FlatPass)
@@ -168,7 +169,7 @@ def _add_state(
             )
         )
     if workload.training:
-        seconds = pricing.optimizer(trained, optimizer_bytes_per_element(workload))
+        seconds = pricing.optimizer(workload, trained)
         flat.optimizer_seconds.append(seconds)
         flat.refreshing.extend(pricing.refresh(program, without=elsewhere))
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distir.simulate.block_cost import Pass, drain, run_chain
-from distir.simulate.instructions import COMPUTE, Instruction
+from distir.simulation.block_cost import Pass, drain, run_chain
+from distir.simulation.instructions import COMPUTE, Instruction
 
 # Whole numbers of seconds add up exactly, so ties are ties in both.
 durations = st.integers(0, 5).map(float)

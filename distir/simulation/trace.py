@@ -14,9 +14,9 @@ from typing import Any
 from distir.cost import CostModel
 from distir.plan import Plan
 from distir.schedules import Action
-from distir.simulate.instructions import COMPUTE
-from distir.simulate.pipeline import PipelineTime
-from distir.simulate.reference import GRADIENTS, Span, World
+from distir.simulation.instructions import COMPUTE
+from distir.simulation.pipeline import PipelineTime
+from distir.simulation.reference import GRADIENTS, Span, World
 
 MOST_ACTIONS = 50_000
 MOST_OPS = 50_000

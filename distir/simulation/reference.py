@@ -15,11 +15,11 @@ from distir.cost import CostModel
 from distir.errors import DeadlockError, ScheduleError
 from distir.plan import Plan
 from distir.schedules import Action, Kind, dependencies
-from distir.simulate.flat import FlatPass, FlatStage, flat_stage
-from distir.simulate.instructions import COMPUTE, Instruction, Pricing
-from distir.simulate.report import RankSeconds, make_result
-from distir.simulate.result import SimulationResult
-from distir.simulate.tied import tied_gradients
+from distir.simulation.flat import FlatPass, FlatStage, flat_stage
+from distir.simulation.instructions import COMPUTE, Instruction, Pricing
+from distir.simulation.report import RankSeconds, make_result
+from distir.simulation.result import SimulationResult
+from distir.simulation.tied import tied_gradients
 
 GRADIENTS = "gradients"
 """Name of the stream on which gradients are settled."""

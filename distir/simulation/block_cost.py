@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from distir.simulate.instructions import COMPUTE, Instruction
+from distir.simulation.instructions import COMPUTE, Instruction
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from distir import Strategy, Workload, load_cluster, load_model
-from distir.simulate import Simulator, trace
-from distir.simulate.reference import ActionSpan, Span, simulate_reference
+from distir.simulation import Simulator, trace
+from distir.simulation.reference import ActionSpan, Span, simulate_reference
 from tests.laws.scenarios import Scenario, scenarios
 
 Event = dict[str, Any]

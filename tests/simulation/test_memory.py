@@ -7,9 +7,9 @@ from itertools import groupby
 
 from hypothesis import HealthCheck, given, settings
 
-from distir.simulate.flat import FlatPass, FlatStage, flat_stage
-from distir.simulate.instructions import Pricing
-from distir.simulate.memory import ChainMemory, MemoryEffect
+from distir.simulation.flat import FlatPass, FlatStage, flat_stage
+from distir.simulation.instructions import Pricing
+from distir.simulation.memory import ChainMemory, MemoryEffect
 from tests.laws.scenarios import Scenario, long_chains, scenarios
 
 

@@ -37,7 +37,8 @@ class StateBytes:
 def optimizer_state_bytes(workload: Workload) -> int:
     """Bytes per parameter: the master copy, if any, and the moments."""
     master = workload.types.master
-    return (master.itemsize if master else 0) + OPTIMIZERS[workload.optimizer] * MOMENT_BYTES
+    moments = OPTIMIZERS[workload.optimizer].num_moments * MOMENT_BYTES
+    return moments + (master.itemsize if master else 0)
 
 
 def optimizer_bytes_per_element(workload: Workload) -> float:

@@ -15,15 +15,15 @@ from distir.cost import Cluster, CostModel, CostProfile, load_profile
 from distir.errors import StrategyError
 from distir.plan import BlockProgram, Plan, Planner
 from distir.schedules import BACKWARD, COST_KINDS, FORWARD, INPUT_PART, CompiledSchedule, Held
-from distir.simulate.block_cost import Pass, PassCost, drain, run_chain
-from distir.simulate.instructions import Instruction, Pricing
-from distir.simulate.memory import ChainMemory, MemoryEffect
-from distir.simulate.partition import balanced_cuts
-from distir.simulate.pipeline import PipelineTime, run_pipeline
-from distir.simulate.report import RankSeconds, make_result
-from distir.simulate.result import SimulationResult
-from distir.simulate.state import StateBytes, optimizer_bytes_per_element, state_bytes
-from distir.simulate.tied import repeated_uses, tied_gradients
+from distir.simulation.block_cost import Pass, PassCost, drain, run_chain
+from distir.simulation.instructions import Instruction, Pricing
+from distir.simulation.memory import ChainMemory, MemoryEffect
+from distir.simulation.partition import balanced_cuts
+from distir.simulation.pipeline import PipelineTime, run_pipeline
+from distir.simulation.report import RankSeconds, make_result
+from distir.simulation.result import SimulationResult
+from distir.simulation.state import StateBytes, state_bytes
+from distir.simulation.tied import repeated_uses, tied_gradients
 from distir.strategy import Strategy
 from distir.workload import Workload
 
@@ -124,7 +124,7 @@ class Simulator:
 
     def trace_plan(self, plan: Plan) -> dict[str, Any]:
         """One step of a plan as Chrome trace events."""
-        from distir.simulate.trace import chrome_trace
+        from distir.simulation.trace import chrome_trace
 
         stages = self._stage_costs(plan)
         seconds = _seconds(stages)
@@ -146,7 +146,6 @@ class Simulator:
                 program.input_gradients,
             )
             weight = sum(run_chain([(each, 1)]).cost.seconds for each in (forward, backward))
-            bytes_per_element = optimizer_bytes_per_element(self.workload)
             elements = sum(
                 use.owned_type.num_elements
                 for position, use in enumerate(program.parameters)
@@ -156,7 +155,7 @@ class Simulator:
                 forward,
                 backward,
                 pricing.buckets(program, without),
-                pricing.optimizer(elements, bytes_per_element) if self.workload.training else 0.0,
+                pricing.optimizer(self.workload, elements) if self.workload.training else 0.0,
                 sum(each.seconds for each in pricing.refresh(program, without)),
                 weight,
             )

@@ -1,0 +1,40 @@
+"""Putting a problem together: defaults that depend on the hardware."""
+
+from __future__ import annotations
+
+import distir
+from autotune import load_problem, tune
+from distir.strategy import Strategy
+
+
+def test_devices_without_bf16_compute_in_fp16_unless_told_otherwise() -> None:
+    problem = load_problem("mlp-xs", "dgx2-v100", devices=2)
+    assert problem.settings["precision"] == "fp16"
+    assert "has no bf16" in problem.notes[0]
+    assert "precision is fp16" in problem.notes[0]
+    told = load_problem("mlp-xs", "dgx2-v100", devices=2, precision="bf16")
+    assert told.settings["precision"] == "bf16"
+    assert told.notes == ()
+    assert load_problem("mlp-xs", "dgx-a100", devices=2).settings == {}
+
+
+def test_one_simulation_has_the_same_default_precision() -> None:
+    problem = load_problem("mlp-xs", "dgx2-v100", devices=2, batch_size=8)
+    strategy = Strategy(dp=2)
+    alone = distir.simulate("mlp-xs", strategy, "dgx2-v100", batch_size=8)
+    assert alone.metrics == problem.simulator.simulate(strategy).metrics
+
+
+def test_a_changed_problem_keeps_its_space_and_precision() -> None:
+    problem = load_problem("mlp-xs", "dgx2-v100", devices=2, space={"zero": [0, 1]})
+    assert problem.changed is not None
+    larger = problem.changed(devices=4)
+    assert larger.space.values("zero") == (0, 1)
+    assert larger.settings["precision"] == "fp16"
+
+
+def test_a_space_can_be_given_as_values() -> None:
+    result = tune("mlp-xs", devices=4, trials=5, space={"tp": 1, "recompute": "full"})
+    assert {trial.strategy.tp for trial in result.trials} == {1}
+    assert {trial.strategy.recompute for trial in result.trials} == {"full"}
+    assert result.to_dict()["space"] == "space"

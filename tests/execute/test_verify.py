@@ -1,0 +1,110 @@
+"""`autotune verify`: what users run to see that a plan computes the right numbers."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from autotune.cli import main
+from distir import Strategy, Workload, load_model
+from distir.errors import StrategyError
+from distir.execute import executor
+from distir.execute.verify import Difference, Verification, Verifier, relative_error, verify
+from distir.ops.collective import AllReduce
+
+COMMAND = ["verify", "--model", "gpt2-xs", "--dp", "2", "--tp", "2", "--microbatches", "2"]
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    status = main(arguments)
+    captured = capsys.readouterr()
+    return status, captured.out + captured.err
+
+
+def test_a_right_plan_passes(capsys: pytest.CaptureFixture[str]) -> None:
+    status, shown = run(capsys, *COMMAND, "--pp", "2", "--schedule", "1f1b")
+    assert status == 0
+    assert "The same numbers as on one device" in shown
+    assert "dp2-tp2-pp2-m2-1f1b" in shown
+
+
+def test_json(capsys: pytest.CaptureFixture[str]) -> None:
+    status, shown = run(capsys, *COMMAND, "--json", "-")
+    found = json.loads(shown)
+    assert status == 0
+    assert found["max_relative_error"] < 1e-10
+    assert found["compared"] > 20
+    assert found["devices"] == 4
+    assert found["simulated_peak_bytes"] == found["executed_peak_bytes"] > 0
+
+
+def test_inference(capsys: pytest.CaptureFixture[str]) -> None:
+    status, shown = run(capsys, *COMMAND, "--mode", "inference", "--json", "-")
+    assert status == 0
+    assert json.loads(shown)["compared"] == 1
+
+
+def test_samples_of_the_space(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("verify", "--model", "mlp-xs", "--all", "--samples", "5", "--devices", "4")
+    status, shown = run(capsys, *arguments, "--json", "-")
+    found = json.loads(shown)
+    assert status == 0
+    assert found["strategies"] == len(found["results"]) == 5
+    assert found["max_relative_error"] < 1e-10
+
+
+def test_a_wrong_plan_is_shown_and_fails(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forgetful(self: AllReduce, shards: Any) -> list[Any]:
+        return list(shards)
+
+    monkeypatch.setattr(AllReduce, "exchange", forgetful)
+    monkeypatch.setattr(executor.np, "allclose", lambda *_, **__: True)
+    status, shown = run(capsys, *COMMAND, "--pp", "2")
+    assert status == 1
+    assert "is the first that differs" in shown
+
+
+def test_an_impossible_strategy_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    status, shown = run(capsys, "verify", "--model", "gpt2-xs", "--tp", "5")
+    assert status == 2
+    assert "does not divide by tp = 5" in shown
+    workload = Workload(model=load_model("gpt2-xs"), batch_size=4)
+    with pytest.raises(StrategyError, match="does not divide"):
+        verify(workload, Strategy(dp=3))
+
+
+def test_tables_without_values_are_made_up_and_named() -> None:
+    from tests.conftest import shared_path
+
+    model = load_model(str(shared_path("models/gpt2.onnx")))
+    found = verify(Workload(model=model, batch_size=4), Strategy(dp=2, microbatches=2))
+    assert found.passed
+    assert found.invented
+
+
+def test_small_versions_are_kept() -> None:
+    verifier = Verifier(Workload(model=load_model("mlp-xs"), batch_size=8))
+    first = verifier.small(Strategy(dp=2, microbatches=2))
+    assert verifier.small(Strategy(dp=2, microbatches=2, schedule="gpipe")) is first
+
+
+def test_relative_errors() -> None:
+    assert relative_error(np.ones(3), np.ones(3)) == 0
+    assert relative_error(np.array([2.0, 1.0]), np.array([2.0, 1.5])) == 0.25
+    assert relative_error(np.array([1e-9]), np.zeros(1), least=1.0) == 1e-9
+    assert relative_error(np.array([1e-9]), np.zeros(1)) == float("inf")
+    assert relative_error(np.array([np.nan]), np.ones(1)) == float("inf")
+    assert relative_error(np.ones(2), np.ones(3)) == float("inf")
+
+
+def test_what_is_no_number_does_not_pass() -> None:
+    found = Verification(
+        Strategy(), 1, (Difference("loss", 0.0), Difference("x", float("nan"))), 0.0, 0.0, ()
+    )
+    assert found.first_difference == found.differences[1]
+    assert not found.passed
