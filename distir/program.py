@@ -194,9 +194,7 @@ def _with_main_output(function: Function, name: str | None, keep_others: bool) -
     return replace(function, outputs=tuple(outputs if keep_others else outputs[:1]))
 
 
-def _attach_loss(
-    function: Function, axes: Axes, loss: str | None
-) -> tuple[Function, Axes]:
+def _attach_loss(function: Function, axes: Axes, loss: str | None) -> tuple[Function, Axes]:
     """The function of the loss: a mean over all but the classes. Its new ops get axes too."""
     main = function.outputs[0]
     kind = loss or ("cross-entropy" if _is_logits(function, axes, main) else "mse")
@@ -263,9 +261,7 @@ def _is_logits(function: Function, axes: Axes, main: Value) -> bool:
             continue
         tail.add(value)
         node = producers.get(value)
-        if node is not None and not any(
-            kind is Kind.SUM for kind in axes.kinds[node].values()
-        ):
+        if node is not None and not any(kind is Kind.SUM for kind in axes.kinds[node].values()):
             stack.extend(node.operands)
     others = (v for v in axes.dims if v in roles.activations and v not in tail)
     return not any(last & axes.of(value) for value in others)
@@ -312,9 +308,7 @@ def find_extents(function: Function, axes: Axes) -> Extents:
         and axis not in sequences
     ]
     fixed = _fixed_by(function, axes, {axes.tied(axis) for axis in sequences})
-    return Extents(
-        batch, tuple(dict.fromkeys(sequences)), tuple(dict.fromkeys(others)), fixed
-    )
+    return Extents(batch, tuple(dict.fromkeys(sequences)), tuple(dict.fromkeys(others)), fixed)
 
 
 def _has_first_axis(axes: Axes, value: Value) -> bool:

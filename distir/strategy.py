@@ -43,7 +43,7 @@ class Strategy:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise StrategyError(f"{name} is {value!r}; expected a whole number of at least 1")
-        if self.zero not in (0, 1, 2, 3) or isinstance(self.zero, bool):
+        if type(self.zero) is not int or self.zero not in (0, 1, 2, 3):
             raise StrategyError(f"zero is {self.zero!r}; expected 0, 1, 2 or 3")
         for name in ("schedule", "recompute"):
             if not isinstance(getattr(self, name), str):

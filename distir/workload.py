@@ -41,6 +41,7 @@ PRECISIONS = {
 DEFAULT_SEQUENCE_LENGTH = 1024
 """Of models that state none."""
 
+
 @dataclass(frozen=True, slots=True)
 class Optimizer:
     """How parameters are updated: the op of a step, and the fp32 moments it keeps per parameter."""

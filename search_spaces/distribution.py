@@ -79,7 +79,8 @@ def _dimensions(workload: WorkloadFacts, devices: int, chosen: Searched) -> list
     flags = chosen.values_of("sequence_parallel", (False, True))
     levels = chosen.values_of("zero", range(4))
     policies = chosen.values_of("recompute", recomputations())
-    schedules = chosen.values_of("schedule", SCHEDULES.names())
+    every = [entry.name for entry in SCHEDULES if entry.value.is_simulated]
+    schedules = chosen.values_of("schedule", every)
 
     def tp() -> Sequence[Value]:
         return divisors(devices)

@@ -60,11 +60,14 @@ def _sequence(workload: Workload, strategy: Strategy) -> str | None:
 
 def _stages(workload: Workload, strategy: Strategy) -> str | None:
     if workload.training:
-        family = find_schedule(strategy.schedule)
+        try:
+            family = find_schedule(strategy.schedule)
+        except UnknownNameError as error:
+            return str(error)
         reason = family.requires(strategy.pp, strategy.chunks, strategy.microbatches)
         if reason is not None:
             return reason
-        if family.splits_backward or family.copies > 1:
+        if not family.is_simulated:
             return f"the schedule {family.name} cannot be simulated yet"
     if strategy.stages <= workload.num_blocks:
         return None
@@ -75,7 +78,7 @@ def _stages(workload: Workload, strategy: Strategy) -> str | None:
 
 
 def _training(workload: Workload, strategy: Strategy) -> str | None:
-    if strategy.recompute not in RECOMPUTE:
+    if strategy.recompute not in RECOMPUTE.names():
         return str(UnknownNameError("recompute", strategy.recompute, RECOMPUTE.names()))
     if workload.training:
         return None

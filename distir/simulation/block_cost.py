@@ -166,9 +166,7 @@ class _State:
         )
 
 
-def _skip(
-    timeline: Timeline, start: _State, after: _State, streams: set[str], count: int
-) -> None:
+def _skip(timeline: Timeline, start: _State, after: _State, streams: set[str], count: int) -> None:
     """Adds `count` more blocks like the last one."""
     step = after.compute_free - start.compute_free
     for stream in streams:

@@ -18,7 +18,7 @@ from distir.schedules import BACKWARD, COST_KINDS, FORWARD, INPUT_PART, Compiled
 from distir.simulation.block_cost import Pass, PassCost, drain, run_chain
 from distir.simulation.instructions import Instruction, Pricing
 from distir.simulation.memory import ChainMemory, MemoryEffect
-from distir.simulation.partition import balanced_cuts
+from distir.simulation.partition import balance_ranks, balanced_cuts
 from distir.simulation.pipeline import PipelineTime, run_pipeline
 from distir.simulation.report import RankSeconds, make_result
 from distir.simulation.result import SimulationResult
@@ -99,10 +99,15 @@ class Simulator:
         if strategy.stages == 1:
             return whole
         pricing = self.pricing(whole)
-        key = (tuple(map(id, programs)), strategy.stages, tuple(pricing.groups.values()))
+        own = whole.schedule.stages_of_ranks
+        key = (tuple(map(id, programs)), own, tuple(pricing.groups.values()))
         if key not in self._cuts:
             weights = [self._passes_of(program, pricing).weight for program in programs]
-            self._cuts[key] = balanced_cuts(weights, strategy.stages)
+            cuts = balanced_cuts(weights, strategy.stages)
+            if strategy.chunks > 1:
+                rank_of = {stage: rank for rank, stages in enumerate(own) for stage in stages}
+                cuts = balance_ranks(weights, cuts, [rank_of[s] for s in range(strategy.stages)])
+            self._cuts[key] = cuts
         return self.planner.plan(strategy, self._cuts[key])
 
     def pricing(self, plan: Plan) -> Pricing:
@@ -285,9 +290,7 @@ class Simulator:
     def _transfers(self, plan: Plan, stages: Sequence[StageCost]) -> list[float]:
         """Seconds of the message that each kind of action sends."""
         ranks_of = {
-            stage: rank
-            for rank, own in enumerate(plan.schedule.stages_of_ranks)
-            for stage in own
+            stage: rank for rank, own in enumerate(plan.schedule.stages_of_ranks) for stage in own
         }
         stride = plan.devices_per_stage
         seconds = [0.0] * (len(stages) * COST_KINDS)
@@ -312,9 +315,7 @@ def _seconds(stages: Sequence[StageCost]) -> list[float]:
     return [0.0 if each is None else each.seconds for stage in stages for each in stage.passes]
 
 
-def _settled_along(
-    compiled: CompiledSchedule, stages: Sequence[StageCost], rank: int
-) -> str:
+def _settled_along(compiled: CompiledSchedule, stages: Sequence[StageCost], rank: int) -> str:
     """The mesh axis of the last collective on a rank's gradients."""
     own = sorted(compiled.stages_of_ranks[rank], key=lambda s: -compiled.last_gradient[s])
     return next((axis for stage in own if (axis := stages[stage].settled_along)), "dp")

@@ -51,9 +51,7 @@ class Pricing:
     def of(cls, cost: CostModel, plan: Plan) -> Pricing:
         """The pricing of a plan: mesh axes are laid on consecutive devices, the last innermost."""
         names = zip(plan.mesh.names, plan.sizes.degrees, strict=True)
-        groups = {
-            name: cost.cluster.group(degree, plan.stride(name)) for name, degree in names
-        }
+        groups = {name: cost.cluster.group(degree, plan.stride(name)) for name, degree in names}
         return cls(cost, groups)
 
     def instruction(self, node: Node) -> Instruction:

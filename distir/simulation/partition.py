@@ -57,3 +57,44 @@ def _begin_of_last(prefix: Sequence[float], end: int, stages: int, limit: float)
     need a block each."""
     begin = bisect_left(prefix, prefix[end] - limit * (1 + PRECISION), 0, end + 1)
     return max(begin, stages - 1)
+
+
+def balance_ranks(
+    weights: Sequence[float], cuts: Sequence[int], rank_of_stage: Sequence[int]
+) -> tuple[int, ...]:
+    """Cuts moved block by block, as long as that makes the heaviest rank lighter.
+
+    Where a rank holds several stages, stages of equal weight are not ranks of equal weight: the
+    rank with the model's head should have less of the rest.
+    """
+    bounds = [0, *cuts, len(weights)]
+    loads = [0.0] * (1 + max(rank_of_stage))
+    for stage, rank in enumerate(rank_of_stage):
+        loads[rank] += sum(weights[bounds[stage] : bounds[stage + 1]])
+    while True:
+        heaviest = max(loads)
+        best: tuple[float, int, int] | None = None
+        for cut in range(1, len(bounds) - 1):
+            for step in (-1, 1):
+                moved = bounds[cut] + step
+                if not bounds[cut - 1] < moved < bounds[cut + 1]:
+                    continue
+                # The block goes to the stage behind the cut, or to the one before it.
+                weight = weights[moved] if step < 0 else weights[moved - 1]
+                giver, taker = rank_of_stage[cut - 1], rank_of_stage[cut]
+                if step > 0:
+                    giver, taker = taker, giver
+                if loads[giver] < heaviest or loads[taker] + weight >= heaviest:
+                    continue
+                if best is None or loads[taker] + weight < best[0]:
+                    best = (loads[taker] + weight, cut, step)
+        if best is None:
+            return tuple(bounds[1:-1])
+        _, cut, step = best
+        weight = weights[bounds[cut] - 1] if step < 0 else weights[bounds[cut]]
+        giver, taker = rank_of_stage[cut - 1], rank_of_stage[cut]
+        if step > 0:
+            giver, taker = taker, giver
+        bounds[cut] += step
+        loads[giver] -= weight
+        loads[taker] += weight

@@ -242,9 +242,7 @@ def _runs(chain: Sequence[Node], cuts: Sequence[int]) -> list[list[Node]]:
     return [list(chain[a:b]) for a, b in pairwise(bounds) if a < b]
 
 
-def _shared_value(
-    piece: Sequence[Node], chain: Sequence[Node], roles: Roles
-) -> Value | None:
+def _shared_value(piece: Sequence[Node], chain: Sequence[Node], roles: Roles) -> Value | None:
     """The value that, carried along, cuts a long piece into several that read it."""
     start = chain.index(piece[0])
     inside = set(piece)
@@ -377,9 +375,7 @@ def internal_axes(block: Block, axes: Axes, roles: Roles) -> tuple[Axis, ...]:
     primary: list[Axis] = []
     for i, axis in enumerate(found):
         beside = [other for other in found if other is not axis and other in together[axis]]
-        dominated = any(
-            axis not in together[other] or found.index(other) < i for other in beside
-        )
+        dominated = any(axis not in together[other] or found.index(other) < i for other in beside)
         if not dominated:
             primary.append(axis)
     return tuple(primary)
@@ -464,9 +460,7 @@ def _weight_nodes(
     return list(ordered)
 
 
-def _tie(
-    blocks: Sequence[Block], representative: Sequence[int], axes: Axes
-) -> dict[Axis, Axis]:
+def _tie(blocks: Sequence[Block], representative: Sequence[int], axes: Axes) -> dict[Axis, Axis]:
     """Ties the axes at the same place of equal blocks, to the first block's."""
     parent: dict[Axis, Axis] = {}
 

@@ -2,8 +2,8 @@
 
 Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models" (2022), table
 2: bytes per layer with half-precision activations, for s tokens, b samples, hidden size h, a heads
-and t-way tensor parallelism. The layer has dropout and its attention is spelled out. Nothing here is
-a formula in the code: the bytes follow from what the backward pass reads.
+and t-way tensor parallelism. The layer has dropout and its attention is spelled out. None of this
+is a formula in the code: the bytes follow from what the backward pass reads.
 """
 
 from __future__ import annotations
