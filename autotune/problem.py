@@ -139,7 +139,7 @@ def load_problem(
         model=loaded.name,
         cluster=hardware.name,
         devices=devices,
-        mode=mode,
+        mode=workload.mode,
         batch_size=batch,
         workload=workload,
         space=distribution_space(workload, devices, looked_through),

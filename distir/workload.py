@@ -77,6 +77,10 @@ class Workload:
     _cache: dict[str, object] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
+        for name in ("mode", "precision", "optimizer", "loss"):  # names match without case
+            given = getattr(self, name)
+            if isinstance(given, str):
+                object.__setattr__(self, name, given.lower())
         if self.mode not in ("training", "inference"):
             raise UnknownNameError("mode", self.mode, ("training", "inference"))
         if self.precision not in PRECISIONS:

@@ -10,6 +10,7 @@ from distir.errors import DistirError
 
 if TYPE_CHECKING:
     from autotune.problem import Problem
+    from distir.strategy import Strategy
 
 SUPPRESS = argparse.SUPPRESS
 
@@ -71,6 +72,7 @@ def add_model_options(parser: argparse.ArgumentParser, devices: str) -> None:
     )
     group.add_argument(
         "--mode",
+        type=str.lower,
         choices=("training", "inference"),
         default="training",
         help="training (forward, backward, optimizer step) or inference (forward only)",
@@ -96,17 +98,32 @@ def add_model_options(parser: argparse.ArgumentParser, devices: str) -> None:
     )
 
 
-def add_space_option(parser: argparse.ArgumentParser) -> None:
+def add_space_option(parser: argparse.ArgumentParser, default: str = "small") -> None:
     """The option that says which strategies are looked at."""
     group = parser.add_argument_group("search space")
     group.add_argument(
         "--space",
-        default="small",
+        default=default,
         metavar="SPACE",
-        help="which choices vary: small (degrees, microbatches, two schedules), standard (also "
-        "sequence parallelism, ZeRO, recomputation, interleaving), full (every choice there is), "
-        "or a YAML file that lists values",
+        help=f"which choices vary (default: {default}): small (degrees, microbatches, two "
+        "schedules), standard (also sequence parallelism, ZeRO, recomputation, interleaving), full "
+        "(every choice there is), or a YAML file that lists values",
     )
+
+
+def strategy_of(arguments: argparse.Namespace) -> Strategy:
+    """The strategy that the arguments state; chunks are what the schedule needs if nobody says."""
+    from dataclasses import fields
+
+    from distir.schedules import find_schedule
+    from distir.strategy import Strategy
+
+    values = {each.name: getattr(arguments, each.name, None) for each in fields(Strategy)}
+    family = find_schedule(values["schedule"] or Strategy().schedule)
+    values["schedule"] = family.name
+    if values["chunks"] is None:
+        values["chunks"] = family.default_chunks if arguments.mode == "training" else 1
+    return Strategy.from_dict({name: value for name, value in values.items() if value is not None})
 
 
 def problem_options(arguments: argparse.Namespace) -> dict[str, Any]:

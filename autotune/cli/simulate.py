@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from autotune.cli.options import SUPPRESS, add_model_options, positive, problem_options
+from autotune.cli.options import (
+    SUPPRESS,
+    add_model_options,
+    positive,
+    problem_options,
+    strategy_of,
+)
 from autotune.cli.output import Output, add_json_option, check_writable, note, write_text
 from distir.errors import StrategyError
 from distir.strategy import Strategy
@@ -85,7 +90,7 @@ def execute(arguments: argparse.Namespace) -> int:
     trace: str | None = getattr(arguments, "trace", None)
     if trace is not None:
         check_writable(trace)
-    strategy = _strategy(arguments)
+    strategy = strategy_of(arguments)
     with output.quiet():
         problem = _problem(arguments, strategy)
         result: Any = problem.simulator.simulate(strategy)
@@ -94,17 +99,6 @@ def execute(arguments: argparse.Namespace) -> int:
             note(f"wrote {trace}; open it at https://ui.perfetto.dev")
     output.write({**_header(problem), **result.to_dict()}, lambda: _report(problem, result))
     return 0
-
-
-def _strategy(arguments: argparse.Namespace) -> Strategy:
-    from distir.schedules import find_schedule
-
-    values = {each.name: getattr(arguments, each.name, None) for each in fields(Strategy)}
-    family = find_schedule(arguments.schedule)
-    values["schedule"] = family.name
-    if values["chunks"] is None:
-        values["chunks"] = family.default_chunks if arguments.mode == "training" else 1
-    return Strategy.from_dict({name: value for name, value in values.items() if value is not None})
 
 
 def _problem(arguments: argparse.Namespace, strategy: Strategy) -> Problem:

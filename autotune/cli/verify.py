@@ -7,7 +7,14 @@ import random
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from autotune.cli.options import SUPPRESS, add_model_options, positive, problem_options
+from autotune.cli.options import (
+    SUPPRESS,
+    add_model_options,
+    add_space_option,
+    positive,
+    problem_options,
+    strategy_of,
+)
 from autotune.cli.output import Output, add_json_option
 from distir.errors import DistirError
 from distir.strategy import Strategy
@@ -41,7 +48,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         else:
             group.add_argument(option, default=SUPPRESS, metavar="NAME")
     group.add_argument(
-        "--all", action="store_true", help="verify strategies from the whole space instead"
+        "--all", action="store_true", help="verify strategies from a whole space instead"
     )
     group.add_argument(
         "--samples",
@@ -50,6 +57,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="with --all, how many strategies, at random; all of them if there are fewer",
     )
+    add_space_option(parser, default="full")
     parser.add_argument("--seed", type=int, default=0, help="of the random weights and samples")
     add_json_option(parser)
 
@@ -74,11 +82,10 @@ def _work(arguments: argparse.Namespace) -> tuple[Verifier, list[Strategy]]:
 
     options = problem_options(arguments)
     del options["cluster"]
+    options.pop("space", None)
     options["model"] = distir.load_model(options["model"])
     if not arguments.all:
-        names = [field.name for field in fields(Strategy)]
-        given = {name: getattr(arguments, name) for name in names if hasattr(arguments, name)}
-        strategy = Strategy(**given)
+        strategy = strategy_of(arguments)
         # Results do not depend on the batch; any that divides will do.
         options.setdefault("batch_size", strategy.dp * strategy.microbatches)
         verifier = Verifier(distir.Workload(**options), seed=arguments.seed)
@@ -92,7 +99,7 @@ def _work(arguments: argparse.Namespace) -> tuple[Verifier, list[Strategy]]:
 def _sample(workload: Any, devices: int, arguments: argparse.Namespace) -> list[Strategy]:
     from search_spaces import distribution_space
 
-    space = distribution_space(workload, devices)
+    space = distribution_space(workload, devices, arguments.space)
     count = space.count()
     if not count:
         raise DistirError(

@@ -1,0 +1,1 @@
+"""Does every strategy for eight devices compute the same numbers?"""
