@@ -67,7 +67,11 @@ class Program:
         """Sizes of the axes that differ from the function's own: all that are tied to batch and
         sequence."""
         wanted = {self.axes.tied(axis): 1 for axis in self.extents.other_batches}
-        if sequence_length is not None:
+        if sequence_length is not None and not self.extents.sequences and wanted:
+            # Without attention, what runs beside the batch is what people call the sequence.
+            first = self.extents.other_batches[0]
+            wanted[self.axes.tied(first)] = sequence_length
+        elif sequence_length is not None:
             self._check_length(sequence_length)
             for axis in self.extents.sequences:
                 wanted[self.axes.tied(axis)] = sequence_length
@@ -139,8 +143,9 @@ def _cut_dim(node: Node) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Extents:
-    """The axes that a workload sizes. `other_batches` are those of further inputs, which get one
-    sample; `fixed_sequence` names the op that ties the sequence to a size of the file."""
+    """The axes that a workload sizes. `other_batches` are further axes of inputs that nothing
+    sums or needs whole, which get size 1; `fixed_sequence` names the op that ties the sequence to
+    a size of the file."""
 
     batch: Axis
     sequences: tuple[Axis, ...]
@@ -298,10 +303,9 @@ def find_extents(function: Function, axes: Axes) -> Extents:
     sequences = [a for a in carried if a is not batch and axes.tied(a) in ties]
     if not sequences:
         sequences = [a for a in bounded if a not in weighed and a is not batch][:1]
-    firsts = (axes.dims[value][0][0] for value in function.inputs if _has_first_axis(axes, value))
     others = [
         axis
-        for axis in firsts
+        for axis in carried
         if axis not in barred
         and axis in activations
         and axes.tied(axis) is not axes.tied(batch)
@@ -309,10 +313,6 @@ def find_extents(function: Function, axes: Axes) -> Extents:
     ]
     fixed = _fixed_by(function, axes, {axes.tied(axis) for axis in sequences})
     return Extents(batch, tuple(dict.fromkeys(sequences)), tuple(dict.fromkeys(others)), fixed)
-
-
-def _has_first_axis(axes: Axes, value: Value) -> bool:
-    return bool(axes.dims[value]) and bool(axes.dims[value][0])
 
 
 def _fixed_by(function: Function, axes: Axes, sequences: set[Axis]) -> str | None:

@@ -8,7 +8,7 @@ where there is no pipeline, ZeRO over one replica); a constraint says what makes
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from distir.errors import DistirError, UnknownNameError
@@ -162,7 +162,7 @@ def _constraints(workload: WorkloadFacts, devices: int) -> list[Constraint]:
         if dp * tp * cp * pp == devices:
             return None
         degrees = {"dp": dp, "tp": tp, **({"cp": cp} if cp > 1 else {}), "pp": pp}
-        advice = _single_change(degrees, devices)
+        advice = _single_change(degrees, devices, dict(workload.internal_axes).values())
         return f"{_product(degrees)}, but there are {devices} devices; {advice}"
 
     def tp_divides_internal_axes(tp: int) -> str | None:
@@ -273,13 +273,20 @@ def _product(degrees: Mapping[str, int]) -> str:
     return f"{' x '.join(degrees)} = {values}{product}"
 
 
-def _single_change(degrees: Mapping[str, int], devices: int) -> str:
-    """Which degree, changed alone, would make the product right."""
+def _splits_axes(name: str, degree: int, sizes: Iterable[int]) -> bool:
+    """Whether the model's axes can be split so many ways; only tp splits them."""
+    return name != "tp" or all(size % degree == 0 for size in sizes)
+
+
+def _single_change(degrees: Mapping[str, int], devices: int, sizes: Collection[int]) -> str:
+    """Which degree, changed alone, would make the product right; `sizes` are those of the axes
+    that tp must divide."""
     product = math.prod(degrees.values())
     fitting = [
         f"{name} = {devices * degree // product}"
         for name, degree in degrees.items()
         if devices * degree % product == 0
+        and _splits_axes(name, devices * degree // product, sizes)
     ]
     if not fitting:
         return f"degrees that divide {devices} are {listed(divisors(devices))}"

@@ -45,8 +45,25 @@ class Output:
         if self._file != "-":
             yield
             return
-        with contextlib.redirect_stdout(sys.stderr):
+        with contextlib.redirect_stdout(sys.stderr), self._descriptor_to_stderr():
             yield
+
+    @contextlib.contextmanager
+    def _descriptor_to_stderr(self) -> Generator[None, None, None]:
+        """Sends what goes past `sys.stdout`, such as a child process's output, to stderr too."""
+        try:
+            descriptor, elsewhere = self._stdout.fileno(), sys.stderr.fileno()
+        except (OSError, ValueError):  # either is no file, as in a notebook or under a test
+            yield
+            return
+        self._stdout.flush()
+        kept = os.dup(descriptor)
+        os.dup2(elsewhere, descriptor)
+        try:
+            yield
+        finally:
+            os.dup2(kept, descriptor)
+            os.close(kept)
 
     def write(self, plain: Any, report: Callable[[], RenderableType]) -> None:
         """Writes `plain` as JSON and shows the report, unless stdout is for JSON alone."""

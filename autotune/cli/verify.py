@@ -81,7 +81,8 @@ def _work(arguments: argparse.Namespace) -> tuple[Verifier, list[Strategy]]:
     from distir.execute.verify import Verifier
 
     options = problem_options(arguments)
-    del options["cluster"]
+    # Numbers do not depend on the cluster; one that does not exist is still a mistake.
+    distir.load_cluster(options.pop("cluster"))
     options.pop("space", None)
     options["model"] = distir.load_model(options["model"])
     if not arguments.all:

@@ -46,7 +46,10 @@ def prove(name: str, space_name: str, limit: int | None) -> dict[str, Any]:
 
 def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="experiments.proof", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="experiments.proof",
+        description="Execute every strategy of a space for eight devices and compare the numbers.",
+    )
     parser.add_argument("models", nargs="*", default=FAMILIES)
     parser.add_argument("--space", default="small", help="small, standard or full")
     parser.add_argument("--limit", type=int, help="at most about so many strategies per model")

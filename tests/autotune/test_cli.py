@@ -89,6 +89,26 @@ def test_run_writes_json_alone_to_stdout(capsys: pytest.CaptureFixture[str]) -> 
     assert plain["grid"]["evaluated"] == plain["space_size"] == 134
 
 
+def test_what_an_objective_writes_past_python_is_not_in_the_json(tmp_path: Path) -> None:
+    (tmp_path / "loud.py").write_text(
+        "import os, subprocess, sys\n"
+        "def cost(strategy):\n"
+        "    subprocess.run([sys.executable, '-c', 'print(1)'])\n"
+        "    os.write(1, b'raw')\n"
+        "    return strategy.tp\n"
+    )
+    options = "--model mlp-2x8 --devices 2 --batch-size 4 --trials 1 --no-tracking --json -"
+    done = subprocess.run(
+        [sys.executable, "-m", "autotune", "run", "--objective", "loud.py:cost", *options.split()],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+    )
+    assert len(json.loads(done.stdout)["trials"]) == 1
+    assert "raw" in done.stderr
+
+
 def test_run_writes_json_to_a_file_beside_the_report(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

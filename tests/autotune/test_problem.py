@@ -18,6 +18,14 @@ def test_devices_without_bf16_compute_in_fp16_unless_told_otherwise() -> None:
     assert load_problem("mlp-xs", "dgx-a100", devices=2).settings == {}
 
 
+def test_names_match_without_regard_to_case() -> None:
+    shouted = {"mode": "Training", "precision": "BF16", "optimizer": "SGD", "loss": "MSE"}
+    problem = load_problem("MLP-XS", "DGX-A100", devices=2, **shouted)  # type: ignore[arg-type]
+    workload = problem.workload
+    assert (problem.mode, workload.precision) == ("training", "bf16")
+    assert (workload.optimizer, workload.loss) == ("sgd", "mse")
+
+
 def test_one_simulation_has_the_same_default_precision() -> None:
     problem = load_problem("mlp-xs", "dgx2-v100", devices=2, batch_size=8)
     strategy = Strategy(dp=2)
