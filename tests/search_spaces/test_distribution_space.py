@@ -171,10 +171,7 @@ def test_a_space_of_ten_million_points_is_counted_without_visiting_them() -> Non
         ),
         (
             Strategy(dp=2, tp=4),
-            (
-                "dp x tp x pp = 2 x 4 x 1 = 8, but there are 16 devices; "
-                "dp = 4 or pp = 2 would do"
-            ),
+            ("dp x tp x pp = 2 x 4 x 1 = 8, but there are 16 devices; dp = 4 or pp = 2 would do"),
         ),
         (
             Strategy(dp=3),
