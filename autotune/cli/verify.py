@@ -89,8 +89,9 @@ def _work(arguments: argparse.Namespace) -> tuple[Verifier, list[Strategy]]:
         strategy = strategy_of(arguments)
         # Results do not depend on the batch; any that divides will do.
         options.setdefault("batch_size", strategy.dp * strategy.microbatches)
-        verifier = Verifier(distir.Workload(**options), seed=arguments.seed)
-        return verifier, [strategy]
+        workload = distir.Workload(**options)
+        workload.sizes(workload.batch_size)  # raises if the sequence length is impossible
+        return Verifier(workload, seed=arguments.seed), [strategy]
     devices = getattr(arguments, "devices", ALL_DEVICES)
     options.setdefault("batch_size", max(ALL_BATCH, 2 * devices))
     workload = distir.Workload(**options)
