@@ -54,6 +54,15 @@ class Program:
         return self.blocks.axes
 
     @cached_property
+    def sharing_blocks(self) -> frozenset[int]:
+        """Blocks with a parameter that another block uses too."""
+        users: dict[Value, list[int]] = {}
+        for index, block in enumerate(self.blocks.blocks):
+            for value in block.parameters:
+                users.setdefault(value, []).append(index)
+        return frozenset(i for found in users.values() if len(found) > 1 for i in found)
+
+    @cached_property
     def by_label(self) -> Mapping[str, Axis]:
         """Named axes: representatives of their groups."""
         return name_axes(self)

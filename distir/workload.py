@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
@@ -74,7 +74,6 @@ class Workload:
     optimizer: str = "adam"
     loss: str | None = None
     output: str | None = None
-    _cache: dict[str, object] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         for name in ("mode", "precision", "optimizer", "loss"):  # names match without case
@@ -148,6 +147,19 @@ class Workload:
     def tokens_per_sample(self) -> int:
         """Positions per sample: the sequence length, or 1 where there is no sequence."""
         return self.length or 1
+
+    @cached_property
+    def forward_flops_per_sample(self) -> float:
+        """FLOPs of the forward pass's products for one sample, attention in full."""
+        function, axes = self.program.function, self.program.axes
+        sizes = self.sizes(1)
+        types = {value: axes.type_at(value, sizes) for value in axes.dims}
+        total = 0.0
+        for node in function.nodes:
+            operands = [types[value] for value in node.operands]
+            results = [types[value] for value in node.results]
+            total += node.op.rescaled(operands, results).model_flops(operands, results)
+        return total
 
     # --- facts for search spaces ------------------------------------------------------------------
 

@@ -95,19 +95,7 @@ def model_flops(plan: Plan) -> float:
     """FLOPs of products in one iteration, as PaLM counts them (Chowdhery et al. 2022, appendix B):
     the backward pass is twice the forward one, attention is counted in full."""
     workload = plan.workload
-    key = "model_flops_per_sample"
-    if key not in workload._cache:  # pyright: ignore[reportPrivateUsage]
-        function, axes = workload.program.function, workload.program.axes
-        sizes = workload.sizes(1)
-        types = {value: axes.type_at(value, sizes) for value in axes.dims}
-        total = 0.0
-        for node in function.nodes:
-            operands = [types[value] for value in node.operands]
-            results = [types[value] for value in node.results]
-            op = node.op.rescaled(operands, results)
-            total += op.model_flops(operands, results)
-        workload._cache[key] = total  # pyright: ignore[reportPrivateUsage]
-    forward = workload._cache[key] * workload.batch_size  # type: ignore[operator]
+    forward = workload.forward_flops_per_sample * workload.batch_size
     return forward * (3.0 if workload.training else 1.0)
 
 

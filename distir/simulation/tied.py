@@ -26,15 +26,7 @@ class TiedGradients:
 
 def sharing_blocks(workload: Workload) -> frozenset[int]:
     """Blocks with a parameter that another block uses too."""
-    cached = workload._cache.get("sharing")  # pyright: ignore[reportPrivateUsage]
-    if cached is None:
-        users: dict[Value, list[int]] = {}
-        for index, block in enumerate(workload.program.blocks.blocks):
-            for value in block.parameters:
-                users.setdefault(value, []).append(index)
-        cached = frozenset(i for found in users.values() if len(found) > 1 for i in found)
-        workload._cache["sharing"] = cached  # pyright: ignore[reportPrivateUsage]
-    return cached  # type: ignore[return-value]
+    return workload.program.sharing_blocks
 
 
 def repeated_uses(plan: Plan, stage: int) -> tuple[tuple[int, ...], ...]:
