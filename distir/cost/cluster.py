@@ -35,6 +35,9 @@ class Level:
     latency_seconds: float
     """Of one step of a collective, between two devices that this level joins."""
     medium: Medium = "board"
+    pair_bandwidth_bytes_per_second: float = math.inf
+    """The most that one device can send to one other: less than `bandwidth_bytes_per_second` where
+    a device's links lead to different peers instead of a switch."""
 
     def __post_init__(self) -> None:
         if self.size is not None and self.size < 1:
@@ -44,10 +47,19 @@ class Level:
                 f"bandwidth of level {self.name!r} is {self.bandwidth_bytes_per_second}; "
                 "expected more than 0"
             )
+        if not self.pair_bandwidth_bytes_per_second > 0:
+            raise ClusterError(
+                f"pair bandwidth of level {self.name!r} is "
+                f"{self.pair_bandwidth_bytes_per_second}; expected more than 0"
+            )
         if not 0 <= self.latency_seconds < math.inf:
             raise ClusterError(
                 f"latency of level {self.name!r} is {self.latency_seconds}; expected at least 0"
             )
+
+    def reached_bandwidth_bytes_per_second(self, peers: int) -> float:
+        """What one device can send to so many others at once."""
+        return min(self.bandwidth_bytes_per_second, peers * self.pair_bandwidth_bytes_per_second)
 
 
 @dataclass(frozen=True, slots=True)

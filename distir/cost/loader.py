@@ -182,6 +182,9 @@ def _read_level(table: Table, outermost: bool) -> Level:
     name = table.text("name")
     size = None if outermost and "size" not in table else table.integer("size")
     bandwidth = table.smallest_quantity("bandwidth", BYTES_PER_SECOND)
+    pair = math.inf
+    if "pair_bandwidth" in table:
+        pair = table.smallest_quantity("pair_bandwidth", BYTES_PER_SECOND)
     latency = table.quantity("latency", SECONDS)
     default = "network" if size is None else "board"
     medium = cast("Medium", table.choice("medium", ("board", "network"), default))
@@ -194,6 +197,7 @@ def _read_level(table: Table, outermost: bool) -> Level:
             bandwidth_bytes_per_second=bandwidth,
             latency_seconds=latency,
             medium=medium,
+            pair_bandwidth_bytes_per_second=pair,
         )
     except ClusterError as error:
         raise table.fail(error) from error

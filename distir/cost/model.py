@@ -50,23 +50,28 @@ class CostModel:
         anywhere.
         """
         level = self.cluster.levels[self.cluster.crossed_level(stride, start)]
-        moving = size_bytes / self.bandwidth_bytes_per_second(level)
+        moving = size_bytes / self.bandwidth_bytes_per_second(level, peers=1)
         return self.profile.collective_launch_seconds + level.latency_seconds + moving
 
-    def bandwidth_bytes_per_second(self, level: Level) -> float:
-        """What one device reaches at a level, one direction."""
+    def bandwidth_bytes_per_second(self, level: Level, peers: int) -> float:
+        """What one device reaches at a level, one direction, with so many peers to send to."""
         profile = self.profile
         efficiency = (
             profile.network_link_efficiency
             if level.medium == "network"
             else profile.board_link_efficiency
         )
-        return level.bandwidth_bytes_per_second * efficiency
+        return level.reached_bandwidth_bytes_per_second(peers) * efficiency
 
     def route(self, group: Group) -> Route:
         """The levels that the group's members exchange over, innermost first."""
         return tuple(
-            Link(fan_out, rails, self.bandwidth_bytes_per_second(level), level.latency_seconds)
+            Link(
+                fan_out,
+                rails,
+                self.bandwidth_bytes_per_second(level, fan_out - 1),
+                level.latency_seconds,
+            )
             for level, fan_out, rails in zip(
                 self.cluster.levels, group.fan_out, group.rails, strict=True
             )

@@ -31,6 +31,7 @@ def clusters(draw: st.DrawFn) -> Cluster:
             size=None if index == depth - 1 else draw(st.integers(1, 6)),
             bandwidth_bytes_per_second=draw(st.floats(1e9, 1e12)),
             latency_seconds=draw(st.floats(0, 1e-4)),
+            pair_bandwidth_bytes_per_second=draw(st.floats(1e9, 1e12) | st.just(float("inf"))),
         )
         for index in range(depth)
     )
@@ -161,6 +162,18 @@ def test_better_links_never_hurt(case, kind, size, data):
         assert better.point_to_point_seconds(size, stride) <= model.point_to_point_seconds(
             size, stride
         ) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize(("n", "seconds"), [(2, 1.0), (3, 2 / 3), (4, 0.5), (8, 0.35)])
+def test_links_to_each_peer_add_up_as_the_group_grows(n, seconds):
+    """2 (n-1)/n · 100 GB over n - 1 links of 100 GB/s, at most 500 GB/s in all."""
+    model = flat(8, 500e9, 0.0)
+    (level,) = model.cluster.levels
+    mesh = replace(level, pair_bandwidth_bytes_per_second=100e9)
+    model = CostModel(replace(model.cluster, levels=(mesh,)), IDEAL)
+    found = model.collective_seconds("all_reduce", 100e9, model.cluster.group(n))
+    assert found == pytest.approx(seconds)
+    assert model.point_to_point_seconds(100e9, 1) == pytest.approx(1.0)
 
 
 @given(models_and_groups(), sizes)

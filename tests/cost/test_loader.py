@@ -34,6 +34,7 @@ peak = { fp32 = "10 TFLOP/s", bf16 = "80 TFLOP/s" }
 name = "board"
 size = 4
 bandwidth = ["100 GB/s", "50 GB/s"]
+pair_bandwidth = "25 GB/s"
 latency = "2 us"
 
 [[levels]]
@@ -60,7 +61,9 @@ def test_a_description_of_one_s_own(write):
     assert cluster.device.peak("bf16") == 80e12
     board, network = cluster.levels
     assert (board.size, board.bandwidth_bytes_per_second, board.medium) == (4, 50e9, "board")
+    assert board.pair_bandwidth_bytes_per_second == 25e9
     assert network.bandwidth_bytes_per_second == 12.5e9
+    assert network.pair_bandwidth_bytes_per_second == float("inf")
     assert (network.size, network.latency_seconds, network.medium) == (None, 1e-5, "network")
     assert load_cluster(str(write(GOOD)), 9).num_devices == 9
 
