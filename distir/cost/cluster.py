@@ -7,6 +7,7 @@ level 1, no limit      ───────── network ───────
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal, TypeAlias
@@ -64,10 +65,9 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Devices that communicate, as the levels see them: the worst of all groups of a mesh axis."""
+    """Devices that communicate, as the levels see them: the worst of all groups alike."""
 
     size: int
-    stride: int
     fan_out: tuple[int, ...]
     """Per level, innermost first: most units of the level below that members in one unit use."""
     rails: tuple[int, ...]
@@ -122,11 +122,20 @@ class Cluster:
 
     def group(self, size: int, stride: int = 1) -> Group:
         """A mesh axis of `size` devices, `stride` apart: `{k · stride}` and all its translates."""
-        if size < 1 or stride < 1 or (size - 1) * stride >= self.num_devices:
+        return self.product_group(((size, stride),))
+
+    def product_group(self, axes: Sequence[tuple[int, int]]) -> Group:
+        """Several mesh axes at once, each `(size, stride)`: the devices `{Σ kᵢ · strideᵢ}` and all
+        their translates. A stride is a multiple of what the axes with smaller strides span."""
+        members = _digits(axes)
+        last = sum((size - 1) * stride for size, stride in members)
+        if any(size < 1 or stride < 1 for size, stride in axes) or last >= self.num_devices:
+            sizes = " x ".join(str(size) for size, _ in axes)
+            strides = " and ".join(str(stride) for _, stride in axes)
             raise ClusterError(
-                f"no group of {size} devices {stride} apart among {self.num_devices} devices"
+                f"no group of {sizes} devices {strides} apart among {self.num_devices} devices"
             )
-        return _group(self.devices_per_unit, self.num_devices, size, stride)
+        return _group(self.devices_per_unit, self.num_devices, members)
 
     def crossed_level(self, stride: int, start: int | None = None) -> int:
         """Index of the outermost level between devices `k` and `k + stride`.
@@ -139,12 +148,32 @@ class Cluster:
         return _crossed_level(self.devices_per_unit, self.num_devices, stride, start)
 
 
+def _digits(axes: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Mesh axes from the innermost to the outermost; what is contiguous is one."""
+    merged: list[tuple[int, int]] = []
+    for size, stride in sorted(axes, key=lambda axis: axis[1]):
+        if merged and stride == merged[-1][0] * merged[-1][1]:
+            merged[-1] = (merged[-1][0] * size, merged[-1][1])
+        elif size > 1 or not merged:
+            merged.append((size, stride))
+    return tuple(merged)
+
+
 @lru_cache(maxsize=4096)
-def _group(units: tuple[int, ...], num_devices: int, size: int, stride: int) -> Group:
-    """Looks at every group of the mesh axis: where sizes do not divide, some straddle units."""
-    blocks = max(1, num_devices // (size * stride))
-    devices = np.arange(blocks * size * stride).reshape(blocks, size, stride)
-    members = devices.swapaxes(1, 2).reshape(-1, size)
+def _group(units: tuple[int, ...], num_devices: int, axes: tuple[tuple[int, int], ...]) -> Group:
+    """Looks at every group alike: where sizes do not divide, some straddle units."""
+    shape: list[int] = []
+    spanned = 1
+    for size, stride in axes:
+        shape[:0] = [size, stride // spanned]
+        spanned = size * stride
+    shape.insert(0, max(1, num_devices // spanned))
+    # Outermost first: the blocks, then in turn the places along a mesh axis and those between.
+    devices = np.arange(math.prod(shape)).reshape(shape)
+    along = list(range(1, len(shape), 2))
+    between = list(range(0, len(shape), 2))
+    count = math.prod(size for size, _ in axes)
+    members = devices.transpose(*between, *along).reshape(-1, count)
     fan_out: list[int] = []
     rails: list[int] = []
     below = _runs(members)
@@ -153,7 +182,7 @@ def _group(units: tuple[int, ...], num_devices: int, size: int, stride: int) -> 
         fan_out.append(int(_distinct_per_run(runs, below).max()))
         rails.append(int(np.bincount(below.ravel()).min()))
         below = runs
-    return Group(size, stride, tuple(fan_out), tuple(rails))
+    return Group(count, tuple(fan_out), tuple(rails))
 
 
 def _runs(units: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -7,27 +7,27 @@ from dataclasses import dataclass, field
 
 from distir.schedules import Action
 
-BETWEEN_STAGES = "pp"
-"""Stands for the mesh axis where gradients of parameters shared by stages are added."""
+BETWEEN_STAGES = ("pp",)
+"""Stands for the mesh axes where gradients of parameters shared by stages are added."""
 
 
 @dataclass(slots=True)
 class Counts:
     """What one device of a stage computed and sent in a step.
 
-    `collective_bytes` is per kind and mesh axis, in the measure that costs are given in: the bytes
+    `collective_bytes` is per kind and mesh axes, in the measure that costs are given in: the bytes
     of the full tensor that takes part. `sent_bytes` is per neighbouring stage.
     """
 
     flops: float = 0.0
-    collective_bytes: dict[tuple[str, str], float] = field(
-        default_factory=dict[tuple[str, str], float]
+    collective_bytes: dict[tuple[str, tuple[str, ...]], float] = field(
+        default_factory=dict[tuple[str, tuple[str, ...]], float]
     )
     sent_bytes: dict[int, float] = field(default_factory=dict[int, float])
 
-    def add_collective(self, kind: str, mesh_axis: str, size_bytes: float) -> None:
+    def add_collective(self, kind: str, mesh_axes: tuple[str, ...], size_bytes: float) -> None:
         """One more collective."""
-        key = (kind, mesh_axis)
+        key = (kind, mesh_axes)
         self.collective_bytes[key] = self.collective_bytes.get(key, 0.0) + size_bytes
 
     def add_sent(self, stage: int, size_bytes: float) -> None:

@@ -35,11 +35,11 @@ class VirtualMesh:
     def __len__(self) -> int:
         return len(self.coordinates)
 
-    def groups(self, mesh_axis: str) -> list[list[int]]:
-        """Devices that differ along one mesh axis only, in mesh order."""
+    def groups(self, mesh_axes: Sequence[str]) -> list[list[int]]:
+        """Devices that differ along these mesh axes only, in mesh order."""
         groups: dict[tuple[tuple[str, int], ...], list[int]] = {}
         for index, coordinate in enumerate(self.coordinates):
-            key = tuple(item for item in coordinate.items() if item[0] != mesh_axis)
+            key = tuple(item for item in coordinate.items() if item[0] not in mesh_axes)
             groups.setdefault(key, []).append(index)
         return list(groups.values())
 
@@ -67,7 +67,7 @@ class VirtualMesh:
 
     def _exchange(self, op: Collective, shards: Shards) -> Shards:
         results: Shards = [None] * len(self)
-        for group in self.groups(op.mesh_axis):
+        for group in self.groups(op.mesh_axes):
             exchanged = op.exchange([shards[index] for index in group])
             for index, result in zip(group, exchanged, strict=True):
                 results[index] = result
@@ -78,7 +78,7 @@ class VirtualMesh:
         for index, coordinate in enumerate(self.coordinates):
             own = [shards[index] for shards in operands]
             if isinstance(op, Shard):
-                results = (op.pick(own[0], coordinate[op.mesh_axis]),)
+                results = (op.pick(own[0], self._member(op.mesh_axes, coordinate)),)
             elif isinstance(op, Sharded):
                 results = op.evaluate_at(coordinate, *own)
             else:
@@ -86,6 +86,14 @@ class VirtualMesh:
             for shards, result in zip(made, results, strict=True):
                 shards.append(result)
         return made
+
+    def _member(self, mesh_axes: Sequence[str], coordinate: Coordinate) -> int:
+        """The place of a device among those that differ along these mesh axes only."""
+        place = 0
+        for name, degree in zip(self.mesh.names, self.sizes.degrees, strict=True):
+            if name in mesh_axes:
+                place = place * degree + coordinate[name]
+        return place
 
     # --- between whole arrays and shards ----------------------------------------------------------
 

@@ -319,7 +319,7 @@ class StageDevices:
                 for value, shards in ((node.operands[0], operands[0]), (node.result, made[0]))
             )
             size = node.op.message_bytes(given, got)
-            self.counts.add_collective(KINDS[type(node.op)], node.op.mesh_axis, float(size))
+            self.counts.add_collective(KINDS[type(node.op)], node.op.mesh_axes, float(size))
         else:
             self.counts.flops += float(work_of(node, operands, made).flops)
         return made

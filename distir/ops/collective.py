@@ -76,10 +76,11 @@ class Distributed(Op):
 
 
 class Collective(Distributed):
-    """Base of ops in which the devices along `mesh_axis` take part. `degree` is their number."""
+    """Base of ops in which the devices along `mesh_axes` take part: all places along one mesh axis,
+    or along several at once, which are given outermost first. `degree` is their number."""
 
     __slots__ = ()
-    mesh_axis: str
+    mesh_axes: tuple[str, ...]
     degree: int
 
     def exchange(self, shards: Sequence[Array]) -> list[Array]:
@@ -96,7 +97,7 @@ class Collective(Distributed):
 class AllReduce(Collective):
     """Every member gets the sum (or maximum) of all."""
 
-    mesh_axis: str
+    mesh_axes: tuple[str, ...]
     degree: int
     reduction: str = "sum"
 
@@ -126,7 +127,7 @@ def _reduce(shards: Sequence[Array], reduction: str) -> Array:
 class AllGather(Collective):
     """Every member gets the shards of all, joined along the cut."""
 
-    mesh_axis: str
+    mesh_axes: tuple[str, ...]
     degree: int
     cut: Cut
 
@@ -147,7 +148,7 @@ class AllGather(Collective):
 class ReduceScatter(Collective):
     """Every member gets its part, along the cut, of the sum of all."""
 
-    mesh_axis: str
+    mesh_axes: tuple[str, ...]
     degree: int
     cut: Cut
     reduction: str = "sum"
@@ -169,7 +170,7 @@ class AllToAll(Collective):
     """The split moves from one axis to another: each member sends a part, along `scatter`, to
     every other, and joins what it gets along `gather` (sizes after the scatter)."""
 
-    mesh_axis: str
+    mesh_axes: tuple[str, ...]
     degree: int
     scatter: Cut
     gather: Cut
@@ -193,11 +194,11 @@ class AllToAll(Collective):
 @register_op("Shard")
 @dataclass(frozen=True, slots=True)
 class Shard(Distributed):
-    """The part, along the cut, that belongs to this device's place on `mesh_axis`: a view."""
+    """The part, along the cut, that belongs to this device's place on `mesh_axes`: a view."""
 
     is_view: ClassVar[bool] = True
 
-    mesh_axis: str
+    mesh_axes: tuple[str, ...]
     degree: int
     cut: Cut
 

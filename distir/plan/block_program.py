@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from distir.axes.model import Axis, AxisDims
@@ -10,7 +11,7 @@ from distir.plan.model import BlockProgram, ParameterUse
 from distir.plan.positions import Positions, layout_at, positions_of
 from distir.transforms.fuse import fuse_elementwise
 from distir.transforms.instantiate import Instantiation, Sizes
-from distir.transforms.place import Layout, Local, Mesh, move
+from distir.transforms.place import Layout, Local, Mesh, Move, move
 from distir.transforms.place_block import PlacedBlock
 from distir.transforms.step import BlockStep
 
@@ -103,17 +104,15 @@ def instantiate_block(
 
 
 def _owned_layout(layout: Layout, dims: AxisDims, mesh: Mesh, sizes: Sizes) -> Layout:
-    """The layout split over data parallelism as well, on the first axis that divides; one that is
-    not split yet, if there is one."""
-    if "dp" not in mesh.names:
-        return layout
-    index = mesh.names.index("dp")
+    """The layout with states sharded as well: split over the mesh axes for it, on the first axis
+    that divides; one that is not split yet, if there is one."""
+    free = [i for i, name in enumerate(mesh.names) if name in mesh.sharding and layout[i] is None]
+    degree = math.prod(sizes.degrees[index] for index in free)
     splits = sizes.split_of(layout)
     axes = [axis for dim in dims for axis in dim]
     for axis in sorted(axes, key=lambda axis: axis in splits):
-        pieces = splits.get(axis, 1) * sizes.degrees[index]
-        if layout[index] is None and sizes.of(axis) % pieces == 0:
-            return (*layout[:index], axis, *layout[index + 1 :])
+        if sizes.of(axis) % (splits.get(axis, 1) * degree) == 0:
+            return tuple(axis if i in free else spot for i, spot in enumerate(layout))
     return layout
 
 
@@ -127,7 +126,7 @@ def _gathers(
     stored: dict[Value, Local] = {}
     for local in placed.demanded:
         layout = kept.get(local.value)
-        if layout is None or _is_view_of(layout, local.layout):
+        if layout is None or _is_view_of(local.value, layout, local.layout):
             given.append(local)
             continue
         if local.value not in stored:
@@ -137,9 +136,10 @@ def _gathers(
     return tuple(given), gathers
 
 
-def _is_view_of(stored: Layout, demanded: Layout) -> bool:
+def _is_view_of(value: Value, stored: Layout, demanded: Layout) -> bool:
     """Whether what is demanded can be sliced from what is stored."""
-    return all(s is None or s is d for s, d in zip(stored, demanded, strict=True))
+    steps, _ = move(Local(value, stored), demanded)
+    return all(step.move is Move.SLICE for step in steps)
 
 
 def _gathered(making: Instantiation, gathers: Sequence[tuple[Local, Local]]) -> list[Node]:

@@ -8,6 +8,7 @@ from functools import cached_property
 
 from distir.ir.core import Node, Value
 from distir.ir.types import TensorType
+from distir.plan.grid import Grid
 from distir.schedules import CompiledSchedule
 from distir.strategy import Strategy
 from distir.transforms.instantiate import Sizes
@@ -99,7 +100,7 @@ class Stage:
     programs: tuple[BlockProgram, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Plan:
     """Stage programs plus schedule. Device `(stage, place in mesh)` runs its stage's program."""
 
@@ -118,13 +119,7 @@ class Plan:
             count *= degree
         return count
 
-    def stride(self, mesh_axis: str) -> int:
-        """Distance between neighbours along a mesh axis, in device numbers."""
-        stride = 1
-        for name, degree in zip(
-            reversed(self.mesh.names), reversed(self.sizes.degrees), strict=True
-        ):
-            if name == mesh_axis:
-                return stride
-            stride *= degree
-        raise KeyError(mesh_axis)
+    @cached_property
+    def grid(self) -> Grid:
+        """Where the devices lie."""
+        return Grid.of(self.mesh, self.sizes.degrees, len(self.schedule.stages_of_ranks))

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from itertools import pairwise
 
 from distir.errors import StrategyError
 from distir.ir.core import Value
 from distir.plan.block_program import instantiate_block
 from distir.plan.feasibility import explain
+from distir.plan.mesh import mesh_axes, mesh_choices
 from distir.plan.model import BlockProgram, Plan, Stage
 from distir.plan.positions import Positions, layout_at, positions_of
 from distir.schedules import CompiledSchedule, compile_schedule, find_schedule, forward_only
 from distir.strategy import Strategy
 from distir.transforms.instantiate import Sizes
-from distir.transforms.place import Entry, Mesh
+from distir.transforms.place import Mesh
 from distir.transforms.place_block import BlockPlacer, PlacedBlock
 from distir.transforms.recompute import RECOMPUTE, recompute
 from distir.transforms.step import BlockStep, build_step, lowered_ops
@@ -37,6 +39,7 @@ class Planner:
         self._programs: dict[object, BlockProgram] = {}
         self._schedules: dict[object, CompiledSchedule] = {}
         self._meshes: dict[object, Mesh] = {}
+        self._grids: dict[object, tuple[Mesh, tuple[int, ...]]] = {}
         self._instantiated: dict[object, tuple[BlockProgram, ...]] = {}
 
     # --- what a strategy means -------------------------------------------------------------------
@@ -46,35 +49,22 @@ class Planner:
         return explain(self.workload, strategy)
 
     def mesh(self, strategy: Strategy) -> tuple[Mesh, tuple[int, ...]]:
-        """The device grid of a stage, without mesh axes of degree 1, and its degrees."""
-        degrees = {"dp": strategy.dp, "cp": strategy.cp, "tp": strategy.tp}
-        lists = self._lists(strategy)
-        key = tuple(lists.items())
-        if key not in self._meshes:
-            group = self.program.blocks.group
-            self._meshes[key] = Mesh(tuple(lists), tuple(lists.values()), group)
-        mesh = self._meshes[key]
-        return mesh, tuple(degrees[name] for name in mesh.names)
-
-    def _lists(self, strategy: Strategy) -> dict[str, tuple[Entry, ...]]:
-        """Per mesh axis, outermost first, the axes that it may split."""
-        program = self.program
-        blocks = program.blocks
-        lists: dict[str, tuple[Entry, ...]] = {}
-        sequences = tuple(
-            Entry(axis)
-            for axis in dict.fromkeys(blocks.group.get(a, a) for a in program.extents.sequences)
-        )
-        if strategy.dp > 1:
-            lists["dp"] = (Entry(blocks.group.get(program.batch, program.batch)),)
-        if strategy.cp > 1:
-            lists["cp"] = sequences
-        if strategy.tp > 1:
-            # An output axis that does not divide just stays whole.
-            outputs = (axis for axis in blocks.output_axes if axis.size % strategy.tp == 0)
-            own = tuple(Entry(axis) for axis in (*blocks.internal_axes, *outputs))
-            lists["tp"] = (*own, *sequences) if strategy.sequence_parallel else own
-        return lists
+        """The device grid of a stage and its degrees. Equal grids are one, whatever the degrees."""
+        chosen = mesh_choices(strategy)
+        if chosen not in self._grids:
+            axes = mesh_axes(self.program, strategy)
+            key = tuple(replace(axis, degree=0) for axis in axes)
+            mesh = self._meshes.get(key)
+            if mesh is None:
+                mesh = self._meshes[key] = Mesh(
+                    tuple(axis.name for axis in axes),
+                    tuple(axis.entries for axis in axes),
+                    self.program.blocks.group,
+                    tuple(axis.user for axis in axes),
+                    frozenset(axis.name for axis in axes if axis.shards_state),
+                )
+            self._grids[chosen] = mesh, tuple(axis.degree for axis in axes)
+        return self._grids[chosen]
 
     def schedule(self, strategy: Strategy) -> CompiledSchedule:
         """The strategy's schedule for its ranks, chunks and microbatches; raises
@@ -92,7 +82,7 @@ class Planner:
         mesh, degrees = self.mesh(strategy)
         samples = self.workload.batch_size // strategy.microbatches
         # Shapes depend on the samples per replica, and on degrees where they are local.
-        zero = strategy.zero if strategy.dp > 1 else 0
+        zero = strategy.zero if mesh.sharding else 0
         key = (mesh, degrees, samples, strategy.recompute, zero)
         if key not in self._instantiated:
             sizes = Sizes(self.workload.sizes(samples), degrees, self.workload.types.compute)

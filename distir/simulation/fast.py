@@ -14,6 +14,7 @@ from typing import Any
 from distir.cost import Cluster, CostModel, CostProfile, load_profile
 from distir.errors import StrategyError
 from distir.plan import BlockProgram, Plan, Planner
+from distir.plan.grid import RANKS
 from distir.schedules import BACKWARD, COST_KINDS, FORWARD, INPUT_PART, CompiledSchedule, Held
 from distir.simulation.block_cost import Pass, PassCost, drain, run_chain
 from distir.simulation.instructions import Instruction, Pricing
@@ -100,7 +101,7 @@ class Simulator:
             return whole
         pricing = self.pricing(whole)
         own = whole.schedule.stages_of_ranks
-        key = (tuple(map(id, programs)), own, tuple(pricing.groups.values()))
+        key = (tuple(map(id, programs)), own, pricing.grid.mesh)
         if key not in self._cuts:
             weights = [self._passes_of(program, pricing).weight for program in programs]
             cuts = balanced_cuts(weights, strategy.stages)
@@ -142,7 +143,7 @@ class Simulator:
         self, program: BlockProgram, pricing: Pricing, without: tuple[int, ...] = ()
     ) -> _Passes:
         """`without`: positions of parameters that are settled and updated with another block."""
-        key = (program, tuple(pricing.groups.values()), without)
+        key = (program, pricing.grid.mesh, without)
         if key not in self._passes:
             forward = Pass(pricing.instructions(program.forward), program.inputs, program.outputs)
             backward = Pass(
@@ -175,7 +176,7 @@ class Simulator:
     def _stage_cost(self, plan: Plan, index: int, pricing: Pricing) -> StageCost:
         programs = plan.stages[index].programs
         repeated = repeated_uses(plan, index)
-        key = (programs, tuple(pricing.groups.values()), repeated)
+        key = (programs, pricing.grid.mesh, repeated)
         if key not in self._stages:
             self._stages[key] = self._make_stage_cost(programs, repeated, pricing)
         return self._stages[key]
@@ -292,7 +293,7 @@ class Simulator:
         ranks_of = {
             stage: rank for rank, own in enumerate(plan.schedule.stages_of_ranks) for stage in own
         }
-        stride = plan.devices_per_stage
+        stride = plan.grid.stride(RANKS)
         seconds = [0.0] * (len(stages) * COST_KINDS)
         for stage, cost in enumerate(stages):
             for step, size, kinds in (

@@ -6,19 +6,20 @@ how they schedule and compose them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from distir.cost import CostModel, OpClass, Work
-from distir.cost.cluster import Group
 from distir.ir.core import Node, Value
 from distir.ops.collective import AllGather, AllReduce, AllToAll, Collective, ReduceScatter
 from distir.plan import BlockProgram, Plan
+from distir.plan.grid import Grid
 from distir.simulation.state import optimizer_bytes_per_element
 from distir.workload import OPTIMIZERS, Workload
 
 COMPUTE = "compute"
-"""Name of the compute stream; communication streams are named by their mesh axis."""
+"""Name of the compute stream; communication streams are named by the choices (dp, tp, …) that
+mesh axes belong to."""
 
 KINDS = {
     AllReduce: "all_reduce",
@@ -30,7 +31,8 @@ KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """Something that occupies a stream. `stream` None: a view, done as soon as its operand is."""
+    """Something that occupies a stream. `stream` None: a view, done as soon as its operand is. The
+    devices that differ along `mesh_axes` take part."""
 
     stream: str | None
     seconds: float
@@ -38,6 +40,7 @@ class Instruction:
     writes: tuple[Value, ...]
     label: str
     size_bytes: float = 0.0
+    mesh_axes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +48,12 @@ class Pricing:
     """Seconds on a cluster with a mesh laid out on it."""
 
     cost: CostModel
-    groups: Mapping[str, Group]
+    grid: Grid
 
     @classmethod
     def of(cls, cost: CostModel, plan: Plan) -> Pricing:
-        """The pricing of a plan: mesh axes are laid on consecutive devices, the last innermost."""
-        names = zip(plan.mesh.names, plan.sizes.degrees, strict=True)
-        groups = {name: cost.cluster.group(degree, plan.stride(name)) for name, degree in names}
-        return cls(cost, groups)
+        """The pricing of a plan."""
+        return cls(cost, plan.grid)
 
     def instruction(self, node: Node) -> Instruction:
         """The instruction of one node."""
@@ -60,12 +61,13 @@ class Pricing:
         if isinstance(op, Collective):
             size = op.message_bytes(node.operands[0].type, node.result.type)
             return Instruction(
-                op.mesh_axis,
-                self.collective(type(op), op.mesh_axis, size),
+                self.grid.stream(op.mesh_axes),
+                self.collective(type(op), op.mesh_axes, size),
                 node.operands,
                 node.results,
                 op.name,
                 size,
+                op.mesh_axes,
             )
         work = op.work(node.operand_types, node.result_types)
         if not work.flops and not work.bytes:
@@ -73,9 +75,11 @@ class Pricing:
         seconds = float(self.cost.op_seconds(work))
         return Instruction(COMPUTE, seconds, node.operands, node.results, op.name)
 
-    def collective(self, op: type[Collective], mesh_axis: str, size_bytes: float) -> float:
-        """Seconds of one collective over a mesh axis."""
-        group = self.groups[mesh_axis]
+    def collective(
+        self, op: type[Collective], mesh_axes: tuple[str, ...], size_bytes: float
+    ) -> float:
+        """Seconds of one collective over these mesh axes."""
+        group = self.grid.group(self.cost.cluster, mesh_axes)
         return float(self.cost.collective_seconds(KINDS[op], size_bytes, group))  # type: ignore[arg-type]
 
     def instructions(self, nodes: Sequence[Node]) -> tuple[Instruction, ...]:
@@ -98,17 +102,25 @@ class Pricing:
     def _fused(
         self, by_parameter: Sequence[Sequence[Node]], without: Collection[int], what: str
     ) -> tuple[Instruction, ...]:
-        sizes: dict[tuple[type[Collective], str], float] = {}
+        sizes: dict[tuple[type[Collective], tuple[str, ...]], float] = {}
         for position, nodes in enumerate(by_parameter):
             for node in nodes:
                 op = node.op
                 if isinstance(op, Collective) and position not in without:
                     size = op.message_bytes(node.operands[0].type, node.result.type)
-                    key = (type(op), op.mesh_axis)
+                    key = (type(op), op.mesh_axes)
                     sizes[key] = sizes.get(key, 0.0) + size
         return tuple(
-            Instruction(axis, self.collective(op, axis, size), (), (), f"{op.name} {what}", size)
-            for (op, axis), size in sizes.items()
+            Instruction(
+                self.grid.stream(axes),
+                self.collective(op, axes, size),
+                (),
+                (),
+                f"{op.name} {what}",
+                size,
+                axes,
+            )
+            for (op, axes), size in sizes.items()
         )
 
     def optimizer(self, workload: Workload, elements: float) -> float:

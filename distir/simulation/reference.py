@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from distir.cost import CostModel
 from distir.errors import DeadlockError, ScheduleError
 from distir.plan import Plan
+from distir.plan.grid import RANKS
 from distir.schedules import Action, Kind, dependencies
 from distir.simulation.flat import FlatPass, FlatStage, flat_stage
 from distir.simulation.instructions import COMPUTE, Instruction, Pricing
@@ -99,7 +100,7 @@ class _Device:
     clock: float = 0.0
     gradients_free: float = 0.0
     settled_along: str = "dp"
-    """The mesh axis of the last collective on gradients."""
+    """The stream of the last collective on gradients."""
     compute: float = 0.0
     exposed: dict[str, float] = field(default_factory=dict)
     transfer: float = 0.0
@@ -298,7 +299,9 @@ class World:
                     if start > free[COMPUTE]:
                         device.expose(cause, start - free[COMPUTE])
                 else:
-                    start = yield from self._meet(device, stream, start, (action, "step", position))
+                    start = yield from self._meet(
+                        device, instruction.mesh_axes, start, (action, "step", position)
+                    )
                 end, maker = start + instruction.seconds, stream
                 free[stream] = end
                 self._note(device, stream, instruction, start, end, action)
@@ -325,38 +328,47 @@ class World:
             assert bucket.stream is not None
             came = max(device.gradients_free, computed)
             start = yield from self._meet(
-                device, bucket.stream, came, (action, "settle", done, index)
+                device, bucket.mesh_axes, came, (action, "settle", done, index)
             )
             device.gradients_free = start + bucket.seconds
             device.settled_along = bucket.stream
             self._note(device, GRADIENTS, bucket, start, device.gradients_free, action)
 
     def _meet(
-        self, device: _Device, mesh_axis: str, at: float, what: Hashable
+        self, device: _Device, mesh_axes: tuple[str, ...], at: float, what: Hashable
     ) -> Generator[_Meeting, tuple[float, float], float]:
-        """Waits for the group of devices along a mesh axis; returns when all have come."""
-        group, members = self.group(device, mesh_axis)
-        start, _ = yield _Meeting((what, mesh_axis, group), members, at)
+        """Waits for the devices that differ along some mesh axes only; returns when all have
+        come."""
+        group, members = self.group(device, mesh_axes)
+        start, _ = yield _Meeting((what, mesh_axes, group), members, at)
         return start
 
-    def group(self, device: _Device, mesh_axis: str) -> tuple[int, int]:
-        """The first device of the group along a mesh axis, and the number of its members."""
+    def group(self, device: _Device, mesh_axes: tuple[str, ...]) -> tuple[Hashable, int]:
+        """What the devices that differ along these mesh axes only have in common, and their
+        number."""
         if self.one_per_rank:
             return device.number, 1
-        stride = self.plan.stride(mesh_axis)
-        degree = dict(zip(self.plan.mesh.names, self.plan.sizes.degrees, strict=True))[mesh_axis]
-        return device.number - (device.lane // stride % degree) * stride, degree
+        members, lane = 1, device.lane
+        common: list[int] = [device.rank]
+        places = zip(self.plan.mesh.names, self.plan.sizes.degrees, strict=True)
+        for name, degree in reversed(list(places)):
+            lane, place = divmod(lane, degree)
+            if name in mesh_axes:
+                members *= degree
+            else:
+                common.append(place)
+        return tuple(common), members
 
     def _send(self, device: _Device, action: Action, each: FlatPass) -> None:
         """Puts what an action made on the link to the rank that needs it."""
         next_stage = action.stage + (1 if action.kind == "F" else -1)
-        here, per_rank = device.rank, self.plan.devices_per_stage
+        here, stride = device.rank, self.plan.grid.stride(RANKS)
         there = self.home.get((next_stage, action.microbatch), here)
         if there == here:
             return
         seconds = float(
             self.cost.point_to_point_seconds(
-                each.sent_bytes, abs(there - here) * per_rank, start=min(here, there) * per_rank
+                each.sent_bytes, abs(there - here) * stride, start=min(here, there) * stride
             )
         )
         link = (device.number, there, action.kind == "F")
@@ -397,7 +409,9 @@ class World:
         refreshing = [each for stage in own for each in self.stages[stage].refreshing]
         for index, bucket in enumerate(refreshing):
             assert bucket.stream is not None
-            start = yield from self._meet(device, bucket.stream, device.clock, ("refresh", index))
+            start = yield from self._meet(
+                device, bucket.mesh_axes, device.clock, ("refresh", index)
+            )
             end = start + bucket.seconds
             self.spans.append(Span(device.number, device.rank, GRADIENTS, bucket.label, start, end))
             device.expose("dp", end - device.clock)

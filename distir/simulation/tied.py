@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from distir.cost import CostModel
 from distir.ir.core import Value
 from distir.plan import Plan
+from distir.plan.grid import RANKS
 from distir.workload import Workload
 
 
@@ -71,7 +72,7 @@ def tied_gradients(plan: Plan, cost: CostModel) -> list[TiedGradients]:
         ]
         if len(ranks) > 1:
             apart = (ranks[-1] - ranks[0]) // (len(ranks) - 1)
-            group = cost.cluster.group(len(ranks), apart * plan.devices_per_stage)
+            group = cost.cluster.group(len(ranks), apart * plan.grid.stride(RANKS))
             seconds = float(cost.collective_seconds("all_reduce", size, group))
             found.append(TiedGradients(stages, tuple(ranks), size, seconds))
     return found

@@ -136,7 +136,7 @@ def _metadata(what: str, process: int, thread: int, arguments: dict[str, Any]) -
 
 
 def _streams(plan: Plan) -> tuple[str, ...]:
-    return (ACTIONS, COMPUTE, *plan.mesh.names, GRADIENTS, "pp")
+    return (ACTIONS, COMPUTE, *dict.fromkeys(plan.mesh.users), GRADIENTS, "pp")
 
 
 def _action_event(each: _TimedAction) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -138,33 +139,33 @@ class Instantiation:
 
     def _move(self, step: PlacedMove, part: Part) -> Node:
         operand, result = self.value(step.operand), self.value(step.result)
-        name = self.mesh.names[step.mesh_axis]
-        degree = self.sizes.degrees[step.mesh_axis]
+        names = tuple(self.mesh.names[index] for index in step.mesh_axes)
+        degree = math.prod(self.sizes.degrees[index] for index in step.mesh_axes)
         op: Op
         if step.move is Move.ALL_REDUCE:
-            op = AllReduce(name, degree, step.reduction)
+            op = AllReduce(names, degree, step.reduction)
         elif step.move is Move.GATHER:
-            op = AllGather(name, degree, self._cut(step.operand, step.source))
+            op = AllGather(names, degree, self._cut(step.operand, step.source))
         elif step.move is Move.REDUCE_SCATTER:
             cut = self._cut(step.operand, step.target)
-            op = ReduceScatter(name, degree, cut, step.reduction)
+            op = ReduceScatter(names, degree, cut, step.reduction)
         elif step.move is Move.SLICE:
-            op = Shard(name, degree, self._cut(step.operand, step.target))
+            op = Shard(names, degree, self._cut(step.operand, step.target))
         else:
-            op = self._exchange(step, name, degree)
+            op = self._exchange(step, names, degree)
         return Node(op, (operand,), (result,), step.operand.value.name, part)
 
-    def _exchange(self, step: PlacedMove, name: str, degree: int) -> AllToAll:
+    def _exchange(self, step: PlacedMove, names: tuple[str, ...], degree: int) -> AllToAll:
         scatter = self._cut(step.operand, step.target)
-        layout, along = step.operand.layout, step.mesh_axis
-        both = (*layout[:along], None, *layout[along + 1 :])
+        layout = step.operand.layout
+        both = tuple(None if i in step.mesh_axes else spot for i, spot in enumerate(layout))
         # Between the two halves the value is split along both axes.
         splits = self.sizes.split_of(both)
         for axis in (step.source, step.target):
             assert axis is not None
             splits[axis] = splits.get(axis, 1) * degree
         gather = self._cut_at(step.operand.value, splits, step.source)
-        return AllToAll(name, degree, scatter, gather)
+        return AllToAll(names, degree, scatter, gather)
 
     def _cut(self, local: Local, axis: Axis | None) -> Cut:
         return self._cut_at(local.value, self.sizes.split_of(local.layout), axis)

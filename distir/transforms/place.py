@@ -12,9 +12,10 @@ The result is right for any lists; the lists decide only the cost.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from itertools import combinations
 
 from distir.axes.model import Axes, Axis
 from distir.ir.core import Node, Op, Value
@@ -49,14 +50,27 @@ class Entry:
 class Mesh:
     """The device grid inside a stage: names, outermost first, and per name the ordered list of
     axes. Lists speak of representatives: `group` maps every axis to the one it is tied to.
-    Compared by identity."""
+    Compared by identity.
+
+    `users` says which choice of a strategy each mesh axis belongs to (itself, if nothing is said):
+    one choice may be several mesh axes. Along those in `sharding` ZeRO splits states.
+    """
 
     names: tuple[str, ...]
     lists: tuple[tuple[Entry, ...], ...]
     group: Mapping[Axis, Axis]
+    users: tuple[str, ...] = ()
+    sharding: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         assert len(self.names) == len(self.lists)
+        if not self.users:
+            object.__setattr__(self, "users", self.names)
+
+    @property
+    def user_of(self) -> Mapping[str, str]:
+        """The choice of a strategy that a mesh axis belongs to."""
+        return dict(zip(self.names, self.users, strict=True))
 
     @property
     def whole(self) -> Layout:
@@ -65,7 +79,7 @@ class Mesh:
 
 
 class Move(Enum):
-    """How a value gets from one layout to another, along one mesh axis."""
+    """How a value gets from one layout to another, along one mesh axis or several at once."""
 
     SLICE = "slice"
     GATHER = "gather"
@@ -94,11 +108,11 @@ class PlacedOp:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlacedMove:
-    """A change of layout along the mesh axis with index `mesh_axis`; `source` and `target` are
-    the logical axes that are joined and split by it."""
+    """A change of layout along the mesh axes with these indices, ascending; `source` and `target`
+    are the logical axes that are joined and split by it."""
 
     move: Move
-    mesh_axis: int
+    mesh_axes: tuple[int, ...]
     operand: Local
     result: Local
     source: Axis | None = None
@@ -332,70 +346,105 @@ def move(home: Local, target: Layout) -> tuple[list[PlacedMove], Local]:
 
     Mesh axes that split the same logical axis nest in mesh order, the first outermost. So a
     split can be undone only when no inner one is left, and made only when no outer one is
-    missing. Cheap steps come first: slices, then those that shrink, then those that grow.
+    missing. Mesh axes along which the same is to be done are taken together: one collective over
+    all of them. Cheap steps come first: slices, then those that shrink, then those that grow.
     """
     steps: list[PlacedMove] = []
     here = home
-
-    def go(kind: Move, index: int, spot: Spot, source: Axis | None, goal: Axis | None) -> None:
-        nonlocal here
-        pending = here.layout[index]
-        layout = (*here.layout[:index], spot, *here.layout[index + 1 :])
-        result = Local(here.value, layout)
-        reduction = pending.value if isinstance(pending, Pending) else "sum"
-        steps.append(PlacedMove(kind, index, here, result, source, goal, reduction))
-        here = result
-
-    def wrong(index: int) -> bool:
-        """Whether the split at `index` must be undone: itself wrong, or nested in a wrong one."""
-        spot = here.layout[index]
-        return isinstance(spot, Axis) and (
-            target[index] is not spot
-            or any(
-                (here.layout[outer] is spot) != (target[outer] is spot) for outer in range(index)
-            )
-        )
-
-    def innermost(index: int) -> bool:
-        spot = here.layout[index]
-        return not any(here.layout[i] is spot for i in range(index + 1, len(here.layout)))
-
-    def ready(index: int) -> bool:
-        """Whether the target's split at `index` nests correctly if made now."""
-        goal = target[index]
-        return isinstance(goal, Axis) and all(
-            (here.layout[i] is goal) == (target[i] is goal and i < index)
-            for i in range(len(target))
-            if i != index
-        )
-
-    def one_step() -> bool:
-        indices = range(len(target))
-        for i in indices:
-            if here.layout[i] is None and ready(i):
-                go(Move.SLICE, i, target[i], None, target[i])  # type: ignore[arg-type]
-                return True
-        for i in indices:
-            if isinstance(here.layout[i], Pending) and ready(i):
-                go(Move.REDUCE_SCATTER, i, target[i], None, target[i])  # type: ignore[arg-type]
-                return True
-        for i in indices:
-            spot = here.layout[i]
-            if isinstance(spot, Axis) and target[i] is not spot and innermost(i) and ready(i):
-                go(Move.EXCHANGE, i, target[i], spot, target[i])  # type: ignore[arg-type]
-                return True
-        for i in indices:
-            if isinstance(here.layout[i], Pending) and here.layout[i] is not target[i]:
-                go(Move.ALL_REDUCE, i, None, None, None)
-                return True
-        for i in reversed(indices):
-            spot = here.layout[i]
-            if wrong(i) and innermost(i):
-                go(Move.GATHER, i, None, spot, None)  # type: ignore[arg-type]
-                return True
-        return False
-
     while here.layout != target:
-        if not one_step():
+        found = _next_step(here.layout, target)
+        if found is None:
             raise AssertionError(f"no step leads from {here.layout} to {target}")
+        kind, group, goal = found
+        before = here.layout[group[0]]
+        layout = tuple(goal if i in group else spot for i, spot in enumerate(here.layout))
+        result = Local(here.value, layout)
+        source = before if isinstance(before, Axis) else None
+        reduction = before.value if isinstance(before, Pending) else "sum"
+        steps.append(PlacedMove(kind, group, here, result, source, goal, reduction))
+        here = result
     return steps, here
+
+
+def _next_step(here: Layout, target: Layout) -> tuple[Move, tuple[int, ...], Axis | None] | None:
+    """The first step towards a layout: what is done, along which mesh axes, and the logical axis
+    that is split by it."""
+    alike: dict[tuple[Spot, Spot], list[int]] = {}
+    for index, pair in enumerate(zip(here, target, strict=True)):
+        alike.setdefault(pair, []).append(index)
+    shrinking: list[tuple[Move, tuple[int, ...], Axis]] = []
+    for (spot, goal), indices in alike.items():
+        if spot is goal or not isinstance(goal, Axis):
+            continue
+        for group in _parts(indices):
+            if _nests(here, target, group) and _is_innermost(here, group):
+                kind = (
+                    Move.SLICE
+                    if spot is None
+                    else Move.REDUCE_SCATTER
+                    if isinstance(spot, Pending)
+                    else Move.EXCHANGE
+                )
+                shrinking.append((kind, group, goal))
+                break
+    if shrinking:
+        return min(shrinking, key=lambda step: _SHRINKING.index(step[0]))
+    for pending in Pending:
+        group = tuple(i for i, s in enumerate(here) if s is pending and target[i] is not pending)
+        if group:
+            return Move.ALL_REDUCE, group, None
+    for axis in dict.fromkeys(spot for spot in reversed(here) if isinstance(spot, Axis)):
+        group = _undone(here, target, axis)
+        if group:
+            return Move.GATHER, group, None
+    return None
+
+
+def _undone(here: Layout, target: Layout, axis: Axis) -> tuple[int, ...]:
+    """The innermost splits of an axis that must be undone; not those that can be exchanged for
+    others once they are the innermost."""
+    group: list[int] = []
+    for index in reversed(range(len(here))):
+        if here[index] is not axis:
+            continue
+        exchanged = isinstance(target[index], Axis) and target[index] is not axis
+        if not _is_wrong(here, target, index) or (group and exchanged):
+            break
+        group.insert(0, index)
+        if exchanged:
+            break
+    return tuple(group)
+
+
+_SHRINKING = (Move.SLICE, Move.REDUCE_SCATTER, Move.EXCHANGE)
+
+
+def _parts(indices: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """All subsets but the empty one, the largest first."""
+    for size in range(len(indices), 0, -1):
+        yield from combinations(indices, size)
+
+
+def _nests(here: Layout, target: Layout, group: Sequence[int]) -> bool:
+    """Whether splits along these mesh axes, made now, nest as those of the target do: all that
+    split the axis then are the outermost of those that will."""
+    goal = target[group[0]]
+    present = sorted([*group, *(i for i, spot in enumerate(here) if spot is goal)])
+    wanted = [i for i, spot in enumerate(target) if spot is goal]
+    return present == wanted[: len(present)] and present[-len(group) :] == list(group)
+
+
+def _is_innermost(here: Layout, group: Sequence[int]) -> bool:
+    """Whether nothing outside the group nests in its splits."""
+    spot = here[group[0]]
+    if not isinstance(spot, Axis):
+        return True
+    return not any(s is spot and i > group[0] and i not in group for i, s in enumerate(here))
+
+
+def _is_wrong(here: Layout, target: Layout, index: int) -> bool:
+    """Whether a split must be undone: itself wrong, or nested in a wrong one."""
+    spot = here[index]
+    return target[index] is not spot or any(
+        (here[outer] is spot) != (target[outer] is spot) for outer in range(index)
+    )

@@ -46,7 +46,7 @@ def collectives(model: LoadedModel, strategy: Strategy) -> tuple[Counter[str], .
 
     def count(nodes: Iterable[Node]) -> Counter[str]:
         return Counter(
-            f"{node.op.name} {node.op.mesh_axis}"
+            f"{node.op.name} {' '.join(node.op.mesh_axes)}"
             for node in nodes
             if isinstance(node.op, Collective)
         )
@@ -101,3 +101,9 @@ def test_both_are_independent_of_each_other() -> None:
     forward, backward, settle = collectives(gpt2("fused"), Strategy(dp=2, tp=4))
     assert (forward, backward) == ({"AllReduce tp": 2 * LAYERS}, {"AllReduce tp": 2 * LAYERS})
     assert settle == {"AllReduce dp": PARAMETERS + 1}
+
+
+def test_gradients_are_added_over_both_at_once() -> None:
+    """Along dp and cp the same is to be done: one collective per parameter, not two."""
+    _, _, settle = collectives(gpt2("fused"), Strategy(dp=2, cp=2))
+    assert settle == {"AllReduce dp cp": PARAMETERS + 1}

@@ -27,12 +27,19 @@ class AnyPlanner(Planner):
     """A planner whose mesh and lists are given; a strategy says the rest."""
 
     def __init__(
-        self, workload: Workload, degrees: Sequence[int], lists: Sequence[Sequence[Entry]]
+        self,
+        workload: Workload,
+        degrees: Sequence[int],
+        lists: Sequence[Sequence[Entry]],
+        chance: random.Random,
     ) -> None:
         super().__init__(workload)
         names = tuple(f"m{number}" for number in range(len(degrees)))
         group = workload.program.blocks.group
-        self.grid = Mesh(names, tuple(map(tuple, lists)), group), tuple(degrees)
+        users = tuple(chance.choice(["dp", name]) for name in names)
+        sharding = frozenset(name for name in names if chance.random() < 0.5)
+        mesh = Mesh(names, tuple(map(tuple, lists)), group, users, sharding)
+        self.grid = mesh, tuple(degrees)
 
     def mesh(self, strategy: Strategy) -> tuple[Mesh, tuple[int, ...]]:
         return self.grid
@@ -112,8 +119,9 @@ def any_plan(function: Function, chance: random.Random) -> AnyPlan:
         microbatches=microbatches,
         schedule=chance.choice(["gpipe", "1f1b"]),
         recompute=chance.choice(["none", "none", "selective", "full"]) if training else "none",
+        zero=chance.choice([0, 0, 1, 2, 3]) if training else 0,
     )
-    planner = AnyPlanner(workload, degrees, lists)
+    planner = AnyPlanner(workload, degrees, lists, chance)
     cuts = sorted(chance.sample(range(1, workload.num_blocks), strategy.pp - 1))
     plan = planner.plan(strategy, cuts)
     if chance.random() < 0.5:

@@ -12,6 +12,7 @@ from distir.plan import Plan
 from distir.simulation import SimulationResult, Simulator
 from distir.simulation.reference import ReferenceRun, simulate_reference
 from tests.conftest import shared_path
+from tests.laws.placements import AnyPlan, any_plans
 from tests.laws.scenarios import Scenario, scenarios
 
 RELATIVE = 1e-9
@@ -39,6 +40,12 @@ def check(simulator: Simulator, plan: Plan) -> tuple[SimulationResult, Reference
 @given(scenarios())
 def test_any_plan(scenario: Scenario) -> None:
     check(scenario.simulator, scenario.plan)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(any_plans())
+def test_any_placement(case: AnyPlan) -> None:
+    check(case.simulator, case.plan)
 
 
 STRATEGIES = (

@@ -60,32 +60,41 @@ def check_numbers(plan: Plan) -> Execution:
 
 
 class Charged:
-    """Stands in for a cost model and writes down what it is asked for."""
+    """Stands in for a cost model and a grid, and writes down what it is asked for."""
+
+    cluster = None
 
     def __init__(self) -> None:
         self.flops = 0.0
-        self.collectives: Counter[tuple[str, str]] = Counter()
+        self.collectives: Counter[tuple[str, tuple[str, ...]]] = Counter()
+
+    def group(self, cluster: None, mesh_axes: tuple[str, ...]) -> tuple[str, ...]:
+        return mesh_axes
+
+    def stream(self, mesh_axes: tuple[str, ...]) -> str:
+        return mesh_axes[0]
 
     def op_seconds(self, work: Work) -> float:
         self.flops += work.flops
         return 0.0
 
-    def collective_seconds(self, kind: str, size_bytes: float, group: str) -> float:
+    def collective_seconds(self, kind: str, size_bytes: float, group: tuple[str, ...]) -> float:
         self.collectives[kind, group] += size_bytes
         return 0.0
 
 
-def charged(plan: Plan, rank: int, stage: int) -> tuple[float, Mapping[tuple[str, str], float]]:
-    """FLOPs, and bytes per collective and mesh axis, that a device of a stage is charged for."""
+def charged(
+    plan: Plan, rank: int, stage: int
+) -> tuple[float, Mapping[tuple[str, tuple[str, ...]], float]]:
+    """FLOPs, and bytes per collective and mesh axes, that a device of a stage is charged for."""
     workload = plan.workload
     schedule = plan.schedule.schedule
     visits = sum(1 for action in schedule.ranks[rank] if action[:2] == (stage, "F"))
     passes, once = Charged(), Charged()
-    names = {name: name for name in plan.mesh.names}
     for program in plan.stages[stage].programs:
-        pricing = Pricing(passes, names)  # type: ignore[arg-type]
+        pricing = Pricing(passes, passes)  # type: ignore[arg-type]
         pricing.instructions((*program.forward, *program.backward))
-    pricing = Pricing(once, names)  # type: ignore[arg-type]
+    pricing = Pricing(once, once)  # type: ignore[arg-type]
     repeated = repeated_uses(plan, stage)
     if workload.training:
         for program, without in zip(plan.stages[stage].programs, repeated, strict=True):

@@ -59,7 +59,7 @@ def test_on_disk(plan: Plan, tmp_path: Path) -> None:
 def test_the_text_shows_what_devices_run(plan: Plan) -> None:
     text = format_plan(plan)
     assert "0F0 0F1 0B0 0B1" in text
-    assert 'AllReduce{mesh_axis="tp"' in text
+    assert 'AllReduce{mesh_axes=("tp",)' in text
     assert 'function "settle"' in text
 
 
