@@ -3,6 +3,10 @@
 To add a dimension: declare it, add it to the list, and add the constraints that rule its wrong
 combinations out. A domain leaves out what would make the same plan as another value (a schedule
 where there is no pipeline, ZeRO over one replica); a constraint says what makes no plan at all.
+
+What decides the shapes that devices work on comes first, what only orders their work (schedule,
+chunks) last: neighbours in the space share block programs, and a bound on the first few choices
+rules out much.
 """
 
 from __future__ import annotations
@@ -103,8 +107,15 @@ def _dimensions(workload: WorkloadFacts, devices: int, chosen: Searched) -> list
     def recompute() -> Sequence[Value]:
         return policies if training else ("none",)
 
-    def schedule(pp: int) -> Sequence[Value]:
-        return schedules if training and pp > 1 else (ONE_SCHEDULE,)
+    def microbatches(dp: int) -> Sequence[Value]:
+        return divisors(batch // dp)
+
+    def schedule(pp: int, microbatches: int) -> Sequence[Value]:
+        if not training or pp == 1:
+            return (ONE_SCHEDULE,)
+        if microbatches > 1 or ONE_SCHEDULE not in schedules:
+            return schedules
+        return [each for each in schedules if not _sends_one_round(str(each))]
 
     def chunks(pp: int, schedule: str) -> Sequence[Value]:
         if not training or pp == 1:
@@ -118,11 +129,6 @@ def _dimensions(workload: WorkloadFacts, devices: int, chosen: Searched) -> list
         every = sorted({family.default_chunks, *shares} - set(range(family.least_chunks)))
         return chosen.values_of("chunks", every)
 
-    def microbatches(dp: int, pp: int, schedule: str) -> Sequence[Value]:
-        pieces = divisors(batch // dp)
-        same = training and pp > 1 and ONE_SCHEDULE in schedules and _sends_one_round(schedule)
-        return pieces[1:] if same else pieces
-
     degrees = [Dimension("tp", tp), Dimension("cp", cp), Dimension("pp", pp), Dimension("dp", dp)]
     pieces = Dimension("microbatches", microbatches)
     limited = {each.name: _limited(each, chosen.allowed(each.name)) for each in (*degrees, pieces)}
@@ -134,9 +140,9 @@ def _dimensions(workload: WorkloadFacts, devices: int, chosen: Searched) -> list
         limited["dp"],
         Dimension("zero", zero),
         Dimension("recompute", recompute),
+        limited["microbatches"],
         Dimension("schedule", schedule),
         Dimension("chunks", chunks),
-        limited["microbatches"],
     ]
 
 

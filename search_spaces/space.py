@@ -92,15 +92,19 @@ class SearchSpace:
         """Number of valid strategies."""
         return self._leaves(0, {})
 
-    def enumerate(self) -> Iterator[Strategy]:
-        """Every valid strategy once, in the order of the tree, made as they are asked for."""
-        return self._walk({})
+    def enumerate(self, first: int = 0) -> Iterator[Strategy]:
+        """Every valid strategy once, in the order of the tree, made as they are asked for; without
+        the `first` so many, which are not visited.
+        """
+        return self._walk({}, first)
 
-    def _walk(self, chosen: Choices) -> Iterator[Strategy]:
+    def _walk(self, chosen: Choices, skipped: int) -> Iterator[Strategy]:
         name = self.names[len(chosen)]
         below = self._walk if len(chosen) + 1 < len(self.names) else _leaf
         for branch in self.branches(chosen):
-            yield from below({**chosen, name: branch.value})
+            if skipped < branch.leaves:
+                yield from below({**chosen, name: branch.value}, skipped)
+            skipped = max(0, skipped - branch.leaves)
 
     def at(self, index: int) -> Strategy:
         """The strategy that `enumerate` gives at `index`, found without enumerating."""
@@ -114,6 +118,21 @@ class SearchSpace:
                     break
                 index -= branch.leaves
         return _build(**chosen)
+
+    def index(self, strategy: Strategy) -> int:
+        """The number under which `at` gives `strategy`; raises `ValueError` if it is not in the
+        space.
+        """
+        values, chosen, before = strategy.to_dict(), dict[str, Value](), 0
+        for name in self.names:
+            for branch in self.branches(chosen):
+                if branch.value == values[name]:
+                    break
+                before += branch.leaves
+            else:
+                raise ValueError(f"{strategy.label} is not in the space")
+            chosen[name] = values[name]
+        return before
 
     def sample(self, rng: random.Random) -> Strategy:
         """A strategy drawn uniformly from all valid ones."""
@@ -184,7 +203,7 @@ class SearchSpace:
         return SearchSpace(dimensions, self.constraints)
 
 
-def _leaf(chosen: Choices) -> Iterator[Strategy]:
+def _leaf(chosen: Choices, _skipped: int) -> Iterator[Strategy]:
     yield _build(**chosen)
 
 

@@ -80,6 +80,11 @@ def test_indices_outside_are_refused() -> None:
         SearchSpace([numbered("dp", 1, 2)]).at(2)
 
 
+def test_what_is_not_in_the_space_has_no_index() -> None:
+    with pytest.raises(ValueError, match="dp3-tp1-pp1-m1-1f1b is not in the space"):
+        SearchSpace([numbered("dp", 1, 2)]).index(Strategy(dp=3))
+
+
 degree_lists = st.lists(st.integers(1, 6), min_size=1, max_size=4, unique=True)
 
 
@@ -104,6 +109,8 @@ def test_any_constraint_filters_the_product(
     ]
     assert list(space.enumerate()) == expected
     assert space.count() == len(expected)
+    assert all(list(space.enumerate(first)) == expected[first:] for first in range(len(expected)))
+    assert [space.index(strategy) for strategy in expected] == list(range(len(expected)))
 
 
 def test_everything_public_is_there() -> None:
