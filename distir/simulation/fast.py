@@ -24,6 +24,7 @@ from distir.simulation.pipeline import PipelineTime, run_pipeline
 from distir.simulation.report import RankSeconds, make_result
 from distir.simulation.result import SimulationResult
 from distir.simulation.state import StateBytes, state_bytes
+from distir.simulation.table import SimulationTable
 from distir.simulation.tied import repeated_uses, tied_gradients
 from distir.strategy import Strategy
 from distir.workload import Workload
@@ -119,6 +120,12 @@ class Simulator:
         """The metrics of a strategy. Raises `StrategyError` if it cannot run; if it only does not
         fit in memory, the result says so."""
         return self.simulate_plan(self.plan(strategy))
+
+    def simulate_many(self, strategies: Sequence[Strategy]) -> SimulationTable:
+        """The metrics of many strategies as columns; what cannot run is in it, with its reason."""
+        from distir.simulation.batch import simulate_many
+
+        return simulate_many(self, strategies)
 
     def simulate_plan(self, plan: Plan) -> SimulationResult:
         """The metrics of a plan, which may be cut and scheduled in any way."""
