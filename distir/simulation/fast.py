@@ -69,12 +69,22 @@ class Simulator:
     """Simulates strategies of one workload on one cluster; what they share is kept."""
 
     def __init__(
-        self, workload: Workload, cluster: Cluster, profile: CostProfile | None = None
+        self,
+        workload: Workload,
+        cluster: Cluster,
+        profile: CostProfile | None = None,
+        *,
+        planner: Planner | None = None,
     ) -> None:
+        """`planner`: one of this workload, to be shared by simulators of several clusters or
+        software stacks that fuse alike."""
         self.workload = workload
         self.cluster = cluster
         self.cost = CostModel(cluster, profile or load_profile())
-        self.planner = Planner(workload, fuse=self.cost.profile.fuses_elementwise)
+        fuse = self.cost.profile.fuses_elementwise
+        if planner is not None and (planner.workload is not workload or planner.fuse != fuse):
+            raise ValueError("the planner is of another workload, or fuses otherwise")
+        self.planner = planner or Planner(workload, fuse=fuse)
         self._passes: dict[object, _Passes] = {}
         self._stages: dict[object, StageCost] = {}
         self._cuts: dict[object, tuple[int, ...]] = {}
