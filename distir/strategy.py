@@ -8,6 +8,20 @@ from typing import Any
 
 from distir.errors import StrategyError
 
+PLACEMENT = "tp-cp-ep-dp-pp"
+"""The usual order: what talks most has the nearest neighbours (Narayanan et al. 2021)."""
+
+
+def checked_placement(placement: object) -> str:
+    """An order in which degrees are laid on the devices; raises `StrategyError` if it is none."""
+    names = placement.lower().split("-") if isinstance(placement, str) else []
+    if sorted(names) != sorted(PLACEMENT.split("-")):
+        raise StrategyError(
+            f"placement is {placement!r}; expected all of tp, cp, ep, dp and pp, innermost first, "
+            f"such as {PLACEMENT}"
+        )
+    return "-".join(names)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strategy:
@@ -38,6 +52,9 @@ class Strategy:
     sequence_parallel: bool = False
     """Whether the sequence rests on the tensor-parallel devices between their products."""
 
+    placement: str = PLACEMENT
+    """In which order degrees are laid on the devices, those of neighbours first."""
+
     def __post_init__(self) -> None:
         for name in ("dp", "tp", "pp", "cp", "microbatches", "chunks"):
             value = getattr(self, name)
@@ -53,10 +70,18 @@ class Strategy:
                 f"sequence_parallel is {self.sequence_parallel!r}; expected true or false"
             )
 
+        object.__setattr__(self, "placement", checked_placement(self.placement))
+
     @property
     def devices(self) -> int:
         """Number of devices that the strategy occupies."""
         return self.dp * self.tp * self.cp * self.pp
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """The degrees above 1 in the order in which they are laid on the devices, innermost
+        first."""
+        return tuple(name for name in self.placement.split("-") if getattr(self, name, 1) > 1)
 
     @property
     def stages(self) -> int:
@@ -74,6 +99,7 @@ class Strategy:
         parts += [f"z{self.zero}"] if self.zero else []
         parts += [self.recompute] if self.recompute != "none" else []
         parts += ["sp"] if self.sequence_parallel else []
+        parts += [f"on:{','.join(self.order)}"] if self.placement != PLACEMENT else []
         return "-".join(parts)
 
     def to_dict(self) -> dict[str, Any]:

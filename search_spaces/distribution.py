@@ -12,11 +12,13 @@ rules out much.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import permutations
 from typing import Protocol
 
 from distir.errors import DistirError, UnknownNameError
 from distir.schedules import SCHEDULES, ScheduleFamily, find_schedule
+from distir.strategy import PLACEMENT
 from search_spaces.arithmetic import divisors, listed
 from search_spaces.constraints import Constraint
 from search_spaces.named import (
@@ -129,6 +131,10 @@ def _dimensions(workload: WorkloadFacts, devices: int, chosen: Searched) -> list
         every = sorted({family.default_chunks, *shares} - set(range(family.least_chunks)))
         return chosen.values_of("chunks", every)
 
+    def placement(tp: int, cp: int, pp: int, dp: int) -> Sequence[Value]:
+        active = {name for name, n in (("tp", tp), ("cp", cp), ("pp", pp), ("dp", dp)) if n > 1}
+        return distinct_orders(active, chosen.values_of("placement", orders(active)))
+
     degrees = [Dimension("tp", tp), Dimension("cp", cp), Dimension("pp", pp), Dimension("dp", dp)]
     pieces = Dimension("microbatches", microbatches)
     limited = {each.name: _limited(each, chosen.allowed(each.name)) for each in (*degrees, pieces)}
@@ -143,7 +149,36 @@ def _dimensions(workload: WorkloadFacts, devices: int, chosen: Searched) -> list
         limited["microbatches"],
         Dimension("schedule", schedule),
         Dimension("chunks", chunks),
+        _varying("placement", placement, chosen),
     ]
+
+
+def _varying(name: str, domain: Callable[..., Sequence[Value]], chosen: Searched) -> Dimension:
+    """A dimension that reads no other choice unless it is searched."""
+    if chosen.allowed(name) == "default":
+        return Dimension(name, lambda: (DEFAULTS[name],), ())
+    return Dimension(name, domain)
+
+
+def orders(active: Collection[str]) -> list[str]:
+    """Every order in which degrees can be laid on the devices, the usual one first; degrees of 1
+    (not `active`) stand where they stand in it."""
+    usual = [name for name in PLACEMENT.split("-") if name in active]
+    found: list[str] = []
+    for order in permutations(usual):
+        left = iter(order)
+        names = (next(left) if name in active else name for name in PLACEMENT.split("-"))
+        found.append("-".join(names))
+    return found
+
+
+def distinct_orders(active: Collection[str], placements: Iterable[Value]) -> list[Value]:
+    """The first of all placements that lay the active degrees in the same order."""
+    found: dict[tuple[str, ...], Value] = {}
+    for placement in placements:
+        order = tuple(name for name in str(placement).split("-") if name in active)
+        found.setdefault(order, placement)
+    return list(found.values())
 
 
 def _limited(dimension: Dimension, allowed: Allowed) -> Dimension:

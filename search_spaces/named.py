@@ -73,6 +73,7 @@ _add(
     recompute="default",
     schedule=("gpipe", "1f1b"),
     chunks="default",
+    placement="default",
 )
 _add(
     "standard",
@@ -81,8 +82,13 @@ _add(
     zero=(0, 1, 3),
     schedule=("gpipe", "1f1b", "interleaved"),
     chunks="default",
+    placement="default",
 )
-_add("full", "adds context parallelism, all of ZeRO, every schedule and numbers of chunks")
+_add(
+    "full",
+    "adds context parallelism, all of ZeRO, every schedule and numbers of chunks",
+    placement="default",
+)
 
 
 def searched(source: SpaceSource) -> Searched:
@@ -164,8 +170,7 @@ def _checked(name: str, value: object) -> Value:
         known = recomputations()
         if value not in known:
             raise UnknownNameError("recomputation", str(value), known)
-    Strategy.from_dict({name: value})
-    return value
+    return getattr(Strategy.from_dict({name: value}), name)
 
 
 @cache

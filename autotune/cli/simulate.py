@@ -15,7 +15,7 @@ from autotune.cli.options import (
 )
 from autotune.cli.output import Output, add_json_option, check_writable, note, write_text
 from distir.errors import StrategyError
-from distir.strategy import Strategy
+from distir.strategy import PLACEMENT, Strategy
 
 if TYPE_CHECKING:
     from autotune.problem import Problem
@@ -81,6 +81,13 @@ def add_strategy_options(parser: argparse.ArgumentParser) -> None:
         action=argparse.BooleanOptionalAction,
         default=False,
         help="rest the sequence on the tensor-parallel devices between their products",
+    )
+    group.add_argument(
+        "--placement",
+        default=SUPPRESS,
+        metavar="ORDER",
+        help="order in which degrees are laid on the devices, innermost first "
+        f"(default: {PLACEMENT})",
     )
 
 

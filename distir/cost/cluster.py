@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from distir.cost.device import Device
 from distir.errors import ClusterError
 
-__all__ = ["Cluster", "Group", "Level", "Medium"]
+__all__ = ["Cluster", "Group", "Level", "Medium", "Senders"]
 
 Medium: TypeAlias = Literal["board", "network"]
 """Direct links between devices (NVLink, Infinity Fabric, PCIe), or network adapters."""
@@ -137,15 +137,23 @@ class Cluster:
             )
         return _group(self.devices_per_unit, self.num_devices, members)
 
-    def crossed_level(self, stride: int, start: int | None = None) -> int:
-        """Index of the outermost level between devices `k` and `k + stride`.
+    def crossed_level(self, distance: int, senders: Senders | None = None) -> int:
+        """Index of the outermost level between devices `k` and `k + distance`: the worst over all
+        `k`, or over the senders."""
+        if not 0 < distance < self.num_devices:
+            raise ClusterError(f"no devices {distance} apart among {self.num_devices} devices")
+        return _crossed_level(self.devices_per_unit, self.num_devices, distance, senders)
 
-        The worst over `stride` neighbouring `k` from `start` on (one pipeline stage sending to the
-        next), or over all `k`.
-        """
-        if not 0 < stride < self.num_devices:
-            raise ClusterError(f"no devices {stride} apart among {self.num_devices} devices")
-        return _crossed_level(self.devices_per_unit, self.num_devices, stride, start)
+
+@dataclass(frozen=True, slots=True)
+class Senders:
+    """Devices that send at once, such as those of a pipeline stage: `width` neighbours from
+    `start` on, and as many every `period` further on, `repeats` times in all."""
+
+    start: int
+    width: int
+    period: int = 0
+    repeats: int = 1
 
 
 def _digits(axes: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
@@ -199,10 +207,15 @@ def _distinct_per_run(outer: NDArray[np.int64], inner: NDArray[np.int64]) -> NDA
 
 
 @lru_cache(maxsize=4096)
-def _crossed_level(units: tuple[int, ...], num_devices: int, stride: int, start: int | None) -> int:
-    first, count = (0, num_devices) if start is None else (start, stride)
-    senders = np.arange(first, max(first + 1, min(first + count, num_devices - stride)))
+def _crossed_level(
+    units: tuple[int, ...], num_devices: int, distance: int, senders: Senders | None
+) -> int:
+    found = np.arange(num_devices)
+    if senders is not None:
+        blocks = senders.start + senders.period * np.arange(senders.repeats)
+        found = (blocks[:, None] + np.arange(senders.width)).ravel()
+    found = found[found + distance < num_devices]
     for level, unit in enumerate(units[:-1]):
-        if np.all(senders // unit == (senders + stride) // unit):
+        if np.all(found // unit == (found + distance) // unit):
             return level
     return len(units) - 1

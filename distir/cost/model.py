@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from distir.cost import device as on_device
 from distir.cost.amounts import Amount
-from distir.cost.cluster import Cluster, Group, Level
+from distir.cost.cluster import Cluster, Group, Level, Senders
 from distir.cost.collectives import CollectiveKind, Link, Route, collective_seconds
 from distir.cost.profile import CostProfile
 from distir.cost.work import Work
@@ -42,14 +42,11 @@ class CostModel:
         return self.profile.collective_launch_seconds + moving
 
     def point_to_point_seconds(
-        self, size_bytes: Amount, stride: int, *, start: int | None = None
+        self, size_bytes: Amount, distance: int, senders: Senders | None = None
     ) -> Amount:
-        """Time to send `size_bytes` from each of `stride` neighbours to the device `stride` on.
-
-        `start` is the first sender (the first device of a pipeline stage); None: the worst
-        anywhere.
-        """
-        level = self.cluster.levels[self.cluster.crossed_level(stride, start)]
+        """Time to send `size_bytes` from every sender to the device `distance` on; without
+        senders, the worst anywhere."""
+        level = self.cluster.levels[self.cluster.crossed_level(distance, senders)]
         moving = size_bytes / self.bandwidth_bytes_per_second(level, peers=1)
         return self.profile.collective_launch_seconds + level.latency_seconds + moving
 

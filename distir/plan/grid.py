@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from distir.cost.cluster import Cluster, Group
+from distir.cost.cluster import Cluster, Group, Senders
 from distir.transforms.place import Mesh
 
 RANKS = "pp"
@@ -36,14 +37,28 @@ class Grid:
     ranks: Spacing
 
     @classmethod
-    def of(cls, mesh: Mesh, degrees: Sequence[int], ranks: int) -> Grid:
-        """The mesh laid on consecutive devices, its last axis innermost, ranks outermost."""
+    def of(cls, mesh: Mesh, degrees: Sequence[int], ranks: int, placement: str) -> Grid:
+        """The mesh and the ranks laid on devices in the order of `placement`, which names the
+        innermost first. Of the mesh axes of one choice the last is the innermost."""
+        order = placement.split("-")
+        places = [(RANKS, RANKS, ranks), *zip(mesh.names, mesh.users, degrees, strict=True)][::-1]
         stride = 1
-        spaced: list[Spacing] = []
-        for place in reversed(list(zip(mesh.names, mesh.users, degrees, strict=True))):
-            spaced.insert(0, Spacing(*place, stride))
+        spaced: dict[str, Spacing] = {}
+        for place in sorted(places, key=lambda place: _position(order, place[1])):
+            spaced[place[0]] = Spacing(*place, stride)
             stride *= place[2]
-        return cls(tuple(spaced), Spacing(RANKS, RANKS, ranks, stride))
+        return cls(tuple(spaced[name] for name in mesh.names), spaced[RANKS])
+
+    @property
+    def devices(self) -> int:
+        """Devices in all."""
+        return self.ranks.degree * math.prod(each.degree for each in self.mesh)
+
+    def senders(self, rank: int) -> Senders:
+        """The devices of a rank."""
+        stride = self.ranks.stride
+        period = stride * self.ranks.degree
+        return Senders(rank * stride, stride, period, self.devices // period)
 
     @cached_property
     def _of_name(self) -> dict[str, Spacing]:
@@ -62,6 +77,11 @@ class Grid:
         """The communication stream of a collective: that of the choice which its outermost mesh
         axis belongs to."""
         return self._of_name[mesh_axes[0]].user
+
+
+def _position(order: Sequence[str], user: str) -> int:
+    """Where a choice stands in the order; what the order does not name is innermost."""
+    return order.index(user) if user in order else -1
 
 
 __all__ = ["RANKS", "Grid", "Spacing"]

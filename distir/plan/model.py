@@ -122,4 +122,5 @@ class Plan:
     @cached_property
     def grid(self) -> Grid:
         """Where the devices lie."""
-        return Grid.of(self.mesh, self.sizes.degrees, len(self.schedule.stages_of_ranks))
+        ranks = len(self.schedule.stages_of_ranks)
+        return Grid.of(self.mesh, self.sizes.degrees, ranks, self.strategy.placement)

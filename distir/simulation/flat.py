@@ -88,6 +88,13 @@ class _Numbering:
             self.flat.storage_bytes[number] = value.type.size_bytes
         return number
 
+    def numbers(self, values: Sequence[Value], known: dict[Value, int]) -> tuple[int, ...]:
+        """Numbers of values; those that no op has made are there without memory of their own."""
+        return tuple(
+            known[value] if value in known else self.fresh(value, known, own=False)
+            for value in values
+        )
+
     def receive(self, values: Sequence[Value], known: dict[Value, int]) -> tuple[int, ...]:
         """Numbers for what another stage sends."""
         return tuple(self.fresh(value, known, own=True) for value in values)
@@ -97,10 +104,7 @@ class _Numbering:
         for node in nodes:
             if node not in self.priced:
                 self.priced[node] = self.pricing.instruction(node)
-            reads = tuple(
-                known[value] if value in known else self.fresh(value, known, own=False)
-                for value in node.operands
-            )
+            reads = self.numbers(node.operands, known)
             view = (node.op.op if isinstance(node.op, Sharded) else node.op).is_view
             writes = tuple(self.fresh(value, known, own=not view) for value in node.results)
             if node.part is not Part.MODEL and not view:
@@ -123,7 +127,7 @@ def flat_stage(plan: Plan, index: int, pricing: Pricing) -> FlatStage:
     for place, (block, program) in enumerate(zip(stage.blocks, programs, strict=True)):
         known[place].update(zip(program.inputs, handed, strict=True))
         numbering.add(program.forward, known[place], flat.forward, block)
-        handed = tuple(known[place][value] for value in program.outputs)
+        handed = numbering.numbers(program.outputs, known[place])
         flat.buffers.difference_update(flat.storage[number] for number in handed)
     flat.forward.sent = handed
     flat.forward.sent_bytes = sum(v.type.size_bytes for v in programs[-1].outputs)
@@ -134,7 +138,7 @@ def flat_stage(plan: Plan, index: int, pricing: Pricing) -> FlatStage:
         program = programs[place]
         known[place].update(zip(program.output_gradients, handed, strict=True))
         numbering.add(program.backward, known[place], flat.backward, stage.blocks[place])
-        handed = tuple(known[place][value] for value in program.input_gradients)
+        handed = numbering.numbers(program.input_gradients, known[place])
         flat.buffers.difference_update(flat.storage[number] for number in handed)
         for bucket in pricing.buckets(program, without=repeated[place]):
             flat.settling.append((len(flat.backward.steps), bucket))

@@ -362,15 +362,13 @@ class World:
     def _send(self, device: _Device, action: Action, each: FlatPass) -> None:
         """Puts what an action made on the link to the rank that needs it."""
         next_stage = action.stage + (1 if action.kind == "F" else -1)
-        here, stride = device.rank, self.plan.grid.stride(RANKS)
+        here, grid = device.rank, self.plan.grid
         there = self.home.get((next_stage, action.microbatch), here)
         if there == here:
             return
-        seconds = float(
-            self.cost.point_to_point_seconds(
-                each.sent_bytes, abs(there - here) * stride, start=min(here, there) * stride
-            )
-        )
+        distance = abs(there - here) * grid.stride(RANKS)
+        senders = grid.senders(min(here, there))
+        seconds = float(self.cost.point_to_point_seconds(each.sent_bytes, distance, senders))
         link = (device.number, there, action.kind == "F")
         leaves = max(device.clock, self.link_free.get(link, 0.0))
         self.link_free[link] = leaves + seconds

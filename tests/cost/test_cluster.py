@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distir.cost import Cluster, Level, load_cluster, load_device
+from distir.cost.cluster import Senders
 from distir.errors import ClusterError
 
 
@@ -73,11 +74,11 @@ def test_fan_outs_agree_with_looking_at_every_group(node, rack, num_devices, dat
 
 def test_the_level_between_two_devices():
     cluster = two_levels(32)
-    assert cluster.crossed_level(1, start=0) == 0
-    assert cluster.crossed_level(1, start=7) == 1
-    assert cluster.crossed_level(4, start=0) == 0
+    assert cluster.crossed_level(1, Senders(0, 1)) == 0
+    assert cluster.crossed_level(1, Senders(7, 1)) == 1
+    assert cluster.crossed_level(4, Senders(0, 4)) == 0
     assert cluster.crossed_level(4) == 1
-    assert cluster.crossed_level(16, start=0) == 1
+    assert cluster.crossed_level(16, Senders(0, 16)) == 1
     assert two_levels(8).crossed_level(4) == 0
 
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distir.cost import Cluster, CostModel, Level, load_cluster, load_device, load_profile
+from distir.cost.cluster import Senders
 from distir.cost.collectives import COLLECTIVES, Link, collective_seconds
 
 IDEAL = load_profile("ideal")
@@ -125,8 +126,8 @@ def test_a_message_takes_the_level_that_separates_its_ends():
     cluster = load_cluster("dgx-a100", 16)
     model = CostModel(cluster, IDEAL)
     inside, across = 3e8 / 300e9 + 3.4e-6, 3e8 / 25e9 + 14e-6
-    assert model.point_to_point_seconds(3e8, 4, start=0) == pytest.approx(inside)
-    assert model.point_to_point_seconds(3e8, 4, start=4) == pytest.approx(across)
+    assert model.point_to_point_seconds(3e8, 4, Senders(0, 4)) == pytest.approx(inside)
+    assert model.point_to_point_seconds(3e8, 4, Senders(4, 4)) == pytest.approx(across)
     assert model.point_to_point_seconds(3e8, 4) == pytest.approx(across)
     assert model.point_to_point_seconds(3e8, 8) == pytest.approx(across)
 

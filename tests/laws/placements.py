@@ -97,7 +97,7 @@ class AnyPlan:
         return (
             f"{workload.mode} of {workload.batch_size} with {workload.optimizer}, "
             f"{plan.strategy.label}, {plan.sizes.degrees} {lists}, stages of {cuts} blocks\n"
-            f"{plan.schedule.schedule}\n{workload.model.function}"
+            f"{plan.schedule.schedule}\n{workload.model.function}"[:20000]
         )
 
 

@@ -19,7 +19,7 @@ from distir.ops.tensor import Concat, Expand, Reshape, Slice, Split, Transpose
 from distir.plan import Plan, Planner
 from distir.schedules import Action, Schedule, compile_schedule, dependencies
 from distir.simulation.fast import Simulator
-from distir.strategy import Strategy
+from distir.strategy import PLACEMENT, Strategy
 from distir.workload import Workload
 
 WIDTH = 24
@@ -295,6 +295,7 @@ def scenarios(draw: st.DrawFn, functions: st.SearchStrategy[Function] = models) 
         "zero": draw(st.sampled_from([0, 0, 1, 2, 3])),
         "recompute": draw(st.sampled_from(["none", "none", "selective", "full"])),
         "sequence_parallel": draw(st.booleans()),
+        "placement": "-".join(draw(st.permutations(PLACEMENT.split("-")))),
     }
     planner = Planner(workload)
     if planner.explain(strategy) is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import re
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,8 +15,9 @@ from hypothesis import strategies as st
 
 from distir.errors import DistirError
 from distir.schedules import SCHEDULES
-from distir.strategy import Strategy
+from distir.strategy import PLACEMENT, Strategy
 from search_spaces import SPACES, SearchSpace, distribution_space, searched
+from search_spaces.named import SpaceError
 
 SEARCHED = ("gpipe", "1f1b")
 
@@ -387,3 +389,20 @@ def test_a_model_without_a_sequence_is_not_cut_along_it() -> None:
     assert space.values("cp") == (1,)
     assert space.values("sequence_parallel") == (False,)
     assert "the model has no sequence" in str(space.impossible(Strategy(cp=4)))
+
+
+def test_orders_are_searched_where_a_file_says_so() -> None:
+    workload = Facts(8, 8, (), sequence_lengths=(64,))
+    usual = distribution_space(workload, 8, {"extends": "small"})
+    assert {each.placement for each in usual.enumerate()} == {PLACEMENT}
+    every = distribution_space(workload, 8, {"extends": "small", "placement": "all"})
+    found = Counter(each.order for each in every.enumerate() if each.dp == each.tp == each.pp == 2)
+    assert set(found) == set(itertools.permutations(("tp", "dp", "pp")))
+    assert len({(each.placement, each.order) for each in every.enumerate()}) == len(
+        {each.order for each in every.enumerate()}
+    )
+    some = {"extends": "small", "placement": ["dp-tp-cp-ep-pp", "dp-cp-tp-ep-pp", PLACEMENT]}
+    alike = distribution_space(workload, 8, some)
+    assert {each.placement for each in alike.enumerate()} == {"dp-tp-cp-ep-pp", PLACEMENT}
+    with pytest.raises(SpaceError, match="innermost first"):
+        distribution_space(workload, 8, {"placement": "dp-tp"})
