@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 from distir.axes.model import Axis
 from distir.errors import StrategyError, UnknownNameError
@@ -111,6 +111,15 @@ class Workload:
         return build_program(
             self.model.function, training=self.training, loss=self.loss, output=self.output
         )
+
+    def resized(self, **changes: Any) -> Workload:
+        """The same model with another batch size, sequence length, precision or optimizer; its
+        program, which depends on none of these, is shared."""
+        if not {"model", "mode", "loss", "output"}.isdisjoint(changes):
+            raise ValueError("a workload with another model, mode, loss or output is a new one")
+        made = replace(self, **changes)
+        made.__dict__["program"] = self.program
+        return made
 
     @property
     def length(self) -> int | None:

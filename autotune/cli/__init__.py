@@ -21,6 +21,7 @@ from autotune.cli import (
     samplers,
     schedules,
     simulate,
+    validate,
     verify,
 )
 from distir.errors import DistirError
@@ -33,6 +34,7 @@ COMMANDS = {
     "grid": grid,
     "compare": compare,
     "verify": verify,
+    "validate": validate,
     "models": models,
     "clusters": clusters,
     "samplers": samplers,
@@ -69,7 +71,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _usage(name: str) -> str:
     """One line, also where usage is wrong: the options are many, and `--help` lists them."""
-    needed = " --model M" if name in ("run", "simulate", "grid", "compare", "verify") else ""
+    needed = {"validate": " FILE.csv"}.get(name, "")
+    if name in ("run", "simulate", "grid", "compare", "verify"):
+        needed = " --model M"
     return f"autotune {name}{needed} [OPTION …]   (autotune {name} --help lists the options)"
 
 

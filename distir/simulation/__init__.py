@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from distir.simulation.fast import Simulator
 from distir.simulation.result import SimulationResult, StageReport
+from distir.simulation.table import SimulationTable
 
-__all__ = ["SimulationResult", "Simulator", "StageReport"]
+__all__ = ["SimulationResult", "SimulationTable", "Simulator", "StageReport"]

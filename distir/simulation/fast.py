@@ -24,6 +24,7 @@ from distir.simulation.pipeline import PipelineTime, run_pipeline
 from distir.simulation.report import RankSeconds, make_result
 from distir.simulation.result import SimulationResult
 from distir.simulation.state import StateBytes, state_bytes
+from distir.simulation.table import SimulationTable
 from distir.simulation.tied import repeated_uses, tied_gradients
 from distir.strategy import Strategy
 from distir.workload import Workload
@@ -68,12 +69,22 @@ class Simulator:
     """Simulates strategies of one workload on one cluster; what they share is kept."""
 
     def __init__(
-        self, workload: Workload, cluster: Cluster, profile: CostProfile | None = None
+        self,
+        workload: Workload,
+        cluster: Cluster,
+        profile: CostProfile | None = None,
+        *,
+        planner: Planner | None = None,
     ) -> None:
+        """`planner`: one of this workload, to be shared by simulators of several clusters or
+        software stacks that fuse alike."""
         self.workload = workload
         self.cluster = cluster
         self.cost = CostModel(cluster, profile or load_profile())
-        self.planner = Planner(workload, fuse=self.cost.profile.fuses_elementwise)
+        fuse = self.cost.profile.fuses_elementwise
+        if planner is not None and (planner.workload is not workload or planner.fuse != fuse):
+            raise ValueError("the planner is of another workload, or fuses otherwise")
+        self.planner = planner or Planner(workload, fuse=fuse)
         self._passes: dict[object, _Passes] = {}
         self._stages: dict[object, StageCost] = {}
         self._cuts: dict[object, tuple[int, ...]] = {}
@@ -119,6 +130,12 @@ class Simulator:
         """The metrics of a strategy. Raises `StrategyError` if it cannot run; if it only does not
         fit in memory, the result says so."""
         return self.simulate_plan(self.plan(strategy))
+
+    def simulate_many(self, strategies: Sequence[Strategy]) -> SimulationTable:
+        """The metrics of many strategies as columns; what cannot run is in it, with its reason."""
+        from distir.simulation.batch import simulate_many
+
+        return simulate_many(self, strategies)
 
     def simulate_plan(self, plan: Plan) -> SimulationResult:
         """The metrics of a plan, which may be cut and scheduled in any way."""

@@ -29,6 +29,19 @@ MEMORY_KINDS = (
 """What holds a device's memory at the instant of its peak; they add up to it."""
 
 
+METRICS = (
+    "iteration_seconds",
+    "throughput_samples_per_second",
+    "tokens_per_second_per_device",
+    "model_tflops_per_device",
+    "mfu",
+    "peak_memory_bytes",
+    "bubble_fraction",
+    "communication_fraction",
+)
+"""What a result says about a strategy as a whole."""
+
+
 @dataclass(frozen=True, slots=True)
 class StageReport:
     """One pipeline rank: exposed seconds by kind, bytes by what holds them. `blocks` are the runs

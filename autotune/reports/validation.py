@@ -1,0 +1,116 @@
+"""The report of predictions against measurements."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from autotune.reports.quantities import shown
+from autotune.reports.text import plain_table
+from autotune.validation.predict import Outcome
+from autotune.validation.report import Report
+from autotune.validation.statistics import Statistics
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+_HEADS = {
+    "mape": "mean\nerror",
+    "median_ape": "median\nerror",
+    "bias": "bias",
+    "spearman": "Spear-\nman",
+    "regret": "regret",
+    "memory_mape": "memory\nerror",
+    "oom_recall": "OOM\nrecall",
+    "oom_precision": "OOM\nprecision",
+}
+
+
+def validation_report(file: str, report: Report, worst: int) -> RenderableType:
+    """Tables of errors, what was left out, what was assumed, and the worst rows."""
+    from rich.console import Group
+
+    return Group(*_parts(file, report, worst))
+
+
+def _parts(file: str, report: Report, worst: int) -> Iterator[RenderableType]:
+    from rich.text import Text
+
+    overall = report.overall
+    excluded = sum(overall.rows_excluded.values())
+    yield Text(f"{file}: {overall.rows_used:,} rows of dense models predicted", style="bold")
+    if report.source_mean is not None:
+        yield Text(f"mean error over sources, each alike: {_percent(report.source_mean)}")
+    yield _table("By source", {**report.sources, "all": overall})
+    if any(each.rows_used for each in report.moe.values()):
+        yield _table("Mixtures of experts, by source", report.moe)
+    yield _table("By hardware", report.hardware)
+    if excluded or any(each.rows_excluded for each in report.moe.values()):
+        yield _reasons(report)
+    if worst and report.worst:
+        yield _worst(report.worst[:worst])
+    yield Text("What was assumed, row by row, is in the JSON (--json FILE).")
+
+
+def _table(title: str, rows: Mapping[str, Statistics]) -> Table:
+    table = plain_table(title)
+    table.add_column("", no_wrap=True)
+    for head in ("used", "left\nout", *_HEADS.values()):
+        table.add_column(head, justify="right", no_wrap=True)
+    for name, each in rows.items():
+        if each.rows_used:
+            cells = [_cell(field, getattr(each, field)) for field in _HEADS]
+            out = sum(each.rows_excluded.values())
+            table.add_row(name, str(each.rows_used), str(out), *cells)
+    return table
+
+
+def _cell(field: str, value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.3f}" if field == "spearman" else _percent(value)
+
+
+def _reasons(report: Report) -> Table:
+    """Why rows were left out."""
+    reasons = Counter(each.reason for each in report.exclusions)
+    table = plain_table("Left out")
+    table.add_column("rows", justify="right")
+    table.add_column("because")
+    table.add_column("for example", no_wrap=True, overflow="ellipsis")
+    for reason, count in reasons.most_common():
+        example = next(each for each in report.exclusions if each.reason == reason)
+        detail = f"{example.row.id}: {example.detail}" if example.detail else example.row.id
+        table.add_row(str(count), reason, detail)
+    return table
+
+
+def _worst(outcomes: list[Outcome]) -> Table:
+    """The rows with the largest errors, and what their predictions are made of."""
+    kinds = [
+        kind
+        for kind in dict.fromkeys(kind for each in outcomes for kind in each.breakdown)
+        if any(each.breakdown.get(kind, 0.0) > 0.0 for each in outcomes)
+    ]
+    table = plain_table("The worst rows")
+    table.add_column("row", no_wrap=True)
+    table.add_column("strategy", overflow="fold", min_width=16)
+    heads = [kind.replace("communication", "comm.").replace("_", "\n") for kind in kinds]
+    for head in ("measured", "predicted", "error", *heads):
+        table.add_column(head, justify="right", no_wrap=True)
+    for each in outcomes:
+        seconds = [each.case.measured.seconds, each.seconds]
+        table.add_row(
+            each.case.row.id,
+            each.case.strategy.label,
+            *(shown("_seconds", value) for value in seconds),
+            _percent(each.error or 0.0),
+            *(shown("_seconds", each.breakdown.get(kind, 0.0)) for kind in kinds),
+        )
+    return table
+
+
+def _percent(fraction: float) -> str:
+    return f"{100 * fraction:.1f} %"

@@ -1,0 +1,24 @@
+"""Predictions against measurements: rows of a CSV file become plans, plans become seconds and
+bytes, and these are compared with what was measured.
+
+rows.py → words.py, hardware.py, software.py → cases.py → predict.py → statistics.py → report.py
+"""
+
+from __future__ import annotations
+
+from autotune.validation.cases import Case, Exclusion, make_case
+from autotune.validation.predict import Outcome, predict
+from autotune.validation.report import Report, make_report
+from autotune.validation.rows import Row, read_rows
+
+__all__ = [
+    "Case",
+    "Exclusion",
+    "Outcome",
+    "Report",
+    "Row",
+    "make_case",
+    "make_report",
+    "predict",
+    "read_rows",
+]

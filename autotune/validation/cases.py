@@ -1,0 +1,282 @@
+"""A row as a simulator understands it: model, workload, strategy, hardware, software stack."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from autotune.validation.hardware import Hardware, hardware_of
+from autotune.validation.rows import Row, UnusableRowError
+from autotune.validation.software import Completion, Software, software_of
+from autotune.validation.words import Meaning, meaning_of, read_data
+from distir.errors import DistirError
+from distir.models.layers import AttentionKind
+from distir.models.transformer import TransformerConfig, llama_config
+from distir.schedules import find_schedule
+from distir.strategy import Strategy
+from distir.workload import PRECISIONS
+
+__all__ = ["Case", "Exclusion", "Measured", "ModelKey", "make_case"]
+
+_GIGA = {"gib": 2.0**30, "mib": 2.0**20}
+
+
+@dataclass(frozen=True, slots=True)
+class Exclusion:
+    """A row that cannot be used, and why. `reason` is one of few, `detail` particular to it."""
+
+    row: Row
+    reason: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelKey:
+    """All that a model is built from; rows with equal keys share it."""
+
+    config: TransformerConfig
+    attention: AttentionKind
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a row measured. `counter` says what its memory counts; None: not measured."""
+
+    seconds: float | None
+    memory_bytes: float | None
+    counter: str
+    out_of_memory: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A row that can be predicted."""
+
+    row: Row
+    model: ModelKey
+    batch_size: int
+    sequence_length: int
+    precision: str
+    optimizer: str
+    strategy: Strategy
+    cuts: tuple[int, ...] | None
+    """Blocks at which stages begin, as the software cuts; None: balanced by cost."""
+    hardware: Hardware
+    software: Software
+    measured: Measured
+    experts: int
+    assumptions: tuple[str, ...]
+
+    @property
+    def choice_group(self) -> tuple[object, ...]:
+        """Rows that differ in how the work is distributed alone, and so compete."""
+        return (
+            self.row.group,
+            self.row.text("hardware"),
+            self.strategy.devices,
+            self.batch_size,
+            self.sequence_length,
+            self.model.config.layers,
+            self.model.config.hidden,
+            self.model.config.heads,
+            self.model.config.ffn_width,
+            self.experts,
+        )
+
+
+def make_case(row: Row) -> Case | Exclusion:
+    """The row as a case, or why it is none."""
+    try:
+        return _case(row)
+    except UnusableRowError as unusable:
+        return Exclusion(row, unusable.reason, unusable.detail)
+    except DistirError as error:
+        return Exclusion(row, "the configuration contradicts itself", str(error))
+
+
+def _case(row: Row) -> Case:
+    _check_kind(row)
+    measured = _measured(row)
+    software = software_of(row)
+    blanks = Completion(software)
+    hardware = hardware_of(row)
+    stated = _Stated(row, blanks)
+    strategy = _strategy(row, stated, blanks)
+    model = _model(row, stated, blanks, strategy.tp)
+    for assumption in hardware.assumptions:
+        blanks.note(assumption)
+    return Case(
+        row=row,
+        model=model,
+        batch_size=row.needed("global_batch"),
+        sequence_length=row.needed("seq_len"),
+        precision=_precision(stated),
+        optimizer=stated.value("optimizer", "optimizer"),
+        strategy=strategy,
+        cuts=even_cuts(model.config.layers, strategy.stages),
+        hardware=hardware,
+        software=software,
+        measured=measured,
+        experts=row.count("num_experts") or 0,
+        assumptions=tuple(blanks.used),
+    )
+
+
+def _check_kind(row: Row) -> None:
+    """Raises for runs that are no plain training step."""
+    import re
+
+    for rule in read_data("exclusions.toml")["rows"]:
+        if re.search(rule["pattern"], row.text(rule["column"]), re.IGNORECASE):
+            raise UnusableRowError(rule["reason"])
+
+
+def _measured(row: Row) -> Measured:
+    """What was measured; raises if there is nothing to compare with."""
+    flags = meaning_of(row, "flags")
+    out_of_memory = bool(flags and flags.values.get("oom"))
+    unit = meaning_of(row, "mem_unit")
+    stated = row.number_of("peak_memory_gb")
+    memory: float | None = None
+    if stated is not None and unit is not None and not out_of_memory:
+        scale = next((_GIGA[name] for name in _GIGA if name in unit.values), 1e9)
+        memory = stated * scale
+    seconds = None if out_of_memory else row.measured_seconds
+    if seconds is None and memory is None and not out_of_memory:
+        raise UnusableRowError("nothing measured")
+    counter = unit.values["counter"] if unit is not None and memory is not None else ""
+    return Measured(seconds, memory, counter, out_of_memory)
+
+
+class _Stated:
+    """What the row's texts mean, completed where they are blank."""
+
+    def __init__(self, row: Row, blanks: Completion) -> None:
+        self._row = row
+        self._blanks = blanks
+
+    def meaning(self, column: str) -> Meaning:
+        """What the text says; empty where it is blank."""
+        found = meaning_of(self._row, column)
+        if found is None:
+            return Meaning({})
+        self._blanks.note(found.assumption)
+        return found
+
+    def value(self, column: str, name: str) -> Any:
+        """What the text says of `name`, or what the software does."""
+        return self._blanks.value(name, self.meaning(column).values.get(name))
+
+
+def _precision(stated: _Stated) -> str:
+    precision = stated.value("precision", "precision")
+    if precision not in PRECISIONS:
+        raise UnusableRowError(f"precision {precision} is not simulated")
+    return precision
+
+
+def _strategy(row: Row, stated: _Stated, blanks: Completion) -> Strategy:
+    devices, batch = row.needed("num_gpus"), row.needed("global_batch")
+    tp, pp = row.needed("tp"), row.needed("pp")
+    cp = row.count("cp") or 1
+    dp = row.count("dp") or max(1, devices // (tp * pp * cp))
+    if dp * tp * pp * cp != devices:
+        raise UnusableRowError("the degrees do not multiply to num_gpus", f"{dp}·{tp}·{pp}·{cp}")
+    micro = row.needed("micro_batch")
+    if batch % (dp * micro):
+        raise UnusableRowError("global_batch does not divide by dp · micro_batch")
+    if (row.count("ep") or 1) > 1:
+        raise UnusableRowError("expert parallelism")
+    schedule, chunks = _schedule(row, stated, blanks, pp)
+    sharding = stated.meaning("zero_stage").values
+    return Strategy(
+        dp=dp,
+        tp=tp,
+        pp=pp,
+        cp=cp,
+        microbatches=batch // (dp * micro),
+        schedule=schedule,
+        chunks=chunks,
+        zero=int(blanks.value("zero", sharding.get("zero"))) if dp > 1 else 0,
+        recompute=stated.value("recompute", "recompute"),
+        sequence_parallel=tp > 1 and bool(stated.value("sequence_parallel", "sequence_parallel")),
+    )
+
+
+def _schedule(row: Row, stated: _Stated, blanks: Completion, pp: int) -> tuple[str, int]:
+    """The pipeline schedule and the chunks per rank."""
+    if pp == 1:
+        return "1f1b", 1
+    chunks = row.count("vpp")
+    named = stated.meaning("schedule").values.get("schedule")
+    if named is None and chunks is not None:
+        named = "interleaved" if chunks > 1 else "1f1b"
+    if named is None:
+        named = blanks.value("schedule")
+    if named == "interleaved":
+        if chunks is None:
+            raise UnusableRowError("chunks per pipeline rank not stated")
+        return (named, chunks) if chunks > 1 else ("1f1b", 1)
+    if not find_schedule(named).is_simulated:
+        raise UnusableRowError(f"schedule {named} is not simulated")
+    return str(named), 2 if named == "zb-v" else 1
+
+
+def _model(row: Row, stated: _Stated, blanks: Completion, tp: int) -> ModelKey:
+    if row.count("num_experts"):
+        raise UnusableRowError("mixture of experts")
+    layers, hidden, heads = (row.needed(name) for name in ("num_layers", "hidden", "heads"))
+    gated = bool(stated.value("gated_mlp", "gated"))
+    ffn = row.count("ffn_hidden")
+    if ffn is None:
+        if gated:
+            raise UnusableRowError("ffn_hidden not stated")
+        ffn = 4 * hidden
+        blanks.note("ffn_hidden = 4 · hidden")
+    multiple = int(blanks.value("pads_vocabulary")) * tp if tp > 1 else 1
+    vocabulary = -(-int(blanks.value("vocab", row.count("vocab"))) // multiple) * multiple
+    length = row.needed("seq_len")
+    kv_heads = row.count("kv_heads") or heads
+    attention: AttentionKind = blanks.value("attention")
+    if gated:
+        config = llama_config(
+            "gated",
+            layers=layers,
+            hidden=hidden,
+            heads=heads,
+            kv_heads=kv_heads,
+            ffn=ffn,
+            vocabulary=vocabulary,
+            sequence_length=length,
+        )
+        return ModelKey(config, attention)
+    biases = bool(blanks.value("biases"))
+    config = TransformerConfig(
+        name="gpt",
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=kv_heads,
+        ffn=ffn,
+        vocabulary=vocabulary,
+        sequence_length=length,
+        fused_qkv=kv_heads == heads,
+        qkv_bias=biases,
+        output_bias=biases,
+        ffn_bias=biases,
+        dropout=float(blanks.value("dropout")),
+    )
+    return ModelKey(config, attention)
+
+
+def even_cuts(layers: int, stages: int) -> tuple[int, ...] | None:
+    """Where stages begin among embedding, layers and head, as stacks cut: every stage has as many
+    layers, or, where only that divides, embedding and head count as a layer each. None where
+    neither divides."""
+    if layers % stages == 0:
+        each = layers // stages
+        return tuple(1 + each * stage for stage in range(1, stages))
+    if (layers + 2) % stages == 0:
+        each = (layers + 2) // stages
+        return tuple(each * stage for stage in range(1, stages))
+    return None

@@ -1,0 +1,106 @@
+"""The cluster that a row's hardware, node size and interconnect describe."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+from autotune.validation.rows import Row, UnusableRowError
+from autotune.validation.words import read_data
+from distir.cost import Cluster, load_cluster
+from distir.errors import DistirError
+
+__all__ = ["Hardware", "hardware_family", "hardware_of"]
+
+_RATE = re.compile(
+    r"(?:(?P<times>\d+) ?x ?)?(?:[a-z][\w -]*? )??"
+    r"(?P<rate>\d+(?:\.\d+)?) ?g(?:b|bit|bits)(?:ps|/s)",
+    re.IGNORECASE,
+)
+"""`8x HDR IB 200Gb/s`, `1600 Gbps`: bits per second of a network, per node unless said."""
+
+_MEMORY = re.compile(r"\b(\d+) ?gi?b\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """A cluster, the name of its family of devices, and what was assumed."""
+
+    cluster: Cluster
+    family: str
+    assumptions: tuple[str, ...]
+
+
+def hardware_of(row: Row) -> Hardware:
+    """The hardware of a row; raises `UnusableRowError` where it is not stated or not known."""
+    text = row.text("hardware")
+    if not text:
+        raise UnusableRowError("hardware not stated")
+    entry = next((e for e in _known() if re.search(e["pattern"], text, re.IGNORECASE)), None)
+    if entry is None:
+        raise UnusableRowError("hardware is not known", text)
+    cluster = _cluster(entry["cluster"])
+    assumptions: list[str] = []
+    domain = cluster.levels[0].size
+    node = row.count("gpus_per_node")
+    if "node" in entry or (node is not None and (domain or 0) <= 16):
+        domain = node or entry["node"]
+    levels = [replace(cluster.levels[0], size=domain), *cluster.levels[1:]]
+    network = network_bytes_per_second(row.text("interconnect"), node or domain or 8)
+    if network is not None:
+        levels[-1] = replace(levels[-1], bandwidth_bytes_per_second=network)
+    elif row.needed("num_gpus") > (domain or 0):
+        assumptions.append(f"network as in {cluster.name}")
+    device = _with_stated_memory(cluster, text)
+    try:
+        made = replace(
+            cluster, device=device, levels=tuple(levels), num_devices=row.needed("num_gpus")
+        )
+    except DistirError as error:
+        raise UnusableRowError("hardware cannot hold the devices", str(error)) from error
+    return Hardware(made, entry["family"], tuple(assumptions))
+
+
+def network_bytes_per_second(text: str, node: int) -> float | None:
+    """Bytes per second and device of the network that a text describes, or None where it states
+    none. What it says of links within a node is left aside."""
+    for part in re.split(r"[;,]", text):
+        if re.search(r"nvlink|nvswitch|intra|GB/s", part):
+            continue
+        found = _RATE.search(part)
+        if found is not None:
+            bits = float(found["rate"]) * 1e9 * int(found["times"] or 1)
+            each = bits if re.search(r"per (gpu|device)", part, re.IGNORECASE) else bits / node
+            return each / 8
+    return None
+
+
+def _with_stated_memory(cluster: Cluster, text: str) -> Any:
+    """The device, with the memory that the text states if it differs by more than rounding."""
+    device = cluster.device
+    found = _MEMORY.search(text)
+    if found is None:
+        return device
+    stated = int(found[1]) * 2**30
+    if abs(stated / device.memory_bytes - 1) < 0.15:
+        return device
+    return replace(device, memory_bytes=float(stated))
+
+
+@lru_cache(maxsize=1)
+def _known() -> list[dict[str, Any]]:
+    return read_data("hardware.toml")["hardware"]
+
+
+@lru_cache(maxsize=32)
+def _cluster(name: str) -> Cluster:
+    return load_cluster(name)
+
+
+def hardware_family(row: Row) -> str:
+    """The family of a row's devices, or the text where it is not known."""
+    text = row.text("hardware")
+    entry = next((e for e in _known() if re.search(e["pattern"], text, re.IGNORECASE)), None)
+    return entry["family"] if entry else text or "not stated"

@@ -1,0 +1,151 @@
+"""What the simulator says of cases. Cases of one model share its analysis and its placements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from autotune.validation.cases import Case, Exclusion, ModelKey
+from distir import Simulator, Workload
+from distir.cost import CostProfile, load_profile
+from distir.errors import DistirError
+from distir.importers.load import LoadedModel
+from distir.importers.probe import build_at_probe_sizes
+from distir.ir import Function
+from distir.plan import Planner
+from distir.simulation import SimulationResult
+
+__all__ = ["Outcome", "Prepared", "predict", "prepare"]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A case with what was predicted of it."""
+
+    case: Case
+    seconds: float
+    memory_bytes: float
+    fits: bool
+    breakdown: Mapping[str, float]
+    """Seconds of an iteration by kind, mean over pipeline ranks."""
+
+    @property
+    def error(self) -> float | None:
+        """Predicted over measured seconds, minus 1; None where no time was measured."""
+        measured = self.case.measured.seconds
+        return None if measured is None else self.seconds / measured - 1.0
+
+    @property
+    def memory_error(self) -> float | None:
+        """Predicted over measured memory, minus 1; None where none was measured."""
+        measured = self.case.measured.memory_bytes
+        return None if measured is None else self.memory_bytes / measured - 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A case with its workload, its software stack, and a planner that its like share."""
+
+    case: Case
+    workload: Workload
+    profile: CostProfile
+    planner: Planner
+
+    def simulate(self, profile: CostProfile) -> SimulationResult:
+        """With this profile, which fuses as the case's own does; raises `DistirError` if the plan
+        cannot exist."""
+        case = self.case
+        simulator = Simulator(self.workload, case.hardware.cluster, profile, planner=self.planner)
+        if case.cuts is None:
+            return simulator.simulate(case.strategy)
+        return simulator.simulate_plan(self.planner.plan(case.strategy, case.cuts))
+
+
+def predict(
+    cases: Iterable[Case],
+    *,
+    stack: str | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> tuple[list[Outcome], list[Exclusion]]:
+    """Predictions, and the cases that cannot be simulated. `stack` names the profile to use for
+    every case, instead of that of its software."""
+    outcomes: list[Outcome] = []
+    refused: list[Exclusion] = []
+    for prepared in prepare(cases, stack=stack, progress=progress):
+        case = prepared.case
+        try:
+            result = prepared.simulate(prepared.profile)
+        except DistirError as error:
+            refused.append(Exclusion(case.row, "not simulated", str(error)))
+            continue
+        outcomes.append(outcome_of(case, result))
+    return outcomes, refused
+
+
+def prepare(
+    cases: Iterable[Case],
+    *,
+    stack: str | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Iterator[Prepared]:
+    """Cases by model and workload, each with what it shares with its like."""
+    ordered = sorted(cases, key=lambda case: (str(case.model), _workload_key(case)))
+    for model, same_model in groupby(ordered, key=lambda case: case.model):
+        progress(f"{model.config.layers} layers of {model.config.hidden}")
+        loaded = _load(model)
+        yield from _of_one_model(loaded, list(same_model), stack)
+
+
+def _of_one_model(
+    model: LoadedModel, cases: Sequence[Case], stack: str | None
+) -> Iterator[Prepared]:
+    workload: Workload | None = None
+    for _, same in groupby(cases, key=_workload_key):
+        listed = list(same)
+        case = listed[0]
+        sizes: dict[str, Any] = {
+            "batch_size": case.batch_size,
+            "sequence_length": case.sequence_length,
+            "precision": case.precision,
+            "optimizer": case.optimizer,
+        }
+        if workload is None:
+            workload = Workload(model=model, **sizes)
+        else:
+            workload = workload.resized(**sizes)
+        planners: dict[bool, Planner] = {}
+        for case in listed:
+            profile = load_profile(stack or case.software.profile)
+            fuse = profile.fuses_elementwise
+            if fuse not in planners:
+                planners[fuse] = Planner(workload, fuse=fuse)
+            yield Prepared(case, workload, profile, planners[fuse])
+
+
+def outcome_of(case: Case, result: SimulationResult) -> Outcome:
+    """The figures of a simulation that are compared."""
+    kinds = dict.fromkeys(kind for stage in result.stages for kind in stage.seconds)
+    count = len(result.stages)
+    return Outcome(
+        case,
+        result.metrics["iteration_seconds"],
+        result.metrics["peak_memory_bytes"],
+        result.feasible,
+        {kind: sum(s.seconds.get(kind, 0.0) for s in result.stages) / count for kind in kinds},
+    )
+
+
+def _workload_key(case: Case) -> tuple[str, str, int, int]:
+    return case.precision, case.optimizer, case.sequence_length, case.batch_size
+
+
+def _load(model: ModelKey) -> LoadedModel:
+    config = model.config
+
+    def build(batch_size: int, sequence_length: int) -> Function:
+        return config.build(batch_size, sequence_length, model.attention)
+
+    function = build_at_probe_sizes(build, config.longest)
+    return LoadedModel(config.name, function, config.sequence_length, config.longest)

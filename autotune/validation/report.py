@@ -1,0 +1,145 @@
+"""Predictions and measurements as tables: by source, by hardware, and over all."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from autotune.validation.cases import Exclusion
+from autotune.validation.hardware import hardware_family
+from autotune.validation.predict import Outcome
+from autotune.validation.rows import Row
+from autotune.validation.statistics import (
+    Choice,
+    Statistics,
+    mean_or_none,
+    median_or_none,
+    precision_of,
+    recall_of,
+    regret_of,
+    spearman,
+)
+
+__all__ = ["Report", "make_report", "statistics_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What `autotune validate` finds."""
+
+    sources: Mapping[str, Statistics]
+    """Dense models, by source group."""
+    moe: Mapping[str, Statistics]
+    """Mixtures of experts, by source group."""
+    hardware: Mapping[str, Statistics]
+    """Dense models, by family of devices."""
+    overall: Statistics
+    """Dense models, every row alike."""
+    source_mean: float | None
+    """Mean over sources of the dense models' mean errors, every source alike."""
+    outcomes: tuple[Outcome, ...]
+    exclusions: tuple[Exclusion, ...]
+
+    @property
+    def worst(self) -> list[Outcome]:
+        """Outcomes with a time, the largest error first."""
+        timed = [each for each in self.outcomes if each.error is not None]
+        return sorted(timed, key=lambda each: -abs(each.error or 0.0))
+
+    @property
+    def assumptions(self) -> dict[str, dict[str, int]]:
+        """By source group: what was assumed, and for how many rows."""
+        found: dict[str, Counter[str]] = {}
+        for each in self.outcomes:
+            group = found.setdefault(each.case.row.group, Counter())
+            group.update(each.case.assumptions)
+            group.update([f"software: {each.case.software.name}"])
+        return {group: dict(counts.most_common()) for group, counts in found.items()}
+
+    def to_dict(self, worst: int = 20) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {
+            "sources": {name: each.to_dict() for name, each in self.sources.items()},
+            "moe": {name: each.to_dict() for name, each in self.moe.items()},
+            "hardware": {name: each.to_dict() for name, each in self.hardware.items()},
+            "overall": self.overall.to_dict(),
+            "source_mean_mape": self.source_mean,
+            "assumptions": self.assumptions,
+            "worst": [_row_dict(each) for each in self.worst[:worst]],
+        }
+
+
+def make_report(outcomes: Sequence[Outcome], exclusions: Sequence[Exclusion]) -> Report:
+    """All tables of a file's rows."""
+    dense = [each for each in outcomes if not is_mixture(each.case.row)]
+    moe = [each for each in outcomes if is_mixture(each.case.row)]
+    without = [each for each in exclusions if not is_mixture(each.row)]
+    without_moe = [each for each in exclusions if is_mixture(each.row)]
+    sources = _by(dense, without, lambda row: row.group)
+    return Report(
+        sources=sources,
+        moe=_by(moe, without_moe, lambda row: row.group),
+        hardware=_by(dense, without, hardware_family),
+        overall=statistics_of(dense, without),
+        source_mean=mean_or_none(s.mape for s in sources.values() if s.mape is not None),
+        outcomes=tuple(outcomes),
+        exclusions=tuple(exclusions),
+    )
+
+
+def is_mixture(row: Row) -> bool:
+    """Whether the row's model has experts."""
+    return row.text("num_experts") not in ("", "0", "1")
+
+
+def _by(
+    outcomes: Sequence[Outcome], exclusions: Sequence[Exclusion], key: Callable[[Row], str]
+) -> dict[str, Statistics]:
+    names = sorted({key(e.case.row) for e in outcomes} | {key(e.row) for e in exclusions})
+    return {
+        name: statistics_of(
+            [each for each in outcomes if key(each.case.row) == name],
+            [each for each in exclusions if key(each.row) == name],
+        )
+        for name in names
+    }
+
+
+def statistics_of(outcomes: Sequence[Outcome], exclusions: Iterable[Exclusion]) -> Statistics:
+    """The figures of some rows."""
+    timed = [each for each in outcomes if each.case.measured.seconds is not None]
+    predicted = [each.seconds for each in timed]
+    measured = [each.case.measured.seconds or 0.0 for each in timed]
+    errors = [each.error or 0.0 for each in timed]
+    memory = [abs(e.memory_error) for e in outcomes if e.memory_error is not None]
+    happened = [each.case.measured.out_of_memory for each in outcomes]
+    foreseen = [not each.fits for each in outcomes]
+    return Statistics(
+        rows_used=len(outcomes),
+        rows_excluded=dict(Counter(each.reason for each in exclusions).most_common()),
+        mape=mean_or_none(abs(error) for error in errors),
+        median_ape=median_or_none(abs(error) for error in errors),
+        bias=mean_or_none(errors),
+        spearman=spearman(predicted, measured),
+        regret=regret_of(
+            Choice(each.case.choice_group, p, m)
+            for each, p, m in zip(timed, predicted, measured, strict=True)
+        ),
+        memory_mape=mean_or_none(memory),
+        oom_recall=recall_of(happened, foreseen),
+        oom_precision=precision_of(happened, foreseen),
+    )
+
+
+def _row_dict(each: Outcome) -> dict[str, Any]:
+    return {
+        "id": each.case.row.id,
+        "source_group": each.case.row.group,
+        "label": each.case.strategy.label,
+        "measured_seconds": each.case.measured.seconds,
+        "predicted_seconds": each.seconds,
+        "error": each.error,
+        "seconds": dict(each.breakdown),
+    }

@@ -1,0 +1,165 @@
+"""Measured runs from a CSV file: one row each, blank where something was not stated.
+
+The columns are those of `COLUMNS`; further ones are ignored, and of these only `REQUIRED` must be
+there. Texts stay as they are (`words.py` knows what they mean); numbers are read when asked for.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from distir.errors import DistirError
+
+__all__ = ["COLUMNS", "REQUIRED", "Row", "UnusableRowError", "read_rows"]
+
+REQUIRED = ("hardware", "num_gpus", "num_layers", "hidden", "heads", "seq_len", "global_batch")
+"""Without these columns no row could be used."""
+
+COLUMNS = (
+    "id source source_group tier notes hardware gpus_per_node num_gpus interconnect model "
+    "num_layers hidden heads kv_heads ffn_hidden vocab num_experts moe_topk gated_mlp seq_len "
+    "global_batch micro_batch dp tp pp vpp cp ep sequence_parallel zero_stage recompute schedule "
+    "precision optimizer iteration_time_s tokens_per_sec_per_gpu iter_time_derived_s "
+    "peak_memory_gb mem_unit flags"
+).split()
+"""What is read where it is there."""
+
+
+class UnusableRowError(Exception):
+    """Why a row cannot be used; `detail` is what is particular to it."""
+
+    def __init__(self, reason: str, detail: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.detail = detail
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One measured run. `values` are texts by column, without those that are blank."""
+
+    number: int
+    """Line of the file on which it begins, the header being line 1."""
+    values: Mapping[str, str]
+
+    @property
+    def id(self) -> str:
+        """The row's own name, or its line."""
+        return self.values.get("id", f"line {self.number}")
+
+    @property
+    def group(self) -> str:
+        """What rows of one origin are reported under."""
+        return self.values.get("source_group") or self.values.get("source") or "all"
+
+    def text(self, column: str) -> str:
+        """The text of a column, empty where it is blank."""
+        return self.values.get(column, "")
+
+    def words(self, columns: Iterable[str]) -> str:
+        """The texts of several columns as one, in lower case."""
+        return " ; ".join(self.text(column) for column in columns).lower()
+
+    def number_of(self, column: str) -> float | None:
+        """A number above zero, or None where the column is blank (`UnusableRowError`)."""
+        text = self.text(column)
+        if not text:
+            return None
+        try:
+            number = float(text)
+        except ValueError:
+            number = math.nan
+        if not 0 < number < math.inf:
+            raise UnusableRowError(f"{column} is no number above zero", text)
+        return number
+
+    def count(self, column: str) -> int | None:
+        """A whole number above zero, or None where the column is blank (`UnusableRowError`)."""
+        number = self.number_of(column)
+        if number is None:
+            return None
+        if number != int(number):
+            raise UnusableRowError(f"{column} is no whole number", self.text(column))
+        return int(number)
+
+    def needed(self, column: str) -> int:
+        """A whole number above zero that must be stated; raises `UnusableRowError`."""
+        count = self.count(column)
+        if count is None:
+            raise UnusableRowError(f"{column} not stated")
+        return count
+
+    @property
+    def measured_seconds(self) -> float | None:
+        """Seconds per iteration: as stated, from the tokens per second, or as the file derives it
+        from another figure."""
+        stated = self.number_of("iteration_time_s")
+        if stated is not None:
+            return stated
+        rate = self.number_of("tokens_per_sec_per_gpu")
+        sizes = [self.count(name) for name in ("global_batch", "seq_len", "num_gpus")]
+        if rate is not None and None not in sizes:
+            batch, length, devices = (size or 0 for size in sizes)
+            return batch * length / (rate * devices)
+        return self.number_of("iter_time_derived_s")
+
+
+def read_rows(path: str | Path) -> list[Row]:
+    """The rows of a CSV file; raises `DistirError` if it is none, or lacks a needed column."""
+    file = Path(path)
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise DistirError(f"{file}: cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise DistirError(f"{file}: not a CSV file: it is no UTF-8 text") from error
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    try:
+        header = [name.strip() for name in next(reader, [])]
+        _check_header(file, header)
+        return [
+            _row(file, header, line, cells)
+            for line, cells in _numbered(reader)
+            if any(cell.strip() for cell in cells)
+        ]
+    except csv.Error as error:
+        raise DistirError(f"{file}, line {reader.line_num}: not CSV: {error}") from error
+
+
+def _numbered(reader: Iterable[list[str]]) -> Iterable[tuple[int, list[str]]]:
+    """Every record with the number of the line on which it begins."""
+    lines: int = reader.line_num + 1  # type: ignore[attr-defined]
+    for cells in reader:
+        yield lines, cells
+        lines = reader.line_num + 1  # type: ignore[attr-defined]
+
+
+def _check_header(file: Path, header: list[str]) -> None:
+    if not any(header):
+        raise DistirError(f"{file}: empty; expected a header and rows of measurements")
+    missing = [name for name in REQUIRED if name not in header]
+    if missing:
+        raise DistirError(
+            f"{file}: the header has no column {', '.join(missing)}; expected at least "
+            f"{', '.join(REQUIRED)}"
+        )
+    repeated = {name for name in header if name and header.count(name) > 1}
+    if repeated:
+        raise DistirError(f"{file}: the header has {', '.join(sorted(repeated))} more than once")
+
+
+def _row(file: Path, header: list[str], line: int, cells: list[str]) -> Row:
+    if len(cells) != len(header):
+        raise DistirError(
+            f"{file}, line {line}: {len(cells)} cells, but the header has {len(header)}"
+        )
+    pairs = zip(header, (cell.strip() for cell in cells), strict=True)
+    return Row(line, {name: cell for name, cell in pairs if cell and name in _KNOWN})
+
+
+_KNOWN = frozenset(COLUMNS)

@@ -1,0 +1,91 @@
+"""The software that a row was measured with, and what it does where the row does not say."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from autotune.validation.rows import Row, UnusableRowError
+from autotune.validation.words import read_data
+
+__all__ = ["Completion", "Software", "known_software", "software_of"]
+
+_SAYS = ("source", "source_group", "notes", "zero_stage", "schedule")
+"""Columns that tell the software."""
+
+
+@dataclass(frozen=True, slots=True)
+class Software:
+    """A software stack as the data file describes it."""
+
+    name: str
+    profile: str
+    assumes: dict[str, Any]
+    because: dict[str, str]
+
+
+class Completion:
+    """Fills blanks of one row with what its software does, and keeps a list of that."""
+
+    def __init__(self, software: Software) -> None:
+        self._software = software
+        self.used: list[str] = []
+
+    def value(self, name: str, stated: Any = None) -> Any:
+        """What is stated, or else assumed; raises `UnusableRowError` where neither is."""
+        if stated is not None:
+            return stated
+        assumed = self._software.assumes.get(name)
+        if assumed is None:
+            raise UnusableRowError(f"{name} not stated")
+        because = self._software.because.get(name, "")
+        self.used.append(f"{name} = {assumed}" + (f": {because}" if because else ""))
+        return assumed
+
+    def note(self, assumption: str) -> None:
+        """Adds an assumption that is not a default."""
+        if assumption:
+            self.used.append(assumption)
+
+
+def software_of(row: Row) -> Software:
+    """The first entry whose patterns are all found in the row."""
+    said = row.words(_SAYS)
+    hardware = row.text("hardware")
+    for software, pattern, on in _known():
+        if pattern.search(said) and on.search(hardware):
+            return software
+    raise AssertionError("the last entry of software.toml takes what is left")
+
+
+@lru_cache(maxsize=1)
+def _known() -> list[tuple[Software, re.Pattern[str], re.Pattern[str]]]:
+    data = read_data("software.toml")
+    general = data["general"]
+    return [
+        (
+            Software(
+                entry["name"],
+                entry["profile"],
+                {**general["assumes"], **entry.get("assumes", {})},
+                {
+                    **{
+                        name: reason
+                        for name, reason in general["because"].items()
+                        if name not in entry.get("assumes", {})
+                    },
+                    **entry.get("because", {}),
+                },
+            ),
+            re.compile(entry["pattern"], re.IGNORECASE),
+            re.compile(entry.get("hardware", ""), re.IGNORECASE),
+        )
+        for entry in data["software"]
+    ]
+
+
+def known_software() -> list[Software]:
+    """Every entry, in order."""
+    return [software for software, _, _ in _known()]

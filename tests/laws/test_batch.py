@@ -1,0 +1,88 @@
+"""Many strategies at once give what they give one by one."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from distir import Simulator, Strategy, Workload, load_cluster, load_model
+from distir.cost import Cluster
+from distir.importers.load import LoadedModel
+from distir.simulation.result import METRICS
+from search_spaces import distribution_space
+from tests.laws.scenarios import clusters, models, profiles
+
+RELATIVE = 1e-9
+
+
+def check(simulator: Simulator, strategies: Sequence[Strategy]) -> None:
+    """The table equals the results of the strategies, reasons included."""
+    table = simulator.simulate_many(strategies)
+    assert list(table.metrics) == list(METRICS)
+    for index, strategy in enumerate(strategies):
+        reason = simulator.explain(strategy)
+        if reason is not None:
+            assert not table.feasible[index]
+            assert table.reason(index) == reason
+            assert all(math.isnan(column[index]) for column in table.metrics.values())
+            continue
+        result = simulator.simulate(strategy)
+        found = {name: column[index] for name, column in table.metrics.items()}
+        assert found == pytest.approx(result.metrics, rel=RELATIVE, abs=1e-12), strategy.label
+        assert bool(table.feasible[index]) == result.feasible
+        assert table.reason(index) == result.reason
+
+
+@st.composite
+def searches(draw: st.DrawFn) -> tuple[Simulator, list[Strategy]]:
+    """A workload on a cluster, strategies of its full space, and a few that are not in it."""
+    devices = draw(st.sampled_from([1, 2, 4, 6, 8, 12]))
+    workload = Workload(
+        model=LoadedModel("model", draw(models)),
+        mode=draw(st.sampled_from(["training", "training", "inference"])),
+        batch_size=draw(st.sampled_from([1, 4, 12, 24, 36])) * devices,
+        precision=draw(st.sampled_from(["bf16", "fp32"])),
+        optimizer=draw(st.sampled_from(["adam", "sgd"])),
+    )
+    simulator = Simulator(workload, draw(clusters(devices)), draw(profiles))
+    space = distribution_space(workload, devices, "full")
+    chance = random.Random(draw(st.integers(0, 10**6)))
+    strategies = space.samples(chance, 40)
+    strategies += [Strategy(dp=7), Strategy(pp=devices, microbatches=5), Strategy(tp=2 * devices)]
+    chance.shuffle(strategies)
+    return simulator, strategies
+
+
+@settings(max_examples=40)
+@given(searches())
+def test_any_strategies(search: tuple[Simulator, list[Strategy]]) -> None:
+    check(*search)
+
+
+def test_nothing_to_simulate() -> None:
+    table = Simulator(*_gpt2()).simulate_many([])
+    assert len(table) == 0
+    assert all(column.shape == (0,) for column in table.metrics.values())
+
+
+def test_what_does_not_fit_is_said() -> None:
+    workload, cluster = _gpt2(memory_bytes=1e5)
+    table = Simulator(workload, cluster).simulate_many([Strategy(), Strategy(dp=3)])
+    assert not table.feasible.any()
+    assert "out of memory" in str(table.reason(0))
+    assert "does not divide" in str(table.reason(1))
+    assert np.isfinite(table.metrics["iteration_seconds"]).tolist() == [True, False]
+
+
+def _gpt2(memory_bytes: float = 16e9) -> tuple[Workload, Cluster]:
+    cluster = load_cluster("dgx-a100", 8)
+    device = replace(cluster.device, memory_bytes=memory_bytes)
+    workload = Workload(model=load_model("gpt2"), batch_size=16)
+    return workload, replace(cluster, device=device)

@@ -1,0 +1,196 @@
+"""Rows become plans: what is stated counts, what is blank is completed or excludes the row."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autotune.validation import Case, make_case
+from autotune.validation.cases import even_cuts
+from autotune.validation.hardware import network_bytes_per_second
+from autotune.validation.rows import COLUMNS
+from distir.strategy import Strategy
+from tests.validation.rows import BASE, case, reason, row
+
+
+def test_the_row_is_the_strategy() -> None:
+    assert case().strategy == Strategy(dp=4, tp=2, pp=2, microbatches=4)
+    assert case(schedule="interleaved 1F1B", vpp="2").strategy == Strategy(
+        dp=4, tp=2, pp=2, microbatches=4, schedule="interleaved", chunks=2
+    )
+    assert case(zero_stage="zero3 (FSDP FULL_SHARD)", recompute="full").strategy == Strategy(
+        dp=4, tp=2, pp=2, microbatches=4, zero=3, recompute="full"
+    )
+
+
+def test_the_row_is_the_model() -> None:
+    config = case().model.config
+    assert (config.layers, config.hidden, config.heads, config.ffn_width) == (4, 256, 4, 1024)
+    # 1000 is padded to a multiple of 128 · tp.
+    assert config.vocabulary == 1024
+    assert case(gated_mlp="yes", kv_heads="2").model.config.gated
+
+
+@pytest.mark.parametrize(
+    ("text", "precision"),
+    [
+        ("bf16 (FSDP MP PURE)", "bf16"),
+        ("BF16", "bf16"),
+        ("fp16", "fp16"),
+        ("fp32", "fp32"),
+    ],
+)
+def test_words_for_precision(text: str, precision: str) -> None:
+    assert case(precision=text).precision == precision
+
+
+@pytest.mark.parametrize(
+    ("column", "text"),
+    [
+        ("precision", "ternary"),
+        ("recompute", "sometimes"),
+        ("schedule", "by hand"),
+        ("zero_stage", "zero7"),
+        ("gated_mlp", "perhaps"),
+        ("sequence_parallel", "half"),
+        ("flags", "thermal event"),
+    ],
+)
+def test_unknown_words_exclude_a_row_and_name_the_column(column: str, text: str) -> None:
+    assert reason(**{column: text}) == f"{column} is not understood"
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"micro_batch": ""}, "micro_batch not stated"),
+        ({"num_layers": ""}, "num_layers not stated"),
+        ({"hardware": ""}, "hardware not stated"),
+        ({"hardware": "abacus"}, "hardware is not known"),
+        ({"dp": "3"}, "the degrees do not multiply to num_gpus"),
+        ({"micro_batch": "3"}, "global_batch does not divide by dp · micro_batch"),
+        ({"flags": "LoRA"}, "LoRA"),
+        ({"flags": "OOM/failed"}, "failed for a reason that is not known"),
+        ({"notes": "with CPU offload"}, "offload"),
+        ({"schedule": ""}, "schedule not stated"),
+        ({"schedule": "interleaved"}, "chunks per pipeline rank not stated"),
+        ({"iteration_time_s": ""}, "nothing measured"),
+        ({"hidden": "many"}, "hidden is no number above zero"),
+        ({"hidden": "2.5"}, "hidden is no whole number"),
+        ({"gated_mlp": "yes", "ffn_hidden": ""}, "ffn_hidden not stated"),
+    ],
+)
+def test_what_excludes_a_row(changes: dict[str, str], expected: str) -> None:
+    assert reason(**changes) == expected
+
+
+def test_a_blank_is_completed_by_what_the_software_does_and_listed() -> None:
+    stated = case()
+    assert not any(each.startswith("vocab") for each in stated.assumptions)
+    blank = case(vocab="", source="NVIDIA/Megatron-LM:README.md", recompute="")
+    assert blank.software.name == "Megatron-LM, 2019-2023"
+    assert blank.strategy.recompute == "full"
+    assert any(each.startswith("vocab = 50257") for each in blank.assumptions)
+    assert any(each.startswith("recompute = full") for each in blank.assumptions)
+
+
+def test_unknown_sources_fall_back_to_the_general_entry() -> None:
+    assert case(source="", notes="").software.name == "an eager PyTorch stack"
+    volta = case(source="", notes="", hardware="V100", precision="")
+    assert (volta.precision, volta.model.attention) == ("fp16", "eager")
+
+
+def test_a_measured_time_is_stated_or_follows_from_tokens_per_second() -> None:
+    assert case().measured.seconds == 0.5
+    # 32 samples of 128 tokens on 16 devices: 256 tokens each.
+    from_rate = case(iteration_time_s="", tokens_per_sec_per_gpu="1024")
+    assert from_rate.measured.seconds == pytest.approx(0.25)
+    derived = case(iteration_time_s="", iter_time_derived_s="0.75")
+    assert derived.measured.seconds == 0.75
+
+
+def test_predictions_never_see_what_was_measured() -> None:
+    slow, fast = case(iteration_time_s="9"), case(iteration_time_s="1")
+    for name in ("model", "strategy", "cuts", "hardware", "software", "precision", "assumptions"):
+        assert getattr(slow, name) == getattr(fast, name)
+
+
+def test_a_run_out_of_memory_has_no_time() -> None:
+    measured = case(flags="OOM", iteration_time_s="").measured
+    assert measured.out_of_memory
+    assert measured.seconds is None
+
+
+@pytest.mark.parametrize(
+    ("unit", "scale", "counter"),
+    [
+        ("GiB allocated", 2**30, "allocated"),
+        ("GiB peak reserved", 2**30, "reserved"),
+        ("GB (nvidia-smi, max node)", 1e9, "device"),
+        ("GiB per device (XLA peak)", 2**30, "compiler"),
+    ],
+)
+def test_memory_has_a_unit_and_says_what_it_counts(unit: str, scale: float, counter: str) -> None:
+    measured = case(peak_memory_gb="10", mem_unit=unit).measured
+    assert measured.memory_bytes == 10 * scale
+    assert measured.counter == counter
+
+
+@pytest.mark.parametrize(
+    ("text", "gigabits"),
+    [
+        ("1600 Gbps node-node RoCE", 200),
+        ("NVLink; 4x Omni-Path 100 Gb/s per node (Jean Zay)", 50),
+        ("8x HDR InfiniBand 200 Gb/s per node", 200),
+        ("config: inter-node 800 Gbps; intra-node 150 GB/s", 100),
+        ("400 Gb/s per GPU", 400),
+    ],
+)
+def test_network_bandwidth_per_device(text: str, gigabits: float) -> None:
+    assert network_bytes_per_second(text, 8) == pytest.approx(gigabits * 1e9 / 8)
+
+
+@pytest.mark.parametrize("text", ["", "RoCE RDMA between nodes", "NVLink intra-node", "Selene"])
+def test_networks_of_unstated_bandwidth(text: str) -> None:
+    assert network_bytes_per_second(text, 8) is None
+
+
+def test_hardware_has_the_memory_and_the_nodes_that_the_row_states() -> None:
+    cluster = case(hardware="V100 16GB (AWS)", gpus_per_node="4", precision="fp16").hardware.cluster
+    assert cluster.device.memory_bytes == 16 * 2**30
+    assert cluster.levels[0].size == 4
+    assert cluster.num_devices == 16
+
+
+def test_stages_are_cut_evenly_with_embedding_and_head_as_layers_where_needed() -> None:
+    # 8 layers and 4 stages: the first block is the embedding, the last the head.
+    assert even_cuts(8, 4) == (3, 5, 7)
+    # 22 layers and 8 stages: (22 + 2) / 8 = 3 blocks each.
+    assert even_cuts(22, 8) == (3, 6, 9, 12, 15, 18, 21)
+    assert even_cuts(7, 4) is None
+
+
+@given(st.integers(1, 60), st.integers(1, 12))
+def test_even_cuts_differ_by_embedding_and_head_alone(layers: int, stages: int) -> None:
+    cuts = even_cuts(layers, stages)
+    if cuts is not None:
+        bounds = [0, *cuts, layers + 2]
+        sizes = [end - begin for begin, end in pairwise(bounds)]
+        inner = sizes[1:-1]
+        assert sum(sizes) == layers + 2
+        assert len(set(inner)) <= 1
+        assert all(math.ceil(layers / stages) <= size for size in sizes)
+
+
+@given(st.dictionaries(st.sampled_from(COLUMNS), st.text(max_size=12), max_size=6))
+def test_any_text_makes_a_case_or_an_exclusion(changes: dict[str, str]) -> None:
+    made = make_case(row(**{name: text.strip() for name, text in changes.items()}))
+    assert isinstance(made, Case) or made.reason
+
+
+def test_every_base_column_is_known() -> None:
+    assert set(BASE) <= set(COLUMNS)

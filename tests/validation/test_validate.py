@@ -1,0 +1,169 @@
+"""`autotune validate`: files in, tables and JSON out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.cli import main
+from autotune.validation import make_report, predict, read_rows
+from distir.cost import load_profile
+from distir.errors import DistirError
+from tests.validation.rows import BASE, case, write_csv
+
+KEYS = {
+    "rows_used",
+    "rows_excluded",
+    "mape",
+    "median_ape",
+    "bias",
+    "spearman",
+    "regret",
+    "memory_mape",
+    "oom_recall",
+    "oom_precision",
+}
+
+
+@pytest.fixture
+def measured(tmp_path: Path) -> Path:
+    """Four runs: two that compete, one that ran out of memory, one that cannot be used."""
+    tp, dp = {"tp": "4", "dp": "2"}, {"tp": "1", "dp": "8"}
+    return write_csv(
+        tmp_path / "runs.csv",
+        {"id": "a", **tp, "iteration_time_s": "0.2"},
+        {"id": "b", **dp, "iteration_time_s": "0.1"},
+        {"id": "c", "source_group": "there", "iteration_time_s": "", "flags": "OOM"},
+        {"id": "d", "source_group": "there", "micro_batch": ""},
+    )
+
+
+def json_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
+    assert main(["validate", *arguments, "--json", "-"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_json_has_the_tables(measured: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = json_of(capsys, str(measured))
+    assert {"sources", "moe", "hardware", "overall"} <= set(found)
+    assert set(found["sources"]) == {"here", "there"}
+    for table in (found["sources"], found["hardware"]):
+        assert all(set(each) == KEYS for each in table.values())
+    assert set(found["overall"]) == KEYS
+    assert found["overall"]["rows_used"] == 3
+    there = found["sources"]["there"]
+    assert there["rows_excluded"] == {"micro_batch not stated": 1}
+    assert there["mape"] is None
+    assert there["oom_recall"] == 0.0
+
+
+def test_errors_are_those_of_the_simulator(
+    measured: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = json_of(capsys, str(measured), "--source", "here")
+    errors = {each["id"]: each for each in found["worst"]}
+    a, b = errors["a"], errors["b"]
+    assert a["error"] == pytest.approx(a["predicted_seconds"] / 0.2 - 1)
+    assert found["sources"]["here"]["mape"] == pytest.approx(
+        (abs(a["error"]) + abs(b["error"])) / 2
+    )
+    assert found["sources"]["here"]["bias"] == pytest.approx((a["error"] + b["error"]) / 2)
+    wrong = a["predicted_seconds"] < b["predicted_seconds"]
+    assert found["sources"]["here"]["regret"] == pytest.approx(1.0 if wrong else 0.0)
+    assert a["predicted_seconds"] == pytest.approx(sum(a["seconds"].values()))
+
+
+def test_a_stack_can_be_chosen(measured: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def seconds(*options: str) -> list[float]:
+        worst = json_of(capsys, str(measured), *options)["worst"]
+        return [each["predicted_seconds"] for each in sorted(worst, key=lambda e: e["id"])]
+
+    ideal, eager = seconds("--stack", "ideal"), seconds("--stack", "eager")
+    assert all(a < b for a, b in zip(ideal, eager, strict=True))
+
+
+def test_the_report_names_what_was_left_out(
+    measured: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["validate", str(measured)]) == 0
+    shown = capsys.readouterr().out
+    assert "micro_batch not stated" in shown
+    assert "here" in shown
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg", "html"])
+def test_the_plot_is_drawn(
+    measured: Path, tmp_path: Path, suffix: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib")
+    path = tmp_path / f"plot.{suffix}"
+    json_of(capsys, str(measured), "--plot", str(path))
+    begin = {"png": b"\x89PNG", "svg": b"<?xml", "html": b"<!DOCTYPE html>"}[suffix]
+    assert path.read_bytes().startswith(begin)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "empty; expected a header"),
+        ("a,b\n1,2\n", "the header has no column hardware"),
+        (",".join(BASE) + "\n1,2\n", "line 2: 2 cells, but the header has"),
+        (",".join([*BASE, "hardware"]) + "\n", "hardware more than once"),
+        ('"a', "line 1: not CSV"),
+    ],
+)
+def test_a_bad_file_gives_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str, message: str
+) -> None:
+    path = tmp_path / "bad.csv"
+    path.write_text(content, encoding="utf-8")
+    assert main(["validate", str(path)]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert message in error
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    binary = tmp_path / "binary.csv"
+    binary.write_bytes(b"\xff\xfe\x00")
+    for path in (tmp_path / "absent.csv", tmp_path, binary):
+        with pytest.raises(DistirError, match=str(path)):
+            read_rows(path)
+
+
+def test_unknown_names_are_refused(measured: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for options in (["--source", "nowhere"], ["--stack", "nothing"], ["--plot", "a.gif"]):
+        assert main(["validate", str(measured), *options]) == 2
+        assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_plan_that_cannot_be_simulated_is_counted(tmp_path: Path) -> None:
+    outcomes, refused = predict([case(heads="3", hidden="255", tp="2")])
+    assert outcomes == []
+    assert [each.reason for each in refused] == ["not simulated"]
+    assert "does not divide" in refused[0].detail
+
+
+def test_rows_share_planners_without_changing_results() -> None:
+    alone, _ = predict([case()])
+    together, _ = predict([case(tp="1", dp="8"), case(), case(global_batch="64"), case()])
+    same = [each for each in together if each.case == alone[0].case]
+    assert len(same) == 2
+    assert all(each.seconds == alone[0].seconds for each in same)
+    assert all(each.memory_bytes == alone[0].memory_bytes for each in same)
+
+
+def test_software_profiles_exist() -> None:
+    from autotune.validation.software import known_software
+
+    for software in known_software():
+        assert load_profile(software.profile).name == software.profile
+
+
+def test_mixtures_of_experts_stand_apart() -> None:
+    report = make_report([], [])
+    assert report.overall.rows_used == 0
+    assert report.sources == {}
