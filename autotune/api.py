@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from autotune.grid import QUICK_SECONDS, Grid, evaluate_grid, grid_seconds
-from autotune.objectives import OBJECTIVES, Objective, load_objective
+from autotune.grid import QUICK_SECONDS, Grid, evaluate_grid, grid_of, grid_seconds
+from autotune.objectives import OBJECTIVES, Evaluation, Objective
 from autotune.objectives.objective import ObjectiveFunction
 from autotune.problem import (
     DEFAULT_CLUSTER,
@@ -24,6 +24,7 @@ from autotune.study import Measure, Study
 from autotune.trackers import NullTracker, StudyHeader, Tracker
 from autotune.trial import Trial
 from distir.errors import DistirError
+from distir.strategy import Strategy
 
 if TYPE_CHECKING:
     from distir.workload import Mode
@@ -128,8 +129,8 @@ def solve(
     """Searches the space of `problem`, compares with the grid, and has `tracker` record it all."""
     problem.check_not_empty()
     tracker = tracker or NullTracker()
-    objective = load_objective(
-        search.objective, problem.simulate, metric=search.metric, direction=search.direction
+    objective = problem.objective(
+        search.objective, metric=search.metric, direction=search.direction
     )
     sampler = load_sampler(search.sampler, problem.space, search.seed)
     budget = search.budget(problem.space.count())
@@ -163,8 +164,8 @@ def solve(
 
 @contextmanager
 def measuring(objective: Objective, trial_timeout: float | None) -> Generator[Measure, None, None]:
-    """The way to evaluate strategies: here, or in a process of its own where there is a time
-    limit.
+    """The way to evaluate single strategies: here, or in a process of its own where there is a
+    time limit.
     """
     if trial_timeout is None:
         yield objective.measure
@@ -177,10 +178,15 @@ def measuring(objective: Objective, trial_timeout: float | None) -> Generator[Me
 
 def _grid(study: Study, search: Search) -> Grid | None:
     if search.compare_grid is not False and len(study.trials) == study.space.count():
-        return Grid(len(study.trials), tuple(study.trials), sum(t.seconds for t in study.trials))
+        return grid_of(study.trials, study.objective)
     cheap = study.objective.cheap and grid_seconds(study.space, study.trials) <= QUICK_SECONDS
     if not (cheap if search.compare_grid is None else search.compare_grid):
         return None
-    # A cheap objective is evaluated anew, so that the grid's time is that of all its strategies.
-    known = {} if study.objective.cheap else {trial.strategy: trial for trial in study.trials}
-    return evaluate_grid(study.space, study.objective, study.measure, known=known)
+    if study.objective.many is not None and search.trial_timeout is None:
+        return evaluate_grid(study.space, study.objective)
+    known = {trial.strategy: trial.evaluation for trial in study.trials}
+
+    def measure(strategy: Strategy) -> Evaluation:
+        return known.get(strategy) or study.measure(strategy)
+
+    return evaluate_grid(study.space, study.objective, measure)

@@ -3,23 +3,45 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from statistics import mean, median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune.grid import Grid
 from autotune.objectives.evaluation import Evaluation
 from autotune.objectives.objective import Objective
 from autotune.samplers import load_sampler
-from autotune.study import Study
+from autotune.study import Measure, Study
 from autotune.trial import Trial, best_of
 from distir.errors import DistirError
 from distir.strategy import Strategy
 from search_spaces import SearchSpace
 
+if TYPE_CHECKING:
+    from autotune.chunks import Chunk
+
 CLOSE = 0.01
 """Regret that counts as having found a plan as good as the best."""
+
+
+class Archive:
+    """Remembers every evaluation of a space, column by column."""
+
+    def __init__(self, space: SearchSpace):
+        self._space = space
+        self._chunks: list[Chunk] = []
+
+    def add(self, chunk: Chunk) -> None:
+        """Takes the next chunk."""
+        self._chunks.append(chunk)
+
+    def measure(self, strategy: Strategy) -> Evaluation:
+        """What was found of a strategy."""
+        number = self._space.index(strategy)
+        chunk = self._chunks[bisect_right(self._chunks, number, key=lambda c: c.first) - 1]
+        return chunk.evaluations[number - chunk.first]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +82,15 @@ class Standing:
 
 
 def contest(
-    space: SearchSpace, objective: Objective, grid: Grid, sampler: str, seed: int, trials: int
+    space: SearchSpace,
+    objective: Objective,
+    measure: Measure,
+    grid: Grid,
+    sampler: str,
+    seed: int,
+    trials: int,
 ) -> Contest:
-    """Runs `sampler` over evaluations that the grid has made."""
-    known = {trial.strategy: trial.evaluation for trial in grid.trials}
-
-    def measure(strategy: Strategy) -> Evaluation:
-        return known[strategy]
-
+    """Runs `sampler` over evaluations that the grid has made, which `measure` knows."""
     study = Study(space, objective, load_sampler(sampler, space, seed), measure, seed)
     clock = time.perf_counter()
     study.run(trials)

@@ -3,38 +3,64 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune.objectives.objective import Objective
-from autotune.study import Measure, evaluate
-from autotune.trial import Trial, ranked, regret
-from distir.strategy import Strategy
+from autotune.study import Measure
+from autotune.trial import Trial, regret
 from search_spaces import SearchSpace
+
+if TYPE_CHECKING:
+    from autotune.chunks import Chunk
+    from autotune.collect import Collector
 
 QUICK_SECONDS = 20.0
 """Longest exhaustive comparison that is made without being asked, where the objective is cheap."""
+TOP = 1000
+"""Trials that are kept of the best."""
+
+Watcher = Callable[["Chunk", "Trial | None"], None]
+"""Told of every chunk and of the best so far."""
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Every strategy of a space, evaluated."""
+    """What is worth keeping of a space in which every strategy was evaluated."""
 
     space_size: int
-    trials: tuple[Trial, ...]
-    """In the order of the space."""
+    evaluated: int
+    feasible: int
+    ranked: tuple[Trial, ...]
+    """The best, best first."""
+    front: tuple[Trial, ...]
+    """What nothing beats in both the objective and memory (time, where memory is the objective),
+    best first."""
+    layouts: tuple[Trial, ...]
+    """The best of each layout, best first."""
+    improvements: tuple[Trial, ...]
+    """Trials that were better than all before them, in the order of the space."""
+    closest: Trial | None
+    """The infeasible trial that misses by least."""
+    failures: Mapping[str, int]
+    """Failed trials by reason."""
     seconds: float
     """Wall time of the evaluation."""
-    complete: bool = True
-    """False if it was interrupted."""
+    costs: Sequence[float] = field(repr=False)
+    """Of all feasible strategies, ascending."""
 
-    @cached_property
-    def ranked(self) -> list[Trial]:
-        """Feasible trials, best first."""
-        return ranked(self.trials)
+    @property
+    def complete(self) -> bool:
+        """False if it was interrupted."""
+        return self.evaluated == self.space_size
+
+    @property
+    def failed(self) -> int:
+        """Number of failed trials."""
+        return sum(self.failures.values())
 
     @property
     def best(self) -> Trial | None:
@@ -51,28 +77,30 @@ class Grid:
         """Place of `trial` in the grid: 1 if nothing is better."""
         if trial is None or trial.cost is None:
             return None
-        return 1 + sum(other.cost < trial.cost for other in self.ranked if other.cost is not None)
+        return 1 + bisect_left(self.costs, trial.cost)
 
-    def summary(self, found: Trial | None) -> dict[str, Any]:
+    def summary(self, found: Trial | None, batch_size: int) -> dict[str, Any]:
         """The comparison with a study that found `found`, as plain JSON values."""
         best = self.best
         return {
-            "evaluated": len(self.trials),
-            "feasible": len(self.ranked),
+            "evaluated": self.evaluated,
+            "feasible": self.feasible,
             "seconds": self.seconds,
-            "best": best.outcome() if best else None,
+            "best": best.outcome(batch_size) if best else None,
             "regret": self.regret(found),
             "rank": self.rank(found),
         }
 
-    def to_dict(self, top: int | None = None) -> dict[str, Any]:
-        """The grid as plain JSON values, with the `top` best (by default all feasible)."""
+    def to_dict(self, batch_size: int) -> dict[str, Any]:
+        """The grid as plain JSON values."""
         return {
             "space_size": self.space_size,
-            "evaluated": len(self.trials),
-            "feasible": len(self.ranked),
+            "evaluated": self.evaluated,
+            "feasible": self.feasible,
+            "failed": self.failed,
             "seconds": self.seconds,
-            "ranked": [trial.to_dict() for trial in self.ranked[:top]],
+            "ranked": [trial.to_dict(batch_size) for trial in self.ranked],
+            "front": [trial.to_dict(batch_size) for trial in self.front],
         }
 
 
@@ -81,29 +109,57 @@ def evaluate_grid(
     objective: Objective,
     measure: Measure | None = None,
     *,
-    known: Mapping[Strategy, Trial] | None = None,
-    on_trial: Callable[[Trial], None] = lambda trial: None,
+    chunks: Iterable[Chunk] | None = None,
+    top: int = TOP,
+    watch: Watcher = lambda chunk, best: None,
 ) -> Grid:
-    """Evaluates every strategy of `space` that is not `known`; an interrupt keeps what was
-    evaluated.
+    """Evaluates every strategy of `space` and keeps the `top` best; an interrupt keeps what was
+    evaluated. `chunks`: the space as it is evaluated elsewhere.
     """
-    size = space.count()
-    known = known or {}
-    trials: list[Trial] = []
+    from autotune.chunks import chunks_here
+    from autotune.collect import Collector
+
     clock = time.perf_counter()
+    source = chunks_here(space, objective, measure) if chunks is None else iter(chunks)
+    found = Collector(objective, top)
     try:
-        for number, strategy in enumerate(space.enumerate()):
-            trial = known.get(strategy)
-            trial = (
-                replace(trial, number=number)
-                if trial
-                else evaluate(objective, measure or objective.measure, strategy, number)
-            )
-            trials.append(trial)
-            on_trial(trial)
+        for chunk in source:
+            found.add(chunk)
+            watch(chunk, found.best)
     except KeyboardInterrupt:
         pass  # what is there is worth showing; `complete` tells
-    return Grid(size, tuple(trials), time.perf_counter() - clock, len(trials) == size)
+    return _grid(space.count(), found, time.perf_counter() - clock)
+
+
+def grid_of(trials: Sequence[Trial], objective: Objective, top: int = TOP) -> Grid:
+    """The grid of a space whose strategies a study has all tried."""
+    from autotune.chunks import chunk_of
+    from autotune.collect import Collector
+
+    found = Collector(objective, top)
+    found.add(chunk_of(trials))
+    return _grid(len(trials), found, sum(trial.seconds for trial in trials))
+
+
+def _grid(space_size: int, found: Collector, seconds: float) -> Grid:
+    closest = found.closest
+    if closest is not None and closest.evaluation.reason is None:
+        # Of many strategies at once, it was not put into words.
+        told = found.objective.measure(closest.strategy)
+        closest = replace(closest, evaluation=told)
+    return Grid(
+        space_size=space_size,
+        evaluated=found.evaluated,
+        feasible=found.feasible,
+        ranked=found.ranked,
+        front=found.front,
+        layouts=found.layouts,
+        improvements=tuple(found.improvements),
+        closest=closest,
+        failures=dict(found.failures.most_common()),
+        seconds=seconds,
+        costs=sorted(found.costs),
+    )
 
 
 def grid_seconds(space: SearchSpace, tried: Sequence[Trial]) -> float:

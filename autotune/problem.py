@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from autotune.objectives import load_objective
 from autotune.objectives.evaluation import Evaluation
-from autotune.objectives.simulator import Simulates, simulated
+from autotune.objectives.objective import Objective, ObjectiveFunction
+from autotune.objectives.simulator import Simulates, simulated, simulated_many
 from distir.errors import DistirError
 from distir.strategy import Strategy
 from search_spaces import SearchSpace, SpaceSource, WorkloadFacts, distribution_space, searched
@@ -52,6 +54,22 @@ class Problem:
     def simulate(self) -> Callable[[Strategy], Evaluation]:
         """The default simulator as a function from strategies to evaluations."""
         return simulated(self.simulator, self.memory_bytes)
+
+    def objective(
+        self,
+        spec: str | Objective | ObjectiveFunction,
+        *,
+        metric: str | None = None,
+        direction: str | None = None,
+    ) -> Objective:
+        """An objective over this problem's simulator; see `load_objective`."""
+        return load_objective(
+            spec,
+            self.simulate,
+            metric=metric,
+            direction=direction,
+            simulate_many=simulated_many(self.simulator, self.memory_bytes),
+        )
 
     @property
     def title(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from autotune.grid import Grid
 from autotune.objectives.objective import Objective
 from autotune.problem import Problem
 from autotune.trackers.tracker import TrackingRecord
-from autotune.trial import Trial, best_of, closest_of, ranked
+from autotune.trial import Trial, best_of, best_of_layouts, closest_of, ranked
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -46,7 +47,7 @@ class TuneResult:
     @cached_property
     def closest(self) -> Trial | None:
         """The infeasible trial that misses by least, of the grid where there is one."""
-        return closest_of(self.known)
+        return self.grid.closest if self.grid else closest_of(self.trials)
 
     @cached_property
     def ranked(self) -> list[Trial]:
@@ -54,9 +55,9 @@ class TuneResult:
         return ranked(self.trials)
 
     @property
-    def known(self) -> tuple[Trial, ...]:
-        """Everything that was evaluated: the grid where there is one, else the trials."""
-        return self.grid.trials if self.grid else tuple(self.trials)
+    def layouts(self) -> Sequence[Trial]:
+        """The best of each layout, best first, of the grid where there is one."""
+        return self.grid.layouts if self.grid else best_of_layouts(self.trials)
 
     @property
     def regret(self) -> float | None:
@@ -65,12 +66,13 @@ class TuneResult:
 
     def to_dict(self) -> dict[str, Any]:
         """The result as plain JSON values."""
+        batch = self.problem.batch_size
         return {
             "model": self.problem.model,
             "cluster": self.problem.cluster,
             "devices": self.problem.devices,
             "mode": self.problem.mode,
-            "batch_size": self.problem.batch_size,
+            "batch_size": batch,
             "settings": self.problem.settings,
             "objective": self.objective.name,
             "metric": self.objective.metric,
@@ -80,9 +82,9 @@ class TuneResult:
             "space": self.problem.space_name,
             "space_size": self.problem.space.count(),
             "seconds": self.seconds,
-            "trials": [trial.to_dict() for trial in self.trials],
-            "best": self.best.outcome() if self.best else None,
-            "grid": self.grid.summary(self.best) if self.grid else None,
+            "trials": [trial.to_dict(batch) for trial in self.trials],
+            "best": self.best.outcome(batch) if self.best else None,
+            "grid": self.grid.summary(self.best, batch) if self.grid else None,
             **({"error": self.error} if self.error else {}),
             "mlflow": self.tracking.to_dict() if self.tracking else None,
         }
@@ -91,7 +93,7 @@ class TuneResult:
         """The trials as a pandas DataFrame, one row each."""
         import pandas as pd  # pyright: ignore[reportMissingTypeStubs]
 
-        return pd.DataFrame([flat_row(trial) for trial in self.trials])
+        return pd.DataFrame([flat_row(trial, self.problem.batch_size) for trial in self.trials])
 
     def __rich__(self) -> RenderableType:
         from autotune.reports.study import study_report
@@ -109,9 +111,9 @@ class TuneResult:
         return as_html(self)
 
 
-def flat_row(trial: Trial) -> dict[str, Any]:
+def flat_row(trial: Trial, batch_size: int) -> dict[str, Any]:
     """A trial as one flat row of a table."""
-    plain = trial.to_dict()
+    plain = trial.to_dict(batch_size)
     return {
         "number": trial.number,
         **plain["strategy"],

@@ -50,17 +50,26 @@ class Trial:
         """A metric by name, `None` where it was not measured."""
         return self.evaluation.metrics.get(name)
 
-    def outcome(self) -> dict[str, Any]:
+    def outcome(self, batch_size: int) -> dict[str, Any]:
         """Strategy and metrics as plain JSON values."""
-        return {"strategy": self.strategy.to_dict(), "metrics": plain_metrics(self.evaluation)}
+        return {
+            "strategy": choices(self.strategy, batch_size),
+            "metrics": plain_metrics(self.evaluation),
+        }
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self, batch_size: int) -> dict[str, Any]:
         """The trial as plain JSON values; what is not a finite number becomes null."""
         return {
-            **self.outcome(),
+            **self.outcome(batch_size),
             "feasible": self.feasible,
             "reason": self.evaluation.reason,
         }
+
+
+def choices(strategy: Strategy, batch_size: int) -> dict[str, Any]:
+    """A strategy as plain JSON values, with what follows from it: the samples of a microbatch."""
+    micro_batch = batch_size // (strategy.dp * strategy.microbatches)
+    return {**strategy.to_dict(), "micro_batch": micro_batch}
 
 
 def plain_metrics(evaluation: Evaluation) -> dict[str, float | None]:
@@ -71,13 +80,13 @@ def plain_metrics(evaluation: Evaluation) -> dict[str, float | None]:
 def ranked(trials: Iterable[Trial]) -> list[Trial]:
     """Feasible trials, best first; of equals, first the one that needs less memory."""
     usable = [trial for trial in trials if trial.feasible and trial.cost is not None]
-    return sorted(usable, key=_rank)
+    return sorted(usable, key=rank)
 
 
 def best_of(trials: Iterable[Trial]) -> Trial | None:
     """The best feasible trial."""
     usable = (trial for trial in trials if trial.feasible and trial.cost is not None)
-    return min(usable, key=_rank, default=None)
+    return min(usable, key=rank, default=None)
 
 
 def closest_of(trials: Iterable[Trial]) -> Trial | None:
@@ -100,7 +109,15 @@ def pareto_front(trials: Iterable[Trial], second: str = "peak_memory_bytes") -> 
     return front
 
 
-def layout(strategy: Strategy) -> tuple[int, int, int, int]:
+def best_of_layouts(trials: Iterable[Trial]) -> list[Trial]:
+    """The best feasible trial of each layout, best first."""
+    best: dict[tuple[int, ...], Trial] = {}
+    for trial in ranked(trials):
+        best.setdefault(layout(trial.strategy), trial)
+    return list(best.values())
+
+
+def layout(strategy: Strategy) -> tuple[int, ...]:
     """The degrees: which devices do what, whatever the order and the memory techniques."""
     return (strategy.dp, strategy.tp, strategy.pp, strategy.cp)
 
@@ -110,6 +127,7 @@ def regret(cost: float, best_cost: float) -> float:
     return abs(cost - best_cost) / abs(best_cost) if best_cost else abs(cost - best_cost)
 
 
-def _rank(trial: Trial) -> tuple[float, float, int]:
+def rank(trial: Trial) -> tuple[float, float, int]:
+    """What trials are sorted by: cost, then memory, then the order in which they were made."""
     cost = math.inf if trial.cost is None else trial.cost
     return (cost, trial.evaluation.metrics.get("peak_memory_bytes", math.inf), trial.number)

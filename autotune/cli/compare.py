@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from autotune.cli.options import (
+    add_jobs_options,
     add_model_options,
     add_objective_options,
     add_space_option,
@@ -14,10 +15,14 @@ from autotune.cli.options import (
     problem_of,
 )
 from autotune.cli.output import Output, add_json_option
+from autotune.cli.progress import progress
 from distir.errors import DistirError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+    from autotune.chunks import Chunk
+    from autotune.trial import Trial
 
 SUMMARY = (
     "Compare samplers with exhaustive search over several seeds: regret, and trials to reach 1 %."
@@ -30,6 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_model_options(parser, "devices to use (default: 16)")
     add_objective_options(parser)
     add_space_option(parser)
+    add_jobs_options(parser)
     group = parser.add_argument_group("comparison")
     group.add_argument(
         "--samplers", default=DEFAULT_SAMPLERS, metavar="A,B,…", help="samplers to compare"
@@ -53,28 +59,28 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _compared(arguments: argparse.Namespace) -> tuple[dict[str, Any], RenderableType]:
-    from autotune.api import measuring
-    from autotune.compare import contest, standing
-    from autotune.grid import evaluate_grid
-    from autotune.objectives import load_objective
+    from autotune.cli.grid import exhausted
+    from autotune.compare import Archive, contest, standing
     from autotune.reports.compare import compare_report
 
     names = names_in(arguments.samplers)
     problem = problem_of(arguments)
     problem.check_not_empty()
-    metric, direction = getattr(arguments, "metric", None), getattr(arguments, "direction", None)
-    objective = load_objective(
-        arguments.objective, problem.simulate, metric=metric, direction=direction
-    )
-    with measuring(objective, getattr(arguments, "trial_timeout", None)) as measure:
-        grid = evaluate_grid(problem.space, objective, measure)
+    archive = Archive(problem.space)
+
+    def watch(chunk: Chunk, best: Trial | None) -> None:
+        archive.add(chunk)
+        advance(len(chunk), best)
+
+    with progress("evaluating", problem.space.count()) as advance:
+        objective, grid = exhausted(arguments, problem, watch)
     if grid.best is None:
         raise DistirError(
             f"there is nothing to compare: no strategy is feasible for {problem.title}"
         )
     contests = {
         name: [
-            contest(problem.space, objective, grid, name, seed, arguments.trials)
+            contest(problem.space, objective, archive.measure, grid, name, seed, arguments.trials)
             for seed in range(arguments.seeds)
         ]
         for name in names
@@ -89,7 +95,7 @@ def _compared(arguments: argparse.Namespace) -> tuple[dict[str, Any], Renderable
         "space": problem.space_name,
         "space_size": grid.space_size,
         "trials": arguments.trials,
-        "best": grid.best.outcome(),
+        "best": grid.best.outcome(problem.batch_size),
         "samplers": [each.to_dict() for each in standings],
     }
     return plain, compare_report(problem, grid, standings, arguments.trials)

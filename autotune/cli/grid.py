@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 from typing import TYPE_CHECKING
 
 from autotune.cli.options import (
+    SUPPRESS,
+    add_jobs_options,
     add_model_options,
     add_objective_options,
     add_space_option,
     positive,
     problem_of,
 )
-from autotune.cli.output import Output, add_json_option, all_failed
+from autotune.cli.output import Output, add_json_option, check_writable, note, status_of
 from autotune.cli.progress import progress
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from autotune.grid import Grid
+    from autotune.chunks import Chunk
+    from autotune.grid import Grid, Watcher
     from autotune.objectives import Objective
     from autotune.problem import Problem
+    from autotune.trial import Trial
 
 SUMMARY = "Evaluate every valid strategy and rank them."
+SHOWN = 20
+"""Strategies in the report unless asked for more."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -30,12 +37,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_model_options(parser, "devices to use (default: 16)")
     add_objective_options(parser)
     add_space_option(parser)
+    add_jobs_options(parser)
     parser.add_argument(
         "--top",
         type=positive,
-        default=argparse.SUPPRESS,
+        default=SUPPRESS,
         metavar="K",
-        help="show (and write) the K best (default: 20; JSON: all)",
+        help=f"show (and write) the K best (default: {SHOWN}; JSON: 1000)",
+    )
+    parser.add_argument(
+        "--table",
+        default=SUPPRESS,
+        metavar="FILE",
+        help="write every strategy with its metrics, best or not: .csv or .parquet",
     )
     add_json_option(parser)
 
@@ -43,41 +57,76 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     """Evaluates the space and returns the exit status."""
     output = Output(arguments)
-    top: int | None = getattr(arguments, "top", None)
-    with output.quiet():
-        from autotune.api import measuring
-        from autotune.grid import evaluate_grid
-        from autotune.objectives import load_objective
+    file: str | None = getattr(arguments, "table", None)
+    if file is not None:
+        from autotune.table_files import check_table_file
 
+        check_table_file(file)
+        check_writable(file)
+    with output.quiet():
         problem = problem_of(arguments)
         problem.check_not_empty()
-        objective = load_objective(
-            arguments.objective,
-            problem.simulate,
-            metric=getattr(arguments, "metric", None),
-            direction=getattr(arguments, "direction", None),
-        )
-        with (
-            measuring(objective, getattr(arguments, "trial_timeout", None)) as measure,
-            progress("evaluating", problem.space.count()) as ended,
-        ):
-            found = evaluate_grid(problem.space, objective, measure, on_trial=ended)
-    header = {
+        objective, found = _evaluated(arguments, problem, file)
+    plain = {
         "model": problem.model,
         "cluster": problem.cluster,
         "devices": problem.devices,
         "mode": problem.mode,
-    }
-    plain = {
-        **header,
         "batch_size": problem.batch_size,
         "settings": problem.settings,
         "objective": objective.name,
         "space": problem.space_name,
-        **found.to_dict(top),
+        **found.to_dict(problem.batch_size),
     }
-    output.write(plain, lambda: _report(problem, objective, found, top or 20))
-    return all_failed(found.trials)
+    shown: int = getattr(arguments, "top", SHOWN)
+    output.write(plain, lambda: _report(problem, objective, found, shown))
+    if file is not None:
+        note(f"wrote {found.evaluated:,} strategies to {file}")
+    return status_of(found.evaluated, found.failures)
+
+
+def _evaluated(
+    arguments: argparse.Namespace, problem: Problem, file: str | None
+) -> tuple[Objective, Grid]:
+    """The grid, with a progress bar, and every chunk to the file that was asked for."""
+    with contextlib.ExitStack() as stack:
+        advance = stack.enter_context(progress("evaluating", problem.space.count()))
+        append = None
+        if file is not None:
+            from autotune.table_files import table_file
+
+            append = stack.enter_context(table_file(file, problem.batch_size))
+
+        def watch(chunk: Chunk, best: Trial | None) -> None:
+            if append is not None:
+                append(chunk)
+            advance(len(chunk), best)
+
+        return exhausted(arguments, problem, watch)
+
+
+def exhausted(
+    arguments: argparse.Namespace, problem: Problem, watch: Watcher
+) -> tuple[Objective, Grid]:
+    """Every strategy of the problem evaluated, by as many processes as were asked for."""
+    from autotune.api import measuring
+    from autotune.grid import TOP, evaluate_grid
+
+    metric, direction = getattr(arguments, "metric", None), getattr(arguments, "direction", None)
+    objective = problem.objective(arguments.objective, metric=metric, direction=direction)
+    timeout: float | None = getattr(arguments, "trial_timeout", None)
+    top: int = getattr(arguments, "top", TOP)
+    if arguments.jobs > 1 or arguments.backend != "loky":
+        from autotune.jobs import Asked, chunks_in_processes
+
+        asked = Asked(arguments.objective, metric, direction, timeout)
+        chunks = chunks_in_processes(problem, objective, asked, arguments.jobs, arguments.backend)
+        return objective, evaluate_grid(
+            problem.space, objective, chunks=chunks, top=top, watch=watch
+        )
+    with measuring(objective, timeout) as measure:
+        each = None if timeout is None else measure
+        return objective, evaluate_grid(problem.space, objective, each, top=top, watch=watch)
 
 
 def _report(problem: Problem, objective: Objective, grid: Grid, top: int) -> RenderableType:

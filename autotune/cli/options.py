@@ -178,6 +178,21 @@ def add_objective_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_jobs_options(parser: argparse.ArgumentParser) -> None:
+    """Options that spread the evaluation of a space over processes."""
+    group = parser.add_argument_group("processes")
+    group.add_argument(
+        "--jobs", type=positive, default=1, metavar="N", help="processes that evaluate"
+    )
+    group.add_argument(
+        "--backend",
+        choices=("loky", "dask", "ray"),
+        default="loky",
+        help="processes of this machine, or of a Dask or Ray cluster (found by "
+        "$DASK_SCHEDULER_ADDRESS or $RAY_ADDRESS, else started here)",
+    )
+
+
 def search_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """The arguments that `Search` takes."""
     names = (

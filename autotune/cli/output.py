@@ -8,7 +8,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -16,8 +16,6 @@ from distir.errors import DistirError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-
-    from autotune.trial import Trial
 
 
 def add_json_option(parser: argparse.ArgumentParser) -> None:
@@ -118,12 +116,14 @@ def write_text(path: str, text: str) -> None:
         raise DistirError(f"{path} cannot be written: {error.strerror}") from error
 
 
-def all_failed(trials: Sequence[Trial]) -> int:
-    """The exit status for `trials`: 1, with a line that says so, if every one failed."""
-    if not trials or not all(trial.failed for trial in trials):
+def status_of(evaluated: int, failures: Mapping[str, int]) -> int:
+    """The exit status of a search, with failed trials by reason: 1, with a line that says so, if
+    every one failed.
+    """
+    if not evaluated or sum(failures.values()) < evaluated:
         return 0
-    count = f"all {len(trials)} trials" if len(trials) > 1 else "the only trial"
-    note(f"{count} failed, the first because: {trials[0].evaluation.reason}")
+    count = f"all {evaluated} trials" if evaluated > 1 else "the only trial"
+    note(f"{count} failed; the most frequent reason: {next(iter(failures))}")
     return 1
 
 

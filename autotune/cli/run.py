@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from autotune.cli.options import (
@@ -14,8 +15,8 @@ from autotune.cli.options import (
     problem_of,
     search_options,
 )
-from autotune.cli.output import Output, add_json_option, all_failed, note
-from autotune.cli.progress import progress
+from autotune.cli.output import Output, add_json_option, note, status_of
+from autotune.cli.progress import by_trial, progress
 
 if TYPE_CHECKING:
     from autotune.trackers import Tracker
@@ -76,15 +77,16 @@ def execute(arguments: argparse.Namespace) -> int:
 
         search = Search(**search_options(arguments))
         problem = problem_of(arguments)
-        with progress("searching", search.budget(problem.space.count())) as ended:
-            result = solve(problem, search, tracker=_tracker(arguments), on_trial=ended)
+        with progress("searching", search.budget(problem.space.count())) as advance:
+            result = solve(problem, search, tracker=_tracker(arguments), on_trial=by_trial(advance))
     output.write(result.to_dict(), lambda: result)
     if result.tracking is not None and result.tracking.error:
         note(f"tracking failed: {result.tracking.error}; the search is complete")
     if result.error is not None:
         note(f"{result.error}; the search ended after {len(result.trials)} trials")
         return 1
-    return all_failed(result.trials)
+    reasons = Counter(trial.evaluation.reason or "" for trial in result.trials if trial.failed)
+    return status_of(len(result.trials), dict(reasons.most_common()))
 
 
 def _tracker(arguments: argparse.Namespace) -> Tracker | None:

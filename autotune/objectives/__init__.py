@@ -7,7 +7,8 @@ Built in are `throughput`, `latency` and `memory` over the simulator. A plug-in 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from autotune.objectives.evaluation import Evaluation
 from autotune.objectives.objective import Objective, ObjectiveFunction, as_objective
@@ -15,6 +16,9 @@ from autotune.objectives.simulator import simulated, simulator_objective
 from autotune.plugins import load_plugin
 from distir.registry import Registry
 from distir.strategy import Strategy
+
+if TYPE_CHECKING:
+    from autotune.objectives.columns import Evaluations
 
 __all__ = [
     "OBJECTIVES",
@@ -44,13 +48,14 @@ def load_objective(
     *,
     metric: str | None = None,
     direction: str | None = None,
+    simulate_many: Callable[[Sequence[Strategy]], Evaluations] | None = None,
 ) -> Objective:
     """A built-in objective by name, a plug-in by its address, or a callable as it is."""
     if not isinstance(spec, str):
         name = getattr(spec, "name", None) or getattr(spec, "__name__", type(spec).__name__)
         return as_objective(spec, str(name), simulate=simulate, metric=metric, direction=direction)
     if spec in OBJECTIVES:
-        objective = simulator_objective(OBJECTIVES.get(spec), simulate)
+        objective = simulator_objective(OBJECTIVES.get(spec), simulate, simulate_many)
         objective.metric = metric or objective.metric
         objective.direction = direction or objective.direction
         return objective

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
 from autotune.objectives.evaluation import Evaluation, as_evaluation, finite
 from autotune.plugins import PluginError
 from distir.errors import DistirError
 from distir.strategy import Strategy
 from distir.user_code import run_user_code
+
+if TYPE_CHECKING:
+    from autotune.objectives.columns import Column, Evaluations
 
 Measured: TypeAlias = "float | Mapping[str, float] | Evaluation"
 
@@ -53,6 +56,8 @@ class Objective:
     direction: str = ""
     cheap: bool = False
     """Whether a whole space may be evaluated without asking."""
+    many: Callable[[Sequence[Strategy]], Evaluations] | None = None
+    """Evaluates many strategies at once, where that is quicker than one by one."""
 
     def __post_init__(self) -> None:
         if self.direction not in ("", "maximize", "minimize"):
@@ -85,6 +90,30 @@ class Objective:
                 f"the objective gave no metric {self.metric!r}; it gave {known}"
             )
         return Evaluation.failure(f"the objective's {self.metric} is {value}")
+
+    def checked_all(self, evaluations: Evaluations) -> Evaluations:
+        """Each of `evaluations`, `checked`."""
+        import numpy as np
+
+        from autotune.objectives.columns import Evaluations
+
+        self.metric = self.metric or next(iter(evaluations.metrics), "")
+        values = evaluations.metrics.get(self.metric)
+        counted = evaluations.feasible & ~evaluations.failed
+        if values is not None and not (counted & ~np.isfinite(values)).any():
+            return evaluations
+        each = [evaluations[index] for index in range(len(evaluations))]
+        return Evaluations.of([self.checked(evaluation) for evaluation in each])
+
+    def costs(self, evaluations: Evaluations) -> Column:
+        """The `cost` of each of `evaluations`, NaN where there is none."""
+        import numpy as np
+
+        values = evaluations.metrics.get(self.metric)
+        if values is None:
+            return np.full(len(evaluations), np.nan)
+        known = ~evaluations.failed & np.isfinite(values)
+        return np.where(known, -values if self.maximize else values, np.nan)
 
     @property
     def maximize(self) -> bool:

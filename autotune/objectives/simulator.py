@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from autotune.objectives.evaluation import Evaluation
 from autotune.objectives.objective import Objective
 from distir.strategy import Strategy
+
+if TYPE_CHECKING:
+    from autotune.objectives.columns import Column, Evaluations, Flags
 
 
 class Simulation(Protocol):
@@ -21,10 +24,22 @@ class Simulation(Protocol):
     def metrics(self) -> Mapping[str, float]: ...
 
 
+class Simulations(Protocol):
+    """The part of `distir.SimulationTable` that evaluations are made of."""
+
+    @property
+    def metrics(self) -> Mapping[str, Column]: ...
+    @property
+    def feasible(self) -> Flags: ...
+    @property
+    def invalid(self) -> Mapping[int, str]: ...
+
+
 class Simulates(Protocol):
     """What is asked of `distir.Simulator`."""
 
     def simulate(self, strategy: Strategy) -> Simulation: ...
+    def simulate_many(self, strategies: Sequence[Strategy]) -> Simulations: ...
 
 
 METRICS = {
@@ -53,6 +68,30 @@ def simulated(simulator: Simulates, memory_bytes: float) -> Callable[[Strategy],
     return simulate
 
 
-def simulator_objective(name: str, simulate: Callable[[Strategy], Evaluation]) -> Objective:
+def simulated_many(
+    simulator: Simulates, memory_bytes: float
+) -> Callable[[Sequence[Strategy]], Evaluations]:
+    """The same for many strategies at once. Why a plan does not fit is not put into words."""
+    import numpy as np
+
+    from autotune.objectives.columns import Evaluations
+
+    def simulate_many(strategies: Sequence[Strategy]) -> Evaluations:
+        table = simulator.simulate_many(strategies)
+        failed = np.zeros(len(strategies), np.bool_)
+        failed[list(table.invalid)] = True
+        excess = table.metrics["peak_memory_bytes"] / memory_bytes - 1
+        violation = np.where(excess > 0, excess, 1.0)
+        violation[table.feasible] = 0.0
+        return Evaluations(table.metrics, table.feasible, failed, violation, table.invalid)
+
+    return simulate_many
+
+
+def simulator_objective(
+    name: str,
+    simulate: Callable[[Strategy], Evaluation],
+    many: Callable[[Sequence[Strategy]], Evaluations] | None = None,
+) -> Objective:
     """The objective `throughput`, `latency` or `memory` over the simulator."""
-    return Objective(name=name, function=simulate, metric=METRICS[name], cheap=True)
+    return Objective(name=name, function=simulate, metric=METRICS[name], cheap=True, many=many)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import islice
 
 from autotune.objectives.objective import Objective
 from autotune.problem import Problem
 from autotune.reports.breakdown import Breakdown, breakdown
-from autotune.trial import Trial, closest_of
+from autotune.trial import Trial
 from distir.errors import DistirError
 
 MOST_TIMES_DEVICES = 64
@@ -17,9 +17,8 @@ MOST_TRIED = 200
 """Strategies that are simulated for one remedy."""
 
 
-def advice(problem: Problem, objective: Objective, trials: Sequence[Trial]) -> Iterator[str]:
+def advice(problem: Problem, objective: Objective, closest: Trial | None) -> Iterator[str]:
     """Lines that say what comes closest and what would help."""
-    closest = closest_of(trials)
     if closest is None:
         return
     yield f"Closest: {closest.label}. {closest.evaluation.reason or ''}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from autotune.reports.advice import advice
@@ -38,7 +38,7 @@ def _parts(result: TuneResult) -> Iterator[RenderableType]:
         yield Text(
             "\nNothing fits." if result.closest else "\nNo trial succeeded.", style="bold red"
         )
-        yield from (Text(line) for line in advice(result.problem, result.objective, result.known))
+        yield from (Text(line) for line in advice(result.problem, result.objective, result.closest))
     else:
         yield Text(f"\nBest: {described(result.best.strategy)}", style="bold green")
         yield Text(_headline(result, result.best))
@@ -47,7 +47,7 @@ def _parts(result: TuneResult) -> Iterator[RenderableType]:
         yield from (
             Text(part) if isinstance(part, str) else part for part in why(result, result.best)
         )
-    yield from (Text(line) for line in setbacks(result.trials))
+    yield from (Text(line) for line in _setbacks(result.trials))
     if result.tracking is not None:
         lines = tracking_lines(result.tracking)
         yield from (Text(line, no_wrap=True, overflow="ignore") for line in lines)
@@ -88,7 +88,7 @@ def _against_grid(result: TuneResult) -> Iterator[str]:
         if grid is None and result.objective.cheap:
             yield "not compared with the grid"
         return
-    seen = f"the grid of {len(grid.trials):,} ({grid.seconds:.2f} s)"
+    seen = f"the grid of {grid.evaluated:,} ({grid.seconds:.2f} s)"
     if result.regret == 0:
         yield f"nothing in {seen} is better"
     elif result.regret is not None:
@@ -96,16 +96,20 @@ def _against_grid(result: TuneResult) -> Iterator[str]:
         yield f"{place}, {percent(result.regret)} behind its best, {grid.best.label}"
 
 
-def setbacks(trials: Sequence[Trial]) -> Iterator[str]:
-    """What did not work, by reason."""
+def _setbacks(trials: Sequence[Trial]) -> Iterator[str]:
     infeasible = sum(trial.state == "infeasible" for trial in trials)
+    failures = Counter(trial.evaluation.reason or "" for trial in trials if trial.failed)
+    return setbacks(len(trials), infeasible, dict(failures.most_common()))
+
+
+def setbacks(evaluated: int, infeasible: int, failures: Mapping[str, int]) -> Iterator[str]:
+    """What did not work, by reason, the most frequent first."""
     if infeasible:
-        yield f"{infeasible:,} of {len(trials):,} evaluated strategies are infeasible."
-    reasons = Counter(trial.evaluation.reason or "" for trial in trials if trial.failed)
-    for reason, times in reasons.most_common(3):
-        yield f"{times:,} of {len(trials):,} trials failed: {reason}"
-    if len(reasons) > 3:
-        yield f"… and {len(reasons) - 3} other reasons."
+        yield f"{infeasible:,} of {evaluated:,} evaluated strategies are infeasible."
+    for reason, times in list(failures.items())[:3]:
+        yield f"{times:,} of {evaluated:,} trials failed: {reason}"
+    if len(failures) > 3:
+        yield f"… and {len(failures) - 3} other reasons."
 
 
 def tracking_lines(record: TrackingRecord) -> Iterator[str]:

@@ -11,7 +11,7 @@ from autotune.problem import Problem
 from autotune.reports.breakdown import Breakdown, breakdown
 from autotune.reports.quantities import percent, shown
 from autotune.reports.text import plain_table
-from autotune.trial import Trial, layout, ranked
+from autotune.trial import Trial, layout
 from distir.strategy import Strategy
 from search_spaces import SearchSpace
 
@@ -33,7 +33,7 @@ def why(result: TuneResult, best: Trial) -> Iterator[RenderableType]:
         return
     problem = result.problem
     rivals = {"best": breakdown(problem, best.strategy)}
-    runner_up = next_layout(ranked(result.known), best)
+    runner_up = next_layout(result.layouts, best)
     if runner_up is not None:
         rivals["next layout"] = breakdown(problem, runner_up.strategy)
     alone = data_parallel(problem, [best, runner_up])

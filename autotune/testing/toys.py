@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
+from autotune.objectives.columns import Column, Flags
 from autotune.problem import Problem
 from distir.errors import StrategyError
 from distir.strategy import Strategy
@@ -48,6 +52,15 @@ class ToyResult:
     def to_dict(self) -> dict[str, Any]:
         """As the simulator's own result prints itself."""
         return {**asdict(self), "strategy": self.strategy.to_dict()}
+
+
+@dataclass(frozen=True)
+class ToyTable:
+    """The answers to many."""
+
+    metrics: dict[str, Column]
+    feasible: Flags
+    invalid: dict[int, str] = field(default_factory=dict[int, str])
 
 
 @dataclass
@@ -102,6 +115,15 @@ class ToySimulator:
             {"optimizer_bytes": states, "activations_bytes": activations},
         )
         return ToyResult(s, metrics, fits, None if fits else reason, (stage,) * s.pp)
+
+    def simulate_many(self, strategies: Sequence[Strategy]) -> ToyTable:
+        """One by one."""
+        results = [self.simulate(strategy) for strategy in strategies]
+        names = results[0].metrics if results else ()
+        return ToyTable(
+            {name: np.array([each.metrics[name] for each in results]) for name in names},
+            np.array([each.feasible for each in results], np.bool_),
+        )
 
     def trace(self, strategy: Strategy) -> dict[str, Any]:
         """A trace with one event."""

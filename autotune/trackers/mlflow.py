@@ -3,7 +3,7 @@
 A study is one parent run: step metrics (the best so far, the regret against the grid) over the
 number of the trial, and one table of all trials. Trials have runs of their own while they are few;
 of many, the best, the Pareto front and the best of each layout do. The grid is a study beside it,
-so that one chart shows the search against exhaustive search.
+so that one chart shows the search against exhaustive search; of its trials the best are kept.
 
 One thread with one client writes everything, apart from the search, which neither waits for it nor
 fails with it. A quick study is written at its end, so that its run is the newest and on top; one
@@ -29,7 +29,7 @@ from autotune.objectives.evaluation import finite
 from autotune.objectives.objective import LARGER_IS_BETTER, Objective
 from autotune.result import TuneResult, flat_row
 from autotune.trackers.tracker import StudyHeader, TrackingRecord
-from autotune.trial import Trial, layout, pareto_front, ranked, regret
+from autotune.trial import Trial, best_of_layouts, choices, pareto_front, ranked, regret
 from distir.errors import DistirError
 
 if TYPE_CHECKING:
@@ -177,6 +177,7 @@ class _StudyRun:
     run_id: str
     objective: Objective
     searcher: str
+    batch_size: int
     best: float | None = None
     written: int = 0
 
@@ -208,7 +209,7 @@ class _Writer:
             **problem.settings,
         }
         self._batch(run_id, [], params)
-        return _StudyRun(run_id, header.objective, searcher)
+        return _StudyRun(run_id, header.objective, searcher, problem.batch_size)
 
     def study(self, run: _StudyRun, result: TuneResult) -> None:
         """Completes the run of a study: regret, the best trial, table, runs of trials."""
@@ -224,10 +225,17 @@ class _Writer:
         noteworthy of it.
         """
         run = self.open(header, f"grid, all {grid.space_size}", "grid")
-        self._batch(run.run_id, self._best_so_far(run, grid.trials), {})
+        steps = list(grid.improvements)
+        if steps:
+            steps.append(replace(steps[-1], number=grid.evaluated - 1))
+        self._batch(run.run_id, self._best_so_far(run, steps), {})
         if grid.best is not None and grid.best.cost is not None:
-            self._batch(run.run_id, self._regrets(run, grid.trials, grid.best.cost), {})
-        self._close(run, grid.trials, noteworthy(grid.trials))
+            self._batch(run.run_id, self._regrets(run, steps, grid.best.cost), {})
+        kept = {trial.number: trial for trial in (*grid.ranked, *grid.layouts, *grid.front)}
+        if grid.closest is not None:
+            kept[grid.closest.number] = grid.closest
+        trials = [kept[number] for number in sorted(kept)]
+        self._close(run, trials, noteworthy(trials))
 
     def steps(self, run: _StudyRun, trials: Sequence[Trial]) -> None:
         """Writes the step metrics of the trials that were not written yet."""
@@ -267,10 +275,10 @@ class _Writer:
                 for name, value in best.evaluation.metrics.items()
                 if name != run.objective.metric and finite(value)
             ]
-            self._batch(run.run_id, others, best.strategy.to_dict())
+            self._batch(run.run_id, others, choices(best.strategy, run.batch_size))
         for trial in children:
             self._trial(run, trial)
-        self._table(run.run_id, trials[:TABLE_ROWS])
+        self._table(run, trials[:TABLE_ROWS])
         self._client.set_terminated(run.run_id)
         self._owner.touch()
 
@@ -287,7 +295,8 @@ class _Writer:
         started = int(trial.started * 1000)
         created = self._client.create_run(self.experiment_id, start_time=started, tags=tags)
         points = [_point(name, value, trial) for name, value in shown_metrics(trial, run.objective)]
-        params = {"searcher": run.searcher, "number": trial.number, **trial.strategy.to_dict()}
+        said = choices(trial.strategy, run.batch_size)
+        params = {"searcher": run.searcher, "number": trial.number, **said}
         self._batch(created.info.run_id, points, params)
         status = "FAILED" if trial.failed else "FINISHED"
         ended = started + max(1, round(trial.seconds * 1000))
@@ -305,12 +314,12 @@ class _Writer:
             values = []
             self._owner.touch()
 
-    def _table(self, run_id: str, trials: Sequence[Trial]) -> None:
-        rows = [flat_row(trial) for trial in trials]
+    def _table(self, run: _StudyRun, trials: Sequence[Trial]) -> None:
+        rows = [flat_row(trial, run.batch_size) for trial in trials]
         if rows:
             names = dict.fromkeys(name for row in rows for name in row)
             columns = {name: [row.get(name) for row in rows] for name in names}
-            self._client.log_table(run_id, columns, "trials.json")
+            self._client.log_table(run.run_id, columns, "trials.json")
         self._owner.touch()
 
 
@@ -318,10 +327,7 @@ def noteworthy(trials: Sequence[Trial]) -> list[Trial]:
     """The best, the Pareto front with memory, and the best of each layout, in the
     order tried.
     """
-    by_layout: dict[tuple[int, ...], Trial] = {}
-    for trial in ranked(trials):
-        by_layout.setdefault(layout(trial.strategy), trial)
-    chosen = {trial.number: trial for trial in [*by_layout.values(), *pareto_front(trials)]}
+    chosen = {each.number: each for each in [*best_of_layouts(trials), *pareto_front(trials)]}
     return [chosen[number] for number in sorted(chosen)][:FEW_TRIALS]
 
 

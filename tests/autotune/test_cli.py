@@ -309,6 +309,19 @@ def test_the_space_is_chosen(
     assert "unknown space 'smal'; did you mean: small" in line
 
 
+def test_grid_writes_every_strategy_to_a_table(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    plain = json_of(capsys, "grid", "--model", "toy", "--table", "all.csv")
+    assert len((tmp_path / "all.csv").read_text().splitlines()) == 1 + plain["evaluated"]
+    assert plain["front"][0] == plain["ranked"][0]
+    assert "ends in .csv or .parquet" in refused(
+        capsys, "grid", "--model", "toy", "--table", "all.txt"
+    )
+    line = refused(capsys, "grid", "--model", "toy", "--table", "nowhere/all.csv")
+    assert "there is no folder" in line
+
+
 def test_a_table_shows_the_choices_that_vary(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["grid", "--model", "toy", "--top", "5"]) == 0
     assert "ZeRO" not in capsys.readouterr().out
@@ -326,7 +339,7 @@ def test_when_every_trial_fails_the_report_is_followed_by_a_line_and_status_1(
         captured = capsys.readouterr()
         assert "trials failed: ValueError: no" in captured.out
         assert captured.err.count("\n") == 1
-        assert "trials failed, the first because: ValueError: no" in captured.err
+        assert "trials failed; the most frequent reason: ValueError: no" in captured.err
 
 
 SAMPLERS_THAT_FAIL = """

@@ -195,4 +195,4 @@ def test_a_time_limit_changes_nothing_for_trials_that_keep_it() -> None:
         solve(toy_problem(), Search(sampler="random", trials=10, trial_timeout=limit))
         for limit in (20.0, None)
     )
-    assert [t.to_dict() for t in limited.trials] == [t.to_dict() for t in free.trials]
+    assert [t.to_dict(256) for t in limited.trials] == [t.to_dict(256) for t in free.trials]

@@ -7,7 +7,7 @@ from statistics import mean
 import pytest
 
 from autotune.api import Search, solve
-from autotune.compare import contest, standing
+from autotune.compare import Archive, contest, standing
 from autotune.grid import evaluate_grid
 from autotune.objectives import load_objective
 from autotune.samplers import SAMPLERS, Sampler, load_sampler
@@ -87,11 +87,15 @@ def test_a_budget_as_large_as_the_space_finds_the_best(name: str) -> None:
 def test_learning_samplers_beat_random_search(name: str) -> None:
     problem = toy_problem()
     objective = load_objective("throughput", problem.simulate)
-    grid = evaluate_grid(problem.space, objective)
+    archive = Archive(problem.space)
+    grid = evaluate_grid(problem.space, objective, watch=lambda chunk, best: archive.add(chunk))
+    every = list(problem.space.enumerate())
+    assert [archive.measure(each) for each in every] == [objective.measure(each) for each in every]
 
     def mean_regret(sampler: str) -> float:
         contests = [
-            contest(problem.space, objective, grid, sampler, seed, trials=30) for seed in range(8)
+            contest(problem.space, objective, archive.measure, grid, sampler, seed, trials=30)
+            for seed in range(8)
         ]
         assert standing(contests).seeds == 8
         return mean(1.0 if each.regret is None else each.regret for each in contests)

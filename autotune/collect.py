@@ -1,0 +1,180 @@
+"""What is worth keeping of a space that streams by: the best, the front, the best of each layout.
+
+Memory does not grow with the space, but for one number per feasible strategy. What is kept does not
+depend on where chunks begin.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.chunks import Chunk
+from autotune.objectives.columns import Column, Flags
+from autotune.objectives.objective import Objective
+from autotune.trial import Trial, layout, rank
+
+MEMORY = "peak_memory_bytes"
+TIME = "iteration_seconds"
+
+
+def second_metric(metric: str) -> str:
+    """What a plan is weighed against besides the metric that counts: its memory, or its time where
+    memory counts.
+    """
+    return TIME if metric == MEMORY else MEMORY
+
+
+@dataclass(slots=True)
+class Sorted:
+    """Trials in the order of their cost, then a second metric, then their number."""
+
+    cost: Column = field(default_factory=lambda: np.empty(0))
+    second: Column = field(default_factory=lambda: np.empty(0))
+    trials: NDArray[np.object_] = field(default_factory=lambda: np.empty(0, np.object_))
+
+    def merged(self, chunk: Chunk, chosen: NDArray[np.intp], second: Column) -> Sorted:
+        """With strategies of a later chunk, which come after all equals."""
+        new = np.empty(len(chosen), np.object_)
+        new[:] = [chunk.trial(int(index)) for index in chosen]
+        both = Sorted(
+            np.concatenate([self.cost, chunk.costs[chosen]]),
+            np.concatenate([self.second, second[chosen]]),
+            np.concatenate([self.trials, new]),
+        )
+        return both.taken(np.lexsort((both.second, both.cost)))
+
+    def taken(self, which: NDArray[np.intp] | slice) -> Sorted:
+        """Some of the rows."""
+        return Sorted(self.cost[which], self.second[which], self.trials[which])
+
+
+@dataclass(slots=True)
+class Collector:
+    """Takes chunks in the order of the space."""
+
+    objective: Objective
+    top: int
+    """Trials kept of the best."""
+    evaluated: int = 0
+    feasible: int = 0
+    failures: Counter[str] = field(default_factory=Counter[str])
+    """Failed trials by reason."""
+    closest: Trial | None = None
+    """The infeasible trial that misses by least, the first of equals."""
+    improvements: list[Trial] = field(default_factory=list[Trial])
+    """Trials that were better than all before them."""
+    costs: array[float] = field(default_factory=lambda: array("d"))
+    """Of all feasible trials."""
+    _best: Sorted = field(default_factory=Sorted)
+    _front: Sorted = field(default_factory=Sorted)
+    _layouts: dict[tuple[int, ...], Trial] = field(default_factory=dict[tuple[int, ...], Trial])
+
+    def add(self, chunk: Chunk) -> None:
+        """Takes the next chunk."""
+        evaluations = chunk.evaluations
+        self.evaluated += len(chunk)
+        if evaluations.failed.any():
+            failed = np.flatnonzero(evaluations.failed)
+            self.failures.update(evaluations.reasons.get(int(i)) or "" for i in failed)
+        usable = evaluations.feasible & ~np.isnan(chunk.costs)
+        self.feasible += int(usable.sum())
+        self.costs.extend(chunk.costs[usable].tolist())
+        memory = _metric(chunk, MEMORY)
+        self._add_best(chunk, usable, memory)
+        self._add_layouts(chunk, usable, memory)
+        self._add_front(chunk, usable, _metric(chunk, second_metric(self.objective.metric)))
+        self._add_improvements(chunk, usable)
+        self._add_closest(chunk)
+
+    def _add_best(self, chunk: Chunk, usable: Flags, memory: Column) -> None:
+        if len(self._best.cost) >= self.top:
+            usable = usable & (chunk.costs <= self._best.cost[-1])
+        chosen = np.flatnonzero(usable)
+        if len(chosen) > self.top:
+            order = np.lexsort((memory[chosen], chunk.costs[chosen]))
+            chosen = np.sort(chosen[order[: self.top]])
+        if len(chosen):
+            self._best = self._best.merged(chunk, chosen, memory).taken(slice(self.top))
+
+    def _add_front(self, chunk: Chunk, usable: Flags, second: Column) -> None:
+        """Adds what nothing beats: in the order of costs, what has less of the second metric than
+        all before it.
+        """
+        chosen = np.flatnonzero(usable & np.isfinite(second))
+        order = np.lexsort((second[chosen], chunk.costs[chosen]))
+        chosen = chosen[order]
+        chosen = chosen[_records(second[chosen])]
+        front = self._front
+        if len(front.cost):
+            cheaper = np.searchsorted(front.cost, chunk.costs[chosen], side="right")
+            least = np.concatenate([[np.inf], front.second])[cheaper]
+            chosen = chosen[second[chosen] < least]
+        if len(chosen):
+            merged = front.merged(chunk, chosen, second)
+            self._front = merged.taken(np.flatnonzero(_records(merged.second)))
+
+    def _add_layouts(self, chunk: Chunk, usable: Flags, memory: Column) -> None:
+        best: dict[tuple[int, ...], int] = {}
+        costs = chunk.costs
+        for index in np.flatnonzero(usable).tolist():
+            degrees = layout(chunk.strategies[index])
+            known = best.setdefault(degrees, index)
+            if (costs[index], memory[index]) < (costs[known], memory[known]):
+                best[degrees] = index
+        for degrees, index in best.items():
+            trial, known = chunk.trial(index), self._layouts.get(degrees)
+            if known is None or rank(trial) < rank(known):
+                self._layouts[degrees] = trial
+
+    def _add_improvements(self, chunk: Chunk, usable: Flags) -> None:
+        before = self.improvements[-1].cost if self.improvements else None
+        costs = np.where(usable, chunk.costs, np.inf)
+        better = _records(costs) & (costs < (np.inf if before is None else before))
+        self.improvements += [chunk.trial(int(index)) for index in np.flatnonzero(better)]
+
+    def _add_closest(self, chunk: Chunk) -> None:
+        evaluations = chunk.evaluations
+        missed = np.flatnonzero(~evaluations.feasible & ~evaluations.failed)
+        if not len(missed):
+            return
+        index = int(missed[evaluations.violation[missed].argmin()])
+        least = evaluations.violation[index]
+        if self.closest is None or least < self.closest.evaluation.violation:
+            self.closest = chunk.trial(index)
+
+    @property
+    def best(self) -> Trial | None:
+        """The best so far."""
+        return self._best.trials[0] if len(self._best.trials) else None
+
+    @property
+    def ranked(self) -> tuple[Trial, ...]:
+        """The `top` best, best first; of equals, first the one that needs less memory."""
+        return tuple(self._best.trials)
+
+    @property
+    def front(self) -> tuple[Trial, ...]:
+        """What nothing beats in both the objective and the second metric, best first."""
+        return tuple(self._front.trials)
+
+    @property
+    def layouts(self) -> tuple[Trial, ...]:
+        """The best of each layout, best first."""
+        return tuple(sorted(self._layouts.values(), key=rank))
+
+
+def _metric(chunk: Chunk, name: str) -> Column:
+    """A metric that is to be small, infinite where it is not known."""
+    values = chunk.evaluations.metrics.get(name, np.full(len(chunk), np.nan))
+    return np.where(np.isnan(values), np.inf, values)
+
+
+def _records(values: Column) -> Flags:
+    """Which values are below all before them."""
+    before = np.minimum.accumulate(np.concatenate([[np.inf], values]))
+    return values < before[:-1]

@@ -1,0 +1,144 @@
+"""A space evaluated in several processes, by joblib: the same chunks in the same order.
+
+A process gets the problem once, without what its simulator has found out, and then ranges of the
+space. The backend is joblib's: `loky` (processes of this machine), or `dask` and `ray`, which
+spread over a cluster.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import import_module
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from autotune.chunks import MOST, Chunk, evaluated
+from autotune.objectives.columns import Evaluations
+from autotune.objectives.objective import Objective, ObjectiveFunction
+from distir.errors import DistirError
+
+if TYPE_CHECKING:
+    from autotune.problem import Problem
+
+SHARES = 8
+"""Chunks per process, at least, so that all have work to the end."""
+AHEAD = 4
+"""Chunks per process that are under way or waiting."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is evaluated, as it was asked for: an objective can be made again in another process."""
+
+    objective: str | Objective | ObjectiveFunction
+    metric: str | None = None
+    direction: str | None = None
+    trial_timeout: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    evaluations: Evaluations
+    metric: str
+    started: float
+    seconds: float
+
+
+def chunks_in_processes(
+    problem: Problem, objective: Objective, asked: Asked, jobs: int, backend: str = "loky"
+) -> Generator[Chunk, None, None]:
+    """All of the problem's space, evaluated in `jobs` processes."""
+    if problem.changed is None:
+        raise DistirError("this problem cannot be made again in other processes; use one job")
+    size = problem.space.count()
+    step = MOST if objective.many is not None and asked.trial_timeout is None else 1
+    step = max(1, min(step, size // (SHARES * jobs)))
+    strategies = problem.space.enumerate()
+    first = 0
+    with contextlib.closing(
+        _answers(problem, asked, range(0, size, step), jobs, backend)
+    ) as answers:
+        for answer in answers:
+            chosen = list(islice(strategies, step))
+            objective.metric = objective.metric or answer.metric
+            found = answer.evaluations
+            costs = objective.costs(found)
+            yield Chunk(first, chosen, found, costs, answer.started, answer.seconds)
+            first += len(chosen)
+
+
+def _answers(
+    problem: Problem, asked: Asked, firsts: range, jobs: int, backend: str
+) -> Generator[_Answer, None, None]:
+    joblib: Any = import_module("joblib")
+    payload: bytes = _cloudpickle().dumps((problem.changed, asked))
+    with _connected(backend, jobs), joblib.parallel_config(backend=backend, n_jobs=jobs):
+        work = joblib.delayed(_evaluate)
+        tasks = (work(payload, first, firsts.step) for first in firsts)
+        if backend == "ray":  # whose backend gives lists only
+            while part := list(islice(tasks, AHEAD * jobs)):
+                yield from joblib.Parallel(batch_size=1)(part)
+            return
+        ahead = {"batch_size": 1, "pre_dispatch": AHEAD * jobs}
+        yield from joblib.Parallel(return_as="generator", **ahead)(tasks)
+
+
+@contextlib.contextmanager
+def _connected(backend: str, jobs: int) -> Generator[None, None, None]:
+    """A cluster to send work to, where the backend has one. Its address comes from the environment
+    (`DASK_SCHEDULER_ADDRESS`, `RAY_ADDRESS`); without one, it is started on this machine.
+    """
+    client: Any = None
+    try:
+        if backend == "dask":
+            client = import_module("distributed").Client
+        elif backend == "ray":
+            import_module("ray.util.joblib").register_ray()
+    except ImportError as error:
+        package = {"dask": "'dask[distributed]'"}.get(backend, backend)
+        raise DistirError(
+            f"the backend {backend} is missing; try: pip install {package}"
+        ) from error
+    if client is None:
+        yield
+        return
+    address = os.environ.get("DASK_SCHEDULER_ADDRESS")
+    here = {"n_workers": jobs, "threads_per_worker": 1, "dashboard_address": None}
+    with client(address) if address else client(**here):
+        yield
+
+
+def _cloudpickle() -> Any:
+    """Pickles functions that are defined in functions, too."""
+    return import_module("cloudpickle")
+
+
+@lru_cache(maxsize=1)
+def _prepared(payload: bytes) -> Callable[[int, int], _Answer]:
+    """In a worker: the problem, made once."""
+    from autotune.api import measuring
+
+    changed, asked = _cloudpickle().loads(payload)
+    problem: Problem = changed()
+    objective = problem.objective(asked.objective, metric=asked.metric, direction=asked.direction)
+    stack = contextlib.ExitStack()
+    measure = None
+    if asked.trial_timeout is not None:
+        measure = stack.enter_context(measuring(objective, asked.trial_timeout))
+
+    def answer(first: int, count: int) -> _Answer:
+        strategies = list(islice(problem.space.enumerate(first), count))
+        started, clock = time.time(), time.perf_counter()
+        evaluations = evaluated(objective, strategies, measure)
+        return _Answer(evaluations, objective.metric, started, time.perf_counter() - clock)
+
+    return answer
+
+
+def _evaluate(payload: bytes, first: int, count: int) -> _Answer:
+    return _prepared(payload)(first, count)

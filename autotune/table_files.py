@@ -1,0 +1,140 @@
+"""Every evaluated strategy as a row of a file: CSV, or Parquet for large spaces."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from autotune.trial import choices
+from distir.errors import DistirError
+
+if TYPE_CHECKING:
+    from autotune.chunks import Chunk
+
+SUFFIXES = (".csv", ".parquet")
+
+
+def check_table_file(path: str) -> None:
+    """Raises if no table can be written to a file of this name."""
+    suffix = Path(path).suffix.lower()
+    if suffix not in SUFFIXES:
+        raise DistirError(f"{path} is no table; expected a name that ends in .csv or .parquet")
+    if suffix == ".parquet":
+        _pyarrow()
+
+
+@contextmanager
+def table_file(path: str, batch_size: int) -> Generator[Callable[[Chunk], None], None, None]:
+    """A function that appends a chunk to the file. Metrics have the columns of the first chunk in
+    which there are any.
+    """
+    check_table_file(path)
+    writer = _Csv(path) if Path(path).suffix.lower() == ".csv" else _Parquet(path)
+    waiting: list[Chunk] = []
+    metrics: list[str] | None = None
+
+    def append(chunk: Chunk) -> None:
+        nonlocal metrics
+        waiting.append(chunk)
+        metrics = metrics or list(chunk.evaluations.metrics) or None
+        if metrics is not None:
+            flush(metrics)
+
+    def flush(names: Sequence[str]) -> None:
+        for each in waiting:
+            writer.write(columns(each, batch_size, names))
+        waiting.clear()
+
+    try:
+        yield append
+        flush(metrics or ())
+    finally:
+        writer.close()
+
+
+def columns(chunk: Chunk, batch_size: int, metrics: Sequence[str]) -> dict[str, Any]:
+    """A chunk as columns: number, choices, state, reason, metrics."""
+    found = chunk.evaluations
+    unknown = np.full(len(chunk), np.nan)
+    states = np.where(found.failed, "failed", np.where(found.feasible, "feasible", "infeasible"))
+    rows = [choices(strategy, batch_size) for strategy in chunk.strategies]
+    return {
+        "number": range(chunk.first, chunk.first + len(chunk)),
+        **{name: [row[name] for row in rows] for name in rows[0]},
+        "state": states.tolist(),
+        "reason": [found.reasons.get(index) for index in range(len(chunk))],
+        **{name: found.metrics.get(name, unknown).tolist() for name in metrics},
+    }
+
+
+class _Csv:
+    def __init__(self, path: str):
+        self._file = _opened(path)
+        self._writer = csv.writer(self._file)
+        self._begun = False
+
+    def write(self, table: dict[str, Any]) -> None:
+        if not self._begun:
+            self._writer.writerow(table)
+            self._begun = True
+        self._writer.writerows(zip(*table.values(), strict=True))
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class _Parquet:
+    def __init__(self, path: str):
+        self._arrow = _pyarrow()
+        self._path = path
+        self._writer: Any = None
+
+    def write(self, table: dict[str, Any]) -> None:
+        arrow = self._arrow
+        if self._writer is None:
+            arrays = {name: arrow.array(_typed(each)) for name, each in table.items()}
+            fields = [(name, _kind(arrow, each.type)) for name, each in arrays.items()]
+            try:
+                writer: Any = import_module("pyarrow.parquet")
+                self._writer = writer.ParquetWriter(self._path, arrow.schema(fields))
+            except OSError as error:
+                raise DistirError(f"{self._path} cannot be written: {error}") from error
+        self._writer.write_table(
+            arrow.table({n: _typed(v) for n, v in table.items()}, self._writer.schema)
+        )
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+
+def _typed(values: Any) -> Any:
+    return list(values) if isinstance(values, range) else values
+
+
+def _kind(arrow: Any, found: Any) -> Any:
+    """The type of a column: reasons are text, also where there is none yet."""
+    return arrow.string() if arrow.types.is_null(found) else found
+
+
+def _opened(path: str) -> Any:
+    try:
+        return Path(path).open("w", encoding="utf-8", newline="")
+    except OSError as error:
+        raise DistirError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def _pyarrow() -> Any:
+    """Imported late: it is large, and only Parquet files need it."""
+    try:
+        return import_module("pyarrow")
+    except ImportError as error:
+        raise DistirError(
+            "a .parquet file needs pyarrow; try: pip install pyarrow, or a .csv file"
+        ) from error

@@ -1,0 +1,223 @@
+"""A space that streams by: what is kept depends neither on chunks nor on processes."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autotune import load_problem
+from autotune.chunks import Chunk, chunks_here
+from autotune.collect import Collector, second_metric
+from autotune.grid import Grid, evaluate_grid
+from autotune.jobs import Asked, chunks_in_processes
+from autotune.objectives import Evaluation, Objective
+from autotune.objectives.columns import Evaluations
+from autotune.table_files import table_file
+from autotune.testing import toy_problem
+from autotune.trial import Trial, best_of_layouts, closest_of, pareto_front, ranked
+from distir.errors import DistirError
+from distir.strategy import Strategy
+
+
+def evaluation(kind: int, cost: float, memory: float) -> Evaluation:
+    if kind == 0:
+        return Evaluation.failure("broken" if cost > 2 else "lost")
+    metrics = {"seconds": cost, "peak_memory_bytes": memory}
+    if kind == 1:
+        return Evaluation(metrics, feasible=False, reason="too large", violation=memory)
+    return Evaluation(metrics)
+
+
+few = st.integers(0, 4).map(float)
+evaluations = st.lists(st.builds(evaluation, st.integers(0, 5), few, few), max_size=40)
+
+
+def trials_of(objective: Objective, found: Sequence[Evaluation]) -> list[Trial]:
+    return [
+        Trial(number, Strategy(dp=1 + number % 3, tp=1 + number), each, objective.cost(each))
+        for number, each in enumerate(found)
+    ]
+
+
+def cut(trials: Sequence[Trial], borders: Sequence[int]) -> Iterator[Chunk]:
+    bounds = sorted({0, len(trials), *(border for border in borders if border < len(trials))})
+    for begin, end in itertools.pairwise(bounds):
+        part = trials[begin:end]
+        costs = np.array([math.nan if each.cost is None else each.cost for each in part])
+        found = Evaluations.of([each.evaluation for each in part])
+        yield Chunk(begin, [each.strategy for each in part], found, costs, 0.0, 0.0)
+
+
+@given(evaluations, st.lists(st.integers(1, 40)), st.integers(1, 12))
+def test_what_is_kept_is_what_sorting_everything_keeps(
+    found: list[Evaluation], borders: list[int], top: int
+) -> None:
+    objective = Objective("toy", lambda strategy: 0.0, metric="seconds")
+    trials = trials_of(objective, found)
+    kept = Collector(objective, top)
+    for chunk in cut(trials, borders):
+        kept.add(chunk)
+    assert kept.evaluated == len(trials)
+    assert kept.feasible == len(ranked(trials))
+    assert list(kept.ranked) == ranked(trials)[:top]
+    assert list(kept.front) == pareto_front(trials)
+    assert list(kept.layouts) == best_of_layouts(trials)
+    assert kept.closest == closest_of(trials)
+    assert kept.best == next(iter(ranked(trials)), None)
+    assert sorted(kept.costs) == [trial.cost for trial in ranked(trials)]
+    assert kept.failures.total() == sum(trial.failed for trial in trials)
+    best = math.inf
+    for trial in kept.improvements:
+        assert trial.cost is not None
+        assert trial.cost < best
+        best = trial.cost
+    assert not kept.costs or best == min(kept.costs)
+
+
+def test_memory_is_weighed_against_time() -> None:
+    assert second_metric("peak_memory_bytes") == "iteration_seconds"
+    assert second_metric("mfu") == "peak_memory_bytes"
+
+
+def test_chunks_cover_the_space_in_order() -> None:
+    problem = toy_problem()
+    objective = problem.objective("throughput")
+    chunks = list(chunks_here(problem.space, objective))
+    assert [each for chunk in chunks for each in chunk.strategies] == list(
+        problem.space.enumerate()
+    )
+    assert [chunk.first for chunk in chunks] == [
+        sum(map(len, chunks[:index])) for index in range(len(chunks))
+    ]
+
+
+def outcome(grid: Grid) -> object:
+    def said(trial: Trial | None) -> object:
+        return trial and (trial.number, trial.strategy, trial.cost, trial.evaluation)
+
+    kept = (grid.ranked, grid.front, grid.layouts, grid.improvements)
+    return (
+        [[said(trial) for trial in trials] for trials in kept],
+        (grid.evaluated, grid.feasible, dict(grid.failures), said(grid.closest)),
+        grid.costs,
+    )
+
+
+def test_a_plugin_goes_the_same_way_strategy_by_strategy() -> None:
+    problem = toy_problem()
+
+    def fussy(strategy: Strategy) -> float:
+        if strategy.tp == 2:
+            raise ValueError("not two")
+        return 1.0 / strategy.pp
+
+    grid = evaluate_grid(problem.space, problem.objective(fussy))
+    every = list(problem.space.enumerate())
+    refused = sum(strategy.tp == 2 for strategy in every)
+    assert grid.failures == {"ValueError: not two": refused}
+    assert grid.feasible == len(every) - refused
+    assert grid.best is not None
+    assert grid.best.strategy.pp == max(strategy.pp for strategy in every if strategy.tp != 2)
+
+
+def test_an_unknown_metric_fails_every_strategy_with_the_reason() -> None:
+    problem = toy_problem()
+    grid = evaluate_grid(problem.space, problem.objective("throughput", metric="speed"))
+    (reason,) = grid.failures
+    assert "gave no metric 'speed'; it gave iteration_seconds" in reason
+    assert grid.failed + (grid.evaluated - grid.failed - grid.feasible) == grid.evaluated
+
+
+def test_an_interrupt_keeps_what_was_evaluated() -> None:
+    problem = toy_problem()
+
+    def stop(chunk: Chunk, best: Trial | None) -> None:
+        if chunk.first > 20:
+            raise KeyboardInterrupt
+
+    grid = evaluate_grid(problem.space, problem.objective("throughput"), watch=stop)
+    assert not grid.complete
+    assert 20 < grid.evaluated < grid.space_size
+    assert grid.best is not None
+
+
+# Processes
+
+
+@pytest.mark.parametrize("objective", ["throughput", "memory"])
+def test_processes_find_what_one_finds(objective: str) -> None:
+    problem = load_problem("mlp-2x8", devices=4, batch_size=16, space="full")
+    alone = evaluate_grid(problem.space, problem.objective(objective))
+    shared = problem.objective(objective)
+    chunks = chunks_in_processes(problem, shared, Asked(objective), jobs=2)
+    assert outcome(evaluate_grid(problem.space, shared, chunks=chunks)) == outcome(alone)
+
+
+def test_a_plugin_is_sent_to_processes() -> None:
+    problem = load_problem("mlp-2x8", devices=2, batch_size=4)
+
+    def cost(strategy: Strategy) -> dict[str, float]:
+        return {"own": strategy.dp + 0.1 * strategy.microbatches}
+
+    objective = problem.objective(cost)
+    chunks = chunks_in_processes(problem, objective, Asked(cost), jobs=2)
+    grid = evaluate_grid(problem.space, objective, chunks=chunks)
+    assert outcome(grid) == outcome(evaluate_grid(problem.space, problem.objective(cost)))
+    assert objective.metric == "own"
+
+
+def test_a_dask_cluster_finds_the_same() -> None:
+    pytest.importorskip("distributed")
+    problem = load_problem("mlp-2x8", devices=4, batch_size=16)
+    objective = problem.objective("throughput")
+    chunks = chunks_in_processes(problem, objective, Asked("throughput"), jobs=2, backend="dask")
+    grid = evaluate_grid(problem.space, objective, chunks=chunks)
+    alone = evaluate_grid(problem.space, problem.objective("throughput"))
+    assert outcome(grid) == outcome(alone)
+
+
+# Files
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_every_strategy_is_a_row(tmp_path: Path, suffix: str) -> None:
+    problem = toy_problem()
+    path = tmp_path / f"all{suffix}"
+
+    def cost(strategy: Strategy) -> Evaluation:
+        if strategy.tp == 1:
+            raise ValueError("at first there is no metric")
+        return Evaluation({"cost": 1.0}, feasible=strategy.pp == 1, reason="deep")
+
+    with table_file(str(path), problem.batch_size) as append:
+        evaluate_grid(problem.space, problem.objective(cost), watch=lambda c, best: append(c))
+    if suffix == ".csv":
+        with path.open(newline="") as file:
+            rows = list(csv.DictReader(file))
+    else:
+        parquet = pytest.importorskip("pyarrow.parquet")
+        rows = parquet.read_table(path).to_pylist()
+    strategies = list(problem.space.enumerate())
+    assert [int(row["number"]) for row in rows] == list(range(len(strategies)))
+    assert [int(row["dp"]) for row in rows] == [strategy.dp for strategy in strategies]
+    assert all(
+        int(row["micro_batch"]) * int(row["dp"]) * int(row["microbatches"]) == problem.batch_size
+        for row in rows
+    )
+    states = {row["state"] for row in rows}
+    assert states == {"failed", "infeasible", "feasible"}
+    assert all((row["state"] == "failed") == (int(row["tp"]) == 1) for row in rows)
+    assert all(float(row["cost"]) == 1.0 for row in rows if row["state"] != "failed")
+
+
+def test_a_table_has_a_known_kind(tmp_path: Path) -> None:
+    with pytest.raises(DistirError, match=r"ends in \.csv or \.parquet"):
+        table_file(str(tmp_path / "all.xlsx"), 1).__enter__()
