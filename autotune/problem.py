@@ -18,9 +18,11 @@ from distir.strategy import Strategy
 from search_spaces import SearchSpace, SpaceSource, WorkloadFacts, distribution_space, searched
 
 if TYPE_CHECKING:
+    from distir.models.layers import AttentionKind
     from distir.workload import Mode
 
 DEFAULT_CLUSTER = "dgx-a100"
+DEFAULT_STACK = "fsdp-compiled"
 DEFAULT_DEVICES = 16
 DEFAULT_SPACE = "small"
 
@@ -111,25 +113,32 @@ def load_problem(
     mode: Mode = "training",
     batch_size: int | None = None,
     precision: str | None = None,
+    stack: Any = DEFAULT_STACK,
+    attention: AttentionKind | None = None,
     space: SpaceSource = DEFAULT_SPACE,
     **options: Any,
 ) -> Problem:
     """Loads model and cluster (names, files, or objects loaded before) and puts the problem
     together.
 
-    `space` is the name of a search space, a YAML file, or what such a file says. `options` go to
+    `space` is the name of a search space, a YAML file, or what such a file says. `stack` is
+    the software, by name, file or object; `attention` overrides how it runs that. `options` go to
     `distir.Workload`: `sequence_length`, `optimizer`, `loss`, `output`.
     """
     import distir
     from distir.api import default_precision
+    from distir.cost import load_profile
 
     if devices < 1:
         raise DistirError(f"there are {devices} devices; expected at least 1")
     looked_through = searched(space)
     given = {name: value for name, value in options.items() if value is not None}
     batch = default_batch_size(devices, mode) if batch_size is None else batch_size
+    software = load_profile(stack) if isinstance(stack, (str, Path)) else stack
     loaded = (
-        distir.load_model(model) if isinstance(model, (str, Path)) or callable(model) else model
+        distir.load_model(model, attention=attention or software.attention)
+        if isinstance(model, (str, Path)) or callable(model)
+        else model
     )
     hardware = (
         distir.load_cluster(cluster, devices)
@@ -146,11 +155,21 @@ def load_problem(
     else:
         given["precision"] = precision
     options = {**given, "precision": precision}
+    if software.name != DEFAULT_STACK:
+        given["stack"] = software.name
+    if attention is not None:
+        given["attention"] = attention
     workload = distir.Workload(model=loaded, mode=mode, batch_size=batch, **options)
     workload.sizes(batch)  # says now, not in every trial, if the model has no such sequence
 
     def changed(**changes: Any) -> Problem:
-        asked: dict[str, Any] = {"devices": devices, "batch_size": batch_size, "space": space}
+        asked: dict[str, Any] = {
+            "devices": devices,
+            "batch_size": batch_size,
+            "space": space,
+            "stack": software,
+            "attention": attention,
+        }
         return load_problem(loaded, hardware, mode=mode, **{**asked, **options, **changes})
 
     return Problem(
@@ -161,7 +180,7 @@ def load_problem(
         batch_size=batch,
         workload=workload,
         space=distribution_space(workload, devices, looked_through),
-        simulator=distir.Simulator(workload, hardware),
+        simulator=distir.Simulator(workload, hardware, software),
         memory_bytes=hardware.device.memory_bytes,
         settings=given,
         space_name=looked_through.name,

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from distir.cost import Cluster, load_cluster
+from distir.cost import Cluster, CostProfile, load_cluster, load_profile
+from distir.cost.loader import DEFAULT_PROFILE
 from distir.importers.load import LoadedModel, load_source
 from distir.simulation import SimulationResult, Simulator
 from distir.strategy import Strategy
@@ -24,19 +25,23 @@ def simulate(
     model: LoadedModel | str | Path | Callable[..., object],
     strategy: Strategy,
     cluster: Cluster | str | Path,
+    *,
+    stack: CostProfile | str | Path = DEFAULT_PROFILE,
     **workload: Any,
 ) -> SimulationResult:
-    """Simulates one strategy. `workload` are fields of `Workload`: `batch_size`, `mode`,
-    `sequence_length`, `precision`, `optimizer`, `loss`, `output`.
+    """Simulates one strategy. `stack` is the software, by name or file. `workload` are fields of
+    `Workload`: `batch_size`, `mode`, `sequence_length`, `precision`, `optimizer`, `loss`, `output`.
 
     The precision is bf16, or fp16 on devices without bf16, unless given. Raises `StrategyError` if
     the strategy cannot run; one that does not fit in memory is a result with `feasible` False. To
     simulate many strategies, keep a `Simulator`.
     """
-    loaded = model if isinstance(model, LoadedModel) else load_model(model)
+    profile = stack if isinstance(stack, CostProfile) else load_profile(stack)
+    if not isinstance(model, LoadedModel):
+        model = load_model(model, attention=profile.attention)
     hardware = cluster if isinstance(cluster, Cluster) else load_cluster(cluster, strategy.devices)
     given: dict[str, Any] = {"precision": default_precision(hardware), **workload}
-    return Simulator(Workload(model=loaded, **given), hardware).simulate(strategy)
+    return Simulator(Workload(model=model, **given), hardware, profile).simulate(strategy)
 
 
 def default_precision(cluster: Cluster) -> str:

@@ -21,6 +21,7 @@ from autotune.cli import (
     samplers,
     schedules,
     simulate,
+    stacks,
     validate,
     verify,
 )
@@ -37,6 +38,7 @@ COMMANDS = {
     "validate": validate,
     "models": models,
     "clusters": clusters,
+    "stacks": stacks,
     "samplers": samplers,
     "objectives": objectives,
     "schedules": schedules,

@@ -54,6 +54,19 @@ def add_model_options(parser: argparse.ArgumentParser, devices: str) -> None:
         metavar="C",
         help="a name (see `clusters`) or a TOML file",
     )
+    group.add_argument(
+        "--stack",
+        default=SUPPRESS,
+        metavar="STACK",
+        help="the software that runs the plan: a name (see `stacks`) or a TOML file "
+        "(default: fsdp-compiled)",
+    )
+    group.add_argument(
+        "--attention",
+        choices=("fused", "eager"),
+        default=SUPPRESS,
+        help="one kernel, or products and a softmax (default: as the stack does)",
+    )
     group.add_argument("--devices", type=positive, default=SUPPRESS, metavar="N", help=devices)
     group.add_argument(
         "--batch-size",
@@ -136,6 +149,8 @@ def problem_options(arguments: argparse.Namespace) -> dict[str, Any]:
         "loss",
         "output",
         "batch_size",
+        "stack",
+        "attention",
         "space",
     )
     given = {name: getattr(arguments, name) for name in names if hasattr(arguments, name)}

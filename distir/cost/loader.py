@@ -29,12 +29,24 @@ and a table [device], if the device is not a known one:
     peak = { fp32 = "19.5 TFLOP/s", bf16 = "312 TFLOP/s" }
     sustained_fraction = 1.0                             # optional
 
+A software stack states facts; its constants are those that all stacks share (`constants.toml`),
+but for those in a table [constants]:
+
+    name = "lab-stack"
+    dispatch = "eager"                                   # Python launches kernels, or "compiled"
+    fuses_elementwise = true                             # optional
+    attention = "fused"                                  # or "eager": scores are written to memory
+
+    [constants]                                          # optional
+    eager_launch = "20 us"
+
 Any table may have a table `sources` that says, key by key, where its numbers come from.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import fields
 from functools import lru_cache
 from pathlib import Path
@@ -42,7 +54,7 @@ from typing import cast
 
 from distir.cost.cluster import Cluster, Level, Medium
 from distir.cost.device import DTYPES, Device
-from distir.cost.profile import CostProfile
+from distir.cost.profile import Attention, CostProfile, Dispatch
 from distir.cost.reader import Table, read_toml
 from distir.errors import ClusterError, UnknownNameError
 from distir.units import BYTES, BYTES_PER_SECOND, FLOPS_PER_SECOND, SECONDS
@@ -57,7 +69,7 @@ __all__ = [
     "profile_names",
 ]
 
-DEFAULT_PROFILE = "compiled"
+DEFAULT_PROFILE = "fsdp-compiled"
 """The software stack that is assumed where none is named."""
 
 _HERE = Path(__file__).resolve().parent
@@ -75,7 +87,7 @@ def device_names() -> list[str]:
 
 def profile_names() -> list[str]:
     """Names of the software stacks that come with distir."""
-    return sorted(_shipped("profiles"))
+    return sorted(_shipped("stacks"))
 
 
 def load_cluster(spec: str | Path, devices: int | None = None) -> Cluster:
@@ -96,7 +108,7 @@ def load_device(spec: str | Path) -> Device:
 
 def load_profile(spec: str | Path = DEFAULT_PROFILE) -> CostProfile:
     """A software stack by name or from a TOML file."""
-    return _read_profile(_find("cost profile", "profiles", spec))
+    return _read_profile(_find("software stack", "stacks", spec))
 
 
 @lru_cache(maxsize=8)
@@ -206,16 +218,40 @@ def _read_level(table: Table, outermost: bool) -> Level:
 def _read_profile(path: Path) -> CostProfile:
     top = read_toml(path)
     name, summary = top.text("name"), top.text("summary", "")
+    dispatch = cast("Dispatch", top.choice("dispatch", ("eager", "compiled"), "compiled"))
     fuses = top.boolean("fuses_elementwise", False)
-    numbers: dict[str, float] = {}
-    for field in (field.name for field in fields(CostProfile)[2:]):
-        if field == "fuses_elementwise":
-            continue
-        key = field.removesuffix("_seconds")
-        numbers[field] = top.number(key) if key == field else top.quantity(key, SECONDS)
+    attention = cast("Attention", top.choice("attention", ("fused", "eager"), "fused"))
+    constants = dict(_shared_constants())
+    if "constants" in top:
+        constants |= _read_constants(top.table("constants"))
     top.sources()
     top.finish()
     try:
-        return CostProfile(name=name, summary=summary, fuses_elementwise=fuses, **numbers)
+        return CostProfile(
+            name=name,
+            summary=summary,
+            dispatch=dispatch,
+            fuses_elementwise=fuses,
+            attention=attention,
+            **constants,
+        )
     except ClusterError as error:
         raise top.fail(error) from error
+
+
+@lru_cache(maxsize=1)
+def _shared_constants() -> Mapping[str, float]:
+    """The constants that all stacks share."""
+    return _read_constants(read_toml(_HERE / "constants.toml"))
+
+
+def _read_constants(table: Table) -> dict[str, float]:
+    """Constants by field of the profile; those that the table leaves out are left out."""
+    found: dict[str, float] = {}
+    for field in (field.name for field in fields(CostProfile) if field.type == "float"):
+        key = field.removesuffix("_seconds")
+        if key in table:
+            found[field] = table.number(key) if key == field else table.quantity(key, SECONDS)
+    table.sources()
+    table.finish()
+    return found

@@ -1,24 +1,38 @@
-"""The software stack as data: which fraction of the hardware it reaches, and what it adds.
+"""The software stack as data: what it does, what of the hardware it reaches, what it adds.
 
 A plan is costed on hardware × stack: the cluster says what the devices and links could do, the
-profile what the frameworks and libraries make of it.
+profile what the frameworks and libraries make of it. What a stack does is stated stack by stack
+(`stacks/`); how much that costs is fitted once and shared by all (`constants.toml`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 from distir.errors import ClusterError
 
-__all__ = ["CostProfile"]
+__all__ = ["Attention", "CostProfile", "Dispatch"]
+
+Dispatch: TypeAlias = Literal["eager", "compiled"]
+"""Whether Python launches every kernel, or compiled code or a graph launches them ahead."""
+Attention: TypeAlias = Literal["fused", "eager"]
+"""One kernel, or products and a softmax that write the scores to memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostProfile:
-    """Few, physically named constants of a software stack. Efficiencies are in (0, 1]."""
+    """A software stack: facts about it, and few, physically named constants. Efficiencies are in
+    (0, 1]."""
 
     name: str
     summary: str = ""
+
+    dispatch: Dispatch = "compiled"
+    fuses_elementwise: bool = False
+    """Whether chains of elementwise ops run as one kernel."""
+    attention: Attention = "fused"
+    """How attention runs in models that are described by their sizes; a file says itself."""
 
     product_efficiency: float
     """Matrix products: fraction of the dense matrix peak."""
@@ -37,14 +51,22 @@ class CostProfile:
     """How well activities overlap that could overlap perfectly; see `amounts.soft_maximum`."""
     kernel_ramp_seconds: float
     """Filling and draining the device, per kernel: what makes a small kernel less efficient."""
-    launch_seconds: float
-    """Time of the host per kernel launched; it runs ahead of the device where it can."""
+    eager_launch_seconds: float
+    """Time of the host per kernel that Python launches; it runs ahead of the device where it
+    can."""
+    compiled_launch_seconds: float
+    """Time of the host per kernel that compiled code or a graph launches."""
     collective_launch_seconds: float
     """Fixed time of a collective or a send, before the first byte moves."""
-    fuses_elementwise: bool = False
-    """Whether chains of elementwise ops run as one kernel."""
     iteration_overhead_seconds: float
     """Fixed time of a training step outside the model: data loading, scaling, logging."""
+
+    @property
+    def launch_seconds(self) -> float:
+        """Time of the host per kernel launched."""
+        if self.dispatch == "eager":
+            return self.eager_launch_seconds
+        return self.compiled_launch_seconds
 
     def __post_init__(self) -> None:
         for name in _EFFICIENCIES:
@@ -72,7 +94,8 @@ _EFFICIENCIES = (
 )
 _SECONDS = (
     "kernel_ramp_seconds",
-    "launch_seconds",
+    "eager_launch_seconds",
+    "compiled_launch_seconds",
     "collective_launch_seconds",
     "iteration_overhead_seconds",
 )

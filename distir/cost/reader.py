@@ -38,7 +38,9 @@ class Table:
         self._values = values
         self._read: set[str] = set()
 
-    def __contains__(self, key: object) -> bool:
+    def __contains__(self, key: str) -> bool:
+        """Whether an optional key is there; asking makes it a known one."""
+        self._read.add(key)
         return key in self._values
 
     @property

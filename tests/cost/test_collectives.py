@@ -14,7 +14,7 @@ from distir.cost.cluster import Senders
 from distir.cost.collectives import COLLECTIVES, Link, collective_seconds
 
 IDEAL = load_profile("ideal")
-PROFILES = [load_profile(name) for name in ("ideal", "compiled", "eager")]
+PROFILES = [load_profile(name) for name in ("ideal", "fsdp-compiled", "fsdp-eager")]
 KINDS = list(COLLECTIVES)
 
 sizes = st.floats(1, 1e12)
@@ -219,14 +219,14 @@ def test_arrays_of_sizes_cost_what_their_elements_do(case, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_group_of_one_costs_nothing(kind):
-    model = CostModel(load_cluster("dgx-a100"), load_profile("eager"))
+    model = CostModel(load_cluster("dgx-a100"), load_profile("fsdp-eager"))
     assert model.collective_seconds(kind, 1e9, model.cluster.group(1)) == 0
     assert collective_seconds(kind, 1e9, ()) == 0
 
 
 def test_neighbours_in_a_node_talk_faster_than_peers_across_nodes():
     """Swapping two mesh axes changes the time on two levels, and not on one."""
-    model = CostModel(load_cluster("hgx-h100", 64), load_profile("compiled"))
+    model = CostModel(load_cluster("hgx-h100", 64), load_profile("fsdp-compiled"))
     inside, across = model.cluster.group(8, 1), model.cluster.group(8, 8)
     for kind in KINDS:
         assert model.collective_seconds(kind, 1e8, inside) < model.collective_seconds(

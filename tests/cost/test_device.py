@@ -14,7 +14,7 @@ from distir.cost.amounts import soft_maximum
 from distir.cost.profile import CostProfile
 from distir.errors import ClusterError
 
-PROFILES = [load_profile(name) for name in ("ideal", "compiled", "eager")]
+PROFILES = [load_profile(name) for name in ("ideal", "fsdp-compiled", "fsdp-eager")]
 CLUSTER = load_cluster("dgx-a100")
 
 counts = st.floats(0, 1e16)
@@ -31,14 +31,14 @@ def test_a_large_product_reaches_the_profile_s_fraction_of_peak():
     """16384^3: 8.8e12 FLOP at 0.72 of 312 TFLOP/s; launch and memory hardly count."""
     n = 16384
     work = Work(OpClass.PRODUCT, 2.0 * n**3, 2 * 2.0 * n**2, 2.0 * n**2, "bf16")
-    seconds = CostModel(CLUSTER, load_profile("eager")).op_seconds(work)
+    seconds = CostModel(CLUSTER, load_profile("fsdp-eager")).op_seconds(work)
     assert seconds == pytest.approx(2 * n**3 / (0.72 * 312e12), rel=1e-3)
 
 
 def test_an_elementwise_op_moves_its_bytes():
     """2 reads + 1 write of 2^30 bytes each at 0.8 of 2039 GB/s."""
     work = Work(OpClass.MEMORY, 2.0**29, 2 * 2.0**30, 2.0**30, "bf16")
-    seconds = CostModel(CLUSTER, load_profile("compiled")).op_seconds(work)
+    seconds = CostModel(CLUSTER, load_profile("fsdp-compiled")).op_seconds(work)
     assert seconds == pytest.approx(3 * 2**30 / (0.8 * 2039e9), rel=2e-3)
 
 
@@ -52,8 +52,10 @@ def test_the_ideal_profile_is_the_plain_roofline():
 
 def test_a_small_op_costs_its_launch_in_an_eager_stack():
     tiny = Work(OpClass.PRODUCT, 1e3, 1e3, 1e3, "bf16")
-    assert CostModel(CLUSTER, load_profile("eager")).op_seconds(tiny) == pytest.approx(37e-6, 1e-3)
-    assert CostModel(CLUSTER, load_profile("compiled")).op_seconds(tiny) < 5e-6
+    assert CostModel(CLUSTER, load_profile("fsdp-eager")).op_seconds(tiny) == pytest.approx(
+        37e-6, 1e-3
+    )
+    assert CostModel(CLUSTER, load_profile("fsdp-compiled")).op_seconds(tiny) < 5e-6
 
 
 @pytest.mark.parametrize("profile", PROFILES, ids=lambda profile: profile.name)

@@ -217,7 +217,7 @@ def clusters(draw: st.DrawFn, num_devices: int) -> Cluster:
     return Cluster(name="cluster", device=device, levels=tuple(levels), num_devices=num_devices)
 
 
-profiles = st.sampled_from(["compiled", "eager", "ideal"]).map(load_profile)
+profiles = st.sampled_from(["fsdp-compiled", "fsdp-eager", "ideal"]).map(load_profile)
 
 # --- plans ---------------------------------------------------------------------------------------
 

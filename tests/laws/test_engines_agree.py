@@ -70,7 +70,7 @@ def test_zoo_models(name: str) -> None:
 def check_model(source: str, strategies: tuple[Strategy, ...]) -> None:
     model = load_model(source)
     cluster = load_cluster("dgx-a100", 10)
-    for profile in ("compiled", "eager"):
+    for profile in ("fsdp-compiled", "fsdp-eager"):
         workload = Workload(model=model, batch_size=8)
         simulator = Simulator(workload, cluster, load_profile(profile))
         for strategy in strategies:

@@ -81,7 +81,7 @@ def test_a_stack_can_be_chosen(measured: Path, capsys: pytest.CaptureFixture[str
         worst = json_of(capsys, str(measured), *options)["worst"]
         return [each["predicted_seconds"] for each in sorted(worst, key=lambda e: e["id"])]
 
-    ideal, eager = seconds("--stack", "ideal"), seconds("--stack", "eager")
+    ideal, eager = seconds("--stack", "ideal"), seconds("--stack", "fsdp-eager")
     assert all(a < b for a, b in zip(ideal, eager, strict=True))
 
 
