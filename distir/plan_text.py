@@ -96,9 +96,11 @@ def _program_lines(plan: Plan) -> Iterator[str]:
             users.setdefault(program, []).append(index)
     for program, indices in users.items():
         yield f"blocks {', '.join(map(str, indices))}"
+        yield from _function_lines("gather", program.forward_gathers, ())
         yield from _function_lines("forward", program.forward, program.outputs)
         if plan.workload.training:
             made = (*program.input_gradients, *_gradients(program))
+            yield from _function_lines("gather again", program.backward_gathers, ())
             yield from _function_lines("backward", program.backward, made)
             settled = [program.values[local] for local in program.settled.values()]
             yield from _function_lines("settle", program.settle, settled)

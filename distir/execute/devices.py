@@ -53,7 +53,7 @@ class VirtualMesh:
         """Runs one op on all devices; shards of its results, checked against their types."""
         op = node.op
         if isinstance(op, Collective):
-            made = [self._exchange(op, operands[0])]
+            made = [self._exchange(*each) for each in zip(op.tensors, operands, strict=True)]
         else:
             made = self._compute(op, operands, len(node.results))
         for value, shards in zip(node.results, made, strict=True):

@@ -18,7 +18,7 @@ from distir.execute.live import Held, Meter, array_bytes
 from distir.execute.stage_program import Instruction, ResultSlot, Source, StageProgram, flatten
 from distir.execute.values import OptimizerStep
 from distir.ir.core import Node, Value
-from distir.ops.collective import AllGather, AllReduce, AllToAll, Collective, ReduceScatter
+from distir.ops.collective import Collective
 from distir.plan import ParameterUse, Plan, Stage
 from distir.plan.positions import positions_of
 from distir.schedules import Action
@@ -26,13 +26,6 @@ from distir.transforms.instantiate import Instantiation
 from distir.transforms.place import Layout, Local, move
 
 Array = Any
-
-KINDS: dict[type[Collective], str] = {
-    AllReduce: "all_reduce",
-    AllGather: "all_gather",
-    ReduceScatter: "reduce_scatter",
-    AllToAll: "all_to_all",
-}
 
 MOMENT_BYTES = 4
 """The optimizer's moments are kept in fp32."""
@@ -314,12 +307,15 @@ class StageDevices:
         """Runs one op on all devices of the stage, and counts it."""
         made = self._meshes[block].step(node, operands)
         if isinstance(node.op, Collective):
-            given, got = (
-                value.type.with_shape(np.shape(shards[0]))
-                for value, shards in ((node.operands[0], operands[0]), (node.result, made[0]))
+            types = (
+                [
+                    value.type.with_shape(np.shape(shards[0]))
+                    for value, shards in zip(values, arrays, strict=True)
+                ]
+                for values, arrays in ((node.operands, operands), (node.results, made))
             )
-            size = node.op.message_bytes(given, got)
-            self.counts.add_collective(KINDS[type(node.op)], node.op.mesh_axes, float(size))
+            size = node.op.total_bytes(*types)
+            self.counts.add_collective(node.op.kind, node.op.mesh_axes, float(size))
         else:
             self.counts.flops += float(work_of(node, operands, made).flops)
         return made

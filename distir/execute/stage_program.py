@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from distir.ir.core import Node, Value
 from distir.ops.collective import Sharded
 from distir.plan import BlockProgram
+from distir.plan.passes import Segment, segments
 from distir.transforms.place import Local
 
 
@@ -101,25 +102,9 @@ class _Flattening:
 
     def run(self) -> StageProgram:
         programs, last = self.programs, len(self.programs) - 1
-        for block in range(last):
-            self._join(block, programs[block].outputs, block + 1, programs[block + 1].inputs)
-        for block in range(last, 0, -1):
-            self._join(
-                block,
-                programs[block].input_gradients,
-                block - 1,
-                programs[block - 1].output_gradients,
-            )
-        forward = [
-            self._instruction(block, node)
-            for block, program in enumerate(programs)
-            for node in program.forward
-        ]
-        backward = [
-            self._instruction(block, node)
-            for block, program in reversed(list(enumerate(programs)))
-            for node in program.backward
-        ]
+        places = tuple(range(last + 1))
+        forward = self._pass(segments(programs, backward=False), places)
+        backward = self._pass(segments(programs, backward=True), places[::-1])
         outputs = self._all(last, programs[last].outputs)
         input_gradients = self._all(0, programs[0].input_gradients)
         readers: Counter[int] = Counter()
@@ -148,6 +133,16 @@ class _Flattening:
             ),
             readers=readers,
         )
+
+    def _pass(self, own: Sequence[Segment], places: Sequence[int]) -> list[Instruction]:
+        for before, after, here, there in zip(own, own[1:], places, places[1:], strict=False):
+            self._join(here, before.sent, there, after.received)
+        found: list[Instruction] = []
+        for segment, here, there in zip(own, places, (*places[1:], -1), strict=True):
+            found += [self._instruction(here, node) for node in segment.own_gathers]
+            found += [self._instruction(there, node) for node in segment.ahead]
+            found += [self._instruction(here, node) for node in segment.body]
+        return found
 
     def _join(self, block: int, given: Sequence[Value], other: int, taken: Sequence[Value]) -> None:
         for mine, theirs in zip(given, taken, strict=True):

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from distir.cost.collectives import CollectiveKind
 from distir.cost.work import Work
 from distir.errors import TransformError
 from distir.ir.core import Op
@@ -83,6 +84,11 @@ class Collective(Distributed):
     mesh_axes: tuple[str, ...]
     degree: int
 
+    @property
+    def kind(self) -> CollectiveKind:
+        """What `cost` calls it."""
+        raise NotImplementedError
+
     def exchange(self, shards: Sequence[Array]) -> list[Array]:
         """Results of all members, in mesh order, from their operands."""
         raise NotImplementedError
@@ -90,6 +96,16 @@ class Collective(Distributed):
     def message_bytes(self, operand: TensorType, result: TensorType) -> int:
         """Bytes of the full tensor that takes part per device, as `cost` counts them."""
         raise NotImplementedError
+
+    @property
+    def tensors(self) -> tuple[Collective, ...]:
+        """The collectives, one per operand, that are done as one."""
+        return (self,)
+
+    def total_bytes(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> int:
+        """`message_bytes` of all operands."""
+        each = zip(self.tensors, operands, results, strict=True)
+        return sum(one.message_bytes(operand, result) for one, operand, result in each)
 
 
 @register_op("AllReduce")
@@ -100,6 +116,10 @@ class AllReduce(Collective):
     mesh_axes: tuple[str, ...]
     degree: int
     reduction: str = "sum"
+
+    @property
+    def kind(self) -> CollectiveKind:
+        return "all_reduce"
 
     def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
         return operands
@@ -131,6 +151,10 @@ class AllGather(Collective):
     degree: int
     cut: Cut
 
+    @property
+    def kind(self) -> CollectiveKind:
+        return "all_gather"
+
     def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
         (x,) = operands
         return (x.with_shape(self.cut.resized(x.shape, self.degree)),)
@@ -152,6 +176,10 @@ class ReduceScatter(Collective):
     degree: int
     cut: Cut
     reduction: str = "sum"
+
+    @property
+    def kind(self) -> CollectiveKind:
+        return "reduce_scatter"
 
     def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
         (x,) = operands
@@ -175,6 +203,10 @@ class AllToAll(Collective):
     scatter: Cut
     gather: Cut
 
+    @property
+    def kind(self) -> CollectiveKind:
+        return "all_to_all"
+
     def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
         (x,) = operands
         scattered = self.scatter.resized(x.shape, 1 / self.degree)
@@ -189,6 +221,41 @@ class AllToAll(Collective):
 
     def message_bytes(self, operand: TensorType, result: TensorType) -> int:
         return operand.size_bytes
+
+
+@register_op("Bucket")
+@dataclass(frozen=True, slots=True)
+class Bucket(Collective):
+    """Collectives of one kind over the same mesh axes, one per operand, sent as one message."""
+
+    mesh_axes: tuple[str, ...]
+    degree: int
+    parts: tuple[Collective, ...]
+
+    @property
+    def kind(self) -> CollectiveKind:
+        return self.parts[0].kind
+
+    @property
+    def tensors(self) -> tuple[Collective, ...]:
+        return self.parts
+
+    def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
+        return tuple(
+            part.infer(operand)[0] for part, operand in zip(self.parts, operands, strict=True)
+        )
+
+
+@register_op("Release")
+@dataclass(frozen=True, slots=True)
+class Release(Distributed):
+    """The last reader of what is given back together, such as a block's gathered parameters."""
+
+    def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
+        return ()
+
+    def evaluate(self, *operands: Array) -> tuple[Array, ...]:
+        return ()
 
 
 @register_op("Shard")

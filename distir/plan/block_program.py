@@ -7,12 +7,14 @@ from collections.abc import Mapping, Sequence
 
 from distir.axes.model import Axis, AxisDims
 from distir.ir.core import Node, Part, Value
+from distir.ops.collective import Release
 from distir.plan.model import BlockProgram, ParameterUse
 from distir.plan.positions import Positions, layout_at, positions_of
+from distir.transforms.bucket import bucketed
 from distir.transforms.fuse import fuse_elementwise
 from distir.transforms.instantiate import Instantiation, Sizes
-from distir.transforms.place import Layout, Local, Mesh, Move, move
-from distir.transforms.place_block import PlacedBlock
+from distir.transforms.place import Layout, Local, Mesh, Move, Placed, move
+from distir.transforms.place_block import PlacedBlock, operands_of
 from distir.transforms.step import BlockStep
 
 
@@ -39,11 +41,12 @@ def instantiate_block(
     kept = owned if zero == 3 else unsharded
     making = Instantiation(mesh, step.axes, sizes, {})
     given, gathers = _gathers(placed, kept)
-    forward = [*_gathered(making, gathers), *making.nodes(placed.forward)]
+    forward_gathers, forward = _pass(making, gathers, placed.forward)
     # A gathered parameter is dropped after the forward pass and gathered again.
-    backward = [*_gathered(making, gathers), *making.nodes(placed.backward)]
+    backward_gathers, backward = _pass(making, gathers, placed.backward)
     settle: list[tuple[Node, ...]] = []
     settled: dict[Value, Local] = {}
+    settled_at_once: list[list[Node]] = []
     refresh: list[tuple[Node, ...]] = []
     parameters: list[ParameterUse] = []
     for value in step.block.parameters:
@@ -56,7 +59,7 @@ def instantiate_block(
             settling = making.nodes(steps, Part.STATE)
             if zero >= 2:
                 # Every microbatch's gradient is settled at once: only its owned part is kept.
-                backward += settling
+                settled_at_once.append(settling)
                 settling, gradient = [], settled[value]
             steps, _ = move(Local(value, owned[value]), kept[value])
             refreshing = making.nodes(steps, Part.STATE)
@@ -72,6 +75,7 @@ def instantiate_block(
                 gradient,
             )
         )
+    backward += bucketed(settled_at_once)
     every = (
         *placed.inputs,
         *placed.outputs,
@@ -95,6 +99,8 @@ def instantiate_block(
         values=making.values,
         forward=tuple(forward),
         backward=tuple(backward),
+        forward_gathers=forward_gathers,
+        backward_gathers=backward_gathers,
         settle_by_parameter=tuple(settle),
         settled=settled,
         refresh_by_parameter=tuple(refresh),
@@ -142,17 +148,24 @@ def _is_view_of(value: Value, stored: Layout, demanded: Layout) -> bool:
     return all(step.move is Move.SLICE for step in steps)
 
 
-def _gathered(making: Instantiation, gathers: Sequence[tuple[Local, Local]]) -> list[Node]:
-    """Nodes that gather parameters, in rounds of like steps, into fresh values."""
-    rounds: list[list[Node]] = []
+def _pass(
+    making: Instantiation, gathers: Sequence[tuple[Local, Local]], steps: Sequence[Placed]
+) -> tuple[tuple[Node, ...], list[Node]]:
+    """Nodes of a pass: those that gather parameters, into values of this pass alone, and the rest.
+
+    A block's parameters are gathered together if the pass reads any, and dropped together.
+    """
+    read = {local for step in steps for local in operands_of(step)}
+    if not any(demanded in read for _, demanded in gathers):
+        return (), making.nodes(steps)
+    chains: list[list[Node]] = []
     for source, demanded in gathers:
-        steps, reached = move(source, demanded.layout)
-        for number, node in enumerate(making.nodes(steps, Part.STATE)):
-            if number == len(rounds):
-                rounds.append([])
-            rounds[number].append(node)
+        moves, reached = move(source, demanded.layout)
+        chains.append(making.nodes(moves, Part.STATE))
         making.values[demanded] = making.value(reached)
-    return [node for nodes in rounds for node in nodes]
+    together = tuple(making.values[demanded] for _, demanded in gathers)
+    release = Node(Release(), together, (), part=Part.STATE)
+    return tuple(bucketed(chains)), [*making.nodes(steps), release]
 
 
 def _fuse(

@@ -38,6 +38,8 @@ class ParameterUse:
 class BlockProgram:
     """A block's SPMD program at given sizes: what every device of its stage runs.
 
+    `forward_gathers` and `backward_gathers` bring the parameters of a pass together that rest in
+    smaller parts than it reads; where they stand in a stage's program is the matter of `passes`.
     Per parameter, `settle_by_parameter` adds up its gradient over the mesh once per step, into
     the part that a device owns, and `refresh_by_parameter` makes the stored parameter from the
     owned parts after the optimizer's step.
@@ -50,6 +52,8 @@ class BlockProgram:
     values: Mapping[Local, Value]
     forward: tuple[Node, ...]
     backward: tuple[Node, ...]
+    forward_gathers: tuple[Node, ...]
+    backward_gathers: tuple[Node, ...]
     settle_by_parameter: tuple[tuple[Node, ...], ...]
     settled: Mapping[Value, Local]
     refresh_by_parameter: tuple[tuple[Node, ...], ...]

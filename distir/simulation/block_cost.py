@@ -43,6 +43,8 @@ class Timeline:
                 if at > start:
                     start, why = at, cause[value]
             stream = each.stream
+            if each.after_compute:
+                start = max(start, free.get(COMPUTE, 0.0))
             if stream is None:
                 for value in each.writes:
                     ready[value], cause[value] = start, why

@@ -15,6 +15,7 @@ from distir.cost import Cluster, CostModel, CostProfile, load_profile
 from distir.errors import StrategyError
 from distir.plan import BlockProgram, Plan, Planner
 from distir.plan.grid import RANKS
+from distir.plan.passes import Segment, block_passes, composed
 from distir.schedules import BACKWARD, COST_KINDS, FORWARD, INPUT_PART, CompiledSchedule, Held
 from distir.simulation.block_cost import Pass, PassCost, drain, run_chain
 from distir.simulation.instructions import Instruction, Pricing
@@ -56,13 +57,13 @@ class StageCost:
 
 
 @dataclass(frozen=True, slots=True)
-class _Passes:
-    forward: Pass
-    backward: Pass
+class _StepCost:
+    """What a block does once per step: settling gradients, the optimizer, refreshing what is
+    stored."""
+
     buckets: tuple[Instruction, ...]
     optimizer_seconds: float
     refresh_seconds: float
-    weight: float
 
 
 class Simulator:
@@ -85,7 +86,9 @@ class Simulator:
         if planner is not None and (planner.workload is not workload or planner.fuse != fuse):
             raise ValueError("the planner is of another workload, or fuses otherwise")
         self.planner = planner or Planner(workload, fuse=fuse)
-        self._passes: dict[object, _Passes] = {}
+        self._passes: dict[object, Pass] = {}
+        self._steps: dict[object, _StepCost] = {}
+        self._weights: dict[object, float] = {}
         self._stages: dict[object, StageCost] = {}
         self._cuts: dict[object, tuple[int, ...]] = {}
         self._memory = ChainMemory()
@@ -114,7 +117,7 @@ class Simulator:
         own = whole.schedule.stages_of_ranks
         key = (tuple(map(id, programs)), own, pricing.grid.mesh)
         if key not in self._cuts:
-            weights = [self._passes_of(program, pricing).weight for program in programs]
+            weights = [self._weight(program, pricing) for program in programs]
             cuts = balanced_cuts(weights, strategy.stages)
             if strategy.chunks > 1:
                 rank_of = {stage: rank for rank, stages in enumerate(own) for stage in stages}
@@ -156,33 +159,41 @@ class Simulator:
 
     # --- blocks -----------------------------------------------------------------------------------
 
-    def _passes_of(
+    def _pass(self, segment: Segment, pricing: Pricing) -> Pass:
+        key = (segment, pricing.grid.mesh)
+        if key not in self._passes:
+            own = composed(segment)
+            instructions = pricing.instructions(own.nodes)
+            self._passes[key] = Pass(instructions, own.handed, own.handing)
+        return self._passes[key]
+
+    def _weight(self, program: BlockProgram, pricing: Pricing) -> float:
+        """Seconds of both passes of a block on its own."""
+        key = (program, pricing.grid.mesh)
+        if key not in self._weights:
+            alone = (Segment(program, backward) for backward in (False, True))
+            self._weights[key] = sum(
+                run_chain([(self._pass(each, pricing), 1)]).cost.seconds for each in alone
+            )
+        return self._weights[key]
+
+    def _step(
         self, program: BlockProgram, pricing: Pricing, without: tuple[int, ...] = ()
-    ) -> _Passes:
+    ) -> _StepCost:
         """`without`: positions of parameters that are settled and updated with another block."""
         key = (program, pricing.grid.mesh, without)
-        if key not in self._passes:
-            forward = Pass(pricing.instructions(program.forward), program.inputs, program.outputs)
-            backward = Pass(
-                pricing.instructions(program.backward),
-                program.output_gradients,
-                program.input_gradients,
-            )
-            weight = sum(run_chain([(each, 1)]).cost.seconds for each in (forward, backward))
+        if key not in self._steps:
             elements = sum(
                 use.owned_type.num_elements
                 for position, use in enumerate(program.parameters)
                 if use.gradient is not None and position not in without
             )
-            self._passes[key] = _Passes(
-                forward,
-                backward,
+            self._steps[key] = _StepCost(
                 pricing.buckets(program, without),
                 pricing.optimizer(self.workload, elements) if self.workload.training else 0.0,
                 sum(each.seconds for each in pricing.refresh(program, without)),
-                weight,
             )
-        return self._passes[key]
+        return self._steps[key]
 
     # --- stages -----------------------------------------------------------------------------------
 
@@ -206,18 +217,22 @@ class Simulator:
     ) -> StageCost:
         """`repeated` are per block the parameters that an earlier block of the stage holds."""
         runs = [
-            (program, without, len(list(group)))
-            for (program, without), group in groupby(zip(programs, repeated, strict=True))
+            (each, without, len(list(group)))
+            for (each, without), group in groupby(
+                zip(block_passes(programs), repeated, strict=True)
+            )
         ]
-        passes = [
-            (self._passes_of(program, pricing, without), count) for program, without, count in runs
+        forward = run_chain([(self._pass(each.forward, pricing), n) for each, _, n in runs])
+        backward = run_chain(
+            [(self._pass(each.backward, pricing), n) for each, _, n in reversed(runs)]
+        )
+        steps = [
+            (self._step(each.forward.program, pricing, without), n) for each, without, n in runs
         ]
-        forward = run_chain([(each.forward, count) for each, count in passes])
-        backward = run_chain([(each.backward, count) for each, count in reversed(passes)])
         services: list[float] = []
         remaining = [
             (sum(bucket.seconds for bucket in each.buckets), count)
-            for each, count in reversed(passes)
+            for each, count in reversed(steps)
         ]
         for _, _, count in backward.block_ends:
             while remaining[0][1] == 0:
@@ -226,11 +241,11 @@ class Simulator:
             services.append(seconds)
             remaining[0] = (seconds, left - count)
         forward_memory, backward_memory = self._memory.stage(
-            [(program, count) for program, _, count in runs]
+            [(each, count) for each, _, count in runs]
         )
         state = StateBytes()
-        for program, without, count in runs:
-            state = state.plus(state_bytes(self.workload, program, without), count)
+        for each, without, count in runs:
+            state = state.plus(state_bytes(self.workload, each.forward.program, without), count)
         first, last = programs[0], programs[-1]
         return StageCost(
             forward=forward.cost,
@@ -238,10 +253,10 @@ class Simulator:
             block_ends=backward.block_ends,
             settling=tuple(services),
             settled_along=next(
-                (each.buckets[-1].stream for each, _ in passes if each.buckets), None
+                (each.buckets[-1].stream for each, _ in steps if each.buckets), None
             ),
-            optimizer=sum(each.optimizer_seconds * count for each, count in passes),
-            refresh=sum(each.refresh_seconds * count for each, count in passes),
+            optimizer=sum(each.optimizer_seconds * count for each, count in steps),
+            refresh=sum(each.refresh_seconds * count for each, count in steps),
             forward_memory=forward_memory,
             backward_memory=backward_memory,
             state=state,

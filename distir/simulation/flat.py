@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from distir.ir.core import Node, Part, Value
 from distir.ops.collective import Sharded
 from distir.plan import BlockProgram, Plan
+from distir.plan.passes import segments
 from distir.simulation.instructions import Instruction, Pricing
 from distir.simulation.state import (
     StateBytes,
@@ -123,27 +124,24 @@ def flat_stage(plan: Plan, index: int, pricing: Pricing) -> FlatStage:
     numbering = _Numbering(flat, pricing)
     known: list[dict[Value, int]] = [{} for _ in programs]
 
-    handed = flat.forward.received = numbering.receive(programs[0].inputs, known[0])
-    for place, (block, program) in enumerate(zip(stage.blocks, programs, strict=True)):
-        known[place].update(zip(program.inputs, handed, strict=True))
-        numbering.add(program.forward, known[place], flat.forward, block)
-        handed = numbering.numbers(program.outputs, known[place])
-        flat.buffers.difference_update(flat.storage[number] for number in handed)
-    flat.forward.sent = handed
-    flat.forward.sent_bytes = sum(v.type.size_bytes for v in programs[-1].outputs)
-
     repeated = repeated_uses(plan, index)
-    handed = flat.backward.received = numbering.receive(programs[-1].output_gradients, known[-1])
-    for place in reversed(range(len(programs))):
-        program = programs[place]
-        known[place].update(zip(program.output_gradients, handed, strict=True))
-        numbering.add(program.backward, known[place], flat.backward, stage.blocks[place])
-        handed = numbering.numbers(program.input_gradients, known[place])
-        flat.buffers.difference_update(flat.storage[number] for number in handed)
-        for bucket in pricing.buckets(program, without=repeated[place]):
-            flat.settling.append((len(flat.backward.steps), bucket))
-    flat.backward.sent = handed
-    flat.backward.sent_bytes = sum(v.type.size_bytes for v in programs[0].input_gradients)
+    for to, backward in ((flat.forward, False), (flat.backward, True)):
+        places = list(range(len(programs)))[:: -1 if backward else 1]
+        own = segments(programs, backward=backward)
+        handed = to.received = numbering.receive(own[0].received, known[places[0]])
+        for segment, place, after in zip(own, places, (*places[1:], -1), strict=True):
+            known[place].update(zip(segment.received, handed, strict=True))
+            block = stage.blocks[place]
+            numbering.add(segment.own_gathers, known[place], to, block)
+            numbering.add(segment.ahead, known[after], to, stage.blocks[after])
+            numbering.add(segment.body, known[place], to, block)
+            handed = numbering.numbers(segment.sent, known[place])
+            flat.buffers.difference_update(flat.storage[number] for number in handed)
+            if backward:
+                for bucket in pricing.buckets(segment.program, without=repeated[place]):
+                    flat.settling.append((len(to.steps), bucket))
+        to.sent = handed
+        to.sent_bytes = sum(value.type.size_bytes for value in own[-1].sent)
 
     for program, elsewhere in zip(programs, repeated, strict=True):
         _add_state(plan, flat, program, elsewhere, pricing)

@@ -10,8 +10,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from distir.cost import CostModel, OpClass, Work
-from distir.ir.core import Node, Value
-from distir.ops.collective import AllGather, AllReduce, AllToAll, Collective, ReduceScatter
+from distir.cost.collectives import CollectiveKind
+from distir.ir.core import Node, Part, Value
+from distir.ops.collective import Collective
 from distir.plan import BlockProgram, Plan
 from distir.plan.grid import Grid
 from distir.simulation.state import optimizer_bytes_per_element
@@ -21,18 +22,12 @@ COMPUTE = "compute"
 """Name of the compute stream; communication streams are named by the choices (dp, tp, …) that
 mesh axes belong to."""
 
-KINDS = {
-    AllReduce: "all_reduce",
-    AllGather: "all_gather",
-    ReduceScatter: "reduce_scatter",
-    AllToAll: "all_to_all",
-}
-
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
     """Something that occupies a stream. `stream` None: a view, done as soon as its operand is. The
-    devices that differ along `mesh_axes` take part."""
+    devices that differ along `mesh_axes` take part. `after_compute`: it is issued once all compute
+    before it in program order is done."""
 
     stream: str | None
     seconds: float
@@ -41,6 +36,7 @@ class Instruction:
     label: str
     size_bytes: float = 0.0
     mesh_axes: tuple[str, ...] = ()
+    after_compute: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +55,16 @@ class Pricing:
         """The instruction of one node."""
         op = node.op
         if isinstance(op, Collective):
-            size = op.message_bytes(node.operands[0].type, node.result.type)
+            size = op.total_bytes(node.operand_types, node.result_types)
             return Instruction(
                 self.grid.stream(op.mesh_axes),
-                self.collective(type(op), op.mesh_axes, size),
+                self.collective(op.kind, op.mesh_axes, size),
                 node.operands,
                 node.results,
                 op.name,
                 size,
                 op.mesh_axes,
+                after_compute=node.part is Part.STATE,
             )
         work = op.work(node.operand_types, node.result_types)
         if not work.flops and not work.bytes:
@@ -76,11 +73,11 @@ class Pricing:
         return Instruction(COMPUTE, seconds, node.operands, node.results, op.name)
 
     def collective(
-        self, op: type[Collective], mesh_axes: tuple[str, ...], size_bytes: float
+        self, kind: CollectiveKind, mesh_axes: tuple[str, ...], size_bytes: float
     ) -> float:
         """Seconds of one collective over these mesh axes."""
         group = self.grid.group(self.cost.cluster, mesh_axes)
-        return float(self.cost.collective_seconds(KINDS[op], size_bytes, group))  # type: ignore[arg-type]
+        return float(self.cost.collective_seconds(kind, size_bytes, group))
 
     def instructions(self, nodes: Sequence[Node]) -> tuple[Instruction, ...]:
         """The instructions of a program."""
@@ -102,25 +99,25 @@ class Pricing:
     def _fused(
         self, by_parameter: Sequence[Sequence[Node]], without: Collection[int], what: str
     ) -> tuple[Instruction, ...]:
-        sizes: dict[tuple[type[Collective], tuple[str, ...]], float] = {}
+        sizes: dict[tuple[CollectiveKind, tuple[str, ...], str], float] = {}
         for position, nodes in enumerate(by_parameter):
             for node in nodes:
                 op = node.op
                 if isinstance(op, Collective) and position not in without:
-                    size = op.message_bytes(node.operands[0].type, node.result.type)
-                    key = (type(op), op.mesh_axes)
+                    size = op.total_bytes(node.operand_types, node.result_types)
+                    key = (op.kind, op.mesh_axes, op.name)
                     sizes[key] = sizes.get(key, 0.0) + size
         return tuple(
             Instruction(
                 self.grid.stream(axes),
-                self.collective(op, axes, size),
+                self.collective(kind, axes, size),
                 (),
                 (),
-                f"{op.name} {what}",
+                f"{name} {what}",
                 size,
                 axes,
             )
-            for (op, axes), size in sizes.items()
+            for (kind, axes, name), size in sizes.items()
         )
 
     def optimizer(self, workload: Workload, elements: float) -> float:

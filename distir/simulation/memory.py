@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from distir.ir.core import Node, Part, Value
 from distir.ops.collective import Sharded
-from distir.plan import BlockProgram
+from distir.plan.passes import BlockPasses, Composed, Segment, composed
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ class _Walk:
 class _Visit:
     """`count` equal blocks in a row, with the same border before each."""
 
-    program: BlockProgram
+    run: BlockPasses
     border: Border
     first: bool
     last: bool
@@ -171,34 +171,35 @@ class _Visit:
 class ChainMemory:
     """Memory effects of stages, composed from those of their blocks, which are kept."""
 
+    _composed: dict[Segment, Composed] = field(default_factory=dict)
     _forward: dict[object, tuple[MemoryEffect, Border]] = field(default_factory=dict)
     _backward: dict[object, tuple[MemoryEffect, Border]] = field(default_factory=dict)
 
-    def stage(self, runs: Sequence[tuple[BlockProgram, int]]) -> tuple[MemoryEffect, MemoryEffect]:
+    def stage(self, runs: Sequence[tuple[BlockPasses, int]]) -> tuple[MemoryEffect, MemoryEffect]:
         """Effects of the forward and the backward pass of a stage, given as runs of equal
         blocks."""
         forward, visits = self._down(runs)
         return forward, self._up(visits)
 
-    def _down(self, runs: Sequence[tuple[BlockProgram, int]]) -> tuple[MemoryEffect, list[_Visit]]:
+    def _down(self, runs: Sequence[tuple[BlockPasses, int]]) -> tuple[MemoryEffect, list[_Visit]]:
         total = MemoryEffect()
         visits: list[_Visit] = []
-        border = Border.arriving(runs[0][0].inputs)
-        for place, (program, count) in enumerate(runs):
+        border = Border.arriving(runs[0][0].forward.received)
+        for place, (run, count) in enumerate(runs):
             left = count
             while left:
                 first, last = not visits, place + 1 == len(runs) and left == 1
-                effect, after = self.forward(program, border, first, last)
+                effect, after = self.forward(run.forward, border, first, last)
                 repeats = after == border and not first and not last
                 times = left - (place + 1 == len(runs)) if repeats else 1
                 total = total.then(effect.times(times))
-                visits.append(_Visit(program, border, first, last, times))
+                visits.append(_Visit(run, border, first, last, times))
                 border, left = after, left - times
         return total, visits
 
     def _up(self, visits: Sequence[_Visit]) -> MemoryEffect:
         total = MemoryEffect()
-        border = Border.arriving(visits[-1].program.output_gradients)
+        border = Border.arriving(visits[-1].run.backward.received)
         for visit in reversed(visits):
             left = visit.count
             while left:
@@ -210,24 +211,25 @@ class ChainMemory:
         return total
 
     def forward(
-        self, program: BlockProgram, border: Border, first: bool, last: bool
+        self, segment: Segment, border: Border, first: bool, last: bool
     ) -> tuple[MemoryEffect, Border]:
         """The effect of a block's forward pass, and the border after it."""
-        key = (program, border, first, last)
+        key = (segment, border, first, last)
         if key not in self._forward:
+            program, own = segment.program, self._own(segment)
             numbers = [_Arrived(number) for number in border.storage]
-            storage = storages(program.forward, dict(zip(program.inputs, numbers, strict=True)))
+            storage = storages(own.nodes, dict(zip(own.handed, numbers, strict=True)))
             saved = {storage.get(value, value) for value in program.saved}
-            sent = [storage.get(value, value) for value in program.outputs]
+            sent = [storage.get(value, value) for value in own.handing]
             walk = _Walk(
                 storage,
                 {n: border.sizes[n.number] for n in numbers if not border.kept[n.number]},
                 arriving=set(numbers) if first else (),
                 kept=saved if last else {*saved, *sent},
                 leaving=sent if last else (),
-                buffers=_buffers(program, storage),
+                buffers=_buffers(own, segment, storage),
             )
-            effect = walk.run(program.forward)
+            effect = walk.run(own.nodes)
             sizes = {**walk.present, **{n: border.sizes[n.number] for n in numbers}}
             kept = saved | {n for n in numbers if border.kept[n.number]}
             self._forward[key] = effect, _border(sent, sizes, kept)
@@ -235,47 +237,52 @@ class ChainMemory:
 
     def backward(self, visit: _Visit, border: Border) -> tuple[MemoryEffect, Border]:
         """The effect of a block's backward pass, and the border before the block."""
-        program, arrived = visit.program, visit.border
-        key = (program, arrived, border, visit.first, visit.last)
+        segment, arrived = visit.run.backward, visit.border
+        key = (visit.run, arrived, border, visit.first, visit.last)
         if key not in self._backward:
+            own, before = self._own(segment), self._own(visit.run.forward)
             inputs = [_Arrived(number) for number in arrived.storage]
             given = [_Given(number) for number in border.storage]
-            known: dict[Value, _Storage] = dict(zip(program.inputs, inputs, strict=True))
+            known: dict[Value, _Storage] = dict(zip(before.handed, inputs, strict=True))
             storage = storages(
-                (*program.forward, *program.backward),
-                {**known, **dict(zip(program.output_gradients, given, strict=True))},
+                (*before.nodes, *own.nodes),
+                {**known, **dict(zip(own.handed, given, strict=True))},
             )
-            made = {value for node in program.forward for value in node.results}
+            made = {value for node in before.nodes for value in node.results}
             present: dict[_Storage, int] = {n: border.sizes[n.number] for n in given}
-            for value in program.saved:
+            for value in segment.program.saved:
                 root = storage.get(value, value)
                 if isinstance(root, _Arrived) and not arrived.kept[root.number]:
                     present[root] = arrived.sizes[root.number]
                 elif isinstance(root, Value) and root in made:
                     present[root] = root.type.size_bytes
-            sent = [storage.get(value, value) for value in program.input_gradients]
+            sent = [storage.get(value, value) for value in own.handing]
             walk = _Walk(
                 storage,
                 present,
                 arriving=set(given) if visit.last else (),
                 kept=() if visit.first else sent,
                 leaving=sent if visit.first else (),
-                buffers=_buffers(program, storage),
+                buffers=_buffers(before, visit.run.forward, storage)
+                | _buffers(own, segment, storage),
             )
-            self._backward[key] = walk.run(program.backward), _border(sent, walk.present, set())
+            self._backward[key] = walk.run(own.nodes), _border(sent, walk.present, set())
         return self._backward[key]
 
+    def _own(self, segment: Segment) -> Composed:
+        """The segment with values of its own; the same ones every time."""
+        if segment not in self._composed:
+            self._composed[segment] = composed(segment)
+        return self._composed[segment]
 
-def _buffers(program: BlockProgram, storage: Mapping[Value, _Storage]) -> set[_Storage]:
-    """Storages made for the loss or to move state; what crosses a border is an activation."""
+
+def _buffers(own: Composed, segment: Segment, storage: Mapping[Value, _Storage]) -> set[_Storage]:
+    """Storages made for the loss or to move state; activations that cross a border are none."""
     made: set[_Storage] = {
-        value
-        for node in (*program.forward, *program.backward)
-        if node.part is not Part.MODEL
-        for value in node.results
+        value for node in own.nodes if node.part is not Part.MODEL for value in node.results
     }
-    crossing = (*program.outputs, *program.input_gradients)
-    return made - {storage.get(value, value) for value in crossing}
+    made |= {storage.get(value, value) for value in segment.gathered}
+    return made - {storage.get(value, value) for value in segment.sent}
 
 
 def _border(

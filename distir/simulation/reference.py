@@ -290,6 +290,8 @@ class World:
                 if number in ready and ready[number][0] > at:
                     at, cause = ready[number]
             stream = instruction.stream
+            if instruction.after_compute:
+                at = max(at, free[COMPUTE])
             if stream is None:
                 end, maker = at, cause
             else:

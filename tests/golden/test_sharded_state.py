@@ -15,7 +15,7 @@ import pytest
 
 from distir.importers.load import load_source
 from distir.ir.core import Node
-from distir.ops.collective import AllReduce, Collective
+from distir.ops.collective import Collective
 from distir.plan import BlockProgram, Planner
 from distir.simulation.state import StateBytes, state_bytes
 from distir.strategy import Strategy
@@ -54,14 +54,16 @@ def wire_bytes(nodes: Iterable[Node]) -> float:
     for node in nodes:
         op = node.op
         if isinstance(op, Collective):
-            size = op.message_bytes(node.operands[0].type, node.results[0].type)
-            total += size * (op.degree - 1) / op.degree * (2 if isinstance(op, AllReduce) else 1)
+            size = op.total_bytes(node.operand_types, node.result_types)
+            total += size * (op.degree - 1) / op.degree * (2 if op.kind == "all_reduce" else 1)
     return total
 
 
 def step_bytes(program: BlockProgram) -> float:
     refresh = [node for nodes in program.refresh_by_parameter for node in nodes]
-    return wire_bytes([*program.forward, *program.backward, *program.settle, *refresh])
+    gathers = (*program.forward_gathers, *program.backward_gathers)
+    passes = (*gathers, *program.forward, *program.backward)
+    return wire_bytes([*passes, *program.settle, *refresh])
 
 
 @pytest.mark.parametrize(("zero", "times"), [(1, 1.0), (2, 1.0), (3, 1.5)])

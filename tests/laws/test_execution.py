@@ -22,6 +22,7 @@ from distir.execute.values import optimizer_step
 from distir.execute.verify import TOLERANCE, Verifier, compare, sequential_truth
 from distir.ir import Function, Value
 from distir.plan import Plan
+from distir.plan.passes import block_passes
 from distir.plan.positions import positions_of
 from distir.simulation import Simulator
 from distir.simulation.instructions import Pricing
@@ -93,7 +94,8 @@ def charged(
     passes, once = Charged(), Charged()
     for program in plan.stages[stage].programs:
         pricing = Pricing(passes, passes)  # type: ignore[arg-type]
-        pricing.instructions((*program.forward, *program.backward))
+        nodes = (*program.forward, *program.backward)
+        pricing.instructions((*program.forward_gathers, *program.backward_gathers, *nodes))
     pricing = Pricing(once, once)  # type: ignore[arg-type]
     repeated = repeated_uses(plan, stage)
     if workload.training:
@@ -148,7 +150,8 @@ def check_messages(plan: Plan, execution: Execution) -> None:
 def check_memory(simulator: Simulator, plan: Plan, execution: Execution) -> None:
     """Live bytes are the simulator's, action by action; and so are peak and states."""
     effects = [
-        ChainMemory().stage([(program, 1) for program in stage.programs]) for stage in plan.stages
+        ChainMemory().stage([(each, 1) for each in block_passes(stage.programs)])
+        for stage in plan.stages
     ]
     for actions in execution.measured.memory:
         live = 0.0

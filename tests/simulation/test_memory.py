@@ -7,6 +7,7 @@ from itertools import groupby
 
 from hypothesis import HealthCheck, given, settings
 
+from distir.plan.passes import block_passes
 from distir.simulation.flat import FlatPass, FlatStage, flat_stage
 from distir.simulation.instructions import Pricing
 from distir.simulation.memory import ChainMemory, MemoryEffect
@@ -41,7 +42,7 @@ def test_blocks_compose(scenario: Scenario) -> None:
     plan = scenario.plan
     pricing = Pricing.of(scenario.simulator.cost, plan)
     for index, stage in enumerate(plan.stages):
-        runs = [(program, len(list(group))) for program, group in groupby(stage.programs)]
+        runs = [(each, len(list(same))) for each, same in groupby(block_passes(stage.programs))]
         forward, backward = ChainMemory().stage(runs)
         flat = flat_stage(plan, index, pricing)
         assert forward == value_by_value(flat, flat.forward)
