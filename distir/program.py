@@ -85,11 +85,27 @@ class Program:
             for axis in self.extents.sequences:
                 wanted[self.axes.tied(axis)] = sequence_length
         wanted[self.axes.tied(self.batch)] = batch_size
-        return {
+        sizes = {
             axis: wanted[self.axes.tied(axis)]
             for axis in self._all_axes
             if self.axes.tied(axis) in wanted
         }
+        return self._with_followers(sizes)
+
+    def _with_followers(self, sizes: dict[Axis, int]) -> dict[Axis, int]:
+        """With the sizes of the axes that follow others: as many as the op that makes them says."""
+        for node in self._makers_of_followers:
+            types = (self.axes.type_at(value, sizes) for value in node.operands)
+            for value, type in zip(node.results, node.op.infer(*types), strict=True):
+                for dim, size in zip(self.axes.dims[value], type.shape, strict=True):
+                    if len(dim) == 1 and dim[0] in self.axes.follows:
+                        sizes[dim[0]] = size
+        return sizes
+
+    @cached_property
+    def _makers_of_followers(self) -> tuple[Node, ...]:
+        """Ops whose results have an axis that follows one of their operands'."""
+        return tuple(node for node in self.function.nodes if followers_made(node, self.axes))
 
     @cached_property
     def _all_axes(self) -> tuple[Axis, ...]:
@@ -240,6 +256,7 @@ def _attach_loss(function: Function, axes: Axes, loss: str | None) -> tuple[Func
         loops={**added.loops, **axes.loops},
         kinds={**added.kinds, **axes.kinds},
         ties={**added.ties, **axes.ties},
+        follows={**added.follows, **axes.follows},
     )
     function = replace(
         function,
@@ -345,7 +362,8 @@ def _fixed_by(function: Function, axes: Axes, sequences: set[Axis]) -> str | Non
 
 
 def name_axes(program: Program) -> dict[str, Axis]:
-    """Names for people, from what the axes do: batch, sequence, heads, ffn, vocabulary, hidden."""
+    """Names for people, from what the axes do: batch, sequence, heads, ffn, experts, vocabulary,
+    hidden."""
     blocks, axes = program.blocks, program.axes
     named: dict[str, Axis] = {}
     taken: set[Axis] = set()
@@ -364,6 +382,8 @@ def name_axes(program: Program) -> dict[str, Axis]:
     across = _axes_beside_boundaries(blocks)
     for axis in blocks.internal_axes:
         name("heads" if axis in across else "ffn", axis)
+    for axis in blocks.expert_axes:
+        name("experts", axis)
     for axis in blocks.output_axes:
         name("vocabulary", axis)
     for block in blocks.blocks:
@@ -386,6 +406,13 @@ def _axes_beside_boundaries(blocks: Blocks) -> set[Axis]:
         for axis, kind in blocks.axes.kinds[node].items()
         if kind is Kind.PARALLEL
     }
+
+
+def followers_made(node: Node, axes: Axes) -> tuple[Axis, ...]:
+    """The axes that follow another and that a node's results have before anything else does."""
+    given = {axis for value in node.operands for axis in axes.of(value)}
+    made = (axis for value in node.results for dim in axes.dims[value] for axis in dim)
+    return tuple(axis for axis in made if axis in axes.follows and axis not in given)
 
 
 def parameter_count(function: Function) -> int:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cached_property
 from typing import Any, Literal
 
@@ -12,7 +14,8 @@ from distir.errors import StrategyError, UnknownNameError
 from distir.importers.load import LoadedModel
 from distir.ir.types import DType
 from distir.ops.optimizer import AdamStep, SGDStep
-from distir.program import Program, build_program
+from distir.ops.routing import Dispatch
+from distir.program import Program, build_program, followers_made
 
 Mode = Literal["training", "inference"]
 
@@ -159,22 +162,47 @@ class Workload:
 
     @cached_property
     def forward_flops_per_sample(self) -> float:
-        """FLOPs of the forward pass's products for one sample, attention in full."""
+        """FLOPs of the forward pass's products for one sample, attention in full, and of experts
+        only those on tokens, not on free slots."""
         function, axes = self.program.function, self.program.axes
         sizes = self.sizes(1)
         types = {value: axes.type_at(value, sizes) for value in axes.dims}
+        filled: dict[Axis, float] = {}
         total = 0.0
         for node in function.nodes:
             operands = [types[value] for value in node.operands]
             results = [types[value] for value in node.results]
-            total += node.op.rescaled(operands, results).model_flops(operands, results)
+            op = node.op.rescaled(operands, results)
+            for axis in followers_made(node, axes):
+                filled[axis] = op.filled(operands, results)
+            parts = (filled.get(axis, 1.0) for axis in axes.kinds[node])
+            total += op.model_flops(operands, results) * math.prod(parts)
         return total
+
+    @cached_property
+    def active_parameters(self) -> int:
+        """Trained numbers that one token meets: of those of experts, the part for the experts it
+        goes through."""
+        function, axes = self.program.function, self.program.axes
+        part: dict[Axis, Fraction] = {}
+        for node in function.nodes:
+            if isinstance(node.op, Dispatch):
+                (experts,) = axes.dims[node.result][1]
+                part[experts] = Fraction(node.op.top_k, experts.size)
+        return sum(
+            int(
+                value.type.num_elements
+                * math.prod(part.get(a, Fraction(1)) for a in axes.of(value))
+            )
+            for value in function.parameters
+        )
 
     # --- facts for search spaces ------------------------------------------------------------------
 
     @property
     def sequence_lengths(self) -> tuple[int, ...]:
-        """Sizes of the axes that run along a sequence; empty where there is none to split."""
+        """Sizes of the axes that run along a sequence, and of those that follow them; empty where
+        there is none to split."""
         return self._sequence_lengths
 
     @cached_property
@@ -182,8 +210,8 @@ class Workload:
         if self.length is None or self.program.sequence is None:
             return ()
         sizes = self.sizes(1)
-        lengths = (sizes.get(axis, axis.size) for axis in self.program.extents.sequences)
-        return tuple(dict.fromkeys(lengths))
+        split = (*self.program.extents.sequences, *self.program.axes.follows)
+        return tuple(dict.fromkeys(sizes.get(axis, axis.size) for axis in split))
 
     @property
     def num_blocks(self) -> int:

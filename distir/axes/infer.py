@@ -144,6 +144,7 @@ class _Inference:
     loops: dict[Node, list[list[_Factor]]] = field(default_factory=dict)
     kinds: dict[Node, list[Kind]] = field(default_factory=dict)
     ties: list[tuple[list[_Factor], list[_Factor]]] = field(default_factory=list)
+    followers: dict[Node, tuple[tuple[int, int], ...]] = field(default_factory=dict)
     crossings: dict[Node, _Crossing] = field(default_factory=dict)
     _of_axis: dict[Axis, _Factor] = field(default_factory=dict)
     _nodes: list[Node] = field(default_factory=list)
@@ -199,8 +200,11 @@ class _Inference:
         final = self._result_dims(node, loops, sizes, signature.results)
         if isinstance(node.op, Boundary):
             self._tie_boundary(node)
+        self.ties += [(final[a], final[b]) for a, b in signature.equal]
         self.loops[node] = final
         self.kinds[node] = [loop.kind for loop in signature.loops]
+        if signature.follows:
+            self.followers[node] = signature.follows
         self._nodes.append(node)
 
     def _visit_known_boundary(self, node: Node) -> None:
@@ -397,7 +401,15 @@ class _Inference:
                 for loop, kind in zip(own, self.kinds[node], strict=True)
                 for axis in loop
             }
-        return Axes(dims, loops, kinds, self._size_ties(axis_of))
+        follows: dict[Axis, Axis] = {}
+        for node, pairs in self.followers.items():
+            for follower, leader in pairs:
+                ours, theirs = loops[node][follower], loops[node][leader]
+                if len(ours) == len(theirs) == 1:
+                    follows[ours[0]] = theirs[0]
+                else:  # nobody can say which parts belong together
+                    kinds[node].update(dict.fromkeys((*ours, *theirs), Kind.WHOLE))
+        return Axes(dims, loops, kinds, self._size_ties(axis_of), follows)
 
     def _size_ties(self, axis_of: Callable[[_Factor], Axis]) -> dict[Axis, Axis]:
         parent: dict[Axis, Axis] = {}

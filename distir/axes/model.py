@@ -35,13 +35,15 @@ class Axes:
 
     `loops[node][i]` are the axes of loop `i` of the node's signature; `kinds[node]` says what
     splitting each axis of the node's iteration space means. `ties` maps an axis to the
-    representative of those that always have its size (the two sides of a boundary).
+    representative of those that always have its size (the two sides of a boundary). `follows` maps
+    an axis to the one that it is split together with (slots of experts to the sequence).
     """
 
     dims: Mapping[Value, AxisDims]
     loops: Mapping[Node, tuple[tuple[Axis, ...], ...]]
     kinds: Mapping[Node, Mapping[Axis, Kind]]
     ties: Mapping[Axis, Axis]
+    follows: Mapping[Axis, Axis]
 
     def of(self, value: Value) -> frozenset[Axis]:
         """All axes that a value carries."""
@@ -53,6 +55,19 @@ class Axes:
             math.prod(sizes.get(axis, axis.size) for axis in dim) for dim in self.dims[value]
         )
         return value.type.with_shape(shape)
+
+    def leader(self, axis: Axis) -> Axis:
+        """The axis that this one is split together with: itself if it follows none."""
+        return self.follows.get(axis, axis)
+
+    def along(self, value: Value, axis: Axis) -> Axis | None:
+        """The axis of a value that is split where `axis` is: itself, or one that follows the same
+        leader; None if the value carries no such axis."""
+        carried = self.of(value)
+        if axis in carried:
+            return axis
+        leader = self.leader(axis)
+        return next((other for other in carried if self.leader(other) is leader), None)
 
     def tied(self, axis: Axis) -> Axis:
         """The representative of the axes that always have the size of this one."""

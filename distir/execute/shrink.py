@@ -25,7 +25,7 @@ from distir.importers.load import LoadedModel
 from distir.ir.core import Function, Node, Part, Value
 from distir.ops.indexing import GatherElements
 from distir.ops.loss import CrossEntropy
-from distir.ops.tensor import Boundary, Gather
+from distir.ops.tensor import Boundary, Concat, Gather, Split
 from distir.program import Program, build_program
 from distir.strategy import Strategy
 from distir.transforms.blocks import Blocks
@@ -270,9 +270,10 @@ class _Sizing:
         self.names = {axis: f"axis {number}" for number, axis in enumerate(self.members)}
         extents = self.program.extents
         still = {self.root(axis) for axis in (extents.batch, *extents.other_batches)}
+        followers = {self.root(axis) for axis in self.axes.follows}
         sequences = {self.root(axis) for axis in extents.sequences}
         for axis in sorted(self.members, key=lambda axis: -axis.size):
-            if axis in still or axis in self._changed:
+            if axis in still or axis in self._changed or axis in followers:
                 continue
             length = sequence_length if axis in sequences and sequence_length else axis.size
             for size in self._candidates(axis, length):
@@ -298,38 +299,61 @@ class _Sizing:
         before, changed = dict(self.sizes), set(self._changed)
         self._set(axis, size)
         while True:
-            found = self._contradiction()
-            if found is None:
+            repairs = self._contradiction()
+            if repairs is None:
                 return True
-            if isinstance(found, tuple) and self.root(found[0]) not in {*self._changed, *still}:
-                self._set(self.root(found[0]), found[1])
-                continue
-            self.sizes, self._changed = before, changed
-            return False
+            kept = {*self._changed, *still}
+            repair = next((r for r in repairs if self.root(r[0]) not in kept and r[1] > 1), None)
+            if repair is None:
+                self.sizes, self._changed = before, changed
+                return False
+            self._set(self.root(repair[0]), repair[1])
 
     def _set(self, axis: Axis, size: int) -> None:
         self.sizes.update(dict.fromkeys(self.members[axis], size))
-        self._changed.add(axis)
+        if self.members[axis][0] not in self.axes.follows:
+            # What follows other sizes changes as often as they do.
+            self._changed.add(axis)
 
-    def _contradiction(self) -> tuple[Axis, int] | bool | None:
-        """The first axis that an op makes of another size, with that size; True if there is no such
-        axis although sizes do not fit; None if all do."""
+    def _contradiction(self) -> Sequence[tuple[Axis, int]] | None:
+        """What would make the first op whose sizes do not fit fit, each an axis with a size; None
+        if all do."""
         for node in self.program.function.nodes:
             operands = [self.axes.type_at(value, self.sizes) for value in node.operands]
+            repairs = self._parts_and_whole(node)
+            if repairs:
+                return repairs
             try:
                 inferred = op_at(node, self.axes, self.sizes).infer(*operands)
             except (DistirError, ZeroDivisionError, IndexError):
-                return True
+                return ()
             for value, type in zip(node.results, inferred, strict=True):
                 expected = self.axes.type_at(value, self.sizes).shape
                 if len(expected) != len(type.shape):
-                    return True
+                    return ()
                 for dim, ours, theirs in zip(
                     self.axes.dims[value], expected, type.shape, strict=True
                 ):
                     if ours != theirs:
-                        return (dim[0], theirs) if len(dim) == 1 and theirs > 1 else True
+                        return ((dim[0], theirs),) if len(dim) == 1 else ()
         return None
+
+    def _parts_and_whole(self, node: Node) -> list[tuple[Axis, int]]:
+        """What would make the parts of a Split or Concat add up; nothing if they do."""
+        if isinstance(node.op, Split):
+            whole, parts = node.operands[0], node.results
+        elif isinstance(node.op, Concat):
+            whole, parts = node.result, node.operands
+        else:
+            return []
+        places = [self.axes.dims[value][node.op.axis] for value in (whole, *parts)]
+        total, *lengths = (prod(self.sizes.get(a, a.size) for a in place) for place in places)
+        excess = sum(lengths) - total
+        if not excess:
+            return []
+        wanted = [total + excess, *(length - excess for length in lengths)]
+        pairs = zip(places, wanted, strict=True)
+        return [(place[0], size) for place, size in pairs if len(place) == 1]
 
 
 def _rows_needed(workload: Workload, names: Mapping[Value, tuple[str, ...]]) -> dict[str, int]:

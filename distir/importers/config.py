@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TypeVar, cast
 
 from distir.errors import ImportModelError
+from distir.models.experts import Experts
+from distir.models.latent import Latent
 from distir.models.layers import Activation
 from distir.models.transformer import TransformerConfig, bert_config, llama_config
 from distir.registry import Registry
@@ -93,6 +95,10 @@ class Fields:
             raise self.error(f"{name} is {found!r}; known are {known}")
         return ACTIVATION_NAMES[found]
 
+    def has(self, name: str) -> bool:
+        """Whether a field is there and says something."""
+        return bool(self._values.get(name))
+
     def table(self, name: str) -> Fields:
         """The fields of an object inside the file; none if it is absent."""
         value = self._values.get(name)
@@ -168,6 +174,79 @@ def _qwen2(name: str, fields: Fields) -> TransformerConfig:
 @MODEL_TYPES.register("qwen3")
 def _qwen3(name: str, fields: Fields) -> TransformerConfig:
     return replace(_llama(name, fields), qk_norm=True)
+
+
+@MODEL_TYPES.register("mixtral")
+def _mixtral(name: str, fields: Fields) -> TransformerConfig:
+    return replace(
+        _llama(name, fields),
+        experts=Experts(
+            count=fields.integer("num_local_experts"),
+            top_k=fields.integer("num_experts_per_tok"),
+            ffn=fields.integer("intermediate_size"),
+        ),
+    )
+
+
+@MODEL_TYPES.register("qwen2_moe")
+def _qwen2_moe(name: str, fields: Fields) -> TransformerConfig:
+    experts = replace(
+        _qwen_experts(fields),
+        shared_ffn=fields.integer("shared_expert_intermediate_size"),
+        shared_gate=True,
+    )
+    return replace(_llama(name, fields), qkv_bias=True, experts=experts)
+
+
+@MODEL_TYPES.register("qwen3_moe")
+def _qwen3_moe(name: str, fields: Fields) -> TransformerConfig:
+    return replace(_qwen3(name, fields), experts=_qwen_experts(fields))
+
+
+def _qwen_experts(fields: Fields) -> Experts:
+    if fields.integer("decoder_sparse_step", 1) != 1 or fields.has("mlp_only_layers"):
+        raise fields.error(
+            "layers with and without experts in turn (decoder_sparse_step, mlp_only_layers) are "
+            "not supported; an ONNX export of the model works"
+        )
+    return Experts(
+        count=fields.integer("num_experts"),
+        top_k=fields.integer("num_experts_per_tok"),
+        ffn=fields.integer("moe_intermediate_size"),
+        normalized=fields.flag("norm_topk_prob", False),
+    )
+
+
+@MODEL_TYPES.register("deepseek_v2")
+@MODEL_TYPES.register("deepseek_v3")
+def _deepseek(name: str, fields: Fields) -> TransformerConfig:
+    if fields.integer("moe_layer_freq", 1) != 1:
+        raise fields.error("moe_layer_freq other than 1 is not supported; an ONNX export works")
+    base = _llama(name, fields)
+    corrected = fields.text("topk_method", "") == "noaux_tc"
+    width = fields.integer("moe_intermediate_size")
+    experts = Experts(
+        count=fields.integer("n_routed_experts"),
+        top_k=fields.integer("num_experts_per_tok"),
+        ffn=width,
+        scoring="sigmoid" if fields.text("scoring_func", "softmax") == "sigmoid" else "softmax",
+        normalized=fields.flag("norm_topk_prob", False),
+        scale=fields.number("routed_scaling_factor", 1.0),
+        corrected=corrected,
+        shared_ffn=width * fields.integer("n_shared_experts", 0),
+        dense_layers=fields.integer("first_k_dense_replace", 0),
+    )
+    latent = Latent(
+        query_rank=fields.integer("q_lora_rank", 0),
+        key_rank=fields.integer("kv_lora_rank"),
+        plain_dim=fields.integer("qk_nope_head_dim"),
+        rotary_dim=fields.integer("qk_rope_head_dim"),
+        value_dim=fields.integer("v_head_dim"),
+    )
+    notes = ["experts are chosen among all, not among those of a few nodes"]
+    if fields.integer("num_nextn_predict_layers", 0):
+        notes.append("layers that predict further tokens (num_nextn_predict_layers) are left out")
+    return replace(base, experts=experts, latent=latent, notes=(*base.notes, *notes))
 
 
 @MODEL_TYPES.register("gpt_neox")

@@ -114,6 +114,10 @@ class Op(ABC):
         work = self.work(operands, results)
         return 0.0 if work.kind is OpClass.MEMORY else float(work.flops)
 
+    def filled(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> float:
+        """The part of the results that is data: less than all where there is room for more."""
+        return 1.0
+
     def linear_operands(self, operands: Sequence[TensorType]) -> tuple[int, ...]:
         """Operands in which the op is jointly linear: if all of them are pending sums, the
         result may stay pending. Empty if the op is not linear."""

@@ -41,6 +41,11 @@ class Signature:
     loops: tuple[Loop, ...]
     operands: tuple[Dims, ...]
     results: tuple[Dims, ...]
+    follows: tuple[tuple[int, int], ...] = ()
+    """Pairs (follower, leader): who holds an n-th part of the leader holds the n-th part of the
+    follower that belongs to it, whatever their sizes. The slots of experts follow the sequence."""
+    equal: tuple[tuple[int, int], ...] = ()
+    """Pairs of loops that always have the same size, although they are different axes."""
 
 
 class SignatureBuilder:
@@ -48,6 +53,8 @@ class SignatureBuilder:
 
     def __init__(self) -> None:
         self._loops: list[Loop] = []
+        self._follows: list[tuple[int, int]] = []
+        self._equal: list[tuple[int, int]] = []
 
     def loop(self, size: int, kind: Kind = Kind.PARALLEL) -> tuple[int, ...]:
         """A new loop as the product of a dim: `()` if its size is 1."""
@@ -66,9 +73,20 @@ class SignatureBuilder:
         """One new loop per dim."""
         return tuple(self.loop(size, kind) for size in shape)
 
+    def follower(self, size: int, leader: tuple[int, ...]) -> tuple[int, ...]:
+        """A new parallel loop that is split together with `leader`."""
+        loop = self.loop(size)
+        self._follows += zip(loop, leader, strict=True)
+        return loop
+
+    def equate(self, a: tuple[int, ...], b: tuple[int, ...]) -> None:
+        """Declares that two loops always have the same size."""
+        self._equal += zip(a, b, strict=True)
+
     def build(self, operands: Sequence[Dims], results: Sequence[Dims]) -> Signature:
         """The finished signature."""
-        return Signature(tuple(self._loops), tuple(operands), tuple(results))
+        loops, follows, equal = tuple(self._loops), tuple(self._follows), tuple(self._equal)
+        return Signature(loops, tuple(operands), tuple(results), follows, equal)
 
 
 def broadcast_signature(

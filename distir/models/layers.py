@@ -35,6 +35,16 @@ def linear(builder: Builder, x: Value, name: str, features: int, *, bias: bool =
     return builder.add(Add(), y, builder.parameter(f"{name}.bias", (features,)))
 
 
+def gated_feed_forward(
+    builder: Builder, x: Value, name: str, width: int, activation: Activation, *, bias: bool = False
+) -> Value:
+    """`down(activation(gate(x)) · up(x))` of inner width `width`."""
+    gate = linear(builder, x, f"{name}.gate", width, bias=bias)
+    gate = builder.add(ACTIVATIONS[activation], gate)
+    inner = builder.add(Mul(), gate, linear(builder, x, f"{name}.up", width, bias=bias))
+    return linear(builder, inner, f"{name}.down", x.type.shape[-1], bias=bias)
+
+
 def normalize(builder: Builder, x: Value, name: str, norm: Norm, epsilon: float) -> Value:
     """A norm over the last dim, with its trained scale (and bias, if `norm` is `layer`)."""
     width = x.type.shape[-1:]

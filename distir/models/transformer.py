@@ -1,14 +1,17 @@
-"""Transformers of one stack of layers: GPT-2 and GPT-3, LLaMA, Mistral, Qwen, OPT, GPT-NeoX, BERT.
+"""Transformers of one stack of layers: GPT-2 and GPT-3, LLaMA, Mistral and Mixtral, Qwen, DeepSeek,
+OPT, GPT-NeoX, BERT.
 
 One configuration describes them all; parameters and the order of ops are those of the originals.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from distir.errors import ImportModelError
 from distir.ir import Builder, DType, Function, Value
+from distir.models.experts import Experts, mixture
+from distir.models.latent import Latent, latent_queries_keys_values
 from distir.models.layers import (
     ACTIVATIONS,
     Activation,
@@ -19,6 +22,7 @@ from distir.models.layers import (
     eager_attention,
     embed,
     fused_attention,
+    gated_feed_forward,
     linear,
     merge_heads,
     normalize,
@@ -27,7 +31,7 @@ from distir.models.layers import (
     rotate,
     split_heads,
 )
-from distir.ops.elementwise import Add, Mul
+from distir.ops.elementwise import Add
 from distir.ops.linalg import MatMul
 from distir.ops.tensor import Split, Transpose
 
@@ -49,6 +53,11 @@ class TransformerConfig:
     """Width of a head; 0: `hidden / heads`."""
     ffn: int = 0
     """Width inside the feed-forward part; 0: `4 · hidden`."""
+    experts: Experts | None = None
+    """The feed-forward parts are mixtures of experts."""
+    latent: Latent | None = None
+    """Keys and values come from a low-rank latent; `kv_heads`, `head_dim` and `fused_qkv` do not
+    apply."""
 
     norm: Norm = "layer"
     norm_epsilon: float = 1e-5
@@ -108,6 +117,11 @@ class TransformerConfig:
             not self.fused_qkv or self.num_kv_heads == self.heads,
             "fused_qkv needs as many kv_heads as heads",
         )
+        if self.experts is not None:
+            count, top_k = self.experts.count, self.experts.top_k
+            self._require(
+                0 < top_k < count, f"{top_k} of {count} experts per token; expected fewer than all"
+            )
 
     def _require(self, holds: bool, message: str) -> None:
         if not holds:
@@ -240,8 +254,10 @@ def add_layers(
 ) -> Value:
     """All layers, and the norm after them if each begins with its norms."""
     shared = _shared(builder, config, x.type.shape[1], attention)
+    dense = config.experts.dense_layers if config.experts is not None else 0
     for layer in range(config.layers):
-        x = _layer(builder, config, x, f"layers.{layer}", shared)
+        own = replace(config, experts=None) if layer < dense else config
+        x = _layer(builder, own, x, f"layers.{layer}", shared)
     builder.origin = "head"
     return _norm(builder, config, x, "norm") if config.norm_first else x
 
@@ -271,6 +287,8 @@ def _shared(
     builder: Builder, config: TransformerConfig, length: int, attention: AttentionKind
 ) -> _Shared:
     turned = 2 * int(config.depth * config.rotary_fraction / 2)
+    if config.latent is not None:
+        turned = config.latent.rotary_dim
     return _Shared(
         attention=attention,
         rotary=rotary_tables(builder, length, turned, config.rotary_base) if turned else None,
@@ -310,10 +328,7 @@ def _attention(
     builder: Builder, config: TransformerConfig, x: Value, name: str, shared: _Shared
 ) -> Value:
     builder.origin = name
-    query, key, value = _queries_keys_values(builder, config, x, name)
-    if shared.rotary is not None:
-        query = rotate(builder, query, shared.rotary)
-        key = rotate(builder, key, shared.rotary)
+    query, key, value = _queries_keys_values(builder, config, x, name, shared.rotary)
     if shared.attention == "fused":
         y = fused_attention(builder, query, key, value, causal=config.causal)
     else:
@@ -324,9 +339,18 @@ def _attention(
 
 
 def _queries_keys_values(
-    builder: Builder, config: TransformerConfig, x: Value, name: str
+    builder: Builder,
+    config: TransformerConfig,
+    x: Value,
+    name: str,
+    rotary: tuple[Value, Value] | None,
 ) -> tuple[Value, Value, Value]:
     """Three times `[batch, heads, sequence, depth]`."""
+    if config.latent is not None:
+        assert rotary is not None
+        return latent_queries_keys_values(
+            builder, x, name, config.latent, config.heads, rotary, config.norm_epsilon
+        )
     heads, kv_heads, depth = config.heads, config.num_kv_heads, config.depth
     bias = config.qkv_bias
     if config.fused_qkv:
@@ -342,23 +366,23 @@ def _queries_keys_values(
     if config.qk_norm:
         query = _norm(builder, config, query, f"{name}.query_norm")
         key = _norm(builder, config, key, f"{name}.key_norm")
+    if rotary is not None:
+        query, key = rotate(builder, query, rotary), rotate(builder, key, rotary)
     return query, key, split_heads(builder, value, kv_heads)
 
 
 def _feed_forward(builder: Builder, config: TransformerConfig, x: Value, name: str) -> Value:
     builder.origin = name
-    bias = config.ffn_bias
-    activation = ACTIVATIONS[config.activation]
-    if config.gated:
-        gate = builder.add(
-            activation, linear(builder, x, f"{name}.gate", config.ffn_width, bias=bias)
+    if config.experts is not None:
+        y = mixture(builder, x, name, config.experts, config.activation)
+    elif config.gated:
+        y = gated_feed_forward(
+            builder, x, name, config.ffn_width, config.activation, bias=config.ffn_bias
         )
-        up = linear(builder, x, f"{name}.up", config.ffn_width, bias=bias)
-        inner = builder.add(Mul(), gate, up)
     else:
-        up = linear(builder, x, f"{name}.up", config.ffn_width, bias=bias)
-        inner = builder.add(activation, up)
-    y = linear(builder, inner, f"{name}.down", config.hidden, bias=bias)
+        up = linear(builder, x, f"{name}.up", config.ffn_width, bias=config.ffn_bias)
+        inner = builder.add(ACTIVATIONS[config.activation], up)
+        y = linear(builder, inner, f"{name}.down", config.hidden, bias=config.ffn_bias)
     return drop(builder, y, config.dropout)
 
 

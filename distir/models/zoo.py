@@ -16,6 +16,8 @@ from typing import Protocol, runtime_checkable
 
 from distir.errors import UnknownNameError
 from distir.ir import Function
+from distir.models.experts import Experts
+from distir.models.latent import Latent
 from distir.models.layers import AttentionKind
 from distir.models.mlp import MlpConfig
 from distir.models.t5 import T5Config
@@ -92,6 +94,9 @@ def _add(source: str, *configs: TransformerConfig) -> None:
         sizes = f"{config.layers} layers, hidden {config.hidden}, {config.heads} heads"
         if config.num_kv_heads != config.heads:
             sizes += f" over {config.num_kv_heads}"
+        if config.experts is not None:
+            sizes += f", {config.experts.top_k} of {config.experts.count} experts"
+            sizes += " and a shared one" if config.experts.shared_ffn else ""
         ZOO.add(config.name, config, f"{sizes} ({source})")
 
 
@@ -248,6 +253,79 @@ _add(
     _qwen3("qwen3-14b", 40, 5120, 40, 17408),
     _qwen3("qwen3-32b", 64, 5120, 64, 25600),
 )
+
+# --- mixtures of experts --------------------------------------------------------------------------
+
+
+def _mixtral(name: str, layers: int, hidden: int, heads: int, ffn: int) -> TransformerConfig:
+    return replace(
+        _llama2(name, layers, hidden, heads, 8, ffn),
+        rotary_base=1e6,
+        experts=Experts(count=8, top_k=2, ffn=ffn),
+    )
+
+
+def _qwen3_moe(
+    name: str, layers: int, hidden: int, heads: int, kv_heads: int, ffn: int
+) -> TransformerConfig:
+    return replace(
+        _qwen3(name, layers, hidden, heads, ffn),
+        kv_heads=kv_heads,
+        experts=Experts(count=128, top_k=8, ffn=ffn),
+    )
+
+
+def _deepseek(
+    name: str, layers: int, hidden: int, heads: int, ffn: int, query_rank: int, experts: Experts
+) -> TransformerConfig:
+    return replace(
+        _llama2(name, layers, hidden, heads, heads, ffn),
+        vocabulary=102400,
+        norm_epsilon=1e-6,
+        latent=Latent(
+            query_rank=query_rank, key_rank=512, plain_dim=128, rotary_dim=64, value_dim=128
+        ),
+        experts=experts,
+        notes=("experts are chosen among all, not among those of a few nodes",),
+    )
+
+
+_add(
+    "Jiang et al. 2024",
+    _mixtral("mixtral-8x7b", 32, 4096, 32, 14336),
+    _mixtral("mixtral-8x22b", 56, 6144, 48, 16384),
+)
+_add(
+    "Qwen Team 2025",
+    _qwen3_moe("qwen3-30b-a3b", 48, 2048, 32, 4, 768),
+    _qwen3_moe("qwen3-235b-a22b", 94, 4096, 64, 4, 1536),
+)
+_add(
+    "DeepSeek-AI 2024",
+    _deepseek(
+        "deepseek-v2-lite", 27, 2048, 16, 10944, 0,
+        Experts(
+            count=64, top_k=6, ffn=1408, normalized=False, shared_ffn=2 * 1408, dense_layers=1
+        ),
+    ),
+    _deepseek(
+        "deepseek-v2", 60, 5120, 128, 12288, 1536,
+        Experts(
+            count=160, top_k=6, ffn=1536, normalized=False, scale=16.0, shared_ffn=2 * 1536,
+            dense_layers=1,
+        ),
+    ),
+    replace(
+        _deepseek(
+            "deepseek-v3", 61, 7168, 128, 18432, 1536,
+            Experts(
+                count=256, top_k=8, ffn=2048, scoring="sigmoid", scale=2.5, corrected=True,
+                shared_ffn=2048, dense_layers=3,
+            ),
+        ),
+        vocabulary=129280,
+    ),
+)  # fmt: skip
 
 # --- encoders -------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from distir.ops import (  # noqa: F401  (importing a family registers its ops)
     norm,
     optimizer,
     reduce,
+    routing,
     tensor,
 )
 from distir.ops.base import OPS, register_op

@@ -148,6 +148,11 @@ class Blocks:
         return self._collect(internal_axes)
 
     @cached_property
+    def expert_axes(self) -> tuple[Axis, ...]:
+        """Representatives of the axes of experts, in model order."""
+        return self._collect(expert_axes)
+
+    @cached_property
     def output_axes(self) -> tuple[Axis, ...]:
         """Representatives of the output axes of parameters, in model order."""
         return self._collect(output_axes)
@@ -381,12 +386,31 @@ def internal_axes(block: Block, axes: Axes, roles: Roles) -> tuple[Axis, ...]:
     return tuple(primary)
 
 
+def expert_axes(block: Block, axes: Axes, roles: Roles) -> tuple[Axis, ...]:
+    """Axes inside the block over which products go side by side, each position with parameters of
+    its own: both operands and the result carry them, and no parameter is summed over them."""
+    border = {axis for v in (*block.inputs, *block.outputs) for axis in axes.of(v)}
+    excluded = border | set(internal_axes(block, axes, roles))
+    found: dict[Axis, None] = {}
+    for node in block.nodes:
+        kinds = axes.kinds[node]
+        if Kind.SUM not in kinds.values():
+            continue
+        weights = {a for v in node.operands if v in roles.weights for a in axes.of(v)}
+        moving = {a for v in node.operands if v in roles.moving for a in axes.of(v)}
+        for axis, kind in kinds.items():
+            if kind is Kind.PARALLEL and axis in weights and axis in moving:
+                found[axis] = None
+    return tuple(axis for axis in found if axis not in excluded)
+
+
 def output_axes(block: Block, axes: Axes, roles: Roles) -> tuple[Axis, ...]:
     """Axes of parameters that end in the block: the rows of an embedding table, and the columns
     of a head whose result is not passed on. They are never summed, and needed whole only by
     composites that can be lowered, such as the loss."""
     passed = {axis for v in (*block.inputs, *block.outputs) for axis in axes.of(v)}
     excluded = passed | set(internal_axes(block, axes, roles))
+    excluded |= set(expert_axes(block, axes, roles))
     found: dict[Axis, None] = {}
     for node in block.nodes:
         kinds = axes.kinds[node]
@@ -483,6 +507,7 @@ __all__ = [
     "Blocks",
     "Roles",
     "cut_into_blocks",
+    "expert_axes",
     "internal_axes",
     "output_axes",
 ]

@@ -206,7 +206,7 @@ class Placement:
     ) -> Spot:
         if self._stays_pending(node, operands, index):
             return Pending.SUM
-        by_group = {self.mesh.group.get(axis, axis): axis for axis in reversed(list(kinds))}
+        by_group = {self._representative(axis): axis for axis in reversed(list(kinds))}
         for entry in self.mesh.lists[index]:
             axis = by_group.get(entry.axis)
             if axis is None or kinds[axis] is Kind.WHOLE:
@@ -216,9 +216,18 @@ class Placement:
             return axis
         return None
 
+    def _representative(self, axis: Axis) -> Axis:
+        """What lists call an axis: one that follows another is split wherever that one is."""
+        leader = self.axes.leader(axis)
+        return self.mesh.group.get(leader, leader)
+
+    def _along(self, value: Value, axis: Axis) -> Axis | None:
+        """The axis of a value that an op which is split over `axis` splits."""
+        return self.axes.along(self.totals.get(value, value), axis)
+
     def _everywhere(self, node: Node, operands: Sequence[Value], axis: Axis) -> bool:
         moving = [value for value in operands if value not in self.sources]
-        return all(axis in self.axes_of(value) for value in (*moving, *node.results))
+        return all(self._along(value, axis) is not None for value in (*moving, *node.results))
 
     def _stays_pending(self, node: Node, operands: Sequence[Value], index: int) -> bool:
         if tuple(operands) == node.operands:
@@ -234,11 +243,10 @@ class Placement:
         )
 
     def _operand_layout(self, value: Value, spots: Sequence[Spot]) -> Layout:
-        carried = self.axes_of(value)
         layout: list[Spot] = []
         for index, spot in enumerate(spots):
             if isinstance(spot, Axis):
-                layout.append(spot if spot in carried else None)
+                layout.append(self._along(value, spot))
             elif spot is Pending.SUM and value in self.home:
                 # Operands beside the travelling ones are whole along this mesh axis.
                 own = self.home[value].layout[index]
@@ -250,13 +258,12 @@ class Placement:
     def _result_layout(
         self, value: Value, spots: Sequence[Spot], kinds: Mapping[Axis, Kind]
     ) -> Layout:
-        carried = self.axes_of(value)
         layout: list[Spot] = []
         for spot in spots:
-            if not isinstance(spot, Axis) or spot in carried:
-                layout.append(spot)
-            else:
-                layout.append(Pending.MAX if kinds[spot] is Kind.MAX else Pending.SUM)
+            along = self._along(value, spot) if isinstance(spot, Axis) else spot
+            if isinstance(spot, Axis) and along is None:
+                along = Pending.MAX if kinds[spot] is Kind.MAX else Pending.SUM
+            layout.append(along)
         return tuple(layout)
 
     def _add_alike(self, node: Node, operands: list[Value]) -> list[Value]:
@@ -334,7 +341,7 @@ class Placement:
         return self.require(value, tuple(spots))
 
     def _first_listed(self, index: int, carried: Collection[Axis]) -> Axis | None:
-        by_group = {self.mesh.group.get(axis, axis): axis for axis in carried}
+        by_group = {self._representative(axis): axis for axis in carried}
         for entry in self.mesh.lists[index]:
             if entry.axis in by_group:
                 return by_group[entry.axis]

@@ -43,7 +43,9 @@ def lowered_ops(blocks: Blocks, block: Block, lists: Sequence[Sequence[Entry]]) 
     for index, node in enumerate(block.nodes):
         kinds = {blocks.group.get(a, a): kind for a, kind in blocks.axes.kinds[node].items()}
         for entries in lists:
-            first = next((entry.axis for entry in entries if entry.axis in kinds), None)
+            # An entry that counts only where all carry it asks for nothing to be spelled out.
+            plain = (entry.axis for entry in entries if not entry.everywhere)
+            first = next((axis for axis in plain if axis in kinds), None)
             if first is not None and kinds[first] is Kind.WHOLE:
                 found.add(index)
     return frozenset(found)

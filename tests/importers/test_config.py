@@ -55,6 +55,79 @@ NEOX = {
     "hidden_act": "gelu",
     "tie_word_embeddings": False,
 }
+MIXTRAL = {
+    **LLAMA3,
+    "model_type": "mixtral",
+    "vocab_size": 32000,
+    "rope_theta": 1000000.0,
+    "max_position_embeddings": 32768,
+    "num_local_experts": 8,
+    "num_experts_per_tok": 2,
+    "sliding_window": None,
+}
+QWEN3_MOE = {
+    "model_type": "qwen3_moe",
+    "num_hidden_layers": 48,
+    "hidden_size": 2048,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+    "intermediate_size": 6144,
+    "moe_intermediate_size": 768,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "norm_topk_prob": True,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+    "vocab_size": 151936,
+    "max_position_embeddings": 40960,
+    "rms_norm_eps": 1e-06,
+    "rope_theta": 1000000.0,
+    "sliding_window": None,
+}
+QWEN2_MOE = {
+    **QWEN3_MOE,
+    "model_type": "qwen2_moe",
+    "num_hidden_layers": 24,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "intermediate_size": 5632,
+    "moe_intermediate_size": 1408,
+    "shared_expert_intermediate_size": 5632,
+    "num_experts": 60,
+    "num_experts_per_tok": 4,
+    "norm_topk_prob": False,
+}
+DEEPSEEK_V3 = {
+    "model_type": "deepseek_v3",
+    "num_hidden_layers": 61,
+    "hidden_size": 7168,
+    "num_attention_heads": 128,
+    "num_key_value_heads": 128,
+    "intermediate_size": 18432,
+    "moe_intermediate_size": 2048,
+    "n_routed_experts": 256,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 8,
+    "first_k_dense_replace": 3,
+    "moe_layer_freq": 1,
+    "n_group": 8,
+    "topk_group": 4,
+    "topk_method": "noaux_tc",
+    "scoring_func": "sigmoid",
+    "norm_topk_prob": True,
+    "routed_scaling_factor": 2.5,
+    "num_nextn_predict_layers": 1,
+    "q_lora_rank": 1536,
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "vocab_size": 129280,
+    "max_position_embeddings": 163840,
+    "rms_norm_eps": 1e-06,
+    "rope_theta": 10000,
+}
 OPT = {
     "model_type": "opt",
     "num_hidden_layers": 12,
@@ -98,6 +171,19 @@ def test_a_published_config_gives_the_model_of_the_zoo(
 
 
 @pytest.mark.parametrize(
+    ("content", "name"),
+    [(MIXTRAL, "mixtral-8x7b"), (QWEN3_MOE, "qwen3-30b-a3b"), (DEEPSEEK_V3, "deepseek-v3")],
+)
+def test_a_published_config_gives_the_experts_of_the_zoo(
+    tmp_path: Path, content: dict[str, Any], name: str
+) -> None:
+    expected = find_model(name)
+    assert isinstance(expected, TransformerConfig)
+    found = read_config(write(tmp_path, content))
+    assert (found.experts, found.latent) == (expected.experts, expected.latent)
+
+
+@pytest.mark.parametrize(
     ("content", "parameters"),
     [
         (NEOX, 70_426_624),  # pythia-70m
@@ -105,6 +191,10 @@ def test_a_published_config_gives_the_model_of_the_zoo(
         ({**LLAMA3, "model_type": "qwen2"}, 8_030_261_248 + 32 * (4096 + 2 * 1024)),
         ({**LLAMA3, "model_type": "qwen3"}, 8_030_261_248 + 32 * 2 * 128),
         ({**LLAMA3, "attention_bias": True}, 8_030_261_248 + 32 * (2 * 4096 + 2 * 1024)),
+        (MIXTRAL, 46_702_792_704),  # mixtral-8x7b
+        (QWEN3_MOE, 30_532_122_624),  # qwen3-30b-a3b
+        (QWEN2_MOE, 14_315_784_192),  # qwen1.5-moe-a2.7b
+        (DEEPSEEK_V3, 671_026_419_200),
         ({**LLAMA3, "mlp_bias": True}, 8_030_261_248 + 32 * (2 * 14336 + 4096)),
     ],
 )
@@ -140,6 +230,9 @@ def test_a_sliding_window_is_noted(tmp_path: Path) -> None:
         ({**GPT2, "activation_function": "x"}, "activation_function is 'x'; known are gelu"),
         ({**LLAMA3, "rope_theta": "x"}, "field 'rope_theta' is 'x'; expected a number"),
         ({**OPT, "word_embed_proj_dim": 512}, r"word_embed_proj_dim \(512\) differs"),
+        ({**MIXTRAL, "num_experts_per_tok": 8}, "8 of 8 experts per token; expected fewer"),
+        ({**QWEN3_MOE, "mlp_only_layers": [0]}, "in turn .* are not supported"),
+        ({**DEEPSEEK_V3, "moe_layer_freq": 2}, "moe_layer_freq other than 1"),
         ("[]", "expected a JSON object"),
         ("{", "not readable as JSON"),
     ],

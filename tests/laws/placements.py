@@ -49,11 +49,12 @@ class AnyPlanner(Planner):
 
 
 def axes_of(workload: Workload) -> dict[Axis, list[Axis]]:
-    """Every axis that stands for others, with these."""
+    """Every axis that stands for others, with these; an axis stands for those that follow it."""
     blocks, found = workload.program.blocks, dict[Axis, list[Axis]]()
     for block in blocks.blocks:
         for axis in block.axis_order(workload.program.axes):
-            found.setdefault(blocks.group.get(axis, axis), []).append(axis)
+            leader = workload.program.axes.leader(axis)
+            found.setdefault(blocks.group.get(leader, leader), []).append(axis)
     return found
 
 

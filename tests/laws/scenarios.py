@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from distir.cost import Cluster, Device, Level, load_profile
 from distir.importers.load import LoadedModel
 from distir.ir import Builder, Function, Value
+from distir.models.experts import Experts
+from distir.models.latent import Latent
 from distir.models.layers import linear, normalize
-from distir.models.transformer import TransformerConfig
+from distir.models.transformer import TransformerConfig, llama_config
 from distir.ops.elementwise import Add, Gelu, Mul, Relu
 from distir.ops.linalg import MatMul
 from distir.ops.tensor import Concat, Expand, Reshape, Slice, Split, Transpose
@@ -186,7 +188,45 @@ def transformers(draw: st.DrawFn) -> Function:
     return config.build(2, 12, draw(st.sampled_from(["fused", "eager"])))
 
 
-models = st.one_of(chains(), recalling_chains(), transformers())
+@st.composite
+def mixtures(draw: st.DrawFn) -> Function:
+    """Small transformers with experts, and with keys and values from a latent."""
+    heads = draw(st.sampled_from([2, 4]))
+    experts = Experts(
+        count=draw(st.sampled_from([4, 6])),
+        top_k=draw(st.integers(1, 3)),
+        ffn=draw(st.sampled_from([8, 12])),
+        scoring=draw(st.sampled_from(["softmax", "sigmoid"])),
+        normalized=draw(st.booleans()),
+        scale=draw(st.sampled_from([1.0, 2.5])),
+        corrected=draw(st.booleans()),
+        shared_ffn=draw(st.sampled_from([0, 12])),
+        shared_gate=draw(st.booleans()),
+        dense_layers=draw(st.integers(0, 2)),
+        imbalance=draw(st.sampled_from([1.0, 1.5, 8.0])),
+    )
+    latent = Latent(
+        query_rank=draw(st.sampled_from([0, 6])),
+        key_rank=6,
+        plain_dim=4,
+        rotary_dim=2,
+        value_dim=3,
+    )
+    config = llama_config(
+        "mixture",
+        layers=draw(st.integers(1, 4)),
+        hidden=16,
+        heads=heads,
+        kv_heads=2,
+        ffn=24,
+        vocabulary=draw(st.sampled_from([29, 60])),
+        sequence_length=24,
+    )
+    config = replace(config, experts=experts, latent=draw(st.sampled_from([None, latent])))
+    return config.build(2, 24, draw(st.sampled_from(["fused", "eager"])))
+
+
+models = st.one_of(chains(), recalling_chains(), transformers(), mixtures())
 long_chains = st.one_of(chains(longest=8), recalling_chains())
 
 # --- hardware and software -----------------------------------------------------------------------

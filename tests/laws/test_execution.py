@@ -218,7 +218,10 @@ STRATEGIES = (
     Strategy(cp=2, tp=2, pp=2, microbatches=2, schedule="gpipe", recompute="full"),
 )
 
-MODELS = ("gpt2", "qwen3-0.6b", "bert-base", "t5-small", "vit-b", "mlp-xs")
+MODELS = (
+    "gpt2", "qwen3-0.6b", "bert-base", "t5-small", "vit-b", "mlp-xs", "mixtral-8x7b",
+    "deepseek-v2-lite",
+)  # fmt: skip
 EXPORTS = ("gpt2", "llama-8layer", "mlp16")
 
 

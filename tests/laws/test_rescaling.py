@@ -26,7 +26,16 @@ from tests.conftest import shared_path
 from tests.laws.scenarios import models
 from tests.laws.test_execution import examples
 
-FRESH = ("gpt2-xs", "llama2-7b", "qwen3-0.6b", "bert-base", "t5-small", "mlp-xs", "vit-b")
+FRESH = (
+    "gpt2-xs",
+    "llama2-7b",
+    "qwen3-0.6b",
+    "bert-base",
+    "t5-small",
+    "mlp-xs",
+    "vit-b",
+    "mixtral-8x7b",
+)
 
 
 def described(function: Function) -> list[object]:

@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from distir import Workload, load_model
 from distir.axes import infer_axes
 from distir.cost.work import OpClass
 from distir.errors import ImportModelError, UnknownNameError
@@ -63,6 +64,13 @@ PUBLISHED_PARAMETERS = {
     "vit-b": 86_567_656,
     "vit-l": 304_326_632,
     "vit-h": 632_045_800,
+    "mixtral-8x7b": 46_702_792_704,
+    "mixtral-8x22b": 140_620_634_112,
+    "qwen3-30b-a3b": 30_532_122_624,
+    "qwen3-235b-a22b": 235_093_634_560,
+    "deepseek-v2-lite": 15_706_484_224,
+    "deepseek-v2": 235_741_434_880,
+    "deepseek-v3": 671_026_419_200,
 }
 """As counted in the published checkpoints."""
 
@@ -70,6 +78,37 @@ PUBLISHED_PARAMETERS = {
 @pytest.mark.parametrize("name", PUBLISHED_PARAMETERS)
 def test_parameters_are_those_of_the_published_checkpoint(name: str) -> None:
     assert num_parameters(find_model(name).build(2, 24)) == PUBLISHED_PARAMETERS[name]
+
+
+PUBLISHED_ACTIVE_BILLIONS = {
+    "mixtral-8x7b": 12.9,  # Jiang et al. 2024: 12.9B of 46.7B
+    "mixtral-8x22b": 39.2,  # Mistral AI: 39B of 141B
+    "qwen3-30b-a3b": 3.4,  # Qwen Team 2025: 3.3B, named A3B
+    "qwen3-235b-a22b": 22.2,  # Qwen Team 2025: 22B
+    "deepseek-v2-lite": 2.7,  # DeepSeek-AI 2024: 2.4B, which leaves one table of words out
+    "deepseek-v2": 21.4,  # DeepSeek-AI 2024: 21B
+    "deepseek-v3": 37.6,  # DeepSeek-AI 2024: 37B
+}
+"""Parameters that a token meets, embedding and head included."""
+
+
+@pytest.mark.parametrize("name", PUBLISHED_ACTIVE_BILLIONS)
+def test_a_token_meets_as_many_parameters_as_published(name: str) -> None:
+    workload = Workload(model=load_model(name))
+    assert round(workload.active_parameters / 1e9, 1) == PUBLISHED_ACTIVE_BILLIONS[name]
+
+
+@pytest.mark.parametrize("length", [1024, 4096, 4100])
+def test_flops_of_a_mixture_are_those_of_the_active_parameters(length: int) -> None:
+    """2 per parameter and token but for the table of words, and 4·s·L·h of attention in full; at
+    4,100 tokens some slots of the experts stay free, which costs time but is no work."""
+    config = transformer("mixtral-8x7b")
+    workload = Workload(model=load_model("mixtral-8x7b"), sequence_length=length)
+    norms = (2 * config.layers + 1) * config.hidden
+    products = workload.active_parameters - config.vocabulary * config.hidden - norms
+    attention = 4 * length * config.layers * config.hidden
+    expected = length * (2 * products + attention)
+    assert workload.forward_flops_per_sample == pytest.approx(expected, rel=1e-12)
 
 
 GPT_NAMES = [e.name for e in ZOO if e.name.startswith(("gpt", "megatron"))]

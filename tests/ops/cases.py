@@ -10,7 +10,18 @@ from typing import Any
 import numpy as np
 
 from distir.ir import DType, Op, TensorType
-from distir.ops import attention, conv, elementwise, indexing, linalg, loss, norm, optimizer, tensor
+from distir.ops import (
+    attention,
+    conv,
+    elementwise,
+    indexing,
+    linalg,
+    loss,
+    norm,
+    optimizer,
+    routing,
+    tensor,
+)
 from distir.ops import reduce as reductions
 from distir.ops.collective import Distributed
 from distir.ops.fused import Fused
@@ -264,6 +275,22 @@ def _convolutions() -> list[Case]:
     ]
 
 
+def _routing() -> list[Case]:
+    """Two sequences of 16 tokens, 6 experts with 8 slots each (their share is 16 · 2 / 6)."""
+    mask, weights = booleans(2, 16, 6), real(2, 16, 6)
+    tokens, slots = real(2, 16, 2), real(2, 6, 8, 2)
+    return [
+        _case(routing.TopKMask(2), real(3, 5)),
+        _case(routing.Dispatch(2), tokens, mask),
+        _case(routing.Dispatch(2), tokens, mask, weights),
+        _case(routing.Dispatch(2, imbalance=3.0), tokens, mask),
+        _case(routing.Dispatch(1), real(1, 6, 2), booleans(1, 6, 3), real(1, 6, 3)),
+        _case(routing.Combine(2), slots, mask),
+        _case(routing.Combine(2), slots, mask, weights),
+        _case(routing.CombineWeightGradient(), slots, mask, tokens),
+    ]
+
+
 def _training() -> list[Case]:
     return [
         _case(loss.CrossEntropy(), real(4, 6), integers(6, 4)),
@@ -286,6 +313,7 @@ CASES: tuple[Case, ...] = (
     *_reductions(),
     *_attention(),
     *_convolutions(),
+    *_routing(),
     *_training(),
 )
 

@@ -1,0 +1,57 @@
+"""Attention whose keys and values come from a low-rank latent (DeepSeek-AI 2024, section 2.1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from distir.ir import Builder, Value
+from distir.models.layers import linear, normalize, rotate, split_heads
+from distir.ops.tensor import Concat, Expand, Reshape, Split, Transpose
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latent:
+    """Ranks of the latents, and the parts that a head of queries and keys consists of."""
+
+    query_rank: int
+    """0: queries come straight from the input."""
+    key_rank: int
+    """Rank of keys and values, which share a latent."""
+    plain_dim: int
+    """The part of a head without positions."""
+    rotary_dim: int
+    """The part with rotary positions; all heads share that of the keys."""
+    value_dim: int
+
+
+def latent_queries_keys_values(
+    builder: Builder,
+    x: Value,
+    name: str,
+    latent: Latent,
+    heads: int,
+    rotary: tuple[Value, Value],
+    epsilon: float,
+) -> tuple[Value, Value, Value]:
+    """Queries and keys `[batch, heads, sequence, plain + rotary]`, values `[…, value]`."""
+    plain, turned = latent.plain_dim, latent.rotary_dim
+    query = x
+    if latent.query_rank:
+        query = linear(builder, x, f"{name}.query_down", latent.query_rank, bias=False)
+        query = normalize(builder, query, f"{name}.query_norm", "rms", epsilon)
+    query = linear(builder, query, f"{name}.query", heads * (plain + turned), bias=False)
+    query = split_heads(builder, query, heads)
+    query, query_turned = builder.apply(Split(-1, (plain, turned)), query)
+    query = builder.add(Concat(-1), query, rotate(builder, query_turned, rotary))
+
+    joined = linear(builder, x, f"{name}.key_down", latent.key_rank + turned, bias=False)
+    low, key_turned = builder.apply(Split(-1, (latent.key_rank, turned)), joined)
+    low = normalize(builder, low, f"{name}.key_norm", "rms", epsilon)
+    both = linear(builder, low, f"{name}.key_value", heads * (plain + latent.value_dim), bias=False)
+    both = split_heads(builder, both, heads)
+    key, value = builder.apply(Split(-1, (plain, latent.value_dim)), both)
+    batch, sequence, _ = x.type.shape
+    key_turned = builder.add(Reshape((batch, sequence, 1, turned)), key_turned)
+    key_turned = rotate(builder, builder.add(Transpose((0, 2, 1, 3)), key_turned), rotary)
+    key_turned = builder.add(Expand((batch, heads, sequence, turned)), key_turned)
+    return query, builder.add(Concat(-1), key, key_turned), value

@@ -1,0 +1,314 @@
+"""Mixtures of experts: choosing experts, and moving tokens to the slots of experts and back.
+
+Every expert has a number of slots per sequence. A sequence is cut into as many groups of
+consecutive tokens as there are slots; a group has one slot of every expert, which the first token
+takes that chose it. What finds its slot taken is dropped. With as many slots as tokens nothing is
+dropped.
+
+So the slots follow the sequence: the tokens of a part of the sequence use the same part of the
+slots, however sequences are split over devices, and no split changes what is dropped. Real stacks
+let the tokens of a device share all of its slots and drop less; they move and multiply as much.
+
+Mathematically dispatch and combine are products with a one-hot tensor (Lepikhin et al. 2021); what
+runs, and what is counted, is a permutation that reads every slot's row and writes it once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+from distir.cost.work import OpClass, Work
+from distir.errors import ShapeError
+from distir.ir.core import Node, Op, Value
+from distir.ir.signature import Dims, Kind, Signature, SignatureBuilder
+from distir.ir.types import DType, TensorType
+from distir.ops.base import register_op
+
+if TYPE_CHECKING:
+    from distir.ir.builder import Builder
+
+Array = Any
+
+LEAST_CAPACITY = 4
+"""Slots that an expert has at least (the default of DeepSpeed's `min_capacity`)."""
+
+ALIGNMENT = 8
+"""Slots come in eights, rows of a tile of the matrix units, as far as the sequence allows."""
+
+
+@register_op("TopKMask")
+@dataclass(frozen=True, slots=True)
+class TopKMask(Op):
+    """True where an element is among the `k` largest of the last dim; of equals the first."""
+
+    k: int
+
+    def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
+        (scores,) = operands
+        if not scores.rank or not 0 < self.k < scores.shape[-1]:
+            raise ShapeError(f"TopKMask: {self.k} of the last dim of {scores}; expected fewer")
+        return (TensorType(scores.shape, DType.BOOL),)
+
+    def signature(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Signature:
+        builder = SignatureBuilder()
+        shape = operands[0].shape
+        dims = (*builder.dims(shape[:-1]), builder.loop(shape[-1], Kind.WHOLE))
+        return builder.build((dims,), (dims,))
+
+    def evaluate(self, *operands: Array) -> tuple[Array, ...]:
+        import numpy as np
+
+        (scores,) = operands
+        order = np.argsort(-scores, axis=-1, kind="stable")
+        mask = np.zeros(scores.shape, bool)
+        np.put_along_axis(mask, order[..., : self.k], True, axis=-1)
+        return (mask,)
+
+    def derivative(
+        self,
+        builder: Builder,
+        node: Node,
+        gradients: Sequence[Value | None],
+        wanted: Sequence[bool],
+    ) -> Sequence[Value | None]:
+        return (None,)
+
+
+def num_slots(sequence: int, experts: int, top_k: int, imbalance: float = 1.0) -> int:
+    """Slots per expert and sequence: its share of the tokens, times what the fullest expert gets
+    over the mean."""
+    share = Fraction(sequence * top_k, experts) * Fraction(imbalance)
+    step = math.gcd(sequence, ALIGNMENT)
+    return min(sequence, step * math.ceil(max(share, LEAST_CAPACITY) / step))
+
+
+def _seats(mask: Array, capacity: int) -> tuple[Array, Array, Array, Array]:
+    """Who sits where: `(sample, token, expert, slot)` of every token with a slot."""
+    import numpy as np
+
+    tokens = mask.shape[1]
+    slot = np.arange(tokens) * capacity // tokens
+    first = np.searchsorted(slot, slot)
+    earlier = np.cumsum(mask, axis=1) - mask
+    won = mask & (earlier == earlier[:, first])
+    sample, token, expert = np.nonzero(won)
+    return sample, token, expert, slot[token]
+
+
+def _dims(
+    mask: TensorType, slots: TensorType, of_expert: Kind, of_hidden: Kind
+) -> tuple[SignatureBuilder, Dims, Dims, Dims]:
+    """Dims of the tokens, of the mask, and of the slots. Loop 0 are the experts that slots are
+    for; the experts that tokens choose from are another loop, needed whole."""
+    builder = SignatureBuilder()
+    expert = builder.positional(slots.shape[1], of_expert)
+    sample = builder.loop(slots.shape[0])
+    fixed = slots.shape[2] == 1
+    token = builder.loop(mask.shape[1], Kind.WHOLE if fixed else Kind.PARALLEL)
+    slot = () if fixed else builder.follower(slots.shape[2], token)
+    hidden = builder.loop(slots.shape[3], of_hidden)
+    choice = builder.loop(mask.shape[2], Kind.WHOLE)
+    builder.equate(choice, expert)
+    return (
+        builder,
+        (sample, token, hidden),
+        (sample, token, choice),
+        (sample, expert, slot, hidden),
+    )
+
+
+def _moved(slots: TensorType, routes: Sequence[TensorType], result: TensorType) -> Work:
+    """Work of a permutation: a row is read per slot, masks and weights once."""
+    return Work(
+        kind=OpClass.MEMORY,
+        flops=float(slots.num_elements),
+        bytes_read=float(slots.size_bytes + sum(t.size_bytes for t in routes)),
+        bytes_written=float(result.size_bytes),
+    )
+
+
+@register_op("Dispatch")
+@dataclass(frozen=True, slots=True)
+class Dispatch(Op):
+    """Puts tokens `[batch, sequence, hidden]` into slots `[batch, experts, slots, hidden]` of the
+    experts that `mask[batch, sequence, experts]` chose, times `weights` like the mask if given.
+
+    `experts` and `slots` are those of one device's shard; 0 stands for those that the operands ask
+    for.
+    """
+
+    top_k: int
+    imbalance: float = 1.0
+    """What the fullest expert gets over the mean."""
+    experts: int = 0
+    slots: int = 0
+
+    def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
+        x, mask = operands[:2]
+        if x.rank != 3 or mask.rank != 3 or x.shape[:2] != mask.shape[:2]:
+            raise ShapeError(
+                f"Dispatch: tokens {x} and choices {mask}; expected [batch, sequence, hidden] and "
+                "[batch, sequence, experts]"
+            )
+        batch, sequence, hidden = x.shape
+        experts = self.experts or mask.shape[2]
+        slots = self.slots or num_slots(sequence, experts, self.top_k, self.imbalance)
+        return (x.with_shape((batch, experts, slots, hidden)),)
+
+    def signature(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Signature:
+        builder, tokens, mask, slots = _dims(operands[1], results[0], Kind.PARALLEL, Kind.PARALLEL)
+        return builder.build((tokens, *[mask] * (len(operands) - 1)), (slots,))
+
+    def work(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Work:
+        return _moved(results[0], operands[1:], results[0])
+
+    def filled(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> float:
+        # If all experts get as many tokens.
+        _, sequence, choices = operands[1].shape
+        return sequence * self.top_k / (choices * results[0].shape[2])
+
+    def evaluate(self, *operands: Array) -> tuple[Array, ...]:
+        return self.evaluate_shard({}, *operands)
+
+    def evaluate_shard(self, indices: Mapping[int, Array], *operands: Array) -> tuple[Array, ...]:
+        import numpy as np
+
+        x, mask = operands[:2]
+        held = indices.get(0, np.arange(mask.shape[2]))
+        slots = self.slots or num_slots(x.shape[1], mask.shape[2], self.top_k, self.imbalance)
+        sample, token, expert, slot = _seats(mask[:, :, held], slots)
+        rows = x[sample, token]
+        if len(operands) > 2:
+            rows = rows * operands[2][:, :, held][sample, token, expert][:, None]
+        result = np.zeros((x.shape[0], len(held), slots, x.shape[2]), x.dtype)
+        result[sample, expert, slot] = rows
+        return (result,)
+
+    def linear_operands(self, operands: Sequence[TensorType]) -> tuple[int, ...]:
+        return (0,)
+
+    def derivative(
+        self,
+        builder: Builder,
+        node: Node,
+        gradients: Sequence[Value | None],
+        wanted: Sequence[bool],
+    ) -> Sequence[Value | None]:
+        (gradient,) = gradients
+        if gradient is None:
+            return (None,) * len(node.operands)
+        x, mask, *weights = node.operands
+        back = Combine(self.top_k, self.imbalance)
+        of_x = builder.add(back, gradient, mask, *weights) if wanted[0] else None
+        if len(weights) == 0 or not wanted[2]:
+            return (of_x, None, None)[: len(node.operands)]
+        return (of_x, None, builder.add(CombineWeightGradient(), gradient, mask, x))
+
+    def localized(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Op:
+        return replace(self, experts=results[0].shape[1], slots=results[0].shape[2])
+
+    def rescaled(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Op:
+        return replace(self, experts=0, slots=0)
+
+
+@register_op("Combine")
+@dataclass(frozen=True, slots=True)
+class Combine(Op):
+    """The inverse way: per token the sum of its slots in `y[batch, experts, slots, hidden]`, times
+    `weights` like the mask if given."""
+
+    top_k: int
+    imbalance: float = 1.0
+
+    def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
+        y, mask = operands[:2]
+        if y.rank != 4 or mask.rank != 3 or y.shape[0] != mask.shape[0]:
+            raise ShapeError(
+                f"Combine: slots {y} and choices {mask}; expected [batch, experts, slots, hidden] "
+                "and [batch, sequence, experts]"
+            )
+        return (y.with_shape((*mask.shape[:2], y.shape[3])),)
+
+    def signature(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Signature:
+        builder, tokens, mask, slots = _dims(operands[1], operands[0], Kind.PICK, Kind.PARALLEL)
+        return builder.build((slots, *[mask] * (len(operands) - 1)), (tokens,))
+
+    def work(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Work:
+        return _moved(operands[0], operands[1:], results[0])
+
+    def evaluate(self, *operands: Array) -> tuple[Array, ...]:
+        return self.evaluate_shard({}, *operands)
+
+    def evaluate_shard(self, indices: Mapping[int, Array], *operands: Array) -> tuple[Array, ...]:
+        import numpy as np
+
+        y, mask = operands[:2]
+        held = indices.get(0, np.arange(mask.shape[2]))
+        sample, token, expert, slot = _seats(mask[:, :, held], y.shape[2])
+        rows = y[sample, expert, slot]
+        if len(operands) > 2:
+            rows = rows * operands[2][:, :, held][sample, token, expert][:, None]
+        result = np.zeros((*mask.shape[:2], y.shape[3]), y.dtype)
+        np.add.at(result, (sample, token), rows)
+        return (result,)
+
+    def linear_operands(self, operands: Sequence[TensorType]) -> tuple[int, ...]:
+        return (0,)
+
+    def derivative(
+        self,
+        builder: Builder,
+        node: Node,
+        gradients: Sequence[Value | None],
+        wanted: Sequence[bool],
+    ) -> Sequence[Value | None]:
+        (gradient,) = gradients
+        if gradient is None:
+            return (None,) * len(node.operands)
+        y, mask, *weights = node.operands
+        back = Dispatch(self.top_k, self.imbalance)
+        of_y = builder.add(back, gradient, mask, *weights) if wanted[0] else None
+        if len(weights) == 0 or not wanted[2]:
+            return (of_y, None, None)[: len(node.operands)]
+        return (of_y, None, builder.add(CombineWeightGradient(), y, mask, gradient))
+
+
+@register_op("CombineWeightGradient")
+@dataclass(frozen=True, slots=True)
+class CombineWeightGradient(Op):
+    """Gradient of the weights of Combine: per token and chosen expert the product of the row in the
+    slot, from `y[batch, experts, slots, hidden]`, with the token's row of `x[batch, sequence,
+    hidden]`."""
+
+    def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
+        y, mask, _ = operands
+        return (y.with_shape(mask.shape),)
+
+    def signature(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Signature:
+        builder, tokens, mask, slots = _dims(operands[1], operands[0], Kind.PICK, Kind.SUM)
+        return builder.build((slots, mask, tokens), (mask,))
+
+    def work(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Work:
+        y, mask, _ = operands
+        return _moved(y, (y, mask), results[0])
+
+    def evaluate(self, *operands: Array) -> tuple[Array, ...]:
+        return self.evaluate_shard({}, *operands)
+
+    def evaluate_shard(self, indices: Mapping[int, Array], *operands: Array) -> tuple[Array, ...]:
+        import numpy as np
+
+        y, mask, x = operands
+        held = indices.get(0, np.arange(mask.shape[2]))
+        sample, token, expert, slot = _seats(mask[:, :, held], y.shape[2])
+        result = np.zeros(mask.shape, y.dtype)
+        products = (y[sample, expert, slot] * x[sample, token]).sum(-1)
+        result[sample, token, np.asarray(held)[expert]] = products
+        return (result,)
+
+    def linear_operands(self, operands: Sequence[TensorType]) -> tuple[int, ...]:
+        return (0,)

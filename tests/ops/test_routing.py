@@ -1,0 +1,92 @@
+"""Tokens reach the experts that they chose, as long as there are slots."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from distir.errors import ShapeError
+from distir.execute.sequential import evaluate
+from distir.ir import Builder, DType, TensorType
+from distir.models.experts import Experts, mixture
+from distir.ops.routing import Combine, Dispatch, TopKMask, num_slots
+
+
+@pytest.mark.parametrize(
+    ("sequence", "experts", "top_k", "imbalance", "slots"),
+    [
+        (4096, 8, 2, 1.0, 1024),  # 4096 · 2 / 8
+        (4096, 8, 2, 1.25, 1280),
+        (4096, 160, 6, 1.0, 160),  # 153.6, in eights
+        (4096, 256, 8, 1.0, 128),
+        (23, 256, 8, 1.0, 4),  # at least four
+        (2, 256, 8, 1.0, 2),  # no more than tokens
+        (24, 4, 2, 8.0, 24),
+    ],
+)
+def test_slots_per_expert(
+    sequence: int, experts: int, top_k: int, imbalance: float, slots: int
+) -> None:
+    assert num_slots(sequence, experts, top_k, imbalance) == slots
+
+
+def test_the_first_token_of_a_group_takes_the_slot_and_others_are_dropped() -> None:
+    """Eight tokens, four slots per expert, so groups of two. Expert 0 is asked for by tokens 0, 1
+    and 5: tokens 0 and 5 get the slots 0 and 2."""
+    mask = np.zeros((1, 8, 3), bool)
+    mask[0, [0, 1, 5], 0] = True
+    tokens = np.arange(1.0, 9).reshape(1, 8, 1)
+    (slots,) = Dispatch(1, slots=4, experts=3).evaluate(tokens, mask)
+    assert slots[0, :, :, 0].tolist() == [[1, 0, 6, 0], [0] * 4, [0] * 4]
+    (back,) = Combine(1).evaluate(slots, mask, 0.5 * mask)
+    assert back[0, :, 0].tolist() == [0.5, 0, 0, 0, 0, 3, 0, 0]
+
+
+def test_of_equal_scores_the_first_is_chosen() -> None:
+    (mask,) = TopKMask(2).evaluate(np.array([[1.0, 3, 3, 3], [0, 0, 0, 1]]))
+    assert mask.tolist() == [[False, True, True, False], [True, False, False, True]]
+    with pytest.raises(ShapeError, match="TopKMask: 4 of the last dim of"):
+        TopKMask(4).infer(TensorType((2, 4), DType.FLOAT32))
+
+
+@pytest.mark.parametrize("scoring", ["softmax", "sigmoid"])
+def test_a_mixture_with_slots_for_all_is_the_weighted_sum_of_its_experts(scoring: Any) -> None:
+    """Against the definition, token by token: gated experts, weights of the chosen adding up to 1,
+    times the scale, and a shared expert for all."""
+    experts = Experts(
+        count=5, top_k=2, ffn=7, scoring=scoring, scale=1.5, corrected=True, shared_ffn=3,
+        imbalance=2.5,
+    )  # fmt: skip
+    builder = Builder()
+    x = builder.input("x", (2, 6, 4))
+    function = builder.build([mixture(builder, x, "ffn", experts, "silu")])
+    rng = np.random.default_rng(0)
+    tokens = rng.normal(size=(2, 6, 4))
+    weights = {p.name: rng.normal(size=p.type.shape) for p in function.parameters}
+    (found,) = evaluate(function, [tokens], list(weights.values()))
+    np.testing.assert_allclose(found, _by_definition(tokens, weights, experts), rtol=1e-12)
+
+
+def _by_definition(tokens: Any, weights: dict[str, Any], experts: Experts) -> Any:
+    def gated(x: Any, name: str, *index: int) -> Any:
+        gate, up, down = (
+            weights[f"{name}.{part}.weight"][index] for part in ("gate", "up", "down")
+        )
+        inner = x @ gate
+        return (inner / (1 + np.exp(-inner)) * (x @ up)) @ down
+
+    result = np.zeros_like(tokens)
+    for place in np.ndindex(*tokens.shape[:2]):
+        x = tokens[place]
+        logits = x @ weights["ffn.router.weight"]
+        scores = np.exp(logits) / np.exp(logits).sum()
+        if experts.scoring == "sigmoid":
+            scores = 1 / (1 + np.exp(-logits))
+        chosen = np.argsort(-(scores + weights["ffn.router.correction"]))[: experts.top_k]
+        for e in chosen:
+            weight = experts.scale * scores[e] / scores[chosen].sum()
+            result[place] += weight * gated(x, "ffn.experts", e)
+        result[place] += gated(x, "ffn.shared")
+    return result
