@@ -226,10 +226,12 @@ class _Executor:
     def _add_between_stages(self) -> None:
         """Adds the gradients of parameters that several stages, or several ranks, hold."""
         users: dict[Value, list[StageDevices]] = {}
-        for stage in self.stages.values():
+        ranks: dict[Value, set[int]] = {}
+        for (rank, _), stage in self.stages.items():
             for value, parameter in stage.parameters.items():
                 if parameter.gradient is not None:
                     users.setdefault(value, []).append(stage)
+                    ranks.setdefault(value, set()).add(rank)
         for value, stages in users.items():
             if len(stages) < 2:
                 continue
@@ -238,7 +240,8 @@ class _Executor:
             for stage in stages:
                 stage.parameters[value].gradient = total
                 size = float(np.size(total[0])) * self.plan.workload.types.compute.itemsize
-                stage.counts.add_collective("all_reduce", BETWEEN_STAGES, size)
+                if len(ranks[value]) > 1:
+                    stage.counts.add_collective("all_reduce", BETWEEN_STAGES, size)
 
     def _gather(
         self, choose: Callable[[Parameter], Shards | None], *, owned: bool = True
