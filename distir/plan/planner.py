@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import cached_property
 from itertools import pairwise
 
 from distir.errors import StrategyError
@@ -144,11 +146,18 @@ class Planner:
         if key not in self._steps:
             blocks = self.program.blocks
             step = build_step(blocks, blocks.blocks[first], lowered, self.workload.training)
-            if self.workload.training and recomputed != "none":
+            if self.workload.training and recomputed != "none" and first in self._layers:
                 dropped = RECOMPUTE.get(recomputed)(blocks, step)
                 step = recompute(step, dropped, eager=recomputed == "full")
             self._steps[key] = step
         return self._steps[key]
+
+    @cached_property
+    def _layers(self) -> frozenset[int]:
+        """Blocks that occur more than once, by the first of each kind: what is recomputed, while
+        embedding and head are kept. All where none does."""
+        counts = Counter(self.program.blocks.representative)
+        return frozenset(first for first, count in counts.items() if count > 1) or frozenset(counts)
 
     def _place_backward(self, placer: BlockPlacer, handed: tuple[Positions, ...]) -> PlacedBlock:
         key = (placer, handed)

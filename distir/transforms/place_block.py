@@ -76,8 +76,11 @@ class BlockPlacer:
             for value, layout in zip(given, gradient_layouts, strict=True)
         )
         before = {*placement.home.values(), *placement.copies.values()}
+        repeated = set(step.repeated_outputs)
         for node in step.backward:
             placement.place(node)
+            for value in repeated.intersection(node.results):
+                placement.settle(value)
         input_gradients = tuple(
             placement.settle(step.input_gradients[value]) if value in step.input_gradients else None
             for value in block.inputs
@@ -126,6 +129,7 @@ def _use_counts(step: BlockStep) -> Counter[Value]:
     counts.update(step.block.results)
     counts.update(step.input_gradients.values())
     counts.update(step.parameter_gradients.values())
+    counts.update(step.repeated_outputs)
     return counts
 
 

@@ -23,7 +23,7 @@ def _nothing(blocks: Blocks, step: BlockStep) -> frozenset[Value]:
     return frozenset()
 
 
-@RECOMPUTE.register("full", "keep the inputs of every block, compute the rest again")
+@RECOMPUTE.register("full", "keep the inputs of every layer, run the layer again")
 def _everything(blocks: Blocks, step: BlockStep) -> frozenset[Value]:
     return frozenset(value for node in step.forward for value in node.results)
 
@@ -60,12 +60,15 @@ def _is_quadratic(value: Value, axes: Axes, known: Axes) -> bool:
 
 def recompute(step: BlockStep, dropped: Collection[Value], eager: bool = False) -> BlockStep:
     """The step with the `dropped` forward values computed again where the backward pass first
-    needs them, or all at its beginning if `eager`."""
+    needs them. If `eager`, the block is run again at the beginning, as checkpointing frameworks do:
+    to its outputs, which nobody reads, and with their collectives."""
     lost = _with_views(step.forward, set(dropped))
     read = {value for node in step.backward for value in node.operands}
     again = _needed(step.forward, lost & read, lost)
     if not again:
         return step
+    if eager:
+        again = list(step.forward)
     copies = {value: Value(value.type, value.name) for node in again for value in node.results}
     clones = {node: _renamed(node, copies, with_results=True) for node in again}
     maker = {value: node for node in again for value in node.results}
@@ -92,7 +95,8 @@ def recompute(step: BlockStep, dropped: Collection[Value], eager: bool = False) 
         renamed[node] = _renamed(node, copies, with_results=False)
         backward.append(renamed[node])
     axes = _extended(step.axes, copies, {**clones, **renamed})
-    return replace(step, backward=tuple(backward), axes=axes)
+    ends = tuple(copies[v] for v in step.block.outputs if v in copies) if eager else ()
+    return replace(step, backward=tuple(backward), axes=axes, repeated_outputs=ends)
 
 
 def _with_views(nodes: Sequence[Node], dropped: set[Value]) -> set[Value]:

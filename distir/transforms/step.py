@@ -22,6 +22,8 @@ class BlockStep:
 
     `free_nodes` compute values that every device may compute for itself. `output_gradients` are
     what the backward pass is given, `input_gradients` and `parameter_gradients` what it makes.
+    `repeated_outputs` are the block's outputs as a backward pass that runs the block again makes
+    them.
     """
 
     block: Block
@@ -34,6 +36,7 @@ class BlockStep:
     output_gradients: Mapping[Value, Value]
     input_gradients: Mapping[Value, Value]
     parameter_gradients: Mapping[Value, Value]
+    repeated_outputs: tuple[Value, ...] = ()
 
 
 def lowered_ops(blocks: Blocks, block: Block, lists: Sequence[Sequence[Entry]]) -> frozenset[int]:

@@ -15,6 +15,7 @@ from dataclasses import replace
 import pytest
 
 from distir import LoadedModel, Strategy, Workload, load_model
+from distir.cost.work import OpClass
 from distir.importers.load import load_source
 from distir.ir.core import Node
 from distir.models.transformer import TransformerConfig
@@ -64,6 +65,30 @@ def test_tensor_parallel(source: str, degree: int) -> None:
     """The vocabulary of 50,257 divides by none of the degrees and stays whole."""
     found = collectives(gpt2(source), Strategy(tp=degree))
     assert found == ({"AllReduce tp": 2 * LAYERS}, {"AllReduce tp": 2 * LAYERS}, {})
+
+
+def test_full_recomputation_runs_the_layers_again() -> None:
+    """Two more all-reduces per layer in the backward pass, as `torch.utils.checkpoint` runs whole
+    layers; embedding and head are kept."""
+    found = collectives(gpt2("fused"), Strategy(tp=4, recompute="full"))
+    assert found == ({"AllReduce tp": 2 * LAYERS}, {"AllReduce tp": 4 * LAYERS}, {})
+
+
+def test_full_recomputation_is_a_third_more_work_in_layers_alone() -> None:
+    """Forward once, again, and twice backward: `96 B s l h² (1 + s/6h)` against `72 …` (Narayanan
+    et al. 2021, appendix)."""
+    planner = Planner(Workload(model=gpt2("fused"), batch_size=8, sequence_length=64))
+
+    def flops(recompute: str, part: slice) -> float:
+        programs = planner.block_programs(Strategy(recompute=recompute))[part]
+        nodes = [node for each in programs for node in (*each.forward, *each.backward)]
+        kinds = (OpClass.PRODUCT, OpClass.ATTENTION)
+        works = [node.op.work(node.operand_types, node.result_types) for node in nodes]
+        return sum(float(work.flops) for work in works if work.kind in kinds)
+
+    layers, ends = slice(1, -1), slice(None, None, LAYERS + 1)
+    assert flops("full", layers) == pytest.approx(4 / 3 * flops("none", layers), rel=0.02)
+    assert flops("full", ends) == flops("none", ends) > 0
 
 
 def test_tensor_parallel_with_a_vocabulary_that_divides() -> None:
