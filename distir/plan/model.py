@@ -90,6 +90,24 @@ class BlockProgram:
         return self.locals(self.placed.input_gradients)
 
     @cached_property
+    def outputs_repeated_along(self) -> tuple[str, ...]:
+        """Mesh axes whose devices all hold the same outputs."""
+        return self._repeated_along(self.placed.outputs)
+
+    @cached_property
+    def input_gradients_repeated_along(self) -> tuple[str, ...]:
+        """Mesh axes whose devices all hold the same gradients of the inputs."""
+        return self._repeated_along(self.placed.input_gradients)
+
+    def _repeated_along(self, which: Iterable[Local | None]) -> tuple[str, ...]:
+        layouts = [local.layout for local in which if local is not None]
+        return tuple(
+            name
+            for index, name in enumerate(self.placed.mesh.names)
+            if all(layout[index] is None for layout in layouts)
+        )
+
+    @cached_property
     def saved(self) -> frozenset[Value]:
         """What rests from the forward to the backward pass."""
         return frozenset(self.locals(self.placed.saved))

@@ -14,7 +14,6 @@ from typing import Any
 from distir.cost import Cluster, CostModel, CostProfile, load_profile
 from distir.errors import StrategyError
 from distir.plan import BlockProgram, Plan, Planner
-from distir.plan.grid import RANKS
 from distir.plan.passes import Segment, block_passes, composed
 from distir.schedules import BACKWARD, COST_KINDS, FORWARD, INPUT_PART, CompiledSchedule, Held
 from distir.simulation.block_cost import Pass, PassCost, drain, run_chain
@@ -325,19 +324,20 @@ class Simulator:
         ranks_of = {
             stage: rank for rank, own in enumerate(plan.schedule.stages_of_ranks) for stage in own
         }
-        stride = plan.grid.stride(RANKS)
+        pricing = self.pricing(plan)
         seconds = [0.0] * (len(stages) * COST_KINDS)
         for stage, cost in enumerate(stages):
-            for step, size, kinds in (
-                (1, cost.sent_forward_bytes, (FORWARD,)),
-                (-1, cost.sent_backward_bytes, (BACKWARD, INPUT_PART)),
+            programs = plan.stages[stage].programs
+            forward_along = programs[-1].outputs_repeated_along
+            backward_along = programs[0].input_gradients_repeated_along
+            for step, size, along, kinds in (
+                (1, cost.sent_forward_bytes, forward_along, (FORWARD,)),
+                (-1, cost.sent_backward_bytes, backward_along, (BACKWARD, INPUT_PART)),
             ):
                 here, there = ranks_of[stage], ranks_of.get(stage + step)
                 if there is None or there == here:
                     continue
-                distance = abs(there - here) * stride
-                senders = plan.grid.senders(min(here, there))
-                hop = float(self.cost.point_to_point_seconds(size, distance, senders))
+                hop = pricing.message(size, along, here, there)
                 for kind in kinds:
                     seconds[stage * COST_KINDS + kind] = hop
         return seconds

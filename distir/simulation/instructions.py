@@ -14,7 +14,7 @@ from distir.cost.collectives import CollectiveKind
 from distir.ir.core import Node, Part, Value
 from distir.ops.collective import Collective
 from distir.plan import BlockProgram, Plan
-from distir.plan.grid import Grid
+from distir.plan.grid import RANKS, Grid
 from distir.simulation.state import optimizer_bytes_per_element
 from distir.workload import OPTIMIZERS, Workload
 
@@ -78,6 +78,24 @@ class Pricing:
         """Seconds of one collective over these mesh axes."""
         group = self.grid.group(self.cost.cluster, mesh_axes)
         return float(self.cost.collective_seconds(kind, size_bytes, group))
+
+    def message(
+        self, size_bytes: float, repeated_along: tuple[str, ...], here: int, there: int
+    ) -> float:
+        """Seconds to send a value from one pipeline rank to another.
+
+        What the devices along some mesh axes all hold may as well be sent in parts, one by each,
+        and gathered where it arrives (Narayanan et al. 2021, section 4.1): the faster counts.
+        """
+        distance = abs(there - here) * self.grid.stride(RANKS)
+        senders = self.grid.senders(min(here, there))
+        whole = self.cost.point_to_point_seconds(size_bytes, distance, senders)
+        if not repeated_along:
+            return float(whole)
+        group = self.grid.group(self.cost.cluster, repeated_along)
+        part = self.cost.point_to_point_seconds(size_bytes / group.size, distance, senders)
+        gather = self.cost.collective_seconds("all_gather", size_bytes, group)
+        return float(min(whole, part + gather))
 
     def instructions(self, nodes: Sequence[Node]) -> tuple[Instruction, ...]:
         """The instructions of a program."""

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from distir.cost import CostModel
 from distir.errors import DeadlockError, ScheduleError
 from distir.plan import Plan
-from distir.plan.grid import RANKS
 from distir.schedules import Action, Kind, dependencies
 from distir.simulation.flat import FlatPass, FlatStage, flat_stage
 from distir.simulation.instructions import COMPUTE, Instruction, Pricing
@@ -364,13 +363,19 @@ class World:
     def _send(self, device: _Device, action: Action, each: FlatPass) -> None:
         """Puts what an action made on the link to the rank that needs it."""
         next_stage = action.stage + (1 if action.kind == "F" else -1)
-        here, grid = device.rank, self.plan.grid
+        here = device.rank
         there = self.home.get((next_stage, action.microbatch), here)
         if there == here:
             return
-        distance = abs(there - here) * grid.stride(RANKS)
-        senders = grid.senders(min(here, there))
-        seconds = float(self.cost.point_to_point_seconds(each.sent_bytes, distance, senders))
+        programs = self.plan.stages[action.stage].programs
+        seconds = self.pricing.message(
+            each.sent_bytes,
+            programs[-1].outputs_repeated_along
+            if action.kind == "F"
+            else programs[0].input_gradients_repeated_along,
+            here,
+            there,
+        )
         link = (device.number, there, action.kind == "F")
         leaves = max(device.clock, self.link_free.get(link, 0.0))
         self.link_free[link] = leaves + seconds

@@ -27,7 +27,11 @@ def check(simulator: Simulator, plan: Plan) -> tuple[SimulationResult, Reference
     assert fast.metrics == pytest.approx(reference.metrics, rel=RELATIVE)
     assert fast.feasible == reference.feasible
     for ours, theirs in zip(fast.stages, reference.stages, strict=True):
-        assert ours.seconds == pytest.approx(theirs.seconds, rel=RELATIVE, abs=RELATIVE * iteration)
+        # A wait of no length is a key to one engine and none to the other, where times round.
+        kinds = dict.fromkeys((*ours.seconds, *theirs.seconds), 0.0)
+        assert {**kinds, **ours.seconds} == pytest.approx(
+            {**kinds, **theirs.seconds}, rel=RELATIVE, abs=RELATIVE * iteration
+        )
         assert ours.memory == theirs.memory
         assert ours.blocks == theirs.blocks
         for report in (ours, theirs):
