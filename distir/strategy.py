@@ -38,6 +38,8 @@ class Strategy:
     """Pipeline ranks."""
     cp: int = 1
     """Devices that share each sequence."""
+    ep: int = 1
+    """Replicas that share the experts of a mixture; it divides `dp`."""
     microbatches: int = 1
     """Pieces that each replica's share of the batch is cut into."""
     schedule: str = "1f1b"
@@ -56,7 +58,7 @@ class Strategy:
     """In which order degrees are laid on the devices, those of neighbours first."""
 
     def __post_init__(self) -> None:
-        for name in ("dp", "tp", "pp", "cp", "microbatches", "chunks"):
+        for name in ("dp", "tp", "pp", "cp", "ep", "microbatches", "chunks"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise StrategyError(f"{name} is {value!r}; expected a whole number of at least 1")
@@ -94,6 +96,7 @@ class Strategy:
         out."""
         parts = [f"dp{self.dp}", f"tp{self.tp}", f"pp{self.pp}"]
         parts += [f"cp{self.cp}"] if self.cp > 1 else []
+        parts += [f"ep{self.ep}"] if self.ep > 1 else []
         parts += [f"m{self.microbatches}", self.schedule]
         parts += [f"c{self.chunks}"] if self.chunks > 1 else []
         parts += [f"z{self.zero}"] if self.zero else []

@@ -229,3 +229,9 @@ class Workload:
         """Label and size of every axis that tensor parallelism must divide."""
         program = self.program
         return tuple((program.label(a), a.size) for a in program.blocks.internal_axes)
+
+    @property
+    def expert_axes(self) -> tuple[tuple[str, int], ...]:
+        """Label and size of every axis that expert parallelism must divide."""
+        program = self.program
+        return tuple((program.label(a), a.size) for a in program.blocks.expert_axes)

@@ -69,6 +69,11 @@ class WorkloadFacts(Protocol):
         """Label and size of every axis that tensor parallelism must divide."""
         ...
 
+    @property
+    def expert_axes(self) -> Sequence[tuple[str, int]]:
+        """Label and size of every axis of experts; none where the model is no mixture."""
+        ...
+
 
 def distribution_space(
     workload: WorkloadFacts, devices: int, space: SpaceSource | Searched = "small"
@@ -103,6 +108,10 @@ def _dimensions(workload: WorkloadFacts, devices: int, chosen: Searched) -> list
     def dp(tp: int, cp: int, pp: int) -> Sequence[Value]:
         return (devices // (tp * cp * pp),)
 
+    def ep(dp: int) -> Sequence[Value]:
+        sizes = [size for _, size in workload.expert_axes]
+        return divisors(math.gcd(dp, *sizes)) if sizes else (1,)
+
     def zero(dp: int) -> Sequence[Value]:
         return levels if training and dp > 1 else (0,)
 
@@ -131,8 +140,9 @@ def _dimensions(workload: WorkloadFacts, devices: int, chosen: Searched) -> list
         every = sorted({family.default_chunks, *shares} - set(range(family.least_chunks)))
         return chosen.values_of("chunks", every)
 
-    def placement(tp: int, cp: int, pp: int, dp: int) -> Sequence[Value]:
-        active = {name for name, n in (("tp", tp), ("cp", cp), ("pp", pp), ("dp", dp)) if n > 1}
+    def placement(tp: int, cp: int, pp: int, dp: int, ep: int) -> Sequence[Value]:
+        degrees = {"tp": tp, "cp": cp, "pp": pp, "dp": dp // ep, "ep": ep}
+        active = {name for name, degree in degrees.items() if degree > 1}
         return distinct_orders(active, chosen.values_of("placement", orders(active)))
 
     degrees = [Dimension("tp", tp), Dimension("cp", cp), Dimension("pp", pp), Dimension("dp", dp)]
@@ -144,6 +154,7 @@ def _dimensions(workload: WorkloadFacts, devices: int, chosen: Searched) -> list
         Dimension("sequence_parallel", sequence_parallel),
         limited["pp"],
         limited["dp"],
+        _limited(Dimension("ep", ep), chosen.allowed("ep")),
         Dimension("zero", zero),
         Dimension("recompute", recompute),
         limited["microbatches"],
@@ -234,6 +245,17 @@ def _constraints(workload: WorkloadFacts, devices: int) -> list[Constraint]:
         suited = listed(divisors(math.gcd(*lengths)))
         return f"the sequence ({length}) does not divide by {_product(shares)}{why}; {suited} do"
 
+    def ep_divides_experts_and_dp(dp: int, ep: int) -> str | None:
+        if ep == 1:
+            return None
+        if not workload.expert_axes:
+            return f"ep = {ep} shares experts, but the model has none; ep = 1 would do"
+        named = {f"dp = {dp}": dp, **{f"the {a} ({n})": n for a, n in workload.expert_axes}}
+        uneven = next((label for label, size in named.items() if size % ep), None)
+        if uneven is None:
+            return None
+        return f"ep = {ep} must divide {uneven}; {listed(divisors(math.gcd(*named.values())))} do"
+
     def every_stage_has_a_block(pp: int, chunks: int) -> str | None:
         most, stages = workload.num_blocks, pp * chunks
         if stages <= most:
@@ -284,6 +306,7 @@ def _constraints(workload: WorkloadFacts, devices: int) -> list[Constraint]:
         Constraint("tp divides every internal axis", tp_divides_internal_axes),
         Constraint("sequence parallelism needs tp", sequence_parallel_needs_tp),
         Constraint("the sequence divides", sequence_divides),
+        Constraint("ep divides the experts and dp", ep_divides_experts_and_dp),
         Constraint("every stage has a block", every_stage_has_a_block),
         Constraint("dp divides the batch", dp_divides_batch),
         Constraint("microbatches divide a replica's share", microbatches_divide_share),

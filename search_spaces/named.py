@@ -68,6 +68,7 @@ _add(
     "small",
     "dp, tp, pp, microbatches, gpipe and 1f1b; everything else as it is by default",
     cp="default",
+    ep="default",
     sequence_parallel="default",
     zero="default",
     recompute="default",
@@ -77,7 +78,7 @@ _add(
 )
 _add(
     "standard",
-    "adds sequence parallelism, ZeRO 1 and 3, recomputation and the interleaved schedule",
+    "adds sequence and expert parallelism, ZeRO 1 and 3, recomputation, the interleaved schedule",
     cp="default",
     zero=(0, 1, 3),
     schedule=("gpipe", "1f1b", "interleaved"),

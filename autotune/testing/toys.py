@@ -24,6 +24,7 @@ class ToyWorkload:
     internal_axes: tuple[tuple[str, int], ...] = (("heads", 12), ("ffn", 3072))
     mode: str = "training"
     sequence_lengths: tuple[int, ...] = (1024,)
+    expert_axes: tuple[tuple[str, int], ...] = ()
 
     @property
     def num_layers(self) -> int:

@@ -71,10 +71,11 @@ def _degrees(strategies: Iterable[Strategy]) -> tuple[int, ...]:
     """Every number of pieces that an axis may be cut into."""
     found: set[int] = set()
     for strategy in strategies:
-        degrees = [d for d in (strategy.dp, strategy.tp, strategy.cp) if d > 1]
-        for count in range(1, len(degrees) + 1):
-            found.update(prod(chosen) for chosen in combinations(degrees, count))
-    return tuple(sorted(found))
+        for replicas in (strategy.dp, strategy.ep):  # samples are cut by the one, experts the other
+            degrees = (replicas, strategy.tp, strategy.cp)
+            for count in range(1, len(degrees) + 1):
+                found.update(prod(chosen) for chosen in combinations(degrees, count))
+    return tuple(sorted(found - {1}))
 
 
 def _common(numbers: Iterable[int]) -> int:

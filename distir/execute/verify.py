@@ -136,7 +136,8 @@ class Verifier:
 
     def small(self, strategy: Strategy) -> Workload:
         """The small version of the workload for a strategy."""
-        degrees = (strategy.dp, strategy.tp, strategy.cp, strategy.stages, strategy.microbatches)
+        s = strategy
+        degrees = (s.dp, s.ep, s.tp, s.cp, s.stages, s.microbatches)
         if degrees not in self._small:
             self._small[degrees] = shrink(self.workload, [strategy])
         return self._small[degrees]

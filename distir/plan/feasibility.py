@@ -15,6 +15,7 @@ def explain(workload: Workload, strategy: Strategy) -> str | None:
         _batch(workload, strategy)
         or _tensor(workload, strategy)
         or _sequence(workload, strategy)
+        or _experts(workload, strategy)
         or _stages(workload, strategy)
         or _training(workload, strategy)
     )
@@ -55,6 +56,19 @@ def _sequence(workload: Workload, strategy: Strategy) -> str | None:
     for length in workload.sequence_lengths:
         if length % pieces:
             return f"sequence length {length} does not divide by {which} = {pieces}"
+    return None
+
+
+def _experts(workload: Workload, strategy: Strategy) -> str | None:
+    if strategy.ep == 1:
+        return None
+    if not workload.expert_axes:
+        return f"ep = {strategy.ep} shares experts, but the model has none; ep = 1 does"
+    for label, size in (("dp", strategy.dp), *workload.expert_axes):
+        if size % strategy.ep:
+            fitting = ", ".join(str(d) for d in range(1, min(size, 64) + 1) if size % d == 0)
+            named = f"dp = {size}" if label == "dp" else f"the {label} ({size})"
+            return f"ep = {strategy.ep} must divide {named}; {fitting} do"
     return None
 
 

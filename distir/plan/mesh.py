@@ -33,13 +33,17 @@ class MeshAxis:
 
 def mesh_choices(strategy: Strategy) -> tuple[object, ...]:
     """What of a strategy its mesh depends on."""
-    return strategy.dp, strategy.cp, strategy.tp, strategy.sequence_parallel
+    return strategy.dp, strategy.ep, strategy.cp, strategy.tp, strategy.sequence_parallel
 
 
 def mesh_axes(program: Program, strategy: Strategy) -> tuple[MeshAxis, ...]:
     """The mesh of a strategy, outermost first, without mesh axes of degree 1."""
+    batch = _entry(program, program.batch)
+    # What carries experts on both sides of an op is split over them, all else over samples.
+    experts = tuple(Entry(axis, everywhere=True) for axis in program.blocks.expert_axes)
     every = (
-        MeshAxis("dp", strategy.dp, (_entry(program, program.batch),), "dp", shards_state=True),
+        MeshAxis("dp", strategy.dp // strategy.ep, (batch,), "dp", shards_state=True),
+        MeshAxis("ep", strategy.ep, (*experts, batch), "ep", shards_state=True),
         MeshAxis("cp", strategy.cp, _sequences(program), "cp"),
         MeshAxis("tp", strategy.tp, _tensor_entries(program, strategy), "tp"),
     )

@@ -316,7 +316,7 @@ class Scenario:
 def scenarios(draw: st.DrawFn, functions: st.SearchStrategy[Function] = models) -> Scenario:
     """Any plan of any model on any cluster."""
     strategy = Strategy(
-        dp=draw(st.integers(1, 3)),
+        dp=draw(st.integers(1, 4)),
         tp=draw(st.sampled_from([1, 1, 2, 3, 4])),
         microbatches=draw(st.integers(1, 4)),
         schedule=draw(st.sampled_from(["gpipe", "1f1b"])),
@@ -332,6 +332,7 @@ def scenarios(draw: st.DrawFn, functions: st.SearchStrategy[Function] = models) 
     techniques = {
         "pp": draw(st.integers(1, min(4, blocks))),
         "cp": draw(st.sampled_from([1, 1, 2])),
+        "ep": draw(st.sampled_from([1, 2, 3, 4])),
         "zero": draw(st.sampled_from([0, 0, 1, 2, 3])),
         "recompute": draw(st.sampled_from(["none", "none", "selective", "full"])),
         "sequence_parallel": draw(st.booleans()),

@@ -216,6 +216,8 @@ STRATEGIES = (
     Strategy(dp=2, tp=2, zero=2, sequence_parallel=True),
     Strategy(dp=2, cp=2, zero=3, microbatches=2, recompute="selective"),
     Strategy(cp=2, tp=2, pp=2, microbatches=2, schedule="gpipe", recompute="full"),
+    Strategy(dp=4, ep=2, tp=2, microbatches=2, zero=1, sequence_parallel=True),
+    Strategy(dp=2, ep=2, cp=2, pp=2, microbatches=2, zero=2, recompute="full"),
 )
 
 MODELS = (

@@ -31,6 +31,7 @@ class Facts:
     internal_axes: tuple[tuple[str, int], ...] = (("heads", 12), ("ffn", 3072))
     mode: str = "training"
     sequence_lengths: tuple[int, ...] = (1024,)
+    expert_axes: tuple[tuple[str, int], ...] = ()
 
     @property
     def num_layers(self) -> int:
@@ -237,6 +238,7 @@ everything = st.builds(
     internal_axes=st.sampled_from([(), (("heads", 12),)]),
     mode=st.sampled_from(["training", "inference"]),
     sequence_lengths=st.sampled_from([(), (12,), (17,), (64, 24)]),
+    expert_axes=st.sampled_from([(), (("experts", 4),), (("experts", 8), ("experts2", 6))]),
 )
 
 
@@ -253,6 +255,7 @@ def test_no_two_strategies_are_the_same_plan(workload: Facts, number: int) -> No
     for s in distribution_space(workload, number, "full").enumerate():
         assert not s.sequence_parallel or s.tp > 1
         assert not s.zero or s.dp > 1
+        assert s.ep == 1 or workload.expert_axes
         assert s.pp > 1 or (s.schedule, s.chunks) == ("1f1b", 1)
         assert s.microbatches > 1 or s.schedule in ("1f1b", "zb-h1", "zb-h2", "zb-v")
         if workload.mode == "inference":
@@ -367,6 +370,7 @@ def test_a_space_that_is_not_there() -> None:
             "1f1b has 1 chunk per rank, not 2",
         ),
         (Strategy(pp=4, dp=4, schedule="other"), "unknown schedule 'other'; "),
+        (Strategy(dp=16, ep=2), "ep = 2 shares experts, but the model has none; ep = 1 would do"),
         (Strategy(dp=16, recompute="some"), "unknown recomputation 'some'; "),
         (Strategy(dp=8, cp=4), "dp x tp x cp x pp = 8 x 1 x 4 x 1 = 32, but there are 16 devices"),
     ],
@@ -389,6 +393,19 @@ def test_a_model_without_a_sequence_is_not_cut_along_it() -> None:
     assert space.values("cp") == (1,)
     assert space.values("sequence_parallel") == (False,)
     assert "the model has no sequence" in str(space.impossible(Strategy(cp=4)))
+
+
+def test_experts_are_shared_by_replicas() -> None:
+    workload = Facts(expert_axes=(("experts", 8),))
+    assert small_space(workload).values("ep") == (1,)
+    space = distribution_space(workload, 16, "standard")
+    assert {(s.dp, s.ep) for s in space.enumerate() if s.dp >= 4} == {
+        (dp, ep) for dp in (4, 8, 16) for ep in (1, 2, 4, 8) if dp % ep == 0
+    }
+    assert space.impossible(Strategy(dp=16, ep=16)) == (
+        "ep = 16 must divide the experts (8); 1, 2, 4, 8 do"
+    )
+    assert space.impossible(Strategy(dp=4, tp=4, ep=8)) == "ep = 8 must divide dp = 4; 1, 2, 4 do"
 
 
 def test_orders_are_searched_where_a_file_says_so() -> None:

@@ -1,0 +1,123 @@
+"""Collectives of a mixture of experts: Mixtral 8x7B with three layers.
+
+An all-to-all before and after the experts, forward and backward (Lepikhin et al. 2021); gradients
+of experts are settled over the replicas that hold the same experts, all others over all replicas.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+
+from distir import Simulator, Strategy, Workload, load_cluster
+from distir.importers.load import load_source
+from distir.ir.core import Node
+from distir.models.transformer import TransformerConfig
+from distir.models.zoo import find_model
+from distir.ops.collective import AllToAll, Collective
+from distir.plan import Planner
+
+LAYERS = 3
+ATTENTION_AND_ROUTER = 4 + 2 + 1
+"""Parameters of a layer that are not experts': four products, two norms, the router."""
+EXPERT_PRODUCTS = 3
+OUTSIDE = 3
+"""Embedding, last norm, head."""
+TOKENS, HIDDEN, FFN = 4096, 4096, 14336
+
+
+def workload(batch_size: int = 8) -> Workload:
+    config = find_model("mixtral-8x7b")
+    assert isinstance(config, TransformerConfig)
+    small = replace(config, layers=LAYERS)
+    model = load_source(lambda: small)
+    return Workload(model=model, batch_size=batch_size, sequence_length=TOKENS)
+
+
+def counts(nodes: Iterable[Node]) -> Counter[str]:
+    return Counter(
+        f"{node.op.name} {'·'.join(node.op.mesh_axes)}"
+        for node in nodes
+        if isinstance(node.op, Collective)
+    )
+
+
+def collectives(strategy: Strategy) -> tuple[Counter[str], ...]:
+    """How many of each, forward, backward, and once per step."""
+    programs = Planner(workload()).block_programs(strategy)
+    return (
+        counts(node for program in programs for node in program.forward),
+        counts(node for program in programs for node in program.backward),
+        counts(node for program in programs for node in program.settle),
+    )
+
+
+def test_experts_are_shared_by_some_of_the_replicas() -> None:
+    forward, backward, settle = collectives(Strategy(dp=8, ep=4))
+    assert forward == backward == {"AllToAll ep": 2 * LAYERS}
+    assert settle == {
+        "AllReduce dp·ep": ATTENTION_AND_ROUTER * LAYERS + OUTSIDE,
+        "AllReduce dp": EXPERT_PRODUCTS * LAYERS,
+    }
+
+
+def test_experts_are_shared_by_all_replicas() -> None:
+    """Nobody else holds the same experts, so nothing is to be settled for them."""
+    forward, backward, settle = collectives(Strategy(dp=8, ep=8))
+    assert forward == backward == {"AllToAll ep": 2 * LAYERS}
+    assert settle == {"AllReduce ep": ATTENTION_AND_ROUTER * LAYERS + OUTSIDE}
+
+
+def test_without_expert_parallelism_nothing_is_exchanged() -> None:
+    forward, backward, settle = collectives(Strategy(dp=8))
+    assert forward == backward == {}
+    assert settle == {"AllReduce dp": (ATTENTION_AND_ROUTER + EXPERT_PRODUCTS) * LAYERS + OUTSIDE}
+
+
+def test_the_sequence_stays_split_in_the_experts() -> None:
+    """Slots follow the sequence: context parallelism gathers keys and values, and nothing else."""
+    forward, backward, _ = collectives(Strategy(cp=4))
+    assert forward == {"AllGather cp": 2 * LAYERS}
+    assert backward == {"ReduceScatter cp": 2 * LAYERS}
+
+
+def test_tensor_parallelism_splits_every_expert() -> None:
+    """Two all-reduces per layer, as without experts, and the vocabulary's."""
+    forward, _, _ = collectives(Strategy(tp=4))
+    assert forward["AllReduce tp"] == 2 * LAYERS + 1 + 3
+    assert set(forward) == {"AllReduce tp"}
+
+
+@pytest.mark.parametrize("ep", [2, 4, 8])
+def test_bytes_of_an_exchange(ep: int) -> None:
+    """One sample per device: 4096 tokens, each at 2 experts, of 4096 numbers in bf16: 64 MiB,
+    whatever the number of replicas that exchange them."""
+    for program in Planner(workload()).block_programs(Strategy(dp=8, ep=ep)):
+        for node in (*program.forward, *program.backward):
+            if isinstance(node.op, AllToAll):
+                (operand,), (result,) = node.operand_types, node.result_types
+                there, back = (1, 8, 1024, HIDDEN), (ep, 8 // ep, 1024, HIDDEN)
+                assert (operand.shape, result.shape) in ((there, back), (back, there))
+                assert node.op.message_bytes(operand, result) == TOKENS * 2 * HIDDEN * 2
+
+
+@pytest.mark.parametrize(("dp", "ep", "zero"), [(8, 1, 0), (8, 4, 0), (8, 8, 0), (8, 4, 1)])
+def test_state_of_experts(dp: int, ep: int, zero: int) -> None:
+    """Parameters and gradients in bf16, 12 bytes of optimizer per parameter: experts by ep, the
+    optimizer also by the rest of dp if sharded; all else whole, the optimizer by dp."""
+    config = find_model("mixtral-8x7b")
+    assert isinstance(config, TransformerConfig)
+    experts = LAYERS * 8 * EXPERT_PRODUCTS * HIDDEN * FFN
+    attention = HIDDEN * (32 + 8 + 8 + 32) * 128
+    others = LAYERS * (attention + 2 * HIDDEN + 8 * HIDDEN) + (2 * 32000 + 1) * HIDDEN
+    result = Simulator(workload(), load_cluster("hgx-h100", dp)).simulate(
+        Strategy(dp=dp, ep=ep, zero=zero)
+    )
+    memory = result.stages[0].memory
+    assert memory["parameters_bytes"] == 2 * (experts // ep + others)
+    assert memory["gradients_bytes"] == 2 * (experts // ep + others)
+    expected = experts // dp + others // dp if zero else experts // ep + others
+    assert memory["optimizer_bytes"] == 12 * expected
