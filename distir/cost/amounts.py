@@ -4,20 +4,64 @@ from __future__ import annotations
 
 import math
 from functools import reduce
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Amount", "larger", "smaller", "soft_maximum"]
+__all__ = [
+    "Amount",
+    "Divergence",
+    "Many",
+    "is_all",
+    "is_positive",
+    "larger",
+    "many",
+    "select",
+    "smaller",
+    "soft_maximum",
+]
 
 Amount: TypeAlias = "float | NDArray[np.float64]"
 """One quantity, or one per plan."""
+
+
+class Divergence(Exception):  # noqa: N818  no error: a way to go on
+    """A decision falls out differently for different plans; `where` it is yes. Who computes many
+    plans at once goes on with each part of them alone."""
+
+    def __init__(self, where: NDArray[np.bool_]) -> None:
+        super().__init__("plans differ")
+        self.where = where
+
+
+class Many(np.ndarray):  # type: ignore[type-arg]
+    """One number per plan, in place of a number: code that works with it decides for all plans at
+    once, and where a decision differs between them, raises `Divergence`."""
+
+    def __bool__(self) -> bool:
+        where = self.view(np.ndarray).astype(np.bool_)
+        if where.all():
+            return True
+        if not where.any():
+            return False
+        raise Divergence(where)
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(self.tobytes())
+
+    def __round__(self, digits: int = 0) -> Any:
+        return np.round(self, digits)
+
 
 _TINY = 1e-300
 """Keeps the ratio of two zeros defined; far below any time that occurs."""
 
 
+@overload
+def larger(first: float, *others: float) -> float: ...
+@overload
+def larger(first: Amount, *others: Amount) -> Amount: ...
 def larger(first: Amount, *others: Amount) -> Amount:
     """The largest of its arguments, elementwise."""
     return reduce(_larger, others, first)
@@ -26,6 +70,28 @@ def larger(first: Amount, *others: Amount) -> Amount:
 def smaller(first: Amount, *others: Amount) -> Amount:
     """The smallest of its arguments, elementwise."""
     return reduce(_smaller, others, first)
+
+
+def many(values: Any) -> Many:
+    """Numbers, one per plan, as one."""
+    return np.asarray(values, np.float64).view(Many)
+
+
+def select(condition: Any, first: Any, second: Any) -> Any:
+    """`first` where the condition holds, else `second`, elementwise."""
+    if isinstance(condition, np.ndarray):
+        return np.where(condition, first, second).view(Many)
+    return first if condition else second
+
+
+def is_all(condition: Any) -> bool:
+    """Whether a condition holds in every plan."""
+    return bool(np.all(condition)) if isinstance(condition, np.ndarray) else bool(condition)
+
+
+def is_positive(amount: Amount) -> bool:
+    """Whether a quantity is more than nothing, in any plan."""
+    return bool((np.asarray(amount) > 0).any()) if isinstance(amount, np.ndarray) else amount > 0
 
 
 def soft_maximum(order: float, first: Amount, second: Amount) -> Amount:

@@ -76,9 +76,9 @@ class Op(ABC):
 
         return Work(
             kind=OpClass.MEMORY,
-            flops=float(sum(t.num_elements for t in results)),
-            bytes_read=float(sum(t.size_bytes for t in operands)),
-            bytes_written=float(sum(t.size_bytes for t in results)),
+            flops=sum(t.num_elements for t in results),
+            bytes_read=sum(t.size_bytes for t in operands),
+            bytes_written=sum(t.size_bytes for t in results),
         )
 
     def evaluate_shard(self, indices: Mapping[int, Array], *operands: Array) -> tuple[Array, ...]:

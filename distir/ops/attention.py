@@ -67,7 +67,7 @@ def _scores(
 def _flops(query: TensorType, key: TensorType, value: TensorType, causal: bool) -> float:
     """Two products over all pairs of row and column, half of them under a causal mask."""
     batch, heads, rows, depth = query.shape
-    pairs = float(batch * heads * rows * key.shape[2])
+    pairs = batch * heads * rows * key.shape[2]
     return 2.0 * pairs * (depth + value.shape[3]) * (0.5 if causal else 1.0)
 
 
@@ -112,8 +112,8 @@ class FusedAttention(Op):
         return Work(
             kind=OpClass.ATTENTION,
             flops=_flops(operands[0], operands[1], operands[2], self.causal),
-            bytes_read=float(sum(t.size_bytes for t in operands)),
-            bytes_written=float(results[0].size_bytes),
+            bytes_read=sum(t.size_bytes for t in operands),
+            bytes_written=results[0].size_bytes,
             dtype=results[0].dtype.short_name,
         )
 
@@ -187,8 +187,8 @@ class FusedAttentionGradient(Op):
         return Work(
             kind=OpClass.ATTENTION,
             flops=2.5 * _flops(operands[0], operands[1], operands[2], self.causal),
-            bytes_read=float(sum(t.size_bytes for t in operands)),
-            bytes_written=float(sum(t.size_bytes for t in results)),
+            bytes_read=sum(t.size_bytes for t in operands),
+            bytes_written=sum(t.size_bytes for t in results),
             dtype=results[0].dtype.short_name,
         )
 
@@ -253,8 +253,8 @@ class FusedAttentionScoreGradient(Op):
         return Work(
             kind=OpClass.ATTENTION,
             flops=_flops(operands[0], operands[1], operands[2], self.causal),
-            bytes_read=float(sum(t.size_bytes for t in operands)),
-            bytes_written=float(results[0].size_bytes),
+            bytes_read=sum(t.size_bytes for t in operands),
+            bytes_written=results[0].size_bytes,
             dtype=results[0].dtype.short_name,
         )
 

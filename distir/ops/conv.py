@@ -411,9 +411,9 @@ class _Pool(Op):
         """One operation per place in the kernel."""
         return Work(
             kind=OpClass.MEMORY,
-            flops=float(pooled.num_elements * math.prod(self.kernel)),
-            bytes_read=float(sum(t.size_bytes for t in operands)),
-            bytes_written=float(sum(t.size_bytes for t in results)),
+            flops=pooled.num_elements * math.prod(self.kernel),
+            bytes_read=sum(t.size_bytes for t in operands),
+            bytes_written=sum(t.size_bytes for t in results),
         )
 
 
@@ -682,9 +682,9 @@ class LRN(Op):
     def work(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Work:
         return Work(
             kind=OpClass.MEMORY,
-            flops=float(results[0].num_elements * (2 * self.size + 4)),
-            bytes_read=float(sum(t.size_bytes for t in operands)),
-            bytes_written=float(results[0].size_bytes),
+            flops=results[0].num_elements * (2 * self.size + 4),
+            bytes_read=sum(t.size_bytes for t in operands),
+            bytes_written=results[0].size_bytes,
         )
 
     def neighbours(self, x: Array, backwards: bool) -> Array:
@@ -731,7 +731,7 @@ class LRNGradient(Op):
 
     def work(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Work:
         return self.lrn.work(operands, results) + Work(
-            flops=float(results[0].num_elements * (self.lrn.size + 4)), launches=0.0
+            flops=results[0].num_elements * (self.lrn.size + 4), launches=0.0
         )
 
     def evaluate(self, *operands: Array) -> tuple[Array, ...]:

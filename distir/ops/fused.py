@@ -51,9 +51,9 @@ class Fused(Op):
         )
         return Work(
             kind=OpClass.MEMORY,
-            flops=float(flops),
-            bytes_read=float(sum(t.size_bytes for t in operands)),
-            bytes_written=float(sum(t.size_bytes for t in results)),
+            flops=flops,
+            bytes_read=sum(t.size_bytes for t in operands),
+            bytes_written=sum(t.size_bytes for t in results),
         )
 
     def evaluate(self, *operands: Array) -> tuple[Array, ...]:

@@ -22,7 +22,7 @@ Array = Any
 
 def _lookup_work(operands: Sequence[TensorType], results: Sequence[TensorType]) -> Work:
     """Of the table only what is picked is read."""
-    size = float(sum(t.size_bytes for t in results))
+    size = sum(t.size_bytes for t in results)
     return Work(
         kind=OpClass.MEMORY,
         bytes_read=size + sum(t.size_bytes for t in operands[1:]),

@@ -27,8 +27,8 @@ def product_work(
     return Work(
         kind=OpClass.PRODUCT,
         flops=flops,
-        bytes_read=float(sum(t.size_bytes for t in operands)),
-        bytes_written=float(sum(t.size_bytes for t in results)),
+        bytes_read=sum(t.size_bytes for t in operands),
+        bytes_written=sum(t.size_bytes for t in results),
         dtype=results[0].dtype.short_name,
     )
 

@@ -118,7 +118,7 @@ class PickLast(Op):
         return builder.build(((*rows, classes), rows), (rows,))
 
     def work(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Work:
-        size = float(results[0].size_bytes)
+        size = results[0].size_bytes
         return Work(
             kind=OpClass.MEMORY,
             flops=0.0,

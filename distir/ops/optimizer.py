@@ -27,9 +27,9 @@ class _Step(Op):
     def work(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Work:
         return Work(
             kind=OpClass.MEMORY,
-            flops=float(self.flops_per_element * operands[0].num_elements),
-            bytes_read=float(sum(t.size_bytes for t in operands)),
-            bytes_written=float(sum(t.size_bytes for t in results)),
+            flops=self.flops_per_element * operands[0].num_elements,
+            bytes_read=sum(t.size_bytes for t in operands),
+            bytes_written=sum(t.size_bytes for t in results),
         )
 
     flops_per_element = 2

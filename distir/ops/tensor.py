@@ -549,7 +549,7 @@ class Gather(Op):
 
     def work(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Work:
         # Only the picked rows are read.
-        size = float(results[0].size_bytes)
+        size = results[0].size_bytes
         return Work(
             kind=OpClass.MEMORY,
             flops=0.0,
@@ -614,10 +614,10 @@ class GatherGradient(Op):
         return builder.build([index, (*before, *index, *after)], [(*before, rows, *after)])
 
     def work(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Work:
-        size = float(operands[1].size_bytes)
+        size = operands[1].size_bytes
         return Work(
             kind=OpClass.MEMORY,
-            flops=float(operands[1].num_elements),
+            flops=operands[1].num_elements,
             bytes_read=2 * size + operands[0].size_bytes,
             bytes_written=size + results[0].size_bytes,
         )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from distir.cost.amounts import is_all, is_positive, larger, select
 from distir.simulation.instructions import COMPUTE, Instruction
 
 
@@ -37,37 +37,48 @@ class Timeline:
         """Schedules instructions in order."""
         ready, cause, free = self.ready, self.cause, self.free
         for each in instructions:
+            stream = each.stream
             start, why = 0.0, ""
             for value in each.reads:
-                at = ready.get(value, 0.0)
-                if at > start:
-                    start, why = at, cause[value]
-            stream = each.stream
+                # What a stream made itself is there before the stream is free.
+                if value in ready and cause[value] != stream:
+                    start, why = _later(start, why, ready[value], cause[value])
             if each.after_compute:
-                start = max(start, free.get(COMPUTE, 0.0))
+                start = larger(start, free.get(COMPUTE, 0.0))
             if stream is None:
-                for value in each.writes:
-                    ready[value], cause[value] = start, why
+                if why:
+                    for value in each.writes:
+                        ready[value], cause[value] = start, why
                 continue
             begin = free.get(stream, 0.0)
             if stream == COMPUTE:
                 self.compute += each.seconds
-                if start > begin and why != COMPUTE:
-                    self.exposed[why] = self.exposed.get(why, 0.0) + start - begin
-            end = max(start, begin) + each.seconds
+                waited = larger(start - begin, 0.0)
+                if is_positive(waited):
+                    self.exposed[why] = self.exposed.get(why, 0.0) + waited
+            end = larger(start, begin) + each.seconds
             free[stream] = end
             for value in each.writes:
                 ready[value], cause[value] = end, stream
 
     def finish(self) -> PassCost:
         """Waits for all streams."""
-        end = max(self.free.values(), default=0.0)
+        end = larger(0.0, *self.free.values())
         tail = end - self.free.get(COMPUTE, 0.0)
         exposed = dict(self.exposed)
-        if tail > 0:
-            last = max((s for s in self.free if s != COMPUTE), key=lambda s: self.free[s])
-            exposed[last] = exposed.get(last, 0.0) + tail
+        for stream, free in self.free.items():
+            last = select(free >= end, tail, 0.0)
+            if is_positive(last):
+                exposed[stream] = exposed.get(stream, 0.0) + last
+                tail = tail - last
         return PassCost(end, self.compute, tuple(sorted(exposed.items())))
+
+
+def _later(first: float, why: str, second: float, cause: str) -> tuple[float, str]:
+    """The later of two times, and what made it."""
+    if why in ("", cause):
+        return larger(first, second), cause
+    return (second, cause) if second > first else (first, why)
 
 
 TOLERANCE = 1e-12
@@ -151,18 +162,14 @@ class _State:
         return cls(at, timeline.compute, dict(timeline.exposed), free, tuple(border))
 
     def same_rhythm(self, other: _State) -> bool:
-        """Whether all times are later by the same amount."""
+        """Whether all times are later by the same amount, in every plan."""
         step = self.compute_free - other.compute_free
         slack = TOLERANCE * self.compute_free
         return (
             len(self.border) == len(other.border)
+            and all(is_all(abs(self.free[s] - other.free[s] - step) <= slack) for s in self.free)
             and all(
-                math.isclose(self.free[s] - other.free[s], step, rel_tol=0.0, abs_tol=slack)
-                for s in self.free
-            )
-            and all(
-                mine[1] == theirs[1]
-                and math.isclose(mine[0] - theirs[0], step, rel_tol=0.0, abs_tol=slack)
+                mine[1] == theirs[1] and is_all(abs(mine[0] - theirs[0] - step) <= slack)
                 for mine, theirs in zip(self.border, other.border, strict=True)
             )
         )
@@ -188,7 +195,7 @@ def drain(
     In a run of equal blocks the last to finish is decided by the first or the last of them.
     """
     for (first, step, count), service in zip(ends, services, strict=True):
-        queued = max(done, first) + count * service
+        queued = larger(done, first) + count * service
         prompt = first + (count - 1) * step + service
-        done = max(queued, prompt) if service else done
+        done = select(service > 0, larger(queued, prompt), done)
     return done

@@ -259,8 +259,8 @@ class Simulator:
             forward_memory=forward_memory,
             backward_memory=backward_memory,
             state=state,
-            sent_forward_bytes=float(sum(v.type.size_bytes for v in last.outputs)),
-            sent_backward_bytes=float(sum(v.type.size_bytes for v in first.input_gradients)),
+            sent_forward_bytes=sum(v.type.size_bytes for v in last.outputs),
+            sent_backward_bytes=sum(v.type.size_bytes for v in first.input_gradients),
         )
 
     # --- the whole -------------------------------------------------------------------------------

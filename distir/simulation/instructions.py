@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 from distir.cost import CostModel, OpClass, Work
 from distir.cost.collectives import CollectiveKind
@@ -69,7 +70,7 @@ class Pricing:
         work = op.work(node.operand_types, node.result_types)
         if not work.flops and not work.bytes:
             return Instruction(None, 0.0, node.operands, node.results, op.name)
-        seconds = float(self.cost.op_seconds(work))
+        seconds = cast("float", self.cost.op_seconds(work))
         return Instruction(COMPUTE, seconds, node.operands, node.results, op.name)
 
     def collective(
@@ -77,7 +78,8 @@ class Pricing:
     ) -> float:
         """Seconds of one collective over these mesh axes."""
         group = self.grid.group(self.cost.cluster, mesh_axes)
-        return float(self.cost.collective_seconds(kind, size_bytes, group))
+        seconds = self.cost.collective_seconds(kind, size_bytes, group)
+        return cast("float", seconds)
 
     def message(
         self, size_bytes: float, repeated_along: tuple[str, ...], here: int, there: int
@@ -149,4 +151,4 @@ class Pricing:
             bytes_read=half,
             bytes_written=half,
         )
-        return float(self.cost.op_seconds(work))
+        return cast("float", self.cost.op_seconds(work))

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from distir.cost.amounts import select
 from distir.ir.core import Node, Part, Value
 from distir.ops.collective import Sharded
 from distir.plan.passes import BlockPasses, Composed, Segment, composed
@@ -33,20 +34,19 @@ class MemoryEffect:
     def then(self, other: MemoryEffect) -> MemoryEffect:
         """Both one after the other."""
         later = self.delta + other.peak
-        peak, buffers = (
-            (self.peak, self.buffer_peak)
-            if self.peak >= later
-            else (later, self.buffer_delta + other.buffer_peak)
-        )
+        reached = self.peak >= later
         return MemoryEffect(
-            self.delta + other.delta, peak, self.buffer_delta + other.buffer_delta, buffers
+            self.delta + other.delta,
+            select(reached, self.peak, later),
+            self.buffer_delta + other.buffer_delta,
+            select(reached, self.buffer_peak, self.buffer_delta + other.buffer_peak),
         )
 
     def times(self, count: int) -> MemoryEffect:
         """`count` times in a row."""
         if not count:
             return MemoryEffect()
-        before = count - 1 if self.delta > 0 else 0
+        before = select(self.delta > 0, count - 1, 0)
         return MemoryEffect(
             self.delta * count,
             self.peak + self.delta * before,
@@ -147,13 +147,13 @@ class _Walk:
                     sizes[value] = value.type.size_bytes
                     live += sizes[value]
                     buffered += sizes[value] if value in buffers else 0
-            if live > peak:
-                peak, buffer_peak = live, buffered
+            higher = live > peak
+            peak, buffer_peak = select(higher, live, peak), select(higher, buffered, buffer_peak)
             for each in dying.get(position, ()):
                 free(each)
         for each in set(self.leaving) - set(self.kept):
             free(each)
-        return MemoryEffect(float(live), float(peak), float(buffered), float(buffer_peak))
+        return MemoryEffect(live, peak, buffered, buffer_peak)
 
 
 @dataclass(frozen=True, slots=True)
