@@ -1,62 +1,115 @@
-"""Cuts a chain of blocks into stages of balanced cost."""
+"""Cuts chains of blocks into stages of balanced cost, those of many plans at once."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
 
 PRECISION = 1e-6
-"""Relative width at which the bisection for the lightest heaviest stage stops."""
+"""Relative difference of stages' weights below which they are as heavy."""
+
+Column = NDArray[np.float64]
+Places = NDArray[np.int64]
+
+Weights = NDArray[np.float64]
+"""Of shape (plans, blocks)."""
+
+Cuts = NDArray[np.int64]
+"""Where stages begin, without the first: of shape (plans, stages - 1)."""
 
 
 def balanced_cuts(weights: Sequence[float], stages: int) -> tuple[int, ...]:
     """Where stages begin (without the first) so that the heaviest is as light as can be, and of
     the stages before the last the heaviest, and so on. Every stage has at least one block.
     """
-    if stages >= len(weights):
-        return tuple(range(1, len(weights)))
-    prefix = [0.0, *accumulate(weights)]
-    cuts: list[int] = []
-    end = len(weights)
-    heaviest = max(weights)
+    found = balanced_cuts_of_many(np.array([weights], np.float64), stages)
+    return tuple(int(cut) for cut in found[0])
+
+
+def balanced_cuts_of_many(weights: Weights, stages: int) -> Cuts:
+    """`balanced_cuts` of every row."""
+    plans, blocks = weights.shape
+    if stages >= blocks:
+        return np.tile(np.arange(1, blocks), (plans, 1))
+    chains = _Chains(weights)
+    every = np.arange(plans)
+    cuts = np.zeros((plans, stages - 1), np.int64)
+    end = np.full(plans, blocks)
+    limit = chains.total(every, end) / stages + chains.heaviest_block(every, end)
     for left in range(stages, 1, -1):
-        limit = _lightest_limit(prefix, end, left, heaviest)
-        end = _begin_of_last(prefix, end, left, limit)
-        cuts.append(end)
-    return tuple(reversed(cuts))
+        # The limit is lowered to what the heaviest stage weighs, as long as all blocks fit in.
+        least = np.maximum(chains.total(every, end) / left, chains.heaviest_block(every, end))
+        rows = every
+        while len(rows := rows[limit[rows] * (1 - 2 * PRECISION) >= least[rows]]):
+            used, heaviest = chains.fill(rows, end[rows], limit[rows] * (1 - 2 * PRECISION))
+            fits = used <= left
+            rows = rows[fits]
+            limit[rows] = heaviest[fits]
+        end = chains.begin(every, end, left, limit)
+        cuts[:, left - 2] = end
+    return cuts
 
 
-def _lightest_limit(prefix: Sequence[float], end: int, stages: int, heaviest: float) -> float:
-    """The least limit under which blocks `0 … end` fit in so many stages, by bisection between
-    the mean and the mean plus the heaviest block."""
-    low = prefix[end] / stages
-    high = low + heaviest
-    while high - low > PRECISION * high:
-        middle = 0.5 * (low + high)
-        if _fits(prefix, end, stages, middle):
-            high = middle
-        else:
-            low = middle
-    return high
+class _Chains:
+    """Blocks of every plan, and the runs of equal ones: `(first, end)` of each."""
 
+    def __init__(self, weights: Weights) -> None:
+        self.weights = weights
+        plans, blocks = weights.shape
+        prefix = np.zeros((plans, blocks + 1))
+        np.cumsum(weights, axis=1, out=prefix[:, 1:])
+        self.width = blocks + 1
+        self.prefix = prefix.ravel()
+        self.heaviest = np.maximum.accumulate(weights, axis=1).ravel()
+        changes = np.flatnonzero((weights[:, 1:] != weights[:, :-1]).any(axis=0)) + 1
+        self.runs = list(pairwise([0, *map(int, changes), blocks]))
 
-def _fits(prefix: Sequence[float], end: int, stages: int, limit: float) -> bool:
-    for left in range(stages, 0, -1):
-        begin = _begin_of_last(prefix, end, left, limit)
-        if begin >= end:
-            return False
-        end = begin
-        if end == 0:
-            return True
-    return False
+    def total(self, rows: Places, end: Places) -> Column:
+        """What the blocks before `end` weigh."""
+        return self.prefix[rows * self.width + end]
 
+    def heaviest_block(self, rows: Places, end: Places) -> Column:
+        """What the heaviest block before `end` weighs."""
+        return self.heaviest[rows * (self.width - 1) + end - 1]
 
-def _begin_of_last(prefix: Sequence[float], end: int, stages: int, limit: float) -> int:
-    """The first block of the last of so many stages, filled up to the limit; the stages before it
-    need a block each."""
-    begin = bisect_left(prefix, prefix[end] - limit * (1 + PRECISION), 0, end + 1)
-    return max(begin, stages - 1)
+    def begin(self, rows: Places, end: Places, stages: int, limit: Column) -> Places:
+        """The first block of the last of so many stages, filled up to the limit from `end`; the
+        stages before it need a block each."""
+        first = rows * self.width
+        least = self.prefix[first + end] - limit * (1 + PRECISION)
+        low, high = np.zeros_like(end), end
+        for _ in range(self.width.bit_length()):  # by bisection: before `low`, all is below `least`
+            middle = (low + high) >> 1
+            below = self.prefix[first + middle] < least
+            low, high = np.where(below, middle + 1, low), np.where(below, high, middle)
+        return np.maximum(low, stages - 1)
+
+    def fill(self, rows: Places, end: Places, limit: Column) -> tuple[Column, Column]:
+        """Fills stages up to the limit, from the last block to the first, run by run: how many
+        that takes (infinitely many if a block is too heavy), and what the heaviest weighs."""
+        limit = limit * (1 + PRECISION)
+        used, heaviest = np.ones(len(rows)), np.zeros(len(rows))
+        open_stage = np.zeros(len(rows))
+        for first, last in reversed(self.runs):
+            count = np.clip(end, first, last) - first
+            weight = np.maximum(self.weights[rows, first], 1e-300)
+            added = np.minimum(count, np.floor((limit - open_stage) / weight))
+            open_stage = open_stage + added * weight
+            heaviest = np.maximum(heaviest, open_stage)
+            rest = count - added
+            per_stage = np.floor(limit / weight)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                opened = np.where(rest > 0, np.ceil(rest / per_stage), 0.0)
+            fresh = opened > 0
+            used = used + opened
+            heaviest = np.where(opened > 1, np.maximum(heaviest, per_stage * weight), heaviest)
+            last_stage = np.where(fresh, rest - (opened - 1) * per_stage, 0.0) * weight
+            open_stage = np.where(fresh, last_stage, open_stage)
+            heaviest = np.maximum(heaviest, open_stage)
+        return used, heaviest
 
 
 def balance_ranks(
@@ -67,34 +120,46 @@ def balance_ranks(
     Where a rank holds several stages, stages of equal weight are not ranks of equal weight: the
     rank with the model's head should have less of the rest.
     """
-    bounds = [0, *cuts, len(weights)]
-    loads = [0.0] * (1 + max(rank_of_stage))
-    for stage, rank in enumerate(rank_of_stage):
-        loads[rank] += sum(weights[bounds[stage] : bounds[stage + 1]])
-    while True:
-        heaviest = max(loads)
-        best: tuple[float, int, int] | None = None
-        for cut in range(1, len(bounds) - 1):
-            for step in (-1, 1):
-                moved = bounds[cut] + step
-                if not bounds[cut - 1] < moved < bounds[cut + 1]:
-                    continue
-                # The block goes to the stage behind the cut, or to the one before it.
-                weight = weights[moved] if step < 0 else weights[moved - 1]
-                giver, taker = rank_of_stage[cut - 1], rank_of_stage[cut]
-                if step > 0:
-                    giver, taker = taker, giver
-                if loads[giver] < heaviest or loads[taker] + weight >= heaviest:
-                    continue
-                if best is None or loads[taker] + weight < best[0]:
-                    best = (loads[taker] + weight, cut, step)
-        if best is None:
-            return tuple(bounds[1:-1])
-        _, cut, step = best
-        weight = weights[bounds[cut] - 1] if step < 0 else weights[bounds[cut]]
-        giver, taker = rank_of_stage[cut - 1], rank_of_stage[cut]
-        if step > 0:
-            giver, taker = taker, giver
-        bounds[cut] += step
-        loads[giver] -= weight
-        loads[taker] += weight
+    found = balance_ranks_of_many(
+        np.array([weights], np.float64), np.array([cuts], np.int64).reshape(1, -1), rank_of_stage
+    )
+    return tuple(int(cut) for cut in found[0])
+
+
+def balance_ranks_of_many(weights: Weights, cuts: Cuts, rank_of_stage: Sequence[int]) -> Cuts:
+    """`balance_ranks` of every row."""
+    plans, blocks = weights.shape
+    if not cuts.shape[1]:
+        return cuts
+    ranks = np.array(rank_of_stage)
+    prefix = np.zeros((plans, blocks + 1))
+    np.cumsum(weights, axis=1, out=prefix[:, 1:])
+    bounds = np.zeros((plans, cuts.shape[1] + 2), np.int64)
+    bounds[:, 1:-1], bounds[:, -1] = cuts, blocks
+    by_stage = np.diff(np.take_along_axis(prefix, bounds, 1), axis=1)
+    loads = by_stage @ (ranks[:, None] == np.arange(ranks.max() + 1))
+    # A cut moves down (its block goes to the stage behind it) or up (to the stage before it).
+    step = np.tile([-1, 1], len(ranks) - 1)
+    cut = np.repeat(np.arange(1, len(ranks)), 2)
+    giver = np.where(step < 0, ranks[cut - 1], ranks[cut])
+    taker = np.where(step < 0, ranks[cut], ranks[cut - 1])
+    rows = np.arange(plans)
+    light = 1 - PRECISION  # rounding must not decide between equals
+    while len(rows):
+        own, load = bounds[rows], loads[rows]
+        moved = own[:, cut] + step
+        allowed = (own[:, cut - 1] < moved) & (moved < own[:, cut + 1])
+        block = np.where(step < 0, moved, moved - 1)
+        weight = np.take_along_axis(weights[rows], np.clip(block, 0, blocks - 1), 1)
+        heaviest = load.max(axis=1, keepdims=True)
+        taken = load[:, taker] + weight
+        allowed &= (load[:, giver] >= heaviest * light) & (taken < heaviest * light)
+        taken = np.where(allowed, taken, np.inf)
+        best = (taken * light <= taken.min(axis=1, keepdims=True)).argmax(axis=1)
+        goes_on = np.isfinite(taken[np.arange(len(rows)), best])
+        rows, best = rows[goes_on], best[goes_on]
+        weight = weight[goes_on, best]
+        bounds[rows, cut[best]] += step[best]
+        loads[rows, giver[best]] -= weight
+        loads[rows, taker[best]] += weight
+    return bounds[:, 1:-1]
