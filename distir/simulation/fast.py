@@ -289,7 +289,7 @@ class Simulator:
             compute = busy - sum(exposed.values())
             refresh = sum(cost.refresh for cost in costs)
             exposed["dp"] = exposed.get("dp", 0.0) + refresh
-            if tails[rank]:
+            if training:
                 last = _settled_along(compiled, stages, rank)
                 exposed[last] = exposed.get(last, 0.0) + tails[rank]
             optimizer = sum(cost.optimizer for cost in costs)
