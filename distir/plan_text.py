@@ -100,8 +100,16 @@ def _program_lines(plan: Plan) -> Iterator[str]:
         yield from _function_lines("forward", program.forward, program.outputs)
         if plan.workload.training:
             made = (*program.input_gradients, *_gradients(program))
-            yield from _function_lines("gather again", program.backward_gathers, ())
-            yield from _function_lines("backward", program.backward, made)
+            if plan.schedule.splits_backward:
+                first, second = program.backward_parts
+                read = [value for node in second.nodes for value in node.operands]
+                yield from _function_lines("gather for B", first.gathers, ())
+                yield from _function_lines("backward B", first.nodes, (*made, *read))
+                yield from _function_lines("gather for W", second.gathers, ())
+                yield from _function_lines("backward W", second.nodes, made)
+            else:
+                yield from _function_lines("gather again", program.backward_gathers, ())
+                yield from _function_lines("backward", program.backward, made)
             settled = [program.values[local] for local in program.settled.values()]
             yield from _function_lines("settle", program.settle, settled)
 

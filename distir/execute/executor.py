@@ -54,8 +54,6 @@ def execute(plan: Plan, given: StepValues, optimizer: OptimizerStep | None = Non
 class _Executor:
     def __init__(self, plan: Plan, given: StepValues) -> None:
         self.schedule = plan.schedule.schedule
-        if self.schedule.splits_backward:
-            raise ScheduleError("the schedule has W actions; the plan's backward passes are whole")
         self.plan = plan
         self.given = given
         self.training = plan.workload.training
@@ -76,6 +74,7 @@ class _Executor:
             for rank, actions in enumerate(self.schedule.ranks)
             for action in actions
         }
+        self.in_parts = {action[::2] for action in self.schedule.actions if action.kind == "W"}
         self.mail: dict[Action, Message] = {}
         self._free: dict[int, Mapping[Value, Array]] = {}
 
@@ -144,12 +143,18 @@ class _Executor:
         stage, meter = self.stages[rank, action.stage], self.meters[rank]
         before = meter.live
         meter.restart()
+        target = action.stage - 1
         if action.kind == "F":
-            sent = stage.forward(action, received, self._free_values(action.microbatch))
+            free = self._free_values(action.microbatch)
+            sent = stage.forward(action, received, free, action[::2] in self.in_parts)
             target = action.stage + 1
+        elif action.kind == "W":
+            stage.weight_part(action)
+            sent, target = Message(), -1
+        elif action.kind == "B" and action[::2] in self.in_parts:
+            sent = stage.input_part(action, received)
         else:
             sent = stage.backward(action, received)
-            target = action.stage - 1
         if 0 <= target < self.schedule.stages:
             self.mail[_canonical(action)] = sent
             if self.homes.get((target, action.microbatch)) != rank:

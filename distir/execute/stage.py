@@ -56,7 +56,8 @@ class Parameter:
 @dataclass(slots=True)
 class _Running:
     """A microbatch between the start of its forward and the end of its backward pass. `left`
-    counts the readers still to come, `waiting` holds the gradients still to be made."""
+    counts the readers still to come, `waiting` holds the gradients still to be made;
+    `awaits_weights`: the first part of the backward pass has run, the second has not."""
 
     held: Held
     left: Counter[int]
@@ -64,6 +65,7 @@ class _Running:
         default_factory=dict[int, list[tuple[int, int]]]
     )
     results: dict[int, tuple[Value, Array]] = field(default_factory=dict[int, tuple[Value, Array]])
+    awaits_weights: bool = False
 
 
 @dataclass(slots=True)
@@ -90,7 +92,7 @@ class StageDevices:
     _done: set[int] = field(default_factory=set[int])
 
     def __post_init__(self) -> None:
-        self.program = flatten(self.stage.programs)
+        self.program = flatten(self.stage.programs, self.plan.schedule.splits_backward)
         self._meshes = tuple(
             VirtualMesh(self.plan.mesh, program.sizes) for program in self.stage.programs
         )
@@ -148,12 +150,17 @@ class StageDevices:
 
     # --- actions ---------------------------------------------------------------------------------
 
-    def forward(self, action: Action, received: Message, free: Mapping[Value, Array]) -> Message:
-        """Runs a forward action; returns what leaves for the next stage."""
+    def forward(
+        self, action: Action, received: Message, free: Mapping[Value, Array], in_parts: bool
+    ) -> Message:
+        """Runs a forward action; returns what leaves for the next stage. `in_parts`: whether the
+        microbatch's backward pass has two parts."""
         index = action.microbatch
         if index in self._running or index in self._done:
             raise ScheduleError(f"{action} runs twice")
-        running = _Running(Held(self.meter), Counter(self.program.readers))
+        program = self.program
+        readers = program.readers_of_parts if in_parts else program.readers
+        running = _Running(Held(self.meter), Counter(readers))
         self._running[index] = running
         self._provide_sources(running.held, free)
         self._receive(running, self.program.inputs, received)
@@ -166,21 +173,45 @@ class StageDevices:
 
     def backward(self, action: Action, received: Message) -> Message:
         """Runs a backward action; returns what leaves for the stage before."""
-        if action.microbatch not in self._running:
+        sent = self._backward(action, received, self.program.backward)
+        self._complete(action)
+        return sent
+
+    def input_part(self, action: Action, received: Message) -> Message:
+        """Runs the part of a backward pass that the stage before waits for; returns what leaves
+        for it."""
+        sent = self._backward(action, received, self.program.input_part)
+        self._running[action.microbatch].awaits_weights = True
+        return sent
+
+    def weight_part(self, action: Action) -> None:
+        """Runs the rest of a backward pass."""
+        running = self._running.get(action.microbatch)
+        if running is None or not running.awaits_weights:
+            before = action._replace(kind="B")
+            raise ScheduleError(f"{action} needs what {before} makes, which has not run")
+        self._run(running, self.program.weight_part)
+        self._complete(action)
+
+    def _backward(
+        self, action: Action, received: Message, instructions: tuple[Instruction, ...]
+    ) -> Message:
+        running = self._running.get(action.microbatch)
+        if running is None or running.awaits_weights:
             before = action._replace(kind="F")
             raise ScheduleError(f"{action} needs what {before} keeps, which has not run")
-        running = self._running[action.microbatch]
         for each in self.program.gradients:
             running.waiting.setdefault(each.slot, []).append((each.block, each.parameter))
         for slot in self.program.source_slots & running.waiting.keys():
             self._accumulate(running, slot)
         self._receive(running, self.program.output_gradients, received)
-        self._run(running, self.program.backward)
-        if running.waiting:
+        self._run(running, instructions)
+        return self._send(running, self.program.input_gradients)
+
+    def _complete(self, action: Action) -> None:
+        if self._running[action.microbatch].waiting:
             raise TransformError(f"{action} did not make the gradients of all parameters")
-        sent = self._send(running, self.program.input_gradients)
         self._finish(action)
-        return sent
 
     def _finish(self, action: Action) -> None:
         running = self._running.pop(action.microbatch)

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from distir.ir.core import Node, Value
 from distir.ops.collective import Sharded
 from distir.plan import BlockProgram
-from distir.plan.passes import Segment, segments
+from distir.plan.passes import is_reversed, segments
+from distir.schedules import BACKWARD, FORWARD, INPUT_PART, WEIGHT_PART
 from distir.transforms.place import Local
 
 
@@ -59,12 +60,16 @@ class ResultSlot:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StageProgram:
-    """A stage's forward and backward pass. `readers` counts, per slot, who reads it until the end
-    of the backward pass; leaving the stage counts as a reader. Sources are not in it: they stay."""
+    """A stage's forward and backward pass, and the two parts of the latter if the schedule has
+    them. `readers` counts, per slot, who reads it until the end of the backward pass,
+    `readers_of_parts` the same where it has two; leaving the stage counts as a reader. Sources are
+    not in it: they stay."""
 
     programs: tuple[BlockProgram, ...]
     forward: tuple[Instruction, ...]
     backward: tuple[Instruction, ...]
+    input_part: tuple[Instruction, ...]
+    weight_part: tuple[Instruction, ...]
     types: dict[int, Value]
     sources: tuple[Source, ...]
     inputs: tuple[int, ...]
@@ -74,6 +79,7 @@ class StageProgram:
     gradients: tuple[GradientSlot, ...]
     results: tuple[ResultSlot, ...]
     readers: Counter[int]
+    readers_of_parts: Counter[int]
 
     @property
     def source_slots(self) -> frozenset[int]:
@@ -81,9 +87,9 @@ class StageProgram:
         return frozenset(source.slot for source in self.sources)
 
 
-def flatten(programs: Sequence[BlockProgram]) -> StageProgram:
+def flatten(programs: Sequence[BlockProgram], splits_backward: bool = False) -> StageProgram:
     """The flat program of a stage."""
-    return _Flattening(tuple(programs)).run()
+    return _Flattening(tuple(programs)).run(splits_backward)
 
 
 class _Flattening:
@@ -100,25 +106,21 @@ class _Flattening:
             self.types[number] = value
         return self.slots[key]
 
-    def run(self) -> StageProgram:
+    def run(self, splits: bool) -> StageProgram:
         programs, last = self.programs, len(self.programs) - 1
-        places = tuple(range(last + 1))
-        forward = self._pass(segments(programs, backward=False), places)
-        backward = self._pass(segments(programs, backward=True), places[::-1])
+        forward, backward = self._pass(FORWARD), self._pass(BACKWARD)
+        input_part = self._pass(INPUT_PART) if splits else ()
+        weight_part = self._pass(WEIGHT_PART) if splits else ()
         outputs = self._all(last, programs[last].outputs)
         input_gradients = self._all(0, programs[0].input_gradients)
-        readers: Counter[int] = Counter()
-        for each in (*forward, *backward):
-            readers.update(set(each.operands))
-        readers.update(outputs)
-        readers.update(input_gradients)
+        sent = (*outputs, *input_gradients)
         sources = self._sources()
-        for source in sources:
-            del readers[source.slot]
         return StageProgram(
             programs=programs,
-            forward=tuple(forward),
-            backward=tuple(backward),
+            forward=forward,
+            backward=backward,
+            input_part=input_part,
+            weight_part=weight_part,
             types=self.types,
             sources=sources,
             inputs=self._all(0, programs[0].inputs),
@@ -131,10 +133,13 @@ class _Flattening:
                 for block, program in enumerate(programs)
                 for local in program.placed.results
             ),
-            readers=readers,
+            readers=_readers((*forward, *backward), sent, sources),
+            readers_of_parts=_readers((*forward, *input_part, *weight_part), sent, sources),
         )
 
-    def _pass(self, own: Sequence[Segment], places: Sequence[int]) -> list[Instruction]:
+    def _pass(self, kind: int) -> tuple[Instruction, ...]:
+        own = segments(self.programs, kind)
+        places = list(range(len(own)))[:: -1 if is_reversed(kind) else 1]
         for before, after, here, there in zip(own, own[1:], places, places[1:], strict=False):
             self._join(here, before.sent, there, after.received)
         found: list[Instruction] = []
@@ -142,7 +147,7 @@ class _Flattening:
             found += [self._instruction(here, node) for node in segment.own_gathers]
             found += [self._instruction(there, node) for node in segment.ahead]
             found += [self._instruction(here, node) for node in segment.body]
-        return found
+        return tuple(found)
 
     def _join(self, block: int, given: Sequence[Value], other: int, taken: Sequence[Value]) -> None:
         for mine, theirs in zip(given, taken, strict=True):
@@ -178,3 +183,14 @@ class _Flattening:
             for place, use in enumerate(program.parameters)
             if use.gradient is not None
         )
+
+
+def _readers(
+    instructions: Sequence[Instruction], sent: Sequence[int], sources: Sequence[Source]
+) -> Counter[int]:
+    readers = Counter(sent)
+    for each in instructions:
+        readers.update(set(each.operands))
+    for source in sources:
+        del readers[source.slot]
+    return readers

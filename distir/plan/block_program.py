@@ -91,14 +91,15 @@ def instantiate_block(
         if local is not None:
             making.value(local)
     if fuse:
-        gradients = [use.gradient for use in parameters]
-        forward, backward = _fuse(placed, making, gradients, forward, backward)
+        made = (*placed.outputs, *placed.results, *placed.saved)
+        forward = fuse_elementwise(forward, {making.value(local) for local in made})
     return BlockProgram(
         placed=placed,
         sizes=sizes,
         values=making.values,
         forward=tuple(forward),
-        backward=tuple(backward),
+        backward_ops=tuple(backward),
+        fuses=fuse,
         forward_gathers=forward_gathers,
         backward_gathers=backward_gathers,
         settle_by_parameter=tuple(settle),
@@ -166,22 +167,6 @@ def _pass(
     together = tuple(making.values[demanded] for _, demanded in gathers)
     release = Node(Release(), together, (), part=Part.STATE)
     return tuple(bucketed(chains)), [*making.nodes(steps), release]
-
-
-def _fuse(
-    placed: PlacedBlock,
-    making: Instantiation,
-    gradients: Sequence[Local | None],
-    forward: Sequence[Node],
-    backward: Sequence[Node],
-) -> tuple[Sequence[Node], Sequence[Node]]:
-    """Both passes with elementwise chains as one kernel each."""
-    made_forward = (*placed.outputs, *placed.results, *placed.saved)
-    made_backward = (*placed.input_gradients, *gradients)
-    return (
-        fuse_elementwise(forward, {making.value(local) for local in made_forward}),
-        fuse_elementwise(backward, {making.value(x) for x in made_backward if x is not None}),
-    )
 
 
 def _with_tied_sizes(sizes: Sizes, step: BlockStep) -> Sizes:

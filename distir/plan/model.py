@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from distir.ir.core import Node, Value
 from distir.ir.types import TensorType
+from distir.ops.collective import Release
 from distir.plan.grid import Grid
-from distir.schedules import CompiledSchedule
+from distir.schedules import BACKWARD, FORWARD, INPUT_PART, CompiledSchedule
 from distir.strategy import Strategy
+from distir.transforms.fuse import fuse_elementwise
 from distir.transforms.instantiate import Sizes
 from distir.transforms.place import Layout, Local, Mesh
 from distir.transforms.place_block import PlacedBlock
+from distir.transforms.split_backward import split_backward
 from distir.workload import Workload
 
 
@@ -34,6 +37,17 @@ class ParameterUse:
     gradient: Local | None
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class BlockPass:
+    """What a block does in one kind of action: `gathers` bring the parameters together that it
+    reads, `received` comes from the block before it in the pass, `sent` is for the one after."""
+
+    gathers: tuple[Node, ...]
+    nodes: tuple[Node, ...]
+    received: tuple[Value, ...] = ()
+    sent: tuple[Value, ...] = ()
+
+
 @dataclass(frozen=True, eq=False)
 class BlockProgram:
     """A block's SPMD program at given sizes: what every device of its stage runs.
@@ -42,7 +56,7 @@ class BlockProgram:
     smaller parts than it reads; where they stand in a stage's program is the matter of `passes`.
     Per parameter, `settle_by_parameter` adds up its gradient over the mesh once per step, into
     the part that a device owns, and `refresh_by_parameter` makes the stored parameter from the
-    owned parts after the optimizer's step.
+    owned parts after the optimizer's step. `backward_ops` are fused within an action if it `fuses`.
     `given` are the parameters and free values that the passes start from; `parameters` are in the
     block's order.
     """
@@ -51,7 +65,8 @@ class BlockProgram:
     sizes: Sizes
     values: Mapping[Local, Value]
     forward: tuple[Node, ...]
-    backward: tuple[Node, ...]
+    backward_ops: tuple[Node, ...]
+    fuses: bool
     forward_gathers: tuple[Node, ...]
     backward_gathers: tuple[Node, ...]
     settle_by_parameter: tuple[tuple[Node, ...], ...]
@@ -59,6 +74,68 @@ class BlockProgram:
     refresh_by_parameter: tuple[tuple[Node, ...], ...]
     given: tuple[Local, ...]
     parameters: tuple[ParameterUse, ...]
+
+    def in_action(self, kind: int) -> BlockPass:
+        """What the block does in a kind of action, by the numbers of `distir.schedules`."""
+        if kind == FORWARD:
+            return self.forward_pass
+        return self.backward_pass if kind == BACKWARD else self.backward_parts[kind - INPUT_PART]
+
+    @cached_property
+    def forward_pass(self) -> BlockPass:
+        """The forward pass."""
+        return BlockPass(self.forward_gathers, self.forward, self.inputs, self.outputs)
+
+    @cached_property
+    def backward_pass(self) -> BlockPass:
+        """The backward pass as one action."""
+        return BlockPass(
+            self.backward_gathers, self.backward, self.output_gradients, self.input_gradients
+        )
+
+    @cached_property
+    def backward(self) -> tuple[Node, ...]:
+        """The ops of the backward pass as one action."""
+        return self._fused(self.backward_ops, ())
+
+    @cached_property
+    def backward_parts(self) -> tuple[BlockPass, BlockPass]:
+        """The backward pass as two actions: what the gradients handed on need, and the rest.
+
+        A part that reads gathered parameters gathers them itself and drops them at its end.
+        """
+        releases = [node for node in self.backward_ops if isinstance(node.op, Release)]
+        first, second = split_backward(self.backward_ops, self.input_gradients)
+        gathered = {value for node in releases for value in node.operands}
+        held, late = (
+            not gathered.isdisjoint(
+                value for node in part if node not in releases for value in node.operands
+            )
+            for part in (first, second)
+        )
+        first += releases if held else []
+        gathers = self.backward_gathers
+        if held and late:
+            gathers, second = _with_own_values(gathers, second)
+        elif not late:
+            second = [node for node in second if node not in releases]
+        read = [value for node in second for value in node.operands]
+        return (
+            BlockPass(
+                self.backward_gathers if held else (),
+                self._fused(first, read),
+                self.output_gradients,
+                self.input_gradients,
+            ),
+            BlockPass(gathers if late else (), self._fused(second, ())),
+        )
+
+    def _fused(self, nodes: Sequence[Node], read: Iterable[Value]) -> tuple[Node, ...]:
+        """A pass with elementwise chains as one kernel each; `read` is read by another one."""
+        if not self.fuses:
+            return tuple(nodes)
+        gradients = self.locals(use.gradient for use in self.parameters)
+        return fuse_elementwise(nodes, {*self.input_gradients, *gradients, *read})
 
     @property
     def settle(self) -> tuple[Node, ...]:
@@ -111,6 +188,22 @@ class BlockProgram:
     def saved(self) -> frozenset[Value]:
         """What rests from the forward to the backward pass."""
         return frozenset(self.locals(self.placed.saved))
+
+
+def _with_own_values(
+    gathers: Sequence[Node], nodes: Sequence[Node]
+) -> tuple[tuple[Node, ...], list[Node]]:
+    """Clones of nodes that gather, and the nodes that read from them."""
+    own = {value: Value(value.type, value.name) for node in gathers for value in node.results}
+
+    def renamed(node: Node) -> Node:
+        operands, results = (
+            tuple(own.get(value, value) for value in values)
+            for values in (node.operands, node.results)
+        )
+        return replace(node, operands=operands, results=results)
+
+    return tuple(map(renamed, gathers)), list(map(renamed, nodes))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from distir.ir.core import Node, Value
-from distir.plan.model import BlockProgram
+from distir.plan.model import BlockPass, BlockProgram
+from distir.schedules import BACKWARD, COST_KINDS, FORWARD, INPUT_PART
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,47 +23,48 @@ class Segment:
     """
 
     program: BlockProgram
-    backward: bool
+    kind: int
     first: bool = True
     following: BlockProgram | None = None
 
     @property
+    def own(self) -> BlockPass:
+        """What the block does in this kind of action."""
+        return self.program.in_action(self.kind)
+
+    @property
     def own_gathers(self) -> tuple[Node, ...]:
         """What is gathered for the block itself before it begins."""
-        return _gathers(self.program, self.backward) if self.first else ()
+        return self.own.gathers if self.first else ()
 
     @property
     def ahead(self) -> tuple[Node, ...]:
         """What is gathered for the block that follows, in its values."""
-        return () if self.following is None else _gathers(self.following, self.backward)
+        return () if self.following is None else self.following.in_action(self.kind).gathers
 
     @property
     def body(self) -> tuple[Node, ...]:
         """The block's own ops."""
-        return self.program.backward if self.backward else self.program.forward
+        return self.own.nodes
 
     @property
     def received(self) -> tuple[Value, ...]:
         """Activations, or their gradients, from the segment before."""
-        return self.program.output_gradients if self.backward else self.program.inputs
+        return self.own.received
 
     @property
     def sent(self) -> tuple[Value, ...]:
         """Activations, or their gradients, for the segment after."""
-        return self.program.input_gradients if self.backward else self.program.outputs
+        return self.own.sent
 
     @property
     def gathered(self) -> tuple[Value, ...]:
         """What the segment before has gathered for this one."""
-        return () if self.first else _read_of(self.program, self.backward)
+        return () if self.first else _ends_of(self.own.gathers)
 
 
-@dataclass(frozen=True, slots=True)
-class BlockPasses:
-    """What one block adds to the passes of its stage."""
-
-    forward: Segment
-    backward: Segment
+BlockPasses = tuple[Segment, ...]
+"""What one block adds to the passes of its stage, by kind of action."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,49 +94,56 @@ def composed(segment: Segment) -> Composed:
         )
         for node in ahead
     ]
-    following = segment.following
-    crossing = () if following is None else _read_of(following, segment.backward)
     return Composed(
         (*segment.own_gathers, *renamed, *segment.body),
         (*segment.received, *segment.gathered),
-        (*segment.sent, *(fresh[value] for value in crossing)),
+        (*segment.sent, *(fresh[value] for value in _ends_of(ahead))),
     )
 
 
-def block_passes(programs: Sequence[BlockProgram]) -> tuple[BlockPasses, ...]:
-    """What the blocks of a stage add to its passes, from first to last."""
-    return tuple(
-        BlockPasses(forward, backward)
-        for forward, backward in zip(
-            segments(programs, backward=False),
-            reversed(segments(programs, backward=True)),
-            strict=True,
-        )
+def block_passes(
+    programs: Sequence[BlockProgram], splits_backward: bool = False
+) -> tuple[BlockPasses, ...]:
+    """What the blocks of a stage add to its passes, from first to last; to the parts of the
+    backward pass only if it `splits_backward`."""
+    kinds = range(COST_KINDS) if splits_backward else (FORWARD, BACKWARD)
+    passes = (segments(programs, kind) for kind in kinds)
+    each = (
+        own[::-1] if is_reversed(kind) else own for kind, own in zip(kinds, passes, strict=True)
     )
+    return tuple(zip(*each, strict=True))
 
 
-def segments(programs: Sequence[BlockProgram], *, backward: bool) -> tuple[Segment, ...]:
+def is_reversed(kind: int) -> bool:
+    """Whether a kind of action visits blocks from the last to the first."""
+    return kind in (BACKWARD, INPUT_PART)
+
+
+def segments(programs: Sequence[BlockProgram], kind: int) -> tuple[Segment, ...]:
     """A pass of a stage with these blocks, in the order in which it runs."""
-    ordered = programs[::-1] if backward else programs
+    ordered = programs[::-1] if is_reversed(kind) else programs
     found: list[Segment] = []
     for place, program in enumerate(ordered):
         following = ordered[place + 1] if place + 1 < len(ordered) else None
-        if following is not None and not _gathers(following, backward):
+        if following is not None and not following.in_action(kind).gathers:
             following = None
-        first = place == 0 or not _gathers(program, backward)
-        found.append(Segment(program, backward, first, following))
+        first = place == 0 or not program.in_action(kind).gathers
+        found.append(Segment(program, kind, first, following))
     return tuple(found)
 
 
-def _gathers(program: BlockProgram, backward: bool) -> tuple[Node, ...]:
-    return program.backward_gathers if backward else program.forward_gathers
-
-
-def _read_of(program: BlockProgram, backward: bool) -> tuple[Value, ...]:
+def _ends_of(gathers: Sequence[Node]) -> tuple[Value, ...]:
     """What gathering ends with: the results that it does not read itself."""
-    nodes = _gathers(program, backward)
-    read = {value for node in nodes for value in node.operands}
-    return tuple(value for node in nodes for value in node.results if value not in read)
+    read = {value for node in gathers for value in node.operands}
+    return tuple(value for node in gathers for value in node.results if value not in read)
 
 
-__all__ = ["BlockPasses", "Composed", "Segment", "block_passes", "composed", "segments"]
+__all__ = [
+    "BlockPasses",
+    "Composed",
+    "Segment",
+    "block_passes",
+    "composed",
+    "is_reversed",
+    "segments",
+]

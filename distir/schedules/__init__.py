@@ -11,6 +11,7 @@ from distir.schedules.breadth_first import breadth_first
 from distir.schedules.chimera import chimera
 from distir.schedules.compiled import (
     BACKWARD,
+    COMPLETING,
     COST_KINDS,
     FORWARD,
     INPUT_PART,
@@ -18,6 +19,7 @@ from distir.schedules.compiled import (
     CompiledSchedule,
     Held,
     compile_schedule,
+    kind_of,
 )
 from distir.schedules.family import (
     Placement,
@@ -45,6 +47,7 @@ from distir.schedules.zero_bubble import zb_h1, zb_h2, zb_v
 
 __all__ = [
     "BACKWARD",
+    "COMPLETING",
     "COST_KINDS",
     "FORWARD",
     "INPUT_PART",
@@ -70,6 +73,7 @@ __all__ = [
     "forward_only",
     "gpipe",
     "interleaved",
+    "kind_of",
     "load_schedule",
     "max_in_flight",
     "one_f_one_b",

@@ -5,6 +5,7 @@ Compiled once, it can be run in one pass, whatever its actions take.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -17,6 +18,9 @@ FORWARD, BACKWARD, INPUT_PART, WEIGHT_PART = range(4)
 """What an action costs: F, the whole backward pass, or its two parts."""
 
 COST_KINDS = 4
+
+COMPLETING = (BACKWARD, WEIGHT_PART)
+"""Kinds with which a microbatch's gradients of parameters are complete."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +40,9 @@ class CompiledSchedule:
     `cost[i]` is `stage · COST_KINDS + kind`; `needs[i]` the action on another rank whose message
     action `i` waits for, or -1; `link[i]` numbers the link on which its own message leaves, or -1;
     `last_gradient[s]` is the action in which the gradients of stage `s` are complete, on the rank
-    that has it last; `last_gradients[r]` the same per stage of rank `r`, and `visits[r]` how many
-    microbatches each stage of rank `r` sees there: all of them unless a stage is on several ranks.
+    that has it last; `last_gradients[r]` the same per stage of rank `r`, and `counts[r]` how many
+    actions of each kind there are per stage of rank `r`: one of each kind that the schedule has per
+    microbatch, unless a stage is on several ranks. `first[r]` is the first action of rank `r`.
     """
 
     schedule: Schedule
@@ -50,8 +55,14 @@ class CompiledSchedule:
     num_links: int
     last_gradient: tuple[int, ...]
     last_gradients: tuple[tuple[int, ...], ...]
-    visits: tuple[tuple[int, ...], ...]
+    counts: tuple[tuple[tuple[int, ...], ...], ...]
+    first: tuple[int, ...]
     held: tuple[tuple[Held, ...], ...]
+
+    @property
+    def splits_backward(self) -> bool:
+        """Whether some backward pass comes in two parts."""
+        return any(kinds[WEIGHT_PART] for own in self.counts for kinds in own)
 
 
 def compile_schedule(schedule: Schedule) -> CompiledSchedule:
@@ -78,7 +89,7 @@ def compile_schedule(schedule: Schedule) -> CompiledSchedule:
             way = (rank[source] * ranks + rank[i]) * 2 + (costs[i] % COST_KINDS == FORWARD)
             link[at] = links.setdefault(way, len(links))
     stages_of_ranks = schedule.stages_of_ranks
-    last, visits = _ends(schedule, costs, numbered.starts, stages_of_ranks)
+    last, counts = _ends(schedule, costs, numbered.starts, stages_of_ranks)
     last_gradients = tuple(tuple(place[i] if i >= 0 else -1 for i in own) for own in last)
     last_gradient = [-1] * schedule.stages
     for own, ends in zip(stages_of_ranks, last_gradients, strict=True):
@@ -95,7 +106,8 @@ def compile_schedule(schedule: Schedule) -> CompiledSchedule:
         num_links=len(links),
         last_gradient=tuple(last_gradient),
         last_gradients=last_gradients,
-        visits=visits,
+        counts=counts,
+        first=tuple(place[start] for start in numbered.starts),
         held=tuple(
             _held(costs[a : a + len(actions)], stages, schedule.microbatches)
             for a, actions, stages in zip(
@@ -121,22 +133,19 @@ def _ends(
     costs: Sequence[int],
     starts: Sequence[int],
     stages_of_ranks: Sequence[Sequence[int]],
-) -> tuple[list[list[int]], tuple[tuple[int, ...], ...]]:
+) -> tuple[list[list[int]], tuple[tuple[tuple[int, ...], ...], ...]]:
     """Per rank and stage of it the number of the action that completes the gradients (-1 without),
-    and the forward passes."""
+    and how many actions there are of each kind."""
     last: list[list[int]] = []
-    visits: list[tuple[int, ...]] = []
+    counts: list[tuple[tuple[int, ...], ...]] = []
     for start, actions, stages in zip(starts, schedule.ranks, stages_of_ranks, strict=True):
         own = costs[start : start + len(actions)]
         latest = {cost: start + at for at, cost in enumerate(own)}
-        last.append(
-            [
-                max(latest.get(s * COST_KINDS + kind, -1) for kind in (BACKWARD, WEIGHT_PART))
-                for s in stages
-            ]
-        )
-        visits.append(tuple(own.count(s * COST_KINDS + FORWARD) for s in stages))
-    return last, tuple(visits)
+        found = Counter(own)
+        first = [stage * COST_KINDS for stage in stages]
+        last.append([max(latest.get(c + kind, -1) for kind in COMPLETING) for c in first])
+        counts.append(tuple(tuple(found[c + kind] for kind in range(COST_KINDS)) for c in first))
+    return last, tuple(counts)
 
 
 # --- what is in flight ----------------------------------------------------------------------------
@@ -206,6 +215,7 @@ def _largest(
 
 __all__ = [
     "BACKWARD",
+    "COMPLETING",
     "COST_KINDS",
     "FORWARD",
     "INPUT_PART",

@@ -71,9 +71,9 @@ class ScheduleFamily:
 
     @property
     def is_simulated(self) -> bool:
-        """Whether plans with it can be simulated. Those that split the backward pass, or keep a
-        stage on two ranks, cannot yet."""
-        return not self.splits_backward and self.copies == 1
+        """Whether plans with it can be simulated. Those that keep a stage on two ranks cannot
+        yet."""
+        return self.copies == 1
 
     def requires(self, ranks: int, chunks: int, microbatches: int) -> str | None:
         """What the schedule needs that these numbers do not give, or None."""

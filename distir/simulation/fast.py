@@ -14,9 +14,17 @@ from typing import Any
 from distir.cost import Cluster, CostModel, CostProfile, load_profile
 from distir.errors import StrategyError
 from distir.plan import BlockProgram, Plan, Planner
-from distir.plan.passes import Segment, block_passes, composed
-from distir.schedules import BACKWARD, COST_KINDS, FORWARD, INPUT_PART, CompiledSchedule, Held
-from distir.simulation.block_cost import Pass, PassCost, drain, run_chain
+from distir.plan.passes import BlockPasses, Segment, block_passes, composed, is_reversed
+from distir.schedules import (
+    BACKWARD,
+    COST_KINDS,
+    FORWARD,
+    INPUT_PART,
+    WEIGHT_PART,
+    CompiledSchedule,
+    Held,
+)
+from distir.simulation.block_cost import ChainCost, Pass, PassCost, drain, run_chain
 from distir.simulation.instructions import Instruction, Pricing
 from distir.simulation.memory import ChainMemory, MemoryEffect
 from distir.simulation.partition import balance_ranks, balanced_cuts
@@ -31,34 +39,39 @@ from distir.workload import Workload
 
 
 @dataclass(frozen=True, slots=True)
-class StageCost:
-    """What a stage's actions take and hold. `block_ends` are the times at which the gradients of
-    its blocks are ready, from the start of the last backward pass, and `settling` the seconds that
-    each of them then takes on the gradient stream, the last of them along `settled_along`."""
+class Settling:
+    """Gradients that become complete during the last action of a stage. `block_ends` are the times
+    at which those of its blocks are, from the start of the action, and `seconds` what each of them
+    then takes on the gradient stream, the last of them along `along`."""
 
-    forward: PassCost
-    backward: PassCost
     block_ends: tuple[tuple[float, float, int], ...]
-    settling: tuple[float, ...]
-    settled_along: str | None
+    seconds: tuple[float, ...]
+    along: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class StageCost:
+    """What a stage's actions take and hold, by kind of action: the two parts of the backward pass
+    only where the schedule has them. `settling` is by the kind of the last action."""
+
+    passes: tuple[PassCost, ...]
+    memory: tuple[MemoryEffect, ...]
+    settling: Mapping[int, Settling]
     optimizer: float
     refresh: float
-    forward_memory: MemoryEffect
-    backward_memory: MemoryEffect
     state: StateBytes
     sent_forward_bytes: float
     sent_backward_bytes: float
 
-    @property
-    def passes(self) -> tuple[PassCost | None, ...]:
-        """What the kinds of action take, in the order of `pipeline`'s kinds."""
-        return (self.forward, self.backward, None, None)
+
+_Run = tuple[BlockPasses, tuple[int, ...], tuple[int, ...], int]
+"""Equal blocks: their passes, the positions of parameters that an earlier block of the stage has
+and that a later one has, and how many blocks."""
 
 
 @dataclass(frozen=True, slots=True)
-class _StepCost:
-    """What a block does once per step: settling gradients, the optimizer, refreshing what is
-    stored."""
+class _StepEnd:
+    """What follows a block's last backward pass."""
 
     buckets: tuple[Instruction, ...]
     optimizer_seconds: float
@@ -86,8 +99,8 @@ class Simulator:
             raise ValueError("the planner is of another workload, or fuses otherwise")
         self.planner = planner or Planner(workload, fuse=fuse)
         self._passes: dict[object, Pass] = {}
-        self._steps: dict[object, _StepCost] = {}
         self._weights: dict[object, float] = {}
+        self._step_ends: dict[object, _StepEnd] = {}
         self._stages: dict[object, StageCost] = {}
         self._cuts: dict[object, tuple[int, ...]] = {}
         self._memory = ChainMemory()
@@ -170,97 +183,86 @@ class Simulator:
         """Seconds of both passes of a block on its own."""
         key = (program, pricing.grid.mesh)
         if key not in self._weights:
-            alone = (Segment(program, backward) for backward in (False, True))
+            alone = (Segment(program, kind) for kind in (FORWARD, BACKWARD))
             self._weights[key] = sum(
                 run_chain([(self._pass(each, pricing), 1)]).cost.seconds for each in alone
             )
         return self._weights[key]
 
-    def _step(
-        self, program: BlockProgram, pricing: Pricing, without: tuple[int, ...] = ()
-    ) -> _StepCost:
+    def _step_end(
+        self, program: BlockProgram, pricing: Pricing, without: tuple[int, ...]
+    ) -> _StepEnd:
         """`without`: positions of parameters that are settled and updated with another block."""
         key = (program, pricing.grid.mesh, without)
-        if key not in self._steps:
+        if key not in self._step_ends:
             elements = sum(
                 use.owned_type.num_elements
                 for position, use in enumerate(program.parameters)
                 if use.gradient is not None and position not in without
             )
-            self._steps[key] = _StepCost(
+            self._step_ends[key] = _StepEnd(
                 pricing.buckets(program, without),
                 pricing.optimizer(self.workload, elements) if self.workload.training else 0.0,
                 sum(each.seconds for each in pricing.refresh(program, without)),
             )
-        return self._steps[key]
+        return self._step_ends[key]
 
     # --- stages -----------------------------------------------------------------------------------
 
     def _stage_costs(self, plan: Plan) -> list[StageCost]:
         pricing = self.pricing(plan)
-        return [self._stage_cost(plan, index, pricing) for index in range(len(plan.stages))]
+        splits = plan.schedule.splits_backward
+        return [self._stage_cost(plan, index, pricing, splits) for index in range(len(plan.stages))]
 
-    def _stage_cost(self, plan: Plan, index: int, pricing: Pricing) -> StageCost:
+    def _stage_cost(self, plan: Plan, index: int, pricing: Pricing, splits: bool) -> StageCost:
         programs = plan.stages[index].programs
-        repeated = repeated_uses(plan, index)
-        key = (programs, pricing.grid.mesh, repeated)
+        earlier = repeated_uses(plan, index)
+        later = repeated_uses(plan, index, later=True) if splits else earlier
+        key = (programs, pricing.grid.mesh, earlier, later, splits)
         if key not in self._stages:
-            self._stages[key] = self._make_stage_cost(programs, repeated, pricing)
+            runs: list[_Run] = [
+                (*alike, len(list(group)))
+                for alike, group in groupby(
+                    zip(block_passes(programs, splits), earlier, later, strict=True)
+                )
+            ]
+            self._stages[key] = self._make_stage_cost(runs, pricing)
         return self._stages[key]
 
-    def _make_stage_cost(
-        self,
-        programs: Sequence[BlockProgram],
-        repeated: Sequence[tuple[int, ...]],
-        pricing: Pricing,
-    ) -> StageCost:
-        """`repeated` are per block the parameters that an earlier block of the stage holds."""
-        runs = [
-            (each, without, len(list(group)))
-            for (each, without), group in groupby(
-                zip(block_passes(programs), repeated, strict=True)
+    def _make_stage_cost(self, runs: Sequence[_Run], pricing: Pricing) -> StageCost:
+        chains = [
+            run_chain(
+                [
+                    (self._pass(run[0][kind], pricing), run[-1])
+                    for run in (reversed(runs) if is_reversed(kind) else runs)
+                ]
             )
+            for kind in range(len(runs[0][0]))
         ]
-        forward = run_chain([(self._pass(each.forward, pricing), n) for each, _, n in runs])
-        backward = run_chain(
-            [(self._pass(each.backward, pricing), n) for each, _, n in reversed(runs)]
-        )
-        steps = [
-            (self._step(each.forward.program, pricing, without), n) for each, without, n in runs
+        programs = [run[0][FORWARD].program for run in runs]
+        ends = [
+            (self._step_end(program, pricing, run[1]), run[-1])
+            for program, run in zip(programs, runs, strict=True)
         ]
-        services: list[float] = []
-        remaining = [
-            (sum(bucket.seconds for bucket in each.buckets), count)
-            for each, count in reversed(steps)
-        ]
-        for _, _, count in backward.block_ends:
-            while remaining[0][1] == 0:
-                remaining.pop(0)
-            seconds, left = remaining[0]
-            services.append(seconds)
-            remaining[0] = (seconds, left - count)
-        forward_memory, backward_memory = self._memory.stage(
-            [(each, count) for each, _, count in runs]
-        )
+        settling = {BACKWARD: _settling(chains[BACKWARD], ends[::-1])}
+        if len(chains) > WEIGHT_PART:
+            late = [
+                (self._step_end(program, pricing, run[2]), run[-1])
+                for program, run in zip(programs, runs, strict=True)
+            ]
+            settling[WEIGHT_PART] = _settling(chains[WEIGHT_PART], late)
         state = StateBytes()
-        for each, without, count in runs:
-            state = state.plus(state_bytes(self.workload, each.forward.program, without), count)
-        first, last = programs[0], programs[-1]
+        for program, (_, without, _, count) in zip(programs, runs, strict=True):
+            state = state.plus(state_bytes(self.workload, program, without), count)
         return StageCost(
-            forward=forward.cost,
-            backward=backward.cost,
-            block_ends=backward.block_ends,
-            settling=tuple(services),
-            settled_along=next(
-                (each.buckets[-1].stream for each, _ in steps if each.buckets), None
-            ),
-            optimizer=sum(each.optimizer_seconds * count for each, count in steps),
-            refresh=sum(each.refresh_seconds * count for each, count in steps),
-            forward_memory=forward_memory,
-            backward_memory=backward_memory,
+            passes=tuple(chain.cost for chain in chains),
+            memory=self._memory.stage([(run[0], run[-1]) for run in runs]),
+            settling=settling,
+            optimizer=sum(each.optimizer_seconds * count for each, count in ends),
+            refresh=sum(each.refresh_seconds * count for each, count in ends),
             state=state,
-            sent_forward_bytes=sum(v.type.size_bytes for v in last.outputs),
-            sent_backward_bytes=sum(v.type.size_bytes for v in first.input_gradients),
+            sent_forward_bytes=sum(v.type.size_bytes for v in programs[-1].outputs),
+            sent_backward_bytes=sum(v.type.size_bytes for v in programs[0].input_gradients),
         )
 
     # --- the whole -------------------------------------------------------------------------------
@@ -269,7 +271,6 @@ class Simulator:
         compiled = plan.schedule
         seconds = _seconds(stages)
         time = run_pipeline(compiled, seconds, self._transfers(plan, stages))
-        count = compiled.schedule.microbatches
         training = plan.workload.training
         tails = [0.0] * len(time.end)
         if training:
@@ -281,8 +282,8 @@ class Simulator:
             costs = [stages[stage] for stage in own]
             exposed: dict[str, float] = {}
             busy = 0.0
-            for cost in costs:
-                for each in (cost.forward, cost.backward):
+            for cost, counts in zip(costs, compiled.counts[rank], strict=True):
+                for each, count in zip(cost.passes, counts, strict=False):
                     busy += each.seconds * count
                     for stream, seconds_waited in each.exposed:
                         exposed[stream] = exposed.get(stream, 0.0) + seconds_waited * count
@@ -293,14 +294,16 @@ class Simulator:
                 last = _settled_along(compiled, stages, rank)
                 exposed[last] = exposed.get(last, 0.0) + tails[rank]
             optimizer = sum(cost.optimizer for cost in costs)
+            begin, moving = _begin(compiled, time, seconds, rank) if training else (0.0, 0.0)
             reports.append(
                 RankSeconds(
                     stages=own,
                     compute=compute,
                     exposed=exposed,
-                    transfer=time.waited_for_transfer[rank] + tied[rank],
-                    bubble=time.waited_for_stage[rank] + waited[rank],
+                    transfer=time.waited_for_transfer[rank] - moving + tied[rank],
+                    bubble=time.waited_for_stage[rank] - (begin - moving) + waited[rank],
                     optimizer=optimizer,
+                    begin=begin,
                     end=end[rank] + optimizer + refresh,
                     memory=_peak(stages, compiled.held[rank], own),
                 )
@@ -345,13 +348,49 @@ class Simulator:
 
 def _seconds(stages: Sequence[StageCost]) -> list[float]:
     """What actions take, by `stage · COST_KINDS + kind`."""
-    return [0.0 if each is None else each.seconds for stage in stages for each in stage.passes]
+    found = [0.0] * (len(stages) * COST_KINDS)
+    for stage, cost in enumerate(stages):
+        for kind, each in enumerate(cost.passes):
+            found[stage * COST_KINDS + kind] = each.seconds
+    return found
+
+
+def _settling(chain: ChainCost, blocks: Sequence[tuple[_StepEnd, int]]) -> Settling:
+    """`blocks` are runs of equal blocks in the order of the pass."""
+    seconds: list[float] = []
+    left = [(sum(bucket.seconds for bucket in each.buckets), count) for each, count in blocks]
+    for _, _, count in chain.block_ends:
+        while left[0][1] == 0:
+            left.pop(0)
+        service, remaining = left[0]
+        seconds.append(service)
+        left[0] = (service, remaining - count)
+    along = (each.buckets[-1].stream for each, _ in reversed(blocks) if each.buckets)
+    return Settling(chain.block_ends, tuple(seconds), next(along, None))
+
+
+def _begin(
+    compiled: CompiledSchedule, time: PipelineTime, seconds: Sequence[float], rank: int
+) -> tuple[float, float]:
+    """When a rank starts its first action, and for how much of this time the message that it
+    waited for was on its way."""
+    first = compiled.first[rank]
+    begin, sender = time.start[first], compiled.needs[first]
+    if sender < 0:
+        return begin, 0.0
+    return begin, begin - (time.start[sender] + seconds[compiled.cost[sender]])
 
 
 def _settled_along(compiled: CompiledSchedule, stages: Sequence[StageCost], rank: int) -> str:
     """The mesh axis of the last collective on a rank's gradients."""
     own = sorted(compiled.stages_of_ranks[rank], key=lambda s: -compiled.last_gradient[s])
-    return next((axis for stage in own if (axis := stages[stage].settled_along)), "dp")
+    settlings = (_last_settling(compiled, stages, stage) for stage in own)
+    return next((each.along for each in settlings if each.along), "dp")
+
+
+def _last_settling(compiled: CompiledSchedule, stages: Sequence[StageCost], stage: int) -> Settling:
+    kind = compiled.cost[compiled.last_gradient[stage]] % COST_KINDS
+    return stages[stage].settling[kind]
 
 
 def _settling_tail(
@@ -363,9 +402,16 @@ def _settling_tail(
     done = 0.0
     for stage in own:
         start = time.start[compiled.last_gradient[stage]]
-        cost = stages[stage]
-        done = start + drain(cost.block_ends, cost.settling, done - start)
+        each = _last_settling(compiled, stages, stage)
+        done = start + drain(each.block_ends, each.seconds, done - start)
     return max(0.0, done - time.end[rank])
+
+
+def _in_flight(cost: StageCost) -> tuple[MemoryEffect, MemoryEffect]:
+    """What a microbatch holds between F and B, and between B and W."""
+    forward = cost.memory[FORWARD]
+    split = len(cost.memory) > INPUT_PART
+    return forward, forward.then(cost.memory[INPUT_PART]) if split else MemoryEffect()
 
 
 def _peak(
@@ -373,14 +419,16 @@ def _peak(
 ) -> Mapping[str, float]:
     """Memory of a rank by what holds it, at the peak."""
     held_bytes = buffers = 0.0
+    after = [_in_flight(stages[stage]) for stage in own]
     for held in situations:
-        counts = [(stages[s].forward_memory, n) for s, (n, _) in zip(own, held.counts, strict=True)]
-        cost = stages[held.stage]
-        effect = cost.forward_memory if held.kind == FORWARD else cost.backward_memory
-        peak = effect.peak + sum(between * each.delta for each, between in counts)
+        effect = stages[held.stage].memory[held.kind]
+        peak, buffered = effect.peak, effect.buffer_peak
+        for effects, counts in zip(after, held.counts, strict=True):
+            for each, count in zip(effects, counts, strict=True):
+                peak += count * each.delta
+                buffered += count * each.buffer_delta
         if peak > held_bytes:
-            held_bytes = peak
-            buffers = effect.buffer_peak + sum(n * each.buffer_delta for each, n in counts)
+            held_bytes, buffers = peak, buffered
     state = StateBytes()
     for stage in own:
         state = state.plus(stages[stage].state)
@@ -393,4 +441,4 @@ def _peak(
     }
 
 
-__all__ = ["Simulator", "StageCost"]
+__all__ = ["Settling", "Simulator", "StageCost"]

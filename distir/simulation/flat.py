@@ -11,7 +11,15 @@ from dataclasses import dataclass, field
 from distir.ir.core import Node, Part, Value
 from distir.ops.collective import Sharded
 from distir.plan import BlockProgram, Plan
-from distir.plan.passes import segments
+from distir.plan.passes import is_reversed, segments
+from distir.schedules import (
+    BACKWARD,
+    COMPLETING,
+    COST_KINDS,
+    FORWARD,
+    INPUT_PART,
+    WEIGHT_PART,
+)
 from distir.simulation.instructions import Instruction, Pricing
 from distir.simulation.state import (
     StateBytes,
@@ -33,10 +41,11 @@ class Step:
 
 @dataclass(slots=True)
 class FlatPass:
-    """All steps of one direction, with the values that come from another stage and go to one.
+    """All steps of one kind of action, with the values that come from another stage and go to one.
 
     `dying[i]` are the storages that step `i` is the last to need, `dying[-1]` those that nothing
-    needs; `leaving` are freed at the end.
+    needs; `leaving` are freed at the end. `settling` are the collectives on gradients that may
+    start, in the last such action, once so many steps are computed.
     """
 
     steps: list[Step] = field(default_factory=list)
@@ -45,30 +54,31 @@ class FlatPass:
     sent_bytes: int = 0
     dying: dict[int, list[int]] = field(default_factory=dict)
     leaving: list[int] = field(default_factory=list)
+    settling: list[tuple[int, Instruction]] = field(default_factory=list)
+
+    def settled_after(self, done: int) -> Iterable[Instruction]:
+        """The collectives on gradients that are complete after `done` steps."""
+        return (bucket for at, bucket in self.settling if at == done)
 
 
 @dataclass(slots=True)
 class FlatStage:
-    """A stage, flat. `storage_bytes` has every storage that is a stage's own: no parameters, no
-    inputs of the model; those in `buffers` belong to the loss or to moving state.
+    """A stage, flat, its passes by kind of action. `storage_bytes` has every storage that is a
+    stage's own: no parameters, no inputs of the model; those in `buffers` belong to the loss or to
+    moving state.
 
-    `settling` are the collectives on gradients that may start once so many backward steps are
-    computed; `optimizer_seconds` has one entry per block; `refreshing` are the collectives that
-    make stored parameters from updated parts."""
+    `optimizer_seconds` has one entry per block; `refreshing` are the collectives that make stored
+    parameters from updated parts."""
 
-    forward: FlatPass = field(default_factory=FlatPass)
-    backward: FlatPass = field(default_factory=FlatPass)
+    passes: tuple[FlatPass, ...] = field(
+        default_factory=lambda: tuple(FlatPass() for _ in range(COST_KINDS))
+    )
     storage: dict[int, int] = field(default_factory=dict)
     storage_bytes: dict[int, int] = field(default_factory=dict)
     buffers: set[int] = field(default_factory=set)
-    settling: list[tuple[int, Instruction]] = field(default_factory=list)
     optimizer_seconds: list[float] = field(default_factory=list)
     refreshing: list[Instruction] = field(default_factory=list)
     state: StateBytes = field(default_factory=StateBytes)
-
-    def settled_after(self, done: int) -> Iterable[Instruction]:
-        """The collectives on gradients that are complete after `done` backward steps."""
-        return (bucket for at, bucket in self.settling if at == done)
 
 
 class _Numbering:
@@ -117,36 +127,53 @@ class _Numbering:
 
 
 def flat_stage(plan: Plan, index: int, pricing: Pricing) -> FlatStage:
-    """Lays out one stage of a plan."""
-    stage = plan.stages[index]
-    programs = stage.programs
+    """Lays out one stage of a plan: the backward pass as a whole, and its parts if the schedule has
+    them."""
     flat = FlatStage()
     numbering = _Numbering(flat, pricing)
+    programs = plan.stages[index].programs
     known: list[dict[Value, int]] = [{} for _ in programs]
-
+    _lay_out(plan, index, FORWARD, numbering, known)
+    saved = [dict(each) for each in known]
+    _lay_out(plan, index, BACKWARD, numbering, known)
+    forward, whole, input_part, weight_part = flat.passes
+    _find_deaths(flat, [forward, whole])
+    if plan.schedule.splits_backward:
+        _lay_out(plan, index, INPUT_PART, numbering, saved)
+        _lay_out(plan, index, WEIGHT_PART, numbering, saved)
+        forward.dying.clear()
+        forward.leaving.clear()
+        _find_deaths(flat, [forward, input_part, weight_part])
     repeated = repeated_uses(plan, index)
-    for to, backward in ((flat.forward, False), (flat.backward, True)):
-        places = list(range(len(programs)))[:: -1 if backward else 1]
-        own = segments(programs, backward=backward)
-        handed = to.received = numbering.receive(own[0].received, known[places[0]])
-        for segment, place, after in zip(own, places, (*places[1:], -1), strict=True):
-            known[place].update(zip(segment.received, handed, strict=True))
-            block = stage.blocks[place]
-            numbering.add(segment.own_gathers, known[place], to, block)
-            numbering.add(segment.ahead, known[after], to, stage.blocks[after])
-            numbering.add(segment.body, known[place], to, block)
-            handed = numbering.numbers(segment.sent, known[place])
-            flat.buffers.difference_update(flat.storage[number] for number in handed)
-            if backward:
-                for bucket in pricing.buckets(segment.program, without=repeated[place]):
-                    flat.settling.append((len(to.steps), bucket))
-        to.sent = handed
-        to.sent_bytes = sum(value.type.size_bytes for value in own[-1].sent)
-
     for program, elsewhere in zip(programs, repeated, strict=True):
         _add_state(plan, flat, program, elsewhere, pricing)
-    _find_deaths(flat)
     return flat
+
+
+def _lay_out(
+    plan: Plan, index: int, kind: int, numbering: _Numbering, known: Sequence[dict[Value, int]]
+) -> None:
+    """Adds the steps of one kind of action, block by block. `known` are the numbers of the values
+    of the blocks."""
+    flat, stage = numbering.flat, plan.stages[index]
+    to = flat.passes[kind]
+    repeated = repeated_uses(plan, index, later=not is_reversed(kind))
+    places = list(range(len(stage.programs)))[:: -1 if is_reversed(kind) else 1]
+    own = segments(stage.programs, kind)
+    handed = to.received = numbering.receive(own[0].received, known[places[0]])
+    for segment, place, after in zip(own, places, (*places[1:], -1), strict=True):
+        known[place].update(zip(segment.received, handed, strict=True))
+        block = stage.blocks[place]
+        numbering.add(segment.own_gathers, known[place], to, block)
+        numbering.add(segment.ahead, known[after], to, stage.blocks[after])
+        numbering.add(segment.body, known[place], to, block)
+        handed = numbering.numbers(segment.sent, known[place])
+        flat.buffers.difference_update(flat.storage[number] for number in handed)
+        if kind in COMPLETING:
+            for bucket in numbering.pricing.buckets(segment.program, without=repeated[place]):
+                to.settling.append((len(to.steps), bucket))
+    to.sent = handed
+    to.sent_bytes = sum(value.type.size_bytes for value in own[-1].sent)
 
 
 def _add_state(
@@ -176,27 +203,25 @@ def _add_state(
         flat.refreshing.extend(pricing.refresh(program, without=elsewhere))
 
 
-def _find_deaths(flat: FlatStage) -> None:
-    """When every storage is freed: after its last use, in the backward pass if it has one there;
-    what another stage is sent, not before the end of the pass."""
+def _find_deaths(flat: FlatStage, passes: Sequence[FlatPass]) -> None:
+    """When every storage is freed in passes that follow each other: after its last use, in the last
+    pass that has one; what another stage is sent, not before the end of that pass."""
     storage, sizes = flat.storage, flat.storage_bytes
-    last_use: list[dict[int, int]] = []
-    for each in (flat.forward, flat.backward):
+    later: set[int] = set()
+    for each in reversed(passes):
         touched = {storage[number]: -1 for number in each.received}
         for position, step in enumerate(each.steps):
             for number in (*step.reads, *step.writes):
                 touched[storage[number]] = position
-        last_use.append({root: at for root, at in touched.items() if root in sizes})
-    forward, backward = last_use
-    for each, uses in ((flat.forward, forward), (flat.backward, backward)):
         sent = {storage[number] for number in each.sent}
-        for root, position in uses.items():
-            if each is flat.forward and root in backward:
+        for root, position in touched.items():
+            if root not in sizes or root in later:
                 continue
             if root in sent:
                 each.leaving.append(root)
             else:
                 each.dying.setdefault(position, []).append(root)
+        later.update(touched)
 
 
 __all__ = ["FlatPass", "FlatStage", "Step", "flat_stage"]

@@ -6,17 +6,22 @@ a stage is sent is there from the start of the action, what it sends until its e
 
 A block's effect depends on its neighbours only through its `Border`. So a run of equal blocks is
 walked until the border repeats, and the rest is a multiple.
+
+Where the backward pass has two parts, what `W` reads stays until its last reader there. `B` visits
+blocks from the last to the first, `W` from the first to the last: so whoever reads a value last in
+`W` is the first to be seen when blocks are walked back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from distir.cost.amounts import select
 from distir.ir.core import Node, Part, Value
 from distir.ops.collective import Sharded
 from distir.plan.passes import BlockPasses, Composed, Segment, composed
+from distir.schedules import BACKWARD, FORWARD, INPUT_PART, WEIGHT_PART
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +63,7 @@ class MemoryEffect:
 @dataclass(frozen=True, slots=True)
 class Border:
     """What crosses between two blocks of a stage: per value the number of its storage, and per
-    storage its bytes and whether a block before keeps it for its own backward pass."""
+    storage its bytes and whether a block passed before keeps it for a later pass of its own."""
 
     storage: tuple[int, ...]
     sizes: tuple[int, ...]
@@ -69,6 +74,15 @@ class Border:
         """The border at the start of an action: every value has a storage of its own."""
         sizes = tuple(value.type.size_bytes for value in values)
         return cls(tuple(range(len(sizes))), sizes, (False,) * len(sizes))
+
+
+@dataclass(frozen=True, slots=True)
+class _Return:
+    """What crosses between two blocks on the way back: gradients, and the numbers of those storages
+    of the forward border that a block passed before reads in its `W`."""
+
+    gradients: Border
+    awaited: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,23 +187,27 @@ class ChainMemory:
 
     _composed: dict[Segment, Composed] = field(default_factory=dict)
     _forward: dict[object, tuple[MemoryEffect, Border]] = field(default_factory=dict)
-    _backward: dict[object, tuple[MemoryEffect, Border]] = field(default_factory=dict)
+    _backward: dict[object, tuple[MemoryEffect, MemoryEffect, _Return]] = field(
+        default_factory=dict
+    )
 
-    def stage(self, runs: Sequence[tuple[BlockPasses, int]]) -> tuple[MemoryEffect, MemoryEffect]:
-        """Effects of the forward and the backward pass of a stage, given as runs of equal
-        blocks."""
+    def stage(self, runs: Sequence[tuple[BlockPasses, int]]) -> tuple[MemoryEffect, ...]:
+        """Effects of the kinds of action on a stage, given as runs of equal blocks: the forward
+        pass, the whole backward pass, and its two parts if the blocks have them."""
         forward, visits = self._down(runs)
-        return forward, self._up(visits)
+        whole, _ = self._up(visits, splits=False)
+        parts = self._up(visits, splits=True) if len(runs[0][0]) > INPUT_PART else ()
+        return (forward, whole, *parts)
 
     def _down(self, runs: Sequence[tuple[BlockPasses, int]]) -> tuple[MemoryEffect, list[_Visit]]:
         total = MemoryEffect()
         visits: list[_Visit] = []
-        border = Border.arriving(runs[0][0].forward.received)
+        border = Border.arriving(runs[0][0][FORWARD].received)
         for place, (run, count) in enumerate(runs):
             left = count
             while left:
                 first, last = not visits, place + 1 == len(runs) and left == 1
-                effect, after = self.forward(run.forward, border, first, last)
+                effect, after = self.forward(run[FORWARD], border, first, last)
                 repeats = after == border and not first and not last
                 times = left - (place + 1 == len(runs)) if repeats else 1
                 total = total.then(effect.times(times))
@@ -197,18 +215,20 @@ class ChainMemory:
                 border, left = after, left - times
         return total, visits
 
-    def _up(self, visits: Sequence[_Visit]) -> MemoryEffect:
-        total = MemoryEffect()
-        border = Border.arriving(visits[-1].run.backward.received)
+    def _up(self, visits: Sequence[_Visit], splits: bool) -> tuple[MemoryEffect, MemoryEffect]:
+        """Effects of the backward pass as a whole and of nothing, or of its two parts."""
+        early = late = MemoryEffect()
+        border = _Return(Border.arriving(visits[-1].run[BACKWARD].received))
         for visit in reversed(visits):
             left = visit.count
             while left:
-                effect, after = self.backward(visit, border)
+                own_early, own_late, after = self.backward(visit, border, splits)
                 repeats = after == border and not visit.first and not visit.last
                 times = left if repeats else 1
-                total = total.then(effect.times(times))
+                early = early.then(own_early.times(times))
+                late = own_late.times(times).then(late)
                 border, left = after, left - times
-        return total
+        return early, late
 
     def forward(
         self, segment: Segment, border: Border, first: bool, last: bool
@@ -216,10 +236,10 @@ class ChainMemory:
         """The effect of a block's forward pass, and the border after it."""
         key = (segment, border, first, last)
         if key not in self._forward:
-            program, own = segment.program, self._own(segment)
+            own = self.own(segment)
             numbers = [_Arrived(number) for number in border.storage]
             storage = storages(own.nodes, dict(zip(own.handed, numbers, strict=True)))
-            saved = {storage.get(value, value) for value in program.saved}
+            saved = {storage.get(value, value) for value in segment.program.saved}
             sent = [storage.get(value, value) for value in own.handing]
             walk = _Walk(
                 storage,
@@ -235,45 +255,134 @@ class ChainMemory:
             self._forward[key] = effect, _border(sent, sizes, kept)
         return self._forward[key]
 
-    def backward(self, visit: _Visit, border: Border) -> tuple[MemoryEffect, Border]:
-        """The effect of a block's backward pass, and the border before the block."""
-        segment, arrived = visit.run.backward, visit.border
-        key = (visit.run, arrived, border, visit.first, visit.last)
+    def backward(
+        self, visit: _Visit, border: _Return, splits: bool
+    ) -> tuple[MemoryEffect, MemoryEffect, _Return]:
+        """The effects of a block's backward pass, as a whole or in two parts, and the border
+        before the block."""
+        key = (visit.run, visit.border, border, visit.first, visit.last, splits)
         if key not in self._backward:
-            own, before = self._own(segment), self._own(visit.run.forward)
-            inputs = [_Arrived(number) for number in arrived.storage]
-            given = [_Given(number) for number in border.storage]
-            known: dict[Value, _Storage] = dict(zip(before.handed, inputs, strict=True))
-            storage = storages(
-                (*before.nodes, *own.nodes),
-                {**known, **dict(zip(own.handed, given, strict=True))},
-            )
-            made = {value for node in before.nodes for value in node.results}
-            present: dict[_Storage, int] = {n: border.sizes[n.number] for n in given}
-            for value in segment.program.saved:
-                root = storage.get(value, value)
-                if isinstance(root, _Arrived) and not arrived.kept[root.number]:
-                    present[root] = arrived.sizes[root.number]
-                elif isinstance(root, Value) and root in made:
-                    present[root] = root.type.size_bytes
-            sent = [storage.get(value, value) for value in own.handing]
-            walk = _Walk(
-                storage,
-                present,
-                arriving=set(given) if visit.last else (),
-                kept=() if visit.first else sent,
-                leaving=sent if visit.first else (),
-                buffers=_buffers(before, visit.run.forward, storage)
-                | _buffers(own, segment, storage),
-            )
-            self._backward[key] = walk.run(own.nodes), _border(sent, walk.present, set())
+            kinds = (FORWARD, INPUT_PART, WEIGHT_PART) if splits else (FORWARD, BACKWARD)
+            walk = _Backward.of(visit, border, [self.own(visit.run[kind]) for kind in kinds])
+            self._backward[key] = walk.early(), walk.late(), walk.border()
         return self._backward[key]
 
-    def _own(self, segment: Segment) -> Composed:
+    def own(self, segment: Segment) -> Composed:
         """The segment with values of its own; the same ones every time."""
         if segment not in self._composed:
             self._composed[segment] = composed(segment)
         return self._composed[segment]
+
+
+_NOTHING = Composed((), (), ())
+
+
+@dataclass(frozen=True, slots=True)
+class _Backward:
+    """Liveness over the backward pass of a block, as a whole (`second` is empty) or in two parts.
+
+    `sizes` are the bytes of all storages that are there before or that the first part makes,
+    `saved` those of them that are there, and this block's to free if nobody reads them in `W`:
+    this block does (`read`), or one passed before (`awaited`).
+    """
+
+    visit: _Visit
+    first: Composed
+    second: Composed
+    storage: Mapping[Value, _Storage]
+    sizes: Mapping[_Storage, int]
+    saved: Collection[_Storage]
+    sent: Sequence[_Storage]
+    read: Collection[_Storage]
+    awaited: Collection[_Storage]
+    buffers: Collection[_Storage]
+
+    @classmethod
+    def of(cls, visit: _Visit, back: _Return, passes: Sequence[Composed]) -> _Backward:
+        """`passes` are the block's forward pass and its backward pass, or the parts of it."""
+        arrived, gradients = visit.border, back.gradients
+        before, first, second = (*passes, _NOTHING)[:3]
+        inputs = [_Arrived(number) for number in arrived.storage]
+        given = [_Given(number) for number in gradients.storage]
+        storage = storages(
+            (*before.nodes, *first.nodes, *second.nodes),
+            {
+                **dict(zip(before.handed, inputs, strict=True)),
+                **dict(zip(first.handed, given, strict=True)),
+                **(_gathered_storages(visit.run[WEIGHT_PART]) if second.nodes else {}),
+            },
+        )
+
+        def roots(values: Iterable[Value]) -> list[_Storage]:
+            return [storage.get(value, value) for value in values]
+
+        made = {v for n in (*before.nodes, *first.nodes) for v in n.results if v not in storage}
+        sizes: dict[_Storage, int] = {value: value.type.size_bytes for value in made}
+        sizes.update((each, arrived.sizes[each.number]) for each in inputs)
+        sizes.update((each, gradients.sizes[each.number]) for each in given)
+        handed = dict.fromkeys(roots(before.handing))
+        awaited = {each for number, each in enumerate(handed) if number in back.awaited}
+        awaited.update(each for each in given if gradients.kept[each.number])
+        saved = {
+            each
+            for each in roots(visit.run[FORWARD].program.saved)
+            if each in sizes and not (isinstance(each, _Arrived) and arrived.kept[each.number])
+        }
+        buffers: set[_Storage] = set()
+        kinds = (FORWARD, INPUT_PART, WEIGHT_PART) if len(passes) > 2 else (FORWARD, BACKWARD)
+        for own, kind in zip(passes, kinds, strict=True):
+            buffers |= _buffers(own, visit.run[kind], storage)
+        return cls(
+            visit=visit,
+            first=first,
+            second=second,
+            storage=storage,
+            sizes=sizes,
+            saved=saved | set(given),
+            sent=roots(first.handing),
+            read=sizes.keys() & roots(value for node in second.nodes for value in node.operands),
+            awaited=awaited,
+            buffers=buffers,
+        )
+
+    def early(self) -> MemoryEffect:
+        """The whole pass, or its first part."""
+        visit = self.visit
+        given = {each for each in self.saved if isinstance(each, _Given)}
+        held = {*self.read, *self.awaited}
+        return _Walk(
+            self.storage,
+            {each: self.sizes[each] for each in self.saved},
+            arriving=given if visit.last else (),
+            kept=held if visit.first else {*held, *self.sent},
+            leaving=self.sent if visit.first else (),
+            buffers=self.buffers,
+        ).run(self.first.nodes)
+
+    def late(self) -> MemoryEffect:
+        """The second part. Blocks passed before come after this one in it."""
+        present = {each: self.sizes[each] for each in set(self.read) - set(self.awaited)}
+        for value in self.second.handed:
+            root = self.storage.get(value, value)
+            assert isinstance(root, Value)
+            present[root] = root.type.size_bytes
+        return _Walk(
+            self.storage,
+            present,
+            kept=[self.storage.get(value, value) for value in self.second.handing],
+            buffers=self.buffers,
+        ).run(self.second.nodes)
+
+    def border(self) -> _Return:
+        """What crosses to the block before."""
+        held = {*self.read, *self.awaited}
+        numbers = (each.number for each in held if isinstance(each, _Arrived))
+        return _Return(_border(self.sent, self.sizes, held), frozenset(numbers))
+
+
+def _gathered_storages(segment: Segment) -> dict[Value, _Storage]:
+    """Where lives what the segment before has gathered for this one."""
+    return {} if segment.first else storages(segment.own.gathers)
 
 
 def _buffers(own: Composed, segment: Segment, storage: Mapping[Value, _Storage]) -> set[_Storage]:

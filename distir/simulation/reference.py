@@ -12,9 +12,18 @@ from collections.abc import Generator, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from distir.cost import CostModel
-from distir.errors import DeadlockError, ScheduleError
+from distir.errors import DeadlockError
 from distir.plan import Plan
-from distir.schedules import Action, Kind, dependencies
+from distir.schedules import (
+    BACKWARD,
+    COMPLETING,
+    FORWARD,
+    INPUT_PART,
+    WEIGHT_PART,
+    Action,
+    dependencies,
+    kind_of,
+)
 from distir.simulation.flat import FlatPass, FlatStage, flat_stage
 from distir.simulation.instructions import COMPUTE, Instruction, Pricing
 from distir.simulation.report import RankSeconds, make_result
@@ -97,6 +106,8 @@ class _Device:
     lane: int
     """Its place within the rank."""
     clock: float = 0.0
+    begin: float = 0.0
+    """When the step begins here."""
     gradients_free: float = 0.0
     settled_along: str = "dp"
     """The stream of the last collective on gradients."""
@@ -140,10 +151,6 @@ class World:
     rank, which is quicker; they are all alike."""
 
     def __init__(self, plan: Plan, cost: CostModel, *, one_per_rank: bool = False) -> None:
-        if plan.schedule.schedule.splits_backward:
-            raise ScheduleError(
-                "the reference engine does not split the backward pass; expected no W actions"
-            )
         self.plan = plan
         self.cost = cost
         self.pricing = Pricing.of(cost, plan)
@@ -171,18 +178,18 @@ class World:
         self._interleave({each.number: self._process(each) for each in self.devices})
         return self._report()
 
-    def rehearse(self, stage: int) -> dict[Kind, list[Span]]:
-        """What one device does in a forward and in the last backward pass of a stage, each from
+    def rehearse(self, stage: int) -> dict[int, list[Span]]:
+        """What one device does in each kind of action of a stage, as if it were the last, from
         time 0. Needs `one_per_rank`: nobody else takes part."""
         flat = self.stages[stage]
         device = _Device(0, self.home[stage, 0], 0)
-        found: dict[Kind, list[Span]] = {}
-        passes: tuple[tuple[Kind, FlatPass], ...] = (("F", flat.forward), ("B", flat.backward))
-        for kind, each in passes if self.plan.workload.training else passes[:1]:
+        found: dict[int, list[Span]] = {}
+        splits = self.plan.schedule.splits_backward
+        for kind in (FORWARD, BACKWARD, *((FORWARD, INPUT_PART, WEIGHT_PART) if splits else ())):
             device.clock = device.gradients_free = 0.0
             self.spans = []
-            action = Action(stage, kind, 0)
-            self._interleave({0: self._run_pass(device, action, flat, each, settle=kind == "B")})
+            run = self._run_pass(device, Action(stage, "F", 0), flat, flat.passes[kind], True)
+            self._interleave({0: run})
             found[kind] = self.spans
         return found
 
@@ -237,15 +244,17 @@ class World:
         actions = self.schedule.ranks[device.rank]
         for position, action in enumerate(actions):
             yield from self._wait_for_inputs(device, action)
+            if not position and self.plan.workload.training:
+                device.begin, device.transfer, device.bubble = device.clock, 0.0, 0.0
             begin = device.clock
             stage = self.stages[action.stage]
-            backward = action.kind != "F"
-            last = backward and not any(
-                later.stage == action.stage and later.kind != "F"
+            kind = kind_of(action, self.plan.schedule.splits_backward)
+            last = kind in COMPLETING and not any(
+                later.stage == action.stage and later.kind in ("B", "W", "BW")
                 for later in actions[position + 1 :]
             )
-            each = stage.backward if backward else stage.forward
-            yield from self._run_pass(device, action, stage, each, settle=last)
+            each = stage.passes[kind]
+            yield from self._run_pass(device, action, stage, each, last)
             self.actions.append(ActionSpan(device.number, device.rank, action, begin, device.clock))
             self._send(device, action, each)
         assert not device.live, "an activation was never freed"
@@ -264,9 +273,10 @@ class World:
                 device.clock = arrived
 
     def _run_pass(
-        self, device: _Device, action: Action, stage: FlatStage, each: FlatPass, *, settle: bool
+        self, device: _Device, action: Action, stage: FlatStage, each: FlatPass, settle: bool
     ) -> _Process:
-        """Runs an action. Every stream is idle when it begins, and when it ends."""
+        """Runs an action; `settle` if the gradients of its stage are complete with it. Every stream
+        is idle when it begins, and when it ends."""
         begin = device.clock
         free: dict[str, float] = {COMPUTE: begin}
         ready: dict[int, tuple[float, str]] = {}
@@ -282,6 +292,8 @@ class World:
             device.allocate(key(number), stage.storage_bytes[number], number in stage.buffers)
         device.note_peak()
         free_storages(each.dying.get(-1, ()))
+        if settle:
+            yield from self._settle(device, each, 0, begin, action)
         for position, step in enumerate(each.steps):
             instruction = step.instruction
             at, cause = begin, ""
@@ -314,7 +326,7 @@ class World:
             device.note_peak()
             free_storages(each.dying.get(position, ()))
             if settle:
-                yield from self._settle(device, stage, position + 1, free[COMPUTE], action)
+                yield from self._settle(device, each, position + 1, free[COMPUTE], action)
         free_storages(each.leaving)
         device.clock = max(free.values())
         if device.clock > free[COMPUTE]:
@@ -322,10 +334,10 @@ class World:
             device.expose(slowest, device.clock - free[COMPUTE])
 
     def _settle(
-        self, device: _Device, stage: FlatStage, done: int, computed: float, action: Action
+        self, device: _Device, each: FlatPass, done: int, computed: float, action: Action
     ) -> _Process:
         """Starts the collectives on gradients that are complete after `done` steps."""
-        for index, bucket in enumerate(stage.settled_after(done)):
+        for index, bucket in enumerate(each.settled_after(done)):
             assert bucket.stream is not None
             came = max(device.gradients_free, computed)
             start = yield from self._meet(
@@ -362,6 +374,8 @@ class World:
 
     def _send(self, device: _Device, action: Action, each: FlatPass) -> None:
         """Puts what an action made on the link to the rank that needs it."""
+        if action.kind == "W":
+            return
         next_stage = action.stage + (1 if action.kind == "F" else -1)
         here = device.rank
         there = self.home.get((next_stage, action.microbatch), here)
@@ -452,6 +466,7 @@ class World:
                     transfer=slowest.transfer,
                     bubble=slowest.bubble,
                     optimizer=slowest.optimizer,
+                    begin=slowest.begin,
                     end=slowest.clock,
                     memory={
                         "parameters_bytes": sum(state.parameters for state in states),

@@ -13,8 +13,8 @@ from distir.units import format_bytes
 
 @dataclass(frozen=True, slots=True)
 class RankSeconds:
-    """One pipeline rank in an iteration, with the stages it holds. `end` is when it is done; the
-    others may go on."""
+    """One pipeline rank in an iteration, with the stages it holds. `begin` and `end` are when its
+    iteration begins and when it is done; the others may have begun before, and may go on."""
 
     stages: tuple[int, ...]
     compute: float
@@ -22,16 +22,21 @@ class RankSeconds:
     transfer: float
     bubble: float
     optimizer: float
+    begin: float
     end: float
     memory: Mapping[str, float]
 
 
 def make_result(plan: Plan, cost: CostModel, stages: Sequence[RankSeconds]) -> SimulationResult:
-    """Metrics and reports of a simulated plan."""
+    """Metrics and reports of a simulated plan.
+
+    Steps of training follow each other on every rank, whether or not the other ranks are done: the
+    iteration is as long as the rank that takes longest from its own begin to its own end.
+    """
     workload = plan.workload
     overhead = cost.profile.iteration_overhead_seconds if workload.training else 0.0
-    busiest = max(stage.end for stage in stages)
-    iteration = busiest + overhead
+    longest = max(stage.end - stage.begin for stage in stages)
+    iteration = longest + overhead
     reports: list[StageReport] = []
     for rank, each in enumerate(stages):
         seconds: dict[str, float] = dict.fromkeys(SECONDS_KINDS, 0.0)
@@ -40,7 +45,7 @@ def make_result(plan: Plan, cost: CostModel, stages: Sequence[RankSeconds]) -> S
             seconds[key] = seconds.get(key, 0.0) + waited
         seconds["compute"] = each.compute
         seconds["pp_communication"] += each.transfer
-        seconds["bubble"] = each.bubble + busiest - each.end
+        seconds["bubble"] = each.bubble + longest - (each.end - each.begin)
         seconds["optimizer"] = each.optimizer
         seconds["overhead"] = overhead
         blocks = tuple(

@@ -30,21 +30,25 @@ def sharing_blocks(workload: Workload) -> frozenset[int]:
     return workload.program.sharing_blocks
 
 
-def repeated_uses(plan: Plan, stage: int) -> tuple[tuple[int, ...], ...]:
+def repeated_uses(plan: Plan, stage: int, *, later: bool = False) -> tuple[tuple[int, ...], ...]:
     """Per block of a stage the positions of its parameters that an earlier block of the stage
-    uses too. Their state is held, their gradients are settled and they are updated with the
-    earlier block, which is the last to have its backward pass."""
+    uses too, or a `later` one.
+
+    Their state is held, and they are updated, with the earliest block; their gradients are settled
+    with the last in the order of the pass: the earliest in a backward pass, the latest in `W`.
+    """
     workload = plan.workload
     sharing = sharing_blocks(workload)
     seen: set[Value] = set()
     found: list[tuple[int, ...]] = []
-    for index in plan.stages[stage].blocks:
+    blocks = plan.stages[stage].blocks
+    for index in reversed(blocks) if later else blocks:
         parameters: Sequence[Value] = ()
         if index in sharing:
             parameters = workload.program.blocks.blocks[index].parameters
         found.append(tuple(i for i, value in enumerate(parameters) if value in seen))
         seen.update(parameters)
-    return tuple(found)
+    return tuple(reversed(found) if later else found)
 
 
 def tied_gradients(plan: Plan, cost: CostModel) -> list[TiedGradients]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from distir.cost import CostModel
 from distir.plan import Plan
-from distir.schedules import Action
+from distir.schedules import COST_KINDS, Action
 from distir.simulation.instructions import COMPUTE
 from distir.simulation.pipeline import PipelineTime
 from distir.simulation.reference import GRADIENTS, Span, World
@@ -29,10 +29,12 @@ ACTIONS = "actions"
 
 @dataclass(frozen=True, slots=True)
 class _TimedAction:
-    """An action in time; `last`: the one in which the gradients of its stage are complete."""
+    """An action in time; `kind` is what it costs, `last`: the one in which the gradients of its
+    stage are complete."""
 
     rank: int
     action: Action
+    kind: int
     start: float
     end: float
     last: bool
@@ -50,7 +52,7 @@ def chrome_trace(
     passes = {stage: world.rehearse(stage) for stage in range(len(plan.stages))}
     for each in actions:
         if each.last or each in details:
-            ops = passes[each.action.stage]["B" if each.action.is_backward else "F"]
+            ops = passes[each.action.stage][each.kind]
             moved = list(_moved(ops, each, gradients_free))
             spans += moved if each in details else []
     if plan.workload.training:
@@ -79,7 +81,7 @@ def _timed_actions(plan: Plan, time: PipelineTime, seconds: Sequence[float]) -> 
     rows = zip(compiled.actions, compiled.rank, compiled.cost, time.start, strict=True)
     last = {at for ends in compiled.last_gradients for at in ends}
     found = [
-        _TimedAction(rank, action, start, start + seconds[cost], index in last)
+        _TimedAction(rank, action, cost % COST_KINDS, start, start + seconds[cost], index in last)
         for index, (action, rank, cost, start) in enumerate(rows)
     ]
     return sorted(found, key=lambda each: (each.start, each.rank))
@@ -90,8 +92,7 @@ def _detailed(actions: Sequence[_TimedAction], world: World) -> set[_TimedAction
     found: set[_TimedAction] = set()
     room = MOST_OPS
     for each in sorted(actions, key=lambda each: not each.last):
-        stage = world.stages[each.action.stage]
-        room -= len((stage.backward if each.action.is_backward else stage.forward).steps)
+        room -= len(world.stages[each.action.stage].passes[each.kind].steps)
         if room < 0:
             break
         found.add(each)

@@ -20,6 +20,7 @@ from distir.cost import Cluster
 from distir.ops.collective import Collective
 from distir.plan import BlockProgram
 from distir.plan.passes import block_passes, composed, segments
+from distir.schedules import FORWARD
 from distir.simulation.block_cost import Pass, run_chain
 from distir.simulation.instructions import Pricing
 from distir.simulation.memory import ChainMemory
@@ -53,7 +54,7 @@ def test_gathers_overlap_the_block_before(
     pricing = Pricing.of(simulator.cost, simulator.plan(STRATEGY))
     program = layer(simulator)
     passes: list[tuple[Pass, int]] = []
-    for segment in segments([program] * blocks, backward=False):
+    for segment in segments([program] * blocks, FORWARD):
         own = composed(segment)
         passes.append((Pass(pricing.instructions(own.nodes), own.handed, own.handing), 1))
     (gather,) = pricing.instructions(program.forward_gathers)

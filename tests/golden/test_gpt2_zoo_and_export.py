@@ -69,7 +69,7 @@ def seconds_by_family(simulator: Simulator) -> Counter[str]:
     plan = simulator.plan(Strategy())
     stage = flat_stage(plan, 0, simulator.pricing(plan))
     found: Counter[str] = Counter()
-    for step in (*stage.forward.steps, *stage.backward.steps):
+    for step in (step for each in stage.passes for step in each.steps):
         name = step.instruction.label
         found[FAMILIES.get(name, name)] += step.instruction.seconds  # type: ignore[assignment]
     return found

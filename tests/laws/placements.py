@@ -118,7 +118,7 @@ def any_plan(function: Function, chance: random.Random) -> AnyPlan:
     strategy = Strategy(
         pp=chance.randint(1, min(4, workload.num_blocks)),
         microbatches=microbatches,
-        schedule=chance.choice(["gpipe", "1f1b"]),
+        schedule=chance.choice(["gpipe", "1f1b", "zb-h1", "zb-h2"]),
         recompute=chance.choice(["none", "none", "selective", "full"]) if training else "none",
         zero=chance.choice([0, 0, 1, 2, 3]) if training else 0,
     )

@@ -277,7 +277,7 @@ def random_schedule(
     chance: random.Random, homes: list[int], microbatches: int, training: bool
 ) -> Schedule:
     stages = len(homes)
-    kinds = ("F", "B") if training else ("F",)
+    kinds = ("F", "B", *("W" if chance.random() < 0.5 else "")) if training else ("F",)
     waiting = {
         Action(stage, kind, m)
         for stage in range(stages)
@@ -286,12 +286,19 @@ def random_schedule(
     }
     done: set[Action] = set()
     ranks: list[list[Action]] = [[] for _ in range(max(homes) + 1)]
+    if "W" in kinds and chance.random() < 0.3:
+        # Some microbatches have their backward pass in one piece.
+        for stage in range(stages):
+            for m in range(microbatches):
+                if chance.random() < 0.3:
+                    waiting -= {Action(stage, "B", m), Action(stage, "W", m)}
+                    waiting.add(Action(stage, "BW", m))
     while waiting:
         able = sorted(a for a in waiting if done.issuperset(dependencies(a, stages)))
         action = chance.choice(able)
         ranks[homes[action.stage]].append(action)
         waiting.remove(action)
-        done.add(action)
+        done.add(action._replace(kind="B") if action.kind == "BW" else action)
     return Schedule(tuple(map(tuple, ranks)), stages, microbatches)
 
 
@@ -319,7 +326,7 @@ def scenarios(draw: st.DrawFn, functions: st.SearchStrategy[Function] = models) 
         dp=draw(st.integers(1, 4)),
         tp=draw(st.sampled_from([1, 1, 2, 3, 4])),
         microbatches=draw(st.integers(1, 4)),
-        schedule=draw(st.sampled_from(["gpipe", "1f1b"])),
+        schedule=draw(st.sampled_from(["gpipe", "1f1b", "zb-h1", "zb-h2"])),
     )
     workload = Workload(
         model=LoadedModel("model", draw(functions)),

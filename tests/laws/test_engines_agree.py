@@ -57,6 +57,8 @@ STRATEGIES = (
     Strategy(dp=4),
     Strategy(dp=2, tp=4, microbatches=2),
     Strategy(dp=2, pp=5, microbatches=4),
+    Strategy(dp=2, pp=2, chunks=2, microbatches=4, schedule="zb-v", zero=3),
+    Strategy(tp=2, pp=4, microbatches=8, schedule="zb-h2", recompute="selective"),
     Strategy(tp=2, pp=3, microbatches=4, schedule="gpipe"),
 )
 
@@ -68,7 +70,7 @@ def test_exported_models(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["gpt2", "bert-base", "t5-small", "vit-b", "gpt3-125M"])
 def test_zoo_models(name: str) -> None:
-    check_model(name, STRATEGIES[-3:])
+    check_model(name, STRATEGIES[-5:])
 
 
 def check_model(source: str, strategies: tuple[Strategy, ...]) -> None:

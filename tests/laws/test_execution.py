@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import random
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pytest
 from hypothesis import given, reject, settings
@@ -20,10 +20,12 @@ from distir.execute.executor import Execution, execute
 from distir.execute.shrink import shrink
 from distir.execute.values import optimizer_step
 from distir.execute.verify import TOLERANCE, Verifier, compare, sequential_truth
-from distir.ir import Function, Value
-from distir.plan import Plan
+from distir.ir import Function, Node, Value
+from distir.ops.collective import Release
+from distir.plan import BlockProgram, Plan
 from distir.plan.passes import block_passes
 from distir.plan.positions import positions_of
+from distir.schedules import kind_of
 from distir.simulation import Simulator
 from distir.simulation.instructions import Pricing
 from distir.simulation.memory import ChainMemory
@@ -90,12 +92,15 @@ def charged(
     """FLOPs, and bytes per collective and mesh axes, that a device of a stage is charged for."""
     workload = plan.workload
     schedule = plan.schedule.schedule
-    visits = sum(1 for action in schedule.ranks[rank] if action[:2] == (stage, "F"))
-    passes, once = Charged(), Charged()
-    for program in plan.stages[stage].programs:
-        pricing = Pricing(passes, passes)  # type: ignore[arg-type]
-        nodes = (*program.forward, *program.backward)
-        pricing.instructions((*program.forward_gathers, *program.backward_gathers, *nodes))
+    splits = schedule.splits_backward
+    kinds = Counter(kind_of(a, splits) for a in schedule.ranks[rank] if a.stage == stage)
+    once, flops, sent = Charged(), 0.0, Counter[tuple[str, tuple[str, ...]]]()
+    for kind, count in kinds.items():
+        one = Charged()
+        for program in plan.stages[stage].programs:
+            Pricing(one, one).instructions(nodes_of(program, kind))  # type: ignore[arg-type]
+        flops += one.flops * count
+        sent.update({key: size * count for key, size in one.collectives.items()})
     pricing = Pricing(once, once)  # type: ignore[arg-type]
     repeated = repeated_uses(plan, stage)
     if workload.training:
@@ -108,10 +113,14 @@ def charged(
                 if use.gradient is not None and position not in without
             )
             pricing.optimizer(workload, sum(owned))
-    flops = passes.flops * visits + once.flops
-    sent = Counter({key: size * visits for key, size in passes.collectives.items()})
     sent.update(once.collectives)
-    return flops, sent
+    return flops + once.flops, sent
+
+
+def nodes_of(program: BlockProgram, kind: int) -> Sequence[Node]:
+    """What a block does in one kind of action."""
+    own = program.in_action(kind)
+    return (*own.gathers, *own.nodes)
 
 
 def check_counts(simulator: Simulator, plan: Plan, execution: Execution) -> None:
@@ -142,6 +151,8 @@ def check_messages(plan: Plan, execution: Execution) -> None:
             place = (target, action.microbatch)
             if action.stage != stage or place not in homes or homes[place] == rank:
                 continue
+            if action.kind == "W":
+                continue
             values = programs[-1].outputs if forward else programs[0].input_gradients
             expected[target] += sum(value.type.size_bytes for value in values)
         assert counts.sent_bytes == dict(expected)
@@ -149,14 +160,15 @@ def check_messages(plan: Plan, execution: Execution) -> None:
 
 def check_memory(simulator: Simulator, plan: Plan, execution: Execution) -> None:
     """Live bytes are the simulator's, action by action; and so are peak and states."""
+    splits = plan.schedule.splits_backward
     effects = [
-        ChainMemory().stage([(each, 1) for each in block_passes(stage.programs)])
+        ChainMemory().stage([(each, 1) for each in block_passes(stage.programs, splits)])
         for stage in plan.stages
     ]
     for actions in execution.measured.memory:
         live = 0.0
         for each in actions:
-            effect = effects[each.action.stage][each.action.kind != "F"]
+            effect = effects[each.action.stage][kind_of(each.action, splits)]
             after = live + effect.delta if plan.workload.training else live
             assert (each.before, each.peak, each.after) == (live, live + effect.peak, after)
             live = after
@@ -192,6 +204,31 @@ def check(simulator: Simulator, plan: Plan) -> None:
 
 @examples(60)
 @given(any_plans())
+def test_the_parts_of_a_backward_pass_are_the_whole(case: AnyPlan) -> None:
+    """Every op is in one part, gathers of parameters apart; B makes what goes upstream, and needs
+    nothing of W."""
+    for program in {program for stage in case.plan.stages for program in stage.programs}:
+        first, second = (part.nodes for part in program.backward_parts)
+        made = {value for node in first for value in node.results}
+        later = {value for node in second for value in node.results}
+        assert made.isdisjoint(later)
+        assert later.isdisjoint(value for node in first for value in node.operands)
+        assert later.isdisjoint(program.input_gradients)
+        needed = set(program.input_gradients)
+        for node in reversed(first):
+            if isinstance(node.op, Release):
+                continue
+            assert not needed.isdisjoint(node.results), "W has no time to lose, B has"
+            needed.update(node.operands)
+        whole, parts = Charged(), Charged()
+        Pricing(whole, whole).instructions(program.backward)  # type: ignore[arg-type]
+        Pricing(parts, parts).instructions((*first, *second))  # type: ignore[arg-type]
+        assert parts.flops == pytest.approx(whole.flops, rel=1e-12)
+        assert parts.collectives == whole.collectives
+
+
+@examples(60)
+@given(any_plans())
 def test_any_placement(case: AnyPlan) -> None:
     check(case.simulator, case.plan)
 
@@ -218,6 +255,8 @@ STRATEGIES = (
     Strategy(cp=2, tp=2, pp=2, microbatches=2, schedule="gpipe", recompute="full"),
     Strategy(dp=4, ep=2, tp=2, microbatches=2, zero=1, sequence_parallel=True),
     Strategy(dp=2, ep=2, cp=2, pp=2, microbatches=2, zero=2, recompute="full"),
+    Strategy(dp=2, pp=2, chunks=2, microbatches=4, schedule="zb-v", zero=3, recompute="full"),
+    Strategy(tp=2, pp=3, microbatches=4, schedule="zb-h2", sequence_parallel=True),
 )
 
 MODELS = (

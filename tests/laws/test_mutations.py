@@ -75,7 +75,7 @@ def broken_plans(plan: Plan) -> list[tuple[str, Plan]]:
     found: list[tuple[str, Plan]] = []
     programs = dict.fromkeys(program for stage in plan.stages for program in stage.programs)
     for program in programs:
-        for part in ("forward", "backward"):
+        for part in ("forward", "backward_ops"):
             nodes: tuple[Node, ...] = getattr(program, part)
             for node in nodes:
                 if isinstance(node.op, Collective):

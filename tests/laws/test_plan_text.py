@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -54,6 +55,16 @@ def test_on_disk(plan: Plan, tmp_path: Path) -> None:
     again = load_plan(path)
     assert again.strategy == plan.strategy
     assert format_plan(again) == path.read_text(encoding="utf-8")
+
+
+def test_the_text_shows_the_parts_of_a_backward_pass(plan: Plan) -> None:
+    strategy = replace(plan.strategy, schedule="zb-h1")
+    simulator = Simulator(plan.workload, load_cluster("dgx-a100", strategy.devices))
+    text = format_plan(simulator.plan(strategy))
+    assert 'function "backward B"' in text
+    assert 'function "backward W"' in text
+    assert 'function "backward"' not in text
+    assert format_plan(parse_plan(text)) == text
 
 
 def test_the_text_shows_what_devices_run(plan: Plan) -> None:

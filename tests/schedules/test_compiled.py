@@ -83,6 +83,7 @@ def test_gradients_are_complete_in_the_last_backward_action(schedule):
     compiled = compile_schedule(schedule)
     splits = schedule.splits_backward
     for rank, stages in enumerate(compiled.stages_of_ranks):
+        assert compiled.actions[compiled.first[rank]] == schedule.ranks[rank][0]
         for place, stage in enumerate(stages):
             own = [
                 i
@@ -90,7 +91,7 @@ def test_gradients_are_complete_in_the_last_backward_action(schedule):
                 if compiled.rank[i] == rank and action.stage == stage
             ]
             kinds = [compiled.cost[i] - stage * COST_KINDS for i in own]
-            assert compiled.visits[rank][place] == kinds.count(FORWARD)
+            assert compiled.counts[rank][place] == tuple(map(kinds.count, range(COST_KINDS)))
             ends = [i for i, k in zip(own, kinds, strict=True) if k in (BACKWARD, WEIGHT_PART)]
             last = max(ends, default=-1)
             assert compiled.last_gradients[rank][place] == last <= compiled.last_gradient[stage]

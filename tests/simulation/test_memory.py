@@ -41,14 +41,18 @@ def value_by_value(stage: FlatStage, each: FlatPass) -> MemoryEffect:
 def test_blocks_compose(scenario: Scenario) -> None:
     plan = scenario.plan
     pricing = Pricing.of(scenario.simulator.cost, plan)
+    splits = plan.schedule.splits_backward
     for index, stage in enumerate(plan.stages):
-        runs = [(each, len(list(same))) for each, same in groupby(block_passes(stage.programs))]
-        forward, backward = ChainMemory().stage(runs)
+        passes = block_passes(stage.programs, splits)
+        effects = ChainMemory().stage([(each, len(list(same))) for each, same in groupby(passes)])
         flat = flat_stage(plan, index, pricing)
-        assert forward == value_by_value(flat, flat.forward)
-        assert backward == value_by_value(flat, flat.backward)
+        assert len(effects) == (4 if splits else 2)
+        for kind, effect in enumerate(effects):
+            assert effect == value_by_value(flat, flat.passes[kind])
         if plan.workload.training:
+            forward, backward, *parts = effects
             assert backward.delta == -forward.delta
+            assert not parts or sum(part.delta for part in parts) == -forward.delta
 
 
 def test_effects_compose_associatively() -> None:
