@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import Any
 
 from autotune.validation.hardware import Hardware, hardware_of
@@ -10,8 +11,10 @@ from autotune.validation.rows import Row, UnusableRowError
 from autotune.validation.software import Completion, Software, software_of
 from autotune.validation.words import Meaning, meaning_of, read_data
 from distir.errors import DistirError
+from distir.models.experts import Experts
 from distir.models.layers import AttentionKind
 from distir.models.transformer import TransformerConfig, llama_config
+from distir.models.zoo import find_model
 from distir.schedules import find_schedule
 from distir.strategy import Strategy
 from distir.workload import PRECISIONS
@@ -185,8 +188,6 @@ def _strategy(row: Row, stated: _Stated, blanks: Completion) -> Strategy:
     micro = row.needed("micro_batch")
     if batch % (dp * micro):
         raise UnusableRowError("global_batch does not divide by dp · micro_batch")
-    if (row.count("ep") or 1) > 1:
-        raise UnusableRowError("expert parallelism")
     schedule, chunks = _schedule(row, stated, blanks, pp)
     sharding = stated.meaning("zero_stage").values
     return Strategy(
@@ -194,6 +195,7 @@ def _strategy(row: Row, stated: _Stated, blanks: Completion) -> Strategy:
         tp=tp,
         pp=pp,
         cp=cp,
+        ep=_expert_degree(row, blanks, dp, tp),
         microbatches=batch // (dp * micro),
         schedule=schedule,
         chunks=chunks,
@@ -201,6 +203,19 @@ def _strategy(row: Row, stated: _Stated, blanks: Completion) -> Strategy:
         recompute=stated.value("recompute", "recompute"),
         sequence_parallel=tp > 1 and bool(stated.value("sequence_parallel", "sequence_parallel")),
     )
+
+
+def _expert_degree(row: Row, blanks: Completion, dp: int, tp: int) -> int:
+    """Replicas that share the experts."""
+    if not row.count("num_experts"):
+        return 1
+    stated = row.needed("ep")
+    ep = math.gcd(stated, dp)
+    if ep * tp % stated:
+        raise UnusableRowError("ep does not fit into dp · tp", f"ep {stated}, dp {dp}, tp {tp}")
+    if ep != stated:
+        blanks.note("experts shared by dp, and their width by tp")
+    return ep
 
 
 def _schedule(row: Row, stated: _Stated, blanks: Completion, pp: int) -> tuple[str, int]:
@@ -223,8 +238,6 @@ def _schedule(row: Row, stated: _Stated, blanks: Completion, pp: int) -> tuple[s
 
 
 def _model(row: Row, stated: _Stated, blanks: Completion, tp: int) -> ModelKey:
-    if row.count("num_experts"):
-        raise UnusableRowError("mixture of experts")
     layers, hidden, heads = (row.needed(name) for name in ("num_layers", "hidden", "heads"))
     gated = bool(stated.value("gated_mlp", "gated"))
     ffn = row.count("ffn_hidden")
@@ -249,7 +262,9 @@ def _model(row: Row, stated: _Stated, blanks: Completion, tp: int) -> ModelKey:
             vocabulary=vocabulary,
             sequence_length=length,
         )
-        return ModelKey(config, attention)
+        return ModelKey(_with_experts(row, stated, config), attention)
+    if row.count("num_experts"):
+        raise UnusableRowError("experts without gates")
     biases = bool(blanks.value("biases"))
     config = TransformerConfig(
         name="gpt",
@@ -267,6 +282,34 @@ def _model(row: Row, stated: _Stated, blanks: Completion, tp: int) -> ModelKey:
         dropout=float(blanks.value("dropout")),
     )
     return ModelKey(config, attention)
+
+
+def _with_experts(row: Row, stated: _Stated, config: TransformerConfig) -> TransformerConfig:
+    """The model with the experts that the row states, and with what is known of models by their
+    names and has no column: widths of heads, latents, shared experts, dense layers."""
+    count = row.count("num_experts")
+    if not count:
+        return config
+    named = stated.meaning("model").values.get("zoo")
+    known = find_model(named) if named is not None else None
+    if not isinstance(known, TransformerConfig):
+        known = replace(config, experts=Experts(count=count, top_k=1, ffn=config.ffn))
+    elif row.count("kv_heads") is None and known.latent is None:
+        raise UnusableRowError("kv_heads not stated")
+    assert known.experts is not None
+    own = replace(
+        known.experts, count=count, top_k=row.needed("moe_topk"), ffn=row.needed("ffn_hidden")
+    )
+    return replace(
+        known,
+        layers=config.layers,
+        hidden=config.hidden,
+        heads=config.heads,
+        kv_heads=config.kv_heads,
+        vocabulary=config.vocabulary,
+        sequence_length=config.sequence_length,
+        experts=own,
+    )
 
 
 def even_cuts(layers: int, stages: int) -> tuple[int, ...] | None:

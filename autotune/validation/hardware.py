@@ -43,7 +43,7 @@ def hardware_of(row: Row) -> Hardware:
         raise UnusableRowError("hardware is not known", text)
     cluster = _cluster(entry["cluster"])
     assumptions: list[str] = []
-    domain = cluster.levels[0].size
+    domain = entry.get("domain", cluster.levels[0].size)
     node = row.count("gpus_per_node")
     if "node" in entry or (node is not None and (domain or 0) <= 16):
         domain = node or entry["node"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -13,6 +14,7 @@ from autotune.validation import Case, make_case
 from autotune.validation.cases import even_cuts
 from autotune.validation.hardware import network_bytes_per_second
 from autotune.validation.rows import COLUMNS
+from distir.models import TransformerConfig, find_model
 from distir.strategy import Strategy
 from tests.validation.rows import BASE, case, reason, row
 
@@ -33,6 +35,34 @@ def test_the_row_is_the_model() -> None:
     # 1000 is padded to a multiple of 128 · tp.
     assert config.vocabulary == 1024
     assert case(gated_mlp="yes", kv_heads="2").model.config.gated
+
+
+def test_the_row_is_a_mixture_of_experts() -> None:
+    stated = {"gated_mlp": "yes", "kv_heads": "2", "num_experts": "8", "moe_topk": "2"}
+    plain = case(**stated, ep="4")
+    assert plain.strategy.ep == 4
+    experts = plain.model.config.experts
+    assert experts is not None
+    assert (experts.count, experts.top_k, experts.ffn) == (8, 2, 1024)
+    # Four replicas with two devices each share experts by eight: a device has half of two of them.
+    folded = case(**stated, ep="8")
+    assert folded.strategy.ep == 4
+    assert "experts shared by dp, and their width by tp" in folded.assumptions
+    assert reason(**stated, ep="16") == "ep does not fit into dp · tp"
+    assert reason(**stated) == "ep not stated"
+    assert reason(**{**stated, "gated_mlp": "no"}, ep="4") == "experts without gates"
+
+
+def test_a_name_says_what_no_column_does() -> None:
+    stated = {"gated_mlp": "yes", "num_experts": "8", "moe_topk": "2", "ep": "4"}
+    config = case(**stated, model="DeepSeekV3 (tokendrop)").model.config
+    known = find_model("deepseek-v3")
+    assert isinstance(known, TransformerConfig)
+    assert config.latent == known.latent
+    assert config.experts == replace(known.experts, count=8, top_k=2, ffn=1024)  # type: ignore[type-var]
+    assert config.layers == 4
+    assert case(**stated, kv_heads="2", model="Qwen3 MoE 30B").model.config.depth == 128
+    assert reason(**stated, model="GPT OSS 120B") == "attention in windows"
 
 
 @pytest.mark.parametrize(

@@ -164,6 +164,8 @@ def test_software_profiles_exist() -> None:
 
 
 def test_mixtures_of_experts_stand_apart() -> None:
-    report = make_report([], [])
-    assert report.overall.rows_used == 0
-    assert report.sources == {}
+    mixture = case(gated_mlp="yes", kv_heads="4", num_experts="4", moe_topk="2", ep="2")
+    outcomes, refused = predict([case(), mixture])
+    report = make_report(outcomes, refused)
+    assert (report.overall.rows_used, len(refused)) == (1, 0)
+    assert [each.rows_used for each in report.moe.values()] == [1]
