@@ -36,6 +36,8 @@ but for those in a table [constants]:
     dispatch = "eager"                                   # Python launches kernels, or "compiled"
     fuses_elementwise = true                             # optional
     attention = "fused"                                  # or "eager": scores are written to memory
+    overlaps_gradients = true                            # settled under the last backward pass
+    overlaps_activations = false                         # gathers pipelined with products
 
     [constants]                                          # optional
     eager_launch = "20 us"
@@ -220,6 +222,8 @@ def _read_profile(path: Path) -> CostProfile:
     name, summary = top.text("name"), top.text("summary", "")
     dispatch = cast("Dispatch", top.choice("dispatch", ("eager", "compiled"), "compiled"))
     fuses = top.boolean("fuses_elementwise", False)
+    overlaps_gradients = top.boolean("overlaps_gradients", True)
+    overlaps_activations = top.boolean("overlaps_activations", False)
     attention = cast("Attention", top.choice("attention", ("fused", "eager"), "fused"))
     constants = dict(_shared_constants())
     if "constants" in top:
@@ -233,6 +237,8 @@ def _read_profile(path: Path) -> CostProfile:
             dispatch=dispatch,
             fuses_elementwise=fuses,
             attention=attention,
+            overlaps_gradients=overlaps_gradients,
+            overlaps_activations=overlaps_activations,
             **constants,
         )
     except ClusterError as error:

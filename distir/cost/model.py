@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from distir.cost import device as on_device
-from distir.cost.amounts import Amount
+from distir.cost.amounts import Amount, soft_maximum
 from distir.cost.cluster import Cluster, Group, Level, Senders
 from distir.cost.collectives import CollectiveKind, Link, Route, collective_seconds
 from distir.cost.profile import CostProfile
@@ -28,6 +28,15 @@ class CostModel:
     def kernel_seconds(self, work: Work) -> Amount:
         """Time of an op on the device, host launches aside."""
         return on_device.kernel_seconds(work, self.cluster.device, self.profile)
+
+    def launch_seconds(self, work: Work) -> Amount:
+        """Time of the host to launch an op's kernels."""
+        return work.kernels * self.profile.launch_seconds
+
+    def host_bound_seconds(self, device_seconds: Amount, launch_seconds: Amount) -> Amount:
+        """Time of a stretch of program: the host runs ahead of the device, so that neither the
+        device's time nor that of all its launches is exceeded by much."""
+        return soft_maximum(self.profile.soft_maximum_order, device_seconds, launch_seconds)
 
     def collective_seconds(self, kind: CollectiveKind, size_bytes: Amount, group: Group) -> Amount:
         """Time of a collective over `group`.

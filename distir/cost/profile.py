@@ -33,6 +33,10 @@ class CostProfile:
     """Whether chains of elementwise ops run as one kernel."""
     attention: Attention = "fused"
     """How attention runs in models that are described by their sizes; a file says itself."""
+    overlaps_gradients: bool = True
+    """Whether gradients are settled while the rest of the last backward pass is computed."""
+    overlaps_activations: bool = False
+    """Whether gathers and scatters of activations are pipelined with the products beside them."""
 
     product_efficiency: float
     """Matrix products: fraction of the dense matrix peak."""
@@ -51,6 +55,8 @@ class CostProfile:
     """How well activities overlap that could overlap perfectly; see `amounts.soft_maximum`."""
     kernel_ramp_seconds: float
     """Filling and draining the device, per kernel: what makes a small kernel less efficient."""
+    overlapped_fraction: float
+    """Of gathers and scatters beside products, what a stack hides that pipelines them."""
     eager_launch_seconds: float
     """Time of the host per kernel that Python launches; it runs ahead of the device where it
     can."""
@@ -74,6 +80,10 @@ class CostProfile:
                 raise ClusterError(
                     f"{name} is {getattr(self, name)}; expected more than 0, at most 1"
                 )
+        if not 0 <= self.overlapped_fraction < 1:
+            raise ClusterError(
+                f"overlapped_fraction is {self.overlapped_fraction}; expected at least 0, below 1"
+            )
         for name in _SECONDS:
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ClusterError(f"{name} is {getattr(self, name)}; expected at least 0")

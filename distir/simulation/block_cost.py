@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 from distir.cost.amounts import is_all, is_positive, larger, select
 from distir.simulation.instructions import COMPUTE, Instruction
@@ -93,26 +94,44 @@ class Pass:
     inputs: tuple[object, ...]
     outputs: tuple[object, ...]
 
+    @property
+    def launch_seconds(self) -> float:
+        """Time of the host to launch all of it."""
+        return sum(each.launch_seconds for each in self.instructions)
+
 
 @dataclass(frozen=True, slots=True)
 class ChainCost:
-    """Seconds of a chain of passes, and when each of its blocks has been computed: `(first time,
-    step, count)` per run of equal blocks."""
+    """Seconds of a chain of passes, and when each of its blocks has been computed: `(of the first,
+    of the last, count)` per run of equal blocks, in between at most what lies on a line."""
 
     cost: PassCost
     block_ends: tuple[tuple[float, float, int], ...]
 
 
-def run_chain(runs: Sequence[tuple[Pass, int]]) -> ChainCost:
+HostBound: TypeAlias = Callable[[float, float], float]
+"""Seconds of a stretch of program, from what its streams and what its launches take."""
+
+
+def run_chain(runs: Sequence[tuple[Pass, int]], host_bound: HostBound) -> ChainCost:
     """Schedules `count` times each pass, one after the other, each fed by the one before.
 
     Once two equal blocks have left the streams in the same state relative to compute, all that
-    follow will: the rest is a multiple.
+    follow will: the rest is a multiple. The host launches from the start on and runs ahead of the
+    streams where it can: it bounds the whole, and what has been computed by any time.
     """
     timeline = Timeline()
     border: list[tuple[float, str]] = []
     ends: list[tuple[float, float, int]] = []
+    launched = 0.0
+
+    def computed(after: int) -> float:
+        """When the block that is `after` blocks behind the last one scheduled is computed."""
+        at = timeline.free.get(COMPUTE, 0.0) + after * step
+        return host_bound(at, launched + after * launch)
+
     for each, count in runs:
+        launch, step = each.launch_seconds, 0.0
         streams = {i.stream for i in each.instructions if i.stream is not None}
         done = 0
         before: _State | None = None
@@ -130,17 +149,22 @@ def run_chain(runs: Sequence[tuple[Pass, int]]) -> ChainCost:
                 for value in each.outputs
             ]
             done += 1
-            ends.append((timeline.free.get(COMPUTE, 0.0), 0.0, 1))
+            launched += launch
+            ends.append((computed(0), computed(0), 1))
             after = _State.of(timeline, streams, border)
             if before is not None and after.same_rhythm(start) and done < count:
                 step = after.compute_free - start.compute_free
                 rest = count - done
-                ends.append((after.compute_free + step, step, rest))
+                ends.append((computed(1), computed(rest), rest))
+                launched += rest * launch
                 border = [(at + rest * step, why) for at, why in border]
                 _skip(timeline, start, after, streams, rest)
                 done = count
             before = start
-    return ChainCost(timeline.finish(), tuple(ends))
+    cost = timeline.finish()
+    bound = host_bound(cost.seconds, launched)
+    waited = bound - cost.seconds
+    return ChainCost(replace(cost, seconds=bound, compute=cost.compute + waited), tuple(ends))
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,10 +216,11 @@ def drain(
     been computed, is done. `services` are seconds per block, run by run as in `ends`; the stream
     is busy until `done`.
 
-    In a run of equal blocks the last to finish is decided by the first or the last of them.
+    In a run of equal blocks the last to finish is decided by the first or the last of them: those
+    between are computed no later than a line from one to the other says.
     """
-    for (first, step, count), service in zip(ends, services, strict=True):
+    for (first, last, count), service in zip(ends, services, strict=True):
         queued = larger(done, first) + count * service
-        prompt = first + (count - 1) * step + service
+        prompt = last + service
         done = select(service > 0, larger(queued, prompt), done)
     return done

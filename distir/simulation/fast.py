@@ -7,9 +7,9 @@ microbatch actions are scheduled.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any
+from typing import Any, cast
 
 from distir.cost import Cluster, CostModel, CostProfile, load_profile
 from distir.errors import StrategyError
@@ -41,8 +41,8 @@ from distir.workload import Workload
 @dataclass(frozen=True, slots=True)
 class Settling:
     """Gradients that become complete during the last action of a stage. `block_ends` are the times
-    at which those of its blocks are, from the start of the action, and `seconds` what each of them
-    then takes on the gradient stream, the last of them along `along`."""
+    at which those of its blocks may be settled, from the start of the action, and `seconds` what
+    each of them then takes on the gradient stream, the last of them along `along`."""
 
     block_ends: tuple[tuple[float, float, int], ...]
     seconds: tuple[float, ...]
@@ -185,7 +185,7 @@ class Simulator:
         if key not in self._weights:
             alone = (Segment(program, kind) for kind in (FORWARD, BACKWARD))
             self._weights[key] = sum(
-                run_chain([(self._pass(each, pricing), 1)]).cost.seconds for each in alone
+                self._run([(self._pass(each, pricing), 1)]).cost.seconds for each in alone
             )
         return self._weights[key]
 
@@ -206,6 +206,19 @@ class Simulator:
                 sum(each.seconds for each in pricing.refresh(program, without)),
             )
         return self._step_ends[key]
+
+    def _run(self, runs: Sequence[tuple[Pass, int]]) -> ChainCost:
+        """A chain of passes. Its gradients may be settled as soon as they are computed, or, where
+        the stack does not overlap that with anything, at the end."""
+
+        def host_bound(device: float, launches: float) -> float:
+            return cast("float", self.cost.host_bound_seconds(device, launches))
+
+        chain = run_chain(runs, host_bound)
+        if self.cost.profile.overlaps_gradients:
+            return chain
+        end = chain.cost.seconds
+        return replace(chain, block_ends=tuple((end, end, n) for _, _, n in chain.block_ends))
 
     # --- stages -----------------------------------------------------------------------------------
 
@@ -231,7 +244,7 @@ class Simulator:
 
     def _make_stage_cost(self, runs: Sequence[_Run], pricing: Pricing) -> StageCost:
         chains = [
-            run_chain(
+            self._run(
                 [
                     (self._pass(run[0][kind], pricing), run[-1])
                     for run in (reversed(runs) if is_reversed(kind) else runs)

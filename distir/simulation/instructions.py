@@ -28,7 +28,7 @@ mesh axes belong to."""
 class Instruction:
     """Something that occupies a stream. `stream` None: a view, done as soon as its operand is. The
     devices that differ along `mesh_axes` take part. `after_compute`: it is issued once all compute
-    before it in program order is done."""
+    before it in program order is done. The host needs `launch_seconds` to start it."""
 
     stream: str | None
     seconds: float
@@ -38,6 +38,7 @@ class Instruction:
     size_bytes: float = 0.0
     mesh_axes: tuple[str, ...] = ()
     after_compute: bool = False
+    launch_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,21 +58,35 @@ class Pricing:
         op = node.op
         if isinstance(op, Collective):
             size = op.total_bytes(node.operand_types, node.result_types)
+            seconds = self.collective(op.kind, op.mesh_axes, size)
             return Instruction(
                 self.grid.stream(op.mesh_axes),
-                self.collective(op.kind, op.mesh_axes, size),
+                seconds * self._exposed_fraction(op.kind, node.part),
                 node.operands,
                 node.results,
                 op.name,
                 size,
                 op.mesh_axes,
                 after_compute=node.part is Part.STATE,
+                launch_seconds=self.cost.profile.launch_seconds,
             )
         work = op.work(node.operand_types, node.result_types)
         if not work.flops and not work.bytes:
             return Instruction(None, 0.0, node.operands, node.results, op.name)
-        seconds = cast("float", self.cost.op_seconds(work))
-        return Instruction(COMPUTE, seconds, node.operands, node.results, op.name)
+        return Instruction(
+            COMPUTE,
+            cast("float", self.cost.kernel_seconds(work)),
+            node.operands,
+            node.results,
+            op.name,
+            launch_seconds=cast("float", self.cost.launch_seconds(work)),
+        )
+
+    def _exposed_fraction(self, kind: CollectiveKind, part: Part) -> float:
+        """What of a collective a stack leaves that pipelines it with the product beside it."""
+        profile = self.cost.profile
+        pipelined = kind in ("all_gather", "reduce_scatter") and part is Part.MODEL
+        return 1.0 - profile.overlapped_fraction * (pipelined and profile.overlaps_activations)
 
     def collective(
         self, kind: CollectiveKind, mesh_axes: tuple[str, ...], size_bytes: float

@@ -278,6 +278,8 @@ class World:
         """Runs an action; `settle` if the gradients of its stage are complete with it. Every stream
         is idle when it begins, and when it ends."""
         begin = device.clock
+        launched = 0.0
+        overlaps = self.cost.profile.overlaps_gradients
         free: dict[str, float] = {COMPUTE: begin}
         ready: dict[int, tuple[float, str]] = {}
 
@@ -292,10 +294,11 @@ class World:
             device.allocate(key(number), stage.storage_bytes[number], number in stage.buffers)
         device.note_peak()
         free_storages(each.dying.get(-1, ()))
-        if settle:
+        if settle and overlaps:
             yield from self._settle(device, each, 0, begin, action)
         for position, step in enumerate(each.steps):
             instruction = step.instruction
+            launched += instruction.launch_seconds
             at, cause = begin, ""
             for number in step.reads:
                 if number in ready and ready[number][0] > at:
@@ -325,13 +328,22 @@ class World:
                     device.allocate(key(number), size, number in stage.buffers)
             device.note_peak()
             free_storages(each.dying.get(position, ()))
-            if settle:
-                yield from self._settle(device, each, position + 1, free[COMPUTE], action)
+            if settle and overlaps:
+                computed = self._no_sooner_than_launched(begin, free[COMPUTE], launched)
+                yield from self._settle(device, each, position + 1, computed, action)
         free_storages(each.leaving)
-        device.clock = max(free.values())
-        if device.clock > free[COMPUTE]:
+        done = max(free.values())
+        if done > free[COMPUTE]:
             slowest = max((name for name in free if name != COMPUTE), key=lambda name: free[name])
-            device.expose(slowest, device.clock - free[COMPUTE])
+            device.expose(slowest, done - free[COMPUTE])
+        device.clock = self._no_sooner_than_launched(begin, done, launched)
+        device.compute += device.clock - done
+        for done_steps in range(1 + len(each.steps) if settle and not overlaps else 0):
+            yield from self._settle(device, each, done_steps, device.clock, action)
+
+    def _no_sooner_than_launched(self, begin: float, done: float, launched: float) -> float:
+        """When what streams have done by `done` can have been, given the launches since `begin`."""
+        return begin + float(self.cost.host_bound_seconds(done - begin, launched))
 
     def _settle(
         self, device: _Device, each: FlatPass, done: int, computed: float, action: Action

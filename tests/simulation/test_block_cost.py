@@ -9,8 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distir.simulation.block_cost import Pass, drain, run_chain
+from distir.simulation.block_cost import ChainCost, Pass, drain
+from distir.simulation.block_cost import run_chain as run_bound_chain
 from distir.simulation.instructions import COMPUTE, Instruction
+
+
+def run_chain(chain: Sequence[tuple[Pass, int]]) -> ChainCost:
+    """Nothing takes time to launch."""
+    return run_bound_chain(chain, max)
+
 
 # Whole numbers of seconds add up exactly, so ties are ties in both.
 durations = st.integers(0, 5).map(float)
@@ -77,7 +84,11 @@ def one_by_one(
 
 
 def unrolled(block_ends: Sequence[tuple[float, float, int]]) -> list[float]:
-    return [first + i * step for first, step, count in block_ends for i in range(count)]
+    return [
+        first + i * (last - first) / max(1, count - 1)
+        for first, last, count in block_ends
+        for i in range(count)
+    ]
 
 
 @given(chains)
@@ -117,7 +128,7 @@ def test_a_drained_stream_serves_one_block_after_the_other(
     services: list[float] = []
     at = 0.0
     for gap, step, count, service in runs:
-        ends.append((at + gap, step, count))
+        ends.append((at + gap, at + gap + (count - 1) * step, count))
         services.append(service)
         at += gap + (count - 1) * step
     done = busy_until
@@ -137,6 +148,24 @@ def test_runs_may_split_anywhere() -> None:
     parts = run_chain([(each, 3), (each, 4)])
     assert parts.cost == whole.cost
     assert [run for run, _ in groupby(unrolled(parts.block_ends))] == unrolled(whole.block_ends)
+
+
+def test_a_chain_lasts_no_less_than_its_launches() -> None:
+    """A block computes 2 s and is launched in 3 s: of five, the first is computed after 3 s."""
+    one = Instruction(COMPUTE, 2.0, (), (), "op", launch_seconds=3.0)
+    found = run_chain([(Pass((one,), (), ()), 5)])
+    assert (found.cost.seconds, found.cost.compute) == (15.0, 15.0)
+    assert unrolled(found.block_ends) == [3.0, 6.0, 9.0, 12.0, 15.0]
+
+
+def test_the_host_runs_ahead() -> None:
+    """4 s on the device and 1 s to launch, then 1 s and 3 s: neither 8 s of the larger ones nor 9 s
+    of all, but the 5 s of the device."""
+    long = Instruction(COMPUTE, 4.0, (), (), "op", launch_seconds=1.0)
+    short = Instruction(COMPUTE, 1.0, (), (), "op", launch_seconds=3.0)
+    assert run_chain([(Pass((long, short), (), ()), 1)]).cost.seconds == 5.0
+    halves = [(Pass((short, long), (), ()), 1), (Pass((short, short), (), ()), 1)]
+    assert run_chain(halves).cost.seconds == 10.0
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
