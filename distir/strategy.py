@@ -6,10 +6,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from distir.errors import StrategyError
+from distir.errors import StrategyError, UnknownNameError
 
 PLACEMENT = "tp-cp-ep-dp-pp"
 """The usual order: what talks most has the nearest neighbours (Narayanan et al. 2021)."""
+
+
+KEEP_GATHERED = ("none", "parameters", "activations", "all")
+"""What of the gathered is kept for the backward pass, the least first."""
 
 
 def checked_placement(placement: object) -> str:
@@ -51,14 +55,18 @@ class Strategy:
     3 parameters too (Rajbhandari et al. 2020)."""
     recompute: str = "none"
     """What is computed again in the backward pass: none, selective or full."""
+    recompute_every: int = 1
+    """Every which block is recomputed so; the others keep everything."""
+    keep_gathered: str = "none"
+    """What is kept for the backward pass instead of gathered again: none, parameters (of ZeRO 3),
+    activations (of sequence parallelism) or all."""
     sequence_parallel: bool = False
     """Whether the sequence rests on the tensor-parallel devices between their products."""
-
     placement: str = PLACEMENT
     """In which order degrees are laid on the devices, those of neighbours first."""
 
     def __post_init__(self) -> None:
-        for name in ("dp", "tp", "pp", "cp", "ep", "microbatches", "chunks"):
+        for name in ("dp", "tp", "pp", "cp", "ep", "microbatches", "chunks", "recompute_every"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise StrategyError(f"{name} is {value!r}; expected a whole number of at least 1")
@@ -71,7 +79,10 @@ class Strategy:
             raise StrategyError(
                 f"sequence_parallel is {self.sequence_parallel!r}; expected true or false"
             )
-
+        if self.keep_gathered not in KEEP_GATHERED:
+            raise StrategyError(
+                str(UnknownNameError("keep_gathered", str(self.keep_gathered), KEEP_GATHERED))
+            )
         object.__setattr__(self, "placement", checked_placement(self.placement))
 
     @property
@@ -84,6 +95,16 @@ class Strategy:
         """The degrees above 1 in the order in which they are laid on the devices, innermost
         first."""
         return tuple(name for name in self.placement.split("-") if getattr(self, name, 1) > 1)
+
+    @property
+    def keeps_parameters(self) -> bool:
+        """Whether gathered parameters are kept for the backward pass."""
+        return self.keep_gathered in ("parameters", "all")
+
+    @property
+    def keeps_activations(self) -> bool:
+        """Whether gathered activations are kept for the backward pass."""
+        return self.keep_gathered in ("activations", "all")
 
     @property
     def stages(self) -> int:
@@ -100,7 +121,9 @@ class Strategy:
         parts += [f"m{self.microbatches}", self.schedule]
         parts += [f"c{self.chunks}"] if self.chunks > 1 else []
         parts += [f"z{self.zero}"] if self.zero else []
-        parts += [self.recompute] if self.recompute != "none" else []
+        again = self.recompute + (f"/{self.recompute_every}" if self.recompute_every > 1 else "")
+        parts += [again] if self.recompute != "none" else []
+        parts += [f"keep:{self.keep_gathered}"] if self.keep_gathered != "none" else []
         parts += ["sp"] if self.sequence_parallel else []
         parts += [f"on:{','.join(self.order)}"] if self.placement != PLACEMENT else []
         return "-".join(parts)

@@ -18,7 +18,7 @@ from typing import Protocol
 
 from distir.errors import DistirError, UnknownNameError
 from distir.schedules import SCHEDULES, ScheduleFamily, find_schedule
-from distir.strategy import PLACEMENT
+from distir.strategy import KEEP_GATHERED, PLACEMENT
 from search_spaces.arithmetic import divisors, listed
 from search_spaces.constraints import Constraint
 from search_spaces.named import (
@@ -34,6 +34,10 @@ from search_spaces.space import SearchSpace
 
 ONE_SCHEDULE = "1f1b"
 """The schedule that stands for all where they make the same plan (no pipeline, or forward only)."""
+
+
+RECOMPUTE_EVERY = (1, 2, 4)
+"""Every which block is recomputed, as far as that is searched."""
 
 
 class WorkloadFacts(Protocol):
@@ -118,6 +122,21 @@ def _dimensions(workload: WorkloadFacts, devices: int, chosen: Searched) -> list
     def recompute() -> Sequence[Value]:
         return policies if training else ("none",)
 
+    def recompute_every(recompute: str) -> Sequence[Value]:
+        if recompute == "none":
+            return (1,)
+        some = [n for n in RECOMPUTE_EVERY if n < workload.num_layers or n == 1]
+        return chosen.values_of("recompute_every", some)
+
+    def keep_gathered(dp: int, zero: int, sequence_parallel: bool) -> Sequence[Value]:
+        able = {"none"} if training else set[str]()
+        able |= {"parameters"} if zero == 3 and dp > 1 else set[str]()
+        able |= {"activations"} if training and sequence_parallel else set[str]()
+        able |= {"all"} if len(able) == 3 else set[str]()
+        suited = [each for each in KEEP_GATHERED if each in able]
+        wanted = chosen.values_of("keep_gathered", suited)
+        return [each for each in wanted if each in able] or ("none",)
+
     def microbatches(dp: int) -> Sequence[Value]:
         return divisors(batch // dp)
 
@@ -157,6 +176,8 @@ def _dimensions(workload: WorkloadFacts, devices: int, chosen: Searched) -> list
         _limited(Dimension("ep", ep), chosen.allowed("ep")),
         Dimension("zero", zero),
         Dimension("recompute", recompute),
+        _varying("recompute_every", recompute_every, chosen),
+        _varying("keep_gathered", keep_gathered, chosen),
         limited["microbatches"],
         Dimension("schedule", schedule),
         Dimension("chunks", chunks),
@@ -301,6 +322,21 @@ def _constraints(workload: WorkloadFacts, devices: int) -> list[Constraint]:
             return None
         return f"zero = {zero} shards what training keeps; inference has zero = 0"
 
+    def recompute_every_recomputes(recompute: str, recompute_every: int) -> str | None:
+        if recompute_every == 1 or recompute != "none":
+            return None
+        return f"recompute_every = {recompute_every}, but recompute is none; 1 would do"
+
+    def something_is_gathered(zero: int, sequence_parallel: bool, keep_gathered: str) -> str | None:
+        kept = f"keep_gathered = {keep_gathered}"
+        if keep_gathered != "none" and not training:
+            return f"{kept} is for a backward pass; inference has none; none would do"
+        if keep_gathered in ("parameters", "all") and zero != 3:
+            return f"{kept} keeps the parameters that zero = 3 gathers; zero is {zero}"
+        if keep_gathered in ("activations", "all") and not sequence_parallel:
+            return f"{kept} keeps the activations that sequence_parallel gathers, which is off"
+        return None
+
     return [
         Constraint("the degrees multiply to the devices", degrees_fill_devices),
         Constraint("tp divides every internal axis", tp_divides_internal_axes),
@@ -313,6 +349,8 @@ def _constraints(workload: WorkloadFacts, devices: int) -> list[Constraint]:
         Constraint("the schedule exists for these numbers", schedule_exists),
         Constraint("the recomputation is known", recompute_is_known),
         Constraint("ZeRO is for training", zero_is_for_training),
+        Constraint("every n-th block recomputes something", recompute_every_recomputes),
+        Constraint("what is kept is gathered", something_is_gathered),
     ]
 
 

@@ -72,6 +72,8 @@ _add(
     sequence_parallel="default",
     zero="default",
     recompute="default",
+    recompute_every="default",
+    keep_gathered="default",
     schedule=("gpipe", "1f1b"),
     chunks="default",
     placement="default",
@@ -81,13 +83,16 @@ _add(
     "adds sequence and expert parallelism, ZeRO 1 and 3, recomputation, the interleaved schedule",
     cp="default",
     zero=(0, 1, 3),
+    recompute_every="default",
+    keep_gathered="default",
     schedule=("gpipe", "1f1b", "interleaved"),
     chunks="default",
     placement="default",
 )
 _add(
     "full",
-    "adds context parallelism, all of ZeRO, every schedule and numbers of chunks",
+    "adds context parallelism, all of ZeRO, every n-th block, every schedule and "
+    "numbers of chunks; keeping what was gathered",
     placement="default",
 )
 

@@ -78,6 +78,21 @@ def add_strategy_options(parser: argparse.ArgumentParser) -> None:
         help="compute again in the backward pass, instead of keeping it: none, selective or full",
     )
     group.add_argument(
+        "--recompute-every",
+        type=positive,
+        default=1,
+        metavar="N",
+        help="recompute every N-th block; the others keep everything (default: 1)",
+    )
+    group.add_argument(
+        "--keep-gathered",
+        type=str.lower,
+        default="none",
+        metavar="WHAT",
+        help="keep for the backward pass instead of gathering again: none, parameters (of ZeRO 3), "
+        "activations (of sequence parallelism) or all",
+    )
+    group.add_argument(
         "--sequence-parallel",
         action=argparse.BooleanOptionalAction,
         default=False,

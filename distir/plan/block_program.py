@@ -24,11 +24,13 @@ def instantiate_block(
     stored: Mapping[Value, Positions],
     fuse: bool = False,
     zero: int = 0,
+    keep_parameters: bool = False,
 ) -> BlockProgram:
     """Fills sizes into a placed block and adds what happens to its parameters.
 
     `stored` says where parameters rest if they are not sharded. The stages of `zero` shard over
     data parallelism what a device owns (1), the gradients it adds up (2), and what it stores (3).
+    `keep_parameters`: what is gathered for the forward pass stays for the backward pass.
     """
     step, mesh = placed.step, placed.mesh
     sizes = _with_tied_sizes(sizes, step)
@@ -41,9 +43,14 @@ def instantiate_block(
     kept = owned if zero == 3 else unsharded
     making = Instantiation(mesh, step.axes, sizes, {})
     given, gathers = _gathers(placed, kept)
-    forward_gathers, forward = _pass(making, gathers, placed.forward)
-    # A gathered parameter is dropped after the forward pass and gathered again.
-    backward_gathers, backward = _pass(making, gathers, placed.backward)
+    forward_gathers, gathered = _gathered(making, gathers, placed.forward)
+    forward, backward_gathers = making.nodes(placed.forward), ()
+    stay = keep_parameters and _reads_gathered(placed.backward, gathers)
+    kept_gathered = gathered if stay else ()
+    if not kept_gathered:
+        forward += _released(gathered)
+        backward_gathers, gathered = _gathered(making, gathers, placed.backward)
+    backward = [*making.nodes(placed.backward), *_released(gathered)]
     settle: list[tuple[Node, ...]] = []
     settled: dict[Value, Local] = {}
     settled_at_once: list[list[Node]] = []
@@ -102,6 +109,7 @@ def instantiate_block(
         fuses=fuse,
         forward_gathers=forward_gathers,
         backward_gathers=backward_gathers,
+        kept_gathered=kept_gathered,
         settle_by_parameter=tuple(settle),
         settled=settled,
         refresh_by_parameter=tuple(refresh),
@@ -149,24 +157,31 @@ def _is_view_of(value: Value, stored: Layout, demanded: Layout) -> bool:
     return all(step.move is Move.SLICE for step in steps)
 
 
-def _pass(
+def _gathered(
     making: Instantiation, gathers: Sequence[tuple[Local, Local]], steps: Sequence[Placed]
-) -> tuple[tuple[Node, ...], list[Node]]:
-    """Nodes of a pass: those that gather parameters, into values of this pass alone, and the rest.
+) -> tuple[tuple[Node, ...], tuple[Value, ...]]:
+    """Nodes that gather parameters for a pass, into values of this pass alone, and these values.
 
-    A block's parameters are gathered together if the pass reads any, and dropped together.
+    A block's parameters are gathered together if the pass reads any.
     """
-    read = {local for step in steps for local in operands_of(step)}
-    if not any(demanded in read for _, demanded in gathers):
-        return (), making.nodes(steps)
+    if not _reads_gathered(steps, gathers):
+        return (), ()
     chains: list[list[Node]] = []
     for source, demanded in gathers:
         moves, reached = move(source, demanded.layout)
         chains.append(making.nodes(moves, Part.STATE))
         making.values[demanded] = making.value(reached)
-    together = tuple(making.values[demanded] for _, demanded in gathers)
-    release = Node(Release(), together, (), part=Part.STATE)
-    return tuple(bucketed(chains)), [*making.nodes(steps), release]
+    return tuple(bucketed(chains)), tuple(making.values[demanded] for _, demanded in gathers)
+
+
+def _reads_gathered(steps: Sequence[Placed], gathers: Sequence[tuple[Local, Local]]) -> bool:
+    read = {local for step in steps for local in operands_of(step)}
+    return any(demanded in read for _, demanded in gathers)
+
+
+def _released(gathered: tuple[Value, ...]) -> list[Node]:
+    """The end of what is gathered: all of it is dropped together."""
+    return [Node(Release(), gathered, (), part=Part.STATE)] if gathered else []
 
 
 def _with_tied_sizes(sizes: Sizes, step: BlockStep) -> Sizes:

@@ -16,6 +16,7 @@ def explain(workload: Workload, strategy: Strategy) -> str | None:
         or _tensor(workload, strategy)
         or _sequence(workload, strategy)
         or _experts(workload, strategy)
+        or _kept(workload, strategy)
         or _stages(workload, strategy)
         or _training(workload, strategy)
     )
@@ -72,6 +73,17 @@ def _experts(workload: Workload, strategy: Strategy) -> str | None:
     return None
 
 
+def _kept(workload: Workload, strategy: Strategy) -> str | None:
+    kept = f"keep_gathered = {strategy.keep_gathered}"
+    if strategy.keep_gathered != "none" and not workload.training:
+        return f"{kept} is for a backward pass; inference has none; use keep_gathered none"
+    if strategy.keeps_parameters and strategy.zero != 3:
+        return f"{kept} keeps the parameters that zero = 3 gathers; zero is {strategy.zero}"
+    if strategy.keeps_activations and not strategy.sequence_parallel:
+        return f"{kept} keeps the activations that sequence_parallel gathers, which is off"
+    return None
+
+
 def _stages(workload: Workload, strategy: Strategy) -> str | None:
     if workload.training:
         try:
@@ -94,6 +106,8 @@ def _stages(workload: Workload, strategy: Strategy) -> str | None:
 def _training(workload: Workload, strategy: Strategy) -> str | None:
     if strategy.recompute not in RECOMPUTE.names():
         return str(UnknownNameError("recompute", strategy.recompute, RECOMPUTE.names()))
+    if strategy.recompute_every > 1 and strategy.recompute == "none":
+        return f"recompute_every = {strategy.recompute_every}, but recompute is none"
     if workload.training:
         return None
     if strategy.zero:

@@ -53,7 +53,8 @@ class BlockProgram:
     """A block's SPMD program at given sizes: what every device of its stage runs.
 
     `forward_gathers` and `backward_gathers` bring the parameters of a pass together that rest in
-    smaller parts than it reads; where they stand in a stage's program is the matter of `passes`.
+    smaller parts than it reads; `kept_gathered` stay for the backward pass. Where gathers stand in
+    a stage's program is the matter of `passes`.
     Per parameter, `settle_by_parameter` adds up its gradient over the mesh once per step, into
     the part that a device owns, and `refresh_by_parameter` makes the stored parameter from the
     owned parts after the optimizer's step. `backward_ops` are fused within an action if it `fuses`.
@@ -69,6 +70,7 @@ class BlockProgram:
     fuses: bool
     forward_gathers: tuple[Node, ...]
     backward_gathers: tuple[Node, ...]
+    kept_gathered: tuple[Value, ...]
     settle_by_parameter: tuple[tuple[Node, ...], ...]
     settled: Mapping[Value, Local]
     refresh_by_parameter: tuple[tuple[Node, ...], ...]
@@ -187,7 +189,7 @@ class BlockProgram:
     @cached_property
     def saved(self) -> frozenset[Value]:
         """What rests from the forward to the backward pass."""
-        return frozenset(self.locals(self.placed.saved))
+        return frozenset((*self.locals(self.placed.saved), *self.kept_gathered))
 
 
 def _with_own_values(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
@@ -20,9 +20,31 @@ from distir.strategy import Strategy
 from distir.transforms.instantiate import Sizes
 from distir.transforms.place import Mesh
 from distir.transforms.place_block import BlockPlacer, PlacedBlock
-from distir.transforms.recompute import RECOMPUTE, recompute
+from distir.transforms.recompute import RECOMPUTE, recompute, views_of_parameters
 from distir.transforms.step import BlockStep, build_step, lowered_ops
 from distir.workload import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """What rests from the forward to the backward pass as far as placement has to know: how blocks
+    are recomputed, every which of them, and whether gathered activations stay."""
+
+    recompute: str = "none"
+    every: int = 1
+    gathered: bool = False
+
+    @classmethod
+    def of(cls, strategy: Strategy) -> Keeping:
+        """What a strategy says of it."""
+        if strategy.recompute == "none":
+            return cls(gathered=strategy.keeps_activations)
+        return cls(strategy.recompute, strategy.recompute_every, strategy.keeps_activations)
+
+    def at(self, block: int) -> Keeping:
+        """What it means for one block."""
+        again = (block + 1) % self.every == 0
+        return Keeping(self.recompute if again else "none", gathered=self.gathered)
 
 
 class Planner:
@@ -85,31 +107,34 @@ class Planner:
         samples = self.workload.batch_size // strategy.microbatches
         # Shapes depend on the samples per replica, and on degrees where they are local.
         zero = strategy.zero if mesh.sharding else 0
-        key = (mesh, degrees, samples, strategy.recompute, zero)
+        keeping = Keeping.of(strategy)
+        key = (mesh, degrees, samples, keeping, zero, strategy.keeps_parameters)
         if key not in self._instantiated:
             sizes = Sizes(self.workload.sizes(samples), degrees, self.workload.types.compute)
-            chain = self._chain(mesh, strategy.recompute)
-            stored = self._stored_layouts(mesh, strategy.recompute)
+            chain = self._chain(mesh, keeping)
+            stored = self._stored_layouts(mesh, keeping)
             self._instantiated[key] = tuple(
-                self._block_program(placed, sizes, stored[index], zero, key)
+                self._block_program(
+                    placed, sizes, stored[index], zero, strategy.keeps_parameters, key
+                )
                 for index, placed in enumerate(chain)
             )
         return self._instantiated[key]
 
-    def _chain(self, mesh: Mesh, recomputed: str) -> tuple[PlacedBlock, ...]:
+    def _chain(self, mesh: Mesh, keeping: Keeping) -> tuple[PlacedBlock, ...]:
         """Every block placed: forward from first to last, then backward."""
-        key = (mesh, recomputed)
+        key = (mesh, keeping)
         if key not in self._chains:
-            self._chains[key] = self._place_chain(mesh, recomputed)
+            self._chains[key] = self._place_chain(mesh, keeping)
         return self._chains[key]
 
-    def _place_chain(self, mesh: Mesh, recomputed: str) -> tuple[PlacedBlock, ...]:
+    def _place_chain(self, mesh: Mesh, keeping: Keeping) -> tuple[PlacedBlock, ...]:
         blocks = self.program.blocks
         placers: list[BlockPlacer] = []
         handed: list[Positions] = []
         for index in range(len(blocks.blocks)):
             first = blocks.representative[index]
-            placer = self._place_forward(mesh, first, tuple(handed), recomputed)
+            placer = self._place_forward(mesh, first, tuple(handed), keeping.at(index))
             placers.append(placer)
             dims = placer.step.axes.dims
             handed = [positions_of(local.layout, dims[local.value]) for local in placer.outputs]
@@ -127,18 +152,18 @@ class Planner:
         return tuple(reversed(placed))
 
     def _place_forward(
-        self, mesh: Mesh, first: int, handed: tuple[Positions, ...], recomputed: str
+        self, mesh: Mesh, first: int, handed: tuple[Positions, ...], keeping: Keeping
     ) -> BlockPlacer:
-        key = (mesh, first, handed, recomputed)
+        key = (mesh, first, handed, keeping)
         if key not in self._forward:
             block = self.program.blocks.blocks[first]
             lowered = lowered_ops(self.program.blocks, block, mesh.lists)
-            step = self._step(first, lowered, recomputed)
+            step = self._step(first, lowered, keeping.recompute)
             layouts = tuple(
                 layout_at(positions, step.axes.dims[value])
                 for positions, value in zip(handed, block.inputs, strict=True)
             )
-            self._forward[key] = BlockPlacer(step, mesh, layouts)
+            self._forward[key] = BlockPlacer(step, mesh, layouts, keeping.gathered)
         return self._forward[key]
 
     def _step(self, first: int, lowered: frozenset[int], recomputed: str) -> BlockStep:
@@ -146,9 +171,10 @@ class Planner:
         if key not in self._steps:
             blocks = self.program.blocks
             step = build_step(blocks, blocks.blocks[first], lowered, self.workload.training)
-            if self.workload.training and recomputed != "none" and first in self._layers:
-                dropped = RECOMPUTE.get(recomputed)(blocks, step)
-                step = recompute(step, dropped, eager=recomputed == "full")
+            if self.workload.training:
+                policy = recomputed if first in self._layers else "none"
+                dropped = RECOMPUTE.get(policy)(blocks, step) | views_of_parameters(step)
+                step = recompute(step, dropped, eager=policy == "full")
             self._steps[key] = step
         return self._steps[key]
 
@@ -173,12 +199,12 @@ class Planner:
             self._placed[key] = placer.backward(layouts)
         return self._placed[key]
 
-    def _stored_layouts(self, mesh: Mesh, recomputed: str) -> list[dict[Value, Positions]]:
+    def _stored_layouts(self, mesh: Mesh, keeping: Keeping) -> list[dict[Value, Positions]]:
         """Per block and parameter where it rests: as its uses need it if they agree (over all
         blocks that use it), otherwise whole."""
-        key = (mesh, recomputed)
+        key = (mesh, keeping)
         if key not in self._stored:
-            self._stored[key] = self._agreed_layouts(mesh, self._chain(mesh, recomputed))
+            self._stored[key] = self._agreed_layouts(mesh, self._chain(mesh, keeping))
         return self._stored[key]
 
     def _agreed_layouts(
@@ -213,11 +239,14 @@ class Planner:
         sizes: Sizes,
         stored: Mapping[Value, Positions],
         zero: int,
+        keep_parameters: bool,
         size_key: object,
     ) -> BlockProgram:
         key = (placed, size_key, tuple(stored.values()))
         if key not in self._programs:
-            self._programs[key] = instantiate_block(placed, sizes, stored, self.fuse, zero)
+            self._programs[key] = instantiate_block(
+                placed, sizes, stored, self.fuse, zero, keep_parameters
+            )
         return self._programs[key]
 
     # --- plans -----------------------------------------------------------------------------------

@@ -152,16 +152,15 @@ class Placement:
         self.home[value] = local
         return local
 
-    def next_phase(self) -> list[Placed]:
-        """Ends a phase and returns its steps. Homes stay. Of the copies only exchanged ones do,
-        which are no larger than their home; gathered ones are gathered again."""
+    def next_phase(self, keep_gathered: bool = False) -> list[Placed]:
+        """Ends a phase and returns its steps. Homes stay. Of the copies exchanged ones do, which
+        are no larger than their home; gathered ones, which are, if they are asked for."""
         steps, self.steps = self.steps, []
-        exchanged = {
-            step.result
-            for step in steps
-            if isinstance(step, PlacedMove) and step.move is Move.EXCHANGE
+        lasting = {Move.EXCHANGE, Move.GATHER} if keep_gathered else {Move.EXCHANGE}
+        kept = {
+            step.result for step in steps if isinstance(step, PlacedMove) and step.move in lasting
         }
-        self.copies = {key: local for key, local in self.copies.items() if local in exchanged}
+        self.copies = {key: local for key, local in self.copies.items() if local in kept}
         return steps
 
     def branch(self) -> Placement:

@@ -37,7 +37,15 @@ class BlockPlacer:
     """Places one block: `forward` first, then `backward` once the layouts of the gradients that
     come from the next block are known."""
 
-    def __init__(self, step: BlockStep, mesh: Mesh, input_layouts: tuple[Layout, ...]) -> None:
+    def __init__(
+        self,
+        step: BlockStep,
+        mesh: Mesh,
+        input_layouts: tuple[Layout, ...],
+        keep_gathered: bool = False,
+    ) -> None:
+        """`keep_gathered`: what the forward pass gathers is kept for the backward pass, which
+        gathers it again otherwise."""
         self.step = step
         self.mesh = mesh
         self.placement = Placement(mesh, step.axes, step.sources)
@@ -53,7 +61,7 @@ class BlockPlacer:
         for value, local in zip(block.outputs, self.outputs, strict=True):
             self.placement.home[value] = local
         self.results = tuple(self._result(value) for value in block.results)
-        self.forward_steps = tuple(self.placement.next_phase())
+        self.forward_steps = tuple(self.placement.next_phase(keep_gathered))
 
     def _result(self, value: Value) -> Local:
         """A result of the model, settled; but for the loss of a training step, whose parts are

@@ -58,6 +58,16 @@ def _is_quadratic(value: Value, axes: Axes, known: Axes) -> bool:
     return len(carried) > len(set(carried))
 
 
+def views_of_parameters(step: BlockStep) -> frozenset[Value]:
+    """Forward values that show a parameter's memory: free to look at again, while a view that is
+    kept would keep the parameter as it was gathered for the forward pass."""
+    shown = set(step.block.parameters)
+    for node in step.forward:
+        if node.op.is_view and node.operands[0] in shown:
+            shown.update(node.results)
+    return frozenset(shown.difference(step.block.parameters))
+
+
 def recompute(step: BlockStep, dropped: Collection[Value], eager: bool = False) -> BlockStep:
     """The step with the `dropped` forward values computed again where the backward pass first
     needs them. If `eager`, the block is run again at the beginning, as checkpointing frameworks do:

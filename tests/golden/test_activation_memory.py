@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import pytest
 
-from distir.importers.load import LoadedModel
+from distir.importers.load import LoadedModel, load_source
 from distir.importers.probe import build_at_probe_sizes
 from distir.ir.core import Function
 from distir.models.transformer import TransformerConfig
@@ -42,9 +42,9 @@ def planner(config: TransformerConfig) -> Planner:
     return Planner(Workload(model=model, batch_size=SAMPLES, sequence_length=TOKENS))
 
 
-def saved_bytes_per_layer(planner: Planner, strategy: Strategy) -> int:
+def saved_bytes_per_layer(planner: Planner, strategy: Strategy, layer: int = 3) -> int:
     """What an inner layer keeps for its backward pass, each piece of memory once."""
-    program = planner.block_programs(strategy)[3]
+    program = planner.block_programs(strategy)[layer]
     roots = storages(program.forward)
     kept = {roots.get(value, value) for value in program.saved}
     return sum(value.type.size_bytes for value in kept)
@@ -76,3 +76,29 @@ def test_a_layer_keeps_what_the_paper_says(
     expected = formula(config.heads, TOKENS, config.hidden, TENSOR)
     unit = TOKENS * SAMPLES * config.hidden
     assert saved_bytes_per_layer(planner, strategy) == expected * unit
+
+
+def test_every_other_layer_is_recomputed(planner: Planner) -> None:
+    kept = [
+        saved_bytes_per_layer(planner, Strategy(recompute="full", recompute_every=2), layer)
+        for layer in (3, 4, 5, 6)
+    ]
+    full = saved_bytes_per_layer(planner, Strategy(recompute="full"))
+    everything = saved_bytes_per_layer(planner, Strategy())
+    assert kept == [full, everything, full, everything]
+
+
+def test_gathered_activations_that_are_kept(planner: Planner, config: TransformerConfig) -> None:
+    """The inputs of the two first products rest gathered, 2sbh each, instead of in t parts."""
+    split = Strategy(tp=TENSOR, sequence_parallel=True)
+    kept = replace(split, keep_gathered="activations")
+    more = saved_bytes_per_layer(planner, kept) - saved_bytes_per_layer(planner, split)
+    unit = TOKENS * SAMPLES * config.hidden
+    assert more == 2 * 2 * unit * (1 - 1 / TENSOR)
+
+
+def test_selective_saves_memory_where_attention_is_fused() -> None:
+    """What norms, dropout and the activation function make is computed again."""
+    planner = Planner(Workload(model=load_source("gpt2"), batch_size=SAMPLES))
+    selective = saved_bytes_per_layer(planner, Strategy(recompute="selective"))
+    assert selective < 0.7 * saved_bytes_per_layer(planner, Strategy())

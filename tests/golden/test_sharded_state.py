@@ -72,9 +72,16 @@ def test_zero_moves_what_the_paper_says(planner: Planner, zero: int, times: floa
     assert step_bytes(layer_of(planner, Strategy(dp=REPLICAS, zero=zero))) == times * plain
 
 
-def test_sequence_parallelism_moves_a_quarter_more_than_tensor_parallelism(
-    planner: Planner,
-) -> None:
+def test_parameters_that_are_kept_move_as_in_data_parallelism(planner: Planner) -> None:
+    plain = step_bytes(layer_of(planner, Strategy(dp=REPLICAS)))
+    kept = layer_of(planner, Strategy(dp=REPLICAS, zero=3, keep_gathered="parameters"))
+    assert step_bytes(kept) == plain
+    sizes = sum(value.type.size_bytes for value in kept.kept_gathered)
+    whole = layer_of(planner, Strategy(dp=REPLICAS))
+    assert sizes == sum(use.type.size_bytes for use in whole.parameters)
+
+
+def test_what_sequence_parallelism_moves(planner: Planner) -> None:
     def activation_bytes(strategy: Strategy) -> float:
         program = layer_of(planner, strategy)
         return wire_bytes([*program.forward, *program.backward])
@@ -82,3 +89,5 @@ def test_sequence_parallelism_moves_a_quarter_more_than_tensor_parallelism(
     tensor = activation_bytes(Strategy(tp=4))
     sequence = activation_bytes(Strategy(tp=4, sequence_parallel=True))
     assert sequence == 1.25 * tensor
+    kept = Strategy(tp=4, sequence_parallel=True, keep_gathered="activations")
+    assert activation_bytes(kept) == tensor

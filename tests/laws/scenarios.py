@@ -21,7 +21,7 @@ from distir.ops.tensor import Concat, Expand, Reshape, Slice, Split, Transpose
 from distir.plan import Plan, Planner
 from distir.schedules import Action, Schedule, compile_schedule, dependencies
 from distir.simulation.fast import Simulator
-from distir.strategy import PLACEMENT, Strategy
+from distir.strategy import KEEP_GATHERED, PLACEMENT, Strategy
 from distir.workload import Workload
 
 WIDTH = 24
@@ -342,7 +342,9 @@ def scenarios(draw: st.DrawFn, functions: st.SearchStrategy[Function] = models) 
         "ep": draw(st.sampled_from([1, 2, 3, 4])),
         "zero": draw(st.sampled_from([0, 0, 1, 2, 3])),
         "recompute": draw(st.sampled_from(["none", "none", "selective", "full"])),
+        "recompute_every": draw(st.sampled_from([1, 1, 2])),
         "sequence_parallel": draw(st.booleans()),
+        "keep_gathered": draw(st.sampled_from(["none", *KEEP_GATHERED])),
         "placement": "-".join(draw(st.permutations(PLACEMENT.split("-")))),
     }
     planner = Planner(workload)
