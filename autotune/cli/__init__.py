@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from autotune.cli import (
+    calibrate,
     clusters,
     compare,
     grid,
@@ -36,6 +37,7 @@ COMMANDS = {
     "compare": compare,
     "verify": verify,
     "validate": validate,
+    "calibrate": calibrate,
     "models": models,
     "clusters": clusters,
     "stacks": stacks,
@@ -73,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _usage(name: str) -> str:
     """One line, also where usage is wrong: the options are many, and `--help` lists them."""
-    needed = {"validate": " FILE.csv"}.get(name, "")
+    needed = " FILE.csv" if name in ("validate", "calibrate") else ""
     if name in ("run", "simulate", "grid", "compare", "verify"):
         needed = " --model M"
     return f"autotune {name}{needed} [OPTION …]   (autotune {name} --help lists the options)"

@@ -14,7 +14,7 @@ from distir.errors import DistirError
 from distir.importers.load import LoadedModel
 from distir.importers.probe import build_at_probe_sizes
 from distir.ir import Function
-from distir.plan import Planner
+from distir.plan import Plan, Planner
 from distir.simulation import SimulationResult
 
 __all__ = ["Outcome", "Prepared", "predict", "prepare"]
@@ -53,14 +53,22 @@ class Prepared:
     profile: CostProfile
     planner: Planner
 
-    def simulate(self, profile: CostProfile) -> SimulationResult:
-        """With this profile, which fuses as the case's own does; raises `DistirError` if the plan
-        cannot exist."""
+    def simulator(self, profile: CostProfile) -> Simulator:
+        """A simulator of the case with this profile, which fuses as the case's own does."""
+        cluster = self.case.hardware.cluster
+        return Simulator(self.workload, cluster, profile, planner=self.planner)
+
+    def plan(self, simulator: Simulator) -> Plan:
+        """The case's plan; raises `DistirError` if it cannot exist."""
         case = self.case
-        simulator = Simulator(self.workload, case.hardware.cluster, profile, planner=self.planner)
         if case.cuts is None:
-            return simulator.simulate(case.strategy)
-        return simulator.simulate_plan(self.planner.plan(case.strategy, case.cuts))
+            return simulator.plan(case.strategy)
+        return self.planner.plan(case.strategy, case.cuts)
+
+    def simulate(self, profile: CostProfile) -> SimulationResult:
+        """With this profile; raises `DistirError` if the plan cannot exist."""
+        simulator = self.simulator(profile)
+        return simulator.simulate_plan(self.plan(simulator))
 
 
 def predict(

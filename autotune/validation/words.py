@@ -16,7 +16,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["Meaning", "meaning_of", "read_data"]
+__all__ = ["Meaning", "meaning_of", "read_data", "read_toml_data"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,12 @@ def meaning_of(row: Row, column: str) -> Meaning | None:
 
 def read_data(name: str) -> dict[str, Any]:
     """A data file beside this one."""
-    return tomllib.loads((Path(__file__).resolve().parent / name).read_text(encoding="utf-8"))
+    return read_toml_data(Path(__file__).resolve().parent / name)
+
+
+def read_toml_data(path: Path) -> dict[str, Any]:
+    """A data file of the package; it is as it should be."""
+    return tomllib.loads(path.read_text(encoding="utf-8"))
 
 
 def _number(text: str) -> int | str:

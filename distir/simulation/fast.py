@@ -105,6 +105,12 @@ class Simulator:
         self._cuts: dict[object, tuple[int, ...]] = {}
         self._memory = ChainMemory()
 
+    def repriced(self, profile: CostProfile, cluster: Cluster) -> Simulator:
+        """A simulator with other constants or hardware; what does not depend on them is shared."""
+        made = Simulator(self.workload, cluster, profile, planner=self.planner)
+        made._memory = self._memory
+        return made
+
     def explain(self, strategy: Strategy) -> str | None:
         """Why a strategy cannot run on this cluster with this workload, or None."""
         if strategy.devices > self.cluster.num_devices:

@@ -1,0 +1,13 @@
+"""The few constants of the cost model, fitted to measured runs.
+
+constants.py (what may be fitted, with priors) → pricing.py (rows -> logarithms of seconds) →
+fit.py (robust, with priors) → folds.py (what a source left out says) → calibrate.py → profile.py
+"""
+
+from __future__ import annotations
+
+from autotune.calibration.calibrate import Calibration, calibrate
+from autotune.calibration.constants import Constant, known_constants
+from autotune.calibration.profile import profile_text
+
+__all__ = ["Calibration", "Constant", "calibrate", "known_constants", "profile_text"]

@@ -1,0 +1,251 @@
+"""Fits what the rows can tell, refuses the rest, and judges the fit on what it has not seen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from autotune.calibration.constants import Constant, known_constants
+from autotune.calibration.fit import Fitted, fit, source_weights
+from autotune.calibration.folds import Unseen, leave_sources_out, pinning_source
+from autotune.calibration.pricing import Priced, Vector, jacobian, log_ratios, price
+from autotune.validation.cases import Case
+from autotune.validation.statistics import Choice, mean_or_none, regret_of
+from distir.errors import DistirError
+
+__all__ = ["Calibration", "ConstantFit", "SourceFit", "calibrate"]
+
+IDENTIFIED = 0.3
+"""By which fraction the rows must narrow a prior for its constant to be fitted."""
+
+HALF_WIDTH = 1.645
+"""Standard deviations either side of an interval that holds nine tenths."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConstantFit:
+    """One constant: fitted, or kept where the rows cannot tell it."""
+
+    name: str
+    value: float
+    prior: float
+    fitted: bool
+    interval: tuple[float, float] | None
+    """Holds nine tenths, given the rows and the prior."""
+    without_sources: tuple[float, float] | None
+    """The least and the most that it becomes when a source is left out."""
+    identified: float
+    """By which fraction the rows narrow the prior's standard deviation."""
+    pinned_by: str | None
+    """The source that alone tells it, if one does."""
+    told_by: dict[str, float]
+    """Shares of what the rows tell of it, by source, the largest first."""
+    rows: tuple[str, ...]
+    """The rows that tell most of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceFit:
+    """One source: errors of constants that have seen it, and of such that have not."""
+
+    rows: int
+    mape: float
+    bias: float
+    regret: float | None
+    unseen_mape: float
+    unseen_bias: float
+    unseen_regret: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """What `autotune calibrate` finds."""
+
+    constants: tuple[ConstantFit, ...]
+    sources: dict[str, SourceFit]
+    cases: tuple[Case, ...]
+    residuals: Vector
+    """Logarithm of predicted over measured, row by row."""
+    unseen: Vector
+    """The same by constants that have not seen the row's source."""
+
+    @property
+    def mean_mape(self) -> float:
+        """Mean of the sources' mean errors."""
+        return float(np.mean([each.mape for each in self.sources.values()]))
+
+    @property
+    def mean_unseen_mape(self) -> float:
+        """Mean of the sources' mean errors, each by constants that have not seen it."""
+        return float(np.mean([each.unseen_mape for each in self.sources.values()]))
+
+    @property
+    def values(self) -> dict[str, float]:
+        """All constants by name."""
+        return {each.name: each.value for each in self.constants}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        from dataclasses import asdict
+
+        return {
+            "constants": {each.name: asdict(each) for each in self.constants},
+            "sources": {name: asdict(each) for name, each in self.sources.items()},
+            "mean_mape": self.mean_mape,
+            "mean_unseen_mape": self.mean_unseen_mape,
+        }
+
+
+def calibrate(
+    cases: Sequence[Case],
+    constants: Sequence[Constant] | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Calibration:
+    """Fits the constants that the cases can tell; raises `DistirError` if they tell none."""
+    rows = price(cases, progress)
+    if not rows:
+        raise DistirError("no row has a measured time that can be predicted: nothing to fit to")
+    asked = known_constants() if constants is None else tuple(constants)
+    fitted, told, chosen = _fit_what_is_told(rows, asked, progress)
+    if not chosen:
+        raise DistirError(
+            "the rows tell none of the constants "
+            f"{', '.join(each.name for each in asked)}: they hardly depend on them; expected "
+            "runs of more kinds"
+        )
+    own = [row.case for row in rows]
+    unseen = leave_sources_out(fitted, own)
+    return Calibration(
+        tuple(_constant_fit(each, fitted, told, chosen, own, unseen) for each in asked),
+        _source_fits(own, fitted.residuals, unseen.residuals),
+        tuple(own),
+        fitted.residuals,
+        unseen.residuals,
+    )
+
+
+def _fit_what_is_told(
+    rows: Sequence[Priced], asked: Sequence[Constant], progress: Callable[[str], None]
+) -> tuple[Fitted, dict[str, float], list[Constant]]:
+    """Fits, drops the constant that is told least if it is not told, and fits again."""
+    chosen = list(asked)
+    told: dict[str, float] = {}
+    start = np.zeros(len(chosen))
+    while True:
+        fitted = _fit(rows, chosen, asked, start, progress)
+        identified = fitted.identified
+        told.update({each.name: float(by) for each, by in zip(chosen, identified, strict=True)})
+        kept = [index for index, by in enumerate(identified) if by >= IDENTIFIED]
+        if len(kept) == len(chosen) or not kept:
+            return fitted, told, chosen if kept else []
+        progress("not told: " + ", ".join(c.name for c in chosen if told[c.name] < IDENTIFIED))
+        chosen, start = [chosen[index] for index in kept], fitted.x[kept]
+
+
+def _fit(
+    rows: Sequence[Priced],
+    chosen: Sequence[Constant],
+    asked: Sequence[Constant],
+    start: Vector,
+    progress: Callable[[str], None],
+) -> Fitted:
+    kept = {each.name: each.prior for each in asked}
+
+    def values(x: Vector) -> Mapping[str, float]:
+        moved = {
+            each.name: each.prior * math.exp(float(by)) for each, by in zip(chosen, x, strict=True)
+        }
+        return {**kept, **moved}
+
+    return fit(
+        lambda x: log_ratios(rows, values(x)),
+        lambda x, at: jacobian(rows, chosen, values(x), at),
+        source_weights([row.case.row.group for row in rows]),
+        np.array([each.spread for each in chosen]),
+        start,
+        progress,
+    )
+
+
+def _constant_fit(
+    constant: Constant,
+    fitted: Fitted,
+    told: Mapping[str, float],
+    chosen: Sequence[Constant],
+    cases: Sequence[Case],
+    unseen: Unseen,
+) -> ConstantFit:
+    if constant not in chosen:
+        return ConstantFit(
+            name=constant.name,
+            value=constant.prior,
+            prior=constant.prior,
+            fitted=False,
+            interval=None,
+            without_sources=None,
+            identified=told[constant.name],
+            pinned_by=None,
+            told_by={},
+            rows=(),
+        )
+    column = list(chosen).index(constant)
+    sources = [case.row.group for case in cases]
+    middle, deviation = fitted.x[column], math.sqrt(fitted.covariance[column, column])
+    others = [constant.prior * math.exp(float(x[column])) for x in unseen.fits.values()]
+    information = fitted.information[:, column]
+    by_source: dict[str, float] = {}
+    for source, amount in zip(sources, information, strict=True):
+        by_source[source] = by_source.get(source, 0.0) + float(amount)
+    total = sum(by_source.values()) or 1.0
+    shares = sorted(by_source.items(), key=lambda item: -item[1])
+    best = np.argsort(-information)[:3]
+    return ConstantFit(
+        name=constant.name,
+        value=constant.prior * math.exp(float(middle)),
+        prior=constant.prior,
+        fitted=True,
+        interval=(
+            constant.prior * math.exp(float(middle - HALF_WIDTH * deviation)),
+            constant.prior * math.exp(float(middle + HALF_WIDTH * deviation)),
+        ),
+        without_sources=(min(others), max(others)),
+        identified=told[constant.name],
+        pinned_by=pinning_source(fitted, sources, column),
+        told_by={name: amount / total for name, amount in shares if amount > 0.01 * total},
+        rows=tuple(cases[int(index)].row.id for index in best),
+    )
+
+
+def _source_fits(cases: Sequence[Case], residuals: Vector, unseen: Vector) -> dict[str, SourceFit]:
+    found: dict[str, SourceFit] = {}
+    for source in sorted({case.row.group for case in cases}):
+        own = [index for index, case in enumerate(cases) if case.row.group == source]
+        seen, other = (_errors(cases, each, own) for each in (residuals, unseen))
+        found[source] = SourceFit(
+            rows=len(own),
+            mape=seen[0],
+            bias=seen[1],
+            regret=seen[2],
+            unseen_mape=other[0],
+            unseen_bias=other[1],
+            unseen_regret=other[2],
+        )
+    return found
+
+
+def _errors(
+    cases: Sequence[Case], residuals: Vector, own: Sequence[int]
+) -> tuple[float, float, float | None]:
+    """Mean error, bias and regret of some rows."""
+    errors = [math.expm1(float(residuals[index])) for index in own]
+    choices = [
+        Choice(cases[index].choice_group, (1 + error) * measured, measured)
+        for index, error in zip(own, errors, strict=True)
+        for measured in [cases[index].measured.seconds or math.nan]
+    ]
+    mape = mean_or_none(abs(error) for error in errors) or 0.0
+    return mape, mean_or_none(errors) or 0.0, regret_of(choices)

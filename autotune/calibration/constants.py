@@ -1,0 +1,78 @@
+"""What may be fitted: a field of the cost profile, or what a generation of devices sustains."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from pathlib import Path
+
+from autotune.validation.cases import Case
+from autotune.validation.words import read_toml_data
+from distir.cost import Cluster, CostProfile
+
+__all__ = ["Constant", "applied", "generation_of", "known_constants"]
+
+_SUSTAINED = "sustained_fraction:"
+
+_GENERATIONS = {"GB200": "B200", "GB300": "B300"}
+"""Families of devices that are of one generation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A positive number that may be fitted. Its logarithm is believed to be normal around that of
+    `prior`, with standard deviation `spread`."""
+
+    name: str
+    prior: float
+    spread: float
+    because: str
+
+    def concerns(self, case: Case, profile: CostProfile) -> bool:
+        """Whether a case could depend on it at all."""
+        if self.name.startswith(_SUSTAINED):
+            return generation_of(case) == self.name.removeprefix(_SUSTAINED)
+        if self.name == "eager_launch_seconds":
+            return profile.dispatch == "eager"
+        if self.name == "attention_efficiency":
+            return case.model.attention == "fused"
+        return True
+
+
+@lru_cache(maxsize=1)
+def known_constants() -> tuple[Constant, ...]:
+    """All of `priors.toml`, in order."""
+    entries = read_toml_data(Path(__file__).resolve().parent / "priors.toml")
+    known = {field.name for field in fields(CostProfile)}
+    return tuple(
+        Constant(name, entry["prior"], entry["spread"], entry["because"])
+        for name, entry in entries.items()
+        if name in known or name.startswith(_SUSTAINED)
+    )
+
+
+def generation_of(case: Case) -> str:
+    """The generation of a case's devices."""
+    family = case.hardware.family.split()[0]
+    return _GENERATIONS.get(family, family)
+
+
+def applied(
+    values: Mapping[str, float], case: Case, profile: CostProfile
+) -> tuple[CostProfile, Cluster]:
+    """A case's software stack and hardware with these constants."""
+    own = {name: value for name, value in values.items() if not name.startswith(_SUSTAINED)}
+    limited = {
+        name: min(value, _MOST) if name.endswith(("efficiency", "fraction")) else value
+        for name, value in own.items()
+    }
+    cluster = case.hardware.cluster
+    sustained = values.get(_SUSTAINED + generation_of(case))
+    if sustained is not None:
+        cluster = replace(cluster, device=replace(cluster.device, sustained_fraction=sustained))
+    return replace(profile, **limited), cluster
+
+
+_MOST = 0.98
+"""No efficiency is fitted above this."""

@@ -1,0 +1,81 @@
+"""Rows as functions of the constants: plans are made once, and priced again for new constants."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.calibration.constants import Constant, applied
+from autotune.validation.cases import Case
+from autotune.validation.predict import Prepared, prepare
+from distir.cost import CostProfile
+from distir.errors import DistirError
+from distir.plan import Plan
+from distir.simulation import Simulator
+
+__all__ = ["Mask", "Priced", "Vector", "jacobian", "log_ratios", "price"]
+
+Vector = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+STEP = 0.04
+"""By how much the logarithm of a constant is varied for a derivative."""
+
+
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """A case whose plan is made. `simulator` keeps what does not depend on constants."""
+
+    case: Case
+    profile: CostProfile
+    plan: Plan
+    simulator: Simulator
+
+    def seconds(self, values: Mapping[str, float]) -> float:
+        """Seconds of an iteration with these constants."""
+        simulator = self.simulator.repriced(*applied(values, self.case, self.profile))
+        return simulator.simulate_plan(self.plan).metrics["iteration_seconds"]
+
+
+def price(cases: Sequence[Case], progress: Callable[[str], None] = lambda _: None) -> list[Priced]:
+    """Cases with a measured time, planned; those that cannot be are left out."""
+    found: list[Priced] = []
+    for prepared in prepare(cases, progress=progress):
+        if prepared.case.measured.seconds is None:
+            continue
+        try:
+            found.append(_priced(prepared))
+        except DistirError:
+            continue
+    return found
+
+
+def _priced(prepared: Prepared) -> Priced:
+    simulator = prepared.simulator(prepared.profile)
+    return Priced(prepared.case, prepared.profile, prepared.plan(simulator), simulator)
+
+
+def log_ratios(rows: Sequence[Priced], values: Mapping[str, float]) -> Vector:
+    """Logarithm of predicted over measured seconds, row by row."""
+    return np.array(
+        [math.log(row.seconds(values) / (row.case.measured.seconds or math.nan)) for row in rows]
+    )
+
+
+def jacobian(
+    rows: Sequence[Priced], constants: Sequence[Constant], values: Mapping[str, float], at: Vector
+) -> Vector:
+    """Derivatives of `log_ratios` (which are `at`) with respect to the constants' logarithms,
+    `[rows, constants]`. Rows that cannot depend on a constant are not priced again."""
+    found = np.zeros((len(rows), len(constants)))
+    for column, constant in enumerate(constants):
+        moved = {**values, constant.name: values[constant.name] * math.exp(-STEP)}
+        for index, row in enumerate(rows):
+            if constant.concerns(row.case, row.profile):
+                measured = row.case.measured.seconds or math.nan
+                found[index, column] = (at[index] - math.log(row.seconds(moved) / measured)) / STEP
+    return found

@@ -1,0 +1,81 @@
+"""A calibration as a software stack on disk."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+from autotune.calibration.calibrate import Calibration, ConstantFit
+from distir.cost import CostProfile
+
+__all__ = ["constants_text", "profile_text"]
+
+_FACTS = (
+    "dispatch",
+    "fuses_elementwise",
+    "attention",
+    "overlaps_gradients",
+    "overlaps_activations",
+)
+
+
+def profile_text(calibration: Calibration, base: CostProfile, name: str, source: str) -> str:
+    """A stack with the facts of `base` and the fitted constants, as TOML that `--stack` reads."""
+    known = {field.name for field in fields(CostProfile)}
+    facts = [fact for fact in _FACTS if fact in known]
+    lines = [
+        f'name = "{name}"',
+        f'summary = "{base.name}, with constants fitted to {source}"',
+        "",
+        *(f"{fact} = {_toml(getattr(base, fact))}" for fact in facts),
+        "",
+        "[sources]",
+        *(f'{fact} = "as in {base.name}"' for fact in facts),
+        "",
+        "[constants]",
+        *constants_text(calibration, source, "[constants.sources]"),
+    ]
+    return "\n".join(lines)
+
+
+def constants_text(calibration: Calibration, source: str, sources_head: str) -> list[str]:
+    """Lines of a table of constants and of the table that says where they come from. What devices
+    sustain belongs to device files, and stands in a remark."""
+    own = [each for each in calibration.constants if ":" not in each.name and each.fitted]
+    of_devices = [each for each in calibration.constants if ":" in each.name and each.fitted]
+    return [
+        *(f"{_key(each.name)} = {_quantity(each)}" for each in own),
+        *(
+            f"# {each.name.replace(':', ' of ')} = {each.value:.3g}: for the device file"
+            for each in of_devices
+        ),
+        "",
+        sources_head,
+        *(f'{_key(each.name)} = "{_origin(each, source)}"' for each in own),
+    ]
+
+
+def _key(name: str) -> str:
+    return name.removesuffix("_seconds")
+
+
+def _quantity(each: ConstantFit) -> str:
+    if each.name.endswith("_seconds"):
+        micro = each.value * 1e6
+        return f'"{micro / 1e3:.3g} ms"' if micro >= 1e3 else f'"{micro:.3g} us"'
+    return f"{each.value:.3g}"
+
+
+def _origin(each: ConstantFit, source: str) -> str:
+    low, high = each.interval or (each.value, each.value)
+    pinned = f", pinned by {each.pinned_by}" if each.pinned_by else ""
+    return f"fitted to {source}: {_span(each, low, high)} holds nine tenths{pinned}"
+
+
+def _span(each: ConstantFit, low: float, high: float) -> str:
+    if each.name.endswith("_seconds"):
+        return f"{low * 1e6:.3g} to {high * 1e6:.3g} us"
+    return f"{low:.3g} to {high:.3g}"
+
+
+def _toml(value: object) -> str:
+    return f'"{value}"' if isinstance(value, str) else str(value).lower()

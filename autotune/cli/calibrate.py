@@ -1,0 +1,130 @@
+"""`autotune calibrate`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from autotune.cli.options import names_in
+from autotune.cli.output import Output, add_json_option, check_writable, note, write_text
+from distir.errors import DistirError
+
+SUMMARY = "Fit the constants of the cost model to measured runs, and judge them on unseen ones."
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Adds the subcommand's options."""
+    parser.add_argument(
+        "file", metavar="FILE.csv", help="measured runs, one a row (columns: docs/validation.md)"
+    )
+    parser.add_argument(
+        "--hardware",
+        default=argparse.SUPPRESS,
+        metavar="A,B,…",
+        help="only rows of these families of devices, such as A100,H100 (default: all)",
+    )
+    parser.add_argument(
+        "--source",
+        default=argparse.SUPPRESS,
+        metavar="A,B,…",
+        help="only rows of these source groups",
+    )
+    parser.add_argument(
+        "--constants",
+        default=argparse.SUPPRESS,
+        metavar="A,B,…",
+        help="fit these alone (default: all that the rows tell)",
+    )
+    parser.add_argument(
+        "--stack",
+        default="fsdp-eager",
+        metavar="PROFILE",
+        help="the software stack whose facts the written profile has",
+    )
+    parser.add_argument(
+        "--output",
+        default=argparse.SUPPRESS,
+        metavar="FILE.toml",
+        help="write the fitted constants as a software stack, which --stack reads",
+    )
+    add_json_option(parser)
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Fits, writes, reports, and returns the exit status."""
+    output = Output(arguments)
+    path: str | None = getattr(arguments, "output", None)
+    if path is not None:
+        check_writable(path)
+    with output.quiet():
+        calibration = _calibration(arguments)
+        if path is not None:
+            _write(path, calibration, arguments)
+    output.write(
+        {"file": arguments.file, **calibration.to_dict()}, lambda: _shown(arguments, calibration)
+    )
+    return 0
+
+
+def _calibration(arguments: argparse.Namespace) -> Any:
+    from autotune.calibration import calibrate
+    from autotune.validation import Case, make_case, read_rows
+
+    rows = read_rows(arguments.file)
+    cases = [case for case in map(make_case, rows) if isinstance(case, Case)]
+    for option, names_of in (("hardware", _families), ("source", _sources)):
+        if hasattr(arguments, option):
+            cases = _only(cases, option, names_in(getattr(arguments, option)), names_of)
+    return calibrate(cases, _constants(arguments), note)
+
+
+def _families(case: Any) -> set[str]:
+    family: str = case.hardware.family
+    return {family, family.split(maxsplit=1)[0]}
+
+
+def _sources(case: Any) -> set[str]:
+    return {case.row.group}
+
+
+def _only(cases: list[Any], option: str, wanted: list[str], names_of: Any) -> list[Any]:
+    """The cases that have one of the wanted names."""
+    known: set[str] = set().union(*(names_of(case) for case in cases))
+    for name in wanted:
+        if name not in known:
+            raise DistirError(
+                f"no usable row has the {option} {name!r}; known are {', '.join(sorted(known))}"
+            )
+    return [case for case in cases if names_of(case) & set(wanted)]
+
+
+def _constants(arguments: argparse.Namespace) -> Any:
+    """The constants asked for, or None for all."""
+    if not hasattr(arguments, "constants"):
+        return None
+    from autotune.calibration import known_constants
+    from distir.errors import UnknownNameError
+
+    known = {each.name: each for each in known_constants()}
+    wanted = names_in(arguments.constants)
+    for name in wanted:
+        if name not in known:
+            raise UnknownNameError("constant", name, known)
+    return [known[name] for name in wanted]
+
+
+def _write(path: str, calibration: Any, arguments: argparse.Namespace) -> None:
+    from autotune.calibration import profile_text
+    from distir.cost import load_profile
+
+    base = load_profile(arguments.stack)
+    text = profile_text(calibration, base, Path(path).stem, Path(arguments.file).name)
+    write_text(path, text)
+    note(f"wrote {path}; use it with --stack {path}")
+
+
+def _shown(arguments: argparse.Namespace, calibration: Any) -> Any:
+    from autotune.reports.calibration import calibration_report
+
+    return calibration_report(arguments.file, calibration)
