@@ -119,7 +119,7 @@ def best_of_layouts(trials: Iterable[Trial]) -> list[Trial]:
 
 def layout(strategy: Strategy) -> tuple[int, ...]:
     """The degrees: which devices do what, whatever the order and the memory techniques."""
-    return (strategy.dp, strategy.tp, strategy.pp, strategy.cp)
+    return (strategy.dp, strategy.tp, strategy.pp, strategy.cp, strategy.ep)
 
 
 def regret(cost: float, best_cost: float) -> float:

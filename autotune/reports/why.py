@@ -59,7 +59,7 @@ def data_parallel(problem: Problem, shown_already: Sequence[Trial | None]) -> St
     """
     space: SearchSpace = problem.space.restricted(tp=(1,), pp=(1,), cp=(1,), ep=(1,))
     layouts = {layout(trial.strategy) for trial in shown_already if trial is not None}
-    if not space.count() or (problem.devices, 1, 1, 1) in layouts:
+    if not space.count() or (problem.devices, 1, 1, 1, 1) in layouts:
         return None
 
     def order(strategy: Strategy) -> tuple[float, float]:

@@ -203,8 +203,16 @@ class Placement:
     def _choose(
         self, node: Node, operands: Sequence[Value], index: int, kinds: Mapping[Axis, Kind]
     ) -> Spot:
-        if self._stays_pending(node, operands, index):
-            return Pending.SUM
+        listed = self._listed(node, operands, index, kinds)
+        travelling = self._travelling(node, operands, index)
+        if not travelling or self._settles_first(node, operands, index, travelling, kinds):
+            return listed
+        return Pending.SUM
+
+    def _listed(
+        self, node: Node, operands: Sequence[Value], index: int, kinds: Mapping[Axis, Kind]
+    ) -> Axis | None:
+        """The first listed axis in the op's iteration space that it does not need whole."""
         by_group = {self._representative(axis): axis for axis in reversed(list(kinds))}
         for entry in self.mesh.lists[index]:
             axis = by_group.get(entry.axis)
@@ -228,18 +236,44 @@ class Placement:
         moving = [value for value in operands if value not in self.sources]
         return all(self._along(value, axis) is not None for value in (*moving, *node.results))
 
-    def _stays_pending(self, node: Node, operands: Sequence[Value], index: int) -> bool:
+    def _travelling(self, node: Node, operands: Sequence[Value], index: int) -> list[Value]:
+        """Operands whose pending sums travel through the op along a mesh axis; none if any of
+        those that the op is linear in does not pend, or is read elsewhere too."""
         if tuple(operands) == node.operands:
             positions = node.op.linear_operands(node.operand_types)
         else:
             positions = tuple(range(len(operands)))
         travelling = [operands[i] for i in positions]
-        return bool(travelling) and all(
+        pend = all(
             value in self.home
             and self.home[value].layout[index] is Pending.SUM
             and self.use_counts.get(value, 0) == 1
             for value in travelling
         )
+        return travelling if pend else []
+
+    def _settles_first(
+        self,
+        node: Node,
+        operands: Sequence[Value],
+        index: int,
+        travelling: Sequence[Value],
+        kinds: Mapping[Axis, Kind],
+    ) -> bool:
+        """Whether sums are scattered before the op rather than after it: where the op is split
+        along this mesh axis, and operands have to be exchanged along another one. Exchanged while
+        they pend, they would be as many times larger."""
+        goal = self._listed(node, operands, index, kinds)
+        if goal is None or any(self._along(value, goal) is None for value in travelling):
+            return False
+        for other in range(len(self.mesh.names)):
+            spot = self._listed(node, operands, other, kinds)
+            for value in travelling:
+                here = self.home[value].layout[other]
+                there = None if spot is None else self._along(value, spot)
+                if isinstance(here, Axis) and there is not None and here is not there:
+                    return True
+        return False
 
     def _operand_layout(self, value: Value, spots: Sequence[Spot]) -> Layout:
         layout: list[Spot] = []
@@ -317,13 +351,22 @@ class Placement:
             return home
         key = (value, layout)
         if key not in self.copies:
-            steps, copy = move(home, layout)
+            steps, copy = move(self._nearest(home, layout), layout)
             self.steps.extend(steps)
+            for step in steps:
+                if step.move is Move.EXCHANGE:
+                    self.copies[value, step.result.layout] = step.result
             self.copies[key] = copy
             if any(isinstance(spot, Pending) for spot in home.layout):
                 # Settled once, for all readers to come.
                 self.home[value] = copy
         return self.copies[key]
+
+    def _nearest(self, home: Local, layout: Layout) -> Local:
+        """Home, or a copy that was exchanged already if fewer steps lead from there."""
+        copies = [local for (value, _), local in self.copies.items() if value is home.value]
+        exchanged = [local for local in copies if _is_exchanged(home.layout, local.layout)]
+        return min((home, *exchanged), key=lambda local: len(move(local, layout)[0]))
 
     def settle(self, value: Value, keep: Iterable[int] = ()) -> Local:
         """The value with every pending sum settled where an elementwise reader would want it,
@@ -345,6 +388,11 @@ class Placement:
             if entry.axis in by_group:
                 return by_group[entry.axis]
         return None
+
+
+def _is_exchanged(home: Layout, copy: Layout) -> bool:
+    """Whether a copy is split over as many mesh axes as home: it holds no more."""
+    return all((here is None) == (there is None) for here, there in zip(home, copy, strict=True))
 
 
 def move(home: Local, target: Layout) -> tuple[list[PlacedMove], Local]:

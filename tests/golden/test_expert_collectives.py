@@ -26,6 +26,7 @@ ATTENTION_AND_ROUTER = 4 + 2 + 1
 EXPERT_PRODUCTS = 3
 OUTSIDE = 3
 """Embedding, last norm, head."""
+MIB = 2**20
 TOKENS, HIDDEN, FFN = 4096, 4096, 14336
 
 
@@ -89,6 +90,28 @@ def test_tensor_parallelism_splits_every_expert() -> None:
     forward, _, _ = collectives(Strategy(tp=4))
     assert forward["AllReduce tp"] == 2 * LAYERS + 1 + 3
     assert set(forward) == {"AllReduce tp"}
+
+
+def test_tokens_are_exchanged_before_they_are_gathered_over_tp() -> None:
+    """As Megatron-Core's dispatcher does with sequence parallelism: every device exchanges its own
+    part of the tokens; then those of its tensor-parallel neighbours are gathered, and the way back
+    mirrors that. The layer without experts: one all-gather and one reduce-scatter."""
+    strategy = Strategy(dp=8, ep=8, tp=2, sequence_parallel=True)
+    layer = Planner(workload()).block_programs(strategy)[1]
+    moves = [
+        (node.op.name, node.op.message_bytes(*node.operand_types, *node.result_types) / MIB)
+        for node in layer.forward
+        if isinstance(node.op, Collective)
+    ]
+    assert moves == [
+        ("AllGather", 32),
+        ("ReduceScatter", 32),
+        ("AllToAll", 32),
+        ("AllGather", 64),
+        ("ReduceScatter", 64),
+        ("AllToAll", 32),
+    ]
+    assert counts(layer.backward) == {"AllToAll ep": 2, "AllGather tp": 4, "ReduceScatter tp": 2}
 
 
 @pytest.mark.parametrize("ep", [2, 4, 8])
