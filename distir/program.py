@@ -63,9 +63,32 @@ class Program:
         return frozenset(i for found in users.values() if len(found) > 1 for i in found)
 
     @cached_property
-    def by_label(self) -> Mapping[str, Axis]:
-        """Named axes: representatives of their groups."""
+    def families(self) -> Mapping[str, tuple[Axis, ...]]:
+        """Axes by what they do; representatives of their groups."""
         return name_axes(self)
+
+    @cached_property
+    def by_label(self) -> Mapping[str, Axis]:
+        """Named axes: of those that do the same, the second is called `heads2`, and so on."""
+        return {
+            family if number == 1 else f"{family}{number}": axis
+            for family, axes in self.families.items()
+            for number, axis in enumerate(axes, start=1)
+        }
+
+    def named(self, label: str) -> tuple[Axis, ...]:
+        """The axes that a name stands for: all of a family, or one; empty if there is none."""
+        if label in self.families:
+            return self.families[label]
+        return (self.by_label[label],) if label in self.by_label else ()
+
+    @cached_property
+    def members(self) -> Mapping[Axis, tuple[Axis, ...]]:
+        """Per axis that lists may speak of, all that it stands for."""
+        found: dict[Axis, list[Axis]] = {}
+        for axis in self._all_axes:
+            found.setdefault(self.blocks.group.get(axis, axis), []).append(axis)
+        return {axis: tuple(each) for axis, each in found.items()}
 
     def label(self, axis: Axis) -> str:
         """The name of an axis, or its size where it has none."""
@@ -361,27 +384,26 @@ def _fixed_by(function: Function, axes: Axes, sequences: set[Axis]) -> str | Non
     return None
 
 
-def name_axes(program: Program) -> dict[str, Axis]:
-    """Names for people, from what the axes do: batch, sequence, heads, ffn, experts, vocabulary,
-    hidden."""
+def name_axes(program: Program) -> dict[str, tuple[Axis, ...]]:
+    """Names for people, from what the axes do: batch, sequence, heads, queries, ffn, experts,
+    vocabulary, hidden; and the axes that do it, in model order."""
     blocks, axes = program.blocks, program.axes
-    named: dict[str, Axis] = {}
+    named: dict[str, list[Axis]] = {}
     taken: set[Axis] = set()
 
     def name(label: str, axis: Axis) -> None:
         axis = blocks.group.get(axis, axis)
-        if axis in taken:
-            return
-        taken.add(axis)
-        number = 1 + sum(key.rstrip("0123456789") == label for key in named)
-        named[label if number == 1 else f"{label}{number}"] = axis
+        if axis not in taken:
+            taken.add(axis)
+            named.setdefault(label, []).append(axis)
 
     name("batch", program.batch)
-    if program.sequence is not None:
-        name("sequence", program.sequence)
-    across = _axes_beside_boundaries(blocks)
+    for axis in program.extents.sequences:
+        name("sequence", axis)
     for axis in blocks.internal_axes:
-        name("heads" if axis in across else "ffn", axis)
+        name("heads" if axis in blocks.head_axes else "ffn", axis)
+    for axis in blocks.inner_axes.values():
+        name("queries", axis)
     for axis in blocks.expert_axes:
         name("experts", axis)
     for axis in blocks.output_axes:
@@ -393,19 +415,7 @@ def name_axes(program: Program) -> dict[str, Axis]:
     for index in sorted(set(blocks.representative)):
         for axis in blocks.blocks[index].axis_order(axes):
             name("axis", axis)
-    return named
-
-
-def _axes_beside_boundaries(blocks: Blocks) -> set[Axis]:
-    """Axes (representatives) that values with a boundary carry along: what keys and values are
-    split by."""
-    return {
-        blocks.group.get(axis, axis)
-        for node in blocks.function.nodes
-        if isinstance(node.op, Boundary)
-        for axis, kind in blocks.axes.kinds[node].items()
-        if kind is Kind.PARALLEL
-    }
+    return {label: tuple(found) for label, found in named.items()}
 
 
 def followers_made(node: Node, axes: Axes) -> tuple[Axis, ...]:

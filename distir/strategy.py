@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, cast
 
 from distir.errors import StrategyError, UnknownNameError
 
@@ -25,6 +25,50 @@ def checked_placement(placement: object) -> str:
             f"such as {PLACEMENT}"
         )
     return "-".join(names)
+
+
+CP_EXCHANGES = ("gather", "all-to-all")
+
+LISTED = ("dp", "ep", "cp", "tp")
+"""Choices whose axis lists can be stated."""
+
+
+def parse_lists(axes: object) -> dict[str, tuple[str, ...]]:
+    """Axis lists from `tp=heads,ffn;cp=sequence`, or from a mapping of the same; raises
+    `StrategyError`."""
+    lists: dict[str, tuple[str, ...]] = {}
+    for user, names in _stated_lists(axes):
+        if user not in LISTED:
+            raise StrategyError(str(UnknownNameError("degree with an axis list", user, LISTED)))
+        if user in lists:
+            raise StrategyError(f"axes state two lists for {user}; expected one")
+        lists[user] = tuple(dict.fromkeys(names))
+        if not names or any(not name.removesuffix("*") for name in names):
+            raise StrategyError(
+                f"axes state {','.join(names)!r} for {user}; expected names of axes, such as "
+                f"{user}=heads,ffn"
+            )
+    return {user: lists[user] for user in LISTED if user in lists}
+
+
+def _stated_lists(axes: object) -> Iterator[tuple[str, list[str]]]:
+    if isinstance(axes, Mapping):
+        for user, names in cast("Mapping[object, object]", axes).items():
+            listed = names.split(",") if isinstance(names, str) else names
+            if not isinstance(listed, (list, tuple)):
+                raise StrategyError(f"axes are {axes!r}; expected lists of names")
+            yield str(user), [str(name).strip() for name in cast("Sequence[object]", listed)]
+        return
+    if not isinstance(axes, str):
+        raise StrategyError(f"axes are {axes!r}; expected lists such as tp=heads,ffn;cp=sequence")
+    for stated in axes.split(";") if axes else ():
+        user, _, names = stated.partition("=")
+        yield user.strip(), [name.strip() for name in names.split(",")]
+
+
+def format_lists(lists: Mapping[str, Sequence[str]]) -> str:
+    """The inverse of `parse_lists`."""
+    return ";".join(f"{user}={','.join(names)}" for user, names in lists.items())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +106,15 @@ class Strategy:
     activations (of sequence parallelism) or all."""
     sequence_parallel: bool = False
     """Whether the sequence rests on the tensor-parallel devices between their products."""
+    zero_degree: int = 0
+    """Of how many neighbouring replicas' devices `zero` shards the states; the others hold copies.
+    0: all (hybrid sharding, Zhao et al. 2023)."""
+    cp_exchange: str = "gather"
+    """How context parallelism brings keys and values together: `gather`, or `all-to-all`, which
+    splits heads instead of the sequence in attention (Jacobs et al. 2023)."""
+    axes: str = ""
+    """Axis lists that replace those of the techniques, such as `tp=heads,ffn;cp=heads*,sequence`:
+    per choice the logical axes that its devices split, in order of preference."""
     placement: str = PLACEMENT
     """In which order degrees are laid on the devices, those of neighbours first."""
 
@@ -72,6 +125,13 @@ class Strategy:
                 raise StrategyError(f"{name} is {value!r}; expected a whole number of at least 1")
         if type(self.zero) is not int or self.zero not in (0, 1, 2, 3):
             raise StrategyError(f"zero is {self.zero!r}; expected 0, 1, 2 or 3")
+        if type(self.zero_degree) is not int or self.zero_degree < 0:
+            raise StrategyError(
+                f"zero_degree is {self.zero_degree!r}; expected a number of replicas, or 0 for all"
+            )
+        if self.cp_exchange not in CP_EXCHANGES:
+            raise UnknownNameError("cp_exchange", str(self.cp_exchange), CP_EXCHANGES)
+        object.__setattr__(self, "axes", format_lists(parse_lists(self.axes)))
         for name in ("schedule", "recompute"):
             if not isinstance(getattr(self, name), str):
                 raise StrategyError(f"{name} is {getattr(self, name)!r}; expected a name")
@@ -89,6 +149,11 @@ class Strategy:
     def devices(self) -> int:
         """Number of devices that the strategy occupies."""
         return self.dp * self.tp * self.cp * self.pp
+
+    @property
+    def axis_lists(self) -> Mapping[str, tuple[str, ...]]:
+        """The lists that the strategy states itself: names of axes by choice."""
+        return parse_lists(self.axes)
 
     @property
     def order(self) -> tuple[str, ...]:
@@ -125,6 +190,9 @@ class Strategy:
         parts += [again] if self.recompute != "none" else []
         parts += [f"keep:{self.keep_gathered}"] if self.keep_gathered != "none" else []
         parts += ["sp"] if self.sequence_parallel else []
+        parts += [f"zd{self.zero_degree}"] if self.zero_degree else []
+        parts += [self.cp_exchange] if self.cp_exchange != "gather" else []
+        parts += [self.axes] if self.axes else []
         parts += [f"on:{','.join(self.order)}"] if self.placement != PLACEMENT else []
         return "-".join(parts)
 

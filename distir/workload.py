@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -13,9 +14,11 @@ from distir.axes.model import Axis
 from distir.errors import StrategyError, UnknownNameError
 from distir.importers.load import LoadedModel
 from distir.ir.types import DType
+from distir.mesh import mesh_axes, undivided
 from distir.ops.optimizer import AdamStep, SGDStep
 from distir.ops.routing import Dispatch
 from distir.program import Program, build_program, followers_made
+from distir.strategy import Strategy
 
 Mode = Literal["training", "inference"]
 
@@ -235,3 +238,35 @@ class Workload:
         """Label and size of every axis that expert parallelism must divide."""
         program = self.program
         return tuple((program.label(a), a.size) for a in program.blocks.expert_axes)
+
+    @property
+    def inner_axes(self) -> Mapping[str, int]:
+        """By the label of an internal axis, the size of the one inside it that tensor parallelism
+        can split as well: queries per head of keys and values."""
+        program = self.program
+        return {program.label(a): b.size for a, b in program.blocks.inner_axes.items()}
+
+    def explain_lists(self, strategy: Strategy) -> str | None:
+        """Why the axis lists that a strategy asks for do not fit, or None. Lists of techniques
+        that split what every model has are not asked about: they have constraints of their own."""
+        stated = strategy.axis_lists
+        for user in stated:
+            if getattr(strategy, user) == 1:
+                return f"axes state a list for {user}, which needs {user} > 1"
+        if "tp" in stated and strategy.sequence_parallel:
+            return "sequence_parallel adds to the list of tp; where axes state it, add sequence"
+        if strategy.cp_exchange == "all-to-all":
+            if strategy.cp == 1:
+                return "cp_exchange = all-to-all needs cp > 1: it is how cp brings keys together"
+            if "cp" in stated:
+                return "cp_exchange = all-to-all adds to the list of cp; axes state it already"
+            if not self.program.blocks.head_axes:
+                return "cp_exchange = all-to-all splits heads, but the model has no attention"
+        elif not stated:
+            return None
+        try:
+            axes = mesh_axes(self.program, strategy)
+        except StrategyError as error:
+            return str(error)
+        samples = self.batch_size // strategy.microbatches
+        return undivided(self.program, axes, self.sizes(samples))

@@ -17,8 +17,9 @@ from itertools import permutations
 from typing import Protocol
 
 from distir.errors import DistirError, UnknownNameError
+from distir.factoring import refusal
 from distir.schedules import SCHEDULES, ScheduleFamily, find_schedule
-from distir.strategy import KEEP_GATHERED, PLACEMENT
+from distir.strategy import CP_EXCHANGES, KEEP_GATHERED, PLACEMENT, Strategy, parse_lists
 from search_spaces.arithmetic import divisors, listed
 from search_spaces.constraints import Constraint
 from search_spaces.named import (
@@ -78,6 +79,15 @@ class WorkloadFacts(Protocol):
         """Label and size of every axis of experts; none where the model is no mixture."""
         ...
 
+    @property
+    def inner_axes(self) -> Mapping[str, int]:
+        """By such a label, the size of the axis inside that tensor parallelism can split too."""
+        ...
+
+    def explain_lists(self, strategy: Strategy) -> str | None:
+        """Why axis lists that a strategy asks for do not fit the model, or `None`."""
+        ...
+
 
 def distribution_space(
     workload: WorkloadFacts, devices: int, space: SpaceSource | Searched = "small"
@@ -97,6 +107,9 @@ def _dimensions(workload: WorkloadFacts, devices: int, chosen: Searched) -> list
     every = [entry.name for entry in SCHEDULES if entry.value.is_simulated]
     schedules = chosen.values_of("schedule", every)
 
+    def axes() -> Sequence[Value]:
+        return chosen.values_of("axes", (DEFAULTS["axes"],))
+
     def tp() -> Sequence[Value]:
         return divisors(devices)
 
@@ -105,6 +118,9 @@ def _dimensions(workload: WorkloadFacts, devices: int, chosen: Searched) -> list
 
     def sequence_parallel(tp: int) -> Sequence[Value]:
         return flags if tp > 1 and workload.sequence_lengths else (False,)
+
+    def cp_exchange(cp: int) -> Sequence[Value]:
+        return chosen.values_of("cp_exchange", CP_EXCHANGES) if cp > 1 else ("gather",)
 
     def pp(tp: int, cp: int) -> Sequence[Value]:
         return divisors(devices // (tp * cp))
@@ -118,6 +134,11 @@ def _dimensions(workload: WorkloadFacts, devices: int, chosen: Searched) -> list
 
     def zero(dp: int) -> Sequence[Value]:
         return levels if training and dp > 1 else (0,)
+
+    def zero_degree(zero: int, dp: int, ep: int) -> Sequence[Value]:
+        parts = [n for n in divisors(dp) if 1 < n < dp and n % ep == 0] if zero else []
+        allowed = chosen.values_of("zero_degree", (0, *parts))
+        return [part for part in allowed if part in (0, *parts)] or (0,)
 
     def recompute() -> Sequence[Value]:
         return policies if training else ("none",)
@@ -168,13 +189,16 @@ def _dimensions(workload: WorkloadFacts, devices: int, chosen: Searched) -> list
     pieces = Dimension("microbatches", microbatches)
     limited = {each.name: _limited(each, chosen.allowed(each.name)) for each in (*degrees, pieces)}
     return [
+        Dimension("axes", axes),
         limited["tp"],
         limited["cp"],
         Dimension("sequence_parallel", sequence_parallel),
+        Dimension("cp_exchange", cp_exchange),
         limited["pp"],
         limited["dp"],
         _limited(Dimension("ep", ep), chosen.allowed("ep")),
         Dimension("zero", zero),
+        _varying("zero_degree", zero_degree, chosen),
         Dimension("recompute", recompute),
         _varying("recompute_every", recompute_every, chosen),
         _varying("keep_gathered", keep_gathered, chosen),
@@ -235,23 +259,22 @@ def _constraints(workload: WorkloadFacts, devices: int) -> list[Constraint]:
         if dp * tp * cp * pp == devices:
             return None
         degrees = {"dp": dp, "tp": tp, **({"cp": cp} if cp > 1 else {}), "pp": pp}
-        advice = _single_change(degrees, devices, dict(workload.internal_axes).values())
+        advice = _single_change(degrees, devices, workload)
         return f"{_product(degrees)}, but there are {devices} devices; {advice}"
 
-    def tp_divides_internal_axes(tp: int) -> str | None:
-        sizes = dict(workload.internal_axes)
-        uneven = next((label for label, size in sizes.items() if size % tp), None)
-        if uneven is None:
+    def tp_divides_internal_axes(axes: str, tp: int) -> str | None:
+        if "tp" in parse_lists(axes):
             return None
-        suited = listed(divisors(math.gcd(*sizes.values())))
-        return f"{uneven} ({sizes[uneven]}) does not divide by tp = {tp}; {suited} do"
+        return refusal(workload.internal_axes, workload.inner_axes, tp)
 
     def sequence_parallel_needs_tp(tp: int, sequence_parallel: bool) -> str | None:
         if not sequence_parallel or tp > 1:
             return None
         return "sequence_parallel needs tp > 1: it rests the sequence on the devices of tp"
 
-    def sequence_divides(tp: int, cp: int, sequence_parallel: bool) -> str | None:
+    def sequence_divides(axes: str, tp: int, cp: int, sequence_parallel: bool) -> str | None:
+        if "cp" in parse_lists(axes):
+            return None
         shares = {"cp": cp} if cp > 1 else {}
         shares |= {"tp": tp} if sequence_parallel else {}
         if not shares:
@@ -276,6 +299,31 @@ def _constraints(workload: WorkloadFacts, devices: int) -> list[Constraint]:
         if uneven is None:
             return None
         return f"ep = {ep} must divide {uneven}; {listed(divisors(math.gcd(*named.values())))} do"
+
+    def lists_fit(
+        axes: str,
+        tp: int,
+        cp: int,
+        dp: int,
+        ep: int,
+        sequence_parallel: bool,
+        cp_exchange: str,
+        microbatches: int,
+    ) -> str | None:
+        if not axes and cp_exchange == "gather":
+            return None
+        return workload.explain_lists(
+            Strategy(
+                axes=axes,
+                tp=tp,
+                cp=cp,
+                dp=dp,
+                ep=ep,
+                sequence_parallel=sequence_parallel,
+                cp_exchange=cp_exchange,
+                microbatches=microbatches,
+            )
+        )
 
     def every_stage_has_a_block(pp: int, chunks: int) -> str | None:
         most, stages = workload.num_blocks, pp * chunks
@@ -337,12 +385,22 @@ def _constraints(workload: WorkloadFacts, devices: int) -> list[Constraint]:
             return f"{kept} keeps the activations that sequence_parallel gathers, which is off"
         return None
 
+    def zero_degree_divides_dp(zero: int, zero_degree: int, dp: int, ep: int) -> str | None:
+        if not zero_degree:
+            return None
+        if not zero:
+            return "zero_degree says how far zero shards; it needs zero = 1, 2 or 3"
+        if zero_degree % ep:
+            return f"zero_degree = {zero_degree} does not divide by ep = {ep}"
+        return _divides("dp", dp, "zero_degree", zero_degree)
+
     return [
         Constraint("the degrees multiply to the devices", degrees_fill_devices),
         Constraint("tp divides every internal axis", tp_divides_internal_axes),
         Constraint("sequence parallelism needs tp", sequence_parallel_needs_tp),
         Constraint("the sequence divides", sequence_divides),
         Constraint("ep divides the experts and dp", ep_divides_experts_and_dp),
+        Constraint("the axis lists fit", lists_fit),
         Constraint("every stage has a block", every_stage_has_a_block),
         Constraint("dp divides the batch", dp_divides_batch),
         Constraint("microbatches divide a replica's share", microbatches_divide_share),
@@ -351,6 +409,7 @@ def _constraints(workload: WorkloadFacts, devices: int) -> list[Constraint]:
         Constraint("ZeRO is for training", zero_is_for_training),
         Constraint("every n-th block recomputes something", recompute_every_recomputes),
         Constraint("what is kept is gathered", something_is_gathered),
+        Constraint("a part of dp shards", zero_degree_divides_dp),
     ]
 
 
@@ -375,20 +434,20 @@ def _product(degrees: Mapping[str, int]) -> str:
     return f"{' x '.join(degrees)} = {values}{product}"
 
 
-def _splits_axes(name: str, degree: int, sizes: Iterable[int]) -> bool:
+def _splits_axes(name: str, degree: int, workload: WorkloadFacts) -> bool:
     """Whether the model's axes can be split so many ways; only tp splits them."""
-    return name != "tp" or all(size % degree == 0 for size in sizes)
+    fits = refusal(workload.internal_axes, workload.inner_axes, degree) is None
+    return name != "tp" or fits
 
 
-def _single_change(degrees: Mapping[str, int], devices: int, sizes: Collection[int]) -> str:
-    """Which degree, changed alone, would make the product right; `sizes` are those of the axes
-    that tp must divide."""
+def _single_change(degrees: Mapping[str, int], devices: int, workload: WorkloadFacts) -> str:
+    """Which degree, changed alone, would make the product right."""
     product = math.prod(degrees.values())
     fitting = [
         f"{name} = {devices * degree // product}"
         for name, degree in degrees.items()
         if devices * degree % product == 0
-        and _splits_axes(name, devices * degree // product, sizes)
+        and _splits_axes(name, devices * degree // product, workload)
     ]
     if not fitting:
         return f"degrees that divide {devices} are {listed(divisors(devices))}"

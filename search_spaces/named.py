@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeAlias, cast
 
 from distir.errors import DistirError, UnknownNameError
 from distir.registry import Registry
-from distir.strategy import Strategy
+from distir.strategy import Strategy, format_lists, parse_lists
 from search_spaces.parameters import Value
 
 Allowed: TypeAlias = tuple[Value, ...] | Literal["all", "default"]
@@ -77,6 +77,9 @@ _add(
     schedule=("gpipe", "1f1b"),
     chunks="default",
     placement="default",
+    zero_degree="default",
+    cp_exchange="default",
+    axes="default",
 )
 _add(
     "standard",
@@ -88,12 +91,16 @@ _add(
     schedule=("gpipe", "1f1b", "interleaved"),
     chunks="default",
     placement="default",
+    zero_degree="default",
+    cp_exchange="default",
+    axes="default",
 )
 _add(
     "full",
-    "adds context parallelism, all of ZeRO, every n-th block, every schedule and "
+    "adds context parallelism, all of ZeRO, hybrid sharding, every n-th block, every schedule and "
     "numbers of chunks; keeping what was gathered",
     placement="default",
+    axes="default",
 )
 
 
@@ -164,6 +171,8 @@ def _allowed(name: str, given: object, where: str) -> Allowed:
 
 def _checked(name: str, value: object) -> Value:
     """`value` in the form that strategies have it."""
+    if name == "axes":
+        return format_lists(parse_lists(value))
     wanted = type(DEFAULTS[name])
     if type(value) is not wanted:
         kinds = {int: "a whole number", str: "a name", bool: "true or false"}

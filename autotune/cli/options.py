@@ -132,6 +132,8 @@ def strategy_of(arguments: argparse.Namespace) -> Strategy:
     from distir.strategy import Strategy
 
     values = {each.name: getattr(arguments, each.name, None) for each in fields(Strategy)}
+    if values["axes"] is not None:
+        values["axes"] = ";".join(values["axes"])
     family = find_schedule(values["schedule"] or Strategy().schedule)
     values["schedule"] = family.name
     if values["chunks"] is None:

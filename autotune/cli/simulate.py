@@ -99,6 +99,28 @@ def add_strategy_options(parser: argparse.ArgumentParser) -> None:
         help="rest the sequence on the tensor-parallel devices between their products",
     )
     group.add_argument(
+        "--zero-degree",
+        type=positive,
+        default=0,
+        metavar="N",
+        help="shard over N neighbouring replicas only, with copies on the others (default: all)",
+    )
+    group.add_argument(
+        "--cp-exchange",
+        type=str.lower,
+        default="gather",
+        metavar="HOW",
+        help="with --cp, gather keys and values, or split heads in attention: all-to-all",
+    )
+    group.add_argument(
+        "--axes",
+        action="append",
+        default=SUPPRESS,
+        metavar="DEGREE=LIST",
+        help="logical axes that a degree splits, in order: tp=heads,ffn,vocabulary,sequence "
+        "(repeatable; an axis* counts only where every value has it)",
+    )
+    group.add_argument(
         "--placement",
         default=SUPPRESS,
         metavar="ORDER",

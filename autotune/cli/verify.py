@@ -40,7 +40,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("strategy")
     for field in fields(Strategy):
         option = f"--{field.name.replace('_', '-')}"
-        if isinstance(field.default, bool):
+        if field.name == "axes":
+            group.add_argument(option, action="append", default=SUPPRESS, metavar="DEGREE=LIST")
+        elif isinstance(field.default, bool):
             group.add_argument(option, action="store_true", default=SUPPRESS)
         elif isinstance(field.default, int):
             kind = positive if field.default else int

@@ -31,6 +31,15 @@ class ToyWorkload:
         """Blocks that repeat: all."""
         return self.num_blocks
 
+    @property
+    def inner_axes(self) -> dict[str, int]:
+        """No axis has another inside."""
+        return {}
+
+    def explain_lists(self, strategy: Strategy) -> str | None:
+        """Any list will do."""
+        return None
+
 
 @dataclass(frozen=True)
 class ToyStage:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import combinations
 from math import prod
 from typing import Any
 
@@ -46,7 +45,7 @@ def shrink(workload: Workload, strategies: Sequence[Strategy], samples: int = 2)
     function = _main_part(workload)
     stages = max(strategy.stages for strategy in strategies)
     function = drop_blocks(function, max(2 * stages, SMALLEST))
-    batch = samples * _common([s.dp * s.microbatches for s in strategies])
+    batch = samples * _common([_pieces_of_batch(strategy) for strategy in strategies])
     loss = _loss_kind(workload) if workload.training else None
     least: dict[str, int] = {}
     for _ in range(ATTEMPTS):
@@ -68,14 +67,18 @@ def shrink(workload: Workload, strategies: Sequence[Strategy], samples: int = 2)
 
 
 def _degrees(strategies: Iterable[Strategy]) -> tuple[int, ...]:
-    """Every number of pieces that an axis may be cut into."""
+    """Every number of pieces that an axis may be cut into: a degree may be several factors."""
     found: set[int] = set()
     for strategy in strategies:
-        for replicas in (strategy.dp, strategy.ep):  # samples are cut by the one, experts the other
-            degrees = (replicas, strategy.tp, strategy.cp)
-            for count in range(1, len(degrees) + 1):
-                found.update(prod(chosen) for chosen in combinations(degrees, count))
-    return tuple(sorted(found - {1}))
+        most = strategy.dp * strategy.tp * strategy.cp
+        found.update(pieces for pieces in range(2, most + 1) if most % pieces == 0)
+    return tuple(sorted(found))
+
+
+def _pieces_of_batch(strategy: Strategy) -> int:
+    """What the batch must divide by; lists that the strategy states may split it over anything."""
+    splitting = strategy.dp * (strategy.cp * strategy.tp if strategy.axes else 1)
+    return splitting * strategy.microbatches
 
 
 def _common(numbers: Iterable[int]) -> int:

@@ -137,7 +137,7 @@ class Verifier:
     def small(self, strategy: Strategy) -> Workload:
         """The small version of the workload for a strategy."""
         s = strategy
-        degrees = (s.dp, s.ep, s.tp, s.cp, s.stages, s.microbatches)
+        degrees = (s.dp, s.tp, s.cp, s.stages, s.microbatches, bool(s.axes))
         if degrees not in self._small:
             self._small[degrees] = shrink(self.workload, [strategy])
         return self._small[degrees]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from distir.errors import UnknownNameError
+from distir.factoring import refusal
 from distir.schedules import find_schedule
 from distir.strategy import Strategy
 from distir.transforms.recompute import RECOMPUTE
@@ -17,6 +18,7 @@ def explain(workload: Workload, strategy: Strategy) -> str | None:
         or _sequence(workload, strategy)
         or _experts(workload, strategy)
         or _kept(workload, strategy)
+        or workload.explain_lists(strategy)
         or _stages(workload, strategy)
         or _training(workload, strategy)
     )
@@ -34,16 +36,16 @@ def _batch(workload: Workload, strategy: Strategy) -> str | None:
 
 
 def _tensor(workload: Workload, strategy: Strategy) -> str | None:
-    for label, size in workload.internal_axes:
-        if size % strategy.tp:
-            fitting = ", ".join(str(d) for d in range(1, min(size, 64) + 1) if size % d == 0)
-            return f"{label} ({size}) does not divide by tp = {strategy.tp}; {fitting} do"
-    return None
+    if "tp" in strategy.axis_lists:
+        return None
+    return refusal(workload.internal_axes, workload.inner_axes, strategy.tp)
 
 
 def _sequence(workload: Workload, strategy: Strategy) -> str | None:
     if strategy.sequence_parallel and strategy.tp == 1:
         return "sequence_parallel needs tp > 1: it rests the sequence on the devices of tp"
+    if "cp" in strategy.axis_lists:
+        return None  # checked with the other lists that the strategy states
     pieces = strategy.cp * (strategy.tp if strategy.sequence_parallel else 1)
     if pieces == 1:
         return None
@@ -108,6 +110,13 @@ def _training(workload: Workload, strategy: Strategy) -> str | None:
         return str(UnknownNameError("recompute", strategy.recompute, RECOMPUTE.names()))
     if strategy.recompute_every > 1 and strategy.recompute == "none":
         return f"recompute_every = {strategy.recompute_every}, but recompute is none"
+    if strategy.zero_degree:
+        if not strategy.zero:
+            return "zero_degree says how far zero shards; it needs zero = 1, 2 or 3"
+        if strategy.dp % strategy.zero_degree:
+            return f"zero_degree = {strategy.zero_degree} does not divide dp = {strategy.dp}"
+        if strategy.zero_degree % strategy.ep:
+            return f"zero_degree = {strategy.zero_degree} does not divide by ep = {strategy.ep}"
     if workload.training:
         return None
     if strategy.zero:

@@ -10,9 +10,9 @@ from itertools import pairwise
 
 from distir.errors import StrategyError
 from distir.ir.core import Value
+from distir.mesh import mesh_axes, mesh_choices
 from distir.plan.block_program import instantiate_block
 from distir.plan.feasibility import explain
-from distir.plan.mesh import mesh_axes, mesh_choices
 from distir.plan.model import BlockProgram, Plan, Stage
 from distir.plan.positions import Positions, layout_at, positions_of
 from distir.schedules import CompiledSchedule, compile_schedule, find_schedule, forward_only

@@ -11,6 +11,7 @@ from functools import cached_property
 from itertools import pairwise
 
 from distir.axes.model import Axes, Axis
+from distir.cost.work import OpClass
 from distir.ir.core import Function, Node, Op, Value
 from distir.ir.signature import Kind
 
@@ -151,6 +152,20 @@ class Blocks:
     def expert_axes(self) -> tuple[Axis, ...]:
         """Representatives of the axes of experts, in model order."""
         return self._collect(expert_axes)
+
+    @cached_property
+    def head_axes(self) -> tuple[Axis, ...]:
+        """Representatives of attention's heads, in model order."""
+        return self._collect(head_axes)
+
+    @cached_property
+    def inner_axes(self) -> Mapping[Axis, Axis]:
+        """Representatives of internal axes, with the secondary one inside them."""
+        return {
+            self.group.get(axis, axis): self.group.get(inner, inner)
+            for index in sorted(set(self.representative), reverse=True)
+            for axis, inner in inner_axes(self.blocks[index], self.axes, self.roles)
+        }
 
     @cached_property
     def output_axes(self) -> tuple[Axis, ...]:
@@ -353,6 +368,45 @@ def internal_axes(block: Block, axes: Axes, roles: Roles) -> tuple[Axis, ...]:
     """Axes that tensor parallelism may split inside the block: carried by a parameter in an op
     that depends on an input, not crossing the border, never needed whole, and summed only against
     parameters. One that never occurs without another is secondary and left out."""
+    return _internal(block, axes, roles)[0]
+
+
+def inner_axes(block: Block, axes: Axes, roles: Roles) -> tuple[tuple[Axis, Axis], ...]:
+    """Internal axes with the secondary one inside them that shares out the same work between
+    activations: heads of keys and values, and the heads of queries that read each of them."""
+    primary, secondary = _internal(block, axes, roles)
+    shared = _spaces_between_activations(block, axes, roles)
+    found: list[tuple[Axis, Axis]] = []
+    for axis in primary:
+        spaces = [space for space in shared if axis in space]
+        inside = (s for s, beside in secondary.items() if axis in beside)
+        inner = next((s for s in inside if spaces and all(s in space for space in spaces)), None)
+        if inner is not None:
+            found.append((axis, inner))
+    return tuple(found)
+
+
+def head_axes(block: Block, axes: Axes, roles: Roles) -> tuple[Axis, ...]:
+    """Internal axes that products between activations carry: attention's heads."""
+    spaces = _spaces_between_activations(block, axes, roles)
+    internal = internal_axes(block, axes, roles)
+    return tuple(axis for axis in internal if any(axis in space for space in spaces))
+
+
+def _spaces_between_activations(block: Block, axes: Axes, roles: Roles) -> list[Collection[Axis]]:
+    """Iteration spaces of products without a parameter."""
+    return [
+        axes.kinds[node].keys()
+        for node in block.nodes
+        if node.op.work(node.operand_types, node.result_types).kind is not OpClass.MEMORY
+        and not any(value in roles.weights for value in node.operands)
+    ]
+
+
+def _internal(
+    block: Block, axes: Axes, roles: Roles
+) -> tuple[tuple[Axis, ...], Mapping[Axis, Collection[Axis]]]:
+    """Internal axes, and the secondary ones with those that they never occur without."""
     ends = (*block.inputs, *block.outputs, *block.results, *roles.inputs)
     border = {axis for value in ends for axis in axes.of(value)}
     candidates: dict[Axis, None] = {}
@@ -378,12 +432,15 @@ def internal_axes(block: Block, axes: Axes, roles: Roles) -> tuple[Axis, ...]:
             if axis in present:
                 together[axis] = together[axis] & present if axis in together else set(present)
     primary: list[Axis] = []
+    secondary: dict[Axis, Collection[Axis]] = {}
     for i, axis in enumerate(found):
         beside = [other for other in found if other is not axis and other in together[axis]]
         dominated = any(axis not in together[other] or found.index(other) < i for other in beside)
-        if not dominated:
+        if dominated:
+            secondary[axis] = beside
+        else:
             primary.append(axis)
-    return tuple(primary)
+    return tuple(primary), secondary
 
 
 def expert_axes(block: Block, axes: Axes, roles: Roles) -> tuple[Axis, ...]:
@@ -508,6 +565,8 @@ __all__ = [
     "Roles",
     "cut_into_blocks",
     "expert_axes",
+    "head_axes",
+    "inner_axes",
     "internal_axes",
     "output_axes",
 ]

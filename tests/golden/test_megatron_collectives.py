@@ -132,3 +132,44 @@ def test_gradients_are_added_over_both_at_once() -> None:
     """Along dp and cp the same is to be done: one collective per parameter, not two."""
     _, _, settle = collectives(gpt2("fused"), Strategy(dp=2, cp=2))
     assert settle == {"AllReduce dp cp": PARAMETERS + 1}
+
+
+def test_heads_instead_of_the_sequence() -> None:
+    """Jacobs et al. 2023: two all-to-alls per layer each way where one product makes queries, keys
+    and values, four where three do. The bias of that product is split with the heads."""
+    strategy = Strategy(cp=4, cp_exchange="all-to-all")
+    forward, backward, settle = collectives(gpt2("fused"), strategy)
+    assert forward == backward == {"AllToAll cp": 2 * LAYERS}
+    assert settle == {"AllReduce cp": PARAMETERS + 1 - LAYERS}
+    apart = collectives(load_model("llama2-7b"), strategy)
+    assert apart[0] == apart[1] == {"AllToAll cp": 4 * 32}
+
+
+def test_more_devices_than_heads_of_keys_and_values() -> None:
+    """8 heads of keys and values, each for 8 of queries: tp = 16 is 8 x 2. The two all-reduces per
+    layer, that of the embedding and three for the loss are over both factors at once."""
+    forward, backward, settle = collectives(load_model("llama3-70b"), Strategy(tp=16))
+    assert forward == {"AllReduce tp.1 tp.2": 2 * 80 + 1 + 3}
+    # Keys and values are computed twice, and their gradients added between the two.
+    assert backward["AllReduce tp.1 tp.2"] == 80 + 1
+    assert settle == {}
+    one = collectives(load_model("llama3-70b"), Strategy(tp=8))[0]
+    assert one == {"AllReduce tp": 2 * 80 + 1 + 3}
+
+
+def test_hybrid_sharding() -> None:
+    """Zhao et al. 2023: reduce-scatter among those who share the states, all-reduce between the
+    copies."""
+    _, _, settle = collectives(gpt2("fused"), Strategy(dp=4, zero=1, zero_degree=2))
+    assert settle == {"ReduceScatter dp": PARAMETERS + 1, "AllReduce dp.replica": PARAMETERS + 1}
+
+
+def test_lists_of_axes_as_the_techniques_have_them() -> None:
+    stated = Strategy(tp=4, axes="tp=heads,ffn,sequence")
+    assert collectives(gpt2("fused"), stated) == collectives(
+        gpt2("fused"), Strategy(tp=4, sequence_parallel=True)
+    )
+    stated = Strategy(cp=4, axes="cp=heads*,sequence")
+    assert collectives(gpt2("fused"), stated) == collectives(
+        gpt2("fused"), Strategy(cp=4, cp_exchange="all-to-all")
+    )

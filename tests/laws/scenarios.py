@@ -345,6 +345,8 @@ def scenarios(draw: st.DrawFn, functions: st.SearchStrategy[Function] = models) 
         "recompute_every": draw(st.sampled_from([1, 1, 2])),
         "sequence_parallel": draw(st.booleans()),
         "keep_gathered": draw(st.sampled_from(["none", *KEEP_GATHERED])),
+        "zero_degree": draw(st.sampled_from([0, 2])),
+        "cp_exchange": draw(st.sampled_from(["gather", "all-to-all"])),
         "placement": "-".join(draw(st.permutations(PLACEMENT.split("-")))),
     }
     planner = Planner(workload)

@@ -257,6 +257,9 @@ STRATEGIES = (
     Strategy(dp=2, ep=2, cp=2, pp=2, microbatches=2, zero=2, recompute="full"),
     Strategy(dp=2, pp=2, chunks=2, microbatches=4, schedule="zb-v", zero=3, recompute="full"),
     Strategy(tp=2, pp=3, microbatches=4, schedule="zb-h2", sequence_parallel=True),
+    Strategy(dp=4, zero=3, zero_degree=2, microbatches=2),
+    Strategy(dp=2, cp=2, cp_exchange="all-to-all"),
+    Strategy(tp=2, dp=2, axes="tp=ffn,batch,heads*;dp=hidden,batch"),
 )
 
 MODELS = (

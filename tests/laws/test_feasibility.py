@@ -17,6 +17,7 @@ from tests.conftest import shared_path
 
 MODELS = ("gpt2-xs", "qwen2.5-0.5b", "mlp-xs", "t5-small", "vit-b", "gpt2.onnx", "mlp16.onnx")
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "breadth-first", "zb-h1", "zb-h2", "zb-v", "chimera")
+LISTS = ("", "", "", "tp=heads,ffn", "tp=batch;cp=heads*,sequence", "dp=hidden", "tp=nothing")
 DEVICES = (1, 2, 6, 8, 12, 16)
 
 
@@ -51,6 +52,9 @@ def strategies(draw: st.DrawFn, devices: int) -> Strategy:
         zero=draw(st.sampled_from((0, 0, 1, 2, 3))),
         recompute=draw(st.sampled_from(("none", "none", "selective", "full", "other"))),
         sequence_parallel=draw(st.booleans()),
+        zero_degree=draw(st.sampled_from((0, 0, 0, 1, 2, 3))),
+        cp_exchange=draw(st.sampled_from(("gather", "gather", "all-to-all"))),
+        axes=draw(st.sampled_from(LISTS)),
     )
 
 

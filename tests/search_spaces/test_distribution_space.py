@@ -33,9 +33,18 @@ class Facts:
     sequence_lengths: tuple[int, ...] = (1024,)
     expert_axes: tuple[tuple[str, int], ...] = ()
 
+    inner: tuple[tuple[str, int], ...] = ()
+
     @property
     def num_layers(self) -> int:
         return max(1, self.num_blocks - 2)
+
+    @property
+    def inner_axes(self) -> dict[str, int]:
+        return dict(self.inner)
+
+    def explain_lists(self, strategy: Strategy) -> str | None:
+        return "no lists" if strategy.axes else None
 
 
 facts = st.builds(
@@ -224,7 +233,7 @@ def test_a_restricted_space_is_the_part_with_these_values() -> None:
     part = space.restricted(tp=(1, 2), schedule=("gpipe",))
     expected = [s for s in space.enumerate() if s.tp in (1, 2) and s.schedule == "gpipe"]
     assert list(part.enumerate()) == expected
-    with pytest.raises(ValueError, match="unknown dimension 'tq'; known are tp, cp, seq"):
+    with pytest.raises(ValueError, match="unknown dimension 'tq'; known are axes, tp, cp, seq"):
         space.restricted(tq=(1,))
 
 

@@ -1,0 +1,158 @@
+"""A strategy's mesh: the grid of devices that share a stage, as data.
+
+Degree by degree, a choice of the strategy becomes one mesh axis with an ordered list of logical
+axes, or several. Order is nesting: where several split one logical axis, the first is outermost.
+Where the devices lie is another matter (`distir.plan.grid`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from operator import mul
+
+from distir.axes.model import Axis
+from distir.errors import StrategyError
+from distir.factoring import tensor_factors
+from distir.program import Program
+from distir.strategy import Strategy
+from distir.transforms.place import Entry
+
+
+@dataclass(frozen=True, slots=True)
+class MeshAxis:
+    """One dimension of the device grid of a stage.
+
+    `entries` are the logical axes that it may split, in order of preference. `user` is the choice
+    of the strategy that it belongs to, in whose name its time is reported; several mesh axes may
+    share one. `shards_state`: whether ZeRO splits what devices own along it.
+    """
+
+    name: str
+    degree: int
+    entries: tuple[Entry, ...]
+    user: str
+    shards_state: bool = False
+
+
+def mesh_choices(strategy: Strategy) -> tuple[object, ...]:
+    """What of a strategy its mesh depends on."""
+    return (
+        strategy.dp,
+        strategy.ep,
+        strategy.cp,
+        strategy.tp,
+        strategy.sequence_parallel,
+        strategy.zero_degree,
+        strategy.cp_exchange,
+        strategy.axes,
+    )
+
+
+def mesh_axes(program: Program, strategy: Strategy) -> tuple[MeshAxis, ...]:
+    """The mesh of a strategy, outermost first, without mesh axes of degree 1.
+
+    Raises `StrategyError` if it states lists with names that the model's axes do not have.
+    """
+    stated = {user: entries_of(program, names) for user, names in strategy.axis_lists.items()}
+    sharing = strategy.zero_degree or strategy.dp
+    batch = _entry(program, program.batch)
+    dp = stated.get("dp", (batch,))
+    # What carries experts on both sides of an op is split over them, all else over samples.
+    experts = (Entry(axis, everywhere=True) for axis in program.blocks.expert_axes)
+    cp = stated.get("cp", _context_entries(program, strategy))
+    every = (
+        MeshAxis("dp.replica", strategy.dp // sharing, dp, "dp"),
+        MeshAxis("dp", sharing // strategy.ep, dp, "dp", shards_state=True),
+        MeshAxis("ep", strategy.ep, stated.get("ep", (*experts, batch)), "ep", shards_state=True),
+        MeshAxis("cp", strategy.cp, cp, "cp"),
+        *_tensor_axes(program, strategy, stated.get("tp")),
+    )
+    return tuple(axis for axis in every if axis.degree > 1)
+
+
+def _entry(program: Program, axis: Axis, *, everywhere: bool = False) -> Entry:
+    """An entry for an axis; lists speak of representatives."""
+    return Entry(program.blocks.group.get(axis, axis), everywhere)
+
+
+def _sequences(program: Program) -> tuple[Entry, ...]:
+    return tuple(dict.fromkeys(_entry(program, axis) for axis in program.extents.sequences))
+
+
+def _context_entries(program: Program, strategy: Strategy) -> tuple[Entry, ...]:
+    heads: tuple[Entry, ...] = ()
+    if strategy.cp_exchange == "all-to-all":
+        heads = tuple(_entry(program, a, everywhere=True) for a in program.blocks.head_axes)
+    return (*heads, *_sequences(program))
+
+
+def _tensor_axes(
+    program: Program, strategy: Strategy, stated: tuple[Entry, ...] | None
+) -> tuple[MeshAxis, ...]:
+    """Tensor parallelism: one mesh axis, or several where an axis alone does not divide: the first
+    split the axis, the others the one inside it."""
+    blocks, degree = program.blocks, strategy.tp
+    if stated is not None:
+        return (MeshAxis("tp", degree, stated, "tp"),)
+    sizes = [(str(number), axis.size) for number, axis in enumerate(blocks.internal_axes)]
+    inner = {
+        str(number): blocks.inner_axes[axis].size
+        for number, axis in enumerate(blocks.internal_axes)
+        if axis in blocks.inner_axes
+    }
+    factors = tensor_factors(sizes, inner, degree) or (degree,)
+    # An output axis that does not divide just stays whole.
+    outputs = (axis for axis in blocks.output_axes if axis.size % degree == 0)
+    ends = (*map(Entry, outputs), *(_sequences(program) if strategy.sequence_parallel else ()))
+    found: list[MeshAxis] = []
+    for number, (factor, reached) in enumerate(zip(factors, accumulate(factors, mul), strict=True)):
+        own = [
+            axis
+            if math.gcd(axis.size, degree) % reached == 0
+            else blocks.inner_axes.get(axis, axis)
+            for axis in blocks.internal_axes
+        ]
+        name = "tp" if len(factors) == 1 else f"tp.{number + 1}"
+        found.append(MeshAxis(name, factor, (*map(Entry, own), *ends), "tp"))
+    return tuple(found)
+
+
+# --- lists that a strategy states itself ----------------------------------------------------------
+
+
+def entries_of(program: Program, names: Sequence[str]) -> tuple[Entry, ...]:
+    """A list of axes by their labels; `heads*` counts only where everything has the axis, and
+    `heads` stands for `heads`, `heads2` and so on. Raises `StrategyError` for others."""
+    found: dict[Entry, None] = {}
+    for name in names:
+        label, everywhere = name.removesuffix("*"), name.endswith("*")
+        axes = program.named(label)
+        if not axes:
+            known = ", ".join(program.families)
+            raise StrategyError(f"unknown axis {label!r}; the model's axes are {known}")
+        found.update({_entry(program, axis, everywhere=everywhere): None for axis in axes})
+    return tuple(found)
+
+
+def undivided(program: Program, axes: Sequence[MeshAxis], sizes: Mapping[Axis, int]) -> str | None:
+    """The first listed axis that does not divide by all the mesh axes that may split it, said for
+    people; None if all do."""
+    splitting: dict[Axis, list[MeshAxis]] = {}
+    for each in axes:
+        for axis in dict.fromkeys(entry.axis for entry in each.entries):
+            splitting.setdefault(axis, []).append(each)
+    for axis, by in splitting.items():
+        pieces = math.prod(each.degree for each in by)
+        lengths = (sizes.get(each, each.size) for each in program.members[axis])
+        size = next((length for length in lengths if length % pieces), None)
+        if size is not None:
+            users = " x ".join(dict.fromkeys(each.user for each in by))
+            label = program.label(axis)
+            return f"{label} ({size}) does not divide by {users} = {pieces}, whose lists have it"
+    return None
+
+
+__all__ = ["MeshAxis", "entries_of", "mesh_axes", "mesh_choices", "undivided"]

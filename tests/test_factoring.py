@@ -1,0 +1,61 @@
+"""Factors of tensor parallelism."""
+
+from __future__ import annotations
+
+import math
+from itertools import accumulate
+from operator import mul
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distir.factoring import refusal, tensor_factors
+
+
+@pytest.mark.parametrize(
+    ("sizes", "inner", "degree", "factors"),
+    [
+        ((("heads", 12), ("ffn", 3072)), {}, 4, (4,)),
+        ((("heads", 12),), {}, 8, ()),
+        ((("heads", 8), ("ffn", 28672)), {"heads": 8}, 16, (8, 2)),
+        ((("heads", 8), ("ffn", 28672)), {"heads": 8}, 64, (8, 8)),
+        ((("heads", 2), ("ffn", 14)), {"heads": 7}, 7, (7,)),
+        ((("heads", 4), ("heads2", 2)), {"heads": 2, "heads2": 4}, 8, (2, 2, 2)),
+        ((("heads", 4), ("heads2", 6)), {"heads": 3, "heads2": 2}, 12, ()),  # 4 and 6: no chain
+        ((), {}, 5, (5,)),
+        ((("heads", 3),), {}, 1, (1,)),
+    ],
+)
+def test_factors(sizes, inner, degree, factors) -> None:
+    assert tensor_factors(sizes, inner, degree) == factors
+    assert (refusal(sizes, inner, degree) is None) == bool(factors)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 24), st.integers(1, 12)), min_size=1, max_size=3),
+    st.integers(1, 48),
+)
+def test_every_axis_or_the_one_inside_divides(axes, degree) -> None:
+    sizes = [(str(number), size) for number, (size, _) in enumerate(axes)]
+    inner = {str(number): size for number, (_, size) in enumerate(axes)}
+    factors = tensor_factors(sizes, inner, degree)
+    if not factors:
+        assert "does not divide by tp" in str(refusal(sizes, inner, degree))
+        return
+    assert math.prod(factors) == degree
+    for size, inside in axes:
+        own = math.prod(
+            factor
+            for factor, reached in zip(factors, accumulate(factors, mul), strict=True)
+            if math.gcd(size, degree) % reached == 0
+        )
+        assert size % own == 0
+        assert inside % (degree // own) == 0
+
+
+def test_what_does_not_divide_says_what_would() -> None:
+    reason = refusal((("heads", 8), ("ffn", 64)), {"heads": 4}, 64)
+    assert reason == (
+        "heads (8, each of 4 queries) does not divide by tp = 64; 1, 2, 4, 8, 16, 32 do"
+    )
