@@ -25,13 +25,15 @@ Mode = Literal["training", "inference"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precision:
-    """Element types of a step. Products run in `compute`; where a `master` copy exists, it is
-    what the optimizer updates."""
+    """Element types of a step. Values are kept in `compute`, and products run in it, unless
+    `product` names a narrower type that their operands are cast to where a device has it; where a
+    `master` copy exists, it is what the optimizer updates."""
 
     name: str
     compute: DType
     gradient: DType
     master: DType | None
+    product: str | None = None
 
 
 PRECISIONS = {
@@ -41,6 +43,13 @@ PRECISIONS = {
     ),
     "bf16": Precision(
         name="bf16", compute=DType.BFLOAT16, gradient=DType.BFLOAT16, master=DType.FLOAT32
+    ),
+    "fp8": Precision(
+        name="fp8",
+        compute=DType.BFLOAT16,
+        gradient=DType.BFLOAT16,
+        master=DType.FLOAT32,
+        product="fp8",
     ),
 }
 

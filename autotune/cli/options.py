@@ -93,8 +93,8 @@ def add_model_options(parser: argparse.ArgumentParser, devices: str) -> None:
     group.add_argument(
         "--precision",
         default=SUPPRESS,
-        help="fp32, fp16 or bf16 (default: bf16 with fp32 master weights; fp16 on devices without "
-        "bf16)",
+        help="fp32, fp16, bf16, or fp8 for products and bf16 for the rest (default: bf16 with fp32 "
+        "master weights; fp16 on devices without bf16)",
     )
     group.add_argument("--optimizer", default=SUPPRESS, help="sgd or adam (default: adam)")
     group.add_argument(

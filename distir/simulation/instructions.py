@@ -7,7 +7,7 @@ how they schedule and compose them.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 from distir.cost import CostModel, OpClass, Work
@@ -47,11 +47,15 @@ class Pricing:
 
     cost: CostModel
     grid: Grid
+    product: str | None = None
+    """A narrower type that operands of products are cast to, where the device has it."""
 
     @classmethod
     def of(cls, cost: CostModel, plan: Plan) -> Pricing:
         """The pricing of a plan."""
-        return cls(cost, plan.grid)
+        product = plan.workload.types.product
+        narrower = product is not None and cost.cluster.device.supports(product)
+        return cls(cost, plan.grid, product if narrower else None)
 
     def instruction(self, node: Node) -> Instruction:
         """The instruction of one node."""
@@ -73,14 +77,24 @@ class Pricing:
         work = op.work(node.operand_types, node.result_types)
         if not work.flops and not work.bytes:
             return Instruction(None, 0.0, node.operands, node.results, op.name)
+        works = self._with_casts(work)
         return Instruction(
             COMPUTE,
-            cast("float", self.cost.kernel_seconds(work)),
+            cast("float", sum(self.cost.kernel_seconds(each) for each in works)),
             node.operands,
             node.results,
             op.name,
-            launch_seconds=cast("float", self.cost.launch_seconds(work)),
+            launch_seconds=cast("float", sum(self.cost.launch_seconds(each) for each in works)),
         )
+
+    def _with_casts(self, work: Work) -> tuple[Work, ...]:
+        """A product in the narrower type, and the kernel that casts its operands to it: read in
+        the wider type, written in half as many bytes."""
+        if self.product is None or work.kind is not OpClass.PRODUCT:
+            return (work,)
+        half = 0.5 * work.bytes_read
+        casts = Work(bytes_read=work.bytes_read, bytes_written=half)
+        return casts, replace(work, bytes_read=half, dtype=self.product)
 
     def _exposed_fraction(self, kind: CollectiveKind, part: Part) -> float:
         """What of a collective a stack leaves that pipelines it with the product beside it."""

@@ -75,7 +75,8 @@ def _metrics(
     samples = workload.batch_size / iteration
     devices = plan.strategy.devices
     flops = model_flops(plan) / iteration / devices
-    peak = cost.cluster.device.peak(workload.types.compute.short_name)
+    types = workload.types
+    peak = cost.cluster.device.peak(types.product or types.compute.short_name)
     count = len(reports)
     communication = sum(
         seconds
