@@ -1,0 +1,1 @@
+"""The original DistIR, its outputs and its measurements, beside ours."""

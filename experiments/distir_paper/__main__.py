@@ -1,0 +1,106 @@
+"""The original DistIR side by side: `python -m experiments.distir_paper --help`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import distir
+from experiments.distir_paper import measured, reference, studies
+from experiments.distir_paper.plots import draw
+from experiments.distir_paper.statistics import mean_error, spearman
+
+CLUSTER, DEVICES = "dgx-a100", 16
+MLP_BATCH_SIZES = tuple(2**k for k in range(6, 15, 2))
+GPT_BATCH_SIZES = tuple(2**k for k in range(4, 13, 2))
+GPT_SEQUENCE_LENGTH = 128
+
+
+def main() -> None:
+    """Compares, searches, reports, draws."""
+    parser = argparse.ArgumentParser(
+        prog="experiments.distir_paper",
+        description="Compare with the original DistIR and with what it measured; repeat its grids.",
+    )
+    parser.add_argument(
+        "--reference",
+        type=Path,
+        default=Path(__file__).parents[2] / "../shared/reference",
+        help="folder with the original's outputs and measurements",
+    )
+    parser.add_argument("--plots", type=Path, help="write the pictures into this folder")
+    parser.add_argument("--json", type=Path, help="write all figures here")
+    parser.add_argument("--no-studies", action="store_true", help="leave the grids out")
+    arguments = parser.parse_args()
+    if not arguments.reference.is_dir():
+        parser.error(f"{arguments.reference}: there is no such folder; --reference names one")
+    compared, left_out = reference.compare(arguments.reference)
+    rows = measured.compare(arguments.reference)
+    print("Against the original's simulator, its hardware numbers, the simple profile\n")
+    print(reference.report(compared, left_out))
+    print(f"\nAgainst its measured MLP steps, stack {measured.STACK}\n")
+    print(measured.report(rows))
+    found: list[studies.Study] = []
+    if not arguments.no_studies:
+        cluster = distir.load_cluster(CLUSTER, DEVICES)
+        found = [
+            studies.mlp_training(cluster, MLP_BATCH_SIZES),
+            studies.gpt_inference(cluster, GPT_BATCH_SIZES, GPT_SEQUENCE_LENGTH),
+        ]
+        for study in found:
+            print(f"\n{studies.report(study)}")
+    if arguments.plots:
+        for path in draw(arguments.plots, compared, rows, found):
+            print(path)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(_figures(compared, rows, found), indent=2) + "\n")
+
+
+def _figures(
+    compared: list[reference.Compared],
+    rows: list[measured.Measured],
+    found: list[studies.Study],
+) -> dict[str, Any]:
+    tasks, right, original_right = measured.right_choices(rows)
+    return {
+        "reference": {
+            "spearman": spearman(
+                [r.seconds for r in compared], [r.original_seconds for r in compared]
+            ),
+            "rows": [asdict(each) for each in compared],
+        },
+        "measured": {
+            "mean_error": mean_error([r.predicted_seconds for r in rows], [r.seconds for r in rows]),
+            "tasks": tasks,
+            "right_number_of_devices": right,
+            "right_number_of_devices_original": original_right,
+            "rows": [asdict(each) for each in rows],
+        },
+        "studies": [
+            {
+                "name": study.name,
+                "configurations": len(study.trials),
+                "seconds": study.seconds,
+                "original_seconds": study.original_seconds,
+                "best": [
+                    {
+                        "model": model,
+                        "batch_size": batch,
+                        "family": family,
+                        "strategy": trial.strategy.to_dict(),
+                        "samples_per_second": trial.samples_per_second,
+                    }
+                    for (model, batch), trials in studies.by_workload(study).items()
+                    for family, trial in studies.best_of_families(trials).items()
+                ],
+            }
+            for study in found
+        ],
+    }
+
+
+if __name__ == "__main__":
+    main()
