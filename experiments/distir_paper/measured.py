@@ -18,7 +18,7 @@ from experiments.distir_paper.statistics import mean_error, spearman
 
 FILE = "distir_notebook_measured_vs_simulated.csv"
 MACHINE = Path(__file__).with_name("v100x4.toml")
-STACK = "eager"
+STACK = "fsdp-eager"
 
 
 @dataclass(frozen=True, slots=True)

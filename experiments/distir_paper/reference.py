@@ -80,7 +80,7 @@ def _compare(row: Mapping[str, str]) -> Compared:
     )
     profile = original.simple_profile()
     result = Simulator(workload, cluster, profile).simulate(strategy)
-    free = Simulator(workload, cluster, replace(profile, launch_seconds=0.0)).simulate(strategy)
+    free = Simulator(workload, cluster, replace(profile, eager_launch_seconds=0.0)).simulate(strategy)
     latency = float(row["latency_s"])
     launches = LAUNCH_SECONDS * int(row["ops"]) / strategy.devices
     return Compared(
