@@ -41,7 +41,7 @@ def main() -> None:
     rows = measured.compare(arguments.reference)
     print("Against the original's simulator, its hardware numbers, the simple profile\n")
     print(reference.report(compared, left_out))
-    print(f"\nAgainst its measured MLP steps, stack {measured.STACK}\n")
+    print(f"\nAgainst its measured MLP steps, stack {measured.STACK.stem}\n")
     print(measured.report(rows))
     found: list[studies.Study] = []
     if not arguments.no_studies:
@@ -73,7 +73,9 @@ def _figures(
             "rows": [asdict(each) for each in compared],
         },
         "measured": {
-            "mean_error": mean_error([r.predicted_seconds for r in rows], [r.seconds for r in rows]),
+            "mean_error": mean_error(
+                [row.predicted_seconds for row in rows], [row.seconds for row in rows]
+            ),
             "tasks": tasks,
             "right_number_of_devices": right,
             "right_number_of_devices_original": original_right,

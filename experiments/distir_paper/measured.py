@@ -18,7 +18,7 @@ from experiments.distir_paper.statistics import mean_error, spearman
 
 FILE = "distir_notebook_measured_vs_simulated.csv"
 MACHINE = Path(__file__).with_name("v100x4.toml")
-STACK = "fsdp-eager"
+STACK = Path(__file__).with_name("runner.toml")
 
 
 @dataclass(frozen=True, slots=True)

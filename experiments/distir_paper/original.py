@@ -54,8 +54,12 @@ def cluster(
 @cache
 def mlp(layers: int, width: int) -> LoadedModel:
     """`layers` square linear layers with ReLU, without bias."""
-    name = f"mlp-{layers}x{width}"
-    return distir.load_model(MlpConfig(name=name, layers=layers, width=width, bias=False))
+    config = MlpConfig(name=f"mlp-{layers}x{width}", layers=layers, width=width, bias=False)
+
+    def without_bias(batch_size: int) -> Function:
+        return config.build(batch_size)
+
+    return replace(distir.load_model(without_bias), name=config.name)
 
 
 @cache

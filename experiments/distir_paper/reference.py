@@ -57,8 +57,8 @@ def _rows(folder: Path) -> Iterator[Mapping[str, str]]:
 
 
 def _strategy(row: Mapping[str, str]) -> original.Strategy:
-    degrees = (int(row[f"{name}_degree"]) for name in ("dp", "hp", "pp"))
-    return original.strategy(*degrees, int(row["num_microbatches"]))
+    dp, hp, pp = (int(row[f"{name}_degree"]) for name in ("dp", "hp", "pp"))
+    return original.strategy(dp, hp, pp, int(row["num_microbatches"]))
 
 
 def _workload(row: Mapping[str, str]) -> Workload:
@@ -79,8 +79,9 @@ def _compare(row: Mapping[str, str]) -> Compared:
         strategy.devices,
     )
     profile = original.simple_profile()
+    unlaunched = replace(profile, eager_launch_seconds=0.0)
     result = Simulator(workload, cluster, profile).simulate(strategy)
-    free = Simulator(workload, cluster, replace(profile, eager_launch_seconds=0.0)).simulate(strategy)
+    free = Simulator(workload, cluster, unlaunched).simulate(strategy)
     latency = float(row["latency_s"])
     launches = LAUNCH_SECONDS * int(row["ops"]) / strategy.devices
     return Compared(
