@@ -37,6 +37,8 @@ but for those in a table [constants]:
     fuses_elementwise = true                             # optional
     attention = "fused"                                  # or "eager": scores are written to memory
     overlaps_gradients = true                            # settled under the last backward pass
+    overlaps_messages = true                             # pipeline ranks go on while sending
+    splits_messages = true                               # what several devices hold goes in parts
     overlaps_activations = false                         # gathers pipelined with products
 
     [constants]                                          # optional
@@ -223,6 +225,8 @@ def _read_profile(path: Path) -> CostProfile:
     dispatch = cast("Dispatch", top.choice("dispatch", ("eager", "compiled"), "compiled"))
     fuses = top.boolean("fuses_elementwise", False)
     overlaps_gradients = top.boolean("overlaps_gradients", True)
+    overlaps_messages = top.boolean("overlaps_messages", True)
+    splits_messages = top.boolean("splits_messages", True)
     overlaps_activations = top.boolean("overlaps_activations", False)
     attention = cast("Attention", top.choice("attention", ("fused", "eager"), "fused"))
     constants = dict(_shared_constants())
@@ -238,6 +242,8 @@ def _read_profile(path: Path) -> CostProfile:
             fuses_elementwise=fuses,
             attention=attention,
             overlaps_gradients=overlaps_gradients,
+            overlaps_messages=overlaps_messages,
+            splits_messages=splits_messages,
             overlaps_activations=overlaps_activations,
             **constants,
         )

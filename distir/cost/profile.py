@@ -35,6 +35,10 @@ class CostProfile:
     """How attention runs in models that are described by their sizes; a file says itself."""
     overlaps_gradients: bool = True
     """Whether gradients are settled while the rest of the last backward pass is computed."""
+    overlaps_messages: bool = True
+    """Whether a pipeline rank goes on while what it made is on its way to the next."""
+    splits_messages: bool = True
+    """Whether what several devices hold is sent to the next rank in parts."""
     overlaps_activations: bool = False
     """Whether gathers and scatters of activations are pipelined with the products beside them."""
 

@@ -172,7 +172,7 @@ class Simulator:
 
         stages = self._stage_costs(plan)
         seconds = _seconds(stages)
-        time = run_pipeline(plan.schedule, seconds, self._transfers(plan, stages))
+        time = self._schedule(plan, stages)
         return chrome_trace(plan, self.cost, time, seconds)
 
     # --- blocks -----------------------------------------------------------------------------------
@@ -289,7 +289,7 @@ class Simulator:
     def _result(self, plan: Plan, stages: Sequence[StageCost]) -> SimulationResult:
         compiled = plan.schedule
         seconds = _seconds(stages)
-        time = run_pipeline(compiled, seconds, self._transfers(plan, stages))
+        time = self._schedule(plan, stages)
         training = plan.workload.training
         tails = [0.0] * len(time.end)
         if training:
@@ -340,6 +340,14 @@ class Simulator:
                 took[rank] += tied.seconds
                 end[rank] = start + tied.seconds
         return waited, took
+
+    def _schedule(self, plan: Plan, stages: Sequence[StageCost]) -> PipelineTime:
+        return run_pipeline(
+            plan.schedule,
+            _seconds(stages),
+            self._transfers(plan, stages),
+            goes_on=self.cost.profile.overlaps_messages,
+        )
 
     def _transfers(self, plan: Plan, stages: Sequence[StageCost]) -> list[float]:
         """Seconds of the message that each kind of action sends."""

@@ -10,8 +10,8 @@ from distir.schedules import CompiledSchedule
 
 @dataclass(frozen=True, slots=True)
 class PipelineTime:
-    """Seconds per rank: when it is done, how long it waited for messages on their way and for
-    other stages; and per action when it starts."""
+    """Seconds per rank: when it is done, how long it waited for messages on their way (its own, if
+    it stays with them) and for other stages; and per action when it starts."""
 
     end: tuple[float, ...]
     waited_for_transfer: tuple[float, ...]
@@ -20,14 +20,18 @@ class PipelineTime:
 
 
 def run_pipeline(
-    compiled: CompiledSchedule, seconds: Sequence[float], transfers: Sequence[float]
+    compiled: CompiledSchedule,
+    seconds: Sequence[float],
+    transfers: Sequence[float],
+    *,
+    goes_on: bool = True,
 ) -> PipelineTime:
     """Runs every rank's actions in order. `seconds` and `transfers` are indexed by
     `stage · COST_KINDS + kind`.
 
     An action starts when its rank is idle and what it depends on has arrived. What it makes for
     another rank leaves at its end on a link of its own per rank and direction, in order; the rank
-    itself goes on.
+    itself goes on, or, if not `goes_on`, stays until the message has arrived.
     """
     ranks = len(compiled.stages_of_ranks)
     free = [0.0] * ranks
@@ -50,4 +54,7 @@ def run_pipeline(
         if link >= 0:
             leaves = link_free[link]
             link_free[link] = arrived[i] = (max(end, leaves)) + transfers[cost]
+            if not goes_on:
+                transfer_wait[rank] += arrived[i] - end
+                free[rank] = arrived[i]
     return PipelineTime(tuple(free), tuple(transfer_wait), tuple(stage_wait), tuple(starts))

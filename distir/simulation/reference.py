@@ -407,6 +407,9 @@ class World:
         self.link_free[link] = leaves + seconds
         sent = action._replace(kind="B") if action.kind == "BW" else action
         self.arrived[sent, device.lane] = (device.clock, leaves + seconds)
+        if not self.cost.profile.overlaps_messages:
+            device.transfer += leaves + seconds - device.clock
+            device.clock = leaves + seconds
 
     def _finish_step(self, device: _Device) -> _Process:
         """What comes after all actions: gradients still to be settled, gradients of parameters

@@ -28,11 +28,11 @@ def works(draw: st.DrawFn) -> Work:
 
 
 def test_a_large_product_reaches_the_profile_s_fraction_of_peak():
-    """16384^3: 8.8e12 FLOP at 0.72 of 312 TFLOP/s; launch and memory hardly count."""
+    """16384^3: 8.8e12 FLOP at 0.66 of 312 TFLOP/s; launch and memory hardly count."""
     n = 16384
     work = Work(OpClass.PRODUCT, 2.0 * n**3, 2 * 2.0 * n**2, 2.0 * n**2, "bf16")
     seconds = CostModel(CLUSTER, load_profile("fsdp-eager")).op_seconds(work)
-    assert seconds == pytest.approx(2 * n**3 / (0.72 * 312e12), rel=1e-3)
+    assert seconds == pytest.approx(2 * n**3 / (0.66 * 312e12), rel=1e-3)
 
 
 def test_an_elementwise_op_moves_its_bytes():
@@ -53,7 +53,7 @@ def test_the_ideal_profile_is_the_plain_roofline():
 def test_a_small_op_costs_its_launch_in_an_eager_stack():
     tiny = Work(OpClass.PRODUCT, 1e3, 1e3, 1e3, "bf16")
     assert CostModel(CLUSTER, load_profile("fsdp-eager")).op_seconds(tiny) == pytest.approx(
-        37e-6, 1e-3
+        52e-6, 1e-3
     )
     assert CostModel(CLUSTER, load_profile("fsdp-compiled")).op_seconds(tiny) < 5e-6
 

@@ -27,10 +27,13 @@ sizes = st.integers(1, 9)
 durations = st.integers(1, 9)
 
 
-def run(schedule: Schedule, f: float, b: float, message: float = 0.0) -> PipelineTime:
+def run(
+    schedule: Schedule, f: float, b: float, message: float = 0.0, *, goes_on: bool = True
+) -> PipelineTime:
     seconds = [f, b, 0.0, 0.0] * schedule.stages
     assert len(seconds) == COST_KINDS * schedule.stages
-    return run_pipeline(compile_schedule(schedule), seconds, [message] * len(seconds))
+    messages = [message] * len(seconds)
+    return run_pipeline(compile_schedule(schedule), seconds, messages, goes_on=goes_on)
 
 
 @generators
@@ -62,6 +65,18 @@ def test_two_stages_by_hand() -> None:
     assert time.end == (10.0, 7.5)
     assert time.waited_for_transfer == (1.0, 0.5)
     assert time.waited_for_stage == (3.0, 1.0)
+
+
+def test_two_stages_that_stay_with_their_messages_by_hand() -> None:
+    """As above, but no stage goes on before what it made has arrived.
+
+    stage 0  F0 0-1 to 1.5, F1 1.5-2.5 to 3, B0 5-7, B1 8.5-10.5
+    stage 1  F0 1.5-2.5, B0 2.5-4.5 to 5, F1 5-6, B1 6-8 to 8.5
+    """
+    time = run(one_f_one_b(2, 1, 2), 1.0, 2.0, 0.5, goes_on=False)
+    assert time.end == (10.5, 8.5)
+    assert time.waited_for_transfer == (2.0, 1.5)
+    assert time.waited_for_stage == (2.5, 1.0)
 
 
 FREE = Level(name="free", size=None, bandwidth_bytes_per_second=1e30, latency_seconds=0.0)

@@ -257,7 +257,9 @@ def clusters(draw: st.DrawFn, num_devices: int) -> Cluster:
     return Cluster(name="cluster", device=device, levels=tuple(levels), num_devices=num_devices)
 
 
-profiles = st.sampled_from(["fsdp-compiled", "fsdp-eager", "ideal"]).map(load_profile)
+profiles = st.sampled_from(["fsdp-compiled", "fsdp-eager", "megatron", "deepspeed", "ideal"]).map(
+    load_profile
+)
 
 # --- plans ---------------------------------------------------------------------------------------
 
