@@ -42,6 +42,7 @@ _SETTINGS = (
     "batch_size",
     "sequence_length",
     "precision",
+    "gradient_precision",
     "optimizer",
     "loss",
     "output",

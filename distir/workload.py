@@ -15,7 +15,7 @@ from distir.errors import StrategyError, UnknownNameError
 from distir.importers.load import LoadedModel
 from distir.ir.types import DType
 from distir.mesh import mesh_axes, undivided
-from distir.ops.optimizer import AdamStep, SGDStep
+from distir.ops.optimizer import AdamStep, MomentumStep, SGDStep
 from distir.ops.routing import Dispatch
 from distir.program import Program, build_program, followers_made
 from distir.strategy import Strategy
@@ -53,6 +53,9 @@ PRECISIONS = {
     ),
 }
 
+GRADIENT_PRECISIONS = ("compute", "fp32")
+"""What gradients of parameters are added up in: what they are computed in, or fp32."""
+
 DEFAULT_SEQUENCE_LENGTH = 1024
 """Of models that state none."""
 
@@ -61,7 +64,7 @@ DEFAULT_SEQUENCE_LENGTH = 1024
 class Optimizer:
     """How parameters are updated: the op of a step, and the fp32 moments it keeps per parameter."""
 
-    step: type[SGDStep | AdamStep]
+    step: type[SGDStep | MomentumStep | AdamStep]
     num_moments: int
 
     @property
@@ -70,7 +73,11 @@ class Optimizer:
         return self.step.flops_per_element
 
 
-OPTIMIZERS = {"sgd": Optimizer(SGDStep, 0), "adam": Optimizer(AdamStep, 2)}
+OPTIMIZERS = {
+    "sgd": Optimizer(SGDStep, 0),
+    "momentum": Optimizer(MomentumStep, 1),
+    "adam": Optimizer(AdamStep, 2),
+}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -86,12 +93,19 @@ class Workload:
     batch_size: int = 1
     sequence_length: int | None = None
     precision: str = "bf16"
+    gradient_precision: str = "compute"
     optimizer: str = "adam"
     loss: str | None = None
     output: str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("mode", "precision", "optimizer", "loss"):  # names match without case
+        for name in (
+            "mode",
+            "precision",
+            "gradient_precision",
+            "optimizer",
+            "loss",
+        ):  # names match without case
             given = getattr(self, name)
             if isinstance(given, str):
                 object.__setattr__(self, name, given.lower())
@@ -99,6 +113,10 @@ class Workload:
             raise UnknownNameError("mode", self.mode, ("training", "inference"))
         if self.precision not in PRECISIONS:
             raise UnknownNameError("precision", self.precision, PRECISIONS)
+        if self.gradient_precision not in GRADIENT_PRECISIONS:
+            raise UnknownNameError(
+                "gradient precision", self.gradient_precision, GRADIENT_PRECISIONS
+            )
         if self.optimizer not in OPTIMIZERS:
             raise UnknownNameError("optimizer", self.optimizer, OPTIMIZERS)
         if self.batch_size < 1:
@@ -118,7 +136,12 @@ class Workload:
     @property
     def types(self) -> Precision:
         """Element types of the step."""
-        return PRECISIONS[self.precision]
+        types = PRECISIONS[self.precision]
+        return (
+            types
+            if self.gradient_precision == "compute"
+            else replace(types, gradient=DType.FLOAT32)
+        )
 
     @cached_property
     def program(self) -> Program:

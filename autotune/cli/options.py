@@ -96,7 +96,17 @@ def add_model_options(parser: argparse.ArgumentParser, devices: str) -> None:
         help="fp32, fp16, bf16, or fp8 for products and bf16 for the rest (default: bf16 with fp32 "
         "master weights; fp16 on devices without bf16)",
     )
-    group.add_argument("--optimizer", default=SUPPRESS, help="sgd or adam (default: adam)")
+    group.add_argument(
+        "--gradient-precision",
+        type=str.lower,
+        default=SUPPRESS,
+        metavar="TYPE",
+        help="what gradients of parameters are added up and sent in: compute (the type that they "
+        "are computed in) or fp32 (default: compute)",
+    )
+    group.add_argument(
+        "--optimizer", default=SUPPRESS, help="sgd, momentum or adam (default: adam)"
+    )
     group.add_argument(
         "--loss",
         default=SUPPRESS,
@@ -147,6 +157,7 @@ def problem_options(arguments: argparse.Namespace) -> dict[str, Any]:
         "mode",
         "sequence_length",
         "precision",
+        "gradient_precision",
         "optimizer",
         "loss",
         "output",

@@ -244,7 +244,7 @@ class _Executor:
             total = [sum(shards) for shards in zip(*all_shards, strict=True)]
             for stage in stages:
                 stage.parameters[value].gradient = total
-                size = float(np.size(total[0])) * self.plan.workload.types.compute.itemsize
+                size = float(np.size(total[0])) * self.plan.workload.types.gradient.itemsize
                 if len(ranks[value]) > 1:
                     stage.counts.add_collective("all_reduce", BETWEEN_STAGES, size)
 

@@ -19,7 +19,7 @@ from distir.execute.values import (
 from distir.ir.core import Function, Part, Value
 from distir.ir.signature import Kind
 from distir.ops.elementwise import Dropout
-from distir.ops.optimizer import SGDStep
+from distir.ops.optimizer import MomentumStep, SGDStep
 from distir.workload import Workload
 
 Array = Any
@@ -204,6 +204,12 @@ def _updated(
     """
     import numpy as np
 
+    if isinstance(optimizer, MomentumStep):
+        (mean,) = moments
+        # Nesterov's "heavy ball" in one line: the step is the old one, damped, and a plain one.
+        damped = optimizer.momentum * optimizer.learning_rate * mean
+        stepped = parameter - damped - optimizer.learning_rate * gradient
+        return stepped, ((parameter - stepped) / optimizer.learning_rate,)
     if isinstance(optimizer, SGDStep):
         return parameter - optimizer.learning_rate * gradient, ()
     beta1, beta2, step = optimizer.beta1, optimizer.beta2, optimizer.step

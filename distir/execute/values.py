@@ -15,13 +15,13 @@ from distir.ir.types import DType
 from distir.ops.elementwise import Cast, Identity
 from distir.ops.indexing import GatherElements, GatherND, ScatterElements
 from distir.ops.loss import CrossEntropy, PickLast
-from distir.ops.optimizer import AdamStep, SGDStep
+from distir.ops.optimizer import AdamStep, MomentumStep, SGDStep
 from distir.ops.tensor import Boundary, Concat, Expand, Gather, Reshape, Slice, Split, Transpose
 from distir.workload import OPTIMIZERS, Workload
 
 Array = Any
 
-OptimizerStep = SGDStep | AdamStep
+OptimizerStep = SGDStep | MomentumStep | AdamStep
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,26 @@ class SGDStep(_Step):
         return (parameter - self.learning_rate * gradient,)
 
 
+@register_op("MomentumStep")
+@dataclass(frozen=True, slots=True)
+class MomentumStep(_Step):
+    """SGD with momentum (Sutskever et al. 2013): `m' = momentum · m + g`, `p − learning_rate · m'`.
+    Operands `(p, g, m)`."""
+
+    learning_rate: float = 1e-2
+    momentum: float = 0.9
+    flops_per_element = 4
+
+    def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
+        parameter, _, mean = operands
+        return (parameter, mean)
+
+    def evaluate(self, *operands: Array) -> tuple[Array, ...]:
+        parameter, gradient, mean = operands
+        mean = self.momentum * mean + gradient
+        return (parameter - self.learning_rate * mean, mean)
+
+
 @register_op("AdamStep")
 @dataclass(frozen=True, slots=True)
 class AdamStep(_Step):

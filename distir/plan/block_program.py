@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from distir.axes.model import Axis, AxisDims
 from distir.ir.core import Node, Part, Value
 from distir.ops.collective import Release
+from distir.ops.elementwise import Cast
 from distir.plan.model import BlockProgram, ParameterUse
 from distir.plan.positions import Positions, layout_at, positions_of
 from distir.transforms.bucket import bucketed
@@ -15,12 +16,15 @@ from distir.transforms.fuse import fuse_elementwise
 from distir.transforms.instantiate import Instantiation, Sizes
 from distir.transforms.place import Layout, Local, Mesh, Move, Placed, move
 from distir.transforms.place_block import PlacedBlock, operands_of
+from distir.transforms.precision import in_type
 from distir.transforms.step import BlockStep
+from distir.workload import Precision
 
 
 def instantiate_block(
     placed: PlacedBlock,
     sizes: Sizes,
+    types: Precision,
     stored: Mapping[Value, Positions],
     fuse: bool = False,
     zero: int = 0,
@@ -64,6 +68,13 @@ def instantiate_block(
             place = positions_of(owned[value], dims[value])
             steps, settled[value] = move(gradient, layout_at(place, dims[gradient.value]))
             settling = making.nodes(steps, Part.STATE)
+            if settling and types.gradient is not types.compute:
+                local = making.value(gradient)
+                settling = in_type(settling, types.gradient)
+                making.values[settled[value]] = settling[-1].result
+                if zero >= 2:
+                    wider = Cast(types.gradient)
+                    settling[:0] = [Node(wider, (local,), settling[0].operands, part=Part.STATE)]
             if zero >= 2:
                 # Every microbatch's gradient is settled at once: only its owned part is kept.
                 settled_at_once.append(settling)

@@ -245,7 +245,7 @@ class Planner:
         key = (placed, size_key, tuple(stored.values()))
         if key not in self._programs:
             self._programs[key] = instantiate_block(
-                placed, sizes, stored, self.fuse, zero, keep_parameters
+                placed, sizes, self.workload.types, stored, self.fuse, zero, keep_parameters
             )
         return self._programs[key]
 

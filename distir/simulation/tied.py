@@ -62,7 +62,8 @@ def tied_gradients(plan: Plan, cost: CostModel) -> list[TiedGradients]:
                 continue
             for value, use in zip(blocks[index].parameters, program.parameters, strict=True):
                 if use.gradient is not None:
-                    stages, _ = holders.setdefault(value, ({}, use.owned_type.size_bytes))
+                    size = use.owned_type.num_elements * plan.workload.types.gradient.itemsize
+                    stages, _ = holders.setdefault(value, ({}, size))
                     stages[stage.index] = None
     sizes: dict[tuple[int, ...], int] = {}
     for stages, size in holders.values():

@@ -48,6 +48,47 @@ def test_state_per_parameter_is_the_papers(
     assert state.total == bytes_per_parameter * parameters
 
 
+@pytest.mark.parametrize(
+    ("precision", "gradients", "optimizer", "bytes_per_parameter"),
+    [
+        ("fp32", "compute", "sgd", 4 + 4),
+        ("fp32", "compute", "momentum", 4 + 4 + 4),
+        ("fp32", "compute", "adam", 4 + 4 + 8),
+        ("bf16", "compute", "sgd", 2 + 2 + 4),
+        ("bf16", "compute", "momentum", 2 + 2 + 4 + 4),
+        ("bf16", "compute", "adam", 2 + 2 + 4 + 8),
+        ("fp16", "compute", "adam", 2 + 2 + 4 + 8),
+        ("fp8", "compute", "adam", 2 + 2 + 4 + 8),
+        ("bf16", "fp32", "adam", 2 + 4 + 4 + 8),
+    ],
+)
+def test_state_per_parameter(
+    planner: Planner, precision: str, gradients: str, optimizer: str, bytes_per_parameter: int
+) -> None:
+    """Parameters, gradients, the master copy in fp32 where the parameters are not, moments."""
+    workload = planner.workload.resized(
+        precision=precision, gradient_precision=gradients, optimizer=optimizer
+    )
+    program = layer_of(Planner(workload), Strategy())
+    parameters = sum(use.type.num_elements for use in program.parameters)
+    assert state_bytes(workload, program).total == bytes_per_parameter * parameters
+
+
+@pytest.mark.parametrize("zero", range(4))
+def test_gradients_in_fp32_are_sent_in_fp32(planner: Planner, zero: int) -> None:
+    wider = Planner(planner.workload.resized(gradient_precision="fp32"))
+
+    def scattered(planner: Planner) -> float:
+        program = layer_of(planner, Strategy(dp=REPLICAS, zero=zero))
+        kinds = ("all_reduce", "reduce_scatter")
+        nodes = (*program.backward, *program.settle)
+        return wire_bytes(
+            node for node in nodes if isinstance(node.op, Collective) and node.op.kind in kinds
+        )
+
+    assert scattered(wider) == 2 * scattered(planner) > 0
+
+
 def wire_bytes(nodes: Iterable[Node]) -> float:
     """What a device sends: an all-reduce is a reduce-scatter and an all-gather."""
     total = 0.0

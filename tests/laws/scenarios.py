@@ -334,8 +334,9 @@ def scenarios(draw: st.DrawFn, functions: st.SearchStrategy[Function] = models) 
         model=LoadedModel("model", draw(functions)),
         mode=draw(st.sampled_from(["training", "training", "inference"])),
         batch_size=strategy.dp * strategy.microbatches * draw(st.integers(1, 3)),
-        precision=draw(st.sampled_from(["bf16", "fp32"])),
-        optimizer=draw(st.sampled_from(["adam", "sgd"])),
+        precision=draw(st.sampled_from(["bf16", "fp32", "fp8"])),
+        gradient_precision=draw(st.sampled_from(["compute", "compute", "fp32"])),
+        optimizer=draw(st.sampled_from(["adam", "sgd", "momentum"])),
     )
     blocks = workload.num_blocks
     techniques = {
