@@ -24,10 +24,10 @@ QUICK_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Neighbours in a space, with what an objective says of them."""
+    """Strategies of a space, with what an objective says of them."""
 
-    first: int
-    """Number of the first strategy."""
+    numbers: Sequence[int]
+    """Places in the space."""
     strategies: Sequence[Strategy]
     evaluations: Evaluations
     costs: Column
@@ -45,7 +45,7 @@ class Chunk:
         cost = float(self.costs[index])
         each = self.seconds / len(self)
         return Trial(
-            self.first + index,
+            self.numbers[index],
             self.strategies[index],
             self.evaluations[index],
             None if np.isnan(cost) else cost,
@@ -66,6 +66,19 @@ def evaluated(
     return Evaluations.of([objective.checked(measure(strategy)) for strategy in strategies])
 
 
+def evaluated_chunk(
+    objective: Objective,
+    numbers: Sequence[int],
+    strategies: Sequence[Strategy],
+    measure: Measure | None = None,
+) -> Chunk:
+    """Strategies evaluated, and timed."""
+    started, clock = time.time(), time.perf_counter()
+    found = evaluated(objective, strategies, measure)
+    seconds = time.perf_counter() - clock
+    return Chunk(numbers, strategies, found, objective.costs(found), started, seconds)
+
+
 def chunks_here(
     space: SearchSpace, objective: Objective, measure: Measure | None = None
 ) -> Generator[Chunk, None, None]:
@@ -75,12 +88,10 @@ def chunks_here(
     strategies = space.enumerate()
     first, size = 0, 1
     while chosen := list(islice(strategies, size)):
-        started, clock = time.time(), time.perf_counter()
-        evaluations = evaluated(objective, chosen, measure)
-        seconds = time.perf_counter() - clock
-        yield Chunk(first, chosen, evaluations, objective.costs(evaluations), started, seconds)
+        chunk = evaluated_chunk(objective, range(first, first + len(chosen)), chosen, measure)
+        yield chunk
         first += len(chosen)
-        if seconds < QUICK_SECONDS:
+        if chunk.seconds < QUICK_SECONDS:
             size = min(2 * size, MOST)
 
 
@@ -88,7 +99,7 @@ def chunk_of(trials: Sequence[Trial]) -> Chunk:
     """Trials that were made one by one."""
     costs = [np.nan if trial.cost is None else trial.cost for trial in trials]
     return Chunk(
-        trials[0].number if trials else 0,
+        [trial.number for trial in trials],
         [trial.strategy for trial in trials],
         Evaluations.of([trial.evaluation for trial in trials]),
         np.array(costs, np.float64),

@@ -35,27 +35,29 @@ class Sorted:
 
     cost: Column = field(default_factory=lambda: np.empty(0))
     second: Column = field(default_factory=lambda: np.empty(0))
+    number: Column = field(default_factory=lambda: np.empty(0))
     trials: NDArray[np.object_] = field(default_factory=lambda: np.empty(0, np.object_))
 
     def merged(self, chunk: Chunk, chosen: NDArray[np.intp], second: Column) -> Sorted:
-        """With strategies of a later chunk, which come after all equals."""
+        """With strategies of another chunk."""
         new = np.empty(len(chosen), np.object_)
         new[:] = [chunk.trial(int(index)) for index in chosen]
         both = Sorted(
             np.concatenate([self.cost, chunk.costs[chosen]]),
             np.concatenate([self.second, second[chosen]]),
+            np.concatenate([self.number, np.asarray(chunk.numbers, np.float64)[chosen]]),
             np.concatenate([self.trials, new]),
         )
-        return both.taken(np.lexsort((both.second, both.cost)))
+        return both.taken(np.lexsort((both.number, both.second, both.cost)))
 
     def taken(self, which: NDArray[np.intp] | slice) -> Sorted:
         """Some of the rows."""
-        return Sorted(self.cost[which], self.second[which], self.trials[which])
+        return Sorted(self.cost[which], self.second[which], self.number[which], self.trials[which])
 
 
 @dataclass(slots=True)
 class Collector:
-    """Takes chunks in the order of the space."""
+    """Takes chunks of a space, numbers ascending in each."""
 
     objective: Objective
     top: int
@@ -151,6 +153,11 @@ class Collector:
     def best(self) -> Trial | None:
         """The best so far."""
         return self._best.trials[0] if len(self._best.trials) else None
+
+    @property
+    def worst(self) -> Trial | None:
+        """The last of the `top` best, once there are so many."""
+        return self._best.trials[-1] if len(self._best.trials) >= self.top else None
 
     @property
     def ranked(self) -> tuple[Trial, ...]:

@@ -40,8 +40,8 @@ class Archive:
     def measure(self, strategy: Strategy) -> Evaluation:
         """What was found of a strategy."""
         number = self._space.index(strategy)
-        chunk = self._chunks[bisect_right(self._chunks, number, key=lambda c: c.first) - 1]
-        return chunk.evaluations[number - chunk.first]
+        chunk = self._chunks[bisect_right(self._chunks, number, key=lambda c: c.numbers[0]) - 1]
+        return chunk.evaluations[number - chunk.numbers[0]]
 
 
 @dataclass(frozen=True, slots=True)

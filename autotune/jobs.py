@@ -68,7 +68,8 @@ def chunks_in_processes(
             objective.metric = objective.metric or answer.metric
             found = answer.evaluations
             costs = objective.costs(found)
-            yield Chunk(first, chosen, found, costs, answer.started, answer.seconds)
+            numbers = range(first, first + len(chosen))
+            yield Chunk(numbers, chosen, found, costs, answer.started, answer.seconds)
             first += len(chosen)
 
 

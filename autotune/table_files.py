@@ -65,7 +65,7 @@ def columns(chunk: Chunk, batch_size: int, metrics: Sequence[str]) -> dict[str, 
     states = np.where(found.failed, "failed", np.where(found.feasible, "feasible", "infeasible"))
     rows = [choices(strategy, batch_size) for strategy in chunk.strategies]
     return {
-        "number": range(chunk.first, chunk.first + len(chunk)),
+        "number": list(chunk.numbers),
         **{name: [row[name] for row in rows] for name in rows[0]},
         "state": states.tolist(),
         "reason": [found.reasons.get(index) for index in range(len(chunk))],
@@ -98,24 +98,18 @@ class _Parquet:
     def write(self, table: dict[str, Any]) -> None:
         arrow = self._arrow
         if self._writer is None:
-            arrays = {name: arrow.array(_typed(each)) for name, each in table.items()}
+            arrays = {name: arrow.array(each) for name, each in table.items()}
             fields = [(name, _kind(arrow, each.type)) for name, each in arrays.items()]
             try:
                 writer: Any = import_module("pyarrow.parquet")
                 self._writer = writer.ParquetWriter(self._path, arrow.schema(fields))
             except OSError as error:
                 raise DistirError(f"{self._path} cannot be written: {error}") from error
-        self._writer.write_table(
-            arrow.table({n: _typed(v) for n, v in table.items()}, self._writer.schema)
-        )
+        self._writer.write_table(arrow.table(table, self._writer.schema))
 
     def close(self) -> None:
         if self._writer is not None:
             self._writer.close()
-
-
-def _typed(values: Any) -> Any:
-    return list(values) if isinstance(values, range) else values
 
 
 def _kind(arrow: Any, found: Any) -> Any:

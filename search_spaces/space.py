@@ -106,6 +106,10 @@ class SearchSpace:
                 yield from below({**chosen, name: branch.value}, skipped)
             skipped = max(0, skipped - branch.leaves)
 
+    def below(self, chosen: Choices) -> Iterator[Strategy]:
+        """Every valid strategy that begins with `chosen`, values of the first dimensions."""
+        return self._walk(chosen, 0) if len(chosen) < len(self.names) else _leaf(chosen, 0)
+
     def at(self, index: int) -> Strategy:
         """The strategy that `enumerate` gives at `index`, found without enumerating."""
         if not 0 <= index < self.count():

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from autotune.cli.options import (
     SUPPRESS,
@@ -17,10 +18,12 @@ from autotune.cli.options import (
 )
 from autotune.cli.output import Output, add_json_option, check_writable, note, status_of
 from autotune.cli.progress import progress
+from distir.errors import DistirError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from autotune.certified import Certificate
     from autotune.chunks import Chunk
     from autotune.grid import Grid, Watcher
     from autotune.objectives import Objective
@@ -46,6 +49,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help=f"show (and write) the K best (default: {SHOWN}; JSON: 1000)",
     )
     parser.add_argument(
+        "--certified",
+        action="store_true",
+        help="find the best (or the --top K best) by branch and bound: the same as by evaluating "
+        "everything, and proved so, from a small part",
+    )
+    parser.add_argument(
         "--table",
         default=SUPPRESS,
         metavar="FILE",
@@ -63,11 +72,31 @@ def execute(arguments: argparse.Namespace) -> int:
 
         check_table_file(file)
         check_writable(file)
+    if arguments.certified:
+        _check_certified(arguments, file)
     with output.quiet():
         problem = problem_of(arguments)
         problem.check_not_empty()
-        objective, found = _evaluated(arguments, problem, file)
-    plain = {
+        if arguments.certified:
+            objective, certificate = _certified(arguments, problem)
+            plain = {**_header(problem, objective), **certificate.to_dict(problem.batch_size)}
+            report = partial(_certificate_report, problem, objective, certificate)
+            found = None
+        else:
+            objective, found = _evaluated(arguments, problem, file)
+            plain = {**_header(problem, objective), **found.to_dict(problem.batch_size)}
+            shown: int = getattr(arguments, "top", SHOWN)
+            report = partial(_report, problem, objective, found, shown)
+    output.write(plain, report)
+    if found is None:
+        return 0
+    if file is not None:
+        note(f"wrote {found.evaluated:,} strategies to {file}")
+    return status_of(found.evaluated, found.failures)
+
+
+def _header(problem: Problem, objective: Objective) -> dict[str, Any]:
+    return {
         "model": problem.model,
         "cluster": problem.cluster,
         "devices": problem.devices,
@@ -76,13 +105,36 @@ def execute(arguments: argparse.Namespace) -> int:
         "settings": problem.settings,
         "objective": objective.name,
         "space": problem.space_name,
-        **found.to_dict(problem.batch_size),
     }
-    shown: int = getattr(arguments, "top", SHOWN)
-    output.write(plain, lambda: _report(problem, objective, found, shown))
+
+
+def _check_certified(arguments: argparse.Namespace, file: str | None) -> None:
+    """Raises if something is asked for that needs every strategy."""
     if file is not None:
-        note(f"wrote {found.evaluated:,} strategies to {file}")
-    return status_of(found.evaluated, found.failures)
+        raise DistirError("--certified does not evaluate everything, so there is no whole --table")
+    if arguments.jobs > 1 or arguments.backend != "loky":
+        raise DistirError("--certified searches in one process; leave out --jobs and --backend")
+    if hasattr(arguments, "trial_timeout"):
+        raise DistirError("--certified simulates; there are no trials for a --trial-timeout")
+
+
+def _certified(arguments: argparse.Namespace, problem: Problem) -> tuple[Objective, Certificate]:
+    """The best, proved, with a progress bar over the space."""
+    from autotune.certified import certify
+
+    objective = _objective(arguments, problem)
+    with progress("ruling out", problem.space.count()) as advance:
+        return objective, certify(
+            problem, objective, top=getattr(arguments, "top", 1), advance=advance
+        )
+
+
+def _objective(arguments: argparse.Namespace, problem: Problem) -> Objective:
+    return problem.objective(
+        arguments.objective,
+        metric=getattr(arguments, "metric", None),
+        direction=getattr(arguments, "direction", None),
+    )
 
 
 def _evaluated(
@@ -112,13 +164,16 @@ def exhausted(
     from autotune.api import measuring
     from autotune.grid import TOP, evaluate_grid
 
-    metric, direction = getattr(arguments, "metric", None), getattr(arguments, "direction", None)
-    objective = problem.objective(arguments.objective, metric=metric, direction=direction)
+    objective = _objective(arguments, problem)
     timeout: float | None = getattr(arguments, "trial_timeout", None)
     top: int = getattr(arguments, "top", TOP)
     if arguments.jobs > 1 or arguments.backend != "loky":
         from autotune.jobs import Asked, chunks_in_processes
 
+        metric, direction = (
+            getattr(arguments, "metric", None),
+            getattr(arguments, "direction", None),
+        )
         asked = Asked(arguments.objective, metric, direction, timeout)
         chunks = chunks_in_processes(problem, objective, asked, arguments.jobs, arguments.backend)
         return objective, evaluate_grid(
@@ -127,6 +182,14 @@ def exhausted(
     with measuring(objective, timeout) as measure:
         each = None if timeout is None else measure
         return objective, evaluate_grid(problem.space, objective, each, top=top, watch=watch)
+
+
+def _certificate_report(
+    problem: Problem, objective: Objective, certificate: Certificate
+) -> RenderableType:
+    from autotune.reports.grid import certificate_report
+
+    return certificate_report(problem, objective, certificate)
 
 
 def _report(problem: Problem, objective: Objective, grid: Grid, top: int) -> RenderableType:

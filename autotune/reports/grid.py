@@ -9,12 +9,14 @@ from autotune.grid import Grid
 from autotune.objectives.objective import Objective
 from autotune.problem import Problem
 from autotune.reports.advice import advice
-from autotune.reports.quantities import heading
+from autotune.reports.quantities import described, heading, percent
 from autotune.reports.ranking import ranking_table
 from autotune.reports.study import setbacks
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+    from autotune.certified import Certificate
 
 FRONT = 10
 """Rows of the front that are shown."""
@@ -61,3 +63,41 @@ def _other(objective: Objective) -> str:
     from autotune.collect import second_metric
 
     return heading(second_metric(objective.metric))
+
+
+def certificate_report(
+    problem: Problem, objective: Objective, certificate: Certificate
+) -> RenderableType:
+    """What certified search found, and what it ruled out by what."""
+    from rich.console import Group
+
+    return Group(*_certificate_parts(problem, objective, certificate))
+
+
+def _certificate_parts(
+    problem: Problem, objective: Objective, certificate: Certificate
+) -> Iterator[RenderableType]:
+    from rich.text import Text
+
+    size, evaluated = certificate.space_size, certificate.evaluated
+    yield Text(problem.title, style="bold")
+    yield from (Text(note) for note in problem.notes)
+    yield Text(
+        f"{size:,} valid strategies in the space {problem.space_name}; evaluated {evaluated:,} "
+        f"({percent(evaluated / size)}), the others ruled out by {certificate.bounds:,} bounds, in "
+        f"{certificate.seconds:.2f} s."
+    )
+    for reason, count in certificate.ruled_out.items():
+        yield Text(f"  {count:,} {reason}")
+    if not certificate.complete:
+        yield Text("Interrupted: nothing is proved yet.", style="bold red")
+    if certificate.ranked:
+        proved = "the best of all" if certificate.complete else "the best so far"
+        yield Text(
+            f"\n{described(certificate.ranked[0].strategy)}: {proved}.\n", style="bold green"
+        )
+        best = certificate.ranked
+        yield ranking_table(best, objective, f"Best {len(best)}", len(best))
+    else:
+        yield Text("\nNothing fits.", style="bold red")
+        yield from (Text(line) for line in advice(problem, objective, certificate.closest))

@@ -228,6 +228,10 @@ class Simulator:
 
     # --- stages -----------------------------------------------------------------------------------
 
+    def stage_cost(self, plan: Plan, index: int) -> StageCost:
+        """What one stage of a plan takes and holds, its place in the schedule aside."""
+        return self._stage_cost(plan, index, self.pricing(plan))
+
     def _stage_costs(self, plan: Plan) -> list[StageCost]:
         pricing = self.pricing(plan)
         splits = plan.schedule.splits_backward

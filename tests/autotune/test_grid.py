@@ -53,7 +53,7 @@ def cut(trials: Sequence[Trial], borders: Sequence[int]) -> Iterator[Chunk]:
         part = trials[begin:end]
         costs = np.array([math.nan if each.cost is None else each.cost for each in part])
         found = Evaluations.of([each.evaluation for each in part])
-        yield Chunk(begin, [each.strategy for each in part], found, costs, 0.0, 0.0)
+        yield Chunk(range(begin, end), [each.strategy for each in part], found, costs, 0.0, 0.0)
 
 
 @given(evaluations, st.lists(st.integers(1, 40)), st.integers(1, 12))
@@ -94,9 +94,8 @@ def test_chunks_cover_the_space_in_order() -> None:
     assert [each for chunk in chunks for each in chunk.strategies] == list(
         problem.space.enumerate()
     )
-    assert [chunk.first for chunk in chunks] == [
-        sum(map(len, chunks[:index])) for index in range(len(chunks))
-    ]
+    numbers = [number for chunk in chunks for number in chunk.numbers]
+    assert numbers == list(range(problem.space.count()))
 
 
 def outcome(grid: Grid) -> object:
@@ -140,7 +139,7 @@ def test_an_interrupt_keeps_what_was_evaluated() -> None:
     problem = toy_problem()
 
     def stop(chunk: Chunk, best: Trial | None) -> None:
-        if chunk.first > 20:
+        if chunk.numbers[0] > 20:
             raise KeyboardInterrupt
 
     grid = evaluate_grid(problem.space, problem.objective("throughput"), watch=stop)

@@ -1,0 +1,200 @@
+"""Lower bounds on the time and the memory of all strategies that begin with the same choices.
+
+None is an estimate: what is left out can only add. With `n` devices per stage, `p` ranks and `m`
+microbatches,
+
+- *products*: over its devices an op has at least the FLOPs and bytes that it has on one, so each
+  has at least 1/n of them, and less work never takes longer. The stages of a microbatch take at
+  least the sum `T` of its products, and the busiest rank at least the mean, `m T / p`. Whatever
+  else is computed, moved and sent comes on top.
+- *blocks*: once shapes are known, the whole model is scheduled as one stage of `n` devices. Cutting
+  it makes every instruction wait for more, so `T` is at most the sum over stages.
+- *states at rest*: sharding them adds gathers and settlements to the passes, and takes nothing
+  away: the `T` without ZeRO bounds those with it.
+- *pipeline*: where every rank has one stage and backward passes are whole, rank `r` does nothing
+  before the first microbatch has passed the `r` stages before it, nor after the last has left for
+  them: the step takes at least `t_0 + … + t_{r-1} + m t_r`. Whatever the stages' times `t`, the
+  largest of these is at least `T / (1 - (1 - 1/m)^p)`. Without a backward pass the last microbatch
+  still has to pass the stages behind: `T + (m - 1) T / p`.
+- *memory*: all ranks together hold the model's state, and before its first backward action what one
+  microbatch leaves behind; the fullest rank holds at least the mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from distir.cost import OpClass, Work
+from distir.plan import Plan
+from distir.plan.model import Stage
+from distir.schedules import compile_schedule, find_schedule, forward_only
+from distir.simulation.fast import Simulator, StageCost
+from distir.strategy import Strategy
+
+SLACK = 1e-9
+"""Relative rounding that a bound allows for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """No strategy in question is faster than `seconds` per iteration, or fits in less than `size`
+    bytes per device; and what says so."""
+
+    seconds: float = 0.0
+    slowed_by: str = ""
+    size: float = 0.0
+    filled_by: str = ""
+
+    def joined(self, other: Bound) -> Bound:
+        """What follows from both."""
+        slow = self if self.seconds >= other.seconds else other
+        full = self if self.size >= other.size else other
+        return Bound(slow.seconds, slow.slowed_by, full.size, full.filled_by)
+
+
+def weakest(bounds: Iterable[Bound]) -> Bound:
+    """What holds if any one of these does."""
+    every = list(bounds)
+    slow = min(every, key=lambda bound: bound.seconds)
+    full = min(every, key=lambda bound: bound.size)
+    return Bound(slow.seconds, slow.slowed_by, full.size, full.filled_by)
+
+
+@dataclass(frozen=True, slots=True)
+class _Products:
+    """Matrix products of a step on one device, by kind, one element each."""
+
+    works: tuple[Work, ...]
+
+    def seconds(self, simulator: Simulator, devices: int) -> float:
+        return sum(float(np.sum(simulator.cost.op_seconds(w * (1 / devices)))) for w in self.works)
+
+
+class Bounds:
+    """Bounds for the strategies of one simulator's workload and cluster."""
+
+    def __init__(self, simulator: Simulator) -> None:
+        self._simulator = simulator
+        self._workload = simulator.workload
+        training = self._workload.training
+        self._overhead = simulator.cost.profile.iteration_overhead_seconds if training else 0.0
+        self._products: dict[int, _Products] = {}
+        self._seconds: dict[tuple[int, int], float] = {}
+
+    @cached_property
+    def _state_bytes(self) -> float:
+        """Parameters, gradients and optimizer state on a single device."""
+        return self._whole(Strategy(microbatches=self._workload.batch_size)).state.total
+
+    # --- the first choices -----------------------------------------------------------------------
+
+    def begun(self, devices: int, ranks: int, microbatches: int) -> Bound:
+        """For all strategies with these numbers of devices, pipeline ranks and microbatches."""
+        once = self._of_products(devices // ranks, microbatches)
+        seconds = self._overhead + max(once, microbatches * once / ranks)
+        return Bound(
+            seconds * (1 - SLACK),
+            "its products at full rate",
+            self._state_bytes / devices * (1 - SLACK),
+            "the model's state, shared by all devices",
+        )
+
+    def _of_products(self, devices: int, microbatches: int) -> float:
+        """Seconds of a microbatch's products on `devices` devices."""
+        key = (devices, microbatches)
+        if key not in self._seconds:
+            if microbatches not in self._products:
+                self._products[microbatches] = self._make_products(microbatches)
+            self._seconds[key] = self._products[microbatches].seconds(self._simulator, devices)
+        return self._seconds[key]
+
+    def _make_products(self, microbatches: int) -> _Products:
+        found: dict[str, list[Work]] = {}
+        for program in self._simulator.planner.block_programs(Strategy(microbatches=microbatches)):
+            for node in (*program.forward, *program.backward):
+                work = node.op.work(node.operand_types, node.result_types)
+                if work.kind is OpClass.PRODUCT:
+                    found.setdefault(work.dtype, []).append(work)
+        return _Products(tuple(_side_by_side(works) for works in found.values()))
+
+    # --- all but the order -----------------------------------------------------------------------
+
+    def ordered(self, strategies: Sequence[Strategy]) -> list[Bound]:
+        """For each of several strategies that differ in schedule and chunks alone."""
+        whole = self._whole(strategies[0])
+        return [self._of_order(whole, strategy) for strategy in strategies]
+
+    def unsharded(self, strategies: Sequence[Strategy]) -> list[Bound]:
+        """The same, whatever is sharded at rest. Of memory it says nothing."""
+        whole = self._whole(replace(strategies[0], zero=0))
+        return [
+            replace(self._of_passes(whole, strategy), size=0.0, filled_by="")
+            for strategy in strategies
+        ]
+
+    def _of_passes(self, whole: StageCost, strategy: Strategy) -> Bound:
+        """Of forward and backward passes alone."""
+        return self._of_order(replace(whole, optimizer=0.0, refresh=0.0), strategy)
+
+    def _of_order(self, whole: StageCost, strategy: Strategy) -> Bound:
+        ranks, count = strategy.pp, strategy.microbatches
+        once = _once(whole, strategy, self._workload.training)
+        busiest = (count * once + whole.optimizer + whole.refresh) / ranks
+        piped = _piped(once, strategy, self._workload.training)
+        seconds = self._overhead + max(busiest, piped)
+        held = max(0.0, whole.forward_memory.delta) if self._workload.training else 0.0
+        return Bound(
+            seconds * (1 - SLACK),
+            "filling and draining the pipeline"
+            if piped > busiest
+            else "its blocks, without waiting",
+            (whole.state.total + held) / ranks * (1 - SLACK),
+            "state and activations, shared evenly by the ranks",
+        )
+
+    def _whole(self, strategy: Strategy) -> StageCost:
+        """The model as one stage, on the devices of one of the strategy's stages."""
+        simulator = self._simulator
+        programs = simulator.planner.block_programs(strategy)
+        mesh, _ = simulator.planner.mesh(strategy)
+        stage = Stage(0, tuple(range(len(programs))), programs)
+        # The order does not matter here, only how many ranks the devices are laid out in.
+        order = compile_schedule(forward_only(strategy.pp, 1, 1))
+        plan = Plan(self._workload, strategy, mesh, programs[0].sizes, (stage,), order)
+        return simulator.stage_cost(plan, 0)
+
+
+def _once(whole: StageCost, strategy: Strategy, training: bool) -> float:
+    """Seconds that a microbatch needs in all stages together, at least."""
+    forward = whole.forward.seconds
+    if not training:
+        return forward
+    if find_schedule(strategy.schedule).splits_backward:
+        # In parts, a backward pass may hide other communication than in one piece.
+        return forward + whole.backward.compute
+    return forward + whole.backward.seconds
+
+
+def _piped(once: float, strategy: Strategy, training: bool) -> float:
+    """Seconds from the first action to the last, at least."""
+    ranks, count = strategy.pp, strategy.microbatches
+    if not training:
+        return once + (count - 1) * once / ranks
+    family = find_schedule(strategy.schedule)
+    plain = family.placement == "loop" and family.copies == 1 and not family.splits_backward
+    if strategy.chunks > 1 or not plain:
+        return once
+    return once / (1 - (1 - 1 / count) ** ranks)
+
+
+def _side_by_side(works: Sequence[Work]) -> Work:
+    """Works of one kind and type as arrays."""
+    counts = np.array(
+        [(w.flops, w.bytes_read, w.bytes_written, w.launches) for w in works], np.float64
+    )
+    flops, read, written, launches = counts.T
+    return Work(works[0].kind, flops, read, written, works[0].dtype, launches)

@@ -1,0 +1,122 @@
+"""Certified search finds what exhaustive search finds, and says what it ruled out."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from autotune import load_problem
+from autotune.certified import certify, order_last
+from autotune.cli import main
+from autotune.grid import evaluate_grid
+from autotune.problem import Problem
+from autotune.testing import toy_problem
+from distir.errors import DistirError
+from distir.importers.load import LoadedModel
+from search_spaces import distribution_space
+from tests.laws.scenarios import clusters, models
+
+OBJECTIVES = ("throughput", "latency", "memory")
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> Problem:
+    """Small models on small clusters, on some of which much does not fit."""
+    devices = draw(st.sampled_from([2, 4, 6, 8]))
+    cluster = draw(clusters(devices))
+    memory = draw(st.sampled_from([cluster.device.memory_bytes, 2e4, 5e4, 2e5]))
+    cluster = replace(cluster, device=replace(cluster.device, memory_bytes=memory))
+    return load_problem(
+        LoadedModel("model", draw(models)),
+        cluster,
+        devices=devices,
+        mode=draw(st.sampled_from(["training", "training", "inference"])),
+        batch_size=devices * draw(st.sampled_from([1, 2, 4, 6])),
+        space=draw(st.sampled_from(["small", "standard", "standard"])),
+        precision=draw(st.sampled_from(["bf16", "fp32"])),
+    )
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(problems(), st.sampled_from(OBJECTIVES), st.integers(1, 4))
+def test_what_is_certified_is_what_the_grid_ranks_first(
+    problem: Problem, name: str, top: int
+) -> None:
+    objective = problem.objective(name)
+    certificate = certify(problem, objective, top=top)
+    grid = evaluate_grid(problem.space, objective, top=top)
+    assert [t.number for t in certificate.ranked] == [t.number for t in grid.ranked]
+    assert [t.cost for t in certificate.ranked] == pytest.approx([t.cost for t in grid.ranked])
+    assert certificate.evaluated + sum(certificate.ruled_out.values()) == grid.space_size
+    assert certificate.feasible <= grid.feasible
+
+
+def test_a_small_part_is_evaluated() -> None:
+    problem = load_problem("gpt2", devices=16, space="standard")
+    objective = problem.objective("throughput")
+    certificate = certify(problem, objective)
+    assert certificate.best is not None
+    assert certificate.evaluated < 0.05 * certificate.space_size
+    assert set(certificate.ruled_out) <= {
+        "takes longer: its products at full rate",
+        "takes longer: its blocks, without waiting",
+        "takes longer: filling and draining the pipeline",
+    }
+    for strategy in problem.space.samples(random.Random(1), 40):
+        cost = objective.cost(objective.measure(strategy))
+        assert cost is not None
+        assert certificate.best.cost is not None
+        assert cost >= certificate.best.cost
+
+
+def test_where_nothing_fits_nothing_is_evaluated_in_vain() -> None:
+    problem = load_problem("gpt3-175B", devices=8)
+    certificate = certify(problem, problem.objective("throughput"))
+    assert certificate.best is None
+    assert certificate.evaluated == 0
+    (reason,) = certificate.ruled_out
+    assert reason == "does not fit: the model's state, shared by all devices"
+
+
+def test_what_has_no_bounds_is_refused() -> None:
+    problem = load_problem("mlp-2x8", devices=2, batch_size=4)
+    with pytest.raises(DistirError, match="cannot be certified: nothing bounds it"):
+        certify(problem, problem.objective(lambda strategy: strategy.tp))
+    with pytest.raises(DistirError, match="metric bubble_fraction cannot be certified"):
+        certify(problem, problem.objective("latency", metric="bubble_fraction"))
+    with pytest.raises(DistirError, match="iteration_seconds cannot be certified"):
+        certify(problem, problem.objective("latency", direction="maximize"))
+    toy = toy_problem()
+    with pytest.raises(DistirError, match="cannot be certified"):
+        certify(toy, toy.objective("throughput"))
+
+
+def test_what_orders_work_is_chosen_last_and_nothing_is_lost() -> None:
+    problem = load_problem("mlp-4x8", devices=4, batch_size=8, space="full")
+    space = distribution_space(problem.workload, 4, {"extends": "full", "placement": "all"})
+    tree, shaped = order_last(space)
+    assert set(tree.names[shaped:]) == {"schedule", "chunks"}
+    assert set(tree.enumerate()) == set(space.enumerate())
+    assert tree.count() == space.count()
+
+
+def test_the_command_line_certifies(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["grid", "--model", "mlp-2x8", "--devices", "4", "--batch-size", "8"]
+    assert main([*arguments, "--json", "-"]) == 0
+    everything = json.loads(capsys.readouterr().out)
+    assert main([*arguments, "--certified", "--json", "-"]) == 0
+    plain = json.loads(capsys.readouterr().out)
+    assert plain["certified"] is True
+    assert len(plain["ranked"]) == 1
+    assert plain["ranked"][0]["strategy"] == everything["ranked"][0]["strategy"]
+    assert plain["evaluated"] + sum(plain["ruled_out"].values()) == plain["space_size"]
+    assert main([*arguments, "--certified"]) == 0
+    assert "the best of all" in capsys.readouterr().out
+    for wrong in (("--table", "x.csv"), ("--jobs", "2"), ("--trial-timeout", "3")):
+        assert main([*arguments, "--certified", *wrong]) == 2
+        assert "--certified" in capsys.readouterr().err

@@ -1,0 +1,44 @@
+"""No strategy is faster, or holds less, than the bounds that search rules others out by."""
+
+from __future__ import annotations
+
+import random
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from distir import Simulator, Workload
+from distir.importers.load import LoadedModel
+from distir.simulation.bounds import Bounds
+from distir.strategy import Strategy
+from search_spaces import distribution_space
+from tests.laws.scenarios import clusters, models, profiles
+
+
+@st.composite
+def searches(draw: st.DrawFn) -> tuple[Simulator, list[Strategy]]:
+    """A workload on a cluster, and strategies of its full space."""
+    devices = draw(st.sampled_from([1, 2, 4, 6, 8, 12]))
+    workload = Workload(
+        model=LoadedModel("model", draw(models)),
+        mode=draw(st.sampled_from(["training", "training", "inference"])),
+        batch_size=draw(st.sampled_from([1, 4, 12, 24])) * devices,
+        precision=draw(st.sampled_from(["bf16", "fp32"])),
+        optimizer=draw(st.sampled_from(["adam", "sgd"])),
+    )
+    simulator = Simulator(workload, draw(clusters(devices)), draw(profiles))
+    space = distribution_space(workload, devices, {"extends": "full", "placement": "all"})
+    return simulator, space.samples(random.Random(draw(st.integers(0, 10**6))), 20)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(searches())
+def test_no_strategy_is_below_its_bounds(search: tuple[Simulator, list[Strategy]]) -> None:
+    simulator, strategies = search
+    bounds = Bounds(simulator)
+    for strategy in strategies:
+        metrics = simulator.simulate(strategy).metrics
+        begun = bounds.begun(strategy.devices, strategy.pp, strategy.microbatches)
+        for bound in (begun, *bounds.unsharded([strategy]), *bounds.ordered([strategy])):
+            assert bound.seconds <= metrics["iteration_seconds"], (strategy.label, bound)
+            assert bound.size <= metrics["peak_memory_bytes"], (strategy.label, bound)
