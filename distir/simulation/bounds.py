@@ -11,11 +11,12 @@ microbatches,
   it makes every instruction wait for more, so `T` is at most the sum over stages.
 - *states at rest*: sharding them adds gathers and settlements to the passes, and takes nothing
   away: the `T` without ZeRO bounds those with it.
-- *pipeline*: where every rank has one stage and backward passes are whole, rank `r` does nothing
-  before the first microbatch has passed the `r` stages before it, nor after the last has left for
-  them: the step takes at least `t_0 + … + t_{r-1} + m t_r`. Whatever the stages' times `t`, the
-  largest of these is at least `T / (1 - (1 - 1/m)^p)`. Without a backward pass the last microbatch
-  still has to pass the stages behind: `T + (m - 1) T / p`.
+- *pipeline*: the rank on which a microbatch begins is busy or waits until it has come back. Where
+  rank `r` holds stage `r` alone and backward passes are whole, rank `r` does nothing before the
+  first microbatch has passed the stages before it, and the last has to pass them again after it:
+  rank 0 takes at least `t_0 + … + t_{r-1} + m t_r`. Whatever the stages' times `t`, the largest of
+  these is at least `T / (1 - (1 - 1/m)^p)`. Without a backward pass the last microbatch still has
+  to pass the stages behind: `T + (m - 1) T / p`.
 - *memory*: all ranks together hold the model's state, and before its first backward action what one
   microbatch leaves behind; the fullest rank holds at least the mean.
 """
@@ -28,12 +29,27 @@ from functools import cached_property
 
 import numpy as np
 
-from distir.cost import OpClass, Work
+from distir.cost import CostModel, OpClass, Work
 from distir.plan import Plan
 from distir.plan.model import Stage
-from distir.schedules import compile_schedule, find_schedule, forward_only
+from distir.schedules import (
+    BACKWARD,
+    FORWARD,
+    INPUT_PART,
+    WEIGHT_PART,
+    compile_schedule,
+    find_schedule,
+    forward_only,
+)
 from distir.simulation.fast import Simulator, StageCost
 from distir.strategy import Strategy
+
+PRODUCTS = "its products at full rate"
+BLOCKS = "its blocks, without waiting"
+PIPELINE = "filling and draining the pipeline"
+STATE = "the model's state, shared by all devices"
+HELD = "state and activations, shared evenly by the ranks"
+"""What bounds may say."""
 
 SLACK = 1e-9
 """Relative rounding that a bound allows for."""
@@ -66,12 +82,16 @@ def weakest(bounds: Iterable[Bound]) -> Bound:
 
 @dataclass(frozen=True, slots=True)
 class _Products:
-    """Matrix products of a step on one device, by kind, one element each."""
+    """Matrix products of a microbatch on one device, by type, one element each."""
 
     works: tuple[Work, ...]
 
-    def seconds(self, simulator: Simulator, devices: int) -> float:
-        return sum(float(np.sum(simulator.cost.op_seconds(w * (1 / devices)))) for w in self.works)
+    def seconds(self, cost: CostModel, devices: int) -> float:
+        """What they take if they are spread evenly over so many devices."""
+        parts = [work * (1 / devices) for work in self.works]
+        kernels = sum(float(np.sum(cost.kernel_seconds(part))) for part in parts)
+        launches = sum(float(np.sum(cost.launch_seconds(part))) for part in parts)
+        return float(cost.host_bound_seconds(kernels, launches))
 
 
 class Bounds:
@@ -98,9 +118,9 @@ class Bounds:
         seconds = self._overhead + max(once, microbatches * once / ranks)
         return Bound(
             seconds * (1 - SLACK),
-            "its products at full rate",
+            PRODUCTS,
             self._state_bytes / devices * (1 - SLACK),
-            "the model's state, shared by all devices",
+            STATE,
         )
 
     def _of_products(self, devices: int, microbatches: int) -> float:
@@ -109,7 +129,7 @@ class Bounds:
         if key not in self._seconds:
             if microbatches not in self._products:
                 self._products[microbatches] = self._make_products(microbatches)
-            self._seconds[key] = self._products[microbatches].seconds(self._simulator, devices)
+            self._seconds[key] = self._products[microbatches].seconds(self._simulator.cost, devices)
         return self._seconds[key]
 
     def _make_products(self, microbatches: int) -> _Products:
@@ -125,12 +145,12 @@ class Bounds:
 
     def ordered(self, strategies: Sequence[Strategy]) -> list[Bound]:
         """For each of several strategies that differ in schedule and chunks alone."""
-        whole = self._whole(strategies[0])
+        whole = self._whole(strategies[0], splits=_splits(strategies))
         return [self._of_order(whole, strategy) for strategy in strategies]
 
     def unsharded(self, strategies: Sequence[Strategy]) -> list[Bound]:
         """The same, whatever is sharded at rest. Of memory it says nothing."""
-        whole = self._whole(replace(strategies[0], zero=0))
+        whole = self._whole(replace(strategies[0], zero=0), splits=_splits(strategies))
         return [
             replace(self._of_passes(whole, strategy), size=0.0, filled_by="")
             for strategy in strategies
@@ -142,21 +162,22 @@ class Bounds:
 
     def _of_order(self, whole: StageCost, strategy: Strategy) -> Bound:
         ranks, count = strategy.pp, strategy.microbatches
-        once = _once(whole, strategy, self._workload.training)
-        busiest = (count * once + whole.optimizer + whole.refresh) / ranks
-        piped = _piped(once, strategy, self._workload.training)
-        seconds = self._overhead + max(busiest, piped)
-        held = max(0.0, whole.forward_memory.delta) if self._workload.training else 0.0
+        training = self._workload.training
+        work = _work(whole, strategy) if training else whole.passes[FORWARD].seconds
+        busiest = (count * work + whole.optimizer + whole.refresh) / ranks
+        waiting = _piped(whole, work, strategy) if training else work + (count - 1) * work / ranks
+        seconds = self._overhead + max(busiest, waiting)
+        held = max(0.0, whole.memory[FORWARD].delta) if training else 0.0
         return Bound(
             seconds * (1 - SLACK),
-            "filling and draining the pipeline"
-            if piped > busiest
-            else "its blocks, without waiting",
+            "its blocks, without waiting"
+            if busiest >= waiting
+            else "filling and draining the pipeline",
             (whole.state.total + held) / ranks * (1 - SLACK),
-            "state and activations, shared evenly by the ranks",
+            HELD,
         )
 
-    def _whole(self, strategy: Strategy) -> StageCost:
+    def _whole(self, strategy: Strategy, *, splits: bool = False) -> StageCost:
         """The model as one stage, on the devices of one of the strategy's stages."""
         simulator = self._simulator
         programs = simulator.planner.block_programs(strategy)
@@ -165,30 +186,34 @@ class Bounds:
         # The order does not matter here, only how many ranks the devices are laid out in.
         order = compile_schedule(forward_only(strategy.pp, 1, 1))
         plan = Plan(self._workload, strategy, mesh, programs[0].sizes, (stage,), order)
-        return simulator.stage_cost(plan, 0)
+        return simulator.stage_cost(plan, 0, splits=splits)
 
 
-def _once(whole: StageCost, strategy: Strategy, training: bool) -> float:
-    """Seconds that a microbatch needs in all stages together, at least."""
-    forward = whole.forward.seconds
-    if not training:
-        return forward
-    if find_schedule(strategy.schedule).splits_backward:
-        # In parts, a backward pass may hide other communication than in one piece.
-        return forward + whole.backward.compute
-    return forward + whole.backward.seconds
+def _splits(strategies: Iterable[Strategy]) -> bool:
+    return any(find_schedule(each.schedule).splits_backward for each in strategies)
 
 
-def _piped(once: float, strategy: Strategy, training: bool) -> float:
-    """Seconds from the first action to the last, at least."""
-    ranks, count = strategy.pp, strategy.microbatches
-    if not training:
-        return once + (count - 1) * once / ranks
+def _work(whole: StageCost, strategy: Strategy) -> float:
+    """Seconds that all stages together spend on a microbatch, at least."""
+    return whole.passes[FORWARD].seconds + _backward(whole, strategy, (INPUT_PART, WEIGHT_PART))
+
+
+def _piped(whole: StageCost, work: float, strategy: Strategy) -> float:
+    """Seconds from the first action to the last of the first rank, at least."""
     family = find_schedule(strategy.schedule)
     plain = family.placement == "loop" and family.copies == 1 and not family.splits_backward
-    if strategy.chunks > 1 or not plain:
-        return once
-    return once / (1 - (1 - 1 / count) ** ranks)
+    if plain and strategy.chunks == 1:
+        return work / (1 - (1 - 1 / strategy.microbatches) ** strategy.pp)
+    # Nothing waits for the second part of a backward pass.
+    return whole.passes[FORWARD].seconds + _backward(whole, strategy, (INPUT_PART,))
+
+
+def _backward(whole: StageCost, strategy: Strategy, parts: Sequence[int]) -> float:
+    """Seconds of a backward pass, at least; of these parts of it, where the schedule has parts."""
+    seconds = whole.passes[BACKWARD].seconds
+    if not find_schedule(strategy.schedule).splits_backward:
+        return seconds
+    return min(seconds, sum(whole.passes[kind].seconds for kind in parts))
 
 
 def _side_by_side(works: Sequence[Work]) -> Work:

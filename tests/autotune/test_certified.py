@@ -42,7 +42,7 @@ def problems(draw: st.DrawFn) -> Problem:
     )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
 @given(problems(), st.sampled_from(OBJECTIVES), st.integers(1, 4))
 def test_what_is_certified_is_what_the_grid_ranks_first(
     problem: Problem, name: str, top: int

@@ -31,7 +31,7 @@ def searches(draw: st.DrawFn) -> tuple[Simulator, list[Strategy]]:
     return simulator, space.samples(random.Random(draw(st.integers(0, 10**6))), 20)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(searches())
 def test_no_strategy_is_below_its_bounds(search: tuple[Simulator, list[Strategy]]) -> None:
     simulator, strategies = search
