@@ -65,7 +65,8 @@ def add_model_options(parser: argparse.ArgumentParser, devices: str) -> None:
         "--attention",
         choices=("fused", "eager"),
         default=SUPPRESS,
-        help="one kernel, or products and a softmax (default: as the stack does)",
+        help="one kernel, or products and a softmax (default: as the stack does; what a model file "
+        "spells out stays as it is)",
     )
     group.add_argument("--devices", type=positive, default=SUPPRESS, metavar="N", help=devices)
     group.add_argument(
