@@ -18,6 +18,7 @@ from distir.strategy import Strategy
 from search_spaces import SearchSpace, SpaceSource, WorkloadFacts, distribution_space, searched
 
 if TYPE_CHECKING:
+    from distir.cost import Band
     from distir.models.layers import AttentionKind
     from distir.workload import Mode
 
@@ -47,6 +48,8 @@ class Problem:
     """
     space_name: str = DEFAULT_SPACE
     """The space as it was asked for."""
+    band: Band | None = None
+    """How far measured times may be from simulated ones; None where that is not known."""
     notes: tuple[str, ...] = ()
     """What was decided for the user and is worth knowing."""
     changed: Callable[..., Problem] | None = field(default=None, repr=False)
@@ -172,6 +175,7 @@ def load_problem(
         }
         return load_problem(loaded, hardware, mode=mode, **{**asked, **options, **changes})
 
+    simulator = distir.Simulator(workload, hardware, software)
     return Problem(
         model=loaded.name,
         cluster=hardware.name,
@@ -180,8 +184,9 @@ def load_problem(
         batch_size=batch,
         workload=workload,
         space=distribution_space(workload, devices, looked_through),
-        simulator=distir.Simulator(workload, hardware, software),
+        simulator=simulator,
         memory_bytes=hardware.device.memory_bytes,
+        band=simulator.cost.band,
         settings=given,
         space_name=looked_through.name,
         notes=notes,

@@ -16,6 +16,9 @@ from autotune.trial import Trial, best_of, best_of_layouts, closest_of, ranked
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+TIMED = frozenset({"iteration_seconds", "throughput_samples_per_second"})
+"""Metrics whose ratio between two plans is that of their times."""
+
 
 @dataclass
 class TuneResult:
@@ -55,6 +58,18 @@ class TuneResult:
         return ranked(self.trials)
 
     @property
+    def as_good(self) -> int | None:
+        """How many other feasible trials differ from the best by less than two like runs do; None
+        where the metric is no time or rate that a simulator predicts."""
+        band, best = self.problem.band, self.best
+        metric = self.objective.metric
+        if band is None or best is None or not self.objective.cheap or metric not in TIMED:
+            return None
+        first = best.metric(metric)
+        values = [trial.metric(metric) for trial in self.ranked[1:]]
+        return sum(bool(first and v and not band.separates(first, v)) for v in values)
+
+    @property
     def layouts(self) -> Sequence[Trial]:
         """The best of each layout, best first, of the grid where there is one."""
         return self.grid.layouts if self.grid else best_of_layouts(self.trials)
@@ -84,6 +99,7 @@ class TuneResult:
             "seconds": self.seconds,
             "trials": [trial.to_dict(batch) for trial in self.trials],
             "best": self.best.outcome(batch) if self.best else None,
+            "as_good": self.as_good,
             "grid": self.grid.summary(self.best, batch) if self.grid else None,
             **({"error": self.error} if self.error else {}),
             "mlflow": self.tracking.to_dict() if self.tracking else None,

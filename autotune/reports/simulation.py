@@ -6,12 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from autotune.problem import Problem
-from autotune.reports.quantities import HEADINGS, described, heading, shown
+from autotune.reports.quantities import HEADINGS, described, heading, percent, shown
 from autotune.reports.text import plain_table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
+
+    from distir.cost import Band
 
 MOST_STAGES = 16
 """Stages that get a row each; of longer pipelines the middle is left out."""
@@ -40,11 +42,22 @@ def _parts(problem: Problem, result: Any) -> Iterator[RenderableType]:
     yield Text("")
     known = [name for name in HEADINGS if name in result.metrics]
     yield Text("; ".join(f"{heading(name)} {shown(name, result.metrics[name])}" for name in known))
+    if problem.band is not None:
+        yield Text(_band(problem.band, result.metrics["iteration_seconds"]))
     yield Text("")
     seconds = [stage.seconds for stage in result.stages]
     memory = [stage.memory for stage in result.stages]
     yield _table("Seconds per stage (exposed; they add up to the iteration)", seconds, "_seconds")
     yield _table("Memory per stage, at its peak", memory, "_bytes")
+
+
+def _band(band: Band, seconds: float) -> str:
+    """Where a measured time would be."""
+    least, most = band.interval(seconds)
+    return (
+        f"Two measured runs in three would take {shown('_seconds', least)} to "
+        f"{shown('_seconds', most)} (± {percent(band.relative)})."
+    )
 
 
 def _table(title: str, stages: Sequence[Mapping[str, float]], unit: str) -> Table:

@@ -42,6 +42,7 @@ def _parts(result: TuneResult) -> Iterator[RenderableType]:
     else:
         yield Text(f"\nBest: {described(result.best.strategy)}", style="bold green")
         yield Text(_headline(result, result.best))
+        yield from (Text(line) for line in _too_close(result))
         yield Text("")
         yield ranking_table(result.ranked, result.objective, "Best plans tried")
         yield from (
@@ -79,6 +80,18 @@ def _headline(result: TuneResult, best: Trial) -> str:
     ]
     return "; ".join(
         [f"{heading(metric)} {shown(metric, best.metric(metric))}", *others, *_against_grid(result)]
+    )
+
+
+def _too_close(result: TuneResult) -> Iterator[str]:
+    """Whether the order of the best means anything."""
+    band, count = result.problem.band, result.as_good
+    if not count or band is None:
+        return
+    plans = "1 other plan is" if count == 1 else f"{count} other plans are"
+    yield (
+        f"{plans} too close to call: behind by less than the {percent(band.between_plans)} that "
+        "runs of equal plans differ by. Measure before you choose among them."
     )
 
 

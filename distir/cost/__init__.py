@@ -5,6 +5,7 @@ Hardware (`clusters/`, `devices/`) and software stacks (`profiles/`) are data.
 
 from __future__ import annotations
 
+from distir.cost.band import Band
 from distir.cost.cluster import Cluster, Group, Level
 from distir.cost.collectives import CollectiveKind
 from distir.cost.device import Device
@@ -21,6 +22,7 @@ from distir.cost.profile import CostProfile
 from distir.cost.work import OpClass, Work
 
 __all__ = [
+    "Band",
     "Cluster",
     "CollectiveKind",
     "CostModel",

@@ -44,6 +44,8 @@ class Device:
     """Dense peak by type name (`DTYPES`); `fp32` is the vector rate and must be there."""
     sustained_fraction: float = 1.0
     """Matrix rate held under the power limit, relative to datasheet and to an A100."""
+    rate_spread: float = 0.0
+    """Relative standard deviation of what `sustained_fraction` is believed to be."""
 
     def __post_init__(self) -> None:
         numbers = {
@@ -55,6 +57,10 @@ class Device:
         for name, value in numbers.items():
             if not 0 < value < float("inf"):
                 raise ClusterError(f"{name} of {self.name} is {value}; expected more than 0")
+        if not 0 <= self.rate_spread < 1:
+            raise ClusterError(
+                f"rate spread of {self.name} is {self.rate_spread}; expected at least 0, below 1"
+            )
         if "fp32" not in self.peak_flops_per_second:
             raise ClusterError(f"{self.name} states no fp32 peak; expected at least that one")
 

@@ -28,6 +28,7 @@ and a table [device], if the device is not a known one:
     memory_bandwidth = "2039 GB/s"
     peak = { fp32 = "19.5 TFLOP/s", bf16 = "312 TFLOP/s" }
     sustained_fraction = 1.0                             # optional
+    rate_spread = 0.15                                   # optional: how sure that is
 
 A software stack states facts; its constants are those that all stacks share (`constants.toml`),
 but for those in a table [constants]:
@@ -173,6 +174,7 @@ def _read_device(table: Table) -> Device:
     bandwidth = table.quantity("memory_bandwidth", BYTES_PER_SECOND)
     peak = _read_peak(table.table("peak"))
     sustained = table.number("sustained_fraction", 1.0)
+    spread = table.number("rate_spread", 0.0)
     table.sources()
     table.finish()
     try:
@@ -182,6 +184,7 @@ def _read_device(table: Table) -> Device:
             memory_bandwidth_bytes_per_second=bandwidth,
             peak_flops_per_second=peak,
             sustained_fraction=sustained,
+            rate_spread=spread,
         )
     except ClusterError as error:
         raise table.fail(error) from error

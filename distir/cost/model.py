@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from distir.cost import device as on_device
 from distir.cost.amounts import Amount, soft_maximum
+from distir.cost.band import Band
 from distir.cost.cluster import Cluster, Group, Level, Senders
 from distir.cost.collectives import CollectiveKind, Link, Route, collective_seconds
 from distir.cost.profile import CostProfile
@@ -20,6 +21,12 @@ class CostModel:
 
     cluster: Cluster
     profile: CostProfile
+
+    @property
+    def band(self) -> Band:
+        """How far measured times may be from those said here."""
+        device, profile = self.cluster.device, self.profile
+        return Band(device.rate_spread, profile.source_spread, profile.repeat_spread)
 
     def op_seconds(self, work: Work) -> Amount:
         """Time of an op: device time and host launch time overlap."""

@@ -68,6 +68,10 @@ class CostProfile:
     """Time of the host per kernel that compiled code or a graph launches."""
     collective_launch_seconds: float
     """Fixed time of a collective or a send, before the first byte moves."""
+    source_spread: float
+    """Relative standard deviation of measured times between sources that are described alike."""
+    repeat_spread: float
+    """Relative standard deviation of measured times of one configuration."""
     iteration_overhead_seconds: float
     """Fixed time of a training step outside the model: data loading, scaling, logging."""
 
@@ -84,10 +88,9 @@ class CostProfile:
                 raise ClusterError(
                     f"{name} is {getattr(self, name)}; expected more than 0, at most 1"
                 )
-        if not 0 <= self.overlapped_fraction < 1:
-            raise ClusterError(
-                f"overlapped_fraction is {self.overlapped_fraction}; expected at least 0, below 1"
-            )
+        for name in _FRACTIONS:
+            if not 0 <= getattr(self, name) < 1:
+                raise ClusterError(f"{name} is {getattr(self, name)}; expected at least 0, below 1")
         for name in _SECONDS:
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ClusterError(f"{name} is {getattr(self, name)}; expected at least 0")
@@ -106,6 +109,7 @@ _EFFICIENCIES = (
     "board_link_efficiency",
     "network_link_efficiency",
 )
+_FRACTIONS = ("overlapped_fraction", "source_spread", "repeat_spread")
 _SECONDS = (
     "kernel_ramp_seconds",
     "eager_launch_seconds",

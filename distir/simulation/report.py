@@ -61,6 +61,7 @@ def make_result(plan: Plan, cost: CostModel, stages: Sequence[RankSeconds]) -> S
         reason=reason,
         metrics=_metrics(plan, cost, iteration, reports, fullest.peak_memory_bytes),
         stages=tuple(reports),
+        band=cost.band,
     )
 
 

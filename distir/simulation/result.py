@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from distir.cost import Band
 from distir.strategy import Strategy
 
 SECONDS_KINDS = (
@@ -77,6 +78,8 @@ class SimulationResult:
     reason: str | None
     metrics: Mapping[str, float]
     stages: tuple[StageReport, ...]
+    band: Band = field(default_factory=Band)
+    """How far the measured time may be from the predicted one."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -85,5 +88,6 @@ class SimulationResult:
             "feasible": self.feasible,
             "reason": self.reason,
             "metrics": dict(self.metrics),
+            "band": self.band.to_dict(self.metrics["iteration_seconds"]),
             "stages": [stage.to_dict() for stage in self.stages],
         }

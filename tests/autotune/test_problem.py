@@ -46,3 +46,14 @@ def test_a_space_can_be_given_as_values() -> None:
     assert {trial.strategy.tp for trial in result.trials} == {1}
     assert {trial.strategy.recompute for trial in result.trials} == {"full"}
     assert result.to_dict()["space"] == "space"
+
+
+def test_plans_that_are_too_close_to_call_are_counted() -> None:
+    """Equal runs differ by 3.5 %, so the ratio of two by the square root of 2 times that."""
+    result = tune("gpt2", devices=4, trials=40)
+    rates = [trial.metric("throughput_samples_per_second") or 0.0 for trial in result.ranked]
+    close = sum(rates[0] / rate < 1 + 2**0.5 * 0.035 for rate in rates[1:])
+    assert 0 < close < len(rates) - 1
+    assert result.as_good == result.to_dict()["as_good"] == close
+    assert f"{close} other plans are too close to call" in str(result)
+    assert tune("gpt2", devices=4, objective="memory", trials=4).as_good is None
