@@ -83,7 +83,8 @@ class Problem:
             f"{name.replace('_', ' ')} {value}" for name, value in self.settings.items() if value
         ]
         parts = [self.model, self.mode, f"batch {self.batch_size}", *shown]
-        return ", ".join([*parts, f"{self.devices} devices of {self.cluster}"])
+        devices = "1 device" if self.devices == 1 else f"{self.devices} devices"
+        return ", ".join([*parts, f"{devices} of {self.cluster}"])
 
     def check_not_empty(self) -> None:
         """Raises `DistirError`, saying what would do, if there is no valid strategy at all."""

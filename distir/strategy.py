@@ -185,7 +185,7 @@ class Strategy:
         parts += [f"ep{self.ep}"] if self.ep > 1 else []
         parts += [f"m{self.microbatches}", self.schedule]
         parts += [f"c{self.chunks}"] if self.chunks > 1 else []
-        parts += [f"z{self.zero}"] if self.zero else []
+        parts += [f"z{self.zero}"] if self.zero and self.dp > 1 else []
         again = self.recompute + (f"/{self.recompute_every}" if self.recompute_every > 1 else "")
         parts += [again] if self.recompute != "none" else []
         parts += [f"keep:{self.keep_gathered}"] if self.keep_gathered != "none" else []
@@ -202,7 +202,9 @@ class Strategy:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Strategy:
-        """The inverse of `to_dict`; unknown keys raise `StrategyError`."""
+        """The inverse of `to_dict`; unknown keys raise `StrategyError`. What follows from the
+        batch, as results state it beside the choices, is passed over."""
+        values = {name: value for name, value in values.items() if name != "micro_batch"}
         known = {field.name for field in fields(cls)}
         unknown = sorted(set(values) - known)
         if unknown:

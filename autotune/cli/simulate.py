@@ -14,6 +14,7 @@ from autotune.cli.options import (
     strategy_of,
 )
 from autotune.cli.output import Output, add_json_option, check_writable, note, write_text
+from autotune.trial import choices
 from distir.errors import StrategyError
 from distir.strategy import PLACEMENT, Strategy
 
@@ -142,7 +143,9 @@ def execute(arguments: argparse.Namespace) -> int:
         if trace is not None:
             write_text(trace, json.dumps(_trace(problem, strategy)))
             note(f"wrote {trace}; open it at https://ui.perfetto.dev")
-    output.write({**_header(problem), **result.to_dict()}, lambda: _report(problem, result))
+    said = {"strategy": choices(strategy, problem.batch_size)}
+    plain = {**_header(problem), **result.to_dict(), **said}
+    output.write(plain, lambda: _report(problem, result))
     return 0
 
 

@@ -74,7 +74,7 @@ def execute(arguments: argparse.Namespace) -> int:
         plain: dict[str, Any] = _summary(done)
     else:
         plain = {"model": arguments.model, **done[0].to_dict()}
-    output.write(plain, lambda: _report(arguments.model, done))
+    output.write(plain, lambda: _report(verifier.workload.model.name, done))
     return 0 if all(each.passed for each in done) else EXIT_DIFFERENT
 
 

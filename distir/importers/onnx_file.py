@@ -219,7 +219,10 @@ def read_model(source: str | Path | Any) -> ModelRecord:
     except Exception as error:  # protobuf raises its own family, unrelated to ours
         reason = str(error).split("\n")[0]
         raise ImportModelError(f"{str(path)!r} is not an ONNX model: {reason}") from error
-    return _read(proto, path.parent)
+    try:
+        return _read(proto, path.parent)
+    except ImportModelError as error:
+        raise ImportModelError(f"{path}: {error}") from error
 
 
 def _read(proto: Any, folder: Path | None) -> ModelRecord:

@@ -14,6 +14,7 @@ import autotune.problem
 from autotune.cli import COMMANDS, main
 from autotune.problem import Problem
 from autotune.testing import ToySimulator, ToyWorkload, toy_problem
+from distir.strategy import Strategy
 
 HEAVY = ("numpy", "onnx", "optuna", "mlflow", "sklearn", "pandas", "rich")
 
@@ -145,6 +146,8 @@ def test_simulate_breaks_a_strategy_down(
     arguments = ("simulate", "--model", "toy", "--dp", "2", "--pp", "4", "--microbatches", "32")
     plain = json_of(capsys, *arguments, "--trace", "trace.json")
     assert plain["devices"] == 8
+    assert plain["strategy"]["micro_batch"] * 2 * 32 == plain["batch_size"]
+    assert Strategy.from_dict(plain["strategy"]).pp == 4
     assert plain["feasible"] is True
     assert set(plain) >= {"strategy", "feasible", "reason", "metrics", "stages"}
     assert len(plain["stages"]) == 4
