@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import groupby
 from typing import Any
 
 from autotune.validation.cases import Case, Exclusion, ModelKey
+from autotune.validation.words import read_data
 from distir import Simulator, Workload
 from distir.cost import CostProfile, load_profile
 from distir.errors import DistirError
@@ -27,6 +29,7 @@ class Outcome:
     case: Case
     seconds: float
     memory_bytes: float
+    """At the peak, as the counter shows it that the row was measured with."""
     fits: bool
     breakdown: Mapping[str, float]
     """Seconds of an iteration by kind, mean over pipeline ranks."""
@@ -136,13 +139,25 @@ def outcome_of(case: Case, result: SimulationResult) -> Outcome:
     """The figures of a simulation that are compared."""
     kinds = dict.fromkeys(kind for stage in result.stages for kind in stage.seconds)
     count = len(result.stages)
+    held = result.metrics["peak_memory_bytes"]
     return Outcome(
         case,
         result.metrics["iteration_seconds"],
-        result.metrics["peak_memory_bytes"],
-        result.feasible,
+        as_counted(held, case.measured.counter or "allocated"),
+        as_counted(held, "limit") <= case.hardware.cluster.device.memory_bytes,
         {kind: sum(s.seconds.get(kind, 0.0) for s in result.stages) / count for kind in kinds},
     )
+
+
+def as_counted(held_bytes: float, counter: str) -> float:
+    """What a counter of memory shows when tensors hold so many bytes."""
+    entry = _counters()[counter]
+    return held_bytes * entry["times"] + entry["plus_gb"] * 1e9
+
+
+@lru_cache(maxsize=1)
+def _counters() -> dict[str, dict[str, float]]:
+    return read_data("memory.toml")
 
 
 def _workload_key(case: Case) -> tuple[str, str, int, int]:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from autotune.validation import Case, make_case
 from autotune.validation.cases import even_cuts
 from autotune.validation.hardware import network_bytes_per_second
+from autotune.validation.predict import as_counted
 from autotune.validation.rows import COLUMNS
 from distir.models import TransformerConfig, find_model
 from distir.strategy import Strategy
@@ -168,6 +169,13 @@ def test_memory_has_a_unit_and_says_what_it_counts(unit: str, scale: float, coun
     measured = case(peak_memory_gb="10", mem_unit=unit).measured
     assert measured.memory_bytes == 10 * scale
     assert measured.counter == counter
+
+
+def test_counters_of_memory_show_more_than_tensors() -> None:
+    """40 GB of tensors: nvidia-smi shows 1.23 times that and 3 GB."""
+    assert as_counted(40e9, "allocated") == 40e9
+    assert as_counted(40e9, "device") == pytest.approx(52.2e9)
+    assert as_counted(40e9, "allocated") < as_counted(40e9, "reserved") < as_counted(40e9, "device")
 
 
 @pytest.mark.parametrize(
