@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from autotune.calibration.constants import Constant, known_constants
+from autotune.calibration.constants import Constant, current, known_constants
 from autotune.calibration.fit import Fitted, fit, source_weights
 from autotune.calibration.folds import Unseen, leave_sources_out, pinning_source
 from autotune.calibration.pricing import Priced, Vector, jacobian, log_ratios, price
@@ -134,7 +134,7 @@ def _fit_what_is_told(
     """Fits, drops the constant that is told least if it is not told, and fits again."""
     chosen = list(asked)
     told: dict[str, float] = {}
-    start = np.zeros(len(chosen))
+    start = np.array([_start(each, rows) for each in chosen])
     while True:
         fitted = _fit(rows, chosen, asked, start, progress)
         identified = fitted.identified
@@ -144,6 +144,15 @@ def _fit_what_is_told(
             return fitted, told, chosen if kept else []
         progress("not told: " + ", ".join(c.name for c in chosen if told[c.name] < IDENTIFIED))
         chosen, start = [chosen[index] for index in kept], fitted.x[kept]
+
+
+def _start(constant: Constant, rows: Sequence[Priced]) -> float:
+    """Where the fit of a constant begins, relative to its prior: at the value in force."""
+    for row in rows:
+        if constant.concerns(row.case, row.profile):
+            value = current(constant, row.case, row.profile)
+            return math.log(value / constant.prior) if value > 0 else 0.0
+    return 0.0
 
 
 def _fit(

@@ -11,11 +11,11 @@ from autotune.validation.cases import Case
 from autotune.validation.words import read_toml_data
 from distir.cost import Cluster, CostProfile
 
-__all__ = ["Constant", "applied", "generation_of", "known_constants"]
+__all__ = ["Constant", "applied", "current", "generation_of", "known_constants"]
 
 _SUSTAINED = "sustained_fraction:"
 
-_GENERATIONS = {"GB200": "B200", "GB300": "B300"}
+_GENERATIONS = {"GB200": "B200", "GB300": "B300", "H200": "H100"}
 """Families of devices that are of one generation."""
 
 
@@ -50,6 +50,13 @@ def known_constants() -> tuple[Constant, ...]:
         for name, entry in entries.items()
         if name in known or name.startswith(_SUSTAINED)
     )
+
+
+def current(constant: Constant, case: Case, profile: CostProfile) -> float:
+    """The value in force for a case: where a fit begins."""
+    if constant.name.startswith(_SUSTAINED):
+        return case.hardware.cluster.device.sustained_fraction
+    return float(getattr(profile, constant.name))
 
 
 def generation_of(case: Case) -> str:

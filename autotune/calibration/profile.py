@@ -7,7 +7,7 @@ from dataclasses import fields
 from autotune.calibration.calibrate import Calibration, ConstantFit
 from distir.cost import CostProfile
 
-__all__ = ["constants_text", "profile_text"]
+__all__ = ["constant_lines", "constants_text", "origin", "profile_text"]
 
 _FACTS = (
     "dispatch",
@@ -40,22 +40,27 @@ def profile_text(calibration: Calibration, base: CostProfile, name: str, source:
 def constants_text(calibration: Calibration, source: str, sources_head: str) -> list[str]:
     """Lines of a table of constants and of the table that says where they come from. What devices
     sustain belongs to device files, and stands in a remark."""
-    own = [each for each in calibration.constants if ":" not in each.name and each.fitted]
+    own = constant_lines(calibration, source)
     of_devices = [each for each in calibration.constants if ":" in each.name and each.fitted]
     return [
-        *(f"{_key(each.name)} = {_quantity(each)}" for each in own),
+        *(f"{key} = {value}" for key, value, _ in own),
         *(
             f"# {each.name.replace(':', ' of ')} = {each.value:.3g}: for the device file"
             for each in of_devices
         ),
         "",
         sources_head,
-        *(f'{_key(each.name)} = "{_origin(each, source)}"' for each in own),
+        *(f'{key} = "{said}"' for key, _, said in own),
     ]
 
 
-def _key(name: str) -> str:
-    return name.removesuffix("_seconds")
+def constant_lines(calibration: Calibration, source: str) -> list[tuple[str, str, str]]:
+    """Key, value as TOML, and origin of every fitted constant of software."""
+    return [
+        (each.name.removesuffix("_seconds"), _quantity(each), origin(each, source))
+        for each in calibration.constants
+        if ":" not in each.name and each.fitted
+    ]
 
 
 def _quantity(each: ConstantFit) -> str:
@@ -65,7 +70,8 @@ def _quantity(each: ConstantFit) -> str:
     return f"{each.value:.3g}"
 
 
-def _origin(each: ConstantFit, source: str) -> str:
+def origin(each: ConstantFit, source: str) -> str:
+    """Where the value of a fitted constant comes from, in a line."""
     low, high = each.interval or (each.value, each.value)
     pinned = f", pinned by {each.pinned_by}" if each.pinned_by else ""
     return f"fitted to {source}: {_span(each, low, high)} holds nine tenths{pinned}"

@@ -1,0 +1,1 @@
+"""How near the simulator comes to published measurements, and the constants that it ships with."""

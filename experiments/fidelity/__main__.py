@@ -1,0 +1,78 @@
+"""Fits the shipped constants to published measurements and reports what they reach.
+
+    python -m experiments.fidelity ../shared/measurements/measurements.csv              # report
+    python -m experiments.fidelity ../shared/measurements/measurements.csv --write      # and ship
+
+Rows of dense models; of every source about `--rows` take part in the fit, drawn by whole groups
+of competing rows. The report goes to `--report` (default: beside this file).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from autotune.calibration import calibrate
+from autotune.validation import Case, Exclusion, make_case, make_report, predict, read_rows
+from experiments.fidelity.report import report_text
+from experiments.fidelity.ship import ship
+
+HERE = Path(__file__).resolve().parent
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Fits, predicts every row with what was fitted, writes the report."""
+    parser = argparse.ArgumentParser(prog="experiments.fidelity", description=__doc__)
+    parser.add_argument("file", type=Path, help="the measurements")
+    parser.add_argument("--rows", type=int, default=60, help="of each source (default 60)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--write", action="store_true", help="write the fitted constants to distir")
+    parser.add_argument("--report", type=Path, default=HERE / "report.md")
+    options = parser.parse_args(argv)
+
+    def progress(text: str) -> None:
+        print(f"{time.perf_counter() - begun:6.0f} s  {text}", file=sys.stderr)
+
+    begun = time.perf_counter()
+    made = [make_case(row) for row in read_rows(options.file)]
+    cases = [each for each in made if isinstance(each, Case)]
+    dense = [case for case in cases if not case.experts]
+    calibration = calibrate(drawn(dense, options.rows, options.seed), progress=progress)
+    if options.write:
+        ship(calibration, options.file.name)
+        progress("wrote the constants; predicting every row with them")
+    outcomes, refused = predict(cases)
+    excluded = [each for each in made if isinstance(each, Exclusion)]
+    validation = make_report(outcomes, [*excluded, *refused])
+    text = report_text(calibration, validation, options.file.name)
+    options.report.write_text(text + "\n", encoding="utf-8")
+    figures = {"calibration": calibration.to_dict(), "validation": validation.to_dict()}
+    options.report.with_suffix(".json").write_text(json.dumps(figures, indent=1) + "\n")
+    print(text)
+    return 0
+
+
+def drawn(cases: Sequence[Case], most: int, seed: int) -> list[Case]:
+    """Of every source whole groups of competing rows, until there are enough."""
+    by_source: dict[str, dict[object, list[Case]]] = {}
+    for case in cases:
+        by_source.setdefault(case.row.group, {}).setdefault(case.choice_group, []).append(case)
+    chance = random.Random(seed)
+    found: list[Case] = []
+    for groups in by_source.values():
+        own = list(groups.values())
+        chance.shuffle(own)
+        taken: list[Case] = []
+        while own and len(taken) < most:
+            taken += own.pop()
+        found += taken
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,168 @@
+"""The report: what is wanted and what is reached, and what the residuals depend on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import fmean
+
+from autotune.calibration import Calibration
+from autotune.validation import Case, Report
+from autotune.validation.statistics import Statistics
+
+WANTED: Mapping[str, tuple[float, float | None]] = {
+    "vtrain-single": (0.08, 0.04),
+    "vtrain-multi": (0.08, 0.01),
+    "llmfoundry": (0.06, None),
+    "zerobubble": (0.06, None),
+    "bigscience": (0.08, None),
+}
+"""Mean error and regret of sources, by constants that have not seen them."""
+
+BINS: Mapping[str, Callable[[Case], float]] = {
+    "devices": lambda case: case.strategy.devices,
+    "microbatch (samples)": lambda case: (
+        case.batch_size / case.strategy.dp / case.strategy.microbatches
+    ),
+    "hidden": lambda case: case.model.config.hidden,
+    "tokens per device and layer": lambda case: (
+        case.batch_size
+        * case.sequence_length
+        / case.strategy.dp
+        / case.strategy.microbatches
+        / case.strategy.tp
+        / case.strategy.cp
+    ),
+    "tp": lambda case: case.strategy.tp,
+    "pp": lambda case: case.strategy.pp,
+}
+
+
+def report_text(calibration: Calibration, validation: Report, file: str) -> str:
+    """The whole report in Markdown."""
+    return "\n".join(
+        [
+            "# Predictions against published measurements",
+            "",
+            f"Constants fitted to {len(calibration.cases)} rows of {file}.",
+            f"{validation.overall.rows_used} rows of dense models predicted.",
+            "",
+            *_wanted(calibration, validation),
+            *_constants(calibration),
+            *_sources(calibration),
+            *_validation("Every row, by source", validation.sources),
+            *_validation("Mixtures of experts, by source", validation.moe),
+            *_validation("Every row, by hardware", validation.hardware),
+            *_residuals(calibration),
+        ]
+    )
+
+
+def _wanted(calibration: Calibration, validation: Report) -> list[str]:
+    lines = ["## Wanted and reached", "", "| | wanted | unseen | seen |", "|---|---|---|---|"]
+    for name, (error, regret) in WANTED.items():
+        each = calibration.sources.get(name)
+        if each is None:
+            continue
+        cells = (_share(each.unseen_mape), _share(each.mape))
+        lines.append(f"| {name}, error | {_share(error)} | {' | '.join(cells)} |")
+        if regret is not None:
+            cells = (_share(each.unseen_regret), _share(each.regret))
+            lines.append(f"| {name}, regret | {_share(regret)} | {' | '.join(cells)} |")
+    means = (calibration.mean_unseen_mape, calibration.mean_mape)
+    lines.append(f"| mean over sources | 10.0 % | {' | '.join(map(_share, means))} |")
+    for name in ("zerobubble", "bigscience"):
+        each = validation.sources.get(name)
+        if each is not None:
+            lines.append(f"| {name}, memory | 5.0 % | {_share(each.memory_mape)} | |")
+    overall = validation.overall
+    lines += [
+        f"| out of memory, recall | 85.0 % | {_share(overall.oom_recall)} | |",
+        f"| out of memory, precision | 80.0 % | {_share(overall.oom_precision)} | |",
+        "",
+    ]
+    return lines
+
+
+def _constants(calibration: Calibration) -> list[str]:
+    lines = [
+        "## Constants",
+        "",
+        "| | prior | value | nine tenths | sources left out | told by |",
+        "|---|---|---|---|---|---|",
+    ]
+    for each in calibration.constants:
+        told = ", ".join(f"{name} {share:.0%}" for name, share in list(each.told_by.items())[:3])
+        spans = [
+            "" if ends is None else f"{ends[0]:.3g} … {ends[1]:.3g}"
+            for ends in (each.interval, each.without_sources)
+        ]
+        value = f"{each.value:.3g}" if each.fitted else "kept"
+        pinned = f" (pinned by {each.pinned_by})" if each.pinned_by else ""
+        cells = [each.name, f"{each.prior:.3g}", value, *spans, told + pinned]
+        lines.append(f"| {' | '.join(cells)} |")
+    return [*lines, ""]
+
+
+def _sources(calibration: Calibration) -> list[str]:
+    lines = [
+        "## Sources of the fit",
+        "",
+        "| | rows | error | bias | regret | unseen error | unseen bias | unseen regret |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for name, each in calibration.sources.items():
+        figures = (
+            each.mape, each.bias, each.regret,
+            each.unseen_mape, each.unseen_bias, each.unseen_regret,
+        )  # fmt: skip
+        lines.append(f"| {name} | {each.rows} | {' | '.join(map(_share, figures))} |")
+    return [*lines, ""]
+
+
+def _validation(title: str, table: Mapping[str, Statistics]) -> list[str]:
+    heads = ("mape", "median_ape", "bias", "regret", "memory_mape", "oom_recall", "oom_precision")
+    lines = [
+        f"## {title}",
+        "",
+        f"| | used | left out | {' | '.join(heads)} |",
+        f"|{'---|' * (len(heads) + 3)}",
+    ]
+    for name, each in table.items():
+        out = sum(each.rows_excluded.values())
+        cells = " | ".join(_share(getattr(each, head)) for head in heads)
+        lines.append(f"| {name} | {each.rows_used} | {out} | {cells} |")
+    return [*lines, ""]
+
+
+def _residuals(calibration: Calibration) -> list[str]:
+    """Mean of predicted over measured, by what a row is; bins grow by powers of two."""
+    lines = ["## What the residuals depend on", ""]
+    for what, of in BINS.items():
+        bins: dict[int, list[float]] = {}
+        for case, residual in zip(calibration.cases, calibration.residuals, strict=True):
+            bins.setdefault(round(math.log2(of(case))), []).append(float(residual))
+        lines += [
+            f"### By {what}",
+            "",
+            "| about | rows | bias | error |",
+            "|---|---|---|---|",
+            *(_bin(2.0**power, own) for power, own in sorted(bins.items())),
+            "",
+        ]
+    return lines
+
+
+def _bin(middle: float, residuals: Sequence[float]) -> str:
+    errors = [math.expm1(each) for each in residuals]
+    return (
+        f"| {middle:g} | {len(errors)} | {_share(fmean(errors))} | {_share(_mean_size(errors))} |"
+    )
+
+
+def _mean_size(errors: Iterable[float]) -> float:
+    return fmean(abs(each) for each in errors)
+
+
+def _share(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:.1f} %"

@@ -1,0 +1,51 @@
+"""Writes fitted constants to where distir reads them: `constants.toml` and the device files."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import distir.cost
+from autotune.calibration import Calibration
+from autotune.calibration.profile import constant_lines, origin
+
+COST = Path(distir.cost.__file__).resolve().parent
+
+DEVICES = {
+    "V100": "v100-*.toml",
+    "H100": "h[12]00-*.toml",
+    "B200": "*b200-*.toml",
+    "B300": "*b300-*.toml",
+}
+"""Device files by generation."""
+
+
+def ship(calibration: Calibration, source: str) -> list[Path]:
+    """Rewrites the values and sources of what was fitted; returns the files."""
+    files = [COST / "constants.toml"]
+    text = files[0].read_text(encoding="utf-8")
+    for key, value, origin_text in constant_lines(calibration, source):
+        text = _replaced(text, key, value, origin_text)
+    files[0].write_text(text, encoding="utf-8")
+    for each in calibration.constants:
+        name, _, generation = each.name.partition(":")
+        if not generation or not each.fitted:
+            continue
+        for path in sorted((COST / "devices").glob(DEVICES[generation])):
+            text = path.read_text(encoding="utf-8")
+            said = f"{origin(each, source)}; A100 = 1"
+            path.write_text(_replaced(text, name, f"{each.value:.3g}", said), encoding="utf-8")
+            files.append(path)
+    return files
+
+
+def _replaced(text: str, key: str, value: str, source: str) -> str:
+    """A TOML text with the first line of a key set to a value, and the second, which is among the
+    sources, to where it comes from."""
+    lines = text.splitlines()
+    found = [at for at, line in enumerate(lines) if re.match(rf"{re.escape(key)} *=", line)]
+    if len(found) != 2:
+        raise SystemExit(f"{key}: expected a value and a source, found {len(found)} lines")
+    lines[found[0]] = f"{key} = {value}"
+    lines[found[1]] = f'{key} = "{source}"'
+    return "\n".join(lines) + "\n"
