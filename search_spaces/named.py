@@ -194,4 +194,6 @@ def recomputations() -> tuple[str, ...]:
     from distir.transforms.recompute import RECOMPUTE
 
     order = ("none", "selective", "full")
-    return tuple(sorted(RECOMPUTE.names(), key=lambda n: order.index(n) if n in order else 9))
+    # How far a checkpointed layer is run again is the software's choice, not the user's.
+    names = [name for name in RECOMPUTE.names() if name != "needed"]
+    return tuple(sorted(names, key=lambda n: order.index(n) if n in order else 9))

@@ -200,7 +200,7 @@ def _strategy(row: Row, stated: _Stated, blanks: Completion) -> Strategy:
         schedule=schedule,
         chunks=chunks,
         zero=int(blanks.value("zero", sharding.get("zero"))) if dp > 1 else 0,
-        recompute=stated.value("recompute", "recompute"),
+        recompute=_recompute(stated, blanks),
         sequence_parallel=tp > 1 and bool(stated.value("sequence_parallel", "sequence_parallel")),
     )
 
@@ -216,6 +216,12 @@ def _expert_degree(row: Row, blanks: Completion, dp: int, tp: int) -> int:
     if ep != stated:
         blanks.note("experts shared by dp, and their width by tp")
     return ep
+
+
+def _recompute(stated: _Stated, blanks: Completion) -> str:
+    """What is recomputed; how far full recomputation goes is the software's."""
+    found = str(stated.value("recompute", "recompute"))
+    return str(blanks.value("full_recompute")) if found == "full" else found
 
 
 def _schedule(row: Row, stated: _Stated, blanks: Completion, pp: int) -> tuple[str, int]:

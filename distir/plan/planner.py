@@ -174,7 +174,8 @@ class Planner:
             if self.workload.training:
                 policy = recomputed if first in self._layers else "none"
                 dropped = RECOMPUTE.get(policy)(blocks, step) | views_of_parameters(step)
-                step = recompute(step, dropped, eager=policy == "full")
+                eager = policy in ("full", "needed")
+                step = recompute(step, dropped, eager=eager, to_end=policy == "full")
             self._steps[key] = step
         return self._steps[key]
 

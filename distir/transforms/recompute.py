@@ -28,6 +28,13 @@ def _everything(blocks: Blocks, step: BlockStep) -> frozenset[Value]:
     return frozenset(value for node in step.forward for value in node.results)
 
 
+@RECOMPUTE.register("needed", "as full, but no further than the backward pass of a layer needs")
+def _no_further(blocks: Blocks, step: BlockStep) -> frozenset[Value]:
+    """What non-reentrant checkpoints of PyTorch and rematerialisation in XLA do: the last product
+    of a layer is not run again, nor the collective behind it."""
+    return _everything(blocks, step)
+
+
 @RECOMPUTE.register("selective", "compute again what is cheap to compute and large to keep")
 def _selective(blocks: Blocks, step: BlockStep) -> frozenset[Value]:
     """Values that grow with the square of the sequence, if the model has any (Korthikanti et al.
@@ -68,16 +75,18 @@ def views_of_parameters(step: BlockStep) -> frozenset[Value]:
     return frozenset(shown.difference(step.block.parameters))
 
 
-def recompute(step: BlockStep, dropped: Collection[Value], eager: bool = False) -> BlockStep:
+def recompute(
+    step: BlockStep, dropped: Collection[Value], eager: bool = False, to_end: bool = False
+) -> BlockStep:
     """The step with the `dropped` forward values computed again where the backward pass first
-    needs them. If `eager`, the block is run again at the beginning, as checkpointing frameworks do:
-    to its outputs, which nobody reads, and with their collectives."""
+    needs them, or all at its beginning if `eager`. With `to_end`, the whole block is run again, to
+    its outputs, which nobody reads, and with their collectives, as reentrant checkpoints do."""
     lost = _with_views(step.forward, set(dropped))
     read = {value for node in step.backward for value in node.operands}
     again = _needed(step.forward, lost & read, lost)
     if not again:
         return step
-    if eager:
+    if to_end:
         again = list(step.forward)
     copies = {value: Value(value.type, value.name) for node in again for value in node.results}
     clones = {node: _renamed(node, copies, with_results=True) for node in again}
@@ -105,7 +114,7 @@ def recompute(step: BlockStep, dropped: Collection[Value], eager: bool = False) 
         renamed[node] = _renamed(node, copies, with_results=False)
         backward.append(renamed[node])
     axes = _extended(step.axes, copies, {**clones, **renamed})
-    ends = tuple(copies[v] for v in step.block.outputs if v in copies) if eager else ()
+    ends = tuple(copies[v] for v in step.block.outputs if v in copies) if to_end else ()
     return replace(step, backward=tuple(backward), axes=axes, repeated_outputs=ends)
 
 

@@ -74,6 +74,12 @@ def test_full_recomputation_runs_the_layers_again() -> None:
     assert found == ({"AllReduce tp": 2 * LAYERS}, {"AllReduce tp": 4 * LAYERS}, {})
 
 
+def test_recomputation_of_what_is_needed_stops_before_the_last_product() -> None:
+    """One all-reduce per layer less than full recomputation, that behind the feed-forward part."""
+    found = collectives(gpt2("fused"), Strategy(tp=4, recompute="needed"))
+    assert found == ({"AllReduce tp": 2 * LAYERS}, {"AllReduce tp": 3 * LAYERS}, {})
+
+
 def test_full_recomputation_is_a_third_more_work_in_layers_alone() -> None:
     """Forward once, again, and twice backward: `96 B s l h² (1 + s/6h)` against `72 …` (Narayanan
     et al. 2021, appendix)."""

@@ -344,7 +344,7 @@ def scenarios(draw: st.DrawFn, functions: st.SearchStrategy[Function] = models) 
         "cp": draw(st.sampled_from([1, 1, 2])),
         "ep": draw(st.sampled_from([1, 2, 3, 4])),
         "zero": draw(st.sampled_from([0, 0, 1, 2, 3])),
-        "recompute": draw(st.sampled_from(["none", "none", "selective", "full"])),
+        "recompute": draw(st.sampled_from(["none", "none", "selective", "needed", "full"])),
         "recompute_every": draw(st.sampled_from([1, 1, 2])),
         "sequence_parallel": draw(st.booleans()),
         "keep_gathered": draw(st.sampled_from(["none", *KEEP_GATHERED])),

@@ -25,9 +25,16 @@ def test_the_row_is_the_strategy() -> None:
     assert case(schedule="interleaved 1F1B", vpp="2").strategy == Strategy(
         dp=4, tp=2, pp=2, microbatches=4, schedule="interleaved", chunks=2
     )
-    assert case(zero_stage="zero3 (FSDP FULL_SHARD)", recompute="full").strategy == Strategy(
+    assert case(zero_stage="zero3", recompute="full").strategy == Strategy(
         dp=4, tp=2, pp=2, microbatches=4, zero=3, recompute="full"
     )
+
+
+def test_how_far_full_recomputation_goes_is_the_software_s() -> None:
+    sharded = case(zero_stage="zero3 (FSDP FULL_SHARD)", recompute="full")
+    assert sharded.software.name == "PyTorch FSDP"
+    assert sharded.strategy.recompute == "needed"
+    assert case(zero_stage="zero3 (FSDP FULL_SHARD)", recompute="none").strategy.recompute == "none"
 
 
 def test_the_row_is_the_model() -> None:
