@@ -116,7 +116,7 @@ def _case(row: Row) -> Case:
         precision=_precision(stated),
         optimizer=stated.value("optimizer", "optimizer"),
         strategy=strategy,
-        cuts=even_cuts(model.config.layers, strategy.stages),
+        cuts=_cuts(blanks, model.config.layers, strategy.stages),
         hardware=hardware,
         software=software,
         measured=measured,
@@ -316,6 +316,12 @@ def _with_experts(row: Row, stated: _Stated, config: TransformerConfig) -> Trans
         sequence_length=config.sequence_length,
         experts=own,
     )
+
+
+def _cuts(blanks: Completion, layers: int, stages: int) -> tuple[int, ...] | None:
+    """Where the software cuts stages; None: balanced by cost."""
+    even = stages == 1 or blanks.value("stages") == "even"
+    return even_cuts(layers, stages) if even else None
 
 
 def even_cuts(layers: int, stages: int) -> tuple[int, ...] | None:

@@ -41,6 +41,7 @@ but for those in a table [constants]:
     overlaps_messages = true                             # pipeline ranks go on while sending
     splits_messages = true                               # what several devices hold goes in parts
     overlaps_activations = false                         # gathers pipelined with products
+    spells_loss_out = false                              # the loss op by op, on fp32 logits
 
     [constants]                                          # optional
     eager_launch = "20 us"
@@ -231,6 +232,7 @@ def _read_profile(path: Path) -> CostProfile:
     overlaps_messages = top.boolean("overlaps_messages", True)
     splits_messages = top.boolean("splits_messages", True)
     overlaps_activations = top.boolean("overlaps_activations", False)
+    spells_loss_out = top.boolean("spells_loss_out", False)
     attention = cast("Attention", top.choice("attention", ("fused", "eager"), "fused"))
     constants = dict(_shared_constants())
     if "constants" in top:
@@ -248,6 +250,7 @@ def _read_profile(path: Path) -> CostProfile:
             overlaps_messages=overlaps_messages,
             splits_messages=splits_messages,
             overlaps_activations=overlaps_activations,
+            spells_loss_out=spells_loss_out,
             **constants,
         )
     except ClusterError as error:

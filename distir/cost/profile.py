@@ -41,6 +41,8 @@ class CostProfile:
     """Whether what several devices hold is sent to the next rank in parts."""
     overlaps_activations: bool = False
     """Whether gathers and scatters of activations are pipelined with the products beside them."""
+    spells_loss_out: bool = False
+    """Whether the loss runs op by op on fp32 logits, instead of as one kernel."""
 
     product_efficiency: float
     """Matrix products: fraction of the dense matrix peak."""

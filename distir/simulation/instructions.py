@@ -12,8 +12,9 @@ from typing import cast
 
 from distir.cost import CostModel, OpClass, Work
 from distir.cost.collectives import CollectiveKind
-from distir.ir.core import Node, Part, Value
+from distir.ir.core import Node, Op, Part, Value
 from distir.ops.collective import Collective
+from distir.ops.loss import CrossEntropy, CrossEntropyGradient
 from distir.plan import BlockProgram, Plan
 from distir.plan.grid import RANKS, Grid
 from distir.simulation.state import optimizer_bytes_per_element
@@ -22,6 +23,15 @@ from distir.workload import OPTIMIZERS, Workload
 COMPUTE = "compute"
 """Name of the compute stream; communication streams are named by the choices (dp, tp, …) that
 mesh axes belong to."""
+
+
+LOSS_PASSES: dict[type[Op], tuple[int, int, int]] = {
+    CrossEntropy: (22, 16, 7),
+    CrossEntropyGradient: (8, 6, 3),
+}
+"""Bytes read and written per logit, and launches, of a loss that is spelled out on fp32 logits.
+Forward: cast (2 read, 4 written), maximum (4, 0), difference (4, 4), exponential (4, 4), sum (4, 0),
+quotient (4, 4). Backward: times the gradient (4, 4), cast (4, 2)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +87,7 @@ class Pricing:
         work = op.work(node.operand_types, node.result_types)
         if not work.flops and not work.bytes:
             return Instruction(None, 0.0, node.operands, node.results, op.name)
-        works = self._with_casts(work)
+        works = self._with_casts(self._spelled_out(node, work))
         return Instruction(
             COMPUTE,
             cast("float", sum(self.cost.kernel_seconds(each) for each in works)),
@@ -85,6 +95,20 @@ class Pricing:
             node.results,
             op.name,
             launch_seconds=cast("float", sum(self.cost.launch_seconds(each) for each in works)),
+        )
+
+    def _spelled_out(self, node: Node, work: Work) -> Work:
+        """A loss as stacks run it that have no kernel for it: a pass over memory per step."""
+        passes = LOSS_PASSES.get(type(node.op))
+        if passes is None or not self.cost.profile.spells_loss_out:
+            return work
+        read, written, launches = passes
+        logits = node.operands[0].type.num_elements
+        return replace(
+            work,
+            bytes_read=float(read * logits),
+            bytes_written=float(written * logits),
+            launches=launches,
         )
 
     def _with_casts(self, work: Work) -> tuple[Work, ...]:
