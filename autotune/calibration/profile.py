@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-
 from autotune.calibration.calibrate import Calibration, ConstantFit
 from distir.cost import CostProfile
 
@@ -14,14 +12,16 @@ _FACTS = (
     "fuses_elementwise",
     "attention",
     "overlaps_gradients",
+    "overlaps_messages",
+    "splits_messages",
     "overlaps_activations",
+    "spells_loss_out",
 )
 
 
 def profile_text(calibration: Calibration, base: CostProfile, name: str, source: str) -> str:
     """A stack with the facts of `base` and the fitted constants, as TOML that `--stack` reads."""
-    known = {field.name for field in fields(CostProfile)}
-    facts = [fact for fact in _FACTS if fact in known]
+    facts = _FACTS
     lines = [
         f'name = "{name}"',
         f'summary = "{base.name}, with constants fitted to {source}"',

@@ -60,6 +60,7 @@ class Case:
     batch_size: int
     sequence_length: int
     precision: str
+    gradient_precision: str
     optimizer: str
     strategy: Strategy
     cuts: tuple[int, ...] | None
@@ -104,6 +105,7 @@ def _case(row: Row) -> Case:
     blanks = Completion(software)
     hardware = hardware_of(row)
     stated = _Stated(row, blanks)
+    precision = _precision(stated)
     strategy = _strategy(row, stated, blanks)
     model = _model(row, stated, blanks, strategy.tp)
     for assumption in hardware.assumptions:
@@ -113,7 +115,10 @@ def _case(row: Row) -> Case:
         model=model,
         batch_size=row.needed("global_batch"),
         sequence_length=row.needed("seq_len"),
-        precision=_precision(stated),
+        precision=precision,
+        gradient_precision=(
+            blanks.value("bf16_gradients") if precision in ("bf16", "fp8") else "compute"
+        ),
         optimizer=stated.value("optimizer", "optimizer"),
         strategy=strategy,
         cuts=_cuts(blanks, model.config.layers, strategy.stages),

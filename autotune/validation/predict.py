@@ -120,6 +120,7 @@ def _of_one_model(
             "batch_size": case.batch_size,
             "sequence_length": case.sequence_length,
             "precision": case.precision,
+            "gradient_precision": case.gradient_precision,
             "optimizer": case.optimizer,
         }
         if workload is None:
@@ -160,8 +161,9 @@ def _counters() -> dict[str, dict[str, float]]:
     return read_data("memory.toml")
 
 
-def _workload_key(case: Case) -> tuple[str, str, int, int]:
-    return case.precision, case.optimizer, case.sequence_length, case.batch_size
+def _workload_key(case: Case) -> tuple[str, str, str, int, int]:
+    precisions = case.precision, case.gradient_precision
+    return *precisions, case.optimizer, case.sequence_length, case.batch_size
 
 
 def _load(model: ModelKey) -> LoadedModel:

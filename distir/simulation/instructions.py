@@ -30,8 +30,8 @@ LOSS_PASSES: dict[type[Op], tuple[int, int, int]] = {
     CrossEntropyGradient: (8, 6, 3),
 }
 """Bytes read and written per logit, and launches, of a loss that is spelled out on fp32 logits.
-Forward: cast (2 read, 4 written), maximum (4, 0), difference (4, 4), exponential (4, 4), sum (4, 0),
-quotient (4, 4). Backward: times the gradient (4, 4), cast (4, 2)."""
+Forward: cast (2 read, 4 written), maximum (4, 0), difference (4, 4), exponential (4, 4), sum
+(4, 0), quotient (4, 4). Backward: times the gradient (4, 4), cast (4, 2)."""
 
 
 @dataclass(frozen=True, slots=True)

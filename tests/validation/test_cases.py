@@ -142,6 +142,17 @@ def test_unknown_sources_fall_back_to_the_general_entry() -> None:
     assert (volta.precision, volta.model.attention) == ("fp16", "eager")
 
 
+def test_gradients_and_stages_are_the_software_s() -> None:
+    megatron = case(source="NVIDIA/Megatron-LM:README.md")
+    assert megatron.gradient_precision == "fp32"
+    assert megatron.cuts == (3,)
+    assert case(source="NVIDIA/Megatron-LM:README.md", precision="fp16").gradient_precision == (
+        "compute"
+    )
+    assert case(source="huggingface/nanotron:docs").cuts is None
+    assert case(source="huggingface/nanotron:docs", pp="1", dp="8").cuts == ()
+
+
 def test_a_measured_time_is_stated_or_follows_from_tokens_per_second() -> None:
     assert case().measured.seconds == 0.5
     # 32 samples of 128 tokens on 16 devices: 256 tokens each.
