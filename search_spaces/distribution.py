@@ -104,7 +104,7 @@ def _dimensions(workload: WorkloadFacts, devices: int, chosen: Searched) -> list
     flags = chosen.values_of("sequence_parallel", (False, True))
     levels = chosen.values_of("zero", range(4))
     policies = chosen.values_of("recompute", recomputations())
-    every = [entry.name for entry in SCHEDULES if entry.value.is_simulated]
+    every = [entry.name for entry in SCHEDULES]
     schedules = chosen.values_of("schedule", every)
 
     def axes() -> Sequence[Value]:

@@ -243,9 +243,7 @@ def _schedule(row: Row, stated: _Stated, blanks: Completion, pp: int) -> tuple[s
         if chunks is None:
             raise UnusableRowError("chunks per pipeline rank not stated")
         return (named, chunks) if chunks > 1 else ("1f1b", 1)
-    if not find_schedule(named).is_simulated:
-        raise UnusableRowError(f"schedule {named} is not simulated")
-    return str(named), 2 if named == "zb-v" else 1
+    return str(named), find_schedule(named).default_chunks
 
 
 def _model(row: Row, stated: _Stated, blanks: Completion, tp: int) -> ModelKey:

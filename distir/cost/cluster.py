@@ -137,6 +137,10 @@ class Cluster:
             )
         return _group(self.devices_per_unit, self.num_devices, members)
 
+    def group_across(self, members: tuple[Senders, ...]) -> Group:
+        """The devices at the same place of several sets, such as those of some pipeline stages."""
+        return _group_across(self.devices_per_unit, members)
+
     def crossed_level(self, distance: int, senders: Senders | None = None) -> int:
         """Index of the outermost level between devices `k` and `k + distance`: the worst over all
         `k`, or over the senders."""
@@ -154,6 +158,11 @@ class Senders:
     width: int
     period: int = 0
     repeats: int = 1
+
+    def devices(self) -> NDArray[np.int64]:
+        """Their numbers."""
+        blocks = self.start + self.period * np.arange(self.repeats)
+        return (blocks[:, None] + np.arange(self.width)).ravel()
 
 
 def _digits(axes: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
@@ -181,7 +190,17 @@ def _group(units: tuple[int, ...], num_devices: int, axes: tuple[tuple[int, int]
     along = list(range(1, len(shape), 2))
     between = list(range(0, len(shape), 2))
     count = math.prod(size for size, _ in axes)
-    members = devices.transpose(*between, *along).reshape(-1, count)
+    return _seen(units, devices.transpose(*between, *along).reshape(-1, count))
+
+
+@lru_cache(maxsize=4096)
+def _group_across(units: tuple[int, ...], members: tuple[Senders, ...]) -> Group:
+    return _seen(units, np.stack([each.devices() for each in members], axis=1))
+
+
+def _seen(units: tuple[int, ...], members: NDArray[np.int64]) -> Group:
+    """Groups of devices, one per row, as the levels see them."""
+    count = members.shape[1]
     fan_out: list[int] = []
     rails: list[int] = []
     below = _runs(members)
@@ -212,8 +231,7 @@ def _crossed_level(
 ) -> int:
     found = np.arange(num_devices)
     if senders is not None:
-        blocks = senders.start + senders.period * np.arange(senders.repeats)
-        found = (blocks[:, None] + np.arange(senders.width)).ravel()
+        found = senders.devices()
     found = found[found + distance < num_devices]
     for level, unit in enumerate(units[:-1]):
         if np.all(found // unit == (found + distance) // unit):

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from distir.schedules import Action
 
-BETWEEN_STAGES = ("pp",)
-"""Stands for the mesh axes where gradients of parameters shared by stages are added."""
+BETWEEN_RANKS = ("pp",)
+"""Stands for the mesh axes where gradients of parameters that several ranks hold are added."""
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ import numpy as np
 
 from distir.axes.rescale import rescale_values
 from distir.errors import DeadlockError, ScheduleError, TransformError
-from distir.execute.counts import BETWEEN_STAGES, ActionMemory, Measured
+from distir.execute.counts import BETWEEN_RANKS, ActionMemory, Measured
 from distir.execute.devices import Shards
 from distir.execute.live import Meter
 from distir.execute.stage import Message, Parameter, StageDevices, computed
@@ -61,8 +61,11 @@ class _Executor:
         ranks = self.schedule.stages_of_ranks
         self.meters = [Meter() for _ in ranks]
         weight = loss_weight(plan.workload, self.microbatches)
+        held: list[dict[Value, Parameter]] = [{} for _ in ranks]
         self.stages = {
-            (rank, stage): StageDevices(plan, plan.stages[stage], self.meters[rank], weight)
+            (rank, stage): StageDevices(
+                plan, plan.stages[stage], self.meters[rank], held[rank], weight
+            )
             for rank, stages in enumerate(ranks)
             for stage in stages
         }
@@ -210,7 +213,7 @@ class _Executor:
         loss = loss_weight(self.plan.workload, self.microbatches) * sum(losses)
         for stage in self.stages.values():
             stage.settle()
-        self._add_between_stages()
+        self._add_between_ranks()
         gradients = self._gather(lambda parameter: parameter.gradient)
         if optimizer is None:
             return StepResult((np.asarray(loss),), gradients)
@@ -228,16 +231,14 @@ class _Executor:
             {value: tuple(each[value] for each in moments) for value in gradients},
         )
 
-    def _add_between_stages(self) -> None:
-        """Adds the gradients of parameters that several stages, or several ranks, hold."""
-        users: dict[Value, list[StageDevices]] = {}
-        ranks: dict[Value, set[int]] = {}
-        for (rank, _), stage in self.stages.items():
-            for value, parameter in stage.parameters.items():
-                if parameter.gradient is not None:
-                    users.setdefault(value, []).append(stage)
-                    ranks.setdefault(value, set()).add(rank)
-        for value, stages in users.items():
+    def _add_between_ranks(self) -> None:
+        """Adds the gradients of parameters that several ranks hold."""
+        holders: dict[Value, list[StageDevices]] = {}
+        for stage in self.stages.values():
+            for value in stage.uses:
+                if value in stage.holds and stage.parameters[value].gradient is not None:
+                    holders.setdefault(value, []).append(stage)
+        for value, stages in holders.items():
             if len(stages) < 2:
                 continue
             all_shards = [stage.parameters[value].gradient or [] for stage in stages]
@@ -245,22 +246,21 @@ class _Executor:
             for stage in stages:
                 stage.parameters[value].gradient = total
                 size = float(np.size(total[0])) * self.plan.workload.types.gradient.itemsize
-                if len(ranks[value]) > 1:
-                    stage.counts.add_collective("all_reduce", BETWEEN_STAGES, size)
+                stage.counts.add_collective("all_reduce", BETWEEN_RANKS, size)
 
     def _gather(
         self, choose: Callable[[Parameter], Shards | None], *, owned: bool = True
     ) -> dict[Value, Array]:
-        """Whole arrays of parameters' shards; copies on several stages must agree."""
+        """Whole arrays of parameters' shards; copies on several ranks must agree."""
         found: dict[Value, Array] = {}
         for stage in self.stages.values():
-            for value, parameter in stage.parameters.items():
-                shards = choose(parameter)
+            for value in stage.uses:
+                shards = choose(stage.parameters[value])
                 if shards is None:
                     continue
                 whole = stage.whole(value, shards, owned=owned)
                 if value in found and not np.allclose(found[value], whole, rtol=1e-9, atol=1e-12):
-                    raise TransformError(f"stages disagree about the parameter {value}")
+                    raise TransformError(f"ranks disagree about the parameter {value}")
                 found[value] = whole
         return found
 

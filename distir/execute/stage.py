@@ -42,11 +42,10 @@ class Message:
 
 @dataclass(slots=True)
 class Parameter:
-    """A parameter on a stage: where its uses are, its shards at rest, and those that devices own:
-    the optimizer's state, and the gradient once it is settled."""
+    """A parameter on a rank: its shards at rest, and those that devices own: the optimizer's state,
+    and the gradient once it is settled."""
 
     value: Value
-    uses: list[tuple[int, int]]
     shards: Shards
     owned: Shards
     moments: list[Shards]
@@ -71,15 +70,22 @@ class _Running:
 @dataclass(slots=True)
 class StageDevices:
     """The devices of one stage. `free` gives, per microbatch, the values of the model that depend
-    on inputs and constants alone; `loss_gradient` is the gradient of a microbatch's loss."""
+    on inputs and constants alone; `loss_gradient` is the gradient of a microbatch's loss.
+
+    `parameters` are the rank's, shared by its stages. This stage updates those that it `holds`: no
+    earlier one of the rank does. `uses` are where its blocks read them, as (block, place)."""
 
     plan: Plan
     stage: Stage
     meter: Meter
+    parameters: dict[Value, Parameter]
     loss_gradient: float
     counts: Counts = field(default_factory=Counts)
     program: StageProgram = field(init=False)
-    parameters: dict[Value, Parameter] = field(default_factory=dict[Value, Parameter])
+    holds: set[Value] = field(default_factory=set[Value])
+    uses: dict[Value, list[tuple[int, int]]] = field(
+        default_factory=dict[Value, list[tuple[int, int]]]
+    )
     results: dict[int, list[tuple[Value, Array]]] = field(
         default_factory=dict[int, list[tuple[Value, Array]]]
     )
@@ -106,13 +112,13 @@ class StageDevices:
         for block, program in enumerate(self.stage.programs):
             actual = self._block(block).parameters
             for place, value in enumerate(actual):
+                self.uses.setdefault(value, []).append((block, place))
                 if value in self.parameters:
-                    self.parameters[value].uses.append((block, place))
                     continue
+                self.holds.add(value)
                 use = program.parameters[place]
                 self.parameters[value] = Parameter(
                     value,
-                    [(block, place)],
                     self._scattered(block, use, parameters[value], use.stored),
                     self._scattered(block, use, parameters[value], use.owned),
                     [self._scattered(block, use, m, use.owned) for m in moments.get(value, ())],
@@ -354,9 +360,10 @@ class StageDevices:
     # --- the end of the step ---------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Adds up every parameter's gradient over the mesh, and over its uses on this stage."""
-        for parameter in self.parameters.values():
-            for block, place in parameter.uses:
+        """Adds up every parameter's gradient over the mesh, and over its uses on the rank."""
+        for value, uses in self.uses.items():
+            parameter = self.parameters[value]
+            for block, place in uses:
                 if (block, place) not in self._accumulated:
                     continue
                 settled = self._settled(block, place)
@@ -375,9 +382,9 @@ class StageDevices:
     def _buffer(self, block: int, place: int) -> tuple[int, int]:
         """The use of a parameter in whose buffer a gradient is accumulated: the first on this
         stage that has its gradient in the same layout."""
-        parameter = self.parameters[self._block(block).parameters[place]]
+        uses = self.uses[self._block(block).parameters[place]]
         wanted = self._gradient_positions(block, place)
-        return next(use for use in parameter.uses if self._gradient_positions(*use) == wanted)
+        return next(use for use in uses if self._gradient_positions(*use) == wanted)
 
     def _gradient_positions(self, block: int, place: int) -> object:
         program = self.stage.programs[block]
@@ -389,10 +396,11 @@ class StageDevices:
     def update(self, optimizer: OptimizerStep) -> None:
         """The optimizer's step on the part of every parameter that a device owns, from which the
         stored parameter is made again."""
-        for parameter in self.parameters.values():
+        for value in self.holds:
+            parameter = self.parameters[value]
             if parameter.gradient is None:
                 continue
-            block, place = parameter.uses[0]
+            block, place = self.uses[value][0]
             program = self.stage.programs[block]
             operands = [parameter.owned, parameter.gradient, *parameter.moments]
             made = [optimizer.evaluate(*arrays) for arrays in zip(*operands, strict=True)]
@@ -406,7 +414,7 @@ class StageDevices:
 
     def whole(self, value: Value, shards: Shards, *, owned: bool = True) -> Array:
         """The whole array behind the shards of a parameter, or of what its devices own."""
-        block, place = self.parameters[value].uses[0]
+        block, place = self.uses[value][0]
         program = self.stage.programs[block]
         use = program.parameters[place]
         dims = program.placed.step.axes.dims[use.value]
@@ -417,7 +425,7 @@ class StageDevices:
         types, workload = self.plan.workload.types, self.plan.workload
         master = types.master.itemsize if types.master is not None else 0
         parameters = gradients = optimizer = 0.0
-        for parameter in self.parameters.values():
+        for parameter in (self.parameters[value] for value in self.holds):
             parameters += float(np.size(parameter.shards[0])) * types.compute.itemsize
             if parameter.gradient is not None:
                 optimizer += float(np.size(parameter.gradient[0])) * master

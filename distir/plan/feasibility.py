@@ -95,8 +95,6 @@ def _stages(workload: Workload, strategy: Strategy) -> str | None:
         reason = family.requires(strategy.pp, strategy.chunks, strategy.microbatches)
         if reason is not None:
             return reason
-        if not family.is_simulated:
-            return f"the schedule {family.name} cannot be simulated yet"
     if strategy.stages <= workload.num_blocks:
         return None
     return (

@@ -6,7 +6,7 @@ Compiled once, it can be run in one pass, whatever its actions take.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -39,10 +39,10 @@ class CompiledSchedule:
 
     `cost[i]` is `stage · COST_KINDS + kind`; `needs[i]` the action on another rank whose message
     action `i` waits for, or -1; `link[i]` numbers the link on which its own message leaves, or -1;
-    `last_gradient[s]` is the action in which the gradients of stage `s` are complete, on the rank
-    that has it last; `last_gradients[r]` the same per stage of rank `r`, and `counts[r]` how many
-    actions of each kind there are per stage of rank `r`: one of each kind that the schedule has per
-    microbatch, unless a stage is on several ranks. `first[r]` is the first action of rank `r`.
+    `routes[s, 1]` and `routes[s, -1]` are the pairs of ranks between which stage `s` sends to the
+    next and to the previous stage. `last_gradients[r]` are, per stage of rank `r`, the actions in
+    which its gradients are complete there, or -1, and `counts[r]` how many actions there are of
+    each kind. `first[r]` is the first action of rank `r`.
     """
 
     schedule: Schedule
@@ -53,7 +53,7 @@ class CompiledSchedule:
     needs: tuple[int, ...]
     link: tuple[int, ...]
     num_links: int
-    last_gradient: tuple[int, ...]
+    routes: Mapping[tuple[int, int], tuple[tuple[int, int], ...]]
     last_gradients: tuple[tuple[int, ...], ...]
     counts: tuple[tuple[tuple[int, ...], ...], ...]
     first: tuple[int, ...]
@@ -91,10 +91,6 @@ def compile_schedule(schedule: Schedule) -> CompiledSchedule:
     stages_of_ranks = schedule.stages_of_ranks
     last, counts = _ends(schedule, costs, numbered.starts, stages_of_ranks)
     last_gradients = tuple(tuple(place[i] if i >= 0 else -1 for i in own) for own in last)
-    last_gradient = [-1] * schedule.stages
-    for own, ends in zip(stages_of_ranks, last_gradients, strict=True):
-        for stage, at in zip(own, ends, strict=True):
-            last_gradient[stage] = max(last_gradient[stage], at)
     return CompiledSchedule(
         schedule=schedule,
         stages_of_ranks=stages_of_ranks,
@@ -104,7 +100,7 @@ def compile_schedule(schedule: Schedule) -> CompiledSchedule:
         needs=tuple(needs),
         link=tuple(link),
         num_links=len(links),
-        last_gradient=tuple(last_gradient),
+        routes=_routes(listed, rank, needed),
         last_gradients=last_gradients,
         counts=counts,
         first=tuple(place[start] for start in numbered.starts),
@@ -115,6 +111,19 @@ def compile_schedule(schedule: Schedule) -> CompiledSchedule:
             )
         ),
     )
+
+
+def _routes(
+    actions: Sequence[Action], rank: Sequence[int], needed: Sequence[int]
+) -> dict[tuple[int, int], tuple[tuple[int, int], ...]]:
+    """The pairs of ranks between which stages send."""
+    found: dict[tuple[int, int], dict[tuple[int, int], None]] = {}
+    for i, source in enumerate(needed):
+        if source >= 0 and rank[source] != rank[i]:
+            sender = actions[source].stage
+            way = (sender, actions[i].stage - sender)
+            found.setdefault(way, {})[rank[source], rank[i]] = None
+    return {way: tuple(pairs) for way, pairs in found.items()}
 
 
 def _cost_kinds(splits: bool) -> dict[str, int]:

@@ -69,12 +69,6 @@ class ScheduleFamily:
     demands: Requirement = _nothing
     """What is needed besides a fitting number of chunks."""
 
-    @property
-    def is_simulated(self) -> bool:
-        """Whether plans with it can be simulated. Those that keep a stage on two ranks cannot
-        yet."""
-        return self.copies == 1
-
     def requires(self, ranks: int, chunks: int, microbatches: int) -> str | None:
         """What the schedule needs that these numbers do not give, or None."""
         for what, number in (("rank", ranks), ("microbatch", microbatches)):

@@ -33,7 +33,7 @@ from distir.simulation.report import RankSeconds, make_result
 from distir.simulation.result import SimulationResult
 from distir.simulation.state import StateBytes, state_bytes
 from distir.simulation.table import SimulationTable
-from distir.simulation.tied import repeated_uses, tied_gradients
+from distir.simulation.tied import Elsewhere, elsewhere, tied_gradients
 from distir.strategy import Strategy
 from distir.workload import Workload
 
@@ -64,9 +64,8 @@ class StageCost:
     sent_backward_bytes: float
 
 
-_Run = tuple[BlockPasses, tuple[int, ...], tuple[int, ...], int]
-"""Equal blocks: their passes, the positions of parameters that an earlier block of the stage has
-and that a later one has, and how many blocks."""
+_Run = tuple[BlockPasses, Elsewhere, int]
+"""Equal blocks: their passes, what of them is charged elsewhere, and how many blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +73,11 @@ class _StepEnd:
     """What follows a block's last backward pass."""
 
     buckets: tuple[Instruction, ...]
+    late_buckets: tuple[Instruction, ...]
+    """The same after `W`."""
     optimizer_seconds: float
     refresh_seconds: float
+    state: StateBytes
 
 
 class Simulator:
@@ -195,21 +197,21 @@ class Simulator:
             )
         return self._weights[key]
 
-    def _step_end(
-        self, program: BlockProgram, pricing: Pricing, without: tuple[int, ...]
-    ) -> _StepEnd:
-        """`without`: positions of parameters that are settled and updated with another block."""
-        key = (program, pricing.grid.mesh, without)
+    def _step_end(self, program: BlockProgram, pricing: Pricing, away: Elsewhere) -> _StepEnd:
+        """`away`: what of the block is charged elsewhere."""
+        key = (program, pricing.grid.mesh, away)
         if key not in self._step_ends:
             elements = sum(
                 use.owned_type.num_elements
                 for position, use in enumerate(program.parameters)
-                if use.gradient is not None and position not in without
+                if use.gradient is not None and position not in away.held
             )
             self._step_ends[key] = _StepEnd(
-                pricing.buckets(program, without),
+                pricing.buckets(program, away.added),
+                pricing.buckets(program, away.added_late),
                 pricing.optimizer(self.workload, elements) if self.workload.training else 0.0,
-                sum(each.seconds for each in pricing.refresh(program, without)),
+                sum(each.seconds for each in pricing.refresh(program, away.held)),
+                state_bytes(self.workload, program, away.held, away.added),
             )
         return self._step_ends[key]
 
@@ -240,15 +242,12 @@ class Simulator:
 
     def _stage_cost(self, plan: Plan, index: int, pricing: Pricing, splits: bool) -> StageCost:
         programs = plan.stages[index].programs
-        earlier = repeated_uses(plan, index)
-        later = repeated_uses(plan, index, later=True) if splits else earlier
-        key = (programs, pricing.grid.mesh, earlier, later, splits)
+        uses = elsewhere(plan, index)
+        key = (programs, pricing.grid.mesh, uses, splits)
         if key not in self._stages:
             runs: list[_Run] = [
                 (*alike, len(list(group)))
-                for alike, group in groupby(
-                    zip(block_passes(programs, splits), earlier, later, strict=True)
-                )
+                for alike, group in groupby(zip(block_passes(programs, splits), uses, strict=True))
             ]
             self._stages[key] = self._make_stage_cost(runs, pricing)
         return self._stages[key]
@@ -265,19 +264,17 @@ class Simulator:
         ]
         programs = [run[0][FORWARD].program for run in runs]
         ends = [
-            (self._step_end(program, pricing, run[1]), run[-1])
-            for program, run in zip(programs, runs, strict=True)
+            (self._step_end(program, pricing, away), count)
+            for program, (_, away, count) in zip(programs, runs, strict=True)
         ]
-        settling = {BACKWARD: _settling(chains[BACKWARD], ends[::-1])}
+        early = [(each.buckets, count) for each, count in reversed(ends)]
+        settling = {BACKWARD: _settling(chains[BACKWARD], early)}
         if len(chains) > WEIGHT_PART:
-            late = [
-                (self._step_end(program, pricing, run[2]), run[-1])
-                for program, run in zip(programs, runs, strict=True)
-            ]
+            late = [(each.late_buckets, count) for each, count in ends]
             settling[WEIGHT_PART] = _settling(chains[WEIGHT_PART], late)
         state = StateBytes()
-        for program, (_, without, _, count) in zip(programs, runs, strict=True):
-            state = state.plus(state_bytes(self.workload, program, without), count)
+        for each, count in ends:
+            state = state.plus(each.state, count)
         return StageCost(
             passes=tuple(chain.cost for chain in chains),
             memory=self._memory.stage([(run[0], run[-1]) for run in runs]),
@@ -356,25 +353,17 @@ class Simulator:
 
     def _transfers(self, plan: Plan, stages: Sequence[StageCost]) -> list[float]:
         """Seconds of the message that each kind of action sends."""
-        ranks_of = {
-            stage: rank for rank, own in enumerate(plan.schedule.stages_of_ranks) for stage in own
-        }
         pricing = self.pricing(plan)
         seconds = [0.0] * (len(stages) * COST_KINDS)
-        for stage, cost in enumerate(stages):
-            programs = plan.stages[stage].programs
-            forward_along = programs[-1].outputs_repeated_along
-            backward_along = programs[0].input_gradients_repeated_along
-            for step, size, along, kinds in (
-                (1, cost.sent_forward_bytes, forward_along, (FORWARD,)),
-                (-1, cost.sent_backward_bytes, backward_along, (BACKWARD, INPUT_PART)),
-            ):
-                here, there = ranks_of[stage], ranks_of.get(stage + step)
-                if there is None or there == here:
-                    continue
-                hop = pricing.message(size, along, here, there)
-                for kind in kinds:
-                    seconds[stage * COST_KINDS + kind] = hop
+        for (stage, step), pairs in plan.schedule.routes.items():
+            programs, cost = plan.stages[stage].programs, stages[stage]
+            if step > 0:
+                along, size = programs[-1].outputs_repeated_along, cost.sent_forward_bytes
+            else:
+                along, size = programs[0].input_gradients_repeated_along, cost.sent_backward_bytes
+            hop = max(pricing.message(size, along, *pair) for pair in pairs)
+            for kind in (FORWARD,) if step > 0 else (BACKWARD, INPUT_PART):
+                seconds[stage * COST_KINDS + kind] = hop
         return seconds
 
 
@@ -387,17 +376,17 @@ def _seconds(stages: Sequence[StageCost]) -> list[float]:
     return found
 
 
-def _settling(chain: ChainCost, blocks: Sequence[tuple[_StepEnd, int]]) -> Settling:
-    """`blocks` are runs of equal blocks in the order of the pass."""
+def _settling(chain: ChainCost, blocks: Sequence[tuple[tuple[Instruction, ...], int]]) -> Settling:
+    """`blocks` are buckets of runs of equal blocks in the order of the pass."""
     seconds: list[float] = []
-    left = [(sum(bucket.seconds for bucket in each.buckets), count) for each, count in blocks]
+    left = [(sum(bucket.seconds for bucket in buckets), count) for buckets, count in blocks]
     for _, _, count in chain.block_ends:
         while left[0][1] == 0:
             left.pop(0)
         service, remaining = left[0]
         seconds.append(service)
         left[0] = (service, remaining - count)
-    along = (each.buckets[-1].stream for each, _ in reversed(blocks) if each.buckets)
+    along = (buckets[-1].stream for buckets, _ in reversed(blocks) if buckets)
     return Settling(chain.block_ends, tuple(seconds), next(along, None))
 
 
@@ -415,14 +404,20 @@ def _begin(
 
 def _settled_along(compiled: CompiledSchedule, stages: Sequence[StageCost], rank: int) -> str:
     """The mesh axis of the last collective on a rank's gradients."""
-    own = sorted(compiled.stages_of_ranks[rank], key=lambda s: -compiled.last_gradient[s])
-    settlings = (_last_settling(compiled, stages, stage) for stage in own)
-    return next((each.along for each in settlings if each.along), "dp")
+    settlings = [each for _, each in _settlings(compiled, stages, rank)]
+    return next((each.along for each in reversed(settlings) if each.along), "dp")
 
 
-def _last_settling(compiled: CompiledSchedule, stages: Sequence[StageCost], stage: int) -> Settling:
-    kind = compiled.cost[compiled.last_gradient[stage]] % COST_KINDS
-    return stages[stage].settling[kind]
+def _settlings(
+    compiled: CompiledSchedule, stages: Sequence[StageCost], rank: int
+) -> list[tuple[int, Settling]]:
+    """The actions in which gradients of a rank's stages are complete, in order, and what is
+    settled then."""
+    ends = zip(compiled.last_gradients[rank], compiled.stages_of_ranks[rank], strict=True)
+    return [
+        (action, stages[stage].settling[compiled.cost[action] % COST_KINDS])
+        for action, stage in sorted(ends)
+    ]
 
 
 def _settling_tail(
@@ -430,11 +425,9 @@ def _settling_tail(
 ) -> float:
     """How long the gradient stream goes on after the last action of a rank. Its stages are
     settled in the order in which their gradients are complete."""
-    own = sorted(compiled.stages_of_ranks[rank], key=lambda s: compiled.last_gradient[s])
     done = 0.0
-    for stage in own:
-        start = time.start[compiled.last_gradient[stage]]
-        each = _last_settling(compiled, stages, stage)
+    for action, each in _settlings(compiled, stages, rank):
+        start = time.start[action]
         done = start + drain(each.block_ends, each.seconds, done - start)
     return max(0.0, done - time.end[rank])
 

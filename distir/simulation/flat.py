@@ -25,7 +25,7 @@ from distir.simulation.state import (
     StateBytes,
     optimizer_state_bytes,
 )
-from distir.simulation.tied import repeated_uses
+from distir.simulation.tied import Elsewhere, elsewhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +144,8 @@ def flat_stage(plan: Plan, index: int, pricing: Pricing) -> FlatStage:
         forward.dying.clear()
         forward.leaving.clear()
         _find_deaths(flat, [forward, input_part, weight_part])
-    repeated = repeated_uses(plan, index)
-    for program, elsewhere in zip(programs, repeated, strict=True):
-        _add_state(plan, flat, program, elsewhere, pricing)
+    for program, away in zip(programs, elsewhere(plan, index), strict=True):
+        _add_state(plan, flat, program, away, pricing)
     return flat
 
 
@@ -157,7 +156,7 @@ def _lay_out(
     of the blocks."""
     flat, stage = numbering.flat, plan.stages[index]
     to = flat.passes[kind]
-    repeated = repeated_uses(plan, index, later=not is_reversed(kind))
+    uses = elsewhere(plan, index)
     places = list(range(len(stage.programs)))[:: -1 if is_reversed(kind) else 1]
     own = segments(stage.programs, kind)
     handed = to.received = numbering.receive(own[0].received, known[places[0]])
@@ -170,37 +169,37 @@ def _lay_out(
         handed = numbering.numbers(segment.sent, known[place])
         flat.buffers.difference_update(flat.storage[number] for number in handed)
         if kind in COMPLETING:
-            for bucket in numbering.pricing.buckets(segment.program, without=repeated[place]):
+            away = uses[place].added_late if kind == WEIGHT_PART else uses[place].added
+            for bucket in numbering.pricing.buckets(segment.program, without=away):
                 to.settling.append((len(to.steps), bucket))
     to.sent = handed
     to.sent_bytes = sum(value.type.size_bytes for value in own[-1].sent)
 
 
 def _add_state(
-    plan: Plan, flat: FlatStage, program: BlockProgram, elsewhere: Sequence[int], pricing: Pricing
+    plan: Plan, flat: FlatStage, program: BlockProgram, away: Elsewhere, pricing: Pricing
 ) -> None:
     """What a block's parameters hold for good, and what their optimizer step takes."""
     workload = plan.workload
     trained = 0
     for position, use in enumerate(program.parameters):
-        if position in elsewhere:
-            continue
-        flat.state = flat.state.plus(StateBytes(parameters=float(use.type.size_bytes)))
+        if position not in away.held:
+            flat.state = flat.state.plus(StateBytes(parameters=float(use.type.size_bytes)))
         if not workload.training or use.gradient is None:
             continue
-        gradient = program.values[use.gradient].type.num_elements
-        elements = use.owned_type.num_elements
-        trained += elements
-        flat.state = flat.state.plus(
-            StateBytes(
-                gradients=float(gradient * workload.types.gradient.itemsize),
-                optimizer=float(elements * optimizer_state_bytes(workload)),
-            )
-        )
+        if position not in away.added:
+            gradient = program.values[use.gradient].type.num_elements
+            size = float(gradient * workload.types.gradient.itemsize)
+            flat.state = flat.state.plus(StateBytes(gradients=size))
+        if position not in away.held:
+            elements = use.owned_type.num_elements
+            trained += elements
+            size = float(elements * optimizer_state_bytes(workload))
+            flat.state = flat.state.plus(StateBytes(optimizer=size))
     if workload.training:
         seconds = pricing.optimizer(workload, trained)
         flat.optimizer_seconds.append(seconds)
-        flat.refreshing.extend(pricing.refresh(program, without=elsewhere))
+        flat.refreshing.extend(pricing.refresh(program, without=away.held))
 
 
 def _find_deaths(flat: FlatStage, passes: Sequence[FlatPass]) -> None:

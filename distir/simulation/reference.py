@@ -394,14 +394,13 @@ class World:
         if there == here:
             return
         programs = self.plan.stages[action.stage].programs
-        seconds = self.pricing.message(
-            each.sent_bytes,
-            programs[-1].outputs_repeated_along
-            if action.kind == "F"
-            else programs[0].input_gradients_repeated_along,
-            here,
-            there,
-        )
+        if action.kind == "F":
+            along = programs[-1].outputs_repeated_along
+        else:
+            along = programs[0].input_gradients_repeated_along
+        # Where a stage is on several ranks, its messages take as long as the slowest of them.
+        routes = self.plan.schedule.routes[action.stage, next_stage - action.stage]
+        seconds = max(self.pricing.message(each.sent_bytes, along, *pair) for pair in routes)
         link = (device.number, there, action.kind == "F")
         leaves = max(device.clock, self.link_free.get(link, 0.0))
         self.link_free[link] = leaves + seconds

@@ -51,16 +51,22 @@ def optimizer_bytes_per_element(workload: Workload) -> float:
 
 
 def state_bytes(
-    workload: Workload, program: BlockProgram, without: Collection[int] = ()
+    workload: Workload,
+    program: BlockProgram,
+    held: Collection[int] = (),
+    added: Collection[int] = (),
 ) -> StateBytes:
-    """State of a block's parameters, but for those at the positions `without`."""
+    """State of a block's parameters. Other uses hold those at the positions `held`, and have the
+    gradients of those at the positions `added`."""
     parameters = gradients = optimizer = 0.0
     for position, use in enumerate(program.parameters):
-        if position in without:
-            continue
-        parameters += use.type.size_bytes
-        if workload.training and use.gradient is not None:
+        trained = workload.training and use.gradient is not None
+        if position not in held:
+            parameters += use.type.size_bytes
+            state = optimizer_state_bytes(workload) if trained else 0
+            optimizer += use.owned_type.num_elements * state
+        if trained and position not in added:
+            assert use.gradient is not None
             gradient = program.values[use.gradient].type
             gradients += gradient.num_elements * workload.types.gradient.itemsize
-            optimizer += use.owned_type.num_elements * optimizer_state_bytes(workload)
     return StateBytes(parameters, gradients, optimizer)

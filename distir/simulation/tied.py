@@ -1,86 +1,127 @@
-"""Parameters that several blocks use: which of them a stage holds already, and whose gradients
-several stages must add up."""
+"""Parameters with several users: which uses a stage is charged for, and whose gradients several
+ranks must add up.
+
+A rank stores and updates a parameter once, whatever uses it. Every stage has one buffer per layout
+in which gradients of the parameter are made, and settles each of them once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from distir.cost import CostModel
 from distir.ir.core import Value
 from distir.plan import Plan
-from distir.plan.grid import RANKS
-from distir.workload import Workload
+from distir.plan.positions import positions_of
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """Positions of a block's parameters that other uses are charged for.
+
+    `held`: an earlier block of the rank stores and updates them. `added`: their gradients are added
+    to those of an earlier block of the stage, the last to have its backward pass, which settles
+    them; `added_late` to those of a later one, which is the last in `W`.
+    """
+
+    held: tuple[int, ...] = ()
+    added: tuple[int, ...] = ()
+    added_late: tuple[int, ...] = ()
+
+
+NOWHERE = Elsewhere()
 
 
 @dataclass(frozen=True, slots=True)
 class TiedGradients:
-    """Gradients of the parameters that the same stages hold, all-reduced between their ranks as
-    one bucket once all of them are settled."""
+    """Gradients that the same ranks have, all-reduced between them as one bucket once all of them
+    are settled."""
 
-    stages: tuple[int, ...]
     ranks: tuple[int, ...]
     size_bytes: int
     """Of one device's part."""
     seconds: float
 
 
-def sharing_blocks(workload: Workload) -> frozenset[int]:
-    """Blocks with a parameter that another block uses too."""
-    return workload.program.sharing_blocks
+def elsewhere(plan: Plan, index: int) -> tuple[Elsewhere, ...]:
+    """Per block of a stage what other uses of its parameters are charged for."""
+    sharing = plan.workload.program.sharing_blocks
+    stage = plan.stages[index]
+    if sharing.isdisjoint(stage.blocks):
+        return (NOWHERE,) * len(stage.blocks)
+    blocks = plan.workload.program.blocks.blocks
+    seen = _held_before(plan, index)
+    held: dict[int, list[int]] = {}
+    buffers: dict[object, list[tuple[int, int]]] = {}
+    for place, (block, program) in enumerate(zip(stage.blocks, stage.programs, strict=True)):
+        if block not in sharing:
+            continue
+        dims = program.placed.step.axes.dims
+        uses = zip(blocks[block].parameters, program.parameters, strict=True)
+        for position, (value, use) in enumerate(uses):
+            if value in seen:
+                held.setdefault(place, []).append(position)
+            seen.add(value)
+            if use.gradient is not None:
+                layout = positions_of(use.gradient.layout, dims[use.gradient.value])
+                buffers.setdefault((value, layout), []).append((place, position))
+    added, late = ([use for uses in buffers.values() for use in uses[part]]
+                   for part in (slice(1, None), slice(0, -1)))  # fmt: skip
+    return tuple(
+        Elsewhere(tuple(held.get(place, ())), _positions(added, place), _positions(late, place))
+        for place in range(len(stage.blocks))
+    )
 
 
-def repeated_uses(plan: Plan, stage: int, *, later: bool = False) -> tuple[tuple[int, ...], ...]:
-    """Per block of a stage the positions of its parameters that an earlier block of the stage
-    uses too, or a `later` one.
+def _held_before(plan: Plan, index: int) -> set[Value]:
+    """Parameters of several blocks that an earlier stage on the same rank uses."""
+    program = plan.workload.program
+    own = next(own for own in plan.schedule.stages_of_ranks if index in own)
+    return {
+        value
+        for stage in own
+        if stage < index
+        for block in program.sharing_blocks.intersection(plan.stages[stage].blocks)
+        for value in program.blocks.blocks[block].parameters
+    }
 
-    Their state is held, and they are updated, with the earliest block; their gradients are settled
-    with the last in the order of the pass: the earliest in a backward pass, the latest in `W`.
-    """
-    workload = plan.workload
-    sharing = sharing_blocks(workload)
-    seen: set[Value] = set()
-    found: list[tuple[int, ...]] = []
-    blocks = plan.stages[stage].blocks
-    for index in reversed(blocks) if later else blocks:
-        parameters: Sequence[Value] = ()
-        if index in sharing:
-            parameters = workload.program.blocks.blocks[index].parameters
-        found.append(tuple(i for i, value in enumerate(parameters) if value in seen))
-        seen.update(parameters)
-    return tuple(reversed(found) if later else found)
+
+def _positions(uses: list[tuple[int, int]], place: int) -> tuple[int, ...]:
+    return tuple(position for other, position in uses if other == place)
 
 
 def tied_gradients(plan: Plan, cost: CostModel) -> list[TiedGradients]:
-    """The gradients that ranks add up between them at the end of a step, in order."""
-    blocks = plan.workload.program.blocks.blocks
-    sharing = sharing_blocks(plan.workload)
-    holders: dict[Value, tuple[dict[int, None], int]] = {}
-    for stage in plan.stages:
-        for index, program in zip(stage.blocks, stage.programs, strict=True):
-            if index not in sharing:
+    """The gradients that ranks add up between them at the end of a step, in order: of parameters
+    that stages on several ranks use, and of all parameters of a stage that is on several ranks."""
+    blocks, sharing = plan.workload.program.blocks.blocks, plan.workload.program.sharing_blocks
+    homes: list[list[int]] = [[] for _ in plan.stages]
+    for rank, own in enumerate(plan.schedule.stages_of_ranks):
+        for index in own:
+            homes[index].append(rank)
+    shared: dict[Value, tuple[set[int], int]] = {}
+    for stage, ranks in zip(plan.stages, homes, strict=True):
+        for block, program in zip(stage.blocks, stage.programs, strict=True):
+            if block not in sharing and len(ranks) == 1:
                 continue
-            for value, use in zip(blocks[index].parameters, program.parameters, strict=True):
+            uses = zip(blocks[block].parameters, program.parameters, strict=True)
+            for value, use in uses:
                 if use.gradient is not None:
                     size = use.owned_type.num_elements * plan.workload.types.gradient.itemsize
-                    stages, _ = holders.setdefault(value, ({}, size))
-                    stages[stage.index] = None
+                    shared.setdefault(value, (set(), size))[0].update(ranks)
     sizes: dict[tuple[int, ...], int] = {}
-    for stages, size in holders.values():
-        sizes[tuple(stages)] = sizes.get(tuple(stages), 0) + size
-    found: list[TiedGradients] = []
-    for stages, size in sizes.items():
-        ranks = [
-            rank
-            for rank, own in enumerate(plan.schedule.stages_of_ranks)
-            if not set(own).isdisjoint(stages)
-        ]
+    for ranks, size in shared.values():
         if len(ranks) > 1:
-            apart = (ranks[-1] - ranks[0]) // (len(ranks) - 1)
-            group = cost.cluster.group(len(ranks), apart * plan.grid.stride(RANKS))
-            seconds = float(cost.collective_seconds("all_reduce", size, group))
-            found.append(TiedGradients(stages, tuple(ranks), size, seconds))
-    return found
+            between = tuple(sorted(ranks))
+            sizes[between] = sizes.get(between, 0) + size
+    return [
+        TiedGradients(ranks, size, _seconds(plan, cost, ranks, size))
+        for ranks, size in sizes.items()
+    ]
 
 
-__all__ = ["TiedGradients", "repeated_uses", "sharing_blocks", "tied_gradients"]
+def _seconds(plan: Plan, cost: CostModel, ranks: tuple[int, ...], size_bytes: int) -> float:
+    group = cost.cluster.group_across(tuple(plan.grid.senders(rank) for rank in ranks))
+    return float(cost.collective_seconds("all_reduce", size_bytes, group))
+
+
+__all__ = ["NOWHERE", "Elsewhere", "TiedGradients", "elsewhere", "tied_gradients"]

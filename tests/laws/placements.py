@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hypothesis import strategies as st
 
@@ -13,7 +13,7 @@ from distir.cost import load_cluster
 from distir.importers.load import LoadedModel
 from distir.ir import Function
 from distir.plan import Plan, Planner
-from distir.schedules import compile_schedule
+from distir.schedules import chimera, compile_schedule
 from distir.simulation import Simulator
 from distir.strategy import Strategy
 from distir.transforms.place import Entry, Mesh
@@ -105,7 +105,7 @@ class AnyPlan:
 def any_plan(function: Function, chance: random.Random) -> AnyPlan:
     """A workload of the function, placed, cut and scheduled at random."""
     training = chance.random() < 0.75
-    microbatches = chance.randint(1, 3)
+    microbatches = chance.randint(1, 4)
     workload = Workload(
         model=LoadedModel("model", function),
         mode="training" if training else "inference",
@@ -122,6 +122,8 @@ def any_plan(function: Function, chance: random.Random) -> AnyPlan:
         recompute=chance.choice(["none", "none", "selective", "full"]) if training else "none",
         zero=chance.choice([0, 0, 1, 2, 3]) if training else 0,
     )
+    if chimera.requires(strategy.pp, 1, microbatches) is None and chance.random() < 0.5:
+        strategy = replace(strategy, schedule="chimera")
     planner = AnyPlanner(workload, degrees, lists, chance)
     cuts = sorted(chance.sample(range(1, workload.num_blocks), strategy.pp - 1))
     plan = planner.plan(strategy, cuts)

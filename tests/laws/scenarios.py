@@ -19,7 +19,7 @@ from distir.ops.elementwise import Add, Gelu, Mul, Relu
 from distir.ops.linalg import MatMul
 from distir.ops.tensor import Concat, Expand, Reshape, Slice, Split, Transpose
 from distir.plan import Plan, Planner
-from distir.schedules import Action, Schedule, compile_schedule, dependencies
+from distir.schedules import SCHEDULES, Action, Schedule, compile_schedule, dependencies
 from distir.simulation.fast import Simulator
 from distir.strategy import KEEP_GATHERED, PLACEMENT, Strategy
 from distir.workload import Workload
@@ -328,7 +328,6 @@ def scenarios(draw: st.DrawFn, functions: st.SearchStrategy[Function] = models) 
         dp=draw(st.integers(1, 4)),
         tp=draw(st.sampled_from([1, 1, 2, 3, 4])),
         microbatches=draw(st.integers(1, 4)),
-        schedule=draw(st.sampled_from(["gpipe", "1f1b", "zb-h1", "zb-h2"])),
     )
     workload = Workload(
         model=LoadedModel("model", draw(functions)),
@@ -358,15 +357,19 @@ def scenarios(draw: st.DrawFn, functions: st.SearchStrategy[Function] = models) 
     for name, value in techniques.items():
         changed = replace(strategy, **{name: value})
         strategy = changed if planner.explain(changed) is None else strategy
+    family = SCHEDULES.get(draw(st.sampled_from(SCHEDULES.names())))
+    changed = replace(strategy, schedule=family.name, chunks=family.default_chunks)
+    strategy = changed if planner.explain(changed) is None else strategy
     simulator = Simulator(
         workload, draw(clusters(strategy.devices + draw(st.integers(0, 3)))), draw(profiles)
     )
     if not draw(st.booleans()):
         return Scenario(simulator, simulator.plan(strategy))
     places = st.integers(1, blocks - 1)
-    cuts = st.lists(places, min_size=strategy.pp - 1, max_size=strategy.pp - 1, unique=True)
-    plan = simulator.planner.plan(strategy, sorted(draw(cuts)) if strategy.pp > 1 else ())
+    count = strategy.stages - 1
+    cuts = st.lists(places, min_size=count, max_size=count, unique=True)
+    plan = simulator.planner.plan(strategy, sorted(draw(cuts)) if count else ())
     if draw(st.booleans()):
-        own = draw(schedules(strategy.pp, strategy.microbatches, workload.training))
+        own = draw(schedules(strategy.stages, strategy.microbatches, workload.training))
         plan = replace(plan, schedule=compile_schedule(own))
     return Scenario(simulator, plan)

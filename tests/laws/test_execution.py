@@ -15,21 +15,20 @@ from hypothesis import strategies as st
 from distir import Strategy, Workload, load_cluster, load_model
 from distir.cost import Work, load_profile
 from distir.errors import TransformError
-from distir.execute.counts import BETWEEN_STAGES
+from distir.execute.counts import BETWEEN_RANKS
 from distir.execute.executor import Execution, execute
 from distir.execute.shrink import shrink
 from distir.execute.values import optimizer_step
 from distir.execute.verify import TOLERANCE, Verifier, compare, sequential_truth
-from distir.ir import Function, Node, Value
+from distir.ir import Function, Node
 from distir.ops.collective import Release
 from distir.plan import BlockProgram, Plan
 from distir.plan.passes import block_passes
-from distir.plan.positions import positions_of
-from distir.schedules import kind_of
+from distir.schedules import WEIGHT_PART, kind_of
 from distir.simulation import Simulator
 from distir.simulation.instructions import Pricing
 from distir.simulation.memory import ChainMemory
-from distir.simulation.tied import repeated_uses, tied_gradients
+from distir.simulation.tied import elsewhere, tied_gradients
 from tests.conftest import shared_path
 from tests.laws.convolutions import convolutions
 from tests.laws.placements import AnyPlan, any_plan, any_plans
@@ -108,19 +107,25 @@ def charged(
         flops += one.flops * count
         sent.update({key: size * count for key, size in one.collectives.items()})
     pricing = Pricing(once, once)  # type: ignore[arg-type]
-    repeated = repeated_uses(plan, stage)
+    late = last_kind(plan, rank, stage) == WEIGHT_PART
     if workload.training:
-        for program, without in zip(plan.stages[stage].programs, repeated, strict=True):
-            pricing.buckets(program, without)
-            pricing.refresh(program, without)
+        for program, away in zip(plan.stages[stage].programs, elsewhere(plan, stage), strict=True):
+            pricing.buckets(program, away.added_late if late else away.added)
+            pricing.refresh(program, away.held)
             owned = (
                 use.owned_type.num_elements
                 for position, use in enumerate(program.parameters)
-                if use.gradient is not None and position not in without
+                if use.gradient is not None and position not in away.held
             )
             pricing.optimizer(workload, sum(owned))
     sent.update(once.collectives)
     return flops + once.flops, sent
+
+
+def last_kind(plan: Plan, rank: int, stage: int) -> int:
+    """The kind of action in which the gradients of a stage are complete."""
+    own = [action for action in plan.schedule.schedule.ranks[rank] if action.stage == stage]
+    return kind_of(own[-1], plan.schedule.schedule.splits_backward)
 
 
 def nodes_of(program: BlockProgram, kind: int) -> Sequence[Node]:
@@ -134,14 +139,16 @@ def check_counts(simulator: Simulator, plan: Plan, execution: Execution) -> None
     tied: Counter[int] = Counter()
     if plan.workload.training:
         for each in tied_gradients(plan, simulator.cost):
-            tied.update(dict.fromkeys(each.stages, each.size_bytes))
+            tied.update(dict.fromkeys(each.ranks, each.size_bytes))
+    between: Counter[int] = Counter()
     for (rank, stage), counts in execution.measured.counts.items():
         flops, sent = charged(plan, rank, stage)
         if plan.workload.optimizer == "adam" or not plan.workload.training:
             assert counts.flops == pytest.approx(flops, rel=1e-12)
         found = dict(counts.collective_bytes)
-        assert found.pop(("all_reduce", BETWEEN_STAGES), 0.0) == tied[stage]
+        between[rank] += int(found.pop(("all_reduce", BETWEEN_RANKS), 0))
         assert found == {key: size for key, size in sent.items() if size}
+    assert +between == +tied
 
 
 def check_messages(plan: Plan, execution: Execution) -> None:
@@ -182,30 +189,12 @@ def check_memory(simulator: Simulator, plan: Plan, execution: Execution) -> None
     assert max(execution.measured.peaks) == result.metrics["peak_memory_bytes"]
 
 
-def has_unlike_gradients(plan: Plan) -> bool:
-    """Whether a stage uses a parameter several times, with gradients in unlike layouts: they take
-    a buffer and a settlement each, and the simulator charges for the first alone."""
-    blocks = plan.workload.program.blocks.blocks
-    for stage in plan.stages:
-        found: dict[Value, object] = {}
-        for index, program in zip(stage.blocks, stage.programs, strict=True):
-            dims = program.placed.step.axes.dims
-            for value, use in zip(blocks[index].parameters, program.parameters, strict=True):
-                if use.gradient is None:
-                    continue
-                layout = positions_of(use.gradient.layout, dims[use.gradient.value])
-                if found.setdefault(value, layout) != layout:
-                    return True
-    return False
-
-
 def check(simulator: Simulator, plan: Plan) -> None:
     """All laws on one plan."""
     execution = check_numbers(plan)
     check_messages(plan, execution)
-    if not has_unlike_gradients(plan):
-        check_counts(simulator, plan, execution)
-        check_memory(simulator, plan, execution)
+    check_counts(simulator, plan, execution)
+    check_memory(simulator, plan, execution)
 
 
 @examples(60)

@@ -94,7 +94,7 @@ def test_gradients_are_complete_in_the_last_backward_action(schedule):
             assert compiled.counts[rank][place] == tuple(map(kinds.count, range(COST_KINDS)))
             ends = [i for i, k in zip(own, kinds, strict=True) if k in (BACKWARD, WEIGHT_PART)]
             last = max(ends, default=-1)
-            assert compiled.last_gradients[rank][place] == last <= compiled.last_gradient[stage]
+            assert compiled.last_gradients[rank][place] == last
             actions = [compiled.actions[i] for i in own]
             assert kinds == [cost_kind(action.kind, splits) for action in actions]
 
@@ -137,7 +137,7 @@ def test_fused_and_split_backward_passes_mix():
     assert [cost % COST_KINDS for cost in compiled.cost] == [
         FORWARD, FORWARD, INPUT_PART, BACKWARD, WEIGHT_PART,
     ]  # fmt: skip
-    assert compiled.last_gradient == (4,)
+    assert compiled.last_gradients == ((4,),)
     assert Held(0, BACKWARD, ((1, 1),)) in compiled.held[0]
     assert Held(0, WEIGHT_PART, ((0, 1),)) in compiled.held[0]
 
@@ -150,3 +150,20 @@ def test_large_schedules_take_no_time_to_speak_of():
     validate(schedule)
     compile_schedule(schedule)
     assert process_time() - start < 2
+
+
+@settings(deadline=None)
+@given(schedules())
+def test_routes_are_the_ways_of_messages(schedule):
+    compiled = compile_schedule(schedule)
+    sent = {
+        (compiled.actions[j].stage, compiled.actions[i].stage, compiled.rank[j], compiled.rank[i])
+        for i, j in enumerate(compiled.needs)
+        if j >= 0
+    }
+    routes = {
+        (stage, stage + step, *pair)
+        for (stage, step), pairs in compiled.routes.items()
+        for pair in pairs
+    }
+    assert routes == sent
