@@ -119,6 +119,7 @@ def load_problem(
     precision: str | None = None,
     stack: Any = DEFAULT_STACK,
     attention: AttentionKind | None = None,
+    imbalance: float | None = None,
     space: SpaceSource = DEFAULT_SPACE,
     **options: Any,
 ) -> Problem:
@@ -126,8 +127,9 @@ def load_problem(
     together.
 
     `space` is the name of a search space, a YAML file, or what such a file says. `stack` is
-    the software, by name, file or object; `attention` overrides how it runs that. `options` go to
-    `distir.Workload`: `sequence_length`, `optimizer`, `loss`, `output`.
+    the software, by name, file or object; `attention` overrides how it runs that. `imbalance` is
+    what the fullest expert of a mixture gets over the mean. `options` go to `distir.Workload`:
+    `sequence_length`, `optimizer`, `loss`, `output`.
     """
     import distir
     from distir.api import default_precision
@@ -140,7 +142,9 @@ def load_problem(
     batch = default_batch_size(devices, mode) if batch_size is None else batch_size
     software = load_profile(stack) if isinstance(stack, (str, Path)) else stack
     loaded = (
-        distir.load_model(model, attention=attention or software.attention)
+        distir.load_model(
+            model, attention=attention or software.attention, imbalance=imbalance or 1.0
+        )
         if isinstance(model, (str, Path)) or callable(model)
         else model
     )
@@ -163,6 +167,8 @@ def load_problem(
         given["stack"] = software.name
     if attention is not None:
         given["attention"] = attention
+    if imbalance is not None:
+        given["imbalance"] = imbalance
     workload = distir.Workload(model=loaded, mode=mode, batch_size=batch, **options)
     workload.sizes(batch)  # says now, not in every trial, if the model has no such sequence
 
@@ -173,6 +179,7 @@ def load_problem(
             "space": space,
             "stack": software,
             "attention": attention,
+            "imbalance": imbalance,
         }
         return load_problem(loaded, hardware, mode=mode, **{**asked, **options, **changes})
 

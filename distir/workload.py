@@ -19,6 +19,7 @@ from distir.ops.optimizer import AdamStep, MomentumStep, SGDStep
 from distir.ops.routing import Dispatch
 from distir.program import Program, build_program, followers_made
 from distir.strategy import Strategy
+from distir.transforms.lower import without_dropout
 
 Mode = Literal["training", "inference"]
 
@@ -145,10 +146,11 @@ class Workload:
 
     @cached_property
     def program(self) -> Program:
-        """The model's program, with loss if training."""
-        return build_program(
-            self.model.function, training=self.training, loss=self.loss, output=self.output
-        )
+        """The model's program, with loss if training, without dropout if not."""
+        function = self.model.function
+        if not self.training:
+            function = without_dropout(function)
+        return build_program(function, training=self.training, loss=self.loss, output=self.output)
 
     def resized(self, **changes: Any) -> Workload:
         """The same model with another batch size, sequence length, precision or optimizer; its

@@ -68,6 +68,13 @@ def add_model_options(parser: argparse.ArgumentParser, devices: str) -> None:
         help="one kernel, or products and a softmax (default: as the stack does; what a model file "
         "spells out stays as it is)",
     )
+    group.add_argument(
+        "--imbalance",
+        type=float,
+        default=SUPPRESS,
+        metavar="X",
+        help="what the fullest expert of a mixture gets over the mean (default: 1, balanced)",
+    )
     group.add_argument("--devices", type=positive, default=SUPPRESS, metavar="N", help=devices)
     group.add_argument(
         "--batch-size",
@@ -165,6 +172,7 @@ def problem_options(arguments: argparse.Namespace) -> dict[str, Any]:
         "batch_size",
         "stack",
         "attention",
+        "imbalance",
         "space",
     )
     given = {name: getattr(arguments, name) for name in names if hasattr(arguments, name)}

@@ -18,6 +18,7 @@ from distir.errors import ImportModelError
 from distir.importers.probe import build_at_probe_sizes
 from distir.importers.python import is_onnx_model, size_arguments
 from distir.ir import Function
+from distir.models.experts import with_imbalance
 from distir.models.layers import AttentionKind
 from distir.models.zoo import ModelConfig, find_model, has_model
 from distir.user_code import find_object, run_user_code
@@ -60,10 +61,12 @@ def load_source(
     source: Source,
     *,
     attention: AttentionKind = "fused",
+    imbalance: float = 1.0,
     onnx_options: Mapping[str, Any] | None = None,
 ) -> LoadedModel:
-    """Like `load_function`, with the model's name and its usual sequence length."""
-    options = _Options(attention, onnx_options or {})
+    """Like `load_function`, with the model's name and its usual sequence length. `imbalance` is
+    what the fullest expert of a mixture gets over the mean."""
+    options = _Options(attention, imbalance, onnx_options or {})
     if not isinstance(source, (str, Path)):
         label = getattr(source, "__name__", type(source).__name__)
         return _from_object(source, label, label, options)
@@ -84,10 +87,14 @@ def load_source(
 @dataclass(frozen=True, slots=True)
 class _Options:
     attention: AttentionKind
+    imbalance: float
     onnx: Mapping[str, Any]
 
 
 def _from_config(config: ModelConfig, options: _Options) -> LoadedModel:
+    if options.imbalance != 1.0:
+        config = with_imbalance(config, options.imbalance)
+
     def build(batch_size: int, sequence_length: int) -> Function:
         return config.build(batch_size, sequence_length, options.attention)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+import math
+from dataclasses import dataclass, replace
+from typing import Literal, TypeVar
 
+from distir.errors import ImportModelError
 from distir.ir import Builder, Value
 from distir.models.layers import ACTIVATIONS, Activation, gated_feed_forward, linear
 from distir.ops.elementwise import Add, Div, Mul, Sigmoid, Where
@@ -40,6 +42,24 @@ class Experts:
     """Layers at the beginning that have an ordinary feed-forward part."""
     imbalance: float = 1.0
     """Tokens of the fullest expert over the mean: 1 is balanced routing."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.imbalance < math.inf:
+            raise ImportModelError(f"imbalance is {self.imbalance!r}; expected at least 1")
+
+
+ConfigType = TypeVar("ConfigType")
+
+
+def with_imbalance(config: ConfigType, imbalance: float) -> ConfigType:
+    """The configuration of a mixture with other routing; raises `ImportModelError` for models
+    without experts."""
+    experts = getattr(config, "experts", None)
+    if not isinstance(experts, Experts):
+        name = getattr(config, "name", "the model")
+        raise ImportModelError(f"imbalance is about experts, but {name} has none")
+    changed = replace(experts, imbalance=imbalance)
+    return replace(config, experts=changed)  # type: ignore[type-var]
 
 
 def mixture(

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from distir.ir.builder import Builder
 from distir.ir.core import Function, Node, Value
+from distir.ops.elementwise import Dropout
 
 
 def lower_nodes(
@@ -46,3 +47,19 @@ def lower_always(function: Function) -> Function:
     nodes = lower_nodes(builder, function.nodes, lambda node: node.op.always_lowered)
     constants = {**function.constants, **builder.constants}
     return replace(function, nodes=tuple(nodes), constants=constants)
+
+
+def without_dropout(function: Function) -> Function:
+    """The function as it is used once it is trained: nothing is dropped."""
+    if not any(isinstance(node.op, Dropout) for node in function.nodes):
+        return function
+    source: dict[Value, Value] = {}
+    nodes: list[Node] = []
+    for node in function.nodes:
+        operands = tuple(source.get(value, value) for value in node.operands)
+        if isinstance(node.op, Dropout):
+            source[node.results[0]] = operands[0]
+        else:
+            nodes.append(replace(node, operands=operands))
+    outputs = tuple(source.get(value, value) for value in function.outputs)
+    return replace(function, nodes=tuple(nodes), outputs=outputs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -10,6 +11,7 @@ from distir import Workload, load_model
 from distir.axes import infer_axes
 from distir.cost.work import OpClass
 from distir.errors import ImportModelError, UnknownNameError
+from distir.importers.load import load_source
 from distir.importers.probe import build_at_probe_sizes
 from distir.ir import Function
 from distir.models import (
@@ -21,6 +23,7 @@ from distir.models import (
     has_model,
 )
 from distir.ops.tensor import Boundary
+from distir.workload import Mode
 
 
 def num_parameters(function: Function) -> int:
@@ -78,6 +81,17 @@ PUBLISHED_PARAMETERS = {
 @pytest.mark.parametrize("name", PUBLISHED_PARAMETERS)
 def test_parameters_are_those_of_the_published_checkpoint(name: str) -> None:
     assert num_parameters(find_model(name).build(2, 24)) == PUBLISHED_PARAMETERS[name]
+
+
+def test_nothing_is_dropped_in_inference() -> None:
+    config = replace(transformer("gpt2-xs"), dropout=0.1)
+
+    def has_dropout(mode: Mode) -> bool:
+        workload = Workload(model=load_source(lambda: config), mode=mode)
+        return any(node.op.name == "Dropout" for node in workload.program.function.nodes)
+
+    assert has_dropout("training")
+    assert not has_dropout("inference")
 
 
 PUBLISHED_ACTIVE_BILLIONS = {

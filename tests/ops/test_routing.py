@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from distir.errors import ShapeError
+from distir import Workload, load_model
+from distir.errors import ImportModelError, ShapeError
 from distir.execute.sequential import evaluate
 from distir.ir import Builder, DType, TensorType
 from distir.models.experts import Experts, mixture
@@ -90,3 +91,12 @@ def _by_definition(tokens: Any, weights: dict[str, Any], experts: Experts) -> An
             result[place] += weight * gated(x, "ffn.experts", e)
         result[place] += gated(x, "ffn.shared")
     return result
+
+
+def test_the_fullest_expert_sets_the_slots() -> None:
+    model = load_model("mixtral-8x7b", imbalance=1.5)
+    assert Workload(model=model, sequence_length=4096).sequence_lengths == (4096, 1536)
+    with pytest.raises(ImportModelError, match="imbalance is about experts, but gpt2 has none"):
+        load_model("gpt2", imbalance=2.0)
+    with pytest.raises(ImportModelError, match=r"imbalance is 0\.5; expected at least 1"):
+        load_model("mixtral-8x7b", imbalance=0.5)
