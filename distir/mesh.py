@@ -104,8 +104,8 @@ def _tensor_axes(
         if axis in blocks.inner_axes
     }
     factors = tensor_factors(sizes, inner, degree) or (degree,)
-    # An output axis that does not divide just stays whole.
-    outputs = (axis for axis in blocks.output_axes if axis.size % degree == 0)
+    # An output axis that neither divides nor can be padded just stays whole.
+    outputs = (axis for axis in blocks.output_axes if _fits(program, axis, degree))
     ends = (*map(Entry, outputs), *(_sequences(program) if strategy.sequence_parallel else ()))
     found: list[MeshAxis] = []
     for number, (factor, reached) in enumerate(zip(factors, accumulate(factors, mul), strict=True)):
@@ -118,6 +118,32 @@ def _tensor_axes(
         name = "tp" if len(factors) == 1 else f"tp.{number + 1}"
         found.append(MeshAxis(name, factor, (*map(Entry, own), *ends), "tp"))
     return tuple(found)
+
+
+def _fits(program: Program, axis: Axis, pieces: int) -> bool:
+    """Whether an output axis divides, or can be padded so that it does; what is shorter than the
+    number of pieces is not worth it."""
+    return axis.size % pieces == 0 or (axis in program.paddable and axis.size > pieces)
+
+
+def padded_sizes(program: Program, axes: Sequence[MeshAxis]) -> dict[Axis, int]:
+    """The sizes of the axes (representatives) that are padded to the next multiple of what the
+    mesh may split them into."""
+    found: dict[Axis, int] = {}
+    for axis, by in _splitting(axes).items():
+        pieces = math.prod(each.degree for each in by)
+        if axis in program.paddable and axis.size % pieces:
+            found[axis] = -(-axis.size // pieces) * pieces
+    return found
+
+
+def _splitting(axes: Sequence[MeshAxis]) -> dict[Axis, list[MeshAxis]]:
+    """Per listed axis the mesh axes that may split it."""
+    found: dict[Axis, list[MeshAxis]] = {}
+    for each in axes:
+        for axis in dict.fromkeys(entry.axis for entry in each.entries):
+            found.setdefault(axis, []).append(each)
+    return found
 
 
 # --- lists that a strategy states itself ----------------------------------------------------------
@@ -140,11 +166,10 @@ def entries_of(program: Program, names: Sequence[str]) -> tuple[Entry, ...]:
 def undivided(program: Program, axes: Sequence[MeshAxis], sizes: Mapping[Axis, int]) -> str | None:
     """The first listed axis that does not divide by all the mesh axes that may split it, said for
     people; None if all do."""
-    splitting: dict[Axis, list[MeshAxis]] = {}
-    for each in axes:
-        for axis in dict.fromkeys(entry.axis for entry in each.entries):
-            splitting.setdefault(axis, []).append(each)
-    for axis, by in splitting.items():
+    padded = padded_sizes(program, axes)
+    for axis, by in _splitting(axes).items():
+        if axis in padded:
+            continue
         pieces = math.prod(each.degree for each in by)
         lengths = (sizes.get(each, each.size) for each in program.members[axis])
         size = next((length for length in lengths if length % pieces), None)
@@ -155,4 +180,4 @@ def undivided(program: Program, axes: Sequence[MeshAxis], sizes: Mapping[Axis, i
     return None
 
 
-__all__ = ["MeshAxis", "entries_of", "mesh_axes", "mesh_choices", "undivided"]
+__all__ = ["MeshAxis", "entries_of", "mesh_axes", "mesh_choices", "padded_sizes", "undivided"]

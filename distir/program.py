@@ -63,6 +63,16 @@ class Program:
         return frozenset(i for found in users.values() if len(found) > 1 for i in found)
 
     @cached_property
+    def paddable(self) -> frozenset[Axis]:
+        """Output axes that may be made longer with elements that count for nothing: rows of a table
+        that are never read, columns that are masked before anything reduces them."""
+        return frozenset(
+            axis
+            for axis in self.blocks.output_axes
+            if all(_may_be_padded(self, member) for member in self.members[axis])
+        )
+
+    @cached_property
     def families(self) -> Mapping[str, tuple[Axis, ...]]:
         """Axes by what they do; representatives of their groups."""
         return name_axes(self)
@@ -86,7 +96,7 @@ class Program:
     def members(self) -> Mapping[Axis, tuple[Axis, ...]]:
         """Per axis that lists may speak of, all that it stands for."""
         found: dict[Axis, list[Axis]] = {}
-        for axis in self._all_axes:
+        for axis in self.all_axes:
             found.setdefault(self.blocks.group.get(axis, axis), []).append(axis)
         return {axis: tuple(each) for axis, each in found.items()}
 
@@ -110,7 +120,7 @@ class Program:
         wanted[self.axes.tied(self.batch)] = batch_size
         sizes = {
             axis: wanted[self.axes.tied(axis)]
-            for axis in self._all_axes
+            for axis in self.all_axes
             if self.axes.tied(axis) in wanted
         }
         return self._with_followers(sizes)
@@ -131,7 +141,7 @@ class Program:
         return tuple(node for node in self.function.nodes if followers_made(node, self.axes))
 
     @cached_property
-    def _all_axes(self) -> tuple[Axis, ...]:
+    def all_axes(self) -> tuple[Axis, ...]:
         """Every axis of the program, once."""
         dims = self.axes.dims.values()
         return tuple(dict.fromkeys(axis for value in dims for dim in value for axis in dim))
@@ -423,6 +433,26 @@ def followers_made(node: Node, axes: Axes) -> tuple[Axis, ...]:
     given = {axis for value in node.operands for axis in axes.of(value)}
     made = (axis for value in node.results for dim in axes.dims[value] for axis in dim)
     return tuple(axis for axis in made if axis in axes.follows and axis not in given)
+
+
+def _may_be_padded(program: Program, axis: Axis) -> bool:
+    """Whether every op that has the axis goes over it element by element, picks rows by an index,
+    or ignores what is masked."""
+    axes, roles = program.axes, program.blocks.roles
+    if any(axes.tied(other) is axes.tied(axis) for other in program.all_axes if other is not axis):
+        return False
+    if any(axis in axes.of(value) for value in (*roles.free, *program.function.constants)):
+        return False
+    for node in program.function.nodes:
+        kind = axes.kinds[node].get(axis)
+        if kind in (None, Kind.PARALLEL):
+            continue
+        dims = axes.dims[node.operands[0]]
+        masked = [dims[dim] for dim in node.op.masked_dims(node.operand_types)]
+        picked = kind is Kind.PICK and node.operands[0] in roles.weights
+        if not picked and (axis,) not in masked:
+            return False
+    return True
 
 
 def parameter_count(function: Function) -> int:

@@ -201,8 +201,22 @@ class Workload:
     def forward_flops_per_sample(self) -> float:
         """FLOPs of the forward pass's products for one sample, attention in full, and of experts
         only those on tokens, not on free slots."""
+        return self.forward_flops({})
+
+    def forward_flops(self, longer: Mapping[Axis, int]) -> float:
+        """The same where some axes are padded."""
+        key = frozenset(longer.items())
+        if key not in self._forward_flops:
+            self._forward_flops[key] = self._make_forward_flops(longer)
+        return self._forward_flops[key]
+
+    @cached_property
+    def _forward_flops(self) -> dict[object, float]:
+        return {}
+
+    def _make_forward_flops(self, longer: Mapping[Axis, int]) -> float:
         function, axes = self.program.function, self.program.axes
-        sizes = self.sizes(1)
+        sizes = {**self.sizes(1), **longer}
         types = {value: axes.type_at(value, sizes) for value in axes.dims}
         filled: dict[Axis, float] = {}
         total = 0.0

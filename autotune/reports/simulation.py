@@ -39,6 +39,11 @@ def _parts(problem: Problem, result: Any) -> Iterator[RenderableType]:
         )
     else:
         yield Text(f"Does not fit: {result.reason}", style="bold red")
+    for label, (size, padded) in getattr(result, "padding", {}).items():
+        waste = shown("padding_fraction", result.metrics["padding_fraction"])
+        yield Text(
+            f"Padded: {label} from {size:,} to {padded:,}, so that it divides; {waste} waste."
+        )
     yield Text("")
     known = [name for name in HEADINGS if name in result.metrics]
     yield Text("; ".join(f"{heading(name)} {shown(name, result.metrics[name])}" for name in known))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -126,8 +127,17 @@ class VirtualMesh:
         return result if first else np.zeros_like(result)
 
     def _spread(self, array: Array, dims: AxisDims) -> tuple[Array, list[Axis]]:
+        """The array with a dim per axis, padded with zeros where the plan pads and it is not."""
         axes = [axis for dim in dims for axis in dim]
-        return array.reshape([self.sizes.of(axis) for axis in axes]), axes
+        padded = [self.sizes.of(axis) for axis in axes]
+        if array.size == math.prod(padded):
+            return array.reshape(padded), axes
+        spread = array.reshape([self._unpadded(axis) for axis in axes])
+        missing = [(0, size - held) for size, held in zip(padded, spread.shape, strict=True)]
+        return np.pad(spread, missing), axes
+
+    def _unpadded(self, axis: Axis) -> int:
+        return self.sizes.unpadded.get(axis, self.sizes.of(axis))
 
     def _window(self, axis: Axis, layout: Layout, coordinate: Coordinate) -> tuple[int, int]:
         start, length = 0, self.sizes.of(axis)
@@ -138,8 +148,8 @@ class VirtualMesh:
         return start, start + length
 
     def gather(self, shards: Shards, dims: AxisDims, layout: Layout) -> Array:
-        """The whole array: shards put in place, pending sums added. Copies that should be equal
-        must be: raises `DistirError` if devices disagree."""
+        """The whole array: shards put in place, pending sums added, padding cut off. Copies that
+        should be equal must be: raises `DistirError` if devices disagree."""
         axes = [axis for dim in dims for axis in dim]
         whole_shape = [self.sizes.of(axis) for axis in axes]
         maximum = any(spot is Pending.MAX for spot in layout)
@@ -162,10 +172,5 @@ class VirtualMesh:
                 total = combined
             elif not np.allclose(total, combined, rtol=1e-9, atol=1e-12, equal_nan=True):
                 raise DistirError("devices that should hold copies of a value disagree about it")
-        shape: list[int] = []
-        for dim in dims:
-            size = 1
-            for axis in dim:
-                size *= self.sizes.of(axis)
-            shape.append(size)
-        return total.reshape(shape)
+        total = total[tuple(slice(self._unpadded(axis)) for axis in axes)]
+        return total.reshape([math.prod(map(self._unpadded, dim)) for dim in dims])

@@ -123,6 +123,11 @@ class Op(ABC):
         result may stay pending. Empty if the op is not linear."""
         return ()
 
+    def masked_dims(self, operands: Sequence[TensorType]) -> tuple[int, ...]:
+        """Dims of the first operand that the op reduces as if elements that are −∞ were not there:
+        they may be padded with such."""
+        return ()
+
     def localized(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Op:
         """The op that computes one shard, for ops whose attributes hold sizes."""
         return self

@@ -16,6 +16,7 @@ from distir.ops import (  # noqa: F401  (importing a family registers its ops)
     loss,
     norm,
     optimizer,
+    padding,
     reduce,
     routing,
     tensor,

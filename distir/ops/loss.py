@@ -39,6 +39,9 @@ class CrossEntropy(Op):
         classes = builder.loop(operands[0].shape[-1], Kind.WHOLE)
         return builder.build(((*rows, classes), rows), (rows,))
 
+    def masked_dims(self, operands: Sequence[TensorType]) -> tuple[int, ...]:
+        return (operands[0].rank - 1,)
+
     def evaluate(self, *operands: Array) -> tuple[Array, ...]:
         import numpy as np
 

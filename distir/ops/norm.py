@@ -54,6 +54,9 @@ class Softmax(_AlongAxis):
 
     axis: int = -1
 
+    def masked_dims(self, operands: Sequence[TensorType]) -> tuple[int, ...]:
+        return (self.axis % operands[0].rank,)
+
     def evaluate(self, *operands: Array) -> tuple[Array, ...]:
         return (softmax(operands[0], self.axis),)
 
@@ -82,6 +85,9 @@ class LogSoftmax(_AlongAxis):
     """The logarithm of Softmax."""
 
     axis: int = -1
+
+    def masked_dims(self, operands: Sequence[TensorType]) -> tuple[int, ...]:
+        return (self.axis % operands[0].rank,)
 
     def evaluate(self, *operands: Array) -> tuple[Array, ...]:
         import numpy as np

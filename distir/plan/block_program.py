@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from distir.axes.model import Axis, AxisDims
 from distir.ir.core import Node, Part, Value
@@ -205,4 +206,4 @@ def _with_tied_sizes(sizes: Sizes, step: BlockStep) -> Sizes:
         size = next((known[axis] for axis in members if axis in known), None)
         if size is not None:
             known.update(dict.fromkeys(members, size))
-    return Sizes(known, sizes.degrees, sizes.dtype)
+    return replace(sizes, axes=known)

@@ -241,3 +241,9 @@ class Plan:
         """Where the devices lie."""
         ranks = len(self.schedule.stages_of_ranks)
         return Grid.of(self.mesh, self.sizes.degrees, ranks, self.strategy.placement)
+
+    @property
+    def padding(self) -> dict[str, tuple[int, int]]:
+        """By label the axes that are padded so that they divide: their size, and the padded one."""
+        sizes, label = self.sizes, self.workload.program.label
+        return {label(axis): (sizes.unpadded[axis], size) for axis, size in sizes.padded.items()}

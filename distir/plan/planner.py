@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
+from distir.axes.model import Axis
 from distir.errors import StrategyError
 from distir.ir.core import Value
-from distir.mesh import mesh_axes, mesh_choices
+from distir.mesh import mesh_axes, mesh_choices, padded_sizes
 from distir.plan.block_program import instantiate_block
 from distir.plan.feasibility import explain
 from distir.plan.model import BlockProgram, Plan, Stage
@@ -77,7 +79,8 @@ class Planner:
         chosen = mesh_choices(strategy)
         if chosen not in self._grids:
             axes = mesh_axes(self.program, strategy)
-            key = tuple(replace(axis, degree=0) for axis in axes)
+            padded = frozenset(padded_sizes(self.program, axes))
+            key = (*(replace(axis, degree=0) for axis in axes), padded)
             mesh = self._meshes.get(key)
             if mesh is None:
                 mesh = self._meshes[key] = Mesh(
@@ -86,6 +89,7 @@ class Planner:
                     self.program.blocks.group,
                     tuple(axis.user for axis in axes),
                     frozenset(axis.name for axis in axes if axis.shards_state),
+                    padded,
                 )
             self._grids[chosen] = mesh, tuple(axis.degree for axis in axes)
         return self._grids[chosen]
@@ -110,7 +114,7 @@ class Planner:
         keeping = Keeping.of(strategy)
         key = (mesh, degrees, samples, keeping, zero, strategy.keeps_parameters)
         if key not in self._instantiated:
-            sizes = Sizes(self.workload.sizes(samples), degrees, self.workload.types.compute)
+            sizes = self._sizes(mesh, degrees, samples)
             chain = self._chain(mesh, keeping)
             stored = self._stored_layouts(mesh, keeping)
             self._instantiated[key] = tuple(
@@ -120,6 +124,18 @@ class Planner:
                 for index, placed in enumerate(chain)
             )
         return self._instantiated[key]
+
+    def _sizes(self, mesh: Mesh, degrees: tuple[int, ...], samples: int) -> Sizes:
+        """Sizes of all axes, for so many samples at once; what the mesh pads is longer."""
+        axes = self.workload.sizes(samples)
+        unpadded: dict[Axis, int] = {}
+        for axis in mesh.padded:
+            listed = (any(entry.axis is axis for entry in entries) for entries in mesh.lists)
+            pieces = math.prod(n for n, has in zip(degrees, listed, strict=True) if has)
+            for member in self.program.members[axis]:
+                unpadded[member] = member.size
+                axes[member] = -(-member.size // pieces) * pieces
+        return Sizes(axes, degrees, self.workload.types.compute, unpadded)
 
     def _chain(self, mesh: Mesh, keeping: Keeping) -> tuple[PlacedBlock, ...]:
         """Every block placed: forward from first to last, then backward."""
@@ -158,7 +174,7 @@ class Planner:
         if key not in self._forward:
             block = self.program.blocks.blocks[first]
             lowered = lowered_ops(self.program.blocks, block, mesh.lists)
-            step = self._step(first, lowered, keeping.recompute)
+            step = self._step(first, lowered, mesh.padded, keeping.recompute)
             layouts = tuple(
                 layout_at(positions, step.axes.dims[value])
                 for positions, value in zip(handed, block.inputs, strict=True)
@@ -166,11 +182,14 @@ class Planner:
             self._forward[key] = BlockPlacer(step, mesh, layouts, keeping.gathered)
         return self._forward[key]
 
-    def _step(self, first: int, lowered: frozenset[int], recomputed: str) -> BlockStep:
-        key = (first, lowered, recomputed)
+    def _step(
+        self, first: int, lowered: frozenset[int], padded: frozenset[Axis], recomputed: str
+    ) -> BlockStep:
+        key = (first, lowered, padded, recomputed)
         if key not in self._steps:
             blocks = self.program.blocks
-            step = build_step(blocks, blocks.blocks[first], lowered, self.workload.training)
+            block = blocks.blocks[first]
+            step = build_step(blocks, block, lowered, self.workload.training, padded)
             if self.workload.training:
                 policy = recomputed if first in self._layers else "none"
                 dropped = RECOMPUTE.get(policy)(blocks, step) | views_of_parameters(step)

@@ -62,6 +62,7 @@ def make_result(plan: Plan, cost: CostModel, stages: Sequence[RankSeconds]) -> S
         metrics=_metrics(plan, cost, iteration, reports, fullest.peak_memory_bytes),
         stages=tuple(reports),
         band=cost.band,
+        padding=plan.padding,
     )
 
 
@@ -95,7 +96,17 @@ def _metrics(
         "peak_memory_bytes": peak_memory_bytes,
         "bubble_fraction": bubble / count / iteration,
         "communication_fraction": communication / count / iteration,
+        "padding_fraction": padding_fraction(plan),
     }
+
+
+def padding_fraction(plan: Plan) -> float:
+    """FLOPs of products on padding, as a fraction of those of the model."""
+    padded = plan.sizes.padded
+    if not padded:
+        return 0.0
+    workload = plan.workload
+    return workload.forward_flops(padded) / workload.forward_flops_per_sample - 1.0
 
 
 def model_flops(plan: Plan) -> float:

@@ -39,6 +39,7 @@ METRICS = (
     "peak_memory_bytes",
     "bubble_fraction",
     "communication_fraction",
+    "padding_fraction",
 )
 """What a result says about a strategy as a whole."""
 
@@ -80,6 +81,8 @@ class SimulationResult:
     stages: tuple[StageReport, ...]
     band: Band = field(default_factory=Band)
     """How far the measured time may be from the predicted one."""
+    padding: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
+    """By label the axes that are padded so that they divide: their size, and the padded one."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -90,4 +93,5 @@ class SimulationResult:
             "metrics": dict(self.metrics),
             "band": self.band.to_dict(self.metrics["iteration_seconds"]),
             "stages": [stage.to_dict() for stage in self.stages],
+            "padding": {label: list(sizes) for label, sizes in self.padding.items()},
         }

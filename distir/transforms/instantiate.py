@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from distir.axes.model import Axes, Axis, AxisDims
 from distir.ir.core import Node, Op, Part, Value
@@ -25,11 +25,18 @@ from distir.transforms.place import Layout, Local, Mesh, Move, Placed, PlacedMov
 @dataclass(frozen=True, slots=True)
 class Sizes:
     """What turns a placed program into shapes: sizes of axes, degrees of mesh axes, and the
-    element type that the program's real numbers are computed in."""
+    element type that the program's real numbers are computed in. `unpadded` has the sizes that
+    axes have without what they are padded with."""
 
     axes: Mapping[Axis, int]
     degrees: tuple[int, ...]
     dtype: DType = DType.FLOAT32
+    unpadded: Mapping[Axis, int] = field(default_factory=dict[Axis, int])
+
+    @property
+    def padded(self) -> dict[Axis, int]:
+        """The axes that are padded, with their padded sizes."""
+        return {axis: self.axes[axis] for axis in self.unpadded}
 
     def of(self, axis: Axis) -> int:
         """The size of an axis; its own unless the workload gives another."""

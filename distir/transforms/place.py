@@ -53,7 +53,8 @@ class Mesh:
     Compared by identity.
 
     `users` says which choice of a strategy each mesh axis belongs to (itself, if nothing is said):
-    one choice may be several mesh axes. Along those in `sharding` ZeRO splits states.
+    one choice may be several mesh axes. Along those in `sharding` ZeRO splits states. The axes in
+    `padded` (representatives) are made longer so that they divide.
     """
 
     names: tuple[str, ...]
@@ -61,6 +62,7 @@ class Mesh:
     group: Mapping[Axis, Axis]
     users: tuple[str, ...] = ()
     sharding: frozenset[str] = frozenset()
+    padded: frozenset[Axis] = frozenset()
 
     def __post_init__(self) -> None:
         assert len(self.names) == len(self.lists)

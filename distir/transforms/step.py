@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from distir.axes.infer import extend_axes
-from distir.axes.model import Axes, AxisDims
+from distir.axes.model import Axes, Axis, AxisDims
 from distir.ir.builder import Builder
 from distir.ir.core import Array, Node, Value
 from distir.ir.signature import Kind
+from distir.ops.padding import MaskPadding
 from distir.transforms.blocks import Block, Blocks
 from distir.transforms.differentiate import differentiate
 from distir.transforms.lower import lower_nodes
@@ -54,12 +55,20 @@ def lowered_ops(blocks: Blocks, block: Block, lists: Sequence[Sequence[Entry]]) 
     return frozenset(found)
 
 
-def build_step(blocks: Blocks, block: Block, lowered: Collection[int], training: bool) -> BlockStep:
-    """The step of a block with the composites at the indices `lowered` spelled out."""
+def build_step(
+    blocks: Blocks,
+    block: Block,
+    lowered: Collection[int],
+    training: bool,
+    padded: Collection[Axis] = (),
+) -> BlockStep:
+    """The step of a block with the composites at the indices `lowered` spelled out. The axes in
+    `padded` (representatives) may be longer than they are here: what reduces them is masked."""
     function, roles = blocks.function, blocks.roles
     builder = Builder(function.name)
-    chosen = {block.nodes[index] for index in lowered}
-    nodes = lower_nodes(builder, block.nodes, lambda node: node in chosen)
+    every, own = _with_masks(builder, blocks, block.nodes, padded)
+    chosen = {own[index] for index in lowered}
+    nodes = lower_nodes(builder, every, lambda node: node in chosen)
     builder.nodes.clear()
 
     seeds: dict[Value, AxisDims] = {value: blocks.axes.dims[value] for value in block.values}
@@ -102,6 +111,27 @@ def build_step(blocks: Blocks, block: Block, lowered: Collection[int], training:
         input_gradients={v: gradients[v] for v in block.inputs if v in gradients},
         parameter_gradients={v: gradients[v] for v in trained if v in gradients},
     )
+
+
+def _with_masks(
+    builder: Builder, blocks: Blocks, nodes: Sequence[Node], padded: Collection[Axis]
+) -> tuple[list[Node], list[Node]]:
+    """All nodes of a block, those that reduce a padded axis behind a mask; and those of them that
+    stand for the block's own, in their order."""
+    every: list[Node] = []
+    own: list[Node] = []
+    for node in nodes:
+        for dim in node.op.masked_dims(node.operand_types) if padded else ():
+            axes = blocks.axes.dims[node.operands[0]][dim]
+            if any(blocks.group.get(axis, axis) in padded for axis in axes):
+                builder.origin, builder.part = node.origin, node.part
+                size = node.operands[0].type.shape[dim]
+                masked = builder.add(MaskPadding(dim, size), node.operands[0])
+                node = replace(node, operands=(masked, *node.operands[1:]))
+        every += [*builder.nodes, node]
+        own.append(node)
+        builder.nodes.clear()
+    return every, own
 
 
 def _needed(

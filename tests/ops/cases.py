@@ -19,6 +19,7 @@ from distir.ops import (
     loss,
     norm,
     optimizer,
+    padding,
     routing,
     tensor,
 )
@@ -293,6 +294,8 @@ def _routing() -> list[Case]:
 
 def _training() -> list[Case]:
     return [
+        _case(padding.MaskPadding(1, 4, lowest=False), real(3, 6)),
+        _case(padding.MaskPadding(0, 3, lowest=False), real(6, 2)),
         _case(loss.CrossEntropy(), real(4, 6), integers(6, 4)),
         _case(loss.CrossEntropy(), real(2, 3, 4), integers(4, 2, 3)),
         _case(loss.CrossEntropyGradient(), real(4, 6), integers(6, 4), real(4)),

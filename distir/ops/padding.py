@@ -1,0 +1,79 @@
+"""What makes elements that were added to fill a dim up count for nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from distir.cost.work import Work
+from distir.ir.core import Node, Op, Value
+from distir.ir.signature import Signature, SignatureBuilder
+from distir.ir.types import TensorType
+from distir.ops.base import register_op
+
+if TYPE_CHECKING:
+    from distir.ir.builder import Builder
+
+Array = Any
+
+
+@register_op("MaskPadding")
+@dataclass(frozen=True, slots=True)
+class MaskPadding(Op):
+    """`x` with all elements from position `size` of `dim` on set to zero, or to −∞ if `lowest`.
+
+    It is done in place, to the few columns that a dim was padded with, and takes no time.
+    """
+
+    is_view: ClassVar[bool] = True
+
+    dim: int
+    size: int
+    lowest: bool = True
+
+    def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
+        return operands
+
+    def signature(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Signature:
+        builder = SignatureBuilder()
+        masked = builder.positional(operands[0].shape[self.dim])
+        dims = tuple(
+            masked if dim == self.dim else builder.loop(size)
+            for dim, size in enumerate(operands[0].shape)
+        )
+        return builder.build((dims,), (dims,))
+
+    def work(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Work:
+        return Work.nothing()
+
+    def evaluate(self, *operands: Array) -> tuple[Array, ...]:
+        import numpy as np
+
+        return self.evaluate_shard({0: np.arange(operands[0].shape[self.dim])}, *operands)
+
+    def evaluate_shard(self, indices: Mapping[int, Array], *operands: Array) -> tuple[Array, ...]:
+        import numpy as np
+
+        (x,) = operands
+        held = indices.get(0, np.arange(x.shape[self.dim]))
+        spread = (held < self.size).reshape([-1 if d == self.dim else 1 for d in range(x.ndim)])
+        return (np.where(spread, x, -np.inf if self.lowest else 0.0),)
+
+    def derivative(
+        self,
+        builder: Builder,
+        node: Node,
+        gradients: Sequence[Value | None],
+        wanted: Sequence[bool],
+    ) -> Sequence[Value | None]:
+        (gradient,) = gradients
+        if gradient is None:
+            return (None,)
+        return (builder.add(MaskPadding(self.dim, self.size, lowest=False), gradient),)
+
+    def linear_operands(self, operands: Sequence[TensorType]) -> tuple[int, ...]:
+        return () if self.lowest else (0,)
+
+
+__all__ = ["MaskPadding"]
