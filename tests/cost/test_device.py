@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -28,17 +29,19 @@ def works(draw: st.DrawFn) -> Work:
 
 
 def test_a_large_product_reaches_the_profile_s_fraction_of_peak():
-    """16384^3: 8.8e12 FLOP at 0.66 of 312 TFLOP/s; launch and memory hardly count."""
+    """16384^3: 8.8e12 FLOP at 0.5 of 312 TFLOP/s; launch and memory hardly count."""
     n = 16384
     work = Work(OpClass.PRODUCT, 2.0 * n**3, 2 * 2.0 * n**2, 2.0 * n**2, "bf16")
-    seconds = CostModel(CLUSTER, load_profile("fsdp-eager")).op_seconds(work)
-    assert seconds == pytest.approx(2 * n**3 / (0.66 * 312e12), rel=1e-3)
+    profile = replace(load_profile("fsdp-eager"), product_efficiency=0.5)
+    seconds = CostModel(CLUSTER, profile).op_seconds(work)
+    assert seconds == pytest.approx(2 * n**3 / (0.5 * 312e12), rel=1e-3)
 
 
 def test_an_elementwise_op_moves_its_bytes():
     """2 reads + 1 write of 2^30 bytes each at 0.8 of 2039 GB/s."""
     work = Work(OpClass.MEMORY, 2.0**29, 2 * 2.0**30, 2.0**30, "bf16")
-    seconds = CostModel(CLUSTER, load_profile("fsdp-compiled")).op_seconds(work)
+    profile = replace(load_profile("fsdp-compiled"), memory_efficiency=0.8)
+    seconds = CostModel(CLUSTER, profile).op_seconds(work)
     assert seconds == pytest.approx(3 * 2**30 / (0.8 * 2039e9), rel=2e-3)
 
 
@@ -52,8 +55,9 @@ def test_the_ideal_profile_is_the_plain_roofline():
 
 def test_a_small_op_costs_its_launch_in_an_eager_stack():
     tiny = Work(OpClass.PRODUCT, 1e3, 1e3, 1e3, "bf16")
-    assert CostModel(CLUSTER, load_profile("fsdp-eager")).op_seconds(tiny) == pytest.approx(
-        52e-6, 1e-3
+    eager = load_profile("fsdp-eager")
+    assert CostModel(CLUSTER, eager).op_seconds(tiny) == pytest.approx(
+        eager.eager_launch_seconds, 1e-3
     )
     assert CostModel(CLUSTER, load_profile("fsdp-compiled")).op_seconds(tiny) < 5e-6
 

@@ -183,7 +183,7 @@ def test_stacks_differ_where_they_should():
         load_profile(name) for name in ("ideal", "fsdp-compiled", "fsdp-eager")
     )
     assert {"megatron-2021", "megatron", "deepspeed", "jax"} <= set(profile_names())
-    assert eager.launch_seconds == 52e-6 > 5 * compiled.launch_seconds
+    assert eager.launch_seconds == eager.eager_launch_seconds > 5 * compiled.launch_seconds
     assert ideal.launch_seconds == ideal.iteration_overhead_seconds == 0
     assert load_profile("megatron-2021").attention == "eager" != load_profile("megatron").attention
 
