@@ -13,7 +13,6 @@ _FACTS = (
     "attention",
     "overlaps_gradients",
     "overlaps_messages",
-    "splits_messages",
     "overlaps_activations",
     "spells_loss_out",
 )

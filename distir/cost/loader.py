@@ -39,7 +39,6 @@ but for those in a table [constants]:
     attention = "fused"                                  # or "eager": scores are written to memory
     overlaps_gradients = true                            # settled under the last backward pass
     overlaps_messages = true                             # pipeline ranks go on while sending
-    splits_messages = true                               # what several devices hold goes in parts
     overlaps_activations = false                         # gathers pipelined with products
     spells_loss_out = false                              # the loss op by op, on fp32 logits
 
@@ -230,7 +229,6 @@ def _read_profile(path: Path) -> CostProfile:
     fuses = top.boolean("fuses_elementwise", False)
     overlaps_gradients = top.boolean("overlaps_gradients", True)
     overlaps_messages = top.boolean("overlaps_messages", True)
-    splits_messages = top.boolean("splits_messages", True)
     overlaps_activations = top.boolean("overlaps_activations", False)
     spells_loss_out = top.boolean("spells_loss_out", False)
     attention = cast("Attention", top.choice("attention", ("fused", "eager"), "fused"))
@@ -248,7 +246,6 @@ def _read_profile(path: Path) -> CostProfile:
             attention=attention,
             overlaps_gradients=overlaps_gradients,
             overlaps_messages=overlaps_messages,
-            splits_messages=splits_messages,
             overlaps_activations=overlaps_activations,
             spells_loss_out=spells_loss_out,
             **constants,

@@ -37,8 +37,6 @@ class CostProfile:
     """Whether gradients are settled while the rest of the last backward pass is computed."""
     overlaps_messages: bool = True
     """Whether a pipeline rank goes on while what it made is on its way to the next."""
-    splits_messages: bool = True
-    """Whether what several devices hold is sent to the next rank in parts."""
     overlaps_activations: bool = False
     """Whether gathers and scatters of activations are pipelined with the products beside them."""
     spells_loss_out: bool = False

@@ -140,13 +140,12 @@ class Pricing:
         """Seconds to send a value from one pipeline rank to another.
 
         What the devices along some mesh axes all hold may as well be sent in parts, one by each,
-        and gathered where it arrives (Narayanan et al. 2021, section 4.1): the faster counts, where
-        the stack can do that.
+        and gathered where it arrives (Narayanan et al. 2021, section 4.1): the faster counts.
         """
         distance = abs(there - here) * self.grid.stride(RANKS)
         senders = self.grid.senders(min(here, there))
         whole = self.cost.point_to_point_seconds(size_bytes, distance, senders)
-        if not repeated_along or not self.cost.profile.splits_messages:
+        if not repeated_along:
             return float(whole)
         group = self.grid.group(self.cost.cluster, repeated_along)
         part = self.cost.point_to_point_seconds(size_bytes / group.size, distance, senders)
