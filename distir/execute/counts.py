@@ -16,7 +16,7 @@ class Counts:
     """What one device of a stage computed and sent in a step.
 
     `collective_bytes` is per kind and mesh axes, in the measure that costs are given in: the bytes
-    of the full tensor that takes part. `sent_bytes` is per neighbouring stage.
+    of the full tensor that takes part. `sent_bytes`, `received_bytes` are per neighbouring stage.
     """
 
     flops: float = 0.0
@@ -24,6 +24,7 @@ class Counts:
         default_factory=dict[tuple[str, tuple[str, ...]], float]
     )
     sent_bytes: dict[int, float] = field(default_factory=dict[int, float])
+    received_bytes: dict[int, float] = field(default_factory=dict[int, float])
 
     def add_collective(self, kind: str, mesh_axes: tuple[str, ...], size_bytes: float) -> None:
         """One more collective."""
@@ -31,8 +32,12 @@ class Counts:
         self.collective_bytes[key] = self.collective_bytes.get(key, 0.0) + size_bytes
 
     def add_sent(self, stage: int, size_bytes: float) -> None:
-        """One more message."""
+        """One more message to a stage."""
         self.sent_bytes[stage] = self.sent_bytes.get(stage, 0.0) + size_bytes
+
+    def add_received(self, stage: int, size_bytes: float) -> None:
+        """One more message from a stage."""
+        self.received_bytes[stage] = self.received_bytes.get(stage, 0.0) + size_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,9 +159,10 @@ class _Executor:
         else:
             sent = stage.backward(action, received)
         if 0 <= target < self.schedule.stages:
-            self.mail[_canonical(action)] = sent
             if self.homes.get((target, action.microbatch)) != rank:
                 stage.counts.add_sent(target, sent.size_bytes)
+                sent = replace(sent, sender=action.stage)
+            self.mail[_canonical(action)] = sent
         self.memory[rank].append(ActionMemory(action, before, meter.peak, meter.live))
 
     def _free_values(self, index: int) -> Mapping[Value, Array]:

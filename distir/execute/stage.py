@@ -34,10 +34,11 @@ MOMENT_BYTES = 4
 @dataclass(frozen=True, slots=True)
 class Message:
     """What crosses between stages: per value one array per device, and the bytes of all values on
-    one of them."""
+    one of them; `sender` is the stage that sent it, from another rank."""
 
     shards: tuple[Shards, ...] = ()
     size_bytes: float = 0.0
+    sender: int | None = None
 
 
 @dataclass(slots=True)
@@ -279,8 +280,12 @@ class StageDevices:
         return known
 
     def _receive(self, running: _Running, slots: tuple[int, ...], message: Message) -> None:
+        types = self.program.types
         for slot, shards in zip(slots, message.shards, strict=True):
-            running.held.put(slot, shards, self.program.types[slot])
+            running.held.put(slot, shards, types[slot])
+        if message.sender is not None:
+            sizes = (array_bytes(message.shards[i], types[slot]) for i, slot in enumerate(slots))
+            self.counts.add_received(message.sender, sum(sizes))
         for slot in slots:
             self._made(running, slot)
 
