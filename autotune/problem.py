@@ -5,7 +5,7 @@ strategies there are.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,8 @@ from distir.strategy import Strategy
 from search_spaces import SearchSpace, SpaceSource, WorkloadFacts, distribution_space, searched
 
 if TYPE_CHECKING:
-    from distir.cost import Band
+    from distir.cost import Band, CostProfile
+    from distir.importers.load import LoadedModel
     from distir.models.layers import AttentionKind
     from distir.workload import Mode
 
@@ -109,6 +110,28 @@ def default_batch_size(devices: int, mode: str) -> int:
     return devices * per_device
 
 
+def model_as_run(
+    model: Any,
+    software: CostProfile,
+    attention: AttentionKind | None = None,
+    imbalance: float | None = None,
+) -> LoadedModel:
+    """A model, by name, file or object, with attention as the software or the user has it. A file
+    says itself how its attention is; where the user says `fused` it is found and fused."""
+    from distir import load_model
+    from distir.transforms.fused_attention import with_fused_attention
+
+    how = attention or software.attention
+    loaded: LoadedModel = (
+        load_model(model, attention=how, imbalance=imbalance or 1.0)
+        if isinstance(model, (str, Path)) or callable(model)
+        else model
+    )
+    if attention != "fused":
+        return loaded
+    return replace(loaded, function=with_fused_attention(loaded.function))
+
+
 def load_problem(
     model: Any,
     cluster: Any = DEFAULT_CLUSTER,
@@ -127,9 +150,9 @@ def load_problem(
     together.
 
     `space` is the name of a search space, a YAML file, or what such a file says. `stack` is
-    the software, by name, file or object; `attention` overrides how it runs that. `imbalance` is
-    what the fullest expert of a mixture gets over the mean. `options` go to `distir.Workload`:
-    `sequence_length`, `optimizer`, `loss`, `output`.
+    the software, by name, file or object; `attention` overrides how it runs that (see
+    `model_as_run`). `imbalance` is what the fullest expert of a mixture gets over the mean.
+    `options` go to `distir.Workload`: `sequence_length`, `optimizer`, `loss`, `output`.
     """
     import distir
     from distir.api import default_precision
@@ -141,13 +164,7 @@ def load_problem(
     given = {name: value for name, value in options.items() if value is not None}
     batch = default_batch_size(devices, mode) if batch_size is None else batch_size
     software = load_profile(stack) if isinstance(stack, (str, Path)) else stack
-    loaded = (
-        distir.load_model(
-            model, attention=attention or software.attention, imbalance=imbalance or 1.0
-        )
-        if isinstance(model, (str, Path)) or callable(model)
-        else model
-    )
+    loaded = model_as_run(model, software, attention, imbalance)
     hardware = (
         distir.load_cluster(cluster, devices)
         if isinstance(cluster, (str, Path))

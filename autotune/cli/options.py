@@ -65,8 +65,8 @@ def add_model_options(parser: argparse.ArgumentParser, devices: str) -> None:
         "--attention",
         choices=("fused", "eager"),
         default=SUPPRESS,
-        help="one kernel, or products and a softmax (default: as the stack does; what a model file "
-        "spells out stays as it is)",
+        help="one kernel, or products and a softmax (default: as the stack does, and in files as "
+        "they say); fused is also found where a file spells it out",
     )
     group.add_argument(
         "--imbalance",

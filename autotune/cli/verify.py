@@ -80,13 +80,17 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def _work(arguments: argparse.Namespace) -> tuple[Verifier, list[Strategy]]:
     import distir
+    from autotune.problem import model_as_run
+    from distir.cost.loader import DEFAULT_PROFILE, load_profile
     from distir.execute.verify import Verifier
 
     options = problem_options(arguments)
     # Numbers do not depend on the cluster; one that does not exist is still a mistake.
     distir.load_cluster(options.pop("cluster"))
     options.pop("space", None)
-    options["model"] = distir.load_model(options["model"])
+    software = load_profile(options.pop("stack", DEFAULT_PROFILE))
+    given = {name: options.pop(name, None) for name in ("attention", "imbalance")}
+    options["model"] = model_as_run(options["model"], software, **given)
     if not arguments.all:
         strategy = strategy_of(arguments)
         # Results do not depend on the batch; any that divides will do.

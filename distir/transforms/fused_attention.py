@@ -1,0 +1,157 @@
+"""Attention that is spelled out, as exporters write it, as one fused op.
+
+The pattern is `softmax(scale · q @ kᵀ + mask) @ v`; scaling and mask may be absent, and rows with
+nothing to attend to may be set to a constant. It is told by ops and wiring alone; where others read
+something in between, or there is dropout, it stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from distir.ir.core import Array, Function, Node, Value
+from distir.ops.attention import FusedAttention
+from distir.ops.elementwise import Add, Div, IsNaN, Mul, Where
+from distir.ops.linalg import MatMul
+from distir.ops.norm import Softmax
+from distir.ops.tensor import Scale, Transpose
+
+
+def with_fused_attention(function: Function) -> Function:
+    """The function with every spelled-out attention as a `FusedAttention`."""
+    search = _Search(function)
+    found = [match for node in function.nodes if (match := search.match(node))]
+    if not found:
+        return function
+    dropped = {node for match in found for node in match.nodes}
+    replaced = {match.nodes[-1]: match for match in found}
+    nodes: list[Node] = []
+    for node in function.nodes:
+        if node in replaced:
+            nodes += replaced[node].fused()
+        elif node not in dropped:
+            nodes.append(node)
+    return replace(function, nodes=tuple(nodes))
+
+
+@dataclass(frozen=True, slots=True)
+class _Match:
+    """One attention. `nodes` are what it was spelled out with; the last makes the result."""
+
+    nodes: tuple[Node, ...]
+    query: Value
+    key: Value
+    """Source of the keys, from which `permutation` makes `[batch, heads, columns, depth]`."""
+    permutation: tuple[int, ...]
+    value: Value
+    mask: Value | None
+    scale: float
+
+    def fused(self) -> list[Node]:
+        """What stands in its place."""
+        last = self.nodes[-1]
+        turn = Transpose(self.permutation)
+        (type,) = turn.infer(self.key.type)
+        turned = Value(type, self.key.name)
+        operands = (self.query, turned, self.value, *((self.mask,) if self.mask else ()))
+        return [
+            Node(turn, (self.key,), (turned,), last.origin, last.part),
+            Node(FusedAttention(self.scale), operands, last.results, last.origin, last.part),
+        ]
+
+
+class _Search:
+    """What matching looks up in a function."""
+
+    def __init__(self, function: Function) -> None:
+        self.producers: Mapping[Value, Node] = function.producers()
+        self.uses: Mapping[Value, Sequence[Node]] = function.uses()
+        self.constants: Mapping[Value, Array | None] = function.constants
+        self.outputs = frozenset(function.outputs)
+
+    def match(self, node: Node) -> _Match | None:
+        """The attention around a softmax, if there is one."""
+        op = node.op
+        if not isinstance(op, Softmax) or op.axis % node.result.type.rank != 3:
+            return None
+        before = self._scores(node.operands[0])
+        after = self._result(node.result)
+        if before is None or after is None:
+            return None
+        scores, mask, scale = before
+        query, turned = scores[-1].operands
+        value = after[-1].operands[1]
+        shapes = {each.type.shape[:2] for each in (query, turned, value)}
+        if len(shapes) > 1 or any(each.type.rank != 4 for each in (query, turned, value)):
+            return None
+        nodes, key, permutation = (*reversed(scores), node, *after), turned, (0, 1, 3, 2)
+        maker = self.producers.get(turned)
+        if maker is not None and isinstance(maker.op, Transpose) and self._read_once(turned):
+            first, second, depth, columns = maker.op.permutation
+            nodes = (maker, *nodes)
+            key, permutation = maker.operands[0], (first, second, columns, depth)
+        return _Match(nodes, query, key, permutation, value, mask, scale)
+
+    def _scores(self, value: Value) -> tuple[list[Node], Value | None, float] | None:
+        """From what the softmax reads back to the product: ops, mask, scale."""
+        nodes: list[Node] = []
+        mask: Value | None = None
+        scale = 1.0
+        while self._read_once(value) and (node := self.producers.get(value)) is not None:
+            nodes.append(node)
+            factor = self._factor(node)
+            if isinstance(node.op, MatMul):
+                return nodes, mask, scale
+            if factor is not None:
+                value, scale = factor[0], scale * factor[1]
+            elif isinstance(node.op, Add) and mask is None and scale == 1.0:
+                value, mask = self._sides(node)
+                if mask.type.rank > 4 or not mask.type.dtype.is_float:
+                    return None
+            else:
+                return None
+        return None
+
+    def _sides(self, node: Node) -> tuple[Value, Value]:
+        """The operands of a sum: scores first, then the mask."""
+        a, b = node.operands
+        maker = self.producers.get(a)
+        of_scores = maker is not None and isinstance(maker.op, (MatMul, Mul, Div, Scale))
+        return (a, b) if of_scores and a.type.shape == node.result.type.shape else (b, a)
+
+    def _factor(self, node: Node) -> tuple[Value, float] | None:
+        """What a node scales, and by how much."""
+        if isinstance(node.op, Scale):
+            return node.operands[0], node.op.factor
+        if not isinstance(node.op, (Mul, Div)):
+            return None
+        value, other = node.operands
+        number = self.constants.get(other)
+        if number is None or other.type.num_elements != 1:
+            return None
+        known = float(number.reshape(-1)[0])
+        return value, known if isinstance(node.op, Mul) else 1.0 / known
+
+    def _result(self, weights: Value) -> list[Node] | None:
+        """From the softmax on to the product with the values."""
+        nodes: list[Node] = []
+        readers = list(self.uses.get(weights, ()))
+        if len(readers) == 2 and isinstance(readers[0].op, IsNaN):
+            test, choice = readers
+            wired = (test.result, weights) == (choice.operands[0], choice.operands[-1])
+            if not (isinstance(choice.op, Where) and wired and self._read_once(test.result)):
+                return None
+            nodes, weights = [test, choice], choice.result
+        if not self._read_once(weights):
+            return None
+        (last,) = self.uses[weights]
+        if not isinstance(last.op, MatMul) or last.operands[0] is not weights:
+            return None
+        return [*nodes, last]
+
+    def _read_once(self, value: Value) -> bool:
+        return len(self.uses.get(value, ())) == 1 and value not in self.outputs
+
+
+__all__ = ["with_fused_attention"]

@@ -1,0 +1,63 @@
+"""Attention that is found and fused computes the same numbers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from distir import LoadedModel, Strategy, Workload, load_model
+from distir.execute.sequential import sequential_step
+from distir.execute.shrink import shrink
+from distir.execute.values import random_values
+from distir.execute.verify import TOLERANCE, compare
+from distir.ir.core import Function
+from distir.ops.elementwise import Dropout
+from distir.transforms.fused_attention import with_fused_attention
+from tests.conftest import shared_path
+from tests.laws.scenarios import transformers
+
+
+def kinds(function: Function) -> Counter[str]:
+    return Counter(node.op.name for node in function.nodes)
+
+
+def check(workload: Workload) -> None:
+    """Loss and gradients are the same, and no attention is left spelled out."""
+    model = workload.model
+    fused = replace(model, function=with_fused_attention(model.function))
+    before, after = kinds(model.function), kinds(fused.function)
+    assert after["Softmax"] == 0
+    assert after["FusedAttention"] == before["Softmax"] + before["FusedAttention"]
+    given = random_values(workload, microbatches=1).values
+    other = Workload(
+        model=fused, batch_size=workload.batch_size, sequence_length=workload.sequence_length
+    )
+    ours, theirs = (each.program.function for each in (workload, other))
+    # The loss has inputs of its own in each.
+    same = dict(zip(ours.inputs, theirs.inputs, strict=True))
+    sources = {same.get(value, value): array for value, array in given.sources.items()}
+    truth = sequential_step(workload, given)
+    found = sequential_step(other, replace(given, sources=sources))
+    for each in compare(workload, found, truth):
+        assert each.error < TOLERANCE, each
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama-8layer"])
+def test_exported_models(name: str) -> None:
+    model = load_model(str(shared_path(f"models/{name}.onnx")))
+    small = shrink(Workload(model=model, batch_size=2), [Strategy()])
+    assert kinds(small.model.function)["Softmax"] > 0
+    check(small)
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@given(transformers())
+def test_any_transformer(function: Function) -> None:
+    if not any(isinstance(node.op, Dropout) for node in function.nodes):
+        check(Workload(model=LoadedModel("model", function), batch_size=2))
+    else:
+        # Dropped weights cannot be fused; what is left as it was is left alone.
+        assert kinds(with_fused_attention(function)) == kinds(function)
