@@ -47,11 +47,39 @@ class Many(np.ndarray):  # type: ignore[type-arg]
             return False
         raise Divergence(where)
 
+    def __float__(self) -> float:
+        """Code that wants one number gets it where all plans have the same."""
+        values = self.view(np.ndarray).ravel()
+        same = values == values[0]
+        if same.all():
+            return values[0].item()
+        raise Divergence(same)
+
+    def __int__(self) -> int:
+        return int(float(self))
+
+    def __index__(self) -> int:
+        return int(self)
+
     def __hash__(self) -> int:  # type: ignore[override]
         return hash(self.tobytes())
 
     def __round__(self, digits: int = 0) -> Any:
         return np.round(self, digits)
+
+    # Numbers do not change: `a += b` makes another one.
+
+    def __iadd__(self, other: Any) -> Any:
+        return self + other
+
+    def __isub__(self, other: Any) -> Any:
+        return self - other
+
+    def __imul__(self, other: Any) -> Any:
+        return self * other
+
+    def __ifloordiv__(self, other: Any) -> Any:
+        return self // other
 
 
 _TINY = 1e-300

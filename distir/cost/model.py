@@ -62,7 +62,11 @@ class CostModel:
     ) -> Amount:
         """Time to send `size_bytes` from every sender to the device `distance` on; without
         senders, the worst anywhere."""
-        level = self.cluster.levels[self.cluster.crossed_level(distance, senders)]
+        return self.hop_seconds(size_bytes, self.cluster.crossed_level(distance, senders))
+
+    def hop_seconds(self, size_bytes: Amount, crossed_level: int) -> Amount:
+        """Time to send `size_bytes` over a level, by its index."""
+        level = self.cluster.levels[crossed_level]
         moving = size_bytes / self.bandwidth_bytes_per_second(level, peers=1)
         return self.profile.collective_launch_seconds + level.latency_seconds + moving
 

@@ -125,9 +125,9 @@ def _moved(slots: TensorType, routes: Sequence[TensorType], result: TensorType) 
     """Work of a permutation: a row is read per slot, masks and weights once."""
     return Work(
         kind=OpClass.MEMORY,
-        flops=float(slots.num_elements),
-        bytes_read=float(slots.size_bytes + sum(t.size_bytes for t in routes)),
-        bytes_written=float(result.size_bytes),
+        flops=slots.num_elements,
+        bytes_read=slots.size_bytes + sum(t.size_bytes for t in routes),
+        bytes_written=result.size_bytes,
     )
 
 

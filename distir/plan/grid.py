@@ -68,6 +68,10 @@ class Grid:
         """Distance between neighbours along a mesh axis, in device numbers."""
         return self._of_name[mesh_axis].stride
 
+    def members(self, mesh_axes: Sequence[str]) -> int:
+        """How many devices differ along these mesh axes only."""
+        return math.prod(self._of_name[name].degree for name in mesh_axes)
+
     def group(self, cluster: Cluster, mesh_axes: Sequence[str]) -> Group:
         """The devices that differ along these mesh axes only, as a cluster sees them."""
         chosen = [self._of_name[name] for name in mesh_axes]

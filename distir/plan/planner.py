@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -62,7 +62,6 @@ class Planner:
         self._placed: dict[object, PlacedBlock] = {}
         self._chains: dict[object, tuple[PlacedBlock, ...]] = {}
         self._stored: dict[object, list[dict[Value, Positions]]] = {}
-        self._programs: dict[object, BlockProgram] = {}
         self._schedules: dict[object, CompiledSchedule] = {}
         self._meshes: dict[object, Mesh] = {}
         self._grids: dict[object, tuple[Mesh, tuple[int, ...]]] = {}
@@ -109,21 +108,38 @@ class Planner:
         """One program per block of the model; equal blocks share theirs."""
         mesh, degrees = self.mesh(strategy)
         samples = self.workload.batch_size // strategy.microbatches
-        # Shapes depend on the samples per replica, and on degrees where they are local.
         zero = strategy.zero if mesh.sharding else 0
         keeping = Keeping.of(strategy)
         key = (mesh, degrees, samples, keeping, zero, strategy.keeps_parameters)
         if key not in self._instantiated:
-            sizes = self._sizes(mesh, degrees, samples)
-            chain = self._chain(mesh, keeping)
-            stored = self._stored_layouts(mesh, keeping)
-            self._instantiated[key] = tuple(
-                self._block_program(
-                    placed, sizes, stored[index], zero, strategy.keeps_parameters, key
-                )
-                for index, placed in enumerate(chain)
-            )
+            self._instantiated[key] = self.programs_at(strategy, samples, degrees)
         return self._instantiated[key]
+
+    def programs_at(
+        self, strategy: Strategy, samples: int, degrees: tuple[int, ...]
+    ) -> tuple[BlockProgram, ...]:
+        """The programs of a strategy's blocks where so many samples are computed at once, by meshes
+        of these degrees (which may be `Many`), whatever the strategy says of either."""
+        mesh, _ = self.mesh(strategy)
+        zero, keeping = strategy.zero if mesh.sharding else 0, Keeping.of(strategy)
+        sizes = self._sizes(mesh, degrees, samples)
+        stored = self._stored_layouts(mesh, keeping)
+        programs: dict[object, BlockProgram] = {}
+        found: list[BlockProgram] = []
+        for placed, layouts in zip(self._chain(mesh, keeping), stored, strict=True):
+            key = (placed, tuple(layouts.values()))
+            if key not in programs:
+                programs[key] = instantiate_block(
+                    placed,
+                    sizes,
+                    self.workload.types,
+                    layouts,
+                    self.fuse,
+                    zero,
+                    strategy.keeps_parameters,
+                )
+            found.append(programs[key])
+        return tuple(found)
 
     def _sizes(self, mesh: Mesh, degrees: tuple[int, ...], samples: int) -> Sizes:
         """Sizes of all axes, for so many samples at once; what the mesh pads is longer."""
@@ -252,22 +268,6 @@ class Planner:
                 chosen[value] = next(iter(wanted)) if len(wanted) == 1 else whole
             stored.append(chosen)
         return stored
-
-    def _block_program(
-        self,
-        placed: PlacedBlock,
-        sizes: Sizes,
-        stored: Mapping[Value, Positions],
-        zero: int,
-        keep_parameters: bool,
-        size_key: object,
-    ) -> BlockProgram:
-        key = (placed, size_key, tuple(stored.values()))
-        if key not in self._programs:
-            self._programs[key] = instantiate_block(
-                placed, sizes, self.workload.types, stored, self.fuse, zero, keep_parameters
-            )
-        return self._programs[key]
 
     # --- plans -----------------------------------------------------------------------------------
 

@@ -6,12 +6,13 @@ microbatch actions are scheduled.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, cast
 
 from distir.cost import Cluster, CostModel, CostProfile, load_profile
+from distir.cost.amounts import larger, select
 from distir.errors import StrategyError
 from distir.plan import BlockProgram, Plan, Planner
 from distir.plan.passes import BlockPasses, Segment, block_passes, composed, is_reversed
@@ -33,7 +34,7 @@ from distir.simulation.report import RankSeconds, make_result
 from distir.simulation.result import SimulationResult
 from distir.simulation.state import StateBytes, state_bytes
 from distir.simulation.table import SimulationTable
-from distir.simulation.tied import Elsewhere, elsewhere, tied_gradients
+from distir.simulation.tied import Elsewhere, TiedGradients, elsewhere, tied_gradients
 from distir.strategy import Strategy
 from distir.workload import Workload
 
@@ -137,7 +138,7 @@ class Simulator:
         own = whole.schedule.stages_of_ranks
         key = (tuple(map(id, programs)), own, pricing.grid.mesh)
         if key not in self._cuts:
-            weights = [self._weight(program, pricing) for program in programs]
+            weights = [self.weight(program, pricing) for program in programs]
             cuts = balanced_cuts(weights, strategy.stages)
             if strategy.chunks > 1:
                 rank_of = {stage: rank for rank, stages in enumerate(own) for stage in stages}
@@ -174,7 +175,7 @@ class Simulator:
 
         stages = self._stage_costs(plan)
         seconds = _seconds(stages)
-        time = self._schedule(plan, stages)
+        time = self.schedule(plan.schedule, stages, self._transfers(plan, stages))
         return chrome_trace(plan, self.cost, time, seconds)
 
     # --- blocks -----------------------------------------------------------------------------------
@@ -187,7 +188,7 @@ class Simulator:
             self._passes[key] = Pass(instructions, own.handed, own.handing)
         return self._passes[key]
 
-    def _weight(self, program: BlockProgram, pricing: Pricing) -> float:
+    def weight(self, program: BlockProgram, pricing: Pricing) -> float:
         """Seconds of both passes of a block on its own."""
         key = (program, pricing.grid.mesh)
         if key not in self._weights:
@@ -240,19 +241,29 @@ class Simulator:
         splits = plan.schedule.splits_backward
         return [self._stage_cost(plan, index, pricing, splits) for index in range(len(plan.stages))]
 
+    def fresh(self) -> Simulator:
+        """The same, without what it remembers of blocks and stages."""
+        return Simulator(self.workload, self.cluster, self.cost.profile, planner=self.planner)
+
     def _stage_cost(self, plan: Plan, index: int, pricing: Pricing, splits: bool) -> StageCost:
-        programs = plan.stages[index].programs
-        uses = elsewhere(plan, index)
+        programs, uses = plan.stages[index].programs, elsewhere(plan, index)
         key = (programs, pricing.grid.mesh, uses, splits)
         if key not in self._stages:
-            runs: list[_Run] = [
-                (*alike, len(list(group)))
-                for alike, group in groupby(zip(block_passes(programs, splits), uses, strict=True))
-            ]
-            self._stages[key] = self._make_stage_cost(runs, pricing)
+            self._stages[key] = self.make_stage_cost(programs, uses, pricing, splits)
         return self._stages[key]
 
-    def _make_stage_cost(self, runs: Sequence[_Run], pricing: Pricing) -> StageCost:
+    def make_stage_cost(
+        self,
+        programs: Sequence[BlockProgram],
+        uses: Sequence[Elsewhere],
+        pricing: Pricing,
+        splits: bool,
+    ) -> StageCost:
+        """`uses` say per block what other blocks are charged for."""
+        runs: list[_Run] = [
+            (*alike, len(list(group)))
+            for alike, group in groupby(zip(block_passes(programs, splits), uses, strict=True))
+        ]
         chains = [
             self._run(
                 [
@@ -289,82 +300,111 @@ class Simulator:
     # --- the whole -------------------------------------------------------------------------------
 
     def _result(self, plan: Plan, stages: Sequence[StageCost]) -> SimulationResult:
-        compiled = plan.schedule
-        seconds = _seconds(stages)
-        time = self._schedule(plan, stages)
-        training = plan.workload.training
-        tails = [0.0] * len(time.end)
-        if training:
-            tails = [_settling_tail(compiled, time, stages, rank) for rank in range(len(tails))]
-        end = [done + tail for done, tail in zip(time.end, tails, strict=True)]
-        waited, tied = self._add_up_tied(plan, end) if training else (tails, tails)
-        reports: list[RankSeconds] = []
-        for rank, own in enumerate(compiled.stages_of_ranks):
-            costs = [stages[stage] for stage in own]
-            exposed: dict[str, float] = {}
-            busy = 0.0
-            for cost, counts in zip(costs, compiled.counts[rank], strict=True):
-                for each, count in zip(cost.passes, counts, strict=False):
-                    busy += each.seconds * count
-                    for stream, seconds_waited in each.exposed:
-                        exposed[stream] = exposed.get(stream, 0.0) + seconds_waited * count
-            compute = busy - sum(exposed.values())
-            refresh = sum(cost.refresh for cost in costs)
-            exposed["dp"] = exposed.get("dp", 0.0) + refresh
-            if training:
-                last = _settled_along(compiled, stages, rank)
-                exposed[last] = exposed.get(last, 0.0) + tails[rank]
-            optimizer = sum(cost.optimizer for cost in costs)
-            begin, moving = _begin(compiled, time, seconds, rank) if training else (0.0, 0.0)
-            reports.append(
-                RankSeconds(
-                    stages=own,
-                    compute=compute,
-                    exposed=exposed,
-                    transfer=time.waited_for_transfer[rank] - moving + tied[rank],
-                    bubble=time.waited_for_stage[rank] - (begin - moving) + waited[rank],
-                    optimizer=optimizer,
-                    begin=begin,
-                    end=end[rank] + optimizer + refresh,
-                    memory=_peak(stages, compiled.held[rank], own),
-                )
-            )
-        return make_result(plan, self.cost, reports)
+        transfers = self._transfers(plan, stages)
+        tied = tied_gradients(plan, self.cost) if plan.workload.training else []
+        time = self.schedule(plan.schedule, stages, transfers)
+        ranks = rank_seconds(plan.schedule, time, stages, tied, plan.workload.training)
+        return make_result(plan, self.cost, ranks)
 
-    def _add_up_tied(self, plan: Plan, end: list[float]) -> tuple[list[float], list[float]]:
-        """Moves the `end` of ranks behind the all-reduces of gradients that they share; returns
-        per rank how long it waited for others, and how long it took."""
-        waited, took = [0.0] * len(end), [0.0] * len(end)
-        for tied in tied_gradients(plan, self.cost):
-            start = max(end[rank] for rank in tied.ranks)
-            for rank in tied.ranks:
-                waited[rank] += start - end[rank]
-                took[rank] += tied.seconds
-                end[rank] = start + tied.seconds
-        return waited, took
-
-    def _schedule(self, plan: Plan, stages: Sequence[StageCost]) -> PipelineTime:
-        return run_pipeline(
-            plan.schedule,
-            _seconds(stages),
-            self._transfers(plan, stages),
-            goes_on=self.cost.profile.overlaps_messages,
-        )
+    def schedule(
+        self,
+        compiled: CompiledSchedule,
+        stages: Sequence[StageCost],
+        transfers: Sequence[float],
+    ) -> PipelineTime:
+        """When actions start, given what they and messages take."""
+        goes_on = self.cost.profile.overlaps_messages
+        return run_pipeline(compiled, _seconds(stages), transfers, goes_on=goes_on)
 
     def _transfers(self, plan: Plan, stages: Sequence[StageCost]) -> list[float]:
         """Seconds of the message that each kind of action sends."""
         pricing = self.pricing(plan)
-        seconds = [0.0] * (len(stages) * COST_KINDS)
-        for (stage, step), pairs in plan.schedule.routes.items():
+
+        def hop(stage: int, step: int, here: int, there: int) -> float:
             programs, cost = plan.stages[stage].programs, stages[stage]
             if step > 0:
                 along, size = programs[-1].outputs_repeated_along, cost.sent_forward_bytes
             else:
                 along, size = programs[0].input_gradients_repeated_along, cost.sent_backward_bytes
-            hop = max(pricing.message(size, along, *pair) for pair in pairs)
-            for kind in (FORWARD,) if step > 0 else (BACKWARD, INPUT_PART):
-                seconds[stage * COST_KINDS + kind] = hop
-        return seconds
+            return pricing.message(size, along, here, there)
+
+        return transfer_seconds(plan.schedule, hop)
+
+
+def transfer_seconds(
+    compiled: CompiledSchedule, hop: Callable[[int, int, int, int], float]
+) -> list[float]:
+    """Seconds of messages by `stage · COST_KINDS + kind`. `hop` gives those of what a stage sends
+    to the next (1) or the previous one (-1), from one rank to another."""
+    seconds = [0.0] * (compiled.schedule.stages * COST_KINDS)
+    for (stage, step), pairs in compiled.routes.items():
+        longest = larger(*(hop(stage, step, *pair) for pair in pairs))
+        for kind in (FORWARD,) if step > 0 else (BACKWARD, INPUT_PART):
+            seconds[stage * COST_KINDS + kind] = longest
+    return seconds
+
+
+def rank_seconds(
+    compiled: CompiledSchedule,
+    time: PipelineTime,
+    stages: Sequence[StageCost],
+    tied: Sequence[TiedGradients],
+    training: bool,
+) -> list[RankSeconds]:
+    """An iteration of every pipeline rank, from what its stages take and hold."""
+    seconds = _seconds(stages)
+    tails: list[float] = [0.0] * len(time.end)
+    if training:
+        tails = [_settling_tail(compiled, time, stages, rank) for rank in range(len(tails))]
+    end = [done + tail for done, tail in zip(time.end, tails, strict=True)]
+    waited, took = _add_up_tied(tied, end)
+    found: list[RankSeconds] = []
+    for rank, own in enumerate(compiled.stages_of_ranks):
+        costs = [stages[stage] for stage in own]
+        exposed: dict[str, float] = {}
+        busy = 0.0
+        for cost, counts in zip(costs, compiled.counts[rank], strict=True):
+            for each, count in zip(cost.passes, counts, strict=False):
+                busy += each.seconds * count
+                for stream, seconds_waited in each.exposed:
+                    exposed[stream] = exposed.get(stream, 0.0) + seconds_waited * count
+        compute = busy - sum(exposed.values())
+        refresh = sum(cost.refresh for cost in costs)
+        exposed["dp"] = exposed.get("dp", 0.0) + refresh
+        if training:
+            last = _settled_along(compiled, stages, rank)
+            exposed[last] = exposed.get(last, 0.0) + tails[rank]
+        optimizer = sum(cost.optimizer for cost in costs)
+        begin, moving = _begin(compiled, time, seconds, rank) if training else (0.0, 0.0)
+        found.append(
+            RankSeconds(
+                stages=own,
+                compute=compute,
+                exposed=exposed,
+                transfer=time.waited_for_transfer[rank] - moving + took[rank],
+                bubble=time.waited_for_stage[rank] - (begin - moving) + waited[rank],
+                optimizer=optimizer,
+                begin=begin,
+                end=end[rank] + optimizer + refresh,
+                memory=_peak(stages, compiled.held[rank], own),
+            )
+        )
+    return found
+
+
+def _add_up_tied(
+    tied: Sequence[TiedGradients], end: list[float]
+) -> tuple[list[float], list[float]]:
+    """Moves the `end` of ranks behind the all-reduces of gradients that they share; returns
+    per rank how long it waited for others, and how long it took."""
+    waited, took = [0.0] * len(end), [0.0] * len(end)
+    for each in tied:
+        start = larger(*(end[rank] for rank in each.ranks))
+        for rank in each.ranks:
+            waited[rank] += start - end[rank]
+            took[rank] += each.seconds
+            end[rank] = start + each.seconds
+    return waited, took
 
 
 def _seconds(stages: Sequence[StageCost]) -> list[float]:
@@ -429,7 +469,7 @@ def _settling_tail(
     for action, each in _settlings(compiled, stages, rank):
         start = time.start[action]
         done = start + drain(each.block_ends, each.seconds, done - start)
-    return max(0.0, done - time.end[rank])
+    return larger(0.0, done - time.end[rank])
 
 
 def _in_flight(cost: StageCost) -> tuple[MemoryEffect, MemoryEffect]:
@@ -452,8 +492,8 @@ def _peak(
             for each, count in zip(effects, counts, strict=True):
                 peak += count * each.delta
                 buffered += count * each.buffer_delta
-        if peak > held_bytes:
-            held_bytes, buffers = peak, buffered
+        higher = peak > held_bytes
+        held_bytes, buffers = select(higher, peak, held_bytes), select(higher, buffered, buffers)
     state = StateBytes()
     for stage in own:
         state = state.plus(stages[stage].state)
@@ -466,4 +506,4 @@ def _peak(
     }
 
 
-__all__ = ["Settling", "Simulator", "StageCost"]
+__all__ = ["Settling", "Simulator", "StageCost", "rank_seconds", "transfer_seconds"]

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from distir.cost import CostModel, OpClass, Work
+from distir.cost.amounts import smaller
 from distir.cost.collectives import CollectiveKind
 from distir.ir.core import Node, Op, Part, Value
 from distir.ops.collective import Collective
@@ -142,15 +143,21 @@ class Pricing:
         What the devices along some mesh axes all hold may as well be sent in parts, one by each,
         and gathered where it arrives (Narayanan et al. 2021, section 4.1): the faster counts.
         """
+        return self.message_at(self.level(here, there), size_bytes, repeated_along)
+
+    def level(self, here: int, there: int) -> int:
+        """Index of the outermost level between two pipeline ranks."""
         distance = abs(there - here) * self.grid.stride(RANKS)
-        senders = self.grid.senders(min(here, there))
-        whole = self.cost.point_to_point_seconds(size_bytes, distance, senders)
+        return self.cost.cluster.crossed_level(distance, self.grid.senders(min(here, there)))
+
+    def message_at(self, level: int, size_bytes: float, repeated_along: tuple[str, ...]) -> float:
+        """`message` over a level of the cluster."""
+        whole = self.cost.hop_seconds(size_bytes, level)
         if not repeated_along:
-            return float(whole)
-        group = self.grid.group(self.cost.cluster, repeated_along)
-        part = self.cost.point_to_point_seconds(size_bytes / group.size, distance, senders)
-        gather = self.cost.collective_seconds("all_gather", size_bytes, group)
-        return float(min(whole, part + gather))
+            return cast("float", whole)
+        part = self.cost.hop_seconds(size_bytes / self.grid.members(repeated_along), level)
+        gather = self.collective("all_gather", repeated_along, size_bytes)
+        return cast("float", smaller(whole, part + gather))
 
     def instructions(self, nodes: Sequence[Node]) -> tuple[Instruction, ...]:
         """The instructions of a program."""

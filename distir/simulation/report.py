@@ -6,9 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from distir.cost import CostModel
+from distir.cost.amounts import larger
 from distir.plan import Plan
 from distir.simulation.result import SECONDS_KINDS, SimulationResult, StageReport
+from distir.transforms.instantiate import Sizes
 from distir.units import format_bytes
+from distir.workload import Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +36,36 @@ def make_result(plan: Plan, cost: CostModel, stages: Sequence[RankSeconds]) -> S
     Steps of training follow each other on every rank, whether or not the other ranks are done: the
     iteration is as long as the rank that takes longest from its own begin to its own end.
     """
-    workload = plan.workload
-    overhead = cost.profile.iteration_overhead_seconds if workload.training else 0.0
-    longest = max(stage.end - stage.begin for stage in stages)
-    iteration = longest + overhead
+    shares = _shares(plan.workload, cost, stages)
     reports: list[StageReport] = []
-    for rank, each in enumerate(stages):
+    for rank, (each, seconds) in enumerate(zip(stages, shares, strict=True)):
+        blocks = tuple(
+            (plan.stages[stage].blocks[0], plan.stages[stage].blocks[-1] + 1)
+            for stage in each.stages
+        )
+        reports.append(StageReport(rank, blocks, seconds, dict(each.memory)))
+    padding = padding_fraction(plan.workload, plan.sizes)
+    fullest = max(reports, key=lambda report: report.peak_memory_bytes)
+    reason = _memory_reason(plan, cost, fullest)
+    return SimulationResult(
+        strategy=plan.strategy,
+        feasible=reason is None,
+        reason=reason,
+        metrics=make_metrics(plan.workload, cost, plan.strategy.devices, stages, padding),
+        stages=tuple(reports),
+        band=cost.band,
+        padding=plan.padding,
+    )
+
+
+def _shares(
+    workload: Workload, cost: CostModel, stages: Sequence[RankSeconds]
+) -> list[dict[str, float]]:
+    """Per rank its shares of the iteration."""
+    overhead = _overhead(workload, cost)
+    longest = larger(*(stage.end - stage.begin for stage in stages))
+    found: list[dict[str, float]] = []
+    for each in stages:
         seconds: dict[str, float] = dict.fromkeys(SECONDS_KINDS, 0.0)
         for mesh_axis, waited in each.exposed.items():
             key = f"{mesh_axis}_communication"
@@ -48,71 +75,61 @@ def make_result(plan: Plan, cost: CostModel, stages: Sequence[RankSeconds]) -> S
         seconds["bubble"] = each.bubble + longest - (each.end - each.begin)
         seconds["optimizer"] = each.optimizer
         seconds["overhead"] = overhead
-        blocks = tuple(
-            (plan.stages[stage].blocks[0], plan.stages[stage].blocks[-1] + 1)
-            for stage in each.stages
-        )
-        reports.append(StageReport(rank, blocks, seconds, dict(each.memory)))
-    fullest = max(reports, key=lambda report: report.peak_memory_bytes)
-    reason = _memory_reason(plan, cost, fullest)
-    return SimulationResult(
-        strategy=plan.strategy,
-        feasible=reason is None,
-        reason=reason,
-        metrics=_metrics(plan, cost, iteration, reports, fullest.peak_memory_bytes),
-        stages=tuple(reports),
-        band=cost.band,
-        padding=plan.padding,
-    )
+        found.append(seconds)
+    return found
 
 
-def _metrics(
-    plan: Plan,
+def _overhead(workload: Workload, cost: CostModel) -> float:
+    return cost.profile.iteration_overhead_seconds if workload.training else 0.0
+
+
+def make_metrics(
+    workload: Workload,
     cost: CostModel,
-    iteration: float,
-    reports: Sequence[StageReport],
-    peak_memory_bytes: float,
+    devices: int,
+    stages: Sequence[RankSeconds],
+    padding: float,
 ) -> dict[str, float]:
-    workload = plan.workload
+    """What an iteration of these ranks means, by the names of `METRICS`. `padding`: the fraction
+    of products that is made on padding."""
+    iteration = larger(*(stage.end - stage.begin for stage in stages))
+    iteration += _overhead(workload, cost)
     samples = workload.batch_size / iteration
-    devices = plan.strategy.devices
-    flops = model_flops(plan) / iteration / devices
+    flops = model_flops(workload) / iteration / devices
     types = workload.types
     peak = cost.cluster.device.peak(types.product or types.compute.short_name)
-    count = len(reports)
+    count = len(stages)
+    shares = _shares(workload, cost, stages)
     communication = sum(
         seconds
-        for report in reports
-        for kind, seconds in report.seconds.items()
+        for each in shares
+        for kind, seconds in each.items()
         if kind.endswith("_communication")
     )
-    bubble = sum(report.seconds["bubble"] for report in reports)
+    bubble = sum(each["bubble"] for each in shares)
     return {
         "iteration_seconds": iteration,
         "throughput_samples_per_second": samples,
         "tokens_per_second_per_device": samples * workload.tokens_per_sample / devices,
         "model_tflops_per_device": flops / 1e12,
         "mfu": flops / peak,
-        "peak_memory_bytes": peak_memory_bytes,
+        "peak_memory_bytes": larger(*(sum(stage.memory.values()) for stage in stages)),
         "bubble_fraction": bubble / count / iteration,
         "communication_fraction": communication / count / iteration,
-        "padding_fraction": padding_fraction(plan),
+        "padding_fraction": padding,
     }
 
 
-def padding_fraction(plan: Plan) -> float:
+def padding_fraction(workload: Workload, sizes: Sizes) -> float:
     """FLOPs of products on padding, as a fraction of those of the model."""
-    padded = plan.sizes.padded
-    if not padded:
+    if not sizes.padded:
         return 0.0
-    workload = plan.workload
-    return workload.forward_flops(padded) / workload.forward_flops_per_sample - 1.0
+    return workload.forward_flops(sizes.padded) / workload.forward_flops_per_sample - 1.0
 
 
-def model_flops(plan: Plan) -> float:
+def model_flops(workload: Workload) -> float:
     """FLOPs of products in one iteration, as PaLM counts them (Chowdhery et al. 2022, appendix B):
     the backward pass is twice the forward one, attention is counted in full."""
-    workload = plan.workload
     forward = workload.forward_flops_per_sample * workload.batch_size
     return forward * (3.0 if workload.training else 1.0)
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from distir.cost import CostModel
+from distir.cost.amounts import Amount
 from distir.ir.core import Value
 from distir.plan import Plan
+from distir.plan.grid import Grid
 from distir.plan.positions import positions_of
 
 
@@ -91,8 +93,16 @@ def _positions(uses: list[tuple[int, int]], place: int) -> tuple[int, ...]:
 
 
 def tied_gradients(plan: Plan, cost: CostModel) -> list[TiedGradients]:
-    """The gradients that ranks add up between them at the end of a step, in order: of parameters
-    that stages on several ranks use, and of all parameters of a stage that is on several ranks."""
+    """The gradients that ranks add up between them at the end of a step, in order."""
+    return [
+        TiedGradients(ranks, size, float(tied_seconds(plan.grid, cost, ranks, size)))
+        for ranks, size in tied_bytes(plan).items()
+    ]
+
+
+def tied_bytes(plan: Plan) -> dict[tuple[int, ...], int]:
+    """By the ranks that add them up the bytes of gradients: of parameters that stages on several
+    ranks use, and of all parameters of a stage that is on several ranks."""
     blocks, sharing = plan.workload.program.blocks.blocks, plan.workload.program.sharing_blocks
     homes: list[list[int]] = [[] for _ in plan.stages]
     for rank, own in enumerate(plan.schedule.stages_of_ranks):
@@ -113,15 +123,21 @@ def tied_gradients(plan: Plan, cost: CostModel) -> list[TiedGradients]:
         if len(ranks) > 1:
             between = tuple(sorted(ranks))
             sizes[between] = sizes.get(between, 0) + size
-    return [
-        TiedGradients(ranks, size, _seconds(plan, cost, ranks, size))
-        for ranks, size in sizes.items()
-    ]
+    return sizes
 
 
-def _seconds(plan: Plan, cost: CostModel, ranks: tuple[int, ...], size_bytes: int) -> float:
-    group = cost.cluster.group_across(tuple(plan.grid.senders(rank) for rank in ranks))
-    return float(cost.collective_seconds("all_reduce", size_bytes, group))
+def tied_seconds(grid: Grid, cost: CostModel, ranks: tuple[int, ...], size_bytes: Amount) -> Amount:
+    """Seconds to add up gradients between ranks."""
+    group = cost.cluster.group_across(tuple(grid.senders(rank) for rank in ranks))
+    return cost.collective_seconds("all_reduce", size_bytes, group)
 
 
-__all__ = ["NOWHERE", "Elsewhere", "TiedGradients", "elsewhere", "tied_gradients"]
+__all__ = [
+    "NOWHERE",
+    "Elsewhere",
+    "TiedGradients",
+    "elsewhere",
+    "tied_bytes",
+    "tied_gradients",
+    "tied_seconds",
+]

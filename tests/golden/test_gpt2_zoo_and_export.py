@@ -49,7 +49,7 @@ def test_same_parameters(both: tuple[Simulator, Simulator]) -> None:
 
 
 def test_same_flops_of_products(both: tuple[Simulator, Simulator]) -> None:
-    zoo, export = (model_flops(each.plan(Strategy())) for each in both)
+    zoo, export = (model_flops(each.workload) for each in both)
     assert zoo == export
 
 

@@ -60,7 +60,7 @@ def searches(draw: st.DrawFn) -> tuple[Simulator, list[Strategy]]:
     return simulator, strategies
 
 
-@settings(max_examples=40)
+@settings(max_examples=12)
 @given(searches())
 def test_any_strategies(search: tuple[Simulator, list[Strategy]]) -> None:
     check(*search)
