@@ -4,9 +4,10 @@ None is an estimate: what is left out can only add. With `n` devices per stage, 
 microbatches,
 
 - *products*: over its devices an op has at least the FLOPs and bytes that it has on one, so each
-  has at least 1/n of them, and less work never takes longer. The stages of a microbatch take at
-  least the sum `T` of its products, and the busiest rank at least the mean, `m T / p`. Whatever
-  else is computed, moved and sent comes on top.
+  has at least 1/n of them, and less work never takes longer. A microbatch has to pass its forward
+  products and those of the first parts of its backward passes one after the other; the busiest
+  rank takes at least the mean of all, `m T / p`. Whatever else is computed, moved and sent comes
+  on top.
 - *blocks*: once shapes are known, the whole model is scheduled as one stage of `n` devices. Cutting
   it makes every instruction wait for more, so `T` is at most the sum over stages.
 - *states at rest*: sharding them adds gathers and settlements to the passes, and takes nothing
@@ -102,8 +103,8 @@ class Bounds:
         self._workload = simulator.workload
         training = self._workload.training
         self._overhead = simulator.cost.profile.iteration_overhead_seconds if training else 0.0
-        self._products: dict[int, _Products] = {}
-        self._seconds: dict[tuple[int, int], float] = {}
+        self._products: dict[tuple[int, bool], _Products] = {}
+        self._seconds: dict[tuple[int, int, bool], float] = {}
 
     @cached_property
     def _state_bytes(self) -> float:
@@ -114,8 +115,9 @@ class Bounds:
 
     def begun(self, devices: int, ranks: int, microbatches: int) -> Bound:
         """For all strategies with these numbers of devices, pipeline ranks and microbatches."""
-        once = self._of_products(devices // ranks, microbatches)
-        seconds = self._overhead + max(once, microbatches * once / ranks)
+        passed = self._of_products(devices // ranks, microbatches, waited_for=True)
+        work = self._of_products(devices // ranks, microbatches)
+        seconds = self._overhead + max(passed, microbatches * work / ranks)
         return Bound(
             seconds * (1 - SLACK),
             PRODUCTS,
@@ -123,19 +125,21 @@ class Bounds:
             STATE,
         )
 
-    def _of_products(self, devices: int, microbatches: int) -> float:
-        """Seconds of a microbatch's products on `devices` devices."""
-        key = (devices, microbatches)
+    def _of_products(self, devices: int, microbatches: int, *, waited_for: bool = False) -> float:
+        """Seconds of a microbatch's products on `devices` devices; of those alone that it has to
+        pass one after the other, whether or not the rest of its backward passes is put off."""
+        key = (devices, microbatches, waited_for)
         if key not in self._seconds:
-            if microbatches not in self._products:
-                self._products[microbatches] = self._make_products(microbatches)
-            self._seconds[key] = self._products[microbatches].seconds(self._simulator.cost, devices)
+            if key[1:] not in self._products:
+                self._products[key[1:]] = self._make_products(microbatches, waited_for)
+            self._seconds[key] = self._products[key[1:]].seconds(self._simulator.cost, devices)
         return self._seconds[key]
 
-    def _make_products(self, microbatches: int) -> _Products:
+    def _make_products(self, microbatches: int, waited_for: bool) -> _Products:
         found: dict[str, list[Work]] = {}
         for program in self._simulator.planner.block_programs(Strategy(microbatches=microbatches)):
-            for node in (*program.forward, *program.backward):
+            back = program.backward_parts[0].nodes if waited_for else program.backward
+            for node in (*program.forward, *back):
                 work = node.op.work(node.operand_types, node.result_types)
                 if work.kind is OpClass.PRODUCT:
                     found.setdefault(work.dtype, []).append(work)

@@ -7,7 +7,7 @@ import random
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from distir import Simulator, Workload
+from distir import Simulator, Workload, load_cluster, load_model
 from distir.importers.load import LoadedModel
 from distir.simulation.bounds import Bounds
 from distir.strategy import Strategy
@@ -42,3 +42,16 @@ def test_no_strategy_is_below_its_bounds(search: tuple[Simulator, list[Strategy]
         for bound in (begun, *bounds.unsharded([strategy]), *bounds.ordered([strategy])):
             assert bound.seconds <= metrics["iteration_seconds"], (strategy.label, bound)
             assert bound.size <= metrics["peak_memory_bytes"], (strategy.label, bound)
+
+
+def test_parts_of_backward_passes_that_nothing_waits_for_are_in_no_bound_of_a_microbatch() -> None:
+    """With few microbatches a step of ZB-H1 is shorter than all that one of them takes."""
+    workload = Workload(model=load_model("mlp-16x8192"), batch_size=4096, optimizer="sgd")
+    simulator = Simulator(workload, load_cluster("dgx-a100", 4))
+    bounds = Bounds(simulator)
+    for microbatches in (1, 2, 8):
+        strategy = Strategy(pp=4, microbatches=microbatches, schedule="zb-h1")
+        seconds = simulator.simulate(strategy).metrics["iteration_seconds"]
+        begun = bounds.begun(4, 4, microbatches)
+        assert begun.seconds <= seconds
+        assert bounds.ordered([strategy])[0].seconds <= seconds
