@@ -423,3 +423,9 @@ def test_a_sampler_that_cannot_be_made_is_bad_input(
     )
     assert "made a NoneType; expected an object" in refused(capsys, *run, "mine.py:nothing")
     assert "is a module; expected a callable" in refused(capsys, *run, "mine.py:random")
+
+
+def test_a_model_is_verified_as_the_software_runs_it(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("--stack", "megatron-2021", "--attention", "fused", "--gradient-precision", "fp32")
+    assert main(["verify", "--model", "gpt2", "--tp", "2", *arguments]) == 0
+    assert "The same numbers" in capsys.readouterr().out
