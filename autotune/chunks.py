@@ -20,6 +20,8 @@ MOST = 4096
 """Strategies of the largest chunk."""
 QUICK_SECONDS = 0.2
 """A chunk that took less may be followed by a larger one."""
+MANY_SECONDS = 2.0
+"""The same where many strategies are evaluated at once, which pays off in large chunks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +88,13 @@ def chunks_here(
     where strategies take long: what is done can be shown, and an interrupt loses little.
     """
     strategies = space.enumerate()
+    at_once = measure is None and objective.many is not None
     first, size = 0, 1
     while chosen := list(islice(strategies, size)):
         chunk = evaluated_chunk(objective, range(first, first + len(chosen)), chosen, measure)
         yield chunk
         first += len(chosen)
-        if chunk.seconds < QUICK_SECONDS:
+        if chunk.seconds < (MANY_SECONDS if at_once else QUICK_SECONDS):
             size = min(2 * size, MOST)
 
 
