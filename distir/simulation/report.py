@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from distir.axes.model import Axis
 from distir.cost import CostModel
 from distir.cost.amounts import larger
 from distir.plan import Plan
 from distir.simulation.result import SECONDS_KINDS, SimulationResult, StageReport
-from distir.transforms.instantiate import Sizes
 from distir.units import format_bytes
 from distir.workload import Workload
 
@@ -44,7 +44,7 @@ def make_result(plan: Plan, cost: CostModel, stages: Sequence[RankSeconds]) -> S
             for stage in each.stages
         )
         reports.append(StageReport(rank, blocks, seconds, dict(each.memory)))
-    padding = padding_fraction(plan.workload, plan.sizes)
+    padding = padding_fraction(plan.workload, plan.sizes.padded)
     fullest = max(reports, key=lambda report: report.peak_memory_bytes)
     reason = _memory_reason(plan, cost, fullest)
     return SimulationResult(
@@ -120,11 +120,12 @@ def make_metrics(
     }
 
 
-def padding_fraction(workload: Workload, sizes: Sizes) -> float:
-    """FLOPs of products on padding, as a fraction of those of the model."""
-    if not sizes.padded:
+def padding_fraction(workload: Workload, padded: Mapping[Axis, int]) -> float:
+    """FLOPs of products on padding, as a fraction of those of the model, where these axes are as
+    long."""
+    if not padded:
         return 0.0
-    return workload.forward_flops(sizes.padded) / workload.forward_flops_per_sample - 1.0
+    return workload.forward_flops(padded) / workload.forward_flops_per_sample - 1.0
 
 
 def model_flops(workload: Workload) -> float:

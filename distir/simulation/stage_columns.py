@@ -373,15 +373,26 @@ class _Points:
         values = self._rows(distinct)
         ends = np.cumsum([len(own) for own in codes])
         rows = np.split(inverse, ends[:-1])
-        padding = padding_fraction(self.workload, self.programs[0].sizes)
         return (
             values,
-            np.broadcast_to(padding, len(self.points)),
+            self._padding(),
             [
                 (number, own, place, shared)
                 for number, place, own, shared in zip(numbers, places, rows, tied, strict=True)
             ],
         )
+
+    def _padding(self) -> NDArray[np.float64]:
+        """Per point the fraction of products on padding, made once for equal sizes."""
+        sizes = self.programs[0].sizes
+        found = np.zeros(len(self.points))
+        if sizes.padded:
+            padded = np.stack([np.broadcast_to(n, len(found)) for n in sizes.padded.values()])
+            distinct, which = np.unique(padded, axis=1, return_inverse=True)
+            for number, column in enumerate(distinct.T):
+                longer = dict(zip(sizes.padded, map(int, column), strict=True))
+                found[which == number] = padding_fraction(self.workload, longer)
+        return found
 
     def _shared(self, layout: Layout, bounds: Places) -> tuple[Places, dict[tuple[int, ...], Any]]:
         """What stages are charged for elsewhere, numbered, and what ranks add up between them."""
