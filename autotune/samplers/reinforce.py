@@ -29,6 +29,7 @@ class ReinforceSampler:
 
     def __init__(self, space: SearchSpace, seed: int):
         self._space = space
+        self._free = frozenset(name for name in space.names if space.is_free(name))
         self._rng = random.Random(seed)
         self._preference: defaultdict[Feature, float] = defaultdict(float)
         self._tried_below: defaultdict[tuple[Value, ...], int] = defaultdict(int)
@@ -54,16 +55,18 @@ class ReinforceSampler:
         chosen: dict[str, Value] = {}
         for name in self._space.names:
             taken: Value = getattr(strategy, name)
-            self._learn(name, chosen, taken, advantage)
+            if name in self._free:
+                self._learn(name, chosen, taken, advantage)
             chosen[name] = taken
 
     def _learn(self, name: str, chosen: dict[str, Value], taken: Value, advantage: float) -> None:
         branches = [branch.value for branch in self._space.branches(chosen)]
         probabilities = _softmax([self._score(name, value, chosen) for value in branches])
+        told = [other for other in chosen if other in self._free]
         for value, probability in zip(branches, probabilities, strict=True):
             step = LEARNING_RATE * advantage * ((value == taken) - probability)
-            for feature in _features(name, value, chosen):
-                self._preference[feature] += step / (1 + len(chosen))
+            for feature in self._features(name, value, chosen):
+                self._preference[feature] += step / (1 + len(told))
 
     def _policy(self, name: str, chosen: dict[str, Value]) -> Iterator[tuple[Value, float]]:
         """Values that lead somewhere new, with their probabilities."""
@@ -76,7 +79,14 @@ class ReinforceSampler:
         return zip(values, _softmax([self._score(name, v, chosen) for v in values]), strict=True)
 
     def _score(self, name: str, value: Value, chosen: dict[str, Value]) -> float:
-        return sum(self._preference[feature] for feature in _features(name, value, chosen))
+        return sum(self._preference[feature] for feature in self._features(name, value, chosen))
+
+    def _features(self, name: str, value: Value, chosen: dict[str, Value]) -> Iterator[Feature]:
+        """A value alone, and beside every earlier one that was a choice."""
+        yield (name, value)
+        for other, earlier in chosen.items():
+            if other in self._free:
+                yield (name, value, other, earlier)
 
     def _close(self, strategy: Strategy) -> None:
         """Counts `strategy` as tried in every subtree that holds it."""
@@ -110,12 +120,6 @@ class _Advantage:
         self._mean += (1 - BASELINE_DECAY) * difference
         self._spread = BASELINE_DECAY * self._spread + (1 - BASELINE_DECAY) * abs(difference)
         return max(-2.0, min(2.0, difference / self._spread)) if self._spread else 0.0
-
-
-def _features(name: str, value: Value, chosen: dict[str, Value]) -> Iterator[Feature]:
-    yield (name, value)
-    for other, earlier in chosen.items():
-        yield (name, value, other, earlier)
 
 
 def _softmax(scores: list[float]) -> list[float]:
