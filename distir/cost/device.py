@@ -73,12 +73,16 @@ class Device:
 
         A V100 has no bf16: fp16 lacks its range, so its products run in fp32.
         """
+        return self.peak_flops_per_second[self.runs_as(dtype)]
+
+    def runs_as(self, dtype: str) -> str:
+        """The type whose peak counts for `dtype`; `fp32` means vector units."""
         candidates = _RUNS_AS.get(dtype, ())
         if dtype != "fp64":
             candidates = (*candidates, "fp32")
         for candidate in candidates:
             if candidate in self.peak_flops_per_second:
-                return self.peak_flops_per_second[candidate]
+                return candidate
         raise ClusterError(
             f"{self.name} states no {dtype} peak; known are {', '.join(self.peak_flops_per_second)}"
         )
@@ -102,9 +106,12 @@ def _compute_rate(work: Work, device: Device, profile: CostProfile) -> float:
     """FLOP per second that work of this kind and type reaches when large."""
     if work.kind is OpClass.MEMORY:
         return device.peak("fp32") * profile.vector_efficiency
-    efficiency = (
-        profile.attention_efficiency
-        if work.kind is OpClass.ATTENTION
-        else profile.product_efficiency
-    )
-    return device.peak(work.dtype) * device.sustained_fraction * efficiency
+    on_vector_units = device.runs_as(work.dtype) == "fp32"
+    if work.kind is OpClass.ATTENTION:
+        efficiency = profile.attention_efficiency
+    elif on_vector_units:
+        efficiency = profile.vector_product_efficiency
+    else:
+        efficiency = profile.product_efficiency
+    sustained = 1.0 if on_vector_units else device.sustained_fraction
+    return device.peak(work.dtype) * sustained * efficiency

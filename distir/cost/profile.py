@@ -44,6 +44,8 @@ class CostProfile:
 
     product_efficiency: float
     """Matrix products: fraction of the dense matrix peak."""
+    vector_product_efficiency: float
+    """Matrix products without matrix units: fraction of the fp32 vector peak."""
     attention_efficiency: float
     """Fused attention: fraction of the dense matrix peak."""
     vector_efficiency: float
@@ -103,6 +105,7 @@ class CostProfile:
 
 _EFFICIENCIES = (
     "product_efficiency",
+    "vector_product_efficiency",
     "attention_efficiency",
     "vector_efficiency",
     "memory_efficiency",
