@@ -67,7 +67,7 @@ def mesh_axes(program: Program, strategy: Strategy) -> tuple[MeshAxis, ...]:
         MeshAxis("dp.replica", strategy.dp // sharing, dp, "dp"),
         MeshAxis("dp", sharing // strategy.ep, dp, "dp", shards_state=True),
         MeshAxis("ep", strategy.ep, stated.get("ep", (*experts, batch)), "ep", shards_state=True),
-        MeshAxis("cp", strategy.cp, cp, "cp"),
+        MeshAxis("cp", strategy.cp, cp, "cp", shards_state=True),
         *_tensor_axes(program, strategy, stated.get("tp")),
     )
     return tuple(axis for axis in every if axis.degree > 1)

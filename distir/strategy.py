@@ -95,8 +95,9 @@ class Strategy:
     chunks: int = 1
     """Stages per pipeline rank."""
     zero: int = 0
-    """What is sharded over data parallelism at rest: 1 the optimizer's state, 2 gradients too,
-    3 parameters too (Rajbhandari et al. 2020)."""
+    """What is sharded at rest over the devices that hold equal parameters, those of data and of
+    context parallelism: 1 the optimizer's state, 2 gradients too, 3 parameters too (Rajbhandari et
+    al. 2020)."""
     recompute: str = "none"
     """What is computed again in the backward pass: none, selective or full."""
     recompute_every: int = 1
@@ -185,7 +186,7 @@ class Strategy:
         parts += [f"ep{self.ep}"] if self.ep > 1 else []
         parts += [f"m{self.microbatches}", self.schedule]
         parts += [f"c{self.chunks}"] if self.chunks > 1 else []
-        parts += [f"z{self.zero}"] if self.zero and self.dp > 1 else []
+        parts += [f"z{self.zero}"] if self.zero and self.dp * self.cp > 1 else []
         again = self.recompute + (f"/{self.recompute_every}" if self.recompute_every > 1 else "")
         parts += [again] if self.recompute != "none" else []
         parts += [f"keep:{self.keep_gathered}"] if self.keep_gathered != "none" else []

@@ -132,8 +132,8 @@ def _dimensions(workload: WorkloadFacts, devices: int, chosen: Searched) -> list
         sizes = [size for _, size in workload.expert_axes]
         return divisors(math.gcd(dp, *sizes)) if sizes else (1,)
 
-    def zero(dp: int) -> Sequence[Value]:
-        return levels if training and dp > 1 else (0,)
+    def zero(dp: int, cp: int) -> Sequence[Value]:
+        return levels if training and dp * cp > 1 else (0,)
 
     def zero_degree(zero: int, dp: int, ep: int) -> Sequence[Value]:
         parts = [n for n in divisors(dp) if 1 < n < dp and n % ep == 0] if zero else []
@@ -149,9 +149,9 @@ def _dimensions(workload: WorkloadFacts, devices: int, chosen: Searched) -> list
         some = [n for n in RECOMPUTE_EVERY if n < workload.num_layers or n == 1]
         return chosen.values_of("recompute_every", some)
 
-    def keep_gathered(dp: int, zero: int, sequence_parallel: bool) -> Sequence[Value]:
+    def keep_gathered(zero: int, sequence_parallel: bool) -> Sequence[Value]:
         able = {"none"} if training else set[str]()
-        able |= {"parameters"} if zero == 3 and dp > 1 else set[str]()
+        able |= {"parameters"} if zero == 3 else set[str]()
         able |= {"activations"} if training and sequence_parallel else set[str]()
         able |= {"all"} if len(able) == 3 else set[str]()
         suited = [each for each in KEEP_GATHERED if each in able]

@@ -37,7 +37,7 @@ def _remedy(plan: Breakdown) -> str:
             f"activations hold most of it: {again}a smaller --batch-size or a shorter "
             "--sequence-length."
         )
-    sharded = "ZeRO, " if plan.strategy.zero < 3 and plan.strategy.dp > 1 else ""
+    sharded = "ZeRO, " if plan.strategy.zero < 3 and plan.strategy.dp * plan.strategy.cp > 1 else ""
     return (
         f"the model's state (parameters, gradients, optimizer) holds most of it: {sharded}more "
         "--devices, devices with more memory, a lower --precision, or --optimizer sgd."

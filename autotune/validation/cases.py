@@ -69,6 +69,8 @@ class Case:
     software: Software
     measured: Measured
     experts: int
+    memory_stated: bool
+    """Whether the row itself says what is recomputed and sharded, which decides whether it fits."""
     assumptions: tuple[str, ...]
 
     @property
@@ -126,6 +128,9 @@ def _case(row: Row) -> Case:
         software=software,
         measured=measured,
         experts=row.count("num_experts") or 0,
+        memory_stated=bool(
+            row.text("recompute") and (row.text("zero_stage") or strategy.dp * strategy.cp == 1)
+        ),
         assumptions=tuple(blanks.used),
     )
 
@@ -204,7 +209,7 @@ def _strategy(row: Row, stated: _Stated, blanks: Completion) -> Strategy:
         microbatches=batch // (dp * micro),
         schedule=schedule,
         chunks=chunks,
-        zero=int(blanks.value("zero", sharding.get("zero"))) if dp > 1 else 0,
+        zero=int(blanks.value("zero", sharding.get("zero"))) if dp * cp > 1 else 0,
         recompute=_recompute(stated, blanks),
         sequence_parallel=tp > 1 and bool(stated.value("sequence_parallel", "sequence_parallel")),
     )

@@ -114,8 +114,9 @@ def statistics_of(outcomes: Sequence[Outcome], exclusions: Iterable[Exclusion]) 
     measured = [each.case.measured.seconds or 0.0 for each in timed]
     errors = [each.error or 0.0 for each in timed]
     memory = [abs(e.memory_error) for e in outcomes if e.memory_error is not None]
-    happened = [each.case.measured.out_of_memory for each in outcomes]
-    foreseen = [not each.fits for each in outcomes]
+    judged = [each for each in outcomes if each.case.memory_stated]
+    happened = [each.case.measured.out_of_memory for each in judged]
+    foreseen = [not each.fits for each in judged]
     return Statistics(
         rows_used=len(outcomes),
         rows_excluded=dict(Counter(each.reason for each in exclusions).most_common()),
@@ -128,6 +129,7 @@ def statistics_of(outcomes: Sequence[Outcome], exclusions: Iterable[Exclusion]) 
             for each, p, m in zip(timed, predicted, measured, strict=True)
         ),
         memory_mape=mean_or_none(memory),
+        oom_rows=len(judged),
         oom_recall=recall_of(happened, foreseen),
         oom_precision=precision_of(happened, foreseen),
     )

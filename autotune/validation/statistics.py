@@ -37,6 +37,10 @@ class Statistics:
     """How much slower the configuration with the best prediction is than the best measured, mean
     over groups of rows that compete."""
     memory_mape: float | None
+    oom_rows: int
+    """Rows that out of memory is judged on: those that say themselves what is recomputed, and what
+    is sharded where something can be. Of another row that did not fit, or did, nothing is learned
+    about the simulator: what was assumed of it decides."""
     oom_recall: float | None
     """Of the runs that ran out of memory, the fraction that was foreseen."""
     oom_precision: float | None

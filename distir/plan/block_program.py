@@ -34,7 +34,8 @@ def instantiate_block(
     """Fills sizes into a placed block and adds what happens to its parameters.
 
     `stored` says where parameters rest if they are not sharded. The stages of `zero` shard over
-    data parallelism what a device owns (1), the gradients it adds up (2), and what it stores (3).
+    data and context parallelism what a device owns (1), the gradients it adds up (2), and what it
+    stores (3).
     `keep_parameters`: what is gathered for the forward pass stays for the backward pass.
     """
     step, mesh = placed.step, placed.mesh
@@ -131,16 +132,29 @@ def instantiate_block(
 
 
 def _owned_layout(layout: Layout, dims: AxisDims, mesh: Mesh, sizes: Sizes) -> Layout:
-    """The layout with states sharded as well: split over the mesh axes for it, on the first axis
-    that divides; one that is not split yet, if there is one."""
+    """The layout with states sharded as well: over all mesh axes for it together if an axis of the
+    parameter divides by them, else over each that one divides by, the outermost first."""
     free = [i for i, name in enumerate(mesh.names) if name in mesh.sharding and layout[i] is None]
-    degree = math.prod(sizes.degrees[index] for index in free)
+    together = _split_further(layout, free, dims, sizes)
+    if together is not None:
+        return together
+    for index in free:
+        layout = _split_further(layout, [index], dims, sizes) or layout
+    return layout
+
+
+def _split_further(
+    layout: Layout, mesh_axes: Sequence[int], dims: AxisDims, sizes: Sizes
+) -> Layout | None:
+    """The layout split over these mesh axes as well, on the first axis that divides: one that is
+    not split yet, if there is one. None if no axis divides."""
+    degree = math.prod(sizes.degrees[index] for index in mesh_axes)
     splits = sizes.split_of(layout)
     axes = [axis for dim in dims for axis in dim]
     for axis in sorted(axes, key=lambda axis: axis in splits):
         if sizes.of(axis) % (splits.get(axis, 1) * degree) == 0:
-            return tuple(axis if i in free else spot for i, spot in enumerate(layout))
-    return layout
+            return tuple(axis if i in mesh_axes else spot for i, spot in enumerate(layout))
+    return None
 
 
 def _gathers(

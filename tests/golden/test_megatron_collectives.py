@@ -176,6 +176,15 @@ def test_hybrid_sharding() -> None:
     assert settle == {"ReduceScatter dp": PARAMETERS + 1, "AllReduce dp.replica": PARAMETERS + 1}
 
 
+def test_states_are_sharded_over_context_parallelism_too() -> None:
+    """Its devices hold equal parameters, as replicas do: Megatron's distributed optimizer and fully
+    sharded data parallelism shard over both together."""
+    _, _, settle = collectives(gpt2("fused"), Strategy(dp=2, cp=2, zero=1))
+    assert settle == {"ReduceScatter dp cp": PARAMETERS + 1}
+    _, _, settle = collectives(gpt2("fused"), Strategy(cp=2, zero=1))
+    assert settle == {"ReduceScatter cp": PARAMETERS + 1}
+
+
 def test_lists_of_axes_as_the_techniques_have_them() -> None:
     stated = Strategy(tp=4, axes="tp=heads,ffn,vocabulary,sequence")
     assert collectives(gpt2("fused"), stated) == collectives(

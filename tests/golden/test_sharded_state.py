@@ -48,6 +48,17 @@ def test_state_per_parameter_is_the_papers(
     assert state.total == bytes_per_parameter * parameters
 
 
+@pytest.mark.parametrize(("dp", "cp", "parts"), [(2, 2, 4), (1, 4, 4), (7, 2, 2), (2, 7, 2)])
+def test_context_parallelism_shards_state_too(
+    planner: Planner, dp: int, cp: int, parts: int
+) -> None:
+    """GPT-2's widths are 2^8 x 3 and multiples: 14 does not divide them, but 2 of 2 x 7 does."""
+    workload = planner.workload.resized(batch_size=dp, sequence_length=112)
+    program = layer_of(Planner(workload), Strategy(dp=dp, cp=cp, zero=3))
+    parameters = sum(use.type.num_elements for use in layer_of(planner, Strategy()).parameters)
+    assert state_bytes(workload, program).total == 16 / parts * parameters
+
+
 @pytest.mark.parametrize(
     ("precision", "gradients", "optimizer", "bytes_per_parameter"),
     [

@@ -146,6 +146,10 @@ def test_gradients_and_stages_are_the_software_s() -> None:
     megatron = case(source="NVIDIA/Megatron-LM:README.md")
     assert megatron.gradient_precision == "fp32"
     assert megatron.cuts == (3,)
+    for source in ("NVIDIA/NeMo:docs/performance.md", "NVIDIA-NeMo/Megatron-Bridge:docs"):
+        assert case(source=source).gradient_precision == "compute"
+    launcher = case(source="NVIDIA/NeMo-Framework-Launcher:README.md")
+    assert launcher.gradient_precision == "fp32"
     assert case(source="NVIDIA/Megatron-LM:README.md", precision="fp16").gradient_precision == (
         "compute"
     )

@@ -23,9 +23,13 @@ KEYS = {
     "spearman",
     "regret",
     "memory_mape",
+    "oom_rows",
     "oom_recall",
     "oom_precision",
 }
+
+STATED = {"recompute": "none", "zero_stage": "none"}
+"""What decides whether a run fits, stated."""
 
 
 @pytest.fixture
@@ -36,7 +40,7 @@ def measured(tmp_path: Path) -> Path:
         tmp_path / "runs.csv",
         {"id": "a", **tp, "iteration_time_s": "0.2"},
         {"id": "b", **dp, "iteration_time_s": "0.1"},
-        {"id": "c", "source_group": "there", "iteration_time_s": "", "flags": "OOM"},
+        {"id": "c", "source_group": "there", "iteration_time_s": "", "flags": "OOM", **STATED},
         {"id": "d", "source_group": "there", "micro_batch": ""},
     )
 
@@ -58,6 +62,21 @@ def test_json_has_the_tables(measured: Path, capsys: pytest.CaptureFixture[str])
     assert there["rows_excluded"] == {"micro_batch not stated": 1}
     assert there["mape"] is None
     assert there["oom_recall"] == 0.0
+
+
+def test_out_of_memory_is_judged_where_the_row_says_what_is_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Three runs are stated and one of them ran out, unforeseen. The fourth, which cannot fit, says
+    not what is recomputed: it may have been that."""
+    ran_out = {"iteration_time_s": "", "flags": "OOM", **STATED}
+    large = {"hidden": "32768", "ffn_hidden": "131072", "num_layers": "40"}
+    file = write_csv(
+        tmp_path / "runs.csv", ran_out, STATED, {**STATED, **large}, {"zero_stage": "none", **large}
+    )
+    overall = json_of(capsys, str(file))["overall"]
+    assert (overall["rows_used"], overall["oom_rows"]) == (4, 3)
+    assert (overall["oom_recall"], overall["oom_precision"]) == (0.0, 0.0)
 
 
 def test_errors_are_those_of_the_simulator(
