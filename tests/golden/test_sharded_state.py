@@ -48,6 +48,17 @@ def test_state_per_parameter_is_the_papers(
     assert state.total == bytes_per_parameter * parameters
 
 
+@pytest.mark.parametrize(("dp", "parts"), [(12, 12), (10, 2), (20, 4), (7, 1)])
+def test_replicas_whose_number_does_not_divide_share_by_a_part_of_it(
+    planner: Planner, dp: int, parts: int
+) -> None:
+    """GPT-2's widths are 2^8 x 3 and multiples: of 20 replicas 4 share, five times."""
+    workload = planner.workload.resized(batch_size=dp)
+    program = layer_of(Planner(workload), Strategy(dp=dp, zero=3))
+    parameters = sum(use.type.num_elements for use in layer_of(planner, Strategy()).parameters)
+    assert state_bytes(workload, program).total == 16 / parts * parameters
+
+
 @pytest.mark.parametrize(("dp", "cp", "parts"), [(2, 2, 4), (1, 4, 4), (7, 2, 2), (2, 7, 2)])
 def test_context_parallelism_shards_state_too(
     planner: Planner, dp: int, cp: int, parts: int
