@@ -7,6 +7,7 @@ import os
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, reject, settings
@@ -20,7 +21,9 @@ from distir.execute.executor import Execution, execute
 from distir.execute.shrink import shrink
 from distir.execute.values import optimizer_step
 from distir.execute.verify import TOLERANCE, Verifier, compare, sequential_truth
+from distir.importers.load import LoadedModel
 from distir.ir import Function, Node
+from distir.models.transformer import TransformerConfig
 from distir.ops.collective import Release
 from distir.plan import BlockProgram, Plan
 from distir.plan.passes import block_passes
@@ -238,6 +241,30 @@ def test_any_placement_of_convolutions(case: AnyPlan) -> None:
 @given(scenarios())
 def test_strategies(case: Scenario) -> None:
     check(case.simulator, case.plan)
+
+
+@pytest.mark.parametrize("zero", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("strategy", "along"),
+    [
+        (Strategy(dp=6), ("dp.1", "dp.2")),
+        (Strategy(dp=6, tp=2, pp=2, microbatches=2), ("dp.1", "dp.2", "tp")),
+        (Strategy(dp=3, cp=2, recompute="full"), ("dp", "cp")),
+    ],
+)
+def test_states_are_shared_by_those_that_divide(
+    strategy: Strategy, along: tuple[str, ...], zero: int
+) -> None:
+    """Widths of powers of two on 6 devices with equal parameters: 2 share, and 3 have the same."""
+    config = TransformerConfig(
+        name="tiny", layers=2, hidden=8, heads=2, vocabulary=16, sequence_length=8
+    )
+    samples = strategy.dp * strategy.microbatches
+    workload = Workload(model=LoadedModel("tiny", config.build(samples, 8)), batch_size=samples)
+    simulator = Simulator(workload, load_cluster("dgx-a100", strategy.devices))
+    plan = simulator.plan(replace(strategy, zero=zero))
+    assert plan.mesh.names == along
+    check(simulator, plan)
 
 
 # --- real models ----------------------------------------------------------------------------------
