@@ -113,12 +113,16 @@ class Pricing:
         )
 
     def _with_casts(self, work: Work) -> tuple[Work, ...]:
-        """A product in the narrower type, and the kernel that casts its operands to it: read in
-        the wider type, written in half as many bytes."""
+        """A product in the narrower type, and its share of the kernels that cast its operands.
+
+        What a product takes its derivative's products take too, transposed: one kernel reads it
+        once in the wider type and writes both layouts (Transformer Engine, nvte_cast_transpose),
+        so that of each operand a product pays half the reading and the writing of its own.
+        """
         if self.product is None or work.kind is not OpClass.PRODUCT:
             return (work,)
         half = 0.5 * work.bytes_read
-        casts = Work(bytes_read=work.bytes_read, bytes_written=half)
+        casts = Work(bytes_read=half, bytes_written=half)
         return casts, replace(work, bytes_read=half, dtype=self.product)
 
     def _exposed_fraction(self, kind: CollectiveKind, part: Part) -> float:
