@@ -1,0 +1,28 @@
+"""Nothing heavy is imported before it is needed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = ("mlflow", "optuna", "sklearn", "scipy", "pandas", "matplotlib", "joblib", "onnx")
+
+SIMULATE = """
+import distir
+model = distir.load_model("gpt2-xs")
+cluster = distir.load_cluster("dgx-a100", devices=2)
+distir.simulate(model, distir.Strategy(dp=2), cluster, batch_size=2)
+"""
+
+
+@pytest.mark.parametrize("code", ["import distir", SIMULATE, "import autotune.cli"])
+def test_heavy_packages_are_not_loaded(code):
+    listing = f"{code}\nimport sys\nprint(*sorted({{n.partition('.')[0] for n in sys.modules}}))"
+    done = subprocess.run(
+        [sys.executable, "-c", listing], capture_output=True, text=True, check=True
+    )
+    loaded = set(done.stdout.split())
+    assert "sys" in loaded
+    assert loaded.isdisjoint(HEAVY), sorted(loaded.intersection(HEAVY))
