@@ -360,9 +360,10 @@ def scenarios(draw: st.DrawFn, functions: st.SearchStrategy[Function] = models) 
     family = SCHEDULES.get(draw(st.sampled_from(SCHEDULES.names())))
     changed = replace(strategy, schedule=family.name, chunks=family.default_chunks)
     strategy = changed if planner.explain(changed) is None else strategy
-    simulator = Simulator(
-        workload, draw(clusters(strategy.devices + draw(st.integers(0, 3)))), draw(profiles)
-    )
+    # A schedule of one's own may have a rank for every stage.
+    needed = strategy.devices // strategy.pp * max(strategy.pp, strategy.stages)
+    cluster = draw(clusters(needed + draw(st.integers(0, 3))))
+    simulator = Simulator(workload, cluster, draw(profiles))
     if not draw(st.booleans()):
         return Scenario(simulator, simulator.plan(strategy))
     places = st.integers(1, blocks - 1)
