@@ -18,6 +18,7 @@ from distir.schedules.compiled import (
     WEIGHT_PART,
     CompiledSchedule,
     Held,
+    HeldMatrix,
     compile_schedule,
     kind_of,
 )
@@ -57,6 +58,7 @@ __all__ = [
     "Action",
     "CompiledSchedule",
     "Held",
+    "HeldMatrix",
     "Kind",
     "Placement",
     "Schedule",

@@ -9,6 +9,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from distir.schedules.action import Action
 from distir.schedules.order import execution_order, number
@@ -31,6 +35,11 @@ class Held:
     stage: int
     kind: int
     counts: tuple[tuple[int, int], ...]
+
+
+HeldMatrix: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
+"""The `Held` of a rank as arrays: kinds (situations,), places of their stages among the rank's
+(situations,), and counts (situations, 2 · own stages): of each stage after F, after B."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,6 +72,14 @@ class CompiledSchedule:
     def splits_backward(self) -> bool:
         """Whether some backward pass comes in two parts."""
         return any(kinds[WEIGHT_PART] for own in self.counts for kinds in own)
+
+    @property
+    def held_matrices(self) -> tuple[HeldMatrix, ...]:
+        """What each rank holds, as arrays."""
+        return tuple(
+            _held_matrix(held, own)
+            for held, own in zip(self.held, self.stages_of_ranks, strict=True)
+        )
 
 
 def compile_schedule(schedule: Schedule) -> CompiledSchedule:
@@ -202,6 +219,14 @@ def _held(costs: Sequence[int], stages: Sequence[int], microbatches: int) -> tup
     )
 
 
+def _held_matrix(held: Sequence[Held], own: Sequence[int]) -> HeldMatrix:
+    places = {stage: place for place, stage in enumerate(own)}
+    kinds = np.array([each.kind for each in held], np.int64)
+    stages = np.array([places[each.stage] for each in held], np.int64)
+    counts = np.array([each.counts for each in held], np.int64)
+    return kinds, stages, counts.reshape(len(held), 2 * len(own))
+
+
 def _digits(state: int, base: int, stages: int) -> tuple[tuple[int, int], ...]:
     digits: list[int] = []
     for _ in range(2 * stages):
@@ -231,6 +256,7 @@ __all__ = [
     "WEIGHT_PART",
     "CompiledSchedule",
     "Held",
+    "HeldMatrix",
     "compile_schedule",
     "kind_of",
 ]

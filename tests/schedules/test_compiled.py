@@ -125,6 +125,21 @@ def test_what_is_held_covers_every_situation_and_each_occurs(schedule):
             assert sum(_within(each, other) for other in listed) == 1
 
 
+@settings(deadline=None)
+@given(schedules())
+def test_what_is_held_as_arrays_is_what_is_held(schedule):
+    compiled = compile_schedule(schedule)
+    matrices = zip(compiled.stages_of_ranks, compiled.held, compiled.held_matrices, strict=True)
+    for own, held, (kinds, places, counts) in matrices:
+        pairs = counts.reshape(len(counts), len(own), 2)
+        found = [
+            Held(own[place], kind, tuple((int(f), int(b)) for f, b in each))
+            for kind, place, each in zip(kinds, places, pairs, strict=True)
+        ]
+        assert len(found) == len(held)
+        assert set(found) == set(held)
+
+
 def _within(held: Held, other: Held) -> bool:
     return (held.stage, held.kind) == (other.stage, other.kind) and all(
         a <= c and b <= d for (a, b), (c, d) in zip(held.counts, other.counts, strict=True)

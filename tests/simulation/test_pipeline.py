@@ -1,0 +1,113 @@
+"""Many plans through one schedule at once are as each of them alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from distir.schedules import (
+    COST_KINDS,
+    SCHEDULES,
+    CompiledSchedule,
+    Schedule,
+    compile_schedule,
+    forward_only,
+    parse_schedule,
+)
+from distir.simulation.pipeline import PipelineColumns, run_pipeline, run_pipeline_columns
+
+FAMILIES = [entry.value for entry in SCHEDULES] + [forward_only]
+
+OWN = tuple(
+    map(
+        parse_schedule,
+        (
+            "0F0 0F1 0B0 0BW1 0W0",
+            "0F0 0F1 0B1 0F2 0B0 0B2\n1F1 1F0 1B1 1B0 1F2 1B2",
+            "0F0 0F1 3F0 3B0 3F1 3B1 0B0 0B1\n1F0 2F0 1F1 2F1 2B0 1B0 2B1 1B1",
+        ),
+    )
+)
+"""What no family makes: mixed backward passes, microbatches that overtake, stages side by side."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A schedule, and costs (stages · COST_KINDS, rows)."""
+
+    compiled: CompiledSchedule
+    seconds: NDArray[np.float64]
+    transfers: NDArray[np.float64]
+    goes_on: bool
+
+    def columns(self) -> PipelineColumns:
+        return run_pipeline_columns(
+            self.compiled, self.seconds, self.transfers, goes_on=self.goes_on
+        )
+
+
+@st.composite
+def schedules(draw: st.DrawFn) -> Schedule:
+    if draw(st.integers(0, 9)) == 0:
+        return draw(st.sampled_from(OWN))
+    family = draw(st.sampled_from(FAMILIES))
+    most = family.most_chunks or 4
+    numbers = st.tuples(
+        st.integers(1, 6), st.integers(family.least_chunks, most), st.integers(1, 40)
+    )
+    return family(*draw(numbers.filter(lambda n: family.requires(*n) is None)))
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    """Costs are equal on all stages, or but on the first and the last, or random; of any size
+    against each other, and zero now and then."""
+    compiled = compile_schedule(draw(schedules()))
+    random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    stages, rows = compiled.schedule.stages, draw(st.integers(1, 5))
+
+    def costs(scale: float) -> NDArray[np.float64]:
+        found = random.random((stages, COST_KINDS, rows)) * scale
+        if alike < 2 and stages > 2:
+            found[alike : stages - alike] = found[stages // 2]
+        if coarse:
+            found = np.round(found * 4) / 4
+        return found.reshape(stages * COST_KINDS, rows)
+
+    alike, coarse = draw(st.integers(0, 2)), draw(st.booleans())
+    seconds, transfers = costs(1.0), costs(draw(st.sampled_from([0.0, 0.1, 1.0, 4.0])))
+    return Case(compiled, seconds, transfers, draw(st.booleans()))
+
+
+@settings(deadline=None)
+@given(cases())
+def test_every_row_is_as_the_plan_alone(case: Case) -> None:
+    compiled, found = case.compiled, case.columns()
+    for row in range(case.seconds.shape[1]):
+        seconds, transfers = case.seconds[:, row].tolist(), case.transfers[:, row].tolist()
+        alone = run_pipeline(compiled, seconds, transfers, goes_on=case.goes_on)
+        makespan = max(alone.end)
+
+        def same(
+            ours: NDArray[np.float64], theirs: Sequence[float], size: float = makespan
+        ) -> None:
+            np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-12 * size)
+
+        same(found.end[:, row], alone.end)
+        same(found.waited_for_transfer[:, row], alone.waited_for_transfer)
+        same(found.waited_for_stage[:, row], alone.waited_for_stage)
+        same(found.begin[:, row], [alone.start[i] for i in compiled.first])
+        moving = [
+            alone.start[i] - alone.start[j] - seconds[compiled.cost[j]] if j >= 0 else 0.0
+            for i, j in ((i, compiled.needs[i]) for i in compiled.first)
+        ]
+        same(found.begin_moving[:, row], moving)
+        ours = np.array([*chain.from_iterable(each[:, row] for each in found.last_gradients)])
+        last = [i for own in compiled.last_gradients for i in own]
+        same(ours, [alone.start[i] if i >= 0 else 0.0 for i in last])
