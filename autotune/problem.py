@@ -117,9 +117,10 @@ def model_as_run(
     imbalance: float | None = None,
 ) -> LoadedModel:
     """A model, by name, file or object, with attention as the software or the user has it. A file
-    says itself how its attention is; where the user says `fused` it is found and fused."""
+    or a function says itself how its attention is, unless the user does: then it is found and
+    fused, or spelled out."""
     from distir import load_model
-    from distir.transforms.fused_attention import with_fused_attention
+    from distir.transforms.fused_attention import with_eager_attention, with_fused_attention
 
     how = attention or software.attention
     loaded: LoadedModel = (
@@ -127,9 +128,10 @@ def model_as_run(
         if isinstance(model, (str, Path)) or callable(model)
         else model
     )
-    if attention != "fused":
+    if attention is None:
         return loaded
-    return replace(loaded, function=with_fused_attention(loaded.function))
+    change = with_fused_attention if attention == "fused" else with_eager_attention
+    return replace(loaded, function=change(loaded.function))
 
 
 def load_problem(
@@ -152,7 +154,7 @@ def load_problem(
     `space` is the name of a search space, a YAML file, or what such a file says. `stack` is
     the software, by name, file or object; `attention` overrides how it runs that (see
     `model_as_run`). `imbalance` is what the fullest expert of a mixture gets over the mean.
-    `options` go to `distir.Workload`: `sequence_length`, `optimizer`, `loss`, `output`.
+    `options` go to `distir.Workload`: `sequence_length`, `optimizer`, `loss`, `output`, `dropout`.
     """
     import distir
     from distir.api import default_precision

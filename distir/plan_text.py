@@ -46,6 +46,7 @@ _SETTINGS = (
     "optimizer",
     "loss",
     "output",
+    "dropout",
 )
 
 

@@ -98,6 +98,8 @@ class Workload:
     optimizer: str = "adam"
     loss: str | None = None
     output: str | None = None
+    dropout: bool = True
+    """Whether training drops what the model says; inference never does."""
 
     def __post_init__(self) -> None:
         for name in (
@@ -146,17 +148,19 @@ class Workload:
 
     @cached_property
     def program(self) -> Program:
-        """The model's program, with loss if training, without dropout if not."""
+        """The model's program, with loss and dropout if training."""
         function = self.model.function
-        if not self.training:
+        if not (self.training and self.dropout):
             function = without_dropout(function)
         return build_program(function, training=self.training, loss=self.loss, output=self.output)
 
     def resized(self, **changes: Any) -> Workload:
         """The same model with another batch size, sequence length, precision or optimizer; its
         program, which depends on none of these, is shared."""
-        if not {"model", "mode", "loss", "output"}.isdisjoint(changes):
-            raise ValueError("a workload with another model, mode, loss or output is a new one")
+        if not {"model", "mode", "loss", "output", "dropout"}.isdisjoint(changes):
+            raise ValueError(
+                "a workload with another model, mode, loss, output or dropout is a new one"
+            )
         made = replace(self, **changes)
         made.__dict__["program"] = self.program
         return made

@@ -65,8 +65,14 @@ def add_model_options(parser: argparse.ArgumentParser, devices: str) -> None:
         "--attention",
         choices=("fused", "eager"),
         default=SUPPRESS,
-        help="one kernel, or products and a softmax (default: as the stack does, and in files as "
-        "they say); fused is also found where a file spells it out",
+        help="one kernel, or products and a softmax (default: as the stack does, and in files "
+        "and functions as they say); where given, it holds for files and functions too",
+    )
+    group.add_argument(
+        "--dropout",
+        action=argparse.BooleanOptionalAction,
+        default=SUPPRESS,
+        help="drop in training what the model says (default; inference never drops)",
     )
     group.add_argument(
         "--imbalance",
@@ -169,6 +175,7 @@ def problem_options(arguments: argparse.Namespace) -> dict[str, Any]:
         "optimizer",
         "loss",
         "output",
+        "dropout",
         "batch_size",
         "stack",
         "attention",

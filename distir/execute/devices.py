@@ -13,6 +13,7 @@ from distir.axes.model import Axis, AxisDims
 from distir.errors import DistirError
 from distir.ir.core import Node, Op, Value
 from distir.ops.collective import Collective, Shard, Sharded
+from distir.ops.fused import Fused
 from distir.transforms.instantiate import Sizes
 from distir.transforms.place import Layout, Mesh, Pending
 
@@ -80,7 +81,7 @@ class VirtualMesh:
             own = [shards[index] for shards in operands]
             if isinstance(op, Shard):
                 results = (op.pick(own[0], self._member(op.mesh_axes, coordinate)),)
-            elif isinstance(op, Sharded):
+            elif isinstance(op, (Sharded, Fused)):
                 results = op.evaluate_at(coordinate, *own)
             else:
                 results = op.evaluate(*own)

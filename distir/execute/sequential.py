@@ -18,8 +18,8 @@ from distir.execute.values import (
 )
 from distir.ir.core import Function, Part, Value
 from distir.ir.signature import Kind
-from distir.ops.elementwise import Dropout
 from distir.ops.optimizer import MomentumStep, SGDStep
+from distir.transforms.lower import has_dropout
 from distir.workload import Workload
 
 Array = Any
@@ -226,9 +226,9 @@ def mixes_samples(workload: Workload) -> bool:
     in microbatches is another function than the batch computed at once."""
     program = workload.program
     batch = batch_axes(workload)
+    if has_dropout(program.function):
+        return True
     for node in program.function.nodes:
-        if isinstance(node.op, Dropout) and node.op.ratio > 0:
-            return True
         kinds = program.axes.kinds[node]
         touched = any(kind is not Kind.PARALLEL for axis, kind in kinds.items() if axis in batch)
         if touched and node.part is not Part.LOSS:

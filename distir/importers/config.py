@@ -123,7 +123,7 @@ class Fields:
 
 @MODEL_TYPES.register("gpt2")
 def _gpt2(name: str, fields: Fields) -> TransformerConfig:
-    return TransformerConfig(
+    config = TransformerConfig(
         name=name,
         layers=fields.integer("n_layer"),
         hidden=fields.integer("n_embd"),
@@ -135,6 +135,7 @@ def _gpt2(name: str, fields: Fields) -> TransformerConfig:
         activation=fields.activation("activation_function", "gelu_new"),
         tied_embeddings=fields.flag("tie_word_embeddings", True),
     )
+    return _dropping(config, fields, ("resid_pdrop", 0.1), ("attn_pdrop", 0.1))
 
 
 @MODEL_TYPES.register("llama")
@@ -252,7 +253,7 @@ def _deepseek(name: str, fields: Fields) -> TransformerConfig:
 @MODEL_TYPES.register("gpt_neox")
 def _gpt_neox(name: str, fields: Fields) -> TransformerConfig:
     bias = fields.flag("attention_bias", True)
-    return TransformerConfig(
+    config = TransformerConfig(
         name=name,
         layers=fields.integer("num_hidden_layers"),
         hidden=fields.integer("hidden_size"),
@@ -270,6 +271,7 @@ def _gpt_neox(name: str, fields: Fields) -> TransformerConfig:
         output_bias=bias,
         tied_embeddings=fields.flag("tie_word_embeddings", False),
     )
+    return _dropping(config, fields, ("hidden_dropout", 0.0), ("attention_dropout", 0.0))
 
 
 @MODEL_TYPES.register("opt")
@@ -282,7 +284,7 @@ def _opt(name: str, fields: Fields) -> TransformerConfig:
             "supported; an ONNX export of the model works"
         )
     bias = fields.flag("enable_bias", True)
-    return TransformerConfig(
+    config = TransformerConfig(
         name=name,
         layers=fields.integer("num_hidden_layers"),
         hidden=hidden,
@@ -299,6 +301,7 @@ def _opt(name: str, fields: Fields) -> TransformerConfig:
         ffn_bias=bias,
         tied_embeddings=fields.flag("tie_word_embeddings", True),
     )
+    return _dropping(config, fields, ("dropout", 0.1), ("attention_dropout", 0.0))
 
 
 @MODEL_TYPES.register("bert")
@@ -311,7 +314,7 @@ def _bert(name: str, fields: Fields) -> TransformerConfig:
         vocabulary=fields.integer("vocab_size"),
         sequence_length=fields.integer("max_position_embeddings"),
     )
-    return replace(
+    config = replace(
         base,
         ffn=fields.integer("intermediate_size"),
         segments=fields.integer("type_vocab_size", 2),
@@ -319,6 +322,21 @@ def _bert(name: str, fields: Fields) -> TransformerConfig:
         activation=fields.activation("hidden_act", "gelu"),
         tied_embeddings=fields.flag("tie_word_embeddings", True),
     )
+    return _dropping(
+        config, fields, ("hidden_dropout_prob", 0.1), ("attention_probs_dropout_prob", 0.1)
+    )
+
+
+def _dropping(
+    config: TransformerConfig,
+    fields: Fields,
+    hidden: tuple[str, float],
+    attention: tuple[str, float],
+) -> TransformerConfig:
+    """The configuration with the dropout that two fields state, each given with its default."""
+    dropout, of_weights = fields.number(*hidden), fields.number(*attention)
+    same = dropout == of_weights
+    return replace(config, dropout=dropout, attention_dropout=None if same else of_weights)
 
 
 def _rotary_base(fields: Fields, name: str) -> float:

@@ -6,11 +6,11 @@ import math
 from typing import Literal
 
 from distir.ir import Builder, DType, Op, Value
-from distir.ops.attention import FusedAttention
+from distir.ops.attention import FusedAttention, spell_out
 from distir.ops.elementwise import Add, Dropout, Gelu, Mul, Neg, Relu, Silu
 from distir.ops.linalg import MatMul
-from distir.ops.norm import LayerNormalization, RMSNormalization, Softmax
-from distir.ops.tensor import Concat, Expand, Gather, Reshape, Scale, Split, Transpose
+from distir.ops.norm import LayerNormalization, RMSNormalization
+from distir.ops.tensor import Concat, Gather, Reshape, Split, Transpose
 
 AttentionKind = Literal["fused", "eager"]
 """One kernel that never writes the scores, or products and Softmax spelled out."""
@@ -106,57 +106,30 @@ def rotate(builder: Builder, x: Value, tables: tuple[Value, Value]) -> Value:
     return builder.add(Add(), builder.add(Mul(), x, cosine), builder.add(Mul(), half, sine))
 
 
-def causal_mask(builder: Builder, length: int) -> Value:
-    """The additive mask `[length, length]` that lets a row see no later column."""
-    import numpy as np
-
-    hidden = np.triu(np.ones((length, length)), 1)
-    return builder.constant(hidden * np.finfo(np.float32).min, DType.FLOAT32, "causal_mask")
-
-
 def drop(builder: Builder, x: Value, ratio: float) -> Value:
     """Dropout, or nothing at all where the ratio is 0."""
     # One seed for all layers, so that equal layers stay equal.
     return builder.apply(Dropout(ratio), x)[0] if ratio else x
 
 
-def fused_attention(
-    builder: Builder, query: Value, key: Value, value: Value, *, causal: bool
-) -> Value:
-    """Attention over `[batch, heads, sequence, depth]` as one kernel."""
-    scale = 1 / math.sqrt(query.type.shape[-1])
-    return builder.add(FusedAttention(scale, causal), query, key, value)
-
-
-def eager_attention(
+def attend(
     builder: Builder,
     query: Value,
     key: Value,
     value: Value,
+    kind: AttentionKind,
     *,
-    mask: Value | None,
+    causal: bool = False,
+    mask: Value | None = None,
+    scale: float | None = None,
     dropout: float = 0.0,
-    scaled: bool = True,
 ) -> Value:
-    """The same spelled out. Keys and values are repeated where queries share them; `mask` is added
-    to the scores."""
-    times = query.type.shape[1] // key.type.shape[1]
-    key = repeat_heads(builder, key, times)
-    value = repeat_heads(builder, value, times)
-    scores = builder.add(MatMul(), query, builder.add(Transpose((0, 1, 3, 2)), key))
-    if scaled:
-        scores = builder.add(Scale(1 / math.sqrt(query.type.shape[-1])), scores)
-    if mask is not None:
-        scores = builder.add(Add(), scores, mask)
-    weights = drop(builder, builder.add(Softmax(), scores), dropout)
-    return builder.add(MatMul(), weights, value)
-
-
-def repeat_heads(builder: Builder, x: Value, times: int) -> Value:
-    """`[batch, heads, …] -> [batch, heads · times, …]`, each head `times` over."""
-    if times == 1:
-        return x
-    batch, heads, *rest = x.type.shape
-    x = builder.add(Reshape((batch, heads, 1, *rest)), x)
-    x = builder.add(Expand((batch, heads, times, *rest)), x)
-    return builder.add(Reshape((batch, heads * times, *rest)), x)
+    """Attention over `[batch, heads, sequence, depth]`. `mask` is added to the scores, which are
+    scaled by `depth ** -0.5` unless `scale` says otherwise."""
+    if scale is None:
+        scale = 1 / math.sqrt(query.type.shape[-1])
+    op = FusedAttention(scale, causal, dropout)
+    masks = () if mask is None else (mask,)
+    if kind == "fused":
+        return builder.add(op, query, key, value, *masks)
+    return spell_out(builder, op, query, key, value, *masks)

@@ -12,15 +12,15 @@ from typing import Any
 from distir.ir import Builder, DType, Function, Value
 from distir.models.layers import (
     AttentionKind,
-    causal_mask,
+    attend,
     drop,
-    eager_attention,
     embed,
     linear,
     merge_heads,
     normalize,
     split_heads,
 )
+from distir.ops.attention import causal_mask
 from distir.ops.elementwise import Add, Relu
 from distir.ops.linalg import MatMul
 from distir.ops.tensor import Scale, Transpose
@@ -42,7 +42,8 @@ class T5Config:
     farthest: int = 128
     """From this distance on all share a bucket."""
     norm_epsilon: float = 1e-6
-    dropout: float = 0.0
+    dropout: float = 0.1
+    """Fraction dropped after embeddings, of attention weights, and after each part of a layer."""
     sequence_length: int = 512
     longest: None = None
 
@@ -95,7 +96,7 @@ def _position_bias(
     table = builder.parameter(f"{name}.weight", (config.buckets, config.heads))
     buckets = builder.constant(_buckets(config, length, decoder=decoder), DType.INT64, name)
     bias = builder.add(Transpose((2, 0, 1)), embed(builder, buckets, table))
-    return builder.add(Add(), bias, causal_mask(builder, length)) if decoder else bias
+    return builder.add(Add(), bias, causal_mask(builder, length, length)) if decoder else bias
 
 
 def _buckets(config: T5Config, length: int, *, decoder: bool) -> Any:
@@ -124,14 +125,15 @@ def _attention(
         projected = linear(builder, value, f"{name}.{part}", width, bias=False)
         return split_heads(builder, projected, config.heads)
 
-    y = eager_attention(
+    y = attend(
         builder,
         project(x, "query"),
         project(memory, "key"),
         project(memory, "value"),
+        "eager",
         mask=bias,
+        scale=1.0,
         dropout=config.dropout,
-        scaled=False,
     )
     y = linear(builder, merge_heads(builder, y), f"{name}.output", config.hidden, bias=False)
     return drop(builder, y, config.dropout)

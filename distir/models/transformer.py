@@ -17,11 +17,9 @@ from distir.models.layers import (
     Activation,
     AttentionKind,
     Norm,
-    causal_mask,
+    attend,
     drop,
-    eager_attention,
     embed,
-    fused_attention,
     gated_feed_forward,
     linear,
     merge_heads,
@@ -31,6 +29,7 @@ from distir.models.layers import (
     rotate,
     split_heads,
 )
+from distir.ops.attention import causal_mask
 from distir.ops.elementwise import Add
 from distir.ops.linalg import MatMul
 from distir.ops.tensor import Split, Transpose
@@ -89,8 +88,11 @@ class TransformerConfig:
     ffn_bias: bool = True
 
     dropout: float = 0.0
-    """Fraction dropped after embedding, attention and feed-forward, and of attention weights where
-    attention is spelled out (a fused kernel drops them on the way)."""
+    """Fraction dropped, in training, after embedding, attention and feed-forward."""
+    attention_dropout: float | None = None
+    """Fraction of the attention weights dropped; None: as elsewhere."""
+    inner_dropout: float = 0.0
+    """Fraction dropped inside feed-forward parts that are not gated, after the activation."""
 
     causal: bool = True
     tied_embeddings: bool = True
@@ -208,6 +210,7 @@ def bert_config(
         vocabulary=vocabulary,
         sequence_length=sequence_length,
         segments=2,
+        dropout=0.1,
         norm_epsilon=1e-12,
         norm_first=False,
         embedding_norm=True,
@@ -292,7 +295,9 @@ def _shared(
     return _Shared(
         attention=attention,
         rotary=rotary_tables(builder, length, turned, config.rotary_base) if turned else None,
-        mask=causal_mask(builder, length) if attention == "eager" and config.causal else None,
+        mask=causal_mask(builder, length, length)
+        if attention == "eager" and config.causal
+        else None,
     )
 
 
@@ -329,10 +334,17 @@ def _attention(
 ) -> Value:
     builder.origin = name
     query, key, value = _queries_keys_values(builder, config, x, name, shared.rotary)
-    if shared.attention == "fused":
-        y = fused_attention(builder, query, key, value, causal=config.causal)
-    else:
-        y = eager_attention(builder, query, key, value, mask=shared.mask, dropout=config.dropout)
+    dropped = config.dropout if config.attention_dropout is None else config.attention_dropout
+    y = attend(
+        builder,
+        query,
+        key,
+        value,
+        shared.attention,
+        causal=config.causal and shared.mask is None,
+        mask=shared.mask,
+        dropout=dropped,
+    )
     y = merge_heads(builder, y)
     y = linear(builder, y, f"{name}.output", config.hidden, bias=config.output_bias)
     return drop(builder, y, config.dropout)
@@ -382,6 +394,7 @@ def _feed_forward(builder: Builder, config: TransformerConfig, x: Value, name: s
     else:
         up = linear(builder, x, f"{name}.up", config.ffn_width, bias=config.ffn_bias)
         inner = builder.add(ACTIVATIONS[config.activation], up)
+        inner = drop(builder, inner, config.inner_dropout)
         y = linear(builder, inner, f"{name}.down", config.hidden, bias=config.ffn_bias)
     return drop(builder, y, config.dropout)
 

@@ -25,7 +25,9 @@ class VisionConfig:
     image: int = 224
     channels: int = 3
     classes: int = 1000
-    dropout: float = 0.0
+    dropout: float = 0.1
+    """Fraction dropped after the positions and after every linear layer but queries, keys and
+    values (appendix B.1); attention weights are not dropped."""
     sequence_length: None = None
     """It follows from image and patch."""
     longest: None = None
@@ -51,6 +53,8 @@ class VisionConfig:
             activation="gelu",
             causal=False,
             dropout=self.dropout,
+            attention_dropout=0.0,
+            inner_dropout=self.dropout,
         )
 
     def build(

@@ -111,6 +111,7 @@ def _gpt2(name: str, layers: int, hidden: int, heads: int) -> TransformerConfig:
         heads=heads,
         vocabulary=50257,
         sequence_length=1024,
+        dropout=0.1,
     )
 
 

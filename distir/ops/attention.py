@@ -10,28 +10,38 @@ from distir.cost.work import OpClass, Work
 from distir.errors import ShapeError
 from distir.ir.core import Node, Op, Value
 from distir.ir.signature import Dims, Kind, Signature, SignatureBuilder
-from distir.ir.types import TensorType
+from distir.ir.types import DType, TensorType
 from distir.ops.base import register_op, sum_to_shape
+from distir.ops.elementwise import Add, Dropout, kept_elements
+from distir.ops.linalg import MatMul
+from distir.ops.norm import Softmax, softmax
+from distir.ops.tensor import Expand, Reshape, Scale, Transpose
 
 if TYPE_CHECKING:
     from distir.ir.builder import Builder
 
 Array = Any
 
+_ROWS = 3
+"""The loop of the rows."""
+_STRIDE = 0x9E3779B1
+"""Between the numbers of the queries of a group."""
+
 
 def _attention_dims(
     operands: Sequence[TensorType], summed: Kind
 ) -> tuple[SignatureBuilder, Dims, Dims, Dims, Dims]:
     """Dims of query, key, value and result. With grouped queries the heads are `groups × queries
-    per group`. `summed` is the kind of the loops that keys and values do not carry."""
+    per group`. `summed` is the kind of the loops that keys and values do not carry. The first loops
+    are batch, groups, queries per group and rows (`_ROWS`)."""
     query, key, value = operands[:3]
     batch, heads, rows, depth = query.shape
     groups, columns = key.shape[1:3]
     builder = SignatureBuilder()
+    b = builder.positional(batch)
+    group = builder.positional(groups)
+    per_group = builder.positional(heads // groups, summed)
     row = builder.positional(rows, summed)
-    b = builder.loop(batch)
-    group = builder.loop(groups)
-    per_group = builder.loop(heads // groups, summed)
     column = builder.loop(columns, Kind.WHOLE)
     inner = builder.loop(depth, Kind.WHOLE)
     outer = builder.loop(value.shape[3], Kind.WHOLE)
@@ -77,11 +87,15 @@ class FusedAttention(Op):
     """`softmax(scale · query @ keyᵀ + mask) @ value` over `[batch, heads, sequence, depth]`.
 
     Keys and values may have fewer heads, each shared by a group of queries. The optional fourth
-    operand is an additive mask that broadcasts to `[batch, heads, rows, columns]`.
+    operand is an additive mask that broadcasts to `[batch, heads, rows, columns]`. A fraction
+    `dropout` of the weights is dropped after the softmax, as `Dropout` does; which ones is drawn
+    again in the backward pass, so that no mask is kept.
     """
 
     scale: float
     causal: bool = False
+    dropout: float = 0.0
+    seed: int = 0
 
     def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
         query, key, value = operands[:3]
@@ -121,19 +135,16 @@ class FusedAttention(Op):
         return _flops(operands[0], operands[1], operands[2], causal=False)
 
     def evaluate(self, *operands: Array) -> tuple[Array, ...]:
-        import numpy as np
-
-        return self.evaluate_shard({0: np.arange(operands[0].shape[2])}, *operands)
+        return self.evaluate_shard({}, *operands)
 
     def evaluate_shard(self, indices: Mapping[int, Array], *operands: Array) -> tuple[Array, ...]:
         import numpy as np
 
-        from distir.ops.norm import softmax
-
         query, key, value = operands[:3]
-        rows = indices.get(0, np.arange(query.shape[2]))
+        rows = indices.get(_ROWS, np.arange(query.shape[2]))
         mask = operands[3] if len(operands) > 3 else None
         weights = softmax(_scores(query, key, mask, self.scale, self.causal, rows), -1)
+        weights = weights * _kept(self, indices, weights.shape)
         result = np.einsum("bgrsn,bgne->bgrse", weights, value, optimize=True)
         return (result.reshape(*query.shape[:3], value.shape[3]),)
 
@@ -147,15 +158,80 @@ class FusedAttention(Op):
         (gradient,) = gradients
         if gradient is None:
             return (None,) * len(node.operands)
-        op = FusedAttentionGradient(self.scale, self.causal)
+        how = (self.scale, self.causal, self.dropout, self.seed)
+        op = FusedAttentionGradient(*how)
         operands = (*node.operands[:3], node.result, gradient, *node.operands[3:])
         results = builder.apply(op, *operands)
         if len(wanted) < 4 or not wanted[3]:
             return (*results, *(None for _ in node.operands[3:]))
         # A trained mask, such as a relative bias: the gradient of every score, then its sums.
         mask = node.operands[3]
-        scores = builder.add(FusedAttentionScoreGradient(self.scale, self.causal), *operands)
+        scores = builder.add(FusedAttentionScoreGradient(*how), *operands)
         return (*results, sum_to_shape(builder, scores, mask.type.shape))
+
+
+def spell_out(
+    builder: Builder,
+    op: FusedAttention,
+    query: Value,
+    key: Value,
+    value: Value,
+    mask: Value | None = None,
+) -> Value:
+    """The same as products and a softmax. Keys and values are repeated where queries share them;
+    then dropout draws other elements."""
+    times = query.type.shape[1] // key.type.shape[1]
+    turned = builder.add(Transpose((0, 1, 3, 2)), _repeated(builder, key, times))
+    scores = builder.add(MatMul(), query, turned)
+    if op.scale != 1.0:
+        scores = builder.add(Scale(op.scale), scores)
+    if mask is not None:
+        scores = builder.add(Add(), scores, mask)
+    if op.causal:
+        scores = builder.add(Add(), scores, causal_mask(builder, *scores.type.shape[2:]))
+    weights = builder.add(Softmax(), scores)
+    if op.dropout:
+        weights = builder.apply(Dropout(op.dropout, op.seed), weights)[0]
+    return builder.add(MatMul(), weights, _repeated(builder, value, times))
+
+
+def causal_mask(builder: Builder, rows: int, columns: int) -> Value:
+    """The additive mask `[rows, columns]` that lets a row see no later column."""
+    import numpy as np
+
+    hidden = np.triu(np.ones((rows, columns)), 1)
+    return builder.constant(hidden * np.finfo(np.float32).min, DType.FLOAT32, "causal_mask")
+
+
+def _repeated(builder: Builder, x: Value, times: int) -> Value:
+    """`[batch, heads, …] -> [batch, heads · times, …]`, each head `times` over."""
+    if times == 1:
+        return x
+    batch, heads, *rest = x.type.shape
+    x = builder.add(Reshape((batch, heads, 1, *rest)), x)
+    x = builder.add(Expand((batch, heads, times, *rest)), x)
+    return builder.add(Reshape((batch, heads * times, *rest)), x)
+
+
+def _kept(
+    op: FusedAttention | FusedAttentionGradient | FusedAttentionScoreGradient,
+    indices: Mapping[int, Array],
+    shape: Sequence[int],
+) -> Array:
+    """What dropout multiplies weights `[batch, groups, queries per group, rows, columns]` by. Where
+    no head of keys is shared, it is what `Dropout` of `[batch, heads, rows, columns]` would."""
+    import numpy as np
+
+    if op.dropout == 0:
+        return np.ones(1)
+    batch, groups, queries, rows, columns = (
+        indices.get(loop, np.arange(size)).astype(np.int64) for loop, size in enumerate(shape)
+    )
+    # A number for a head that does not depend on how many queries a device holds of its group.
+    heads = (groups[:, None] + queries * _STRIDE).reshape(-1)
+    flat = (len(batch), len(heads), len(rows), len(columns))
+    kept = kept_elements(op.dropout, op.seed, flat, dict(enumerate((batch, heads, rows))))
+    return kept.reshape(shape) / (1 - op.dropout)
 
 
 def _mask_dims(mask: TensorType, query: Dims, key: Dims) -> Dims:
@@ -171,6 +247,8 @@ class FusedAttentionGradient(Op):
 
     scale: float
     causal: bool
+    dropout: float = 0.0
+    seed: int = 0
 
     def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
         return operands[:3]
@@ -193,22 +271,19 @@ class FusedAttentionGradient(Op):
         )
 
     def evaluate(self, *operands: Array) -> tuple[Array, ...]:
-        import numpy as np
-
-        return self.evaluate_shard({0: np.arange(operands[0].shape[2])}, *operands)
+        return self.evaluate_shard({}, *operands)
 
     def evaluate_shard(self, indices: Mapping[int, Array], *operands: Array) -> tuple[Array, ...]:
         import numpy as np
 
-        from distir.ops.norm import softmax
-
         query, key, value, _, gradient = operands[:5]
-        rows = indices.get(0, np.arange(query.shape[2]))
+        rows = indices.get(_ROWS, np.arange(query.shape[2]))
         mask = operands[5] if len(operands) > 5 else None
         weights = softmax(_scores(query, key, mask, self.scale, self.causal, rows), -1)
-        of_scores = self.scale * _score_gradient(weights, value, gradient)
+        kept = _kept(self, indices, weights.shape)
+        of_scores = self.scale * _score_gradient(weights, kept, value, gradient)
         grouped = gradient.reshape(*weights.shape[:3], query.shape[2], value.shape[3])
-        of_value = np.einsum("bgrsn,bgrse->bgne", weights, grouped, optimize=True)
+        of_value = np.einsum("bgrsn,bgrse->bgne", weights * kept, grouped, optimize=True)
         of_query = np.einsum("bgrsn,bgnd->bgrsd", of_scores, key, optimize=True)
         of_key = np.einsum(
             "bgrsn,bgrsd->bgnd",
@@ -219,12 +294,12 @@ class FusedAttentionGradient(Op):
         return (of_query.reshape(query.shape), of_key, of_value)
 
 
-def _score_gradient(weights: Array, value: Array, gradient: Array) -> Array:
+def _score_gradient(weights: Array, kept: Array, value: Array, gradient: Array) -> Array:
     """Gradient of the masked scores from that of the result."""
     import numpy as np
 
     grouped = gradient.reshape(*weights.shape[:4], value.shape[3])
-    of_weights = np.einsum("bgrse,bgne->bgrsn", grouped, value, optimize=True)
+    of_weights = kept * np.einsum("bgrse,bgne->bgrsn", grouped, value, optimize=True)
     inner = (weights * of_weights).sum(-1, keepdims=True)
     return weights * (of_weights - inner)
 
@@ -237,6 +312,8 @@ class FusedAttentionScoreGradient(Op):
 
     scale: float
     causal: bool
+    dropout: float = 0.0
+    seed: int = 0
 
     def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
         query, key = operands[:2]
@@ -264,11 +341,10 @@ class FusedAttentionScoreGradient(Op):
     def evaluate_shard(self, indices: Mapping[int, Array], *operands: Array) -> tuple[Array, ...]:
         import numpy as np
 
-        from distir.ops.norm import softmax
-
         query, key, value, _, gradient = operands[:5]
-        rows = indices.get(0, np.arange(query.shape[2]))
+        rows = indices.get(_ROWS, np.arange(query.shape[2]))
         mask = operands[5] if len(operands) > 5 else None
         weights = softmax(_scores(query, key, mask, self.scale, self.causal, rows), -1)
-        scores = _score_gradient(weights, value, gradient)
+        kept = _kept(self, indices, weights.shape)
+        scores = _score_gradient(weights, kept, value, gradient)
         return (scores.reshape(*query.shape[:3], key.shape[2]),)

@@ -961,7 +961,7 @@ class Min(Binary):
 
 @register_op("Dropout")
 @dataclass(frozen=True, slots=True)
-class Dropout(Op):
+class Dropout(Elementwise):
     """Zeroes a fraction `ratio` of the elements and scales the others by `1 / (1 - ratio)`. The
     second result is the mask of those that stay, a byte each, which the backward pass needs.
 
@@ -991,11 +991,7 @@ class Dropout(Op):
         (x,) = operands
         if self.ratio == 0:
             return (x, np.ones(x.shape, np.bool_))
-        state = np.full((1,) * x.ndim, self.seed % (1 << 32), np.uint64)
-        for dim, size in enumerate(x.shape):
-            held = np.asarray(indices.get(dim, np.arange(size))).astype(np.uint64)
-            state = _mixed(state + held.reshape((-1,) + (1,) * (x.ndim - dim - 1)))
-        mask = np.broadcast_to(state, x.shape) / float(1 << 32) >= self.ratio
+        mask = kept_elements(self.ratio, self.seed, x.shape, indices)
         return (np.where(mask, x / (1 - self.ratio), 0), mask)
 
     def derivative(
@@ -1024,6 +1020,20 @@ class DropoutGradient(Elementwise):
 
     def linear_operands(self, operands: Sequence[TensorType]) -> tuple[int, ...]:
         return (0,)
+
+
+def kept_elements(
+    ratio: float, seed: int, shape: Sequence[int], indices: Mapping[int, Array]
+) -> Array:
+    """The mask of the elements that dropout leaves in a shard of this shape. `indices[dim]` are the
+    positions in the whole tensor; a dim that is not there is whole."""
+    import numpy as np
+
+    state = np.full((1,) * len(shape), seed % (1 << 32), np.uint64)
+    for dim, size in enumerate(shape):
+        held = np.asarray(indices.get(dim, np.arange(size))).astype(np.uint64)
+        state = _mixed(state + held.reshape((-1,) + (1,) * (len(shape) - dim - 1)))
+    return np.broadcast_to(state, tuple(shape)) / float(1 << 32) >= ratio
 
 
 def _mixed(state: Array) -> Array:

@@ -12,6 +12,7 @@ from distir.ir.core import Op
 from distir.ir.signature import Signature
 from distir.ir.types import TensorType
 from distir.ops.base import register_op
+from distir.ops.collective import Sharded
 
 Array = Any
 
@@ -22,8 +23,8 @@ class Fused(Op):
     """A chain of elementwise ops: each operand is read and each result written once, what is in
     between stays in registers. It stands in placed programs only.
 
-    `steps` are `(op, places of its operands)`; places count the operands first, then the steps;
-    `returned` are the places of the results.
+    `steps` are `(op, places of its operands)`; places count the operands first, then what the steps
+    make, in order; `returned` are the places of the results.
     """
 
     num_operands: int
@@ -44,11 +45,13 @@ class Fused(Op):
         raise TransformError("ops are fused after placement; a fused op has no axes")
 
     def work(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Work:
-        types = self._types(operands)
-        flops = sum(
-            op.work([types[p] for p in places], [types[self.num_operands + i]]).flops
-            for i, (op, places) in enumerate(self.steps)
-        )
+        types = list(operands)
+        flops = 0.0
+        for op, places in self.steps:
+            read = [types[place] for place in places]
+            made = op.infer(*read)
+            flops += op.work(read, made).flops
+            types.extend(made)
         return Work(
             kind=OpClass.MEMORY,
             flops=flops,
@@ -57,7 +60,13 @@ class Fused(Op):
         )
 
     def evaluate(self, *operands: Array) -> tuple[Array, ...]:
+        return self.evaluate_at({}, *operands)
+
+    def evaluate_at(self, coordinate: dict[str, int], *operands: Array) -> tuple[Array, ...]:
+        """The shard's results at this place of the mesh."""
         values = list(operands)
         for op, places in self.steps:
-            values.extend(op.evaluate(*(values[place] for place in places)))
+            read = (values[place] for place in places)
+            sharded = isinstance(op, Sharded)
+            values.extend(op.evaluate_at(coordinate, *read) if sharded else op.evaluate(*read))
         return tuple(values[place] for place in self.returned)

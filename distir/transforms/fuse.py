@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Sequence
 
-from distir.ir.core import Node, Value
+from distir.ir.core import Node, Op, Value
+from distir.ops.collective import Sharded
 from distir.ops.elementwise import Elementwise
 from distir.ops.fused import Fused
 from distir.ops.tensor import Scale
@@ -34,25 +35,30 @@ def fuse_elementwise(nodes: Sequence[Node], leaving: Collection[Value]) -> tuple
 
     for node in nodes:
         reads_group = any(value in made for value in node.operands)
-        if not isinstance(node.op, (Elementwise, Scale)) or node.op.is_view:
+        if not _is_elementwise(node.op) or node.op.is_view:
             if reads_group or not node.op.is_view:
                 close()
             result.append(node)
             continue
-        size = node.result.type.num_elements
+        size = node.results[0].type.num_elements
         tensors = {value for value in node.operands if value.type.num_elements == size}
         belongs = reads_group or not tensors.isdisjoint(read)
-        if not (belongs and group[-1].result.type.num_elements == size):
+        if not (belongs and group[-1].results[0].type.num_elements == size):
             close()
         group.append(node)
-        made.add(node.result)
+        made.update(node.results)
         read.update(tensors)
     close()
     return tuple(result)
 
 
+def _is_elementwise(op: Op) -> bool:
+    """Also of an op that must know which elements it has, such as dropout."""
+    return isinstance(op.op if isinstance(op, Sharded) else op, (Elementwise, Scale))
+
+
 def _fused(group: Sequence[Node], readers: Counter[Value], leaving: Collection[Value]) -> Node:
-    made = {node.result: node for node in group}
+    made = dict.fromkeys(value for node in group for value in node.results)
     operands = tuple(dict.fromkeys(v for node in group for v in node.operands if v not in made))
     place = {value: i for i, value in enumerate((*operands, *made))}
     inside = Counter(value for node in group for value in node.operands)

@@ -1,8 +1,8 @@
-"""Attention that is spelled out, as exporters write it, as one fused op.
+"""Attention that is spelled out, as exporters write it, as one fused op; and the other way round.
 
-The pattern is `softmax(scale · q @ kᵀ + mask) @ v`; scaling and mask may be absent, and rows with
-nothing to attend to may be set to a constant. It is told by ops and wiring alone; where others read
-something in between, or there is dropout, it stays as it is.
+The pattern is `softmax(scale · q @ kᵀ + mask) @ v`; scaling and mask may be absent, rows with
+nothing to attend to may be set to a constant, and weights may be dropped. It is told by ops and
+wiring alone; where others read something in between, it stays as it is.
 """
 
 from __future__ import annotations
@@ -10,12 +10,37 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from distir.ir.builder import Builder
 from distir.ir.core import Array, Function, Node, Value
-from distir.ops.attention import FusedAttention
-from distir.ops.elementwise import Add, Div, IsNaN, Mul, Where
+from distir.ops.attention import FusedAttention, spell_out
+from distir.ops.elementwise import Add, Div, Dropout, IsNaN, Mul, Where
 from distir.ops.linalg import MatMul
 from distir.ops.norm import Softmax
 from distir.ops.tensor import Scale, Transpose
+
+
+def with_eager_attention(function: Function) -> Function:
+    """The function with every `FusedAttention` as products and a softmax."""
+    if not any(isinstance(node.op, FusedAttention) for node in function.nodes):
+        return function
+    builder = Builder(function.name)
+    nodes: list[Node] = []
+    for node in function.nodes:
+        if isinstance(node.op, FusedAttention):
+            nodes += _spelled_out(builder, node, node.op)
+        else:
+            nodes.append(node)
+    constants = {**function.constants, **builder.constants}
+    return replace(function, nodes=tuple(nodes), constants=constants)
+
+
+def _spelled_out(builder: Builder, node: Node, op: FusedAttention) -> list[Node]:
+    """What stands in the place of a fused attention."""
+    builder.origin, builder.part = node.origin, node.part
+    start = len(builder.nodes)
+    spell_out(builder, op, *node.operands)
+    *before, last = builder.nodes[start:]
+    return [*before, replace(last, results=node.results)]
 
 
 def with_fused_attention(function: Function) -> Function:
@@ -47,6 +72,7 @@ class _Match:
     value: Value
     mask: Value | None
     scale: float
+    dropout: Dropout
 
     def fused(self) -> list[Node]:
         """What stands in its place."""
@@ -55,9 +81,10 @@ class _Match:
         (type,) = turn.infer(self.key.type)
         turned = Value(type, self.key.name)
         operands = (self.query, turned, self.value, *((self.mask,) if self.mask else ()))
+        op = FusedAttention(self.scale, dropout=self.dropout.ratio, seed=self.dropout.seed)
         return [
             Node(turn, (self.key,), (turned,), last.origin, last.part),
-            Node(FusedAttention(self.scale), operands, last.results, last.origin, last.part),
+            Node(op, operands, last.results, last.origin, last.part),
         ]
 
 
@@ -91,7 +118,9 @@ class _Search:
             first, second, depth, columns = maker.op.permutation
             nodes = (maker, *nodes)
             key, permutation = maker.operands[0], (first, second, columns, depth)
-        return _Match(nodes, query, key, permutation, value, mask, scale)
+        drops = (each.op for each in after if isinstance(each.op, Dropout))
+        dropout = next(drops, Dropout())
+        return _Match(nodes, query, key, permutation, value, mask, scale, dropout)
 
     def _scores(self, value: Value) -> tuple[list[Node], Value | None, float] | None:
         """From what the softmax reads back to the product: ops, mask, scale."""
@@ -146,6 +175,11 @@ class _Search:
         if not self._read_once(weights):
             return None
         (last,) = self.uses[weights]
+        if isinstance(last.op, Dropout):
+            nodes, (weights, kept) = [*nodes, last], last.results
+            if self.uses.get(kept) or kept in self.outputs or not self._read_once(weights):
+                return None
+            (last,) = self.uses[weights]
         if not isinstance(last.op, MatMul) or last.operands[0] is not weights:
             return None
         return [*nodes, last]
@@ -154,4 +188,4 @@ class _Search:
         return len(self.uses.get(value, ())) == 1 and value not in self.outputs
 
 
-__all__ = ["with_fused_attention"]
+__all__ = ["with_eager_attention", "with_fused_attention"]

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from distir.ir.builder import Builder
 from distir.ir.core import Function, Node, Value
+from distir.ops.attention import FusedAttention
 from distir.ops.elementwise import Dropout
 
 
@@ -49,9 +50,18 @@ def lower_always(function: Function) -> Function:
     return replace(function, nodes=tuple(nodes), constants=constants)
 
 
+def has_dropout(function: Function) -> bool:
+    """Whether anything is dropped, by an op of its own or on the way."""
+    return any(
+        (isinstance(node.op, Dropout) and node.op.ratio > 0)
+        or (isinstance(node.op, FusedAttention) and node.op.dropout > 0)
+        for node in function.nodes
+    )
+
+
 def without_dropout(function: Function) -> Function:
-    """The function as it is used once it is trained: nothing is dropped."""
-    if not any(isinstance(node.op, Dropout) for node in function.nodes):
+    """The function with nothing dropped, as it is used once it is trained."""
+    if not has_dropout(function):
         return function
     source: dict[Value, Value] = {}
     nodes: list[Node] = []
@@ -59,7 +69,8 @@ def without_dropout(function: Function) -> Function:
         operands = tuple(source.get(value, value) for value in node.operands)
         if isinstance(node.op, Dropout):
             source[node.results[0]] = operands[0]
-        else:
-            nodes.append(replace(node, operands=operands))
+            continue
+        op = replace(node.op, dropout=0.0) if isinstance(node.op, FusedAttention) else node.op
+        nodes.append(replace(node, op=op, operands=operands))
     outputs = tuple(source.get(value, value) for value in function.outputs)
     return replace(function, nodes=tuple(nodes), outputs=outputs)

@@ -30,13 +30,16 @@ FAMILIES = {
 
 @pytest.fixture(scope="module", params=[(8, 1024), (4, 512)], ids=["8x1024", "4x512"])
 def both(request: pytest.FixtureRequest) -> tuple[Simulator, Simulator]:
-    """The zoo's, with attention spelled out as exporters do, and the export."""
+    """The zoo's, with attention spelled out and dropout left out as exporters do, and the
+    export."""
     batch, length = request.param
     path = str(shared_path("models/gpt2.onnx"))
     models = load_model("gpt2", attention="eager"), load_model(path)
     cluster = load_cluster("dgx-a100", 8)
     zoo, export = (
-        Simulator(Workload(model=model, batch_size=batch, sequence_length=length), cluster)
+        Simulator(
+            Workload(model=model, batch_size=batch, sequence_length=length, dropout=False), cluster
+        )
         for model in models
     )
     return zoo, export

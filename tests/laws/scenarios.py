@@ -180,6 +180,8 @@ def transformers(draw: st.DrawFn) -> Function:
         gated=draw(st.booleans()),
         fused_qkv=fused_qkv,
         dropout=draw(st.sampled_from([0.0, 0.1])),
+        attention_dropout=draw(st.sampled_from([None, 0.2])),
+        inner_dropout=draw(st.sampled_from([0.0, 0.3])),
         causal=draw(st.booleans()),
         tied_embeddings=draw(st.booleans()),
         head_transform=draw(st.booleans()),

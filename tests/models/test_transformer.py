@@ -14,6 +14,8 @@ from distir.models import AttentionKind, T5Config, TransformerConfig, VisionConf
 from distir.models.layers import rotary_tables, rotate
 from distir.models.t5 import build_t5
 from distir.models.transformer import bert_config, llama_config
+from distir.ops.attention import FusedAttention
+from distir.ops.elementwise import Dropout
 
 TINY = TransformerConfig(
     name="tiny", layers=2, hidden=12, heads=4, vocabulary=19, sequence_length=10
@@ -30,6 +32,9 @@ TINY_LLAMA = llama_config(
 )
 TINY_BERT = bert_config(
     "tiny-bert", layers=2, hidden=12, heads=4, vocabulary=19, sequence_length=10
+)
+TINY_VIT = VisionConfig(
+    name="tiny-vit", layers=2, hidden=8, heads=2, patch=4, image=12, classes=5, dropout=0.0
 )
 VARIANTS = [
     TINY,
@@ -167,9 +172,7 @@ def test_t5_buckets_are_exact_near_by_and_shared_far_away() -> None:
 
 
 def test_a_vision_transformer_reads_every_patch() -> None:
-    config = VisionConfig(
-        name="tiny-vit", layers=1, hidden=8, heads=2, patch=4, image=12, classes=5
-    )
+    config = TINY_VIT
     function = config.build(2)
     pixels = np.random.default_rng(0).normal(size=(2, 3, 12, 12))
     scores = run(function, pixels)
@@ -182,22 +185,29 @@ def test_a_vision_transformer_reads_every_patch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "attention", "count"),
+    ("config", "attention", "ops", "on_the_way"),
     [
-        (TINY, "fused", 1 + 2 * 2),
-        (TINY, "eager", 1 + 3 * 2),
-        (TINY_BERT, "eager", 1 + 3 * 2),
-        (TINY_T5, "eager", 4 + 2 * 4 + 2 * 6),
+        (TINY, "fused", 1 + 2 * 2, 2),
+        (TINY, "eager", 1 + 3 * 2, 0),
+        (TINY_BERT, "eager", 1 + 3 * 2, 0),
+        (TINY_T5, "eager", 4 + 2 * 4 + 2 * 6, 0),
+        (TINY_VIT, "fused", 1 + 3 * 2, 0),
     ],
     ids=lambda value: getattr(value, "name", str(value)),
 )
 def test_dropout_is_where_the_originals_have_it(
-    config: TransformerConfig | T5Config, attention: AttentionKind, count: int
+    config: TransformerConfig | T5Config | VisionConfig,
+    attention: AttentionKind,
+    ops: int,
+    on_the_way: int,
 ) -> None:
-    def dropouts(config: TransformerConfig | T5Config) -> list[Any]:
-        nodes = config.build(2, 7, attention).nodes
-        return [node.op for node in nodes if node.op.name == "Dropout"]
+    def count(dropout: float) -> tuple[int, int]:
+        function = replace(config, dropout=dropout).build(2, 7, attention)
+        found = [node.op for node in function.nodes]
+        return (
+            sum(isinstance(op, Dropout) for op in found),
+            sum(isinstance(op, FusedAttention) and op.dropout > 0 for op in found),
+        )
 
-    assert dropouts(config) == []
-    ops = dropouts(replace(config, dropout=0.1))
-    assert len(ops) == count
+    assert count(0.0) == (0, 0)
+    assert count(0.1) == (ops, on_the_way)

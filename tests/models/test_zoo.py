@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
 
@@ -23,7 +22,7 @@ from distir.models import (
     has_model,
 )
 from distir.ops.tensor import Boundary
-from distir.workload import Mode
+from distir.transforms.lower import has_dropout
 
 
 def num_parameters(function: Function) -> int:
@@ -83,15 +82,20 @@ def test_parameters_are_those_of_the_published_checkpoint(name: str) -> None:
     assert num_parameters(find_model(name).build(2, 24)) == PUBLISHED_PARAMETERS[name]
 
 
-def test_nothing_is_dropped_in_inference() -> None:
-    config = replace(transformer("gpt2-xs"), dropout=0.1)
+TRAINED_WITH_DROPOUT = ("gpt2", "gpt3-175B", "megatron-1T", "bert-base", "t5-small", "vit-b")
 
-    def has_dropout(mode: Mode) -> bool:
-        workload = Workload(model=load_source(lambda: config), mode=mode)
-        return any(node.op.name == "Dropout" for node in workload.program.function.nodes)
 
-    assert has_dropout("training")
-    assert not has_dropout("inference")
+@pytest.mark.parametrize("name", TRAINED_WITH_DROPOUT)
+def test_nothing_is_dropped_in_inference_or_where_it_is_turned_off(name: str) -> None:
+    model = load_source(name)
+    assert has_dropout(Workload(model=model).program.function)
+    assert not has_dropout(Workload(model=model, dropout=False).program.function)
+    assert not has_dropout(Workload(model=model, mode="inference").program.function)
+
+
+@pytest.mark.parametrize("name", ["llama2-7b", "mistral-7b", "qwen3-8b", "deepseek-v3"])
+def test_later_decoders_drop_nothing(name: str) -> None:
+    assert not has_dropout(load_source(name).function)
 
 
 PUBLISHED_ACTIVE_BILLIONS = {

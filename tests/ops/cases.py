@@ -246,10 +246,13 @@ def _attention() -> list[Case]:
         _case(fused(0.5, causal=True), *grouped),
         _case(fused(0.5), *grouped, mask),
         _case(fused(0.5, causal=True), *grouped, real(4, 4)),
+        _case(fused(0.5, dropout=0.3, seed=2), *grouped, mask),
         _case(gradient(0.5, False), *grouped, result, result),
         _case(gradient(0.5, True), *grouped, result, result, mask),
+        _case(gradient(0.5, True, 0.3, 2), *grouped, result, result, mask),
         _case(attention.FusedAttentionScoreGradient(0.5, True), *grouped, result, result, mask),
         _case(attention.FusedAttentionScoreGradient(0.5, False), *grouped, result, result),
+        _case(attention.FusedAttentionScoreGradient(0.5, False, 0.3, 2), *grouped, result, result),
     ]
 
 

@@ -14,8 +14,7 @@ from distir.execute.shrink import shrink
 from distir.execute.values import random_values
 from distir.execute.verify import TOLERANCE, compare
 from distir.ir.core import Function
-from distir.ops.elementwise import Dropout
-from distir.transforms.fused_attention import with_fused_attention
+from distir.transforms.fused_attention import with_eager_attention, with_fused_attention
 from tests.conftest import shared_path
 from tests.laws.scenarios import transformers
 
@@ -56,8 +55,14 @@ def test_exported_models(name: str) -> None:
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(transformers())
 def test_any_transformer(function: Function) -> None:
-    if not any(isinstance(node.op, Dropout) for node in function.nodes):
-        check(Workload(model=LoadedModel("model", function), batch_size=2))
-    else:
-        # Dropped weights cannot be fused; what is left as it was is left alone.
-        assert kinds(with_fused_attention(function)) == kinds(function)
+    check(Workload(model=LoadedModel("model", function), batch_size=2))
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@given(transformers())
+def test_what_is_spelled_out_is_found_again(function: Function) -> None:
+    fused = with_fused_attention(function)
+    eager = with_eager_attention(fused)
+    assert "FusedAttention" not in kinds(eager)
+    assert "Softmax" not in kinds(fused)
+    check(Workload(model=LoadedModel("model", eager), batch_size=2))
