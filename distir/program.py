@@ -333,7 +333,8 @@ def _is_logits(function: Function, axes: Axes, main: Value) -> bool:
 
 def find_extents(function: Function, axes: Axes) -> Extents:
     """The batch: the first axis of the inputs that is never whole, summed or re-axed on an
-    activation. Sequences: axes that needed a boundary and that no weight of a product carries."""
+    activation, or, if all are, that of their first dim. Sequences: axes that needed a boundary and
+    that no weight of a product carries."""
     roles = Roles.of(function)
     barred: set[Axis] = set()
     bounded: dict[Axis, None] = {}
@@ -352,12 +353,15 @@ def find_extents(function: Function, axes: Axes) -> Extents:
     activations = {a for v in axes.dims if v in roles.activations for a in axes.of(v)}
     batch = next((a for a in carried if a not in barred and a in activations), None)
     if batch is None:
-        batch = next((a for a in carried if a in activations), None)
+        # Samples that meet (in a batch norm, say) are still what inputs list first.
+        outermost = [a for value in function.inputs for a in (axes.dims[value] or ((),))[0]]
+        batch = next((a for a in outermost if a in activations), None)
     if batch is None:
-        raise TransformError(
+        reason = (
             "no input has a batch dim of size 2 or more that reaches the output; export the model "
             "with a batch of at least 2, or with a symbolic batch dim"
         )
+        raise TransformError("; ".join((reason, *function.notes)))
     ties = {axes.tied(axis) for axis in bounded if axis not in weighed and axis is not batch}
     sequences = [a for a in carried if a is not batch and axes.tied(a) in ties]
     if not sequences:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any
 
 from distir.errors import ImportModelError, UnsupportedOpError
@@ -17,6 +18,7 @@ from distir.importers.onnx_convert import (
     converts,
     read_dtype,
 )
+from distir.importers.strided import strided_view
 from distir.ir.core import Op, Value
 from distir.ir.types import DType, TensorType
 from distir.ops import elementwise, norm, tensor
@@ -396,11 +398,16 @@ def sliced(call: Call, x: Value, cuts: Sequence[slice]) -> Value:
 
 @converts("Gather")
 def gather(call: Call) -> Value:
-    """Gather with indices counted from the start."""
+    """Gather with indices counted from the start; of computed values, what a view would pick is
+    one."""
     axis = normalize_axis("Gather", int(call.attribute("axis", 0)), call.type().rank)
-    return call.add(
-        Gather(axis), call.operand(0), positive_indices(call, 1, call.type().shape[axis])
-    )
+    indices = positive_indices(call, 1, call.type().shape[axis])
+    known = call.builder.constants.get(indices)
+    if known is not None and isinstance(call.entry(0), Value):
+        view = strided_view(call.type().shape, axis, known)
+        if view is not None:
+            return reduce(lambda x, op: call.add(op, x), view, call.operand(0))
+    return call.add(Gather(axis), call.operand(0), indices)
 
 
 def positive_indices(call: Call, position: int, size: int) -> Value:
