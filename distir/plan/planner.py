@@ -99,7 +99,7 @@ class Planner:
         family = find_schedule(strategy.schedule) if self.workload.training else forward_only
         key = (family, strategy.pp, strategy.chunks, strategy.microbatches)
         if key not in self._schedules:
-            self._schedules[key] = compile_schedule(family(*key[1:]))
+            self._schedules[key] = compile_schedule(family.made(*key[1:]))
         return self._schedules[key]
 
     # --- programs of blocks ----------------------------------------------------------------------

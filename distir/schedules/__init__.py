@@ -35,6 +35,7 @@ from distir.schedules.interleaved import interleaved
 from distir.schedules.load import family_of_file, load_schedule
 from distir.schedules.one_f_one_b import one_f_one_b
 from distir.schedules.registered import SCHEDULES, find_schedule
+from distir.schedules.rhythm import Rhythm, Run
 from distir.schedules.schedule import (
     Schedule,
     dependencies,
@@ -61,6 +62,8 @@ __all__ = [
     "HeldMatrix",
     "Kind",
     "Placement",
+    "Rhythm",
+    "Run",
     "Schedule",
     "ScheduleFamily",
     "ScheduleGenerator",

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from distir.schedules.action import Action
 from distir.schedules.family import schedule_family
-from distir.schedules.schedule import Schedule
+from distir.schedules.rhythm import Rhythm, Run, Step, one_pipeline, runs_of
 
 __all__ = ["breadth_first"]
 
@@ -17,7 +16,7 @@ __all__ = ["breadth_first"]
     least_chunks=2,
     most_chunks=None,
 )
-def breadth_first(ranks: int, chunks: int, microbatches: int) -> Schedule:
+def breadth_first(ranks: int, chunks: int, microbatches: int) -> Rhythm:
     """GPipe over chunks: rank `r` of `p` holds stages `r`, `p + r`, `2p + r`, … and runs all
     microbatches through each in turn, then back. Lamy-Poirier 2023.
 
@@ -25,12 +24,10 @@ def breadth_first(ranks: int, chunks: int, microbatches: int) -> Schedule:
     follow each other, so that sharded parameters are gathered once each way and gradients of the
     last stages are settled while the first ones compute.
     """
-    orders: list[tuple[Action, ...]] = []
+    orders: list[tuple[Run, ...]] = []
     for rank in range(ranks):
         stages = range(rank, ranks * chunks, ranks)
-        forward = [Action(stage, "F", m) for stage in stages for m in range(microbatches)]
-        backward = [
-            Action(stage, "B", m) for stage in reversed(stages) for m in range(microbatches)
-        ]
-        orders.append((*forward, *backward))
-    return Schedule(tuple(orders), ranks * chunks, microbatches, "breadth-first")
+        forward: list[Step] = [(stage, "F") for stage in stages]
+        backward: list[Step] = [(stage, "B") for stage in reversed(stages)]
+        orders.append(runs_of(*(([step], microbatches) for step in (*forward, *backward))))
+    return one_pipeline(orders, [*range(ranks)] * chunks, microbatches, "breadth-first")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from distir.schedules.action import Action
+from collections.abc import Iterator
+
 from distir.schedules.family import schedule_family
-from distir.schedules.schedule import Schedule
+from distir.schedules.rhythm import Rhythm, Step, runs_of
 
 __all__ = ["chimera"]
 
@@ -26,7 +27,7 @@ def _even(ranks: int, _chunks: int, microbatches: int) -> str | None:
     placement="mirror",
     demands=_even,
 )
-def chimera(ranks: int, chunks: int, microbatches: int) -> Schedule:
+def chimera(ranks: int, chunks: int, microbatches: int) -> Rhythm:
     """Even microbatches run down the ranks, odd ones up. Li and Hoefler 2021.
 
     Rank `r` of `p` holds stage `r` for those that run down and stage `p - 1 - r` for those that
@@ -37,14 +38,33 @@ def chimera(ranks: int, chunks: int, microbatches: int) -> Schedule:
     each further `p` add `(p - 2)(b - f)`.
     """
     assert chunks == 1
-    orders: list[tuple[Action, ...]] = []
-    for rank in range(ranks):
-        slots: list[tuple[int, Action]] = []
-        for m in range(microbatches):
-            unit, place = divmod(m, ranks)
-            entry = 2 * ranks * unit + 2 * (place // 2)
-            stage = ranks - 1 - rank if m % 2 else rank
-            slots.append((entry + stage, Action(stage, "F", m)))
-            slots.append((entry + 2 * ranks - 1 - stage, Action(stage, "B", m)))
-        orders.append(tuple(action for _, action in sorted(slots)))
-    return Schedule(tuple(orders), ranks, microbatches, "chimera")
+    units, left = divmod(microbatches, ranks)
+    orders = tuple(
+        runs_of(
+            (_window(rank, ranks, ranks, 0), min(units, 1)),
+            (_window(rank, ranks, ranks, ranks), units - 1),
+            (_window(rank, ranks, left, ranks if units else 0), 1),
+            (_window(rank, ranks, 0, left), 1),
+        )
+        for rank in range(ranks)
+    )
+    homes = (tuple(range(ranks)), tuple(reversed(range(ranks))))
+    return Rhythm(orders, homes, microbatches, "chimera")
+
+
+def _window(rank: int, ranks: int, begun: int, before: int) -> list[Step]:
+    """What a rank does in `2p` slots in which so many microbatches begin, and so many began in the
+    slots before."""
+    length = 2 * ranks
+    slots = [each for each in _slots(rank, ranks, begun) if each[0] < length]
+    slots += [(slot - length, step) for slot, step in _slots(rank, ranks, before) if slot >= length]
+    return [step for _, step in sorted(slots)]
+
+
+def _slots(rank: int, ranks: int, microbatches: int) -> Iterator[tuple[int, Step]]:
+    """When a rank runs the passes of the first microbatches."""
+    for m in range(microbatches):
+        entry = 2 * (m // 2)
+        stage = ranks - 1 - rank if m % 2 else rank
+        yield entry + stage, (stage, "F")
+        yield entry + 2 * ranks - 1 - stage, (stage, "B")

@@ -1,21 +1,21 @@
-"""A schedule as flat lists, in an order in which every action comes after what it needs.
-
-Compiled once, it can be run in one pass, whatever its actions take.
-"""
+"""A schedule, ready to be run: what it counts and holds, and its actions as flat lists, in an
+order in which every action comes after what it needs."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from functools import cached_property
+from itertools import chain, pairwise
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from distir.schedules.action import Action
+from distir.schedules.action import Action, Kind
 from distir.schedules.order import execution_order, number
+from distir.schedules.rhythm import Rhythm
 from distir.schedules.schedule import Schedule
 
 FORWARD, BACKWARD, INPUT_PART, WEIGHT_PART = range(4)
@@ -43,19 +43,15 @@ HeldMatrix: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.i
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class CompiledSchedule:
-    """A schedule as flat lists over its actions.
+class FlatActions:
+    """The actions of a schedule as flat lists.
 
     `cost[i]` is `stage · COST_KINDS + kind`; `needs[i]` the action on another rank whose message
-    action `i` waits for, or -1; `link[i]` numbers the link on which its own message leaves, or -1;
-    `routes[s, 1]` and `routes[s, -1]` are the pairs of ranks between which stage `s` sends to the
-    next and to the previous stage. `last_gradients[r]` are, per stage of rank `r`, the actions in
-    which its gradients are complete there, or -1, and `counts[r]` how many actions there are of
-    each kind. `first[r]` is the first action of rank `r`.
+    action `i` waits for, or -1; `link[i]` numbers the link on which its own message leaves, or -1.
+    `last_gradients[r]` are, per stage of rank `r`, the actions in which its gradients are complete
+    there, or -1. `first[r]` is the first action of rank `r`.
     """
 
-    schedule: Schedule
-    stages_of_ranks: tuple[tuple[int, ...], ...]
     actions: tuple[Action, ...]
     rank: tuple[int, ...]
     cost: tuple[int, ...]
@@ -64,27 +60,135 @@ class CompiledSchedule:
     num_links: int
     routes: Mapping[tuple[int, int], tuple[tuple[int, int], ...]]
     last_gradients: tuple[tuple[int, ...], ...]
-    counts: tuple[tuple[tuple[int, ...], ...], ...]
     first: tuple[int, ...]
-    held: tuple[tuple[Held, ...], ...]
+
+
+CostRun: TypeAlias = tuple[tuple[int, ...], int]
+"""A word of costs, and how often it comes."""
+
+
+@dataclass(frozen=True, eq=False)
+class CompiledSchedule:
+    """A schedule, which must be valid, ready to be run. What is found in the lists of all actions
+    is made when it is asked for; what a rhythm says is known without them."""
+
+    source: Schedule | Rhythm
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """All actions, rank by rank."""
+        return self.source.schedule() if isinstance(self.source, Rhythm) else self.source
+
+    @cached_property
+    def flat(self) -> FlatActions:
+        """All actions as flat lists."""
+        return _flat(self.schedule)
+
+    @property
+    def stages(self) -> int:
+        """Pipeline stages over all ranks, chunks included."""
+        return self.source.stages
+
+    @property
+    def actions(self) -> tuple[Action, ...]:
+        """All actions, each after what it needs."""
+        return self.flat.actions
+
+    @property
+    def rank(self) -> tuple[int, ...]:
+        """The rank of each action."""
+        return self.flat.rank
+
+    @property
+    def cost(self) -> tuple[int, ...]:
+        """`stage · COST_KINDS + kind` of each action."""
+        return self.flat.cost
+
+    @property
+    def needs(self) -> tuple[int, ...]:
+        """The action on another rank whose message each action waits for, or -1."""
+        return self.flat.needs
+
+    @property
+    def link(self) -> tuple[int, ...]:
+        """The link on which the message of each action leaves, or -1."""
+        return self.flat.link
+
+    @property
+    def num_links(self) -> int:
+        """How many links there are."""
+        return self.flat.num_links
+
+    @property
+    def last_gradients(self) -> tuple[tuple[int, ...], ...]:
+        """Per rank and stage of it the action in which its gradients are complete there, or -1."""
+        return self.flat.last_gradients
+
+    @property
+    def first(self) -> tuple[int, ...]:
+        """The first action of each rank."""
+        return self.flat.first
+
+    @cached_property
+    def stages_of_ranks(self) -> tuple[tuple[int, ...], ...]:
+        """The stages (chunks) that each rank holds, in pipeline order."""
+        return self.source.stages_of_ranks
+
+    @cached_property
+    def runs(self) -> tuple[tuple[CostRun, ...], ...]:
+        """What each rank does, by cost; without a rhythm a word is said once."""
+        source = self.source
+        kinds = _cost_kinds(source.splits_backward)
+
+        def costs(steps: Iterable[tuple[int, Kind]]) -> tuple[int, ...]:
+            return tuple([stage * COST_KINDS + kinds[kind] for stage, kind in steps])
+
+        if isinstance(source, Rhythm):
+            return tuple(tuple((costs(r.word), r.times) for r in own) for own in source.ranks)
+        return tuple(((costs((s, k) for s, k, _ in own), 1),) for own in source.ranks)
+
+    @cached_property
+    def counts(self) -> tuple[tuple[tuple[int, ...], ...], ...]:
+        """Per rank and stage of it how many actions there are of each kind."""
+        return tuple(map(_counts, self.runs, self.stages_of_ranks))
+
+    @cached_property
+    def routes(self) -> Mapping[tuple[int, int], tuple[tuple[int, int], ...]]:
+        """`routes[s, 1]` and `routes[s, -1]` are the pairs of ranks between which stage `s` sends
+        to the next and to the previous stage."""
+        return _ways(self.source) if isinstance(self.source, Rhythm) else self.flat.routes
+
+    @cached_property
+    def held(self) -> tuple[tuple[Held, ...], ...]:
+        """The situations in which a rank's actions start, without those in which another, of the
+        same stage and kind, holds at least as much."""
+        most = self.source.microbatches
+        return tuple(
+            _held(runs, own, most)
+            for runs, own in zip(self.runs, self.stages_of_ranks, strict=True)
+        )
+
+    @cached_property
+    def held_matrices(self) -> tuple[HeldMatrix, ...]:
+        """What each rank holds, as arrays."""
+        return tuple(map(_held_matrix, self.held, self.stages_of_ranks))
 
     @property
     def splits_backward(self) -> bool:
         """Whether some backward pass comes in two parts."""
         return any(kinds[WEIGHT_PART] for own in self.counts for kinds in own)
 
-    @property
-    def held_matrices(self) -> tuple[HeldMatrix, ...]:
-        """What each rank holds, as arrays."""
-        return tuple(
-            _held_matrix(held, own)
-            for held, own in zip(self.held, self.stages_of_ranks, strict=True)
-        )
+
+def compile_schedule(source: Schedule | Rhythm) -> CompiledSchedule:
+    """The schedule, which must be valid, ready to be run; raises `DeadlockError` if ranks wait for
+    each other (a rhythm is trusted)."""
+    compiled = CompiledSchedule(source)
+    if isinstance(source, Schedule):
+        assert compiled.flat
+    return compiled
 
 
-def compile_schedule(schedule: Schedule) -> CompiledSchedule:
-    """The schedule, which must be valid, as flat lists; raises `DeadlockError` if ranks wait for
-    each other."""
+def _flat(schedule: Schedule) -> FlatActions:
     kinds = _cost_kinds(schedule.splits_backward)
     numbered = number(schedule)
     needed = numbered.needs()
@@ -105,12 +209,8 @@ def compile_schedule(schedule: Schedule) -> CompiledSchedule:
             needs[place[i]] = at
             way = (rank[source] * ranks + rank[i]) * 2 + (costs[i] % COST_KINDS == FORWARD)
             link[at] = links.setdefault(way, len(links))
-    stages_of_ranks = schedule.stages_of_ranks
-    last, counts = _ends(schedule, costs, numbered.starts, stages_of_ranks)
-    last_gradients = tuple(tuple(place[i] if i >= 0 else -1 for i in own) for own in last)
-    return CompiledSchedule(
-        schedule=schedule,
-        stages_of_ranks=stages_of_ranks,
+    last = _ends(schedule, costs, numbered.starts)
+    return FlatActions(
         actions=tuple([listed[i] for i in order]),
         rank=tuple([rank[i] for i in order]),
         cost=tuple([costs[i] for i in order]),
@@ -118,16 +218,21 @@ def compile_schedule(schedule: Schedule) -> CompiledSchedule:
         link=tuple(link),
         num_links=len(links),
         routes=_routes(listed, rank, needed),
-        last_gradients=last_gradients,
-        counts=counts,
+        last_gradients=tuple(tuple(place[i] if i >= 0 else -1 for i in own) for own in last),
         first=tuple(place[start] for start in numbered.starts),
-        held=tuple(
-            _held(costs[a : a + len(actions)], stages, schedule.microbatches)
-            for a, actions, stages in zip(
-                numbered.starts, schedule.ranks, stages_of_ranks, strict=True
-            )
-        ),
     )
+
+
+def _ways(rhythm: Rhythm) -> dict[tuple[int, int], tuple[tuple[int, int], ...]]:
+    """The pairs of ranks between which stages send."""
+    found: dict[tuple[int, int], dict[tuple[int, int], None]] = {}
+    for homes in rhythm.homes[: rhythm.microbatches]:
+        for stage, (here, there) in enumerate(pairwise(homes)):
+            if here != there:
+                found.setdefault((stage, 1), {})[here, there] = None
+                if rhythm.has_backward:
+                    found.setdefault((stage + 1, -1), {})[there, here] = None
+    return {way: tuple(pairs) for way, pairs in found.items()}
 
 
 def _routes(
@@ -154,37 +259,41 @@ def kind_of(action: Action, splits: bool) -> int:
     return _cost_kinds(splits)[action.kind]
 
 
-def _ends(
-    schedule: Schedule,
-    costs: Sequence[int],
-    starts: Sequence[int],
-    stages_of_ranks: Sequence[Sequence[int]],
-) -> tuple[list[list[int]], tuple[tuple[tuple[int, ...], ...], ...]]:
-    """Per rank and stage of it the number of the action that completes the gradients (-1 without),
-    and how many actions there are of each kind."""
+def _ends(schedule: Schedule, costs: Sequence[int], starts: Sequence[int]) -> list[list[int]]:
+    """Per rank and stage of it the number of the action that completes the gradients (-1
+    without)."""
     last: list[list[int]] = []
-    counts: list[tuple[tuple[int, ...], ...]] = []
-    for start, actions, stages in zip(starts, schedule.ranks, stages_of_ranks, strict=True):
+    for start, actions, stages in zip(
+        starts, schedule.ranks, schedule.stages_of_ranks, strict=True
+    ):
         own = costs[start : start + len(actions)]
         latest = {cost: start + at for at, cost in enumerate(own)}
-        found = Counter(own)
         first = [stage * COST_KINDS for stage in stages]
         last.append([max(latest.get(c + kind, -1) for kind in COMPLETING) for c in first])
-        counts.append(tuple(tuple(found[c + kind] for kind in range(COST_KINDS)) for c in first))
-    return last, tuple(counts)
+    return last
+
+
+def _counts(runs: Sequence[CostRun], stages: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    found: Counter[int] = Counter()
+    for word, times in runs:
+        for cost, count in Counter(word).items():
+            found[cost] += count * times
+    return tuple(
+        tuple(found[stage * COST_KINDS + kind] for kind in range(COST_KINDS)) for stage in stages
+    )
 
 
 # --- what is in flight ----------------------------------------------------------------------------
 
 
-def _held(costs: Sequence[int], stages: Sequence[int], microbatches: int) -> tuple[Held, ...]:
+def _held(runs: Sequence[CostRun], stages: Sequence[int], microbatches: int) -> tuple[Held, ...]:
     """The situations in which a rank's actions start, without those in which another, of the same
     stage and kind, holds at least as much.
 
     Counts are digits of one number, two per stage: after F, after B.
     """
     base = microbatches + 1
-    trains = any(cost % COST_KINDS != FORWARD for cost in costs)
+    trains = any(cost % COST_KINDS != FORWARD for word, _ in runs for cost in word)
     change: dict[int, tuple[int, bool, bool]] = {}  # per cost: difference, up, down
     for place, stage in enumerate(stages):
         after_f, after_b = base ** (2 * place), base ** (2 * place + 1)
@@ -197,26 +306,42 @@ def _held(costs: Sequence[int], stages: Sequence[int], microbatches: int) -> tup
     seen: set[tuple[int, int]] = set()
     state = up = down = 0  # up, down: how often anything has grown or shrunk
     since: dict[int, tuple[int, int]] = {}
-    for cost in costs:
-        difference, grows, shrinks = change[cost]
-        if (cost, state) not in seen:
-            before = since.get(cost)
-            # Where things only grew since the last such action, this one holds at least as much;
-            # where they only shrank, the last one did.
-            if before is None or before[0] != up:
-                if before is not None and before[1] == down:
-                    states[cost].pop()
-                states[cost].append(state)
-                since[cost] = (up, down)
-            seen.add((cost, state))
-        state += difference
-        up += grows
-        down += shrinks
+    for word, times in runs:
+        before_word = state
+        for turn in _turns(word, times):
+            state = before_word + turn * sum(change[cost][0] for cost in word)
+            for cost in word:
+                difference, grows, shrinks = change[cost]
+                if (cost, state) not in seen:
+                    before = since.get(cost)
+                    # Where things only grew since the last such action, this one holds at least as
+                    # much; where they only shrank, the last one did.
+                    if before is None or before[0] != up:
+                        if before is not None and before[1] == down:
+                            states[cost].pop()
+                        states[cost].append(state)
+                        since[cost] = (up, down)
+                    seen.add((cost, state))
+                state += difference
+                up += grows
+                down += shrinks
     return tuple(
         Held(cost // COST_KINDS, cost % COST_KINDS, counts)
         for cost, found in states.items()
         for counts in _largest(_digits(each, base, len(stages)) for each in found)
     )
+
+
+def _turns(word: Sequence[int], times: int) -> Iterable[int]:
+    """Of a word that is repeated, the turns that are worth a look: where each leaves more of
+    everything than the last one, or less, the first and the last."""
+    left: Counter[tuple[int, bool]] = Counter()  # per stage: after F, after B
+    for cost in word:
+        stage, kind = divmod(cost, COST_KINDS)
+        left[stage, False] += {FORWARD: 1, BACKWARD: -1, INPUT_PART: -1, WEIGHT_PART: 0}[kind]
+        left[stage, True] += {INPUT_PART: 1, WEIGHT_PART: -1}.get(kind, 0)
+    mixed = min(left.values()) < 0 < max(left.values())
+    return range(times) if mixed or times < 3 else (0, times - 1)
 
 
 def _held_matrix(held: Sequence[Held], own: Sequence[int]) -> HeldMatrix:

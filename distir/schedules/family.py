@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
 from distir.errors import ScheduleError
+from distir.schedules.rhythm import Rhythm
 from distir.schedules.schedule import Schedule
 
 __all__ = [
@@ -30,9 +31,9 @@ Placement: TypeAlias = Literal["loop", "V", "mirror", "stated"]
 
 class ScheduleGenerator(Protocol):
     """A pure function that makes the schedule for pipeline ranks, chunks (stages) per rank and
-    microbatches."""
+    microbatches, or its rhythm."""
 
-    def __call__(self, ranks: int, chunks: int, microbatches: int, /) -> Schedule: ...
+    def __call__(self, ranks: int, chunks: int, microbatches: int, /) -> Schedule | Rhythm: ...
 
 
 class Requirement(Protocol):
@@ -87,6 +88,12 @@ class ScheduleFamily:
 
     def __call__(self, ranks: int, chunks: int, microbatches: int) -> Schedule:
         """The schedule; raises `ScheduleError` if there is none for these numbers."""
+        made = self.made(ranks, chunks, microbatches)
+        return made.schedule() if isinstance(made, Rhythm) else made
+
+    def made(self, ranks: int, chunks: int, microbatches: int) -> Schedule | Rhythm:
+        """What the generator makes of the numbers: its rhythm, if it knows it, which is short
+        however many microbatches there are. Raises `ScheduleError`."""
         reason = self.requires(ranks, chunks, microbatches)
         if reason is not None:
             raise ScheduleError(reason)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from distir.schedules.action import Action
+from collections import Counter
+
 from distir.schedules.family import schedule_family
 from distir.schedules.interleaved import groups_of
-from distir.schedules.schedule import Schedule
+from distir.schedules.rhythm import Rhythm, Step, one_pipeline, runs_of
 
 __all__ = ["forward_only"]
 
@@ -16,15 +17,17 @@ __all__ = ["forward_only"]
     source="(inference: there is little to order)",
     most_chunks=None,
 )
-def forward_only(ranks: int, chunks: int, microbatches: int) -> Schedule:
+def forward_only(ranks: int, chunks: int, microbatches: int) -> Rhythm:
     """Forward passes in order; with chunks, in groups as large as the pipeline is deep."""
-    orders = tuple(
-        tuple(
-            Action(chunk * ranks + rank, "F", m)
-            for group in (groups_of(ranks, microbatches) if chunks > 1 else [range(microbatches)])
-            for chunk in range(chunks)
-            for m in group
-        )
+    sizes = Counter([len(group) for group in groups_of(ranks, microbatches)])
+    if chunks == 1:
+        sizes = Counter({1: microbatches})
+
+    def word(rank: int, size: int) -> list[Step]:
+        return [(chunk * ranks + rank, "F") for chunk in range(chunks) for _ in range(size)]
+
+    orders = [
+        runs_of(*((word(rank, size), times) for size, times in sizes.items()))
         for rank in range(ranks)
-    )
-    return Schedule(orders, ranks * chunks, microbatches, "forward-only")
+    ]
+    return one_pipeline(orders, [*range(ranks)] * chunks, microbatches, "forward-only")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from distir.schedules.action import Action
 from distir.schedules.family import schedule_family
-from distir.schedules.schedule import Schedule
+from distir.schedules.rhythm import Rhythm, one_pipeline, runs_of
 
 __all__ = ["gpipe"]
 
@@ -15,14 +14,14 @@ __all__ = ["gpipe"]
     source="Huang et al. 2019, GPipe: Efficient Training of Giant Neural Networks using Pipeline "
     "Parallelism",
 )
-def gpipe(ranks: int, chunks: int, microbatches: int) -> Schedule:
+def gpipe(ranks: int, chunks: int, microbatches: int) -> Rhythm:
     """Every stage keeps the activations of all microbatches. Huang et al. 2019 (GPipe).
 
     Backward passes run in the order of the forward passes; the reverse order is as fast.
     """
     assert chunks == 1
-    orders = tuple(
-        tuple(Action(stage, kind, m) for kind in ("F", "B") for m in range(microbatches))
+    orders = [
+        runs_of(([(stage, "F")], microbatches), ([(stage, "B")], microbatches))
         for stage in range(ranks)
-    )
-    return Schedule(orders, ranks, microbatches, "gpipe")
+    ]
+    return one_pipeline(orders, range(ranks), microbatches, "gpipe")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from distir.schedules.action import Action
+from distir.schedules.action import Kind
 from distir.schedules.family import schedule_family
-from distir.schedules.schedule import Schedule
+from distir.schedules.rhythm import Rhythm, Run, Step, one_pipeline, runs_of
 
 __all__ = ["groups_of", "interleaved"]
 
@@ -20,7 +21,7 @@ __all__ = ["groups_of", "interleaved"]
     least_chunks=2,
     most_chunks=None,
 )
-def interleaved(ranks: int, chunks: int, microbatches: int) -> Schedule:
+def interleaved(ranks: int, chunks: int, microbatches: int) -> Rhythm:
     """Rank `r` of `p` holds stages `r`, `p + r`, `2p + r`, …; microbatches go in groups, each group
     through all chunks. Narayanan et al. 2021 (Megatron-LM), section 2.2.
 
@@ -30,23 +31,48 @@ def interleaved(ranks: int, chunks: int, microbatches: int) -> Schedule:
     Before its first backward pass a rank runs the chunks before the last for a whole group, and
     two forward passes for each rank below.
     """
-    groups = groups_of(ranks, microbatches)
-    forward = [(chunk, m) for group in groups for chunk in range(chunks) for m in group]
-    backward = [(chunks - 1 - chunk, m) for chunk, m in forward]
-    fill = (chunks - 1) * len(groups[0])
-    orders: list[tuple[Action, ...]] = []
-    for rank in range(ranks):
-        actions: list[Action] = []
-        warmup = min(len(forward), fill + 2 * (ranks - rank - 1))
-        for i in range(len(forward) + warmup):
-            if i < len(forward):
-                chunk, m = forward[i]
-                actions.append(Action(chunk * ranks + rank, "F", m))
-            if i >= warmup:
-                chunk, m = backward[i - warmup]
-                actions.append(Action(chunk * ranks + rank, "B", m))
-        orders.append(tuple(actions))
-    return Schedule(tuple(orders), ranks * chunks, microbatches, "interleaved")
+    sizes = [len(group) for group in groups_of(ranks, microbatches)]
+    fill = (chunks - 1) * sizes[0]
+    orders = [
+        _rank(range(rank, ranks * chunks, ranks), sizes, fill + 2 * (ranks - rank - 1))
+        for rank in range(ranks)
+    ]
+    return one_pipeline(orders, [*range(ranks)] * chunks, microbatches, "interleaved")
+
+
+def _rank(stages: range, sizes: Sequence[int], ahead: int) -> tuple[Run, ...]:
+    """`ahead` forward passes, then forward and backward passes in turn, then those left.
+
+    `larger` passes of a kind are in groups of the first size; where neither kind changes its group
+    size in between, pairs repeat from group to group."""
+    large, small = max(sizes), min(sizes)
+    cycle, last = len(stages) * large, len(stages) * small
+    larger = cycle * sizes.count(large)
+    total = len(stages) * sum(sizes)
+    ahead = min(ahead, total)
+
+    def step(kind: Kind, i: int) -> Step:
+        size, i = (large, i) if i < larger else (small, i - larger)
+        chunk = i // size % len(stages)
+        return (stages[chunk], "F") if kind == "F" else (stages[-1 - chunk], kind)
+
+    def pairs(a: int, b: int, length: int) -> Iterator[tuple[list[Step], int]]:
+        """Forward passes `a` to `b`, and as many backward passes; a word has `length` pairs."""
+        times = max(0, b - a) // length
+        for first, count, repeats in ((a, length, times), (a + times * length, b - a, 1)):
+            count = min(count, b - first)
+            word = [(step("F", i), step("B", i - ahead)) for i in range(first, first + count)]
+            yield [each for pair in word for each in pair], repeats
+
+    steady = max(ahead, larger)  # from here on forward passes are in groups of the last size,
+    mixed = max(steady, min(total, larger + ahead))  # and from here on backward passes as well
+    return runs_of(
+        ([step("F", i) for i in range(ahead)], 1),
+        *pairs(ahead, larger, cycle),
+        *pairs(steady, mixed, max(1, mixed - steady)),
+        *pairs(mixed, total, last),
+        ([step("B", i) for i in range(total - ahead, total)], 1),
+    )
 
 
 def groups_of(ranks: int, microbatches: int) -> list[range]:

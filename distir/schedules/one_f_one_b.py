@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from distir.schedules.action import Action
 from distir.schedules.family import schedule_family
-from distir.schedules.schedule import Schedule
+from distir.schedules.rhythm import Rhythm, Run, Step, one_pipeline, runs_of
 
 __all__ = ["one_f_one_b"]
 
@@ -15,22 +14,21 @@ __all__ = ["one_f_one_b"]
     source="Narayanan et al. 2021, Memory-Efficient Pipeline-Parallel DNN Training "
     "(PipeDream-Flush)",
 )
-def one_f_one_b(ranks: int, chunks: int, microbatches: int) -> Schedule:
+def one_f_one_b(ranks: int, chunks: int, microbatches: int) -> Rhythm:
     """Stage `s` of `p` keeps at most `min(m, p - s)` microbatches; as fast as GPipe.
 
     PipeDream-Flush, Narayanan et al. 2021 (Memory-Efficient Pipeline-Parallel DNN Training); the
     non-interleaved schedule of Megatron-LM.
     """
     assert chunks == 1
-    orders = tuple(_rank(stage, ranks, microbatches) for stage in range(ranks))
-    return Schedule(orders, ranks, microbatches, "1f1b")
+    orders = [_rank(stage, ranks, microbatches) for stage in range(ranks)]
+    return one_pipeline(orders, range(ranks), microbatches, "1f1b")
 
 
-def _rank(stage: int, ranks: int, microbatches: int) -> tuple[Action, ...]:
+def _rank(stage: int, ranks: int, microbatches: int) -> tuple[Run, ...]:
     """Forward passes to fill the pipeline below, then pairs, then the backward passes left."""
     warmup = min(ranks - stage - 1, microbatches)
-    actions = [Action(stage, "F", m) for m in range(warmup)]
-    for m in range(microbatches - warmup):
-        actions += (Action(stage, "F", warmup + m), Action(stage, "B", m))
-    actions += (Action(stage, "B", m) for m in range(microbatches - warmup, microbatches))
-    return tuple(actions)
+    forward: Step = (stage, "F")
+    backward: Step = (stage, "B")
+    pairs = microbatches - warmup
+    return runs_of(([forward], warmup), ([forward, backward], pairs), ([backward], warmup))

@@ -9,10 +9,12 @@ the optimizer's step does not wait for all ranks (the papers check global norms 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain, pairwise
+from typing import cast
 
-from distir.schedules.action import Action, Kind
+from distir.schedules.action import Kind
 from distir.schedules.family import schedule_family
-from distir.schedules.schedule import Schedule
+from distir.schedules.rhythm import Rhythm, Run, Step, one_pipeline, runs_of
 
 __all__ = ["zb_h1", "zb_h2", "zb_v"]
 
@@ -25,17 +27,17 @@ PAPER = "Qi et al. 2023, Zero Bubble Pipeline Parallelism"
     source=f"{PAPER}, section 2.1",
     splits_backward=True,
 )
-def zb_h1(ranks: int, chunks: int, microbatches: int) -> Schedule:
+def zb_h1(ranks: int, chunks: int, microbatches: int) -> Rhythm:
     """1F1B in which rank `r` puts off `r` of its `W`. Qi et al. 2023, section 2.1 (ZB-H1).
 
     Every rank keeps at most `p` microbatches, as the first one of 1F1B does. The bubble is
     `(p - 1)(f + b - w)` where `w` is at most `f` and `b`.
     """
     assert chunks == 1
-    orders = tuple(
+    orders = [
         _split(rank, microbatches, ahead=ranks - rank - 1, put_off=rank) for rank in range(ranks)
-    )
-    return Schedule(orders, ranks, microbatches, "zb-h1")
+    ]
+    return one_pipeline(orders, range(ranks), microbatches, "zb-h1")
 
 
 @schedule_family(
@@ -44,7 +46,7 @@ def zb_h1(ranks: int, chunks: int, microbatches: int) -> Schedule:
     source=f"{PAPER}, section 2.2",
     splits_backward=True,
 )
-def zb_h2(ranks: int, chunks: int, microbatches: int) -> Schedule:
+def zb_h2(ranks: int, chunks: int, microbatches: int) -> Rhythm:
     """Twice as many forward passes ahead as 1F1B, and rank `r` puts off `2r` of its `W`. Qi et al.
     2023, section 2.2 (ZB-H2).
 
@@ -52,27 +54,28 @@ def zb_h2(ranks: int, chunks: int, microbatches: int) -> Schedule:
     is at most `f` and `(f + b)/2`, if the optimizer does not wait for all ranks.
     """
     assert chunks == 1
-    orders = tuple(
+    orders = [
         _split(rank, microbatches, ahead=2 * (ranks - rank - 1), put_off=2 * rank)
         for rank in range(ranks)
-    )
-    return Schedule(orders, ranks, microbatches, "zb-h2")
+    ]
+    return one_pipeline(orders, range(ranks), microbatches, "zb-h2")
 
 
-def _split(stage: int, microbatches: int, *, ahead: int, put_off: int) -> tuple[Action, ...]:
+def _split(stage: int, microbatches: int, *, ahead: int, put_off: int) -> tuple[Run, ...]:
     """`ahead` forward passes, then one of each kind in turn; the first `put_off` W come last."""
-    actions: list[Action] = []
-    ahead = min(ahead, microbatches)
-    actions += (Action(stage, "F", m) for m in range(ahead))
-    for m in range(microbatches):
-        if ahead + m < microbatches:
-            actions.append(Action(stage, "F", ahead + m))
-        actions.append(Action(stage, "B", m))
-        if m >= put_off:
-            actions.append(Action(stage, "W", m - put_off))
-    left = max(0, microbatches - put_off)
-    actions += (Action(stage, "W", m) for m in range(left, microbatches))
-    return tuple(actions)
+    ahead, put_off = min(ahead, microbatches), min(put_off, microbatches)
+    kinds: tuple[Step, Step, Step] = (stage, "F"), (stage, "B"), (stage, "W")
+    forward, backward, weight = kinds
+    behind = microbatches - ahead
+    turns = sorted({0, behind, put_off, microbatches})
+    return runs_of(
+        ([forward], ahead),
+        *(
+            ([forward] * (m < behind) + [backward] + [weight] * (m >= put_off), until - m)
+            for m, until in pairwise(turns)
+        ),
+        ([weight], put_off),
+    )
 
 
 @schedule_family(
@@ -85,7 +88,7 @@ def _split(stage: int, microbatches: int, *, ahead: int, put_off: int) -> tuple[
     splits_backward=True,
     placement="V",
 )
-def zb_v(ranks: int, chunks: int, microbatches: int) -> Schedule:
+def zb_v(ranks: int, chunks: int, microbatches: int) -> Rhythm:
     """Rank `r` of `p` holds stages `r` and `2p - 1 - r`: microbatches turn round on the last rank
     and end where they began. Qi et al. 2023, section 6, and 2024 (ZB-V).
 
@@ -93,37 +96,40 @@ def zb_v(ranks: int, chunks: int, microbatches: int) -> Schedule:
     keeps. The pattern needs `2p - 1` microbatches; for fewer, the others are left out of it.
     """
     assert chunks == 2
-    full = max(microbatches, 2 * ranks - 1)
-    orders = tuple(
-        tuple(action for action in _v_rank(rank, ranks, full) if action.microbatch < microbatches)
-        for rank in range(ranks)
-    )
-    return Schedule(orders, 2 * ranks, microbatches, "zb-v")
+    homes = (*range(ranks), *reversed(range(ranks)))
+    orders = [_v_rank(rank, ranks, microbatches) for rank in range(ranks)]
+    return one_pipeline(orders, homes, microbatches, "zb-v")
 
 
-def _v_rank(rank: int, ranks: int, microbatches: int) -> tuple[Action, ...]:
+def _v_rank(rank: int, ranks: int, microbatches: int) -> tuple[Run, ...]:
     """The order on one rank; `d` is the stage on the way down, `u` the one on the way up."""
     below = ranks - rank  # ranks from this one to the turn
-    words = [
-        ("dF " * (2 * below - 1)),  # until microbatch 0 comes up again,
-        ("uF dF " * rank),  # until its gradient comes down,
-        ("uF uB uW " * below),  # until its gradient comes up
-        ("dF dB dW uF uB uW " * (microbatches - ranks - below + 1)),
-        ("dB dW uF uB uW " * (below - 1)),
-        ("dB uB " * rank),  # the ranks above wait for these
-        ("dB dW " * below),
-        ("dW uW " * rank),
-    ]
-    return _numbered({"d": rank, "u": 2 * ranks - 1 - rank}, "".join(words).split())
+    full = max(microbatches, 2 * ranks - 1)
+    runs = (
+        ("dF", 2 * below - 1),  # until microbatch 0 comes up again,
+        ("uF dF", rank),  # until its gradient comes down,
+        ("uF uB uW", below),  # until its gradient comes up
+        ("dF dB dW uF uB uW", full - ranks - below + 1),
+        ("dB dW uF uB uW", below - 1),
+        ("dB uB", rank),  # the ranks above wait for these
+        ("dB dW", below),
+        ("dW uW", rank),
+    )
+    stages = {"d": rank, "u": 2 * ranks - 1 - rank}
+    made = runs_of(*((_steps(stages, words), times) for words, times in runs))
+    return made if full == microbatches else _without(made, microbatches)
 
 
-def _numbered(stages: dict[str, int], words: Sequence[str]) -> tuple[Action, ...]:
-    """Actions whose microbatches count up per stage and kind."""
-    kinds: tuple[Kind, ...] = ("F", "B", "W")
-    first = {f"{way}{kind}": Action(stages[way], kind, 0) for way in stages for kind in kinds}
-    count = dict.fromkeys(first, 0)
-    actions: list[Action] = []
-    for word in words:
-        actions.append(first[word]._replace(microbatch=count[word]))
-        count[word] += 1
-    return tuple(actions)
+def _steps(stages: dict[str, int], words: str) -> list[Step]:
+    return [(stages[word[0]], cast("Kind", word[1:])) for word in words.split()]
+
+
+def _without(runs: Sequence[Run], microbatches: int) -> tuple[Run, ...]:
+    """The first microbatches alone."""
+    count: dict[Step, int] = {}
+    kept: list[Step] = []
+    for step in chain.from_iterable(run.word * run.times for run in runs):
+        count[step] = count.get(step, 0) + 1
+        if count[step] <= microbatches:
+            kept.append(step)
+    return runs_of((kept, 1))

@@ -336,7 +336,7 @@ def transfer_seconds(
 ) -> list[float]:
     """Seconds of messages by `stage · COST_KINDS + kind`. `hop` gives those of what a stage sends
     to the next (1) or the previous one (-1), from one rank to another."""
-    seconds = [0.0] * (compiled.schedule.stages * COST_KINDS)
+    seconds = [0.0] * (compiled.stages * COST_KINDS)
     for (stage, step), pairs in compiled.routes.items():
         longest = larger(*(hop(stage, step, *pair) for pair in pairs))
         for kind in (FORWARD,) if step > 0 else (BACKWARD, INPUT_PART):

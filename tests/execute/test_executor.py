@@ -50,7 +50,7 @@ def in_order(text: str) -> Plan:
 def compile_schedule_unchecked(text: str):
     """A compiled schedule whose order is not looked at: the executor reads the actions alone."""
     good = compile_schedule(parse_schedule("0F0 0F1 0B0 0B1\n1F0 1B0 1F1 1B1"))
-    return replace(good, schedule=parse_schedule(text))
+    return replace(good, source=parse_schedule(text))
 
 
 def test_any_order_that_keeps_dependencies_gives_the_same_numbers() -> None:
@@ -82,7 +82,7 @@ def test_a_wrong_order_does_not_pass(text: str, message: str) -> None:
                 in_order(text),
                 schedule=replace(
                     compile_schedule_unchecked(text),
-                    schedule=replace(parse_schedule(text), microbatches=2),
+                    source=replace(parse_schedule(text), microbatches=2),
                 ),
             )
         )

@@ -126,7 +126,7 @@ def test_two_actions_swapped(plan: Plan, truth: tuple[RandomValues, StepResult])
                 order[i], order[j] = order[j], order[i]
                 ranks = (*schedule.ranks[:rank], tuple(order), *schedule.ranks[rank + 1 :])
                 swapped = replace(schedule, ranks=ranks)
-                broken = replace(plan, schedule=replace(plan.schedule, schedule=swapped))
+                broken = replace(plan, schedule=replace(plan.schedule, source=swapped))
                 assert is_caught(broken, truth) == is_refused(swapped)
                 refused += is_refused(swapped)
     assert refused > 5
@@ -147,7 +147,7 @@ def test_an_action_left_out(plan: Plan, truth: tuple[RandomValues, StepResult]) 
             fewer = (*actions[:i], *actions[i + 1 :])
             ranks = (*schedule.ranks[:rank], fewer, *schedule.ranks[rank + 1 :])
             broken = replace(schedule, ranks=ranks)
-            assert is_caught(replace(plan, schedule=replace(plan.schedule, schedule=broken)), truth)
+            assert is_caught(replace(plan, schedule=replace(plan.schedule, source=broken)), truth)
 
 
 # --- splitting and the optimizer ------------------------------------------------------------------
