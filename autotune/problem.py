@@ -81,7 +81,9 @@ class Problem:
     def title(self) -> str:
         """One line: `gpt2, training, batch 256, 16 devices of dgx-a100`."""
         shown = [
-            f"{name.replace('_', ' ')} {value}" for name, value in self.settings.items() if value
+            _setting(name.replace("_", " "), value)
+            for name, value in self.settings.items()
+            if value is not None
         ]
         parts = [self.model, self.mode, f"batch {self.batch_size}", *shown]
         devices = "1 device" if self.devices == 1 else f"{self.devices} devices"
@@ -96,6 +98,12 @@ class Problem:
             f"no strategy of the space {self.space_name} uses exactly {self.devices} devices for "
             f"{self.model} with batch {self.batch_size}; pure data parallelism, for one: {whole}"
         )
+
+
+def _setting(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return name if value else f"no {name}"
+    return f"{name} {value}"
 
 
 def default_batch_size(devices: int, mode: str) -> int:
