@@ -13,7 +13,7 @@ from distir.ops.elementwise import Add, Div, Mul, Sigmoid, Where
 from distir.ops.linalg import Einsum
 from distir.ops.norm import Softmax
 from distir.ops.reduce import ReduceSum
-from distir.ops.routing import Combine, Dispatch, TopKMask
+from distir.ops.routing import Combine, Dispatch, DispatchWeights, TopKMask
 from distir.ops.tensor import Scale
 
 
@@ -65,7 +65,11 @@ def with_imbalance(config: ConfigType, imbalance: float) -> ConfigType:
 def mixture(
     builder: Builder, x: Value, name: str, experts: Experts, activation: Activation
 ) -> Value:
-    """`[batch, sequence, hidden]` to the same."""
+    """`[batch, sequence, hidden]` to the same.
+
+    A token's weight at an expert meets it before the last product, which is linear: what comes back
+    from the experts, wide and exchanged, need not be kept for the gradient of the weight
+    (Megatron-Core, fusions/fused_bias_swiglu.py, WeightedSwiGLUFunction)."""
     hidden = x.type.shape[-1]
     mask, weights = _route(builder, x, f"{name}.router", experts)
     slots = builder.add(Dispatch(experts.top_k, experts.imbalance), x, mask)
@@ -76,8 +80,9 @@ def mixture(
 
     gate = builder.add(ACTIVATIONS[activation], product(slots, "gate", hidden, experts.ffn))
     inner = builder.add(Mul(), gate, product(slots, "up", hidden, experts.ffn))
-    y = product(inner, "down", experts.ffn, hidden)
-    y = builder.add(Combine(experts.top_k, experts.imbalance), y, mask, weights)
+    share = builder.add(DispatchWeights(experts.top_k, experts.imbalance), weights, mask)
+    y = product(builder.add(Mul(), inner, share), "down", experts.ffn, hidden)
+    y = builder.add(Combine(experts.top_k, experts.imbalance), y, mask)
     if not experts.shared_ffn:
         return y
     return builder.add(Add(), y, _shared(builder, x, f"{name}.shared", experts, activation))

@@ -99,8 +99,15 @@ def _seats(mask: Array, capacity: int) -> tuple[Array, Array, Array, Array]:
     return sample, token, expert, slot[token]
 
 
+def _slots_of(op: Dispatch | DispatchWeights, mask: TensorType) -> tuple[int, int]:
+    """Experts and slots of each, of a shard or of all that the choices ask for."""
+    _, sequence, choices = mask.shape
+    experts = op.experts or choices
+    return experts, op.slots or num_slots(sequence, experts, op.top_k, op.imbalance)
+
+
 def _dims(
-    mask: TensorType, slots: TensorType, of_expert: Kind, of_hidden: Kind
+    mask: TensorType, slots: TensorType, of_expert: Kind
 ) -> tuple[SignatureBuilder, Dims, Dims, Dims]:
     """Dims of the tokens, of the mask, and of the slots. Loop 0 are the experts that slots are
     for; the experts that tokens choose from are another loop, needed whole."""
@@ -110,7 +117,7 @@ def _dims(
     fixed = slots.shape[2] == 1
     token = builder.loop(mask.shape[1], Kind.WHOLE if fixed else Kind.PARALLEL)
     slot = () if fixed else builder.follower(slots.shape[2], token)
-    hidden = builder.loop(slots.shape[3], of_hidden)
+    hidden = builder.loop(slots.shape[3])
     choice = builder.loop(mask.shape[2], Kind.WHOLE)
     builder.equate(choice, expert)
     return (
@@ -122,7 +129,7 @@ def _dims(
 
 
 def _moved(slots: TensorType, routes: Sequence[TensorType], result: TensorType) -> Work:
-    """Work of a permutation: a row is read per slot, masks and weights once."""
+    """Work of a permutation: a row is read per slot, choices once."""
     return Work(
         kind=OpClass.MEMORY,
         flops=slots.num_elements,
@@ -135,7 +142,7 @@ def _moved(slots: TensorType, routes: Sequence[TensorType], result: TensorType) 
 @dataclass(frozen=True, slots=True)
 class Dispatch(Op):
     """Puts tokens `[batch, sequence, hidden]` into slots `[batch, experts, slots, hidden]` of the
-    experts that `mask[batch, sequence, experts]` chose, times `weights` like the mask if given.
+    experts that `mask[batch, sequence, experts]` chose.
 
     `experts` and `slots` are those of one device's shard; 0 stands for those that the operands ask
     for.
@@ -148,20 +155,18 @@ class Dispatch(Op):
     slots: int = 0
 
     def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
-        x, mask = operands[:2]
+        x, mask = operands
         if x.rank != 3 or mask.rank != 3 or x.shape[:2] != mask.shape[:2]:
             raise ShapeError(
                 f"Dispatch: tokens {x} and choices {mask}; expected [batch, sequence, hidden] and "
                 "[batch, sequence, experts]"
             )
-        batch, sequence, hidden = x.shape
-        experts = self.experts or mask.shape[2]
-        slots = self.slots or num_slots(sequence, experts, self.top_k, self.imbalance)
-        return (x.with_shape((batch, experts, slots, hidden)),)
+        experts, slots = _slots_of(self, mask)
+        return (x.with_shape((x.shape[0], experts, slots, x.shape[2])),)
 
     def signature(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Signature:
-        builder, tokens, mask, slots = _dims(operands[1], results[0], Kind.PARALLEL, Kind.PARALLEL)
-        return builder.build((tokens, *[mask] * (len(operands) - 1)), (slots,))
+        builder, tokens, mask, slots = _dims(operands[1], results[0], Kind.PARALLEL)
+        return builder.build((tokens, mask), (slots,))
 
     def work(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Work:
         return _moved(results[0], operands[1:], results[0])
@@ -177,15 +182,12 @@ class Dispatch(Op):
     def evaluate_shard(self, indices: Mapping[int, Array], *operands: Array) -> tuple[Array, ...]:
         import numpy as np
 
-        x, mask = operands[:2]
+        x, mask = operands
         held = indices.get(0, np.arange(mask.shape[2]))
         slots = self.slots or num_slots(x.shape[1], mask.shape[2], self.top_k, self.imbalance)
         sample, token, expert, slot = _seats(mask[:, :, held], slots)
-        rows = x[sample, token]
-        if len(operands) > 2:
-            rows = rows * operands[2][:, :, held][sample, token, expert][:, None]
         result = np.zeros((x.shape[0], len(held), slots, x.shape[2]), x.dtype)
-        result[sample, expert, slot] = rows
+        result[sample, expert, slot] = x[sample, token]
         return (result,)
 
     def linear_operands(self, operands: Sequence[TensorType]) -> tuple[int, ...]:
@@ -199,14 +201,10 @@ class Dispatch(Op):
         wanted: Sequence[bool],
     ) -> Sequence[Value | None]:
         (gradient,) = gradients
-        if gradient is None:
-            return (None,) * len(node.operands)
-        x, mask, *weights = node.operands
+        if gradient is None or not wanted[0]:
+            return (None, None)
         back = Combine(self.top_k, self.imbalance)
-        of_x = builder.add(back, gradient, mask, *weights) if wanted[0] else None
-        if len(weights) == 0 or not wanted[2]:
-            return (of_x, None, None)[: len(node.operands)]
-        return (of_x, None, builder.add(CombineWeightGradient(), gradient, mask, x))
+        return (builder.add(back, gradient, node.operands[1]), None)
 
     def localized(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Op:
         return replace(self, experts=results[0].shape[1], slots=results[0].shape[2])
@@ -218,14 +216,13 @@ class Dispatch(Op):
 @register_op("Combine")
 @dataclass(frozen=True, slots=True)
 class Combine(Op):
-    """The inverse way: per token the sum of its slots in `y[batch, experts, slots, hidden]`, times
-    `weights` like the mask if given."""
+    """The inverse way: per token the sum of its slots in `y[batch, experts, slots, hidden]`."""
 
     top_k: int
     imbalance: float = 1.0
 
     def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
-        y, mask = operands[:2]
+        y, mask = operands
         if y.rank != 4 or mask.rank != 3 or y.shape[0] != mask.shape[0]:
             raise ShapeError(
                 f"Combine: slots {y} and choices {mask}; expected [batch, experts, slots, hidden] "
@@ -234,8 +231,8 @@ class Combine(Op):
         return (y.with_shape((*mask.shape[:2], y.shape[3])),)
 
     def signature(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Signature:
-        builder, tokens, mask, slots = _dims(operands[1], operands[0], Kind.PICK, Kind.PARALLEL)
-        return builder.build((slots, *[mask] * (len(operands) - 1)), (tokens,))
+        builder, tokens, mask, slots = _dims(operands[1], operands[0], Kind.PICK)
+        return builder.build((slots, mask), (tokens,))
 
     def work(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Work:
         return _moved(operands[0], operands[1:], results[0])
@@ -246,14 +243,11 @@ class Combine(Op):
     def evaluate_shard(self, indices: Mapping[int, Array], *operands: Array) -> tuple[Array, ...]:
         import numpy as np
 
-        y, mask = operands[:2]
+        y, mask = operands
         held = indices.get(0, np.arange(mask.shape[2]))
         sample, token, expert, slot = _seats(mask[:, :, held], y.shape[2])
-        rows = y[sample, expert, slot]
-        if len(operands) > 2:
-            rows = rows * operands[2][:, :, held][sample, token, expert][:, None]
         result = np.zeros((*mask.shape[:2], y.shape[3]), y.dtype)
-        np.add.at(result, (sample, token), rows)
+        np.add.at(result, (sample, token), y[sample, expert, slot])
         return (result,)
 
     def linear_operands(self, operands: Sequence[TensorType]) -> tuple[int, ...]:
@@ -267,34 +261,36 @@ class Combine(Op):
         wanted: Sequence[bool],
     ) -> Sequence[Value | None]:
         (gradient,) = gradients
-        if gradient is None:
-            return (None,) * len(node.operands)
-        y, mask, *weights = node.operands
+        if gradient is None or not wanted[0]:
+            return (None, None)
         back = Dispatch(self.top_k, self.imbalance)
-        of_y = builder.add(back, gradient, mask, *weights) if wanted[0] else None
-        if len(weights) == 0 or not wanted[2]:
-            return (of_y, None, None)[: len(node.operands)]
-        return (of_y, None, builder.add(CombineWeightGradient(), y, mask, gradient))
+        return (builder.add(back, gradient, node.operands[1]), None)
 
 
-@register_op("CombineWeightGradient")
+@register_op("DispatchWeights")
 @dataclass(frozen=True, slots=True)
-class CombineWeightGradient(Op):
-    """Gradient of the weights of Combine: per token and chosen expert the product of the row in the
-    slot, from `y[batch, experts, slots, hidden]`, with the token's row of `x[batch, sequence,
-    hidden]`."""
+class DispatchWeights(Op):
+    """Puts weights `[batch, sequence, experts]` into slots `[batch, experts, slots, 1]`, where
+    `Dispatch` puts the tokens that they are for. Fields as there."""
+
+    top_k: int
+    imbalance: float = 1.0
+    experts: int = 0
+    slots: int = 0
 
     def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
-        y, mask, _ = operands
-        return (y.with_shape(mask.shape),)
+        weights, mask = operands
+        if weights.rank != 3 or weights.shape != mask.shape:
+            raise ShapeError(
+                f"DispatchWeights: weights {weights} and choices {mask}; expected "
+                "[batch, sequence, experts] both"
+            )
+        experts, slots = _slots_of(self, mask)
+        return (weights.with_shape((weights.shape[0], experts, slots, 1)),)
 
     def signature(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Signature:
-        builder, tokens, mask, slots = _dims(operands[1], operands[0], Kind.PICK, Kind.SUM)
-        return builder.build((slots, mask, tokens), (mask,))
-
-    def work(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Work:
-        y, mask, _ = operands
-        return _moved(y, (y, mask), results[0])
+        builder, _, mask, slots = _dims(operands[1], results[0], Kind.PARALLEL)
+        return builder.build((mask, mask), (slots,))
 
     def evaluate(self, *operands: Array) -> tuple[Array, ...]:
         return self.evaluate_shard({}, *operands)
@@ -302,12 +298,61 @@ class CombineWeightGradient(Op):
     def evaluate_shard(self, indices: Mapping[int, Array], *operands: Array) -> tuple[Array, ...]:
         import numpy as np
 
-        y, mask, x = operands
+        weights, mask = operands
         held = indices.get(0, np.arange(mask.shape[2]))
+        slots = self.slots or num_slots(mask.shape[1], mask.shape[2], self.top_k, self.imbalance)
+        sample, token, expert, slot = _seats(mask[:, :, held], slots)
+        result = np.zeros((mask.shape[0], len(held), slots, 1), weights.dtype)
+        result[sample, expert, slot, 0] = weights[:, :, held][sample, token, expert]
+        return (result,)
+
+    def linear_operands(self, operands: Sequence[TensorType]) -> tuple[int, ...]:
+        return (0,)
+
+    def derivative(
+        self,
+        builder: Builder,
+        node: Node,
+        gradients: Sequence[Value | None],
+        wanted: Sequence[bool],
+    ) -> Sequence[Value | None]:
+        (gradient,) = gradients
+        if gradient is None or not wanted[0]:
+            return (None, None)
+        return (builder.add(CombineWeights(), gradient, node.operands[1]), None)
+
+    def localized(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Op:
+        return replace(self, experts=results[0].shape[1], slots=results[0].shape[2])
+
+    def rescaled(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Op:
+        return replace(self, experts=0, slots=0)
+
+
+@register_op("CombineWeights")
+@dataclass(frozen=True, slots=True)
+class CombineWeights(Op):
+    """The inverse way: numbers in slots `[batch, experts, slots, 1]` go where the weights are,
+    `[batch, sequence, experts]`; others are zero."""
+
+    def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
+        y, mask = operands
+        return (y.with_shape(mask.shape),)
+
+    def signature(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Signature:
+        builder, _, mask, slots = _dims(operands[1], operands[0], Kind.PICK)
+        return builder.build((slots, mask), (mask,))
+
+    def evaluate(self, *operands: Array) -> tuple[Array, ...]:
+        return self.evaluate_shard({}, *operands)
+
+    def evaluate_shard(self, indices: Mapping[int, Array], *operands: Array) -> tuple[Array, ...]:
+        import numpy as np
+
+        y, mask = operands
+        held = np.asarray(indices.get(0, np.arange(mask.shape[2])))
         sample, token, expert, slot = _seats(mask[:, :, held], y.shape[2])
         result = np.zeros(mask.shape, y.dtype)
-        products = (y[sample, expert, slot] * x[sample, token]).sum(-1)
-        result[sample, token, np.asarray(held)[expert]] = products
+        result[sample, token, held[expert]] = y[sample, expert, slot, 0]
         return (result,)
 
     def linear_operands(self, operands: Sequence[TensorType]) -> tuple[int, ...]:

@@ -286,12 +286,12 @@ def _routing() -> list[Case]:
     return [
         _case(routing.TopKMask(2), real(3, 5)),
         _case(routing.Dispatch(2), tokens, mask),
-        _case(routing.Dispatch(2), tokens, mask, weights),
         _case(routing.Dispatch(2, imbalance=3.0), tokens, mask),
-        _case(routing.Dispatch(1), real(1, 6, 2), booleans(1, 6, 3), real(1, 6, 3)),
+        _case(routing.Dispatch(1), real(1, 6, 2), booleans(1, 6, 3)),
         _case(routing.Combine(2), slots, mask),
-        _case(routing.Combine(2), slots, mask, weights),
-        _case(routing.CombineWeightGradient(), slots, mask, tokens),
+        _case(routing.DispatchWeights(2), weights, mask),
+        _case(routing.DispatchWeights(2, imbalance=3.0), weights, mask),
+        _case(routing.CombineWeights(), real(2, 6, 8, 1), mask),
     ]
 
 

@@ -33,7 +33,7 @@ NO_DERIVATIVE = {
     "MaxPoolGradient",
     "AveragePoolGradient", "LRNGradient", "FusedAttentionScoreGradient",
     "ReduceMeanGradient", "DropoutGradient", "GatherElementsGradient", "GatherNDGradient",
-    "CombineWeightGradient",
+    "CombineWeights",
 }  # fmt: skip
 """Gradients of gradients are not needed; an optimizer step is the end."""
 

@@ -12,7 +12,14 @@ from distir.errors import ImportModelError, ShapeError
 from distir.execute.sequential import evaluate
 from distir.ir import Builder, DType, TensorType
 from distir.models.experts import Experts, mixture
-from distir.ops.routing import Combine, Dispatch, TopKMask, num_slots
+from distir.ops.routing import (
+    Combine,
+    CombineWeights,
+    Dispatch,
+    DispatchWeights,
+    TopKMask,
+    num_slots,
+)
 
 
 @pytest.mark.parametrize(
@@ -41,8 +48,19 @@ def test_the_first_token_of_a_group_takes_the_slot_and_others_are_dropped() -> N
     tokens = np.arange(1.0, 9).reshape(1, 8, 1)
     (slots,) = Dispatch(1, slots=4, experts=3).evaluate(tokens, mask)
     assert slots[0, :, :, 0].tolist() == [[1, 0, 6, 0], [0] * 4, [0] * 4]
-    (back,) = Combine(1).evaluate(slots, mask, 0.5 * mask)
+    (back,) = Combine(1).evaluate(0.5 * slots, mask)
     assert back[0, :, 0].tolist() == [0.5, 0, 0, 0, 0, 3, 0, 0]
+
+
+def test_weights_take_the_slots_of_their_tokens() -> None:
+    mask = np.zeros((1, 8, 3), bool)
+    mask[0, [0, 1, 5], 0] = True
+    weights = np.arange(24.0).reshape(1, 8, 3)
+    (slots,) = DispatchWeights(1, slots=4, experts=3).evaluate(weights, mask)
+    assert slots[0, :, :, 0].tolist() == [[0, 0, 15, 0], [0] * 4, [0] * 4]
+    (back,) = CombineWeights().evaluate(slots + 1, mask)
+    assert back[0, [0, 1, 5], 0].tolist() == [1, 0, 16]
+    assert back.sum() == 17
 
 
 def test_of_equal_scores_the_first_is_chosen() -> None:
