@@ -8,7 +8,7 @@ Where the devices lie is another matter (`distir.plan.grid`).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import mul
@@ -17,7 +17,7 @@ from distir.axes.model import Axis
 from distir.errors import StrategyError
 from distir.factoring import tensor_factors
 from distir.program import Program
-from distir.strategy import Strategy
+from distir.strategy import MARKS, Strategy
 from distir.transforms.place import Entry
 
 
@@ -106,9 +106,17 @@ def _most_shares(program: Program, degree: int) -> int:
     return min(divisors, key=owned)
 
 
-def _entry(program: Program, axis: Axis, *, everywhere: bool = False) -> Entry:
+def _entry(program: Program, axis: Axis, *, everywhere: bool = False, ring: bool = False) -> Entry:
     """An entry for an axis; lists speak of representatives."""
-    return Entry(program.blocks.group.get(axis, axis), everywhere)
+    return Entry(program.blocks.group.get(axis, axis), everywhere, ring)
+
+
+def _rings(program: Program, axes: Iterable[Axis]) -> tuple[Entry, ...]:
+    """Entries by which what has these axes, or the other side of a boundary to them, travels."""
+    tied = program.axes.tied
+    wanted = dict.fromkeys(map(tied, axes))
+    sides = (each for root in wanted for each in program.all_axes if tied(each) is root)
+    return tuple(dict.fromkeys(_entry(program, axis, ring=True) for axis in sides))
 
 
 def _sequences(program: Program) -> tuple[Entry, ...]:
@@ -117,6 +125,8 @@ def _sequences(program: Program) -> tuple[Entry, ...]:
 
 def _context_entries(program: Program, strategy: Strategy) -> tuple[Entry, ...]:
     heads: tuple[Entry, ...] = ()
+    if strategy.cp_exchange == "ring":
+        return _rings(program, program.extents.sequences)
     if strategy.cp_exchange == "all-to-all":
         heads = tuple(_entry(program, a, everywhere=True) for a in program.blocks.head_axes)
     return (*heads, *_sequences(program))
@@ -183,16 +193,21 @@ def _splitting(axes: Sequence[MeshAxis]) -> dict[Axis, list[MeshAxis]]:
 
 
 def entries_of(program: Program, names: Sequence[str]) -> tuple[Entry, ...]:
-    """A list of axes by their labels; `heads*` counts only where everything has the axis, and
-    `heads` stands for `heads`, `heads2` and so on. Raises `StrategyError` for others."""
+    """A list of axes by their labels; `heads*` counts only where everything has the axis, what has
+    `sequence~` travels, and `heads` stands for `heads`, `heads2` and so on. Raises `StrategyError`
+    for others."""
     found: dict[Entry, None] = {}
     for name in names:
-        label, everywhere = name.removesuffix("*"), name.endswith("*")
+        label, marks = name.rstrip(MARKS), name[len(name.rstrip(MARKS)) :]
         axes = program.named(label)
         if not axes:
             known = ", ".join(program.families)
             raise StrategyError(f"unknown axis {label!r}; the model's axes are {known}")
-        found.update({_entry(program, axis, everywhere=everywhere): None for axis in axes})
+        if "~" in marks:
+            found.update(dict.fromkeys(_rings(program, axes)))
+        else:
+            everywhere = "*" in marks
+            found.update({_entry(program, axis, everywhere=everywhere): None for axis in axes})
     return tuple(found)
 
 

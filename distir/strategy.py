@@ -27,7 +27,10 @@ def checked_placement(placement: object) -> str:
     return "-".join(names)
 
 
-CP_EXCHANGES = ("gather", "all-to-all")
+CP_EXCHANGES = ("gather", "ring", "all-to-all")
+
+MARKS = "*~"
+"""What may stand behind the name of an axis in a list."""
 
 LISTED = ("dp", "ep", "cp", "tp")
 """Choices whose axis lists can be stated."""
@@ -43,7 +46,7 @@ def parse_lists(axes: object) -> dict[str, tuple[str, ...]]:
         if user in lists:
             raise StrategyError(f"axes state two lists for {user}; expected one")
         lists[user] = tuple(dict.fromkeys(names))
-        if not names or any(not name.removesuffix("*") for name in names):
+        if not names or any(not name.rstrip(MARKS) for name in names):
             raise StrategyError(
                 f"axes state {','.join(names)!r} for {user}; expected names of axes, such as "
                 f"{user}=heads,ffn"
@@ -111,11 +114,13 @@ class Strategy:
     """Of how many neighbouring replicas' devices `zero` shards the states; the others hold copies.
     0: all (hybrid sharding, Zhao et al. 2023)."""
     cp_exchange: str = "gather"
-    """How context parallelism brings keys and values together: `gather`, or `all-to-all`, which
-    splits heads instead of the sequence in attention (Jacobs et al. 2023)."""
+    """How context parallelism brings keys and values together: `gather`; `ring`, where they travel
+    while attention goes on with those at hand (Liu et al. 2023); or `all-to-all`, which splits
+    heads instead of the sequence in attention (Jacobs et al. 2023)."""
     axes: str = ""
     """Axis lists that replace those of the techniques, such as `tp=heads,ffn;cp=heads*,sequence`:
-    per choice the logical axes that its devices split, in order of preference."""
+    per choice the logical axes that its devices split, in order of preference. With `axis*` only
+    where all that moves has it, with `axis~` round in a ring where an op can."""
     placement: str = PLACEMENT
     """In which order degrees are laid on the devices, those of neighbours first."""
 

@@ -16,6 +16,7 @@ from distir.importers.load import LoadedModel
 from distir.ir.types import DType
 from distir.mesh import mesh_axes, undivided
 from distir.ops.optimizer import AdamStep, MomentumStep, SGDStep
+from distir.ops.ring import Circulating
 from distir.ops.routing import Dispatch
 from distir.program import Program, build_program, followers_made
 from distir.strategy import Strategy
@@ -307,13 +308,10 @@ class Workload:
                 return f"axes state a list for {user}, which needs {user} > 1"
         if "tp" in stated and strategy.sequence_parallel:
             return "sequence_parallel adds to the list of tp; where axes state it, add sequence"
-        if strategy.cp_exchange == "all-to-all":
-            if strategy.cp == 1:
-                return "cp_exchange = all-to-all needs cp > 1: it is how cp brings keys together"
-            if "cp" in stated:
-                return "cp_exchange = all-to-all adds to the list of cp; axes state it already"
-            if not self.program.blocks.head_axes:
-                return "cp_exchange = all-to-all splits heads, but the model has no attention"
+        if strategy.cp_exchange != "gather":
+            reason = self._explain_exchange(strategy)
+            if reason is not None:
+                return reason
         elif not stated:
             return None
         try:
@@ -324,6 +322,24 @@ class Workload:
         if samples not in self._sizes_asked:
             self._sizes_asked[samples] = self.sizes(samples)
         return undivided(self.program, axes, self._sizes_asked[samples])
+
+    def _explain_exchange(self, strategy: Strategy) -> str | None:
+        """Why keys and values cannot be brought together in this other way than by gathering."""
+        asked = f"cp_exchange = {strategy.cp_exchange}"
+        if strategy.cp == 1:
+            return f"{asked} needs cp > 1: it is how cp brings keys together"
+        if "cp" in strategy.axis_lists:
+            return f"{asked} decides the list of cp; axes state it already"
+        if strategy.cp_exchange == "all-to-all" and not self.program.blocks.head_axes:
+            return f"{asked} splits heads, but the model has no attention"
+        if strategy.cp_exchange == "ring" and not self._circulates:
+            return f"{asked} needs fused attention, of which the model has none; --attention fused"
+        return None
+
+    @cached_property
+    def _circulates(self) -> bool:
+        """Whether an op of the model can take its columns one after the other."""
+        return any(isinstance(node.op, Circulating) for node in self.program.function.nodes)
 
     @cached_property
     def _sizes_asked(self) -> dict[int, dict[Axis, int]]:

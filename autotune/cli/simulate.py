@@ -111,7 +111,8 @@ def add_strategy_options(parser: argparse.ArgumentParser) -> None:
         type=str.lower,
         default="gather",
         metavar="HOW",
-        help="with --cp, gather keys and values, or split heads in attention: all-to-all",
+        help="with --cp, gather keys and values (default), let them travel beside attention: ring, "
+        "or split heads in attention: all-to-all",
     )
     group.add_argument(
         "--axes",

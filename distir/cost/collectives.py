@@ -7,11 +7,11 @@ one pass over the data (a reduce-scatter or an all-gather) takes
     ring          (n-1)/n · S / slowest rail        + hops · latency      (n-1 hops in all)
     hierarchical  Σ over levels of (f-1)/f · S / (rails · bandwidth) + (f-1) · latency
 
-and an all-reduce two passes (Patarasuk and Yuan 2009; Cho et al. 2019), or a
-double binary tree, `2 S / slowest rail + 2 Σ ⌈log2 f⌉ · latency` (Sanders et al. 2009). NCCL's own
-model counts the same steps (`src/graph/tuning.cc`). All are linear in `S`, and the best of them is
-concave: smooth but for the bends where another algorithm takes over, monotone in bytes, bandwidth
-and latency.
+and an all-reduce two passes (Patarasuk and Yuan 2009; Cho et al. 2019), or a double binary tree,
+`2 S / slowest rail + 2 Σ ⌈log2 f⌉ · latency` (Sanders et al. 2009). A shift hands `S` bytes to the
+next member, `S / slowest link + latency`. NCCL's own model counts the same steps
+(`src/graph/tuning.cc`). All are linear in `S`, and the best of them is concave: smooth but for the
+bends where another algorithm takes over, monotone in bytes, bandwidth and latency.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from distir.cost.amounts import Amount, larger, smaller
 __all__ = ["COLLECTIVES", "CollectiveKind", "Link", "Route", "collective_seconds"]
 
 CollectiveKind: TypeAlias = Literal[
-    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"
+    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "shift"
 ]
 
 
@@ -100,6 +100,13 @@ def hierarchical_exchange(size_bytes: Amount, route: Route) -> Amount:
     return total
 
 
+def neighbour_exchange(size_bytes: Amount, route: Route) -> Amount:
+    """Every member sends `size_bytes` to the next one of a single ring: the slowest link decides,
+    which at the border of a unit is one member's own."""
+    slowest = min(link.bandwidth_bytes_per_second for link in route)
+    return size_bytes / slowest + max(link.latency_seconds for link in route)
+
+
 def _slowest_rail(route: Route) -> float:
     """Bytes per second at the narrowest level when every member of a unit uses its own link."""
     return min(link.rails * link.bandwidth_bytes_per_second for link in route)
@@ -121,6 +128,7 @@ COLLECTIVES: Mapping[CollectiveKind, Mapping[str, Algorithm]] = {
     "reduce_scatter": _PASS,
     "all_to_all": {"direct": direct_exchange, "hierarchical": hierarchical_exchange},
     "broadcast": {"tree": tree_pass},
+    "shift": {"ring": neighbour_exchange},
 }
 """Algorithms by collective: `(bytes, route) -> seconds`."""
 

@@ -45,17 +45,19 @@ class CostModel:
         device's time nor that of all its launches is exceeded by much."""
         return soft_maximum(self.profile.soft_maximum_order, device_seconds, launch_seconds)
 
-    def collective_seconds(self, kind: CollectiveKind, size_bytes: Amount, group: Group) -> Amount:
-        """Time of a collective over `group`.
+    def collective_seconds(
+        self, kind: CollectiveKind, size_bytes: Amount, group: Group, times: Amount = 1
+    ) -> Amount:
+        """Time of a collective over `group`, of so many in a row.
 
         `size_bytes` is the full tensor per device: what is reduced, the input of a reduce-scatter,
-        the result of an all-gather, the local tensor of an all-to-all. A group of one costs
-        nothing.
+        the result of an all-gather, the local tensor of an all-to-all, what a shift hands to the
+        next. A group of one costs nothing.
         """
         if group.size == 1:
             return 0.0 * size_bytes
         moving = collective_seconds(kind, size_bytes, self.route(group))
-        return self.profile.collective_launch_seconds + moving
+        return times * (self.profile.collective_launch_seconds + moving)
 
     def point_to_point_seconds(
         self, size_bytes: Amount, distance: int, senders: Senders | None = None

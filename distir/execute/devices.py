@@ -14,6 +14,7 @@ from distir.errors import DistirError
 from distir.ir.core import Node, Op, Value
 from distir.ops.collective import Collective, Shard, Sharded
 from distir.ops.fused import Fused
+from distir.ops.ring import Ring
 from distir.transforms.instantiate import Sizes
 from distir.transforms.place import Layout, Mesh, Pending
 
@@ -56,6 +57,8 @@ class VirtualMesh:
         op = node.op
         if isinstance(op, Collective):
             made = [self._exchange(*each) for each in zip(op.tensors, operands, strict=True)]
+        elif isinstance(op, Ring):
+            made = self._go_round(op, operands, len(node.results))
         else:
             made = self._compute(op, operands, len(node.results))
         for value, shards in zip(node.results, made, strict=True):
@@ -74,6 +77,16 @@ class VirtualMesh:
             for index, result in zip(group, exchanged, strict=True):
                 results[index] = result
         return results
+
+    def _go_round(self, op: Ring, operands: Sequence[Shards], count: int) -> list[Shards]:
+        made: list[Shards] = [[None] * len(self) for _ in range(count)]
+        for group in self.groups(op.mesh_axes):
+            own = [[shards[index] for shards in operands] for index in group]
+            results = op.exchange([self.coordinates[index] for index in group], own)
+            for index, each in zip(group, results, strict=True):
+                for shards, result in zip(made, each, strict=True):
+                    shards[index] = result
+        return made
 
     def _compute(self, op: Op, operands: Sequence[Shards], count: int) -> list[Shards]:
         made: list[Shards] = [[] for _ in range(count)]

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from distir.axes.rescale import resize
-from distir.cost.work import Work
 from distir.errors import ScheduleError, TransformError
 from distir.execute.counts import Counts, StageMemory
 from distir.execute.devices import Shards, VirtualMesh
@@ -18,7 +17,9 @@ from distir.execute.live import Held, Meter, array_bytes
 from distir.execute.stage_program import Instruction, ResultSlot, Source, StageProgram, flatten
 from distir.execute.values import OptimizerStep
 from distir.ir.core import Node, Value
+from distir.ir.types import TensorType
 from distir.ops.collective import Collective
+from distir.ops.ring import Ring
 from distir.plan import ParameterUse, Plan, Stage
 from distir.plan.positions import positions_of
 from distir.schedules import Action
@@ -348,18 +349,11 @@ class StageDevices:
     def _step(self, block: int, node: Node, operands: list[Shards]) -> list[Shards]:
         """Runs one op on all devices of the stage, and counts it."""
         made = self._meshes[block].step(node, operands)
-        if isinstance(node.op, Collective):
-            types = (
-                [
-                    value.type.with_shape(np.shape(shards[0]))
-                    for value, shards in zip(values, arrays, strict=True)
-                ]
-                for values, arrays in ((node.operands, operands), (node.results, made))
-            )
-            size = node.op.total_bytes(*types)
-            self.counts.add_collective(node.op.kind, node.op.mesh_axes, float(size))
-        else:
-            self.counts.flops += float(work_of(node, operands, made).flops)
+        op, types = node.op, types_of(node, operands, made)
+        if isinstance(op, (Collective, Ring)):
+            self.counts.add_collective(op.kind, op.mesh_axes, float(op.total_bytes(*types)))
+        if not isinstance(op, Collective):
+            self.counts.flops += float(op.work(*types).flops)
         return made
 
     # --- the end of the step ---------------------------------------------------------------------
@@ -444,16 +438,18 @@ def _added(a: Shards, b: Shards) -> Shards:
     return [x + y for x, y in zip(a, b, strict=True)]
 
 
-def work_of(node: Node, operands: list[Shards], results: list[Shards]) -> Work:
-    """The work of an op, from the arrays that it read and made on one device."""
-    shapes = (
+def types_of(
+    node: Node, operands: list[Shards], results: list[Shards]
+) -> tuple[list[TensorType], list[TensorType]]:
+    """Types of the arrays that an op read and made on one device."""
+    operand_types, result_types = (
         [
             value.type.with_shape(np.shape(shards[0]))
             for value, shards in zip(values, arrays, strict=True)
         ]
         for values, arrays in ((node.operands, operands), (node.results, results))
     )
-    return node.op.work(*shapes)
+    return operand_types, result_types
 
 
 def computed(array: Array, value: Value) -> Array:

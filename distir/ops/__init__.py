@@ -18,6 +18,7 @@ from distir.ops import (  # noqa: F401  (importing a family registers its ops)
     optimizer,
     padding,
     reduce,
+    ring,
     routing,
     tensor,
 )

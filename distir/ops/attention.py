@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from distir.cost.work import OpClass, Work
 from distir.errors import ShapeError
@@ -15,6 +15,7 @@ from distir.ops.base import register_op, sum_to_shape
 from distir.ops.elementwise import Add, Dropout, kept_elements
 from distir.ops.linalg import MatMul
 from distir.ops.norm import Softmax, softmax
+from distir.ops.ring import COLUMNS, ROWS, Circulating
 from distir.ops.tensor import Expand, Reshape, Scale, Transpose
 
 if TYPE_CHECKING:
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
 Array = Any
 
-_ROWS = 3
-"""The loop of the rows."""
 _STRIDE = 0x9E3779B1
 """Between the numbers of the queries of a group."""
 
@@ -33,7 +32,7 @@ def _attention_dims(
 ) -> tuple[SignatureBuilder, Dims, Dims, Dims, Dims]:
     """Dims of query, key, value and result. With grouped queries the heads are `groups × queries
     per group`. `summed` is the kind of the loops that keys and values do not carry. The first loops
-    are batch, groups, queries per group and rows (`_ROWS`)."""
+    are batch, groups, queries per group, rows (`ROWS`) and columns (`COLUMNS`)."""
     query, key, value = operands[:3]
     batch, heads, rows, depth = query.shape
     groups, columns = key.shape[1:3]
@@ -42,7 +41,7 @@ def _attention_dims(
     group = builder.positional(groups)
     per_group = builder.positional(heads // groups, summed)
     row = builder.positional(rows, summed)
-    column = builder.loop(columns, Kind.WHOLE)
+    column = builder.positional(columns, Kind.WHOLE)
     inner = builder.loop(depth, Kind.WHOLE)
     outer = builder.loop(value.shape[3], Kind.WHOLE)
     return (
@@ -54,22 +53,30 @@ def _attention_dims(
     )
 
 
-def _scores(
-    query: Array, key: Array, mask: Array | None, scale: float, causal: bool, rows: Array
-) -> Array:
-    """Masked scaled scores `[batch, groups, queries per group, rows, columns]`."""
+Attention: TypeAlias = "FusedAttention | FusedAttentionGradient | FusedAttentionScoreGradient"
+
+
+def _scores(op: Attention, indices: Mapping[int, Array], operands: Sequence[Array]) -> Array:
+    """Masked scaled scores `[batch, groups, queries per group, rows, columns]`. Operands are query,
+    key, …, and a mask over all columns, if there is one."""
     import numpy as np
 
+    query, key = operands[:2]
+    mask = operands[op.mask] if len(operands) > op.mask else None
     batch, heads, _, depth = query.shape
+    rows, columns = (
+        indices.get(loop, np.arange(x.shape[2])) for loop, x in ((ROWS, query), (COLUMNS, key))
+    )
     groups = key.shape[1]
     grouped = query.reshape(batch, groups, heads // groups, query.shape[2], depth)
-    scores = scale * np.einsum("bgrsd,bgnd->bgrsn", grouped, key, optimize=True)
+    scores = op.scale * np.einsum("bgrsd,bgnd->bgrsn", grouped, key, optimize=True)
     if mask is not None:
+        mask = mask[..., columns] if mask.shape[-1] not in (1, len(columns)) else mask
         scores = scores + np.broadcast_to(mask, (batch, heads, *scores.shape[3:])).reshape(
             scores.shape
         )
-    if causal:
-        allowed = rows[:, None] >= np.arange(key.shape[2])[None, :]
+    if op.causal:
+        allowed = rows[:, None] >= columns[None, :]
         scores = np.where(allowed, scores, -np.inf)
     return scores
 
@@ -81,9 +88,37 @@ def _flops(query: TensorType, key: TensorType, value: TensorType, causal: bool) 
     return 2.0 * pairs * (depth + value.shape[3]) * (0.5 if causal else 1.0)
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What rows know of the columns that they have met: the largest score, the sum of all
+    exponentials, less that one, and the values weighted by those that are kept (Milakov and
+    Gimelshein 2018). Shapes `[batch, groups, queries per group, rows, 1 or depth]`."""
+
+    highest: Array
+    total: Array
+    weighted: Array
+
+
+def _seen(scores: Array, kept: Array, value: Array, before: Seen | None) -> Seen:
+    """With one more block of columns."""
+    import numpy as np
+
+    highest = scores.max(-1, keepdims=True)
+    highest = highest if before is None else np.maximum(highest, before.highest)
+    # A row that may attend to nothing so far has met only −∞.
+    shift = np.where(np.isfinite(highest), highest, 0.0)
+    weights = np.exp(scores - shift)
+    total = weights.sum(-1, keepdims=True)
+    weighted = np.einsum("bgrsn,bgne->bgrse", weights * kept, value, optimize=True)
+    if before is not None:
+        faded = np.exp(before.highest - shift)
+        total, weighted = total + faded * before.total, weighted + faded * before.weighted
+    return Seen(highest, total, weighted)
+
+
 @register_op("FusedAttention")
 @dataclass(frozen=True, slots=True)
-class FusedAttention(Op):
+class FusedAttention(Circulating):
     """`softmax(scale · query @ keyᵀ + mask) @ value` over `[batch, heads, sequence, depth]`.
 
     Keys and values may have fewer heads, each shared by a group of queries. The optional fourth
@@ -91,6 +126,9 @@ class FusedAttention(Op):
     `dropout` of the weights is dropped after the softmax, as `Dropout` does; which ones is drawn
     again in the backward pass, so that no mask is kept.
     """
+
+    mask: ClassVar[int] = 3
+    travelling: ClassVar[tuple[int, ...]] = (1, 2)
 
     scale: float
     causal: bool = False
@@ -140,13 +178,23 @@ class FusedAttention(Op):
     def evaluate_shard(self, indices: Mapping[int, Array], *operands: Array) -> tuple[Array, ...]:
         import numpy as np
 
-        query, key, value = operands[:3]
-        rows = indices.get(_ROWS, np.arange(query.shape[2]))
-        mask = operands[3] if len(operands) > 3 else None
-        weights = softmax(_scores(query, key, mask, self.scale, self.causal, rows), -1)
+        query, value = operands[0], operands[2]
+        weights = softmax(_scores(self, indices, operands), -1)
         weights = weights * _kept(self, indices, weights.shape)
         result = np.einsum("bgrsn,bgne->bgrse", weights, value, optimize=True)
         return (result.reshape(*query.shape[:3], value.shape[3]),)
+
+    def meet(
+        self, known: Seen | None, indices: Mapping[int, Array], operands: Sequence[Array]
+    ) -> Seen:
+        scores = _scores(self, indices, operands)
+        return _seen(scores, _kept(self, indices, scores.shape), operands[2], known)
+
+    def conclude(
+        self, known: Seen, indices: Mapping[int, Array], operands: Sequence[Array]
+    ) -> tuple[Array, ...]:
+        shape = (*operands[0].shape[:3], operands[2].shape[3])
+        return ((known.weighted / known.total).reshape(shape),)
 
     def derivative(
         self,
@@ -213,11 +261,7 @@ def _repeated(builder: Builder, x: Value, times: int) -> Value:
     return builder.add(Reshape((batch, heads * times, *rest)), x)
 
 
-def _kept(
-    op: FusedAttention | FusedAttentionGradient | FusedAttentionScoreGradient,
-    indices: Mapping[int, Array],
-    shape: Sequence[int],
-) -> Array:
+def _kept(op: Attention, indices: Mapping[int, Array], shape: Sequence[int]) -> Array:
     """What dropout multiplies weights `[batch, groups, queries per group, rows, columns]` by. Where
     no head of keys is shared, it is what `Dropout` of `[batch, heads, rows, columns]` would."""
     import numpy as np
@@ -230,7 +274,8 @@ def _kept(
     # A number for a head that does not depend on how many queries a device holds of its group.
     heads = (groups[:, None] + queries * _STRIDE).reshape(-1)
     flat = (len(batch), len(heads), len(rows), len(columns))
-    kept = kept_elements(op.dropout, op.seed, flat, dict(enumerate((batch, heads, rows))))
+    places = dict(enumerate((batch, heads, rows, columns)))
+    kept = kept_elements(op.dropout, op.seed, flat, places)
     return kept.reshape(shape) / (1 - op.dropout)
 
 
@@ -241,9 +286,17 @@ def _mask_dims(mask: TensorType, query: Dims, key: Dims) -> Dims:
 
 @register_op("FusedAttentionGradient")
 @dataclass(frozen=True, slots=True)
-class FusedAttentionGradient(Op):
+class FusedAttentionGradient(Circulating):
     """Gradients of query, key and value from them, the result and its gradient; the scores are
-    computed again. Gradients of keys and values are summed over rows and queries per group."""
+    computed again. Gradients of keys and values are summed over rows and queries per group.
+
+    What rows know of all columns is computed again too: kernels keep a number per row and head of
+    it from the forward pass, which nobody counts.
+    """
+
+    mask: ClassVar[int] = 5
+    travelling: ClassVar[tuple[int, ...]] = (1, 2)
+    returning: ClassVar[tuple[int, ...]] = (1, 2)
 
     scale: float
     causal: bool
@@ -274,14 +327,33 @@ class FusedAttentionGradient(Op):
         return self.evaluate_shard({}, *operands)
 
     def evaluate_shard(self, indices: Mapping[int, Array], *operands: Array) -> tuple[Array, ...]:
+
+        return self._gradients(softmax(_scores(self, indices, operands), -1), indices, operands)
+
+    def meet(
+        self, known: Seen | None, indices: Mapping[int, Array], operands: Sequence[Array]
+    ) -> Seen:
+        scores = _scores(self, indices, operands)
+        return _seen(scores, _kept(self, indices, scores.shape), operands[2], known)
+
+    def conclude(
+        self, known: Seen, indices: Mapping[int, Array], operands: Sequence[Array]
+    ) -> tuple[Array, ...]:
         import numpy as np
 
-        query, key, value, _, gradient = operands[:5]
-        rows = indices.get(_ROWS, np.arange(query.shape[2]))
-        mask = operands[5] if len(operands) > 5 else None
-        weights = softmax(_scores(query, key, mask, self.scale, self.causal, rows), -1)
+        shift = np.where(np.isfinite(known.highest), known.highest, 0.0)
+        weights = np.exp(_scores(self, indices, operands) - shift) / known.total
+        return self._gradients(weights, indices, operands)
+
+    def _gradients(
+        self, weights: Array, indices: Mapping[int, Array], operands: Sequence[Array]
+    ) -> tuple[Array, ...]:
+        """From the weights of all columns, or of a part of them."""
+        import numpy as np
+
+        query, key, value, result, gradient = operands[:5]
         kept = _kept(self, indices, weights.shape)
-        of_scores = self.scale * _score_gradient(weights, kept, value, gradient)
+        of_scores = self.scale * _score_gradient(weights, kept, value, result, gradient)
         grouped = gradient.reshape(*weights.shape[:3], query.shape[2], value.shape[3])
         of_value = np.einsum("bgrsn,bgrse->bgne", weights * kept, grouped, optimize=True)
         of_query = np.einsum("bgrsn,bgnd->bgrsd", of_scores, key, optimize=True)
@@ -294,13 +366,17 @@ class FusedAttentionGradient(Op):
         return (of_query.reshape(query.shape), of_key, of_value)
 
 
-def _score_gradient(weights: Array, kept: Array, value: Array, gradient: Array) -> Array:
-    """Gradient of the masked scores from that of the result."""
+def _score_gradient(
+    weights: Array, kept: Array, value: Array, result: Array, gradient: Array
+) -> Array:
+    """Gradient of the masked scores from the result and its gradient, whose inner product is the
+    mean of the weights' gradients over all columns (Dao et al. 2022, appendix B)."""
     import numpy as np
 
-    grouped = gradient.reshape(*weights.shape[:4], value.shape[3])
+    shape = (*weights.shape[:4], value.shape[3])
+    grouped = gradient.reshape(shape)
     of_weights = kept * np.einsum("bgrse,bgne->bgrsn", grouped, value, optimize=True)
-    inner = (weights * of_weights).sum(-1, keepdims=True)
+    inner = (grouped * result.reshape(shape)).sum(-1, keepdims=True)
     return weights * (of_weights - inner)
 
 
@@ -309,6 +385,8 @@ def _score_gradient(weights: Array, kept: Array, value: Array, gradient: Array) 
 class FusedAttentionScoreGradient(Op):
     """Gradient of the scores `[batch, heads, rows, columns]`, for masks that are trained. Operands
     as for FusedAttentionGradient."""
+
+    mask: ClassVar[int] = 5
 
     scale: float
     causal: bool
@@ -339,12 +417,9 @@ class FusedAttentionScoreGradient(Op):
         return self.evaluate_shard({}, *operands)
 
     def evaluate_shard(self, indices: Mapping[int, Array], *operands: Array) -> tuple[Array, ...]:
-        import numpy as np
 
-        query, key, value, _, gradient = operands[:5]
-        rows = indices.get(_ROWS, np.arange(query.shape[2]))
-        mask = operands[5] if len(operands) > 5 else None
-        weights = softmax(_scores(query, key, mask, self.scale, self.causal, rows), -1)
+        query, key, value, result, gradient = operands[:5]
+        weights = softmax(_scores(self, indices, operands), -1)
         kept = _kept(self, indices, weights.shape)
-        scores = _score_gradient(weights, kept, value, gradient)
+        scores = _score_gradient(weights, kept, value, result, gradient)
         return (scores.reshape(*query.shape[:3], key.shape[2]),)

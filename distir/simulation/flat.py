@@ -88,7 +88,7 @@ class _Numbering:
         self.flat = flat
         self.pricing = pricing
         self.next = 0
-        self.priced: dict[Node, Instruction] = {}
+        self.priced: dict[Node, tuple[Instruction, ...]] = {}
 
     def fresh(self, value: Value, known: dict[Value, int], *, own: bool) -> int:
         """A number for a value. `own`: it takes memory of its own."""
@@ -114,16 +114,34 @@ class _Numbering:
         """Adds the steps of a block."""
         for node in nodes:
             if node not in self.priced:
-                self.priced[node] = self.pricing.instruction(node)
-            reads = self.numbers(node.operands, known)
-            view = (node.op.op if isinstance(node.op, Sharded) else node.op).is_view
-            writes = tuple(self.fresh(value, known, own=not view) for value in node.results)
-            if node.part is not Part.MODEL and not view:
-                self.flat.buffers.update(writes)
-            if view:
-                for number in writes:
-                    self.flat.storage[number] = self.flat.storage[reads[0]]
-            to.steps.append(Step(self.priced[node], reads, writes, block))
+                self.priced[node] = self.pricing.of_node(node)
+            for instruction in self.priced[node]:
+                self._add_step(node, instruction, known, to, block)
+
+    def _add_step(
+        self,
+        node: Node,
+        instruction: Instruction,
+        known: dict[Value, int],
+        to: FlatPass,
+        block: int,
+    ) -> None:
+        reads = self.numbers(instruction.reads, known)
+        view = (node.op.op if isinstance(node.op, Sharded) else node.op).is_view
+        # What instructions of one node hand to each other takes no memory; what one writes in
+        # place has its number.
+        writes = tuple(
+            known[value]
+            if value in instruction.reads
+            else self.fresh(value, known, own=not view and value in node.results)
+            for value in instruction.writes
+        )
+        if node.part is not Part.MODEL and not view:
+            self.flat.buffers.update(writes)
+        if view:
+            for number in writes:
+                self.flat.storage[number] = self.flat.storage[reads[0]]
+        to.steps.append(Step(instruction, reads, writes, block))
 
 
 def flat_stage(plan: Plan, index: int, pricing: Pricing) -> FlatStage:

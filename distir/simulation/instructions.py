@@ -16,6 +16,7 @@ from distir.cost.collectives import CollectiveKind
 from distir.ir.core import Node, Op, Part, Value
 from distir.ops.collective import Collective
 from distir.ops.loss import CrossEntropy, CrossEntropyGradient
+from distir.ops.ring import Ring
 from distir.plan import BlockProgram, Plan
 from distir.plan.grid import RANKS, Grid
 from distir.simulation.state import optimizer_bytes_per_element
@@ -68,8 +69,63 @@ class Pricing:
         narrower = product is not None and cost.cluster.device.supports(product)
         return cls(cost, plan.grid, product if narrower else None)
 
-    def instruction(self, node: Node) -> Instruction:
-        """The instruction of one node."""
+    def of_node(self, node: Node) -> tuple[Instruction, ...]:
+        """The instructions of one node."""
+        return self._ring(node, node.op) if isinstance(node.op, Ring) else (self._single(node),)
+
+    def _ring(self, node: Node, op: Ring) -> tuple[Instruction, ...]:
+        """Rounds of attention, all but the first of them beside what brings their columns.
+
+        A round takes as long as the longer of both, and the last one begins when all columns have
+        come: `max((n - 1) · computing, (n - 1) · moving) + computing`. So two instructions compute,
+        the last round and those before it, and one moves. What goes home does so at the end.
+        """
+        types = node.operand_types, node.result_types
+        rounds, home = op.degree - 1, [node.results[i] for i in op.op.returning]
+        before, arrived = (Value(node.result_types[0], "in flight") for _ in range(2))
+        moving = [node.operands[i] for i in op.op.travelling]
+        work = op.round_work(*types)
+        found = (
+            self._pass_on(op, rounds, op.round_bytes(*types), moving, [arrived]),
+            self._computed(op.op, work * rounds, node.operands, [before]),
+            self._computed(op.op, work, (*node.operands, before, arrived), node.results),
+        )
+        if not home:
+            return found
+        return (*found, self._pass_on(op, 1, op.return_bytes(types[1]), home, home))
+
+    def _pass_on(
+        self,
+        op: Ring,
+        times: float,
+        size_bytes: float,
+        reads: Sequence[Value],
+        writes: Sequence[Value],
+    ) -> Instruction:
+        return Instruction(
+            self.grid.stream(op.mesh_axes),
+            self.collective(op.kind, op.mesh_axes, size_bytes, times),
+            tuple(reads),
+            tuple(writes),
+            op.name,
+            times * size_bytes,
+            op.mesh_axes,
+            launch_seconds=times * self.cost.profile.launch_seconds,
+        )
+
+    def _computed(
+        self, op: Op, work: Work, reads: Sequence[Value], writes: Sequence[Value]
+    ) -> Instruction:
+        return Instruction(
+            COMPUTE,
+            cast("float", self.cost.kernel_seconds(work)),
+            tuple(reads),
+            tuple(writes),
+            op.name,
+            launch_seconds=cast("float", self.cost.launch_seconds(work)),
+        )
+
+    def _single(self, node: Node) -> Instruction:
         op = node.op
         if isinstance(op, Collective):
             size = op.total_bytes(node.operand_types, node.result_types)
@@ -132,11 +188,15 @@ class Pricing:
         return 1.0 - profile.overlapped_fraction * (pipelined and profile.overlaps_activations)
 
     def collective(
-        self, kind: CollectiveKind, mesh_axes: tuple[str, ...], size_bytes: float
+        self,
+        kind: CollectiveKind,
+        mesh_axes: tuple[str, ...],
+        size_bytes: float,
+        times: float = 1,
     ) -> float:
-        """Seconds of one collective over these mesh axes."""
+        """Seconds of a collective over these mesh axes, of so many in a row."""
         group = self.grid.group(self.cost.cluster, mesh_axes)
-        seconds = self.cost.collective_seconds(kind, size_bytes, group)
+        seconds = self.cost.collective_seconds(kind, size_bytes, group, times)
         return cast("float", seconds)
 
     def message(
@@ -165,7 +225,7 @@ class Pricing:
 
     def instructions(self, nodes: Sequence[Node]) -> tuple[Instruction, ...]:
         """The instructions of a program."""
-        return tuple(self.instruction(node) for node in nodes)
+        return tuple(each for node in nodes for each in self.of_node(node))
 
     def buckets(
         self, program: BlockProgram, without: Collection[int] = ()

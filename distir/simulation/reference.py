@@ -323,7 +323,7 @@ class World:
                 self._note(device, stream, instruction, start, end, action)
             for number in step.writes:
                 ready[number] = (end, maker)
-                if number in stage.storage_bytes:
+                if number in stage.storage_bytes and number not in step.reads:
                     size = stage.storage_bytes[number]
                     device.allocate(key(number), size, number in stage.buffers)
             device.note_peak()

@@ -90,7 +90,11 @@ class ManyPricing(Pricing):
         object.__setattr__(self, "groups", {})
 
     def collective(
-        self, kind: CollectiveKind, mesh_axes: tuple[str, ...], size_bytes: float
+        self,
+        kind: CollectiveKind,
+        mesh_axes: tuple[str, ...],
+        size_bytes: float,
+        times: float = 1,
     ) -> float:
         """Group by group."""
         groups = self._groups(mesh_axes)
@@ -98,7 +102,7 @@ class ManyPricing(Pricing):
         found = np.empty(len(sizes))
         for group, points in groups:
             found[points] = self.cost.collective_seconds(kind, sizes[points], group)
-        return found.view(Many)  # type: ignore[return-value]
+        return times * found.view(Many)  # type: ignore[return-value]
 
     def _groups(self, mesh_axes: tuple[str, ...]) -> list[tuple[Any, Places]]:
         known: dict[tuple[str, ...], list[tuple[Any, Places]]] = self.groups  # type: ignore[attr-defined]

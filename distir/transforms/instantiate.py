@@ -19,6 +19,7 @@ from distir.ops.collective import (
     Sharded,
     Window,
 )
+from distir.ops.ring import Circulating, Ring
 from distir.transforms.place import Layout, Local, Mesh, Move, Placed, PlacedMove, PlacedOp
 
 
@@ -115,9 +116,27 @@ class Instantiation:
         local_types = [value.type for value in operands], [value.type for value in results]
         op = op.localized(*local_types)
         windows = self._windows(step)
-        if windows:
+        if step.ring:
+            op, results = self._ring(step, op, windows, operands, results)
+        elif windows:
             op = Sharded(op, windows)
         return Node(op, operands, results, source.origin, source.part)
+
+    def _ring(
+        self,
+        step: PlacedOp,
+        op: Op,
+        windows: tuple[Window, ...],
+        operands: Sequence[Value],
+        results: tuple[Value, ...],
+    ) -> tuple[Ring, tuple[Value, ...]]:
+        """The op round the devices, and its results with the memory that this takes."""
+        assert isinstance(op, Circulating)
+        names = tuple(self.mesh.names[index] for index in step.ring)
+        degree = math.prod(self.sizes.degrees[index] for index in step.ring)
+        ring = Ring(op, names, degree, windows)
+        types = ring.infer(*(value.type for value in operands))
+        return ring, (*results, *(Value(type, "in flight") for type in types[len(results) :]))
 
     def _whole(self, value: Value) -> TensorType:
         return self.sizes.whole_type(value, self.axes.dims[value])
@@ -126,7 +145,7 @@ class Instantiation:
         """The split loops of an op that must know where it is."""
         if type(step.op).evaluate_shard is Op.evaluate_shard:
             return ()
-        spots = _split_axes((*step.operands, *step.results), len(self.mesh.names))
+        split = _split_axes((*step.operands, *step.results), len(self.mesh.names))
         windows: list[Window] = []
         for index, loop in enumerate(self.axes.loops[step.node]):
             factors = tuple(
@@ -134,8 +153,8 @@ class Instantiation:
                     self.sizes.of(axis),
                     tuple(
                         (self.mesh.names[i], self.sizes.degrees[i])
-                        for i, spot in enumerate(spots)
-                        if spot is axis
+                        for i, axes in enumerate(split)
+                        if axis in axes
                     ),
                 )
                 for axis in loop
@@ -185,11 +204,11 @@ class Instantiation:
         raise AssertionError(f"{value!r} does not carry {axis!r}")
 
 
-def _split_axes(locals_: Sequence[Local], count: int) -> list[Axis | None]:
-    """Per mesh axis the logical axis that an op is split over."""
-    found: list[Axis | None] = [None] * count
+def _split_axes(locals_: Sequence[Local], count: int) -> list[set[Axis]]:
+    """Per mesh axis the logical axes that an op's operands and results are split over."""
+    found: list[set[Axis]] = [set() for _ in range(count)]
     for local in locals_:
         for index, spot in enumerate(local.layout):
             if isinstance(spot, Axis):
-                found[index] = spot
+                found[index].add(spot)
     return found

@@ -7,6 +7,9 @@
 3. A summed split axis leaves a pending sum, which travels through single-use linear ops and is
    settled straight into the placement of its first other reader.
 
+Where an entry says so (`ring`), what an op needs whole stays split and travels round the devices,
+if the op can be computed part by part; and a boundary passes on the split instead of gathering.
+
 The result is right for any lists; the lists decide only the cost.
 """
 
@@ -21,6 +24,7 @@ from distir.axes.model import Axes, Axis
 from distir.ir.core import Node, Op, Value
 from distir.ir.signature import Kind
 from distir.ops.elementwise import Add, Sum
+from distir.transforms.circulate import circulation
 
 
 class Pending(Enum):
@@ -40,10 +44,12 @@ Layout = tuple[Spot, ...]
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One entry of a mesh axis's list. `everywhere` is the `*` of `axis*`: the entry counts only
-    where all activation operands and all results of an op carry the axis."""
+    where all activation operands and all results of an op carry the axis. `ring` is the `~` of
+    `axis~`: where an op split over it can, operands travel round instead of being gathered."""
 
     axis: Axis
     everywhere: bool = False
+    ring: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,12 +106,14 @@ class Local:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlacedOp:
-    """An op on shards. `node` is the undistributed node that it computes a part of."""
+    """An op on shards. `node` is the undistributed node that it computes a part of. Round the
+    devices that differ along the mesh axes `ring` (indices, ascending) its operands travel."""
 
     op: Op
     node: Node
     operands: tuple[Local, ...]
     results: tuple[Local, ...]
+    ring: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -188,16 +196,18 @@ class Placement:
             if isinstance(op, Add) and tuple(operands) != node.operands:
                 op = Sum()
         kinds = self.axes.kinds[node]
-        spots = [
-            self._choose(node, operands, index, kinds) for index in range(len(self.mesh.names))
-        ]
+        indices = range(len(self.mesh.names))
+        spots = [self._choose(node, operands, index, kinds) for index in indices]
+        travels = circulation(node, operands, spots, self.home, self.axes, self._rings)
         locals_ = tuple(
-            self.require(value, self._operand_layout(value, spots)) for value in operands
+            self.require(value, travels.operand(i, self._operand_layout(value, spots)))
+            for i, value in enumerate(operands)
         )
         results = tuple(
-            Local(value, self._result_layout(value, spots, kinds)) for value in node.results
+            Local(value, travels.result(i, self._result_layout(value, spots, kinds)))
+            for i, value in enumerate(node.results)
         )
-        self.steps.append(PlacedOp(op, node, locals_, results))
+        self.steps.append(PlacedOp(op, node, locals_, results, tuple(travels.columns)))
         self.home.update(zip(node.results, results, strict=True))
 
     # --- the rule of the op ---------------------------------------------------------------------
@@ -229,6 +239,11 @@ class Placement:
         """What lists call an axis: one that follows another is split wherever that one is."""
         leader = self.axes.leader(axis)
         return self.mesh.group.get(leader, leader)
+
+    def _rings(self, index: int, axis: Axis) -> bool:
+        """Whether a mesh axis's list has an axis with the mark of the ring."""
+        wanted = self._representative(axis)
+        return any(entry.ring and entry.axis is wanted for entry in self.mesh.lists[index])
 
     def _along(self, value: Value, axis: Axis) -> Axis | None:
         """The axis of a value that an op which is split over `axis` splits."""

@@ -12,6 +12,7 @@ from distir.axes.model import Axis
 from distir.cost import load_cluster
 from distir.importers.load import LoadedModel
 from distir.ir import Function
+from distir.mesh import entries_of
 from distir.plan import Plan, Planner
 from distir.schedules import chimera, compile_schedule
 from distir.simulation import Simulator
@@ -66,13 +67,14 @@ def random_lists(
     members, sizes = axes_of(workload), workload.sizes(samples)
     degrees = [chance.choice(DEGREES) for _ in range(chance.choice([1, 2, 3]))]
     axes = list(members)
-    lists = [
-        [
-            Entry(axis, chance.random() < 0.2)
-            for axis in chance.sample(axes, chance.randint(1, len(axes)))
-        ]
-        for _ in degrees
-    ]
+    lists: list[list[Entry]] = []
+    for _ in degrees:
+        chosen = chance.sample(axes, chance.randint(1, len(axes)))
+        entries = [Entry(axis, chance.random() < 0.2) for axis in chosen]
+        if chance.random() < 0.3 and workload.program.sequence is not None:
+            # What has the sequence travels; few lists at random would come upon it.
+            entries = [*entries_of(workload.program, ["sequence~"]), *entries]
+        lists.append(entries)
 
     def divides(axis: Axis) -> bool:
         pieces = 1

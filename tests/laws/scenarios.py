@@ -350,7 +350,7 @@ def scenarios(draw: st.DrawFn, functions: st.SearchStrategy[Function] = models) 
         "sequence_parallel": draw(st.booleans()),
         "keep_gathered": draw(st.sampled_from(["none", *KEEP_GATHERED])),
         "zero_degree": draw(st.sampled_from([0, 2])),
-        "cp_exchange": draw(st.sampled_from(["gather", "all-to-all"])),
+        "cp_exchange": draw(st.sampled_from(["gather", "ring", "all-to-all"])),
         "placement": "-".join(draw(st.permutations(PLACEMENT.split("-")))),
     }
     planner = Planner(workload)

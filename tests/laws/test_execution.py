@@ -89,8 +89,10 @@ class Charged:
     def launch_seconds(self, work: Work) -> float:
         return 0.0
 
-    def collective_seconds(self, kind: str, size_bytes: float, group: tuple[str, ...]) -> float:
-        self.collectives[kind, group] += size_bytes
+    def collective_seconds(
+        self, kind: str, size_bytes: float, group: tuple[str, ...], times: float = 1
+    ) -> float:
+        self.collectives[kind, group] += times * size_bytes
         return 0.0
 
 
@@ -281,6 +283,17 @@ STRATEGIES = (
     Strategy(tp=2, pp=3, microbatches=4, schedule="zb-h2", sequence_parallel=True),
     Strategy(dp=4, zero=3, zero_degree=2, microbatches=2),
     Strategy(dp=2, cp=2, cp_exchange="all-to-all"),
+    Strategy(dp=2, cp=4, cp_exchange="ring", microbatches=2, zero=1),
+    Strategy(
+        cp=2,
+        tp=2,
+        pp=2,
+        cp_exchange="ring",
+        microbatches=2,
+        sequence_parallel=True,
+        schedule="zb-h1",
+        recompute="full",
+    ),
     Strategy(tp=2, dp=2, axes="tp=ffn,batch,heads*;dp=hidden,batch"),
 )
 

@@ -53,7 +53,7 @@ def strategies(draw: st.DrawFn, devices: int) -> Strategy:
         recompute=draw(st.sampled_from(("none", "none", "selective", "full", "other"))),
         sequence_parallel=draw(st.booleans()),
         zero_degree=draw(st.sampled_from((0, 0, 0, 1, 2, 3))),
-        cp_exchange=draw(st.sampled_from(("gather", "gather", "all-to-all"))),
+        cp_exchange=draw(st.sampled_from(("gather", "gather", "ring", "all-to-all"))),
         axes=draw(st.sampled_from(LISTS)),
     )
 
