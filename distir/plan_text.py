@@ -162,7 +162,8 @@ def _read(lines: Sequence[str]) -> Plan:
     fuse = any(f" = {Fused.name}{{" in line for line in lines)
     schedule = parse_schedule("\n".join(lines[lines.index("schedule") + 1 : begin]))
     validate(schedule)
-    plan = Planner(workload, fuse=fuse).plan(strategy, _json(lines, "cuts"))
+    narrow = any(f"{workload.types.product}[" in line for line in lines[end + 1 :])
+    plan = Planner(workload, fuse=fuse, narrow=narrow).plan(strategy, _json(lines, "cuts"))
     return replace(plan, schedule=compile_schedule(schedule))
 
 

@@ -36,6 +36,13 @@ class Precision:
     gradient: DType
     master: DType | None
     product: str | None = None
+    keeps_computed: bool = False
+    """Gradients as they were computed stay beside those that are added up."""
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Bytes that the gradient of a parameter takes for the whole step."""
+        return self.gradient.itemsize + (self.compute.itemsize if self.keeps_computed else 0)
 
 
 PRECISIONS = {
@@ -55,8 +62,9 @@ PRECISIONS = {
     ),
 }
 
-GRADIENT_PRECISIONS = ("compute", "fp32")
-"""What gradients of parameters are added up in: what they are computed in, or fp32."""
+GRADIENT_PRECISIONS = ("compute", "fp32", "both")
+"""What gradients of parameters are added up in: what they are computed in, or fp32; with `both`, in
+fp32, and those of the last microbatch stay in the type they were computed in."""
 
 DEFAULT_SEQUENCE_LENGTH = 1024
 """Of models that state none."""
@@ -141,11 +149,10 @@ class Workload:
     def types(self) -> Precision:
         """Element types of the step."""
         types = PRECISIONS[self.precision]
-        return (
-            types
-            if self.gradient_precision == "compute"
-            else replace(types, gradient=DType.FLOAT32)
-        )
+        if self.gradient_precision == "compute" or types.compute is DType.FLOAT32:
+            return types
+        keeps = self.gradient_precision == "both"
+        return replace(types, gradient=DType.FLOAT32, keeps_computed=keeps)
 
     @cached_property
     def program(self) -> Program:

@@ -194,6 +194,6 @@ def recomputations() -> tuple[str, ...]:
     from distir.transforms.recompute import RECOMPUTE
 
     order = ("none", "selective", "full")
-    # How far a checkpointed layer is run again is the software's choice, not the user's.
-    names = [name for name in RECOMPUTE.names() if name != "needed"]
+    # How far a checkpointed layer is run again, and what is selected, is the software's choice.
+    names = [name for name in RECOMPUTE.names() if name not in ("needed", "alternate")]
     return tuple(sorted(names, key=lambda n: order.index(n) if n in order else 9))

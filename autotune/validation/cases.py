@@ -229,9 +229,10 @@ def _expert_degree(row: Row, blanks: Completion, dp: int, tp: int) -> int:
 
 
 def _recompute(stated: _Stated, blanks: Completion) -> str:
-    """What is recomputed; how far full recomputation goes is the software's."""
+    """What is recomputed; how far full recomputation goes, and what is selected, is the
+    software's."""
     found = str(stated.value("recompute", "recompute"))
-    return str(blanks.value("full_recompute")) if found == "full" else found
+    return found if found == "none" else str(blanks.value(f"{found}_recompute"))
 
 
 def _schedule(row: Row, stated: _Stated, blanks: Completion, pp: int) -> tuple[str, int]:

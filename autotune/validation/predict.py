@@ -18,6 +18,7 @@ from distir.importers.probe import build_at_probe_sizes
 from distir.ir import Function
 from distir.plan import Plan, Planner
 from distir.simulation import SimulationResult
+from distir.simulation.instructions import narrower_products
 
 __all__ = ["Outcome", "Prepared", "predict", "prepare"]
 
@@ -127,13 +128,14 @@ def _of_one_model(
             workload = Workload(model=model, **sizes)
         else:
             workload = workload.resized(**sizes)
-        planners: dict[bool, Planner] = {}
+        planners: dict[tuple[bool, bool], Planner] = {}
         for case in listed:
             profile = load_profile(stack or case.software.profile)
             fuse = profile.fuses_elementwise
-            if fuse not in planners:
-                planners[fuse] = Planner(workload, fuse=fuse)
-            yield Prepared(case, workload, profile, planners[fuse])
+            narrow = narrower_products(workload, case.hardware.cluster.device) is not None
+            if (fuse, narrow) not in planners:
+                planners[fuse, narrow] = Planner(workload, fuse=fuse, narrow=narrow)
+            yield Prepared(case, workload, profile, planners[fuse, narrow])
 
 
 def outcome_of(case: Case, result: SimulationResult) -> Outcome:

@@ -12,7 +12,7 @@ from autotune.validation.words import read_data
 
 __all__ = ["Completion", "Software", "known_software", "software_of"]
 
-_SAYS = ("source", "source_group", "notes", "zero_stage", "schedule")
+_SAYS = ("source", "source_group", "notes", "zero_stage", "schedule", "precision")
 """Columns that tell the software."""
 
 

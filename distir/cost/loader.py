@@ -34,11 +34,11 @@ A software stack states facts; its constants are those that all stacks share (`c
 but for those in a table [constants]:
 
     name = "lab-stack"
-    dispatch = "eager"                                   # Python launches kernels, or "compiled"
+    dispatch = "eager"                                   # or "blocking", or "compiled"
     fuses_elementwise = true                             # optional
     attention = "fused"                                  # or "eager": scores are written to memory
     overlaps_gradients = true                            # settled under the last backward pass
-    overlaps_messages = true                             # pipeline ranks go on while sending
+    overlaps_messages = "always"                         # or "interleaved" schedules only, "never"
     overlaps_activations = false                         # gathers pipelined with products
     spells_loss_out = false                              # the loss op by op, on fp32 logits
 
@@ -55,11 +55,11 @@ from collections.abc import Mapping
 from dataclasses import fields
 from functools import lru_cache
 from pathlib import Path
-from typing import cast
+from typing import cast, get_args
 
 from distir.cost.cluster import Cluster, Level, Medium
 from distir.cost.device import DTYPES, Device
-from distir.cost.profile import Attention, CostProfile, Dispatch
+from distir.cost.profile import Attention, CostProfile, Dispatch, Messages
 from distir.cost.reader import Table, read_toml
 from distir.errors import ClusterError, UnknownNameError
 from distir.units import BYTES, BYTES_PER_SECOND, FLOPS_PER_SECOND, SECONDS
@@ -225,10 +225,12 @@ def _read_level(table: Table, outermost: bool) -> Level:
 def _read_profile(path: Path) -> CostProfile:
     top = read_toml(path)
     name, summary = top.text("name"), top.text("summary", "")
-    dispatch = cast("Dispatch", top.choice("dispatch", ("eager", "compiled"), "compiled"))
+    dispatch = cast("Dispatch", top.choice("dispatch", get_args(Dispatch), "compiled"))
     fuses = top.boolean("fuses_elementwise", False)
     overlaps_gradients = top.boolean("overlaps_gradients", True)
-    overlaps_messages = top.boolean("overlaps_messages", True)
+    overlaps_messages = cast(
+        "Messages", top.choice("overlaps_messages", get_args(Messages), "always")
+    )
     overlaps_activations = top.boolean("overlaps_activations", False)
     spells_loss_out = top.boolean("spells_loss_out", False)
     attention = cast("Attention", top.choice("attention", ("fused", "eager"), "fused"))

@@ -42,8 +42,9 @@ class CostModel:
 
     def host_bound_seconds(self, device_seconds: Amount, launch_seconds: Amount) -> Amount:
         """Time of a stretch of program: the host runs ahead of the device, so that neither the
-        device's time nor that of all its launches is exceeded by much."""
-        return soft_maximum(self.profile.soft_maximum_order, device_seconds, launch_seconds)
+        device's time nor that of all its launches is exceeded by much; or waits, so that they add
+        up."""
+        return soft_maximum(self.profile.launch_order, device_seconds, launch_seconds)
 
     def collective_seconds(
         self, kind: CollectiveKind, size_bytes: Amount, group: Group, times: Amount = 1

@@ -12,10 +12,14 @@ from typing import Literal, TypeAlias
 
 from distir.errors import ClusterError
 
-__all__ = ["Attention", "CostProfile", "Dispatch"]
+__all__ = ["Attention", "CostProfile", "Dispatch", "Messages"]
 
-Dispatch: TypeAlias = Literal["eager", "compiled"]
-"""Whether Python launches every kernel, or compiled code or a graph launches them ahead."""
+Dispatch: TypeAlias = Literal["eager", "blocking", "compiled"]
+"""Whether Python launches every kernel and runs ahead of the device, or waits for each of them to
+end (CUDA_LAUNCH_BLOCKING=1), or compiled code or a graph launches them ahead."""
+Messages: TypeAlias = Literal["never", "interleaved", "always"]
+"""With which schedules a pipeline rank goes on while it sends: those in which a rank holds several
+stages are interleaved."""
 Attention: TypeAlias = Literal["fused", "eager"]
 """One kernel, or products and a softmax that write the scores to memory."""
 
@@ -35,8 +39,8 @@ class CostProfile:
     """How attention runs in models that are described by their sizes; a file says itself."""
     overlaps_gradients: bool = True
     """Whether gradients are settled while the rest of the last backward pass is computed."""
-    overlaps_messages: bool = True
-    """Whether a pipeline rank goes on while what it made is on its way to the next."""
+    overlaps_messages: Messages = "always"
+    """When a pipeline rank goes on while what it made is on its way to the next."""
     overlaps_activations: bool = False
     """Whether gathers and scatters of activations are pipelined with the products beside them."""
     spells_loss_out: bool = False
@@ -80,9 +84,21 @@ class CostProfile:
     @property
     def launch_seconds(self) -> float:
         """Time of the host per kernel launched."""
-        if self.dispatch == "eager":
-            return self.eager_launch_seconds
-        return self.compiled_launch_seconds
+        if self.dispatch == "compiled":
+            return self.compiled_launch_seconds
+        return self.eager_launch_seconds
+
+    @property
+    def launch_order(self) -> float:
+        """How well launches overlap with kernels, as `soft_maximum_order`: not at all, where the
+        host waits for every kernel."""
+        return 1.0 if self.dispatch == "blocking" else self.soft_maximum_order
+
+    def goes_on(self, stages_per_rank: int) -> bool:
+        """Whether ranks that hold so many stages compute while they send."""
+        if self.overlaps_messages == "interleaved":
+            return stages_per_rank > 1
+        return self.overlaps_messages == "always"
 
     def __post_init__(self) -> None:
         for name in _EFFICIENCIES:

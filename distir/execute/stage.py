@@ -430,7 +430,7 @@ class StageDevices:
                 optimizer += float(np.size(parameter.gradient[0])) * master
                 optimizer += sum(np.size(each[0]) for each in parameter.moments) * MOMENT_BYTES
         for shards in self._accumulated.values():
-            gradients += float(np.size(shards[0])) * types.gradient.itemsize
+            gradients += float(np.size(shards[0])) * types.gradient_bytes
         return StageMemory(parameters, gradients if workload.training else 0.0, optimizer)
 
 

@@ -11,7 +11,7 @@ from distir.cost.work import OpClass, Work
 from distir.errors import ShapeError
 from distir.ir.core import Node, Op, Value
 from distir.ir.signature import Dims, Kind, Signature, SignatureBuilder
-from distir.ir.types import TensorType
+from distir.ir.types import DType, TensorType
 from distir.ops.base import broadcast_shapes, register_op, sum_to_shape
 
 if TYPE_CHECKING:
@@ -20,16 +20,32 @@ if TYPE_CHECKING:
 Array = Any
 
 
+ALIGNMENT_BYTES = 16
+"""What matrix units load at once: the rows of a matrix begin at multiples of it (NVIDIA, Matrix
+Multiplication Background User's Guide, section 4)."""
+
+
 def product_work(
-    flops: float, operands: Sequence[TensorType], results: Sequence[TensorType]
+    flops: float,
+    operands: Sequence[TensorType],
+    results: Sequence[TensorType],
+    *,
+    batched: bool = False,
 ) -> Work:
-    """The work of a matrix product that reads its operands and writes its results once."""
+    """The work of a matrix product that reads its operands and writes its results once.
+
+    A `batched` one of two activations, such as attention that is spelled out, reads rows where they
+    are: where these are no multiple of `ALIGNMENT_BYTES`, it runs on vector units. Libraries pad
+    the rows of a weight.
+    """
+    aligned = all(t.shape[-1] * t.dtype.itemsize % ALIGNMENT_BYTES == 0 for t in operands)
+    dtype = results[0].dtype if aligned or not batched else DType.FLOAT32
     return Work(
         kind=OpClass.PRODUCT,
         flops=flops,
         bytes_read=sum(t.size_bytes for t in operands),
         bytes_written=sum(t.size_bytes for t in results),
-        dtype=results[0].dtype.short_name,
+        dtype=dtype.short_name,
     )
 
 
@@ -70,7 +86,8 @@ class MatMul(Op):
 
     def work(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Work:
         flops = 2.0 * results[0].num_elements * operands[0].shape[-1]
-        return product_work(flops, operands, results)
+        batched = min(t.rank for t in operands) > 2
+        return product_work(flops, operands, results, batched=batched)
 
     def evaluate(self, *operands: Array) -> tuple[Array, ...]:
         import numpy as np
@@ -271,7 +288,9 @@ class Einsum(Op):
         flops = 2.0
         for size in self._sizes(operands).values():
             flops *= size
-        return product_work(flops, operands, results)
+        terms, output = self.terms
+        batched = not set(output).isdisjoint(set(terms[0]).intersection(*terms[1:]))
+        return product_work(flops, operands, results, batched=batched and len(terms) > 1)
 
     def evaluate(self, *operands: Array) -> tuple[Array, ...]:
         import numpy as np

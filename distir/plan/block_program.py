@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from distir.axes.model import Axis, AxisDims
 from distir.ir.core import Node, Part, Value
+from distir.ir.types import DType
 from distir.ops.collective import Release
 from distir.ops.elementwise import Cast
 from distir.plan.model import BlockProgram, ParameterUse
@@ -17,7 +18,7 @@ from distir.transforms.fuse import fuse_elementwise
 from distir.transforms.instantiate import Instantiation, Sizes
 from distir.transforms.place import Layout, Local, Mesh, Move, Placed, move
 from distir.transforms.place_block import PlacedBlock, operands_of
-from distir.transforms.precision import in_type
+from distir.transforms.precision import in_type, read_by_products
 from distir.transforms.step import BlockStep
 from distir.workload import Precision
 
@@ -30,16 +31,21 @@ def instantiate_block(
     fuse: bool = False,
     zero: int = 0,
     keep_parameters: bool = False,
+    narrow: bool = False,
 ) -> BlockProgram:
     """Fills sizes into a placed block and adds what happens to its parameters.
 
     `stored` says where parameters rest if they are not sharded. The stages of `zero` shard over
     data and context parallelism what a device owns (1), the gradients it adds up (2), and what it
     stores (3).
-    `keep_parameters`: what is gathered for the forward pass stays for the backward pass.
+    `keep_parameters`: what is gathered for the forward pass stays for the backward pass. `narrow`:
+    what nothing but products read is made in the type that products run in.
     """
     step, mesh = placed.step, placed.mesh
     sizes = _with_tied_sizes(sizes, step)
+    if narrow and types.product is not None:
+        read = dict.fromkeys(read_by_products(step), DType.parse(types.product))
+        sizes = replace(sizes, narrow=read)
     dims = step.axes.dims
     unsharded = {v: layout_at(stored[v], dims[v]) for v in step.block.parameters}
     owned = {

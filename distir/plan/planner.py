@@ -22,7 +22,12 @@ from distir.strategy import Strategy
 from distir.transforms.instantiate import Sizes
 from distir.transforms.place import Mesh
 from distir.transforms.place_block import BlockPlacer, PlacedBlock
-from distir.transforms.recompute import RECOMPUTE, recompute, views_of_parameters
+from distir.transforms.recompute import (
+    RECOMPUTE,
+    inside_kernels,
+    recompute,
+    views_of_parameters,
+)
 from distir.transforms.step import BlockStep, build_step, lowered_ops
 from distir.workload import Workload
 
@@ -52,10 +57,13 @@ class Keeping:
 class Planner:
     """Makes plans for one workload."""
 
-    def __init__(self, workload: Workload, *, fuse: bool = False) -> None:
-        """`fuse`: whether chains of elementwise ops run as one kernel."""
+    def __init__(self, workload: Workload, *, fuse: bool = False, narrow: bool = False) -> None:
+        """`fuse`: whether chains of elementwise ops run as one kernel; `narrow`: whether devices
+        have the type that the workload's products run in, so that what they alone read is made in
+        it."""
         self.workload = workload
         self.fuse = fuse
+        self.narrow = narrow
         self.program = workload.program
         self._steps: dict[object, BlockStep] = {}
         self._forward: dict[object, BlockPlacer] = {}
@@ -137,6 +145,7 @@ class Planner:
                     self.fuse,
                     zero,
                     strategy.keeps_parameters,
+                    self.narrow,
                 )
             found.append(programs[key])
         return tuple(found)
@@ -209,6 +218,8 @@ class Planner:
             if self.workload.training:
                 policy = recomputed if first in self._layers else "none"
                 dropped = RECOMPUTE.get(policy)(blocks, step) | views_of_parameters(step)
+                if self.fuse:
+                    dropped |= inside_kernels(step)
                 eager = policy in ("full", "needed")
                 step = recompute(step, dropped, eager=eager, to_end=policy == "full")
             self._steps[key] = step

@@ -26,7 +26,7 @@ from distir.schedules import (
     Held,
 )
 from distir.simulation.block_cost import ChainCost, Pass, PassCost, drain, run_chain
-from distir.simulation.instructions import Instruction, Pricing
+from distir.simulation.instructions import Instruction, Pricing, narrower_products
 from distir.simulation.memory import ChainMemory, MemoryEffect
 from distir.simulation.partition import balance_ranks, balanced_cuts
 from distir.simulation.pipeline import PipelineTime, run_pipeline
@@ -93,14 +93,16 @@ class Simulator:
         planner: Planner | None = None,
     ) -> None:
         """`planner`: one of this workload, to be shared by simulators of several clusters or
-        software stacks that fuse alike."""
+        software stacks that fuse alike, and whose devices have the same types."""
         self.workload = workload
         self.cluster = cluster
         self.cost = CostModel(cluster, profile or load_profile())
         fuse = self.cost.profile.fuses_elementwise
-        if planner is not None and (planner.workload is not workload or planner.fuse != fuse):
-            raise ValueError("the planner is of another workload, or fuses otherwise")
-        self.planner = planner or Planner(workload, fuse=fuse)
+        narrow = narrower_products(workload, cluster.device) is not None
+        self.planner = planner or Planner(workload, fuse=fuse, narrow=narrow)
+        own = self.planner
+        if own.workload is not workload or (own.fuse, own.narrow) != (fuse, narrow):
+            raise ValueError("the planner is of another workload, fuses otherwise, or narrows")
         self._passes: dict[object, Pass] = {}
         self._weights: dict[object, float] = {}
         self._step_ends: dict[object, _StepEnd] = {}
@@ -313,7 +315,7 @@ class Simulator:
         transfers: Sequence[float],
     ) -> PipelineTime:
         """When actions start, given what they and messages take."""
-        goes_on = self.cost.profile.overlaps_messages
+        goes_on = self.cost.profile.goes_on(max(map(len, compiled.stages_of_ranks)))
         return run_pipeline(compiled, _seconds(stages), transfers, goes_on=goes_on)
 
     def _transfers(self, plan: Plan, stages: Sequence[StageCost]) -> list[float]:

@@ -207,7 +207,7 @@ def _add_state(
             continue
         if position not in away.added:
             gradient = program.values[use.gradient].type.num_elements
-            size = float(gradient * workload.types.gradient.itemsize)
+            size = float(gradient * workload.types.gradient_bytes)
             flat.state = flat.state.plus(StateBytes(gradients=size))
         if position not in away.held:
             elements = use.owned_type.num_elements

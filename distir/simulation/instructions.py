@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
-from distir.cost import CostModel, OpClass, Work
+from distir.cost import CostModel, Device, OpClass, Work
 from distir.cost.amounts import smaller
 from distir.cost.collectives import CollectiveKind
 from distir.ir.core import Node, Op, Part, Value
@@ -53,6 +53,12 @@ class Instruction:
     launch_seconds: float = 0.0
 
 
+def narrower_products(workload: Workload, device: Device) -> str | None:
+    """The narrower type that products of a workload run in, where a device has it."""
+    product = workload.types.product
+    return product if product is not None and device.supports(product) else None
+
+
 @dataclass(frozen=True, slots=True)
 class Pricing:
     """Seconds on a cluster with a mesh laid out on it."""
@@ -65,9 +71,7 @@ class Pricing:
     @classmethod
     def of(cls, cost: CostModel, plan: Plan) -> Pricing:
         """The pricing of a plan."""
-        product = plan.workload.types.product
-        narrower = product is not None and cost.cluster.device.supports(product)
-        return cls(cost, plan.grid, product if narrower else None)
+        return cls(cost, plan.grid, narrower_products(plan.workload, cost.cluster.device))
 
     def of_node(self, node: Node) -> tuple[Instruction, ...]:
         """The instructions of one node."""
@@ -144,7 +148,8 @@ class Pricing:
         work = op.work(node.operand_types, node.result_types)
         if not work.flops and not work.bytes:
             return Instruction(None, 0.0, node.operands, node.results, op.name)
-        works = self._with_casts(self._spelled_out(node, work))
+        narrow = sum(t.size_bytes for t in node.operand_types if t.dtype.short_name == self.product)
+        works = self._with_casts(self._spelled_out(node, work), narrow)
         return Instruction(
             COMPUTE,
             cast("float", sum(self.cost.kernel_seconds(each) for each in works)),
@@ -168,18 +173,21 @@ class Pricing:
             launches=launches,
         )
 
-    def _with_casts(self, work: Work) -> tuple[Work, ...]:
+    def _with_casts(self, work: Work, narrow_bytes: float = 0.0) -> tuple[Work, ...]:
         """A product in the narrower type, and its share of the kernels that cast its operands.
 
         What a product takes its derivative's products take too, transposed: one kernel reads it
         once in the wider type and writes both layouts (Transformer Engine, nvte_cast_transpose),
-        so that of each operand a product pays half the reading and the writing of its own.
+        so that of each operand a product pays half the reading and the writing of its own. The
+        `narrow_bytes` of its operands are of the narrower type already: what products alone read
+        is made in it by the kernel before.
         """
-        if self.product is None or work.kind is not OpClass.PRODUCT:
+        on_matrix_units = work.kind is OpClass.PRODUCT and work.dtype != "fp32"
+        if self.product is None or not on_matrix_units:
             return (work,)
-        half = 0.5 * work.bytes_read
-        casts = Work(bytes_read=half, bytes_written=half)
-        return casts, replace(work, bytes_read=half, dtype=self.product)
+        half = 0.5 * (work.bytes_read - narrow_bytes)
+        product = replace(work, bytes_read=half + narrow_bytes, dtype=self.product)
+        return (Work(bytes_read=half, bytes_written=half), product) if half else (product,)
 
     def _exposed_fraction(self, kind: CollectiveKind, part: Part) -> float:
         """What of a collective a stack leaves that pipelines it with the product beside it."""

@@ -161,6 +161,7 @@ class World:
             for rank, actions in enumerate(self.schedule.ranks)
             for action in actions
         }
+        self.goes_on = cost.profile.goes_on(max(map(len, self.schedule.stages_of_ranks)))
         self.one_per_rank = one_per_rank
         per_rank = plan.devices_per_stage
         self.devices = [
@@ -406,7 +407,7 @@ class World:
         self.link_free[link] = leaves + seconds
         sent = action._replace(kind="B") if action.kind == "BW" else action
         self.arrived[sent, device.lane] = (device.clock, leaves + seconds)
-        if not self.cost.profile.overlaps_messages:
+        if not self.goes_on:
             device.transfer += leaves + seconds - device.clock
             device.clock = leaves + seconds
 

@@ -68,5 +68,5 @@ def state_bytes(
         if trained and position not in added:
             assert use.gradient is not None
             gradient = program.values[use.gradient].type
-            gradients += gradient.num_elements * workload.types.gradient.itemsize
+            gradients += gradient.num_elements * workload.types.gradient_bytes
     return StateBytes(parameters, gradients, optimizer)

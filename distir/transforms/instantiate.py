@@ -27,12 +27,14 @@ from distir.transforms.place import Layout, Local, Mesh, Move, Placed, PlacedMov
 class Sizes:
     """What turns a placed program into shapes: sizes of axes, degrees of mesh axes, and the
     element type that the program's real numbers are computed in. `unpadded` has the sizes that
-    axes have without what they are padded with."""
+    axes have without what they are padded with, `narrow` the values that are made in another,
+    narrower type."""
 
     axes: Mapping[Axis, int]
     degrees: tuple[int, ...]
     dtype: DType = DType.FLOAT32
     unpadded: Mapping[Axis, int] = field(default_factory=dict[Axis, int])
+    narrow: Mapping[Value, DType] = field(default_factory=dict[Value, DType])
 
     @property
     def padded(self) -> dict[Axis, int]:
@@ -55,7 +57,8 @@ class Sizes:
 
     def dtype_of(self, value: Value) -> DType:
         """Real numbers are computed in the workload's precision, the others in their own."""
-        return self.dtype if value.type.dtype.is_float else value.type.dtype
+        own = value.type.dtype
+        return self.narrow.get(value, self.dtype) if own.is_float else own
 
     def split_of(self, layout: Layout) -> dict[Axis, int]:
         """Per split axis of a layout the number of pieces."""

@@ -1,12 +1,52 @@
-"""Programs in another element type."""
+"""Programs in another element type, as a whole or in parts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 
+from distir.cost.work import OpClass
 from distir.ir.core import Node, Value
 from distir.ir.types import DType
+from distir.transforms.step import BlockStep
+
+
+def read_by_products(step: BlockStep) -> frozenset[Value]:
+    """Values of a block's passes that kernels of other kinds make and that nothing but products
+    read, views aside. Those kernels write them in the type that products run in (Transformer
+    Engine: norms and activations with quantized results), and as such they are kept."""
+    nodes = (*step.forward, *step.backward)
+    readers: dict[Value, list[Node]] = {}
+    for node in nodes:
+        for value in node.operands:
+            readers.setdefault(value, []).append(node)
+    handed = {*step.block.outputs, *step.block.results, *step.repeated_outputs}
+    handed |= {*step.input_gradients.values(), *step.parameter_gradients.values()}
+    found: set[Value] = set()
+
+    def narrow(value: Value) -> bool:
+        own = readers.get(value, [])
+        views = [view for node in own if node.op.is_view for view in node.results]
+        fits = (
+            bool(own)
+            and value not in handed
+            and value.type.dtype.is_float
+            and all(node.op.is_view or _kind(node) is OpClass.PRODUCT for node in own)
+            and all(map(narrow, views))
+        )
+        if fits:
+            found.update((value, *views))
+        return fits
+
+    for node in nodes:
+        if not node.op.is_view and _kind(node) is OpClass.MEMORY:
+            for value in node.results:
+                narrow(value)
+    return frozenset(found)
+
+
+def _kind(node: Node) -> OpClass:
+    return node.op.work(node.operand_types, node.result_types).kind
 
 
 def in_type(nodes: Sequence[Node], dtype: DType) -> list[Node]:

@@ -8,6 +8,8 @@ from dataclasses import replace
 from distir.axes.model import Axes, AxisDims
 from distir.cost.work import OpClass
 from distir.ir.core import Node, Value
+from distir.ops.elementwise import Elementwise
+from distir.ops.tensor import Scale
 from distir.registry import Registry
 from distir.transforms.blocks import Blocks
 from distir.transforms.step import BlockStep
@@ -51,6 +53,21 @@ def _selective(blocks: Blocks, step: BlockStep) -> frozenset[Value]:
     )
 
 
+@RECOMPUTE.register("alternate", "as selective, and every other product with a parameter as well")
+def _alternate(blocks: Blocks, step: BlockStep) -> frozenset[Value]:
+    """What torchtitan calls selective (distributed/activation_checkpoint.py): of the products with
+    a parameter of a layer the first, the third and so on are kept."""
+    shown = step.sources | views_of_parameters(step)
+    products = [
+        node
+        for node in step.forward
+        if node.op.work(node.operand_types, node.result_types).kind is OpClass.PRODUCT
+        and any(value in shown for value in node.operands)
+    ]
+    again = (value for node in products[1::2] for value in node.results)
+    return _selective(blocks, step).union(v for v in again if v not in step.block.outputs)
+
+
 def _is_memory_bound(node: Node) -> bool:
     return node.op.work(node.operand_types, node.result_types).kind is OpClass.MEMORY
 
@@ -73,6 +90,31 @@ def views_of_parameters(step: BlockStep) -> frozenset[Value]:
         if node.op.is_view and node.operands[0] in shown:
             shown.update(node.results)
     return frozenset(shown.difference(step.block.parameters))
+
+
+def inside_kernels(step: BlockStep) -> frozenset[Value]:
+    """Forward values that a stack which fuses elementwise ops does not keep: those between two ops
+    of one kernel that its backward kernel can make again from what is kept in any case, as the
+    activation of a gate from the gate (Megatron-LM, fusions/fused_bias_swiglu.py)."""
+    there = {value for node in step.backward for value in node.operands} | step.sources
+    readers: dict[Value, list[Node]] = {}
+    for node in step.forward:
+        for value in node.operands:
+            readers.setdefault(value, []).append(node)
+    return frozenset(
+        node.result
+        for node in step.forward
+        if _is_fused(node)
+        and there.issuperset(node.operands)
+        and all(map(_is_fused, readers.get(node.result, ())))
+        and node.result not in step.block.outputs
+    )
+
+
+def _is_fused(node: Node) -> bool:
+    """Whether an op may stand in a kernel with others, and gives the same when run again."""
+    fuses = isinstance(node.op, (Elementwise, Scale)) and not node.op.is_view
+    return fuses and len(node.results) == 1
 
 
 def recompute(

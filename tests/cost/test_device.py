@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 from distir.cost import CostModel, OpClass, Work, load_cluster, load_device, load_profile
 from distir.cost.amounts import soft_maximum
-from distir.cost.profile import CostProfile
+from distir.cost.profile import CostProfile, Messages
 from distir.errors import ClusterError
+from distir.ir.types import DType, TensorType
+from distir.ops.linalg import MatMul
 
 PROFILES = [load_profile(name) for name in ("ideal", "fsdp-compiled", "fsdp-eager")]
 CLUSTER = load_cluster("dgx-a100")
@@ -60,6 +62,24 @@ def test_a_small_op_costs_its_launch_in_an_eager_stack():
         eager.eager_launch_seconds, 1e-3
     )
     assert CostModel(CLUSTER, load_profile("fsdp-compiled")).op_seconds(tiny) < 5e-6
+
+
+def test_a_host_that_waits_for_every_kernel_adds_its_launches():
+    """51 us before each of ten kernels, none of which runs meanwhile."""
+    blocking = replace(PROFILES[-1], dispatch="blocking", eager_launch_seconds=51e-6)
+    model = CostModel(CLUSTER, blocking)
+    work = Work(OpClass.MEMORY, 0, 1e9, 1e9, launches=10.0)
+    assert model.op_seconds(work) == pytest.approx(model.kernel_seconds(work) + 10 * 51e-6)
+    assert model.host_bound_seconds(2.0, 1.0) == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize(
+    ("overlaps", "of_one", "of_several"),
+    [("never", False, False), ("interleaved", False, True), ("always", True, True)],
+)
+def test_when_a_rank_goes_on_while_it_sends(overlaps: Messages, of_one: bool, of_several: bool):
+    stack = replace(PROFILES[0], overlaps_messages=overlaps)
+    assert (stack.goes_on(1), stack.goes_on(4)) == (of_one, of_several)
 
 
 @pytest.mark.parametrize("profile", PROFILES, ids=lambda profile: profile.name)
@@ -155,3 +175,18 @@ def test_newer_generations_are_faster(dtype):
     names = ("v100-sxm3-32gb", "a100-sxm4-80gb", "h100-sxm5-80gb", "b200-sxm6-180gb")
     rates = [load_device(name).peak(dtype) for name in names]
     assert rates == sorted(rates)
+
+
+def test_batched_products_of_rows_that_matrix_units_cannot_load_run_on_vector_units():
+    """Heads of 150 halves are 300 bytes; 152 are 304, which is 19 times 16."""
+
+    def seconds(depth: int, batch: tuple[int, ...] = (12,)) -> float:
+        rows, keys = (
+            TensorType((*batch, *shape), DType.FLOAT16) for shape in ((2048, depth), (depth, 2048))
+        )
+        work = MatMul().work((rows, keys), MatMul().infer(rows, keys))
+        return float(CostModel(CLUSTER, PROFILES[0]).kernel_seconds(work)) / depth
+
+    assert seconds(150) == pytest.approx(2 * 12 * 2048**2 / 19.5e12, rel=0.02)
+    assert seconds(152) < seconds(150) / 2
+    assert seconds(150, ()) == pytest.approx(seconds(152, ()), rel=0.02)

@@ -226,7 +226,7 @@ def test_a_stack_of_one_s_own_takes_the_shared_constants_that_it_leaves_out(writ
         ("product_", "soft_maximum_order = 0.5\nproduct_", "expected at least 1"),
         ("= 0.6", "= true", "expected a number without unit"),
         ("product_", "prodct_", "constants.prodct_efficiency is not a known key; did you mean"),
-        ('dispatch = "eager"', 'dispatch = "lazy"', "expected one of eager, compiled"),
+        ('dispatch = "eager"', 'dispatch = "lazy"', "expected one of eager, blocking, compiled"),
     ],
 )
 def test_a_stack_that_cannot_be_says_why(write, old, new, says):

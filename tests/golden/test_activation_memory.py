@@ -102,3 +102,36 @@ def test_selective_saves_memory_where_attention_is_fused() -> None:
     planner = Planner(Workload(model=load_source("gpt2"), batch_size=SAMPLES))
     selective = saved_bytes_per_layer(planner, Strategy(recompute="selective"))
     assert selective < 0.7 * saved_bytes_per_layer(planner, Strategy())
+
+
+@pytest.fixture(scope="module")
+def llama() -> LoadedModel:
+    return load_source("llama2-7b")
+
+
+def llama_bytes_per_token(model: LoadedModel, *, fuse: bool, recompute: str = "none") -> float:
+    """What an inner layer of LLaMA keeps per token, in units of its width, with bf16."""
+    planner = Planner(Workload(model=model, batch_size=1, sequence_length=TOKENS), fuse=fuse)
+    kept = saved_bytes_per_layer(planner, Strategy(recompute=recompute))
+    return kept / TOKENS / 4096
+
+
+def test_a_fused_gate_keeps_what_goes_in(llama: LoadedModel) -> None:
+    """Two inputs of norms and their results, queries, keys, values, what attention makes: 16 bytes
+    per element of the width; and of the inner width, 11008 / 4096 of it, the gate, what it lets
+    through and the product of both, 2 bytes each. Without fusion also the gate's activation. Norms
+    keep a number per row beside."""
+    inner = 11008 / 4096
+    fused = 8 * 2 + 3 * 2 * inner
+    assert llama_bytes_per_token(llama, fuse=True) == pytest.approx(fused, rel=1e-3)
+    apart = 8 * 2 + 4 * 2 * inner
+    assert llama_bytes_per_token(llama, fuse=False) == pytest.approx(apart, rel=1e-3)
+
+
+def test_every_other_product_is_run_again(llama: LoadedModel) -> None:
+    """The layer's input, what attention makes, and of the seven products with a weight the first
+    (queries), third (values), and fifth (the gate); the seventh is the next layer's input."""
+    kept = 2 + 2 + 2 + 2 + 2 * 11008 / 4096
+    assert llama_bytes_per_token(llama, fuse=True, recompute="alternate") == pytest.approx(
+        kept, rel=1e-2
+    )

@@ -82,6 +82,8 @@ def test_context_parallelism_shards_state_too(
         ("fp16", "compute", "adam", 2 + 2 + 4 + 8),
         ("fp8", "compute", "adam", 2 + 2 + 4 + 8),
         ("bf16", "fp32", "adam", 2 + 4 + 4 + 8),
+        ("bf16", "both", "adam", 2 + (2 + 4) + 4 + 8),
+        ("fp32", "both", "adam", 4 + 4 + 8),
     ],
 )
 def test_state_per_parameter(

@@ -336,7 +336,7 @@ def scenarios(draw: st.DrawFn, functions: st.SearchStrategy[Function] = models) 
         mode=draw(st.sampled_from(["training", "training", "inference"])),
         batch_size=strategy.dp * strategy.microbatches * draw(st.integers(1, 3)),
         precision=draw(st.sampled_from(["bf16", "fp32", "fp8"])),
-        gradient_precision=draw(st.sampled_from(["compute", "compute", "fp32"])),
+        gradient_precision=draw(st.sampled_from(["compute", "compute", "fp32", "both"])),
         optimizer=draw(st.sampled_from(["adam", "sgd", "momentum"])),
     )
     blocks = workload.num_blocks

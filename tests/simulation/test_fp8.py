@@ -47,7 +47,7 @@ def test_a_device_without_fp8_computes_in_bf16():
     )
 
 
-def test_a_step_is_faster_and_holds_as_much():
+def test_a_step_is_faster_and_keeps_in_fp8_what_products_alone_read():
     def result(precision: str):
         workload = Workload(model=load_model("gpt3-6.7B"), batch_size=8, precision=precision)
         cluster = load_cluster("hgx-h100", 8)
@@ -55,5 +55,9 @@ def test_a_step_is_faster_and_holds_as_much():
 
     fp8, bf16 = result("fp8"), result("bf16")
     assert fp8["iteration_seconds"] < bf16["iteration_seconds"]
-    assert fp8["peak_memory_bytes"] == bf16["peak_memory_bytes"]
+    # Per token and layer both norms' results in one byte less (2 h): 32 x 8 x 2048 x 2 x 4096.
+    # The activation's 4 h / 8, too, and part of the embedding's and head's.
+    kept = 32 * 8 * 2048 * (2 + 4 / 8) * 4096
+    saved = bf16["peak_memory_bytes"] - fp8["peak_memory_bytes"]
+    assert saved == pytest.approx(kept, rel=0.05)
     assert fp8["mfu"] < 2 * bf16["mfu"]

@@ -112,7 +112,7 @@ def test_unknown_words_exclude_a_row_and_name_the_column(column: str, text: str)
         ({"dp": "3"}, "the degrees do not multiply to num_gpus"),
         ({"micro_batch": "3"}, "global_batch does not divide by dp · micro_batch"),
         ({"flags": "LoRA"}, "LoRA"),
-        ({"flags": "OOM/failed"}, "failed for a reason that is not known"),
+        ({"flags": "failed"}, "failed for a reason that is not known"),
         ({"notes": "with CPU offload"}, "offload"),
         ({"schedule": ""}, "schedule not stated"),
         ({"schedule": "interleaved"}, "chunks per pipeline rank not stated"),
