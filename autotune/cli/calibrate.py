@@ -4,31 +4,28 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from autotune.cli.measurements import add_measurements, measurements
 from autotune.cli.options import names_in
 from autotune.cli.output import Output, add_json_option, check_writable, note, write_text
 from distir.errors import DistirError
+
+if TYPE_CHECKING:
+    from autotune.calibration import Calibration, Constant
+    from autotune.validation import Case
 
 SUMMARY = "Fit the constants of the cost model to measured runs, and judge them on unseen ones."
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Adds the subcommand's options."""
-    parser.add_argument(
-        "file", metavar="FILE.csv", help="measured runs, one a row (columns: docs/validation.md)"
-    )
+    add_measurements(parser)
     parser.add_argument(
         "--hardware",
         default=argparse.SUPPRESS,
         metavar="A,B,…",
         help="only rows of these families of devices, such as A100,H100 (default: all)",
-    )
-    parser.add_argument(
-        "--source",
-        default=argparse.SUPPRESS,
-        metavar="A,B,…",
-        help="only rows of these source groups",
     )
     parser.add_argument(
         "--constants",
@@ -67,39 +64,32 @@ def execute(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _calibration(arguments: argparse.Namespace) -> Any:
+def _calibration(arguments: argparse.Namespace) -> Calibration:
     from autotune.calibration import calibrate
-    from autotune.validation import Case, make_case, read_rows
 
-    rows = read_rows(arguments.file)
-    cases = [case for case in map(make_case, rows) if isinstance(case, Case)]
-    for option, names_of in (("hardware", _families), ("source", _sources)):
-        if hasattr(arguments, option):
-            cases = _only(cases, option, names_in(getattr(arguments, option)), names_of)
+    cases, _ = measurements(arguments)
+    if hasattr(arguments, "hardware"):
+        cases = _on_hardware(cases, names_in(arguments.hardware))
     return calibrate(cases, _constants(arguments), note)
 
 
-def _families(case: Any) -> set[str]:
-    family: str = case.hardware.family
-    return {family, family.split(maxsplit=1)[0]}
+def _on_hardware(cases: list[Case], wanted: list[str]) -> list[Case]:
+    """The cases on one of the wanted families of devices, named in full or by the first word."""
 
+    def names(case: Case) -> set[str]:
+        family = case.hardware.family
+        return {family, family.split(maxsplit=1)[0]}
 
-def _sources(case: Any) -> set[str]:
-    return {case.row.group}
-
-
-def _only(cases: list[Any], option: str, wanted: list[str], names_of: Any) -> list[Any]:
-    """The cases that have one of the wanted names."""
-    known: set[str] = set().union(*(names_of(case) for case in cases))
+    known: set[str] = set().union(*map(names, cases))
     for name in wanted:
         if name not in known:
             raise DistirError(
-                f"no usable row has the {option} {name!r}; known are {', '.join(sorted(known))}"
+                f"no usable row has the hardware {name!r}; known are {', '.join(sorted(known))}"
             )
-    return [case for case in cases if names_of(case) & set(wanted)]
+    return [case for case in cases if not names(case).isdisjoint(wanted)]
 
 
-def _constants(arguments: argparse.Namespace) -> Any:
+def _constants(arguments: argparse.Namespace) -> list[Constant] | None:
     """The constants asked for, or None for all."""
     if not hasattr(arguments, "constants"):
         return None

@@ -144,9 +144,10 @@ def _check_header(file: Path, header: list[str]) -> None:
         raise DistirError(f"{file}: empty; expected a header and rows of measurements")
     missing = [name for name in REQUIRED if name not in header]
     if missing:
+        columns = "column" if len(missing) == 1 else "columns"
         raise DistirError(
-            f"{file}: the header has no column {', '.join(missing)}; expected at least "
-            f"{', '.join(REQUIRED)}"
+            f"{file}: the header has no {columns} {', '.join(missing)}, without which no row can "
+            "be used; see docs/validation.md"
         )
     repeated = {name for name in header if name and header.count(name) > 1}
     if repeated:
