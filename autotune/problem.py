@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from distir.cost import Band, CostProfile
     from distir.importers.load import LoadedModel
     from distir.models.layers import AttentionKind
-    from distir.workload import Mode
+    from distir.workload import Mode, Workload
 
 DEFAULT_CLUSTER = "dgx-a100"
 DEFAULT_STACK = "fsdp-compiled"
@@ -142,6 +142,20 @@ def model_as_run(
     return replace(loaded, function=change(loaded.function))
 
 
+def _several_batches(workload: Workload) -> tuple[str, ...]:
+    """What to know of a model whose inputs have samples of their own."""
+    program, size = workload.program, workload.batch_size
+    if len(program.batches) == 1:
+        return ()
+    inputs = program.function.inputs
+    names = [
+        next(value.name for value in inputs if axis in program.axes.of(value))
+        for axis in program.batches
+    ]
+    beside = f"{', '.join(names[:-1])} and {names[-1]}"
+    return (f"{beside} have samples of their own: a batch of {size} is {size} of each.",)
+
+
 def load_problem(
     model: Any,
     cluster: Any = DEFAULT_CLUSTER,
@@ -198,6 +212,7 @@ def load_problem(
         given["imbalance"] = imbalance
     workload = distir.Workload(model=loaded, mode=mode, batch_size=batch, **options)
     workload.sizes(batch)  # says now, not in every trial, if the model has no such sequence
+    notes = (*notes, *_several_batches(workload))
 
     def changed(**changes: Any) -> Problem:
         asked: dict[str, Any] = {

@@ -16,7 +16,7 @@ from operator import mul
 from distir.axes.model import Axis
 from distir.errors import StrategyError
 from distir.factoring import tensor_factors
-from distir.program import Program
+from distir.program import UNNAMED, Program
 from distir.strategy import MARKS, Strategy
 from distir.transforms.place import Entry
 
@@ -59,15 +59,16 @@ def mesh_axes(program: Program, strategy: Strategy) -> tuple[MeshAxis, ...]:
     """
     stated = {user: entries_of(program, names) for user, names in strategy.axis_lists.items()}
     sharing = strategy.zero_degree or strategy.dp
-    batch = _entry(program, program.batch)
-    dp = stated.get("dp", (batch,))
+    samples = tuple(dict.fromkeys(_entry(program, axis) for axis in program.batches))
+    dp = stated.get("dp", samples)
     # What carries experts on both sides of an op is split over them, all else over samples.
     experts = (Entry(axis, everywhere=True) for axis in program.blocks.expert_axes)
+    ep = stated.get("ep", (*experts, *samples))
     cp = stated.get("cp", _context_entries(program, strategy))
     every = (
         MeshAxis("dp.replica", strategy.dp // sharing, dp, "dp"),
         *_replica_axes(program, strategy, sharing // strategy.ep, dp),
-        MeshAxis("ep", strategy.ep, stated.get("ep", (*experts, batch)), "ep", shards_state=True),
+        MeshAxis("ep", strategy.ep, ep, "ep", shards_state=True),
         MeshAxis("cp", strategy.cp, cp, "cp", shards_state=True),
         *_tensor_axes(program, strategy, stated.get("tp")),
     )
@@ -201,7 +202,7 @@ def entries_of(program: Program, names: Sequence[str]) -> tuple[Entry, ...]:
         label, marks = name.rstrip(MARKS), name[len(name.rstrip(MARKS)) :]
         axes = program.named(label)
         if not axes:
-            known = ", ".join(program.families)
+            known = ", ".join(label for label in program.families if label != UNNAMED)
             raise StrategyError(f"unknown axis {label!r}; the model's axes are {known}")
         if "~" in marks:
             found.update(dict.fromkeys(_rings(program, axes)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -24,6 +24,9 @@ from distir.transforms.lower import lower_always
 
 LOSSES = ("cross-entropy", "mse", "sum")
 
+UNNAMED = "axis"
+"""The family of axes that nothing is known about."""
+
 
 @dataclass(frozen=True, eq=False)
 class Program:
@@ -37,6 +40,12 @@ class Program:
     def batch(self) -> Axis:
         """The axis of samples, over which data parallelism splits."""
         return self.extents.batch
+
+    @property
+    def batches(self) -> tuple[Axis, ...]:
+        """All axes of samples: the batch, and those of inputs with samples of their own, such as
+        the images beside texts. They are equally long and split alike."""
+        return (self.extents.batch, *self.extents.further_batches)
 
     @property
     def sequence(self) -> Axis | None:
@@ -106,18 +115,18 @@ class Program:
         return found.get(self.blocks.group.get(axis, axis), f"axis of size {axis.size}")
 
     def sizes(self, batch_size: int, sequence_length: int | None = None) -> dict[Axis, int]:
-        """Sizes of the axes that differ from the function's own: all that are tied to batch and
+        """Sizes of the axes that differ from the function's own: all that are tied to batches and
         sequence."""
-        wanted = {self.axes.tied(axis): 1 for axis in self.extents.other_batches}
+        wanted = {self.axes.tied(axis): 1 for axis in self.extents.beside_batch}
         if sequence_length is not None and not self.extents.sequences and wanted:
             # Without attention, what runs beside the batch is what people call the sequence.
-            first = self.extents.other_batches[0]
+            first = self.extents.beside_batch[0]
             wanted[self.axes.tied(first)] = sequence_length
         elif sequence_length is not None:
             self._check_length(sequence_length)
             for axis in self.extents.sequences:
                 wanted[self.axes.tied(axis)] = sequence_length
-        wanted[self.axes.tied(self.batch)] = batch_size
+        wanted |= {self.axes.tied(axis): batch_size for axis in self.batches}
         sizes = {
             axis: wanted[self.axes.tied(axis)]
             for axis in self.all_axes
@@ -201,13 +210,15 @@ def _cut_dim(node: Node) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Extents:
-    """The axes that a workload sizes. `other_batches` are further axes of inputs that nothing
-    sums or needs whole, which get size 1; `fixed_sequence` names the op that ties the sequence to
-    a size of the file."""
+    """The axes that a workload sizes. Of further axes of inputs that nothing sums or needs whole,
+    `further_batches` are the first ones of inputs without the batch, sized like it, and
+    `beside_batch` the others, which get size 1; `fixed_sequence` names the op that ties the
+    sequence to a size of the file."""
 
     batch: Axis
     sequences: tuple[Axis, ...]
-    other_batches: tuple[Axis, ...]
+    further_batches: tuple[Axis, ...]
+    beside_batch: tuple[Axis, ...]
     fixed_sequence: str | None
 
 
@@ -221,19 +232,20 @@ def build_program(
     function = _with_main_output(function, output, keep_others=not training)
     function, axes = infer_axes(lower_always(function))
     extents = find_extents(function, axes)
-    function = _with_batched_tables(function, axes, extents.batch)
+    function = _with_batched_tables(function, axes, (extents.batch, *extents.further_batches))
     if training:
         function, axes = _attach_loss(function, axes, loss)
     return Program(cut_into_blocks(function, axes), training, extents)
 
 
-def _with_batched_tables(function: Function, axes: Axes, batch: Axis) -> Function:
+def _with_batched_tables(function: Function, axes: Axes, batches: Sequence[Axis]) -> Function:
     """What carries the batch is no parameter: an exporter has computed it beforehand for the batch
     of the file (an expanded bias, a mask). It becomes a table."""
+    tied = {axes.tied(axis) for axis in batches}
     tables = [
         value
         for value in function.parameters
-        if any(axes.tied(axis) is axes.tied(batch) for axis in axes.of(value))
+        if any(axes.tied(axis) in tied for axis in axes.of(value))
     ]
     if not tables:
         return function
@@ -366,16 +378,26 @@ def find_extents(function: Function, axes: Axes) -> Extents:
     sequences = [a for a in carried if a is not batch and axes.tied(a) in ties]
     if not sequences:
         sequences = [a for a in bounded if a not in weighed and a is not batch][:1]
-    others = [
+    others = dict.fromkeys(
         axis
         for axis in carried
         if axis not in barred
         and axis in activations
         and axes.tied(axis) is not axes.tied(batch)
         and axis not in sequences
-    ]
-    fixed = _fixed_by(function, axes, {axes.tied(axis) for axis in sequences})
-    return Extents(batch, tuple(dict.fromkeys(sequences)), tuple(dict.fromkeys(others)), fixed)
+    )
+    first = {
+        axes.dims[value][0][0]
+        for value in function.inputs
+        if axes.dims[value] and axes.dims[value][0] and batch not in axes.of(value)
+    }
+    return Extents(
+        batch,
+        sequences=tuple(dict.fromkeys(sequences)),
+        further_batches=tuple(axis for axis in others if axis in first),
+        beside_batch=tuple(axis for axis in others if axis not in first),
+        fixed_sequence=_fixed_by(function, axes, {axes.tied(axis) for axis in sequences}),
+    )
 
 
 def _fixed_by(function: Function, axes: Axes, sequences: set[Axis]) -> str | None:
@@ -411,7 +433,8 @@ def name_axes(program: Program) -> dict[str, tuple[Axis, ...]]:
             taken.add(axis)
             named.setdefault(label, []).append(axis)
 
-    name("batch", program.batch)
+    for axis in program.batches:
+        name("batch", axis)
     for axis in program.extents.sequences:
         name("sequence", axis)
     for axis in blocks.internal_axes:
@@ -428,7 +451,7 @@ def name_axes(program: Program) -> dict[str, tuple[Axis, ...]]:
                 name("hidden", axis)
     for index in sorted(set(blocks.representative)):
         for axis in blocks.blocks[index].axis_order(axes):
-            name("axis", axis)
+            name(UNNAMED, axis)
     return {label: tuple(found) for label, found in named.items()}
 
 

@@ -222,15 +222,17 @@ def _updated(
 
 
 def mixes_samples(workload: Workload) -> bool:
-    """Whether samples depend on each other, or on their place in the batch: then a batch computed
-    in microbatches is another function than the batch computed at once."""
+    """Whether samples depend on each other or on their place in the batch, or meet those of another
+    input: then a batch computed in microbatches is another function than the batch computed at
+    once."""
     program = workload.program
     batch = batch_axes(workload)
     if has_dropout(program.function):
         return True
     for node in program.function.nodes:
         kinds = program.axes.kinds[node]
-        touched = any(kind is not Kind.PARALLEL for axis, kind in kinds.items() if axis in batch)
-        if touched and node.part is not Part.LOSS:
+        touched = [kind for axis, kind in kinds.items() if axis in batch]
+        is_parallel = all(kind is Kind.PARALLEL for kind in touched)
+        if len(touched) > 1 or (not is_parallel and node.part is not Part.LOSS):
             return True
     return False

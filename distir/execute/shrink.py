@@ -273,7 +273,7 @@ class _Sizing:
             self.members.setdefault(self.root(axis), []).append(axis)
         self.names = {axis: f"axis {number}" for number, axis in enumerate(self.members)}
         extents = self.program.extents
-        still = {self.root(axis) for axis in (extents.batch, *extents.other_batches)}
+        still = {self.root(axis) for axis in (*self.program.batches, *extents.beside_batch)}
         followers = {self.root(axis) for axis in self.axes.follows}
         sequences = {self.root(axis) for axis in extents.sequences}
         for axis in sorted(self.members, key=lambda axis: -axis.size):

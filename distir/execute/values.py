@@ -67,10 +67,8 @@ def loss_weight(workload: Workload, microbatches: int) -> float:
 def batch_axes(workload: Workload) -> frozenset[Axis]:
     """All axes that have the size of the batch."""
     program = workload.program
-    tied = program.axes.tied
-    return frozenset(
-        axis for axis in program.sizes(program.batch.size) if tied(axis) is tied(program.batch)
-    )
+    tied = {program.axes.tied(axis) for axis in program.batches}
+    return frozenset(axis for axis in program.all_axes if program.axes.tied(axis) in tied)
 
 
 def microbatch(
@@ -85,17 +83,19 @@ def microbatch(
 
 
 def join_microbatches(workload: Workload, value: Value, parts: Sequence[Array]) -> Array:
-    """The inverse of `microbatch` for an output. One that does not carry the batch is the mean."""
+    """The inverse of `microbatch` for an output. One that does not carry the batch is the mean; one
+    that has samples of two inputs has those that meet, one microbatch after the other."""
     dims = workload.program.axes.dims[value]
     axes = [axis for dim in dims for axis in dim]
     batch = batch_axes(workload)
     position = next((i for i, axis in enumerate(axes) if axis in batch), None)
     if position is None:
         return sum(parts) / len(parts)
-    sizes = workload.sizes(workload.batch_size // len(parts))
+    sizes = dict(workload.sizes(workload.batch_size // len(parts)))
     spread = [each.reshape([sizes.get(axis, axis.size) for axis in axes]) for each in parts]
     whole = np.concatenate(spread, axis=position)
-    return whole.reshape(shape_at(dims, workload.sizes(workload.batch_size)))
+    sizes[axes[position]] = workload.batch_size
+    return whole.reshape(shape_at(dims, sizes))
 
 
 # --- random values --------------------------------------------------------------------------------

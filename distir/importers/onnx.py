@@ -21,6 +21,7 @@ from distir.importers.onnx_bind import Binding, bindings
 from distir.importers.onnx_convert import Conversion
 from distir.importers.onnx_file import ModelRecord, read_model
 from distir.importers.onnx_roles import Decision, Roles
+from distir.importers.per_sample import gather_per_sample
 from distir.importers.tidy import merge_slices, without_unused
 from distir.importers.unit_batch import widen_batch
 from distir.ir.builder import Builder
@@ -130,7 +131,7 @@ def _convert(
         outputs=tuple(outputs),
         notes=tuple(builder.notes),
     )
-    function = without_unused(merge_slices(without_unused(function)))
+    function = without_unused(gather_per_sample(merge_slices(without_unused(function))))
     for value in (*function.inputs, *function.parameters, *function.outputs):
         _check_elements(value)
     for node in function.nodes:
