@@ -35,7 +35,7 @@ def plan() -> Plan:
 
 @pytest.fixture(scope="module")
 def truth(plan: Plan) -> tuple[RandomValues, StepResult]:
-    return sequential_truth(plan.workload)
+    return sequential_truth(plan.workload, STRATEGY.microbatches)
 
 
 def is_caught(plan: Plan, truth: tuple[RandomValues, StepResult]) -> bool:
