@@ -12,7 +12,7 @@ import numpy as np
 from distir.axes.model import Axis, AxisDims
 from distir.errors import DistirError
 from distir.ir.core import Node, Op, Value
-from distir.ops.collective import Collective, Shard, Sharded
+from distir.ops.collective import Collective, Shard, Sharded, Spread
 from distir.ops.fused import Fused
 from distir.ops.ring import Ring
 from distir.transforms.instantiate import Sizes
@@ -94,6 +94,8 @@ class VirtualMesh:
             own = [shards[index] for shards in operands]
             if isinstance(op, Shard):
                 results = (op.pick(own[0], self._member(op.mesh_axes, coordinate)),)
+            elif isinstance(op, Spread):
+                results = (op.part(own[0], self._member(op.mesh_axes, coordinate)),)
             elif isinstance(op, (Sharded, Fused)):
                 results = op.evaluate_at(coordinate, *own)
             else:

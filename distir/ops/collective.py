@@ -278,6 +278,39 @@ class Shard(Distributed):
         return self.cut.split(x, self.degree)[member]
 
 
+@register_op("Spread")
+@dataclass(frozen=True, slots=True)
+class Spread(Distributed):
+    """A part of a sum over the devices along `mesh_axes`, without asking them: what is cut over
+    them stands among zeros (`cut` has the sizes of the part), what all hold is divided."""
+
+    mesh_axes: tuple[str, ...]
+    degree: int
+    cut: Cut | None = None
+
+    def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
+        (x,) = operands
+        if self.cut is None:
+            return (x,)
+        return (x.with_shape(self.cut.resized(x.shape, self.degree)),)
+
+    def work(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Work:
+        return Work(
+            flops=operands[0].num_elements if self.cut is None else 0.0,
+            bytes_read=operands[0].size_bytes,
+            bytes_written=results[0].size_bytes,
+        )
+
+    def part(self, x: Array, member: int) -> Array:
+        """The part of the member at this place."""
+        import numpy as np
+
+        if self.cut is None:
+            return x / self.degree
+        zeros = np.zeros_like(x)
+        return self.cut.join([x if i == member else zeros for i in range(self.degree)])
+
+
 @dataclass(frozen=True, slots=True)
 class Window:
     """Which positions of a loop a device holds: the loop is a product of factors

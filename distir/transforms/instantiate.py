@@ -17,6 +17,7 @@ from distir.ops.collective import (
     ReduceScatter,
     Shard,
     Sharded,
+    Spread,
     Window,
 )
 from distir.ops.ring import Circulating, Ring
@@ -180,6 +181,9 @@ class Instantiation:
             op = ReduceScatter(names, degree, cut, step.reduction)
         elif step.move is Move.SLICE:
             op = Shard(names, degree, self._cut(step.operand, step.target))
+        elif step.move is Move.SPREAD:
+            cut = None if step.source is None else self._cut(step.operand, step.source)
+            op = Spread(names, degree, cut)
         else:
             op = self._exchange(step, names, degree)
         return Node(op, (operand,), (result,), step.operand.value.name, part)

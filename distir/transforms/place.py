@@ -94,6 +94,8 @@ class Move(Enum):
     EXCHANGE = "exchange"
     ALL_REDUCE = "all-reduce"
     REDUCE_SCATTER = "reduce-scatter"
+    SPREAD = "spread"
+    """Into a pending sum, which takes no communication."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -317,18 +319,24 @@ class Placement:
         return tuple(layout)
 
     def _add_alike(self, node: Node, operands: list[Value]) -> list[Value]:
-        """Adds operands that pend alike before they are settled, so that they settle once."""
+        """Adds operands that pend alike before they are settled, so that they settle once. One that
+        pends along fewer mesh axes is made to pend like the others."""
+        pending = [
+            value
+            for value in dict.fromkeys(operands)
+            if value in self.home
+            and _pending(self.home[value].layout)
+            and self.use_counts.get(value, 0) == 1
+            and operands.count(value) == 1
+            and value.type == node.result.type
+        ]
+        pending.sort(key=lambda value: -len(_pending(self.home[value].layout)))
         groups: dict[Layout, list[Value]] = {}
-        for value in dict.fromkeys(operands):
-            local = self.home.get(value)
-            if (
-                local is not None
-                and any(isinstance(spot, Pending) for spot in local.layout)
-                and self.use_counts.get(value, 0) == 1
-                and operands.count(value) == 1
-                and value.type == node.result.type
-            ):
-                groups.setdefault(local.layout, []).append(value)
+        for value in pending:
+            layout = self.home[value].layout
+            goal = next((goal for goal in groups if _spreads(layout, goal)), layout)
+            self._spread(value, goal)
+            groups.setdefault(goal, []).append(value)
         merged: dict[Value, Value] = {}
         for layout, values in groups.items():
             if len(values) < 2:
@@ -345,6 +353,19 @@ class Placement:
             for value in values[1:]:
                 operands.remove(value)
         return [merged.get(value, value) for value in operands]
+
+    def _spread(self, value: Value, goal: Layout) -> None:
+        """Makes a value pend along further mesh axes, the innermost first."""
+        here = self.home[value]
+        for index in reversed(range(len(goal))):
+            spot = here.layout[index]
+            if spot is not goal[index]:
+                layout = (*here.layout[:index], goal[index], *here.layout[index + 1 :])
+                there = Local(value, layout)
+                source = spot if isinstance(spot, Axis) else None
+                self.steps.append(PlacedMove(Move.SPREAD, (index,), here, there, source))
+                here = there
+        self.home[value] = here
 
     def _renamed(self, value: Value, result: Value) -> Local:
         local = Local(result, self.home[value].layout)
@@ -371,7 +392,7 @@ class Placement:
             steps, copy = move(self._nearest(home, layout), layout)
             self.steps.extend(steps)
             for step in steps:
-                if step.move is Move.EXCHANGE:
+                if step.move in (Move.EXCHANGE, Move.GATHER):
                     self.copies[value, step.result.layout] = step.result
             self.copies[key] = copy
             if any(isinstance(spot, Pending) for spot in home.layout):
@@ -380,10 +401,9 @@ class Placement:
         return self.copies[key]
 
     def _nearest(self, home: Local, layout: Layout) -> Local:
-        """Home, or a copy that was exchanged already if fewer steps lead from there."""
+        """Home, or a copy if fewer steps lead from there."""
         copies = [local for (value, _), local in self.copies.items() if value is home.value]
-        exchanged = [local for local in copies if _is_exchanged(home.layout, local.layout)]
-        return min((home, *exchanged), key=lambda local: len(move(local, layout)[0]))
+        return min((home, *copies), key=lambda local: len(move(local, layout)[0]))
 
     def settle(self, value: Value, keep: Iterable[int] = ()) -> Local:
         """The value with every pending sum settled where an elementwise reader would want it,
@@ -407,9 +427,24 @@ class Placement:
         return None
 
 
-def _is_exchanged(home: Layout, copy: Layout) -> bool:
-    """Whether a copy is split over as many mesh axes as home: it holds no more."""
-    return all((here is None) == (there is None) for here, there in zip(home, copy, strict=True))
+def _pending(layout: Layout) -> frozenset[int]:
+    """The mesh axes along which sums pend."""
+    return frozenset(i for i, spot in enumerate(layout) if spot is Pending.SUM)
+
+
+def _spreads(layout: Layout, goal: Layout) -> bool:
+    """Whether a value could pend as the goal does, having something to settle with it: all that is
+    otherwise is split or the same where the goal pends, and no split is undone inside which
+    another one stays."""
+    changed = [i for i, (a, b) in enumerate(zip(layout, goal, strict=True)) if a is not b]
+    if not _pending(layout) & _pending(goal):
+        return False
+    return all(
+        goal[i] is Pending.SUM
+        and not isinstance(layout[i], Pending)
+        and (layout[i] is None or layout[i] not in goal[i + 1 :])
+        for i in changed
+    )
 
 
 def move(home: Local, target: Layout) -> tuple[list[PlacedMove], Local]:

@@ -168,10 +168,23 @@ def test_more_devices_than_heads_of_keys_and_values() -> None:
     forward, backward, settle = collectives(load_model("llama3-70b"), Strategy(tp=16))
     assert forward == {"AllReduce tp.1 tp.2": 2 * 80 + 1 + 3}
     # Keys and values are computed twice, and their gradients added between the two.
-    assert backward["AllReduce tp.1 tp.2"] == 80 + 1
+    assert backward == {"AllReduce tp.1 tp.2": 2 * 80 + 1, "AllReduce tp.2": 2 * 80}
     assert settle == {}
     one = collectives(load_model("llama3-70b"), Strategy(tp=8))[0]
     assert one == {"AllReduce tp": 2 * 80 + 1 + 3}
+
+
+def test_sequence_parallel_beyond_the_heads_of_keys_and_values() -> None:
+    """Between blocks as with few devices, over both factors at once. Keys and values are computed
+    for a part of the sequence by each of the two that share a head, and gathered between them."""
+    many, few = (
+        collectives(load_model("llama3-70b"), Strategy(tp=tp, sequence_parallel=True))
+        for tp in (16, 8)
+    )
+    for with_many, with_few in zip(many[:2], few[:2], strict=True):
+        over_both = {k: n for k, n in with_many.items() if k.endswith("tp.1 tp.2")}
+        assert over_both == {f"{k}.1 tp.2": n for k, n in with_few.items()}
+    assert many[0]["AllGather tp.2"] == many[1]["ReduceScatter tp.2"] == 2 * 80
 
 
 def test_hybrid_sharding() -> None:
