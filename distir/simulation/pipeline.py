@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from distir.cost.amounts import Many, many
 from distir.schedules import CompiledSchedule
+from distir.simulation.pipeline_columns import PipelineColumns, run_pipeline_columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,25 +23,6 @@ class PipelineTime:
     waited_for_transfer: tuple[float, ...]
     waited_for_stage: tuple[float, ...]
     start: tuple[float, ...]
-
-
-Floats: TypeAlias = NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True)
-class PipelineColumns:
-    """`PipelineTime` of many plans with one schedule, one per row; arrays are (ranks, rows)."""
-
-    end: Floats
-    waited_for_transfer: Floats
-    waited_for_stage: Floats
-    begin: Floats
-    """When a rank starts its first action."""
-    begin_moving: Floats
-    """For how much of this time the message that it waited for was on its way."""
-    last_gradients: tuple[Floats, ...]
-    """Per rank (own stages, rows): start of the action in which the stage's gradients are
-    complete; 0 where there is none."""
 
 
 def run_pipeline(
@@ -133,51 +114,4 @@ def _run_many(
     )
 
 
-def run_pipeline_columns(
-    compiled: CompiledSchedule, seconds: Floats, transfers: Floats, *, goes_on: bool = True
-) -> PipelineColumns:
-    """`run_pipeline` of many plans with one schedule. `seconds` and `transfers` are
-    (stages · COST_KINDS, rows)."""
-    ranks, rows = len(compiled.stages_of_ranks), seconds.shape[1]
-    free, transfer_wait, stage_wait = np.zeros((3, ranks, rows))
-    link_free = np.zeros((compiled.num_links, rows))
-    senders = [compiled.needs[i] for i in compiled.first]
-    kept = {*compiled.first, *chain.from_iterable(compiled.last_gradients)}
-    starts: dict[int, Floats] = {}
-    ended: dict[int, Floats] = {}
-    arrived: dict[int, Floats] = {}
-    first_ends: dict[int, Floats] = {}
-    actions = zip(compiled.rank, compiled.cost, compiled.needs, compiled.link, strict=True)
-    for i, (rank, cost, needed, link) in enumerate(actions):
-        begin = free[rank]
-        if needed >= 0:
-            arrival, left = arrived.pop(needed), ended.pop(needed)
-            start = np.maximum(arrival, begin)
-            for_stage = np.maximum(left, begin) - begin
-            stage_wait[rank] += for_stage
-            transfer_wait[rank] += start - begin - for_stage
-            begin = start
-        if i in kept:
-            starts[i] = begin.copy()
-        end = begin + seconds[cost]
-        free[rank] = end
-        if link >= 0:
-            ended[i] = end
-            link_free[link] = np.maximum(end, link_free[link]) + transfers[cost]
-            arrived[i] = link_free[link].copy()
-            if i in senders:
-                first_ends[i] = end
-            if not goes_on:
-                transfer_wait[rank] += arrived[i] - end
-                free[rank] = arrived[i]
-    begin = np.stack([starts[i] for i in compiled.first])
-    begin_moving = np.zeros_like(begin)
-    for rank, sender in enumerate(senders):
-        if sender >= 0:
-            begin_moving[rank] = begin[rank] - first_ends[sender]
-    starts[-1] = np.zeros(rows)
-    last = tuple(
-        np.stack([starts[i] for i in own]) if own else np.zeros((0, rows))
-        for own in compiled.last_gradients
-    )
-    return PipelineColumns(free, transfer_wait, stage_wait, begin, begin_moving, last)
+__all__ = ["PipelineColumns", "PipelineTime", "run_pipeline", "run_pipeline_columns"]

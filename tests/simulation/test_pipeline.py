@@ -15,6 +15,7 @@ from distir.schedules import (
     COST_KINDS,
     SCHEDULES,
     CompiledSchedule,
+    Rhythm,
     Schedule,
     compile_schedule,
     forward_only,
@@ -53,34 +54,34 @@ class Case:
 
 
 @st.composite
-def schedules(draw: st.DrawFn) -> Schedule:
+def schedules(draw: st.DrawFn) -> Schedule | Rhythm:
     if draw(st.integers(0, 9)) == 0:
         return draw(st.sampled_from(OWN))
     family = draw(st.sampled_from(FAMILIES))
     most = family.most_chunks or 4
     numbers = st.tuples(
-        st.integers(1, 6), st.integers(family.least_chunks, most), st.integers(1, 40)
+        st.integers(1, 6), st.integers(family.least_chunks, most), st.integers(1, 80)
     )
-    return family(*draw(numbers.filter(lambda n: family.requires(*n) is None)))
+    return family.made(*draw(numbers.filter(lambda n: family.requires(*n) is None)))
 
 
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
-    """Costs are equal on all stages, or but on the first and the last, or random; of any size
-    against each other, and zero now and then."""
+    """Costs are equal on all stages, or but on the first and the last, or random, or nearly
+    equal; of any size against each other, and zero now and then."""
     compiled = compile_schedule(draw(schedules()))
     random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    stages, rows = compiled.schedule.stages, draw(st.integers(1, 5))
+    stages, rows = compiled.stages, draw(st.integers(1, 5))
 
     def costs(scale: float) -> NDArray[np.float64]:
-        found = random.random((stages, COST_KINDS, rows)) * scale
+        found = (even + random.random((stages, COST_KINDS, rows))) * scale
         if alike < 2 and stages > 2:
             found[alike : stages - alike] = found[stages // 2]
         if coarse:
             found = np.round(found * 4) / 4
         return found.reshape(stages * COST_KINDS, rows)
 
-    alike, coarse = draw(st.integers(0, 2)), draw(st.booleans())
+    alike, coarse, even = draw(st.integers(0, 2)), draw(st.booleans()), draw(st.integers(0, 1)) * 30
     seconds, transfers = costs(1.0), costs(draw(st.sampled_from([0.0, 0.1, 1.0, 4.0])))
     return Case(compiled, seconds, transfers, draw(st.booleans()))
 

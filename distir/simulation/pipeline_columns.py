@@ -1,0 +1,606 @@
+"""`run_pipeline` of many plans with one schedule, as arrays: a column per plan.
+
+Actions that may run at the same time are one operation on arrays, for a block of plans that fits
+in the cache. Where the same waves of actions come again and again, they are not walked through
+again and again:
+
+Let `x` be the times at which ranks, links and messages under way are free or there, and `F(x)` the
+same after another repeat. `F` takes maxima of sums, so it is convex: along a line `x + j·d`
+so is everything that is computed on the way. If it lies on a line at three values of `j`, it does
+everywhere between them. So when two repeats in a row have moved `x` by the same `d` (`j` = -1 and
+0), one more is walked through, the last one (`j` = n): if that ends where the line says, the
+repeats between end where the line says, too, and what was waited for in them is an arithmetic
+series. Where it does not, some maximum changes sides on the way, and a nearer repeat is tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain, pairwise
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distir.schedules import COST_KINDS, CompiledSchedule
+from distir.schedules.waves import Loop, Turn, Waves, find_waves
+
+Floats: TypeAlias = NDArray[np.float64]
+Ints: TypeAlias = NDArray[np.int64]
+Index: TypeAlias = "slice | Ints"
+
+BLOCK_BYTES = 1 << 21
+"""What a block of plans takes: it should stay in the cache."""
+
+TOLERANCE = 2.0**-46
+"""Of the time that has passed: what rounding may make of equal steps."""
+
+ATTEMPTS = 6
+"""How many repeats are tried, each a quarter as far as the last one."""
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineColumns:
+    """`PipelineTime` of many plans with one schedule, one per row; arrays are (ranks, rows)."""
+
+    end: Floats
+    waited_for_transfer: Floats
+    waited_for_stage: Floats
+    begin: Floats
+    """When a rank starts its first action."""
+    begin_moving: Floats
+    """For how much of this time the message that it waited for was on its way."""
+    last_gradients: tuple[Floats, ...]
+    """Per rank (own stages, rows): start of the action in which the stage's gradients are
+    complete; 0 where there is none."""
+
+
+def run_pipeline_columns(
+    compiled: CompiledSchedule, seconds: Floats, transfers: Floats, *, goes_on: bool = True
+) -> PipelineColumns:
+    """`run_pipeline` of many plans with one schedule. `seconds` and `transfers` are
+    (stages · COST_KINDS, rows)."""
+    program = _program(compiled)
+    if program is None:
+        return _one_by_one(compiled, seconds, transfers, goes_on)
+    rows = seconds.shape[1]
+    found = np.empty((program.kept, rows))
+    size = max(16, BLOCK_BYTES // (8 * (program.size + 2 * len(seconds))))
+    count = max(1, -(-rows // size))
+    edges = [rows * i // count for i in range(count + 1)]
+    for a, b in pairwise(edges):
+        block = _Block.new(
+            program, np.ascontiguousarray(seconds[:, a:b]), np.ascontiguousarray(transfers[:, a:b])
+        )
+        _run(program, block, goes_on)
+        found[:, a:b] = block.state[: program.kept]
+    ranks = program.ranks
+    last = np.split(found[5 * ranks :], np.cumsum([len(own) for own in compiled.stages_of_ranks]))
+    return PipelineColumns(
+        found[:ranks],
+        found[ranks : 2 * ranks],
+        found[2 * ranks : 3 * ranks],
+        found[3 * ranks : 4 * ranks],
+        found[4 * ranks : 5 * ranks],
+        tuple(last[:-1]),
+    )
+
+
+# --- what is the same for all plans ---------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Wave:
+    """Actions of a wave: readers first, senders next to each other. Indices of arrays are slices
+    where they can be; messages are numbered over the loop or the whole schedule."""
+
+    ranks: Index
+    costs: Index
+    readers: Index
+    reading: int
+    """How many of the actions read."""
+    read: slice
+    senders: Index
+    sending: slice
+    sent: slice
+    links: Index
+    sent_costs: Index
+    first: tuple[tuple[int, int], ...]
+    """Place in the wave and rank of what is a rank's first action."""
+    last: tuple[tuple[int, int], ...]
+    """Place in the wave and row in the state of actions in which gradients are complete."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Waves that follow each other, with the slots in which their messages are read and put."""
+
+    waves: tuple[_Wave, ...]
+    read: Ints
+    sent: Ints
+    actions: int
+    """The most on a rank."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Repeat:
+    """A part that is repeated. A channel's slots are a ring; messages turn round in it."""
+
+    part: _Part
+    times: int
+    read_turn: tuple[Ints, Ints, Ints, Ints]
+    """First slot of the channel, number of the message, messages in a repeat, size of the ring."""
+    sent_turn: tuple[Ints, Ints, Ints, Ints]
+    live_turn: tuple[Ints, Ints, Ints, Ints]
+    """The same for messages under way between repeats."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Program:
+    """A schedule as index arrays. A column of the state: free, waited for transfer and for stage,
+    begin, begin moving (of each rank), last gradients; links; when messages arrive; when they
+    left."""
+
+    ranks: int
+    kept: int
+    links: slice
+    arrived: slice
+    left: slice
+    size: int
+    parts: tuple[_Part | _Repeat, ...]
+
+
+def _slots(turn: tuple[Ints, Ints, Ints, Ints], repeat: int) -> Ints:
+    first, number, messages, ring = turn
+    return first + (number + repeat * messages) % ring
+
+
+@lru_cache(maxsize=2)
+def _program(compiled: CompiledSchedule) -> _Program | None:
+    waves = find_waves(compiled)
+    return None if waves is None else _Builder(compiled, waves).program()
+
+
+def _index(numbers: Sequence[int]) -> Index:
+    """A slice if the numbers go up by equal steps."""
+    if not numbers:
+        return slice(0, 0)
+    step = numbers[1] - numbers[0] if len(numbers) > 1 else 1
+    if step > 0 and all(b - a == step for a, b in pairwise(numbers)):
+        return slice(numbers[0], numbers[-1] + 1, step)
+    return np.array(numbers, np.int64)
+
+
+class _Builder:
+    """Makes index arrays of turns."""
+
+    def __init__(self, compiled: CompiledSchedule, waves: Waves) -> None:
+        self.waves = waves
+        self.ranks = len(compiled.stages_of_ranks)
+        self.last_row: dict[tuple[int, int], int] = {}
+        for rank, own in enumerate(compiled.stages_of_ranks):
+            for stage in own:
+                self.last_row[rank, stage] = 5 * self.ranks + len(self.last_row)
+        self.rings = np.maximum(np.array(waves.most_under_way, np.int64), 1)
+        self.first_slots = np.cumsum(self.rings) - self.rings
+
+    def program(self) -> _Program:
+        parts: list[_Part | _Repeat] = []
+        done = 0
+        for loop in self.waves.loops:
+            parts += [self._part(self.waves.waves[done : loop.end]), self._repeat(loop)]
+            done = loop.end
+        parts.append(self._part(self.waves.waves[done:]))
+        kept, slots = 5 * self.ranks + len(self.last_row), int(self.rings.sum())
+        links = kept + self.waves.num_links
+        return _Program(
+            ranks=self.ranks,
+            kept=kept,
+            links=slice(kept, links),
+            arrived=slice(links, links + slots),
+            left=slice(links + slots, links + 2 * slots),
+            size=links + 2 * slots,
+            parts=tuple(parts),
+        )
+
+    def _repeat(self, loop: Loop) -> _Repeat:
+        turns = list(chain.from_iterable(map(_ordered, loop.waves)))
+        live = [(channel, i) for channel, each in enumerate(loop.under_way) for i in each]
+        messages = np.array(loop.messages, np.int64)
+        return _Repeat(
+            self._part(loop.waves),
+            loop.times,
+            self._turn([(t.reads, t.read) for t in turns if t.reads >= 0], messages),
+            self._turn([(t.sends, t.sent) for t in turns if t.sends >= 0], messages),
+            # those under way after the loop's waves were under way, turned back, before them
+            self._turn(live, messages),
+        )
+
+    def _turn(
+        self, places: Sequence[tuple[int, int]], messages: Ints
+    ) -> tuple[Ints, Ints, Ints, Ints]:
+        channels = np.array([channel for channel, _ in places], np.int64)
+        numbers = np.array([number for _, number in places], np.int64)
+        return self.first_slots[channels], numbers, messages[channels], self.rings[channels]
+
+    def _part(self, waves: Sequence[tuple[Turn, ...]]) -> _Part:
+        none = np.zeros(len(self.rings), np.int64)
+        ordered = [_ordered(wave) for wave in waves]
+        turns = list(chain.from_iterable(ordered))
+        read = self._turn([(t.reads, t.read) for t in turns if t.reads >= 0], none)
+        sent = self._turn([(t.sends, t.sent) for t in turns if t.sends >= 0], none)
+        made: list[_Wave] = []
+        reads = sends = 0
+        for wave in ordered:
+            made.append(self._wave(wave, reads, sends))
+            reads, sends = made[-1].read.stop, made[-1].sent.stop
+        counts = np.bincount([turn.rank for turn in turns], minlength=1)
+        return _Part(tuple(made), _slots(read, 0), _slots(sent, 0), int(counts.max()))
+
+    def _wave(self, wave: Sequence[Turn], reads: int, sends: int) -> _Wave:
+        readers = [turn for turn in wave if turn.reads >= 0]
+        senders = [turn for turn in wave if turn.sends >= 0]
+        from_ = next((i for i, turn in enumerate(wave) if turn.sends >= 0), 0)
+        return _Wave(
+            ranks=_index([turn.rank for turn in wave]),
+            costs=_index([turn.cost for turn in wave]),
+            readers=_index([turn.rank for turn in readers]),
+            reading=len(readers),
+            read=slice(reads, reads + len(readers)),
+            senders=_index([turn.rank for turn in senders]),
+            sending=slice(from_, from_ + len(senders)),
+            sent=slice(sends, sends + len(senders)),
+            links=_index([self.waves.channels[turn.sends].link for turn in senders]),
+            sent_costs=_index([turn.cost for turn in senders]),
+            first=tuple((i, turn.rank) for i, turn in enumerate(wave) if turn.first),
+            last=tuple(
+                (i, self.last_row[turn.rank, turn.cost // COST_KINDS])
+                for i, turn in enumerate(wave)
+                if turn.last
+            ),
+        )
+
+
+def _ordered(wave: Sequence[Turn]) -> list[Turn]:
+    """Readers first, senders next to each other, then by rank."""
+    order = {(True, False): 0, (True, True): 1, (False, True): 2, (False, False): 3}
+    return sorted(wave, key=lambda turn: (order[turn.reads >= 0, turn.sends >= 0], turn.rank))
+
+
+# --- a block of plans -----------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Block:
+    """Plans that are run together, as views of one array (`_Program` says in which order)."""
+
+    program: _Program
+    state: Floats
+    seconds: Floats
+    transfers: Floats
+    free: Floats
+    waits: Floats
+    """For transfers, then for stages."""
+    links: Floats
+    arrived: Floats
+    left: Floats
+
+    @staticmethod
+    def of(program: _Program, state: Floats, seconds: Floats, transfers: Floats) -> _Block:
+        ranks = program.ranks
+        return _Block(
+            program,
+            state,
+            seconds,
+            transfers,
+            state[:ranks],
+            state[ranks : 3 * ranks],
+            state[program.links],
+            state[program.arrived],
+            state[program.left],
+        )
+
+    @staticmethod
+    def new(program: _Program, seconds: Floats, transfers: Floats) -> _Block:
+        """Nothing has happened yet."""
+        return _Block.of(program, np.zeros((program.size, seconds.shape[1])), seconds, transfers)
+
+    def some(self, columns: Ints) -> _Block:
+        """A copy of some plans."""
+        return _Block.of(
+            self.program,
+            self.state[:, columns],
+            self.seconds[:, columns],
+            self.transfers[:, columns],
+        )
+
+
+def _run(program: _Program, block: _Block, goes_on: bool) -> None:
+    for part in program.parts:
+        if isinstance(part, _Part):
+            _walk(block, part, part.read, part.sent, goes_on)
+        else:
+            _Looping(part, block, goes_on).run()
+
+
+def _walk(
+    block: _Block,
+    part: _Part,
+    read_slots: Ints,
+    sent_slots: Ints,
+    goes_on: bool,
+    starts: Floats | None = None,
+) -> None:
+    """Runs waves. To `starts`, if given, when actions start is added, by rank."""
+    free, links, arrived, left = block.free, block.links, block.arrived, block.left
+    seconds, transfers, state = block.seconds, block.transfers, block.state
+    ranks = block.program.ranks
+    for_transfer, for_stage = block.waits[:ranks], block.waits[ranks:]
+    for wave in part.waves:
+        now = free[wave.ranks]
+        if wave.reading:
+            slots = read_slots[wave.read]
+            before = now[: wave.reading]
+            moving = left[slots]
+            for i, rank in wave.first:
+                if i < wave.reading:
+                    state[4 * ranks + rank] = -moving[i]  # the start is added below
+            np.maximum(moving, before, out=moving)
+            begin = arrived[slots]
+            np.maximum(begin, before, out=begin)
+            for_stage[wave.readers] += moving - before
+            np.subtract(begin, moving, out=moving)
+            for_transfer[wave.readers] += moving
+            before[...] = begin
+        for i, rank in wave.first:
+            state[3 * ranks + rank] = now[i]
+            if i < wave.reading:
+                state[4 * ranks + rank] += now[i]
+        for i, row in wave.last:
+            state[row] = now[i]
+        if starts is not None:
+            starts[wave.ranks] += now
+        now += seconds[wave.costs]
+        if not isinstance(wave.ranks, slice):
+            free[wave.ranks] = now
+        if wave.sending.stop:
+            end = now[wave.sending]
+            slots = sent_slots[wave.sent]
+            left[slots] = end
+            there = np.maximum(links[wave.links], end)
+            there += transfers[wave.sent_costs]
+            links[wave.links] = there
+            arrived[slots] = there
+            if not goes_on:
+                for_transfer[wave.senders] += there - end
+                free[wave.senders] = there
+
+
+class _Looping:
+    """Plans in a part that is repeated. Those that are done are put back, others go on."""
+
+    def __init__(self, repeat: _Repeat, whole: _Block, goes_on: bool) -> None:
+        self.repeat = repeat
+        self.whole = whole
+        self.goes_on = goes_on
+        rows = whole.state.shape[1]
+        self.block = whole.some(np.arange(rows))
+        self.columns = np.arange(rows)
+        """In `whole`."""
+        self.left = np.full(rows, repeat.times)
+        """How many repeats are left."""
+        self.turned = 0
+        """How often the rings have turned."""
+
+    def run(self) -> None:
+        """Runs all repeats of all plans."""
+        patience = 0
+        while len(self.left):
+            least = int(self.left.min())
+            if least >= 4:
+                self._jump()
+                patience = 1 + patience + patience // 2
+                if not len(self.left):
+                    return
+                least = min(patience, int(self.left.min()))
+            for _ in range(least):
+                self._once(self.block, self.turned)
+                self.turned += 1
+            self.left -= least
+            self._put_back(self.left == 0)
+
+    def _once(self, block: _Block, turned: int, starts: Floats | None = None) -> None:
+        """`turned`: how often the block's rings have turned."""
+        repeat = self.repeat
+        read, sent = _slots(repeat.read_turn, turned + 1), _slots(repeat.sent_turn, turned + 1)
+        _walk(block, repeat.part, read, sent, self.goes_on, starts)
+
+    def _measured(self, block: _Block, turned: int) -> tuple[Floats, Floats]:
+        """Runs a repeat; returns the times after it, and what starts add up to in it."""
+        starts = np.zeros_like(block.free)
+        self._once(block, turned, starts)
+        return self._times(block, turned + 1), starts
+
+    def _times(self, block: _Block, turned: int) -> Floats:
+        """When ranks, links and messages under way are free, or there."""
+        live = _slots(self.repeat.live_turn, turned)
+        return np.concatenate([block.free, block.links, block.arrived[live], block.left[live]])
+
+    def _set_times(self, block: _Block, turned: int, times: Floats) -> None:
+        live = _slots(self.repeat.live_turn, turned)
+        ranks, links = len(block.free), len(block.links)
+        edges = np.cumsum([ranks, links, len(live)])
+        block.free[...], block.links[...], block.arrived[live], block.left[live] = np.split(
+            times, edges
+        )
+
+    def _jump(self) -> None:
+        """Runs two repeats, and those plans on as far as the line goes that are on one."""
+        block, turned = self.block, self.turned
+        times = [self._times(block, turned)]
+        waited = [block.waits.copy()]
+        sums: list[Floats] = []
+        for turn in range(2):
+            after, starts = self._measured(block, turned + turn)
+            times.append(after)
+            waited.append(block.waits.copy())
+            sums.append(starts)
+        self.turned += 2
+        self.left -= 2
+        now = times[2]
+        step = (now - times[0]) / 2
+        waiting = waited[2] - waited[1]
+        growing = waiting - (waited[1] - waited[0])
+        exact = TOLERANCE * now.max(axis=0)
+        growing[np.abs(growing) <= exact] = 0.0
+        straight = (np.abs(now - times[1] - step) <= exact).all(axis=0) & (self.left >= 2)
+        line = _Line(now, step, waited[2], waiting, growing, sums[1], sums[1] - sums[0])
+        columns = np.flatnonzero(straight)
+        far = self.left[columns]
+        done = np.zeros(len(self.left), np.bool_)
+        for _ in range(ATTEMPTS):
+            if not len(columns):
+                break
+            ahead, good = self._try(line, columns, far)
+            landed = columns[good]
+            self.left[landed] -= far[good]
+            finished = self.left[landed] == 0
+            done[landed[finished]] = True
+            good = np.flatnonzero(good)
+            self._place(
+                ahead, good[finished], self.turned + 1, self.whole, self.columns[landed[finished]],
+                self.repeat.times,
+            )  # fmt: skip
+            self._place(
+                ahead, good[~finished], self.turned + 1, block, landed[~finished], self.turned
+            )
+            near = far // 4
+            again = np.setdiff1d(np.flatnonzero(near >= 2), good)
+            columns, far = columns[again], near[again]
+        self._keep(~done)
+
+    def _try(self, line: _Line, columns: Ints, far: Ints) -> tuple[_Block, NDArray[np.bool_]]:
+        """The plans, each `far` repeats further on its line, and whether they are there."""
+        on = line.some(columns)
+        ahead = self.block.some(columns)
+        skipped = far - 1
+        self._set_times(ahead, self.turned, on.times + skipped * on.step)
+        begun = on.waited + skipped * on.waiting + on.growing * (skipped * far / 2)
+        ahead.waits[...] = begun
+        times, starts = self._measured(ahead, self.turned)
+        exact = TOLERANCE * times.max(axis=0)
+        waits = ahead.waits - begun - on.waiting - far * on.growing
+        good = (np.abs(times - on.times - far * on.step) <= exact).all(axis=0)
+        good &= (np.abs(waits) <= exact * self.repeat.part.actions).all(axis=0)
+        off = starts - on.starts - far * on.starting
+        good &= (np.abs(off) <= exact * self.repeat.part.actions).all(axis=0)
+        return ahead, good
+
+    def _place(
+        self, source: _Block, taken: Ints, turned: int, target: _Block, columns: Ints, there: int
+    ) -> None:
+        """Puts plans of a block with rings so often turned in one with rings turned otherwise."""
+        if not len(taken):
+            return
+        count = source.program.links.stop
+        target.state[:count, columns] = source.state[:count, taken]
+        here, put = _slots(self.repeat.live_turn, turned), _slots(self.repeat.live_turn, there)
+        target.arrived[np.ix_(put, columns)] = source.arrived[np.ix_(here, taken)]
+        target.left[np.ix_(put, columns)] = source.left[np.ix_(here, taken)]
+
+    def _put_back(self, done: NDArray[np.bool_]) -> None:
+        """Takes plans out that are done."""
+        if done.any():
+            where = np.flatnonzero(done)
+            self._place(
+                self.block, where, self.turned, self.whole, self.columns[where], self.repeat.times
+            )
+            self._keep(~done)
+
+    def _keep(self, kept: NDArray[np.bool_]) -> None:
+        if not kept.all():
+            where = np.flatnonzero(kept)
+            self.block = self.block.some(where)
+            self.columns, self.left = self.columns[where], self.left[where]
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """Where plans are after a repeat, and how that changes from repeat to repeat."""
+
+    times: Floats
+    step: Floats
+    waited: Floats
+    waiting: Floats
+    """How much of it in the last repeat."""
+    growing: Floats
+    """How much more than in the one before."""
+    starts: Floats
+    """What starts of actions added up to in the last repeat."""
+    starting: Floats
+    """How much more than in the one before."""
+
+    def some(self, columns: Ints) -> _Line:
+        return _Line(
+            self.times[:, columns],
+            self.step[:, columns],
+            self.waited[:, columns],
+            self.waiting[:, columns],
+            self.growing[:, columns],
+            self.starts[:, columns],
+            self.starting[:, columns],
+        )
+
+
+# --- schedules in which microbatches overtake each other ------------------------------------------
+
+
+def _one_by_one(
+    compiled: CompiledSchedule, seconds: Floats, transfers: Floats, goes_on: bool
+) -> PipelineColumns:
+    """Action by action."""
+    ranks, rows = len(compiled.stages_of_ranks), seconds.shape[1]
+    free, transfer_wait, stage_wait = np.zeros((3, ranks, rows))
+    link_free = np.zeros((compiled.num_links, rows))
+    senders = [compiled.needs[i] for i in compiled.first]
+    kept = {*compiled.first, *chain.from_iterable(compiled.last_gradients)}
+    starts: dict[int, Floats] = {-1: np.zeros(rows)}
+    ended: dict[int, Floats] = {}
+    arrived: dict[int, Floats] = {}
+    first_ends: dict[int, Floats] = {}
+    flat = compiled.flat
+    actions = zip(flat.rank, flat.cost, flat.needs, flat.link, strict=True)
+    for i, (rank, cost, needed, link) in enumerate(actions):
+        begin = free[rank]
+        if needed >= 0:
+            arrival, left = arrived.pop(needed), ended.pop(needed)
+            start = np.maximum(arrival, begin)
+            for_stage = np.maximum(left, begin) - begin
+            stage_wait[rank] += for_stage
+            transfer_wait[rank] += start - begin - for_stage
+            begin = start
+        if i in kept:
+            starts[i] = begin.copy()
+        end = begin + seconds[cost]
+        free[rank] = end
+        if link >= 0:
+            ended[i] = end
+            link_free[link] = np.maximum(end, link_free[link]) + transfers[cost]
+            arrived[i] = link_free[link].copy()
+            if i in senders:
+                first_ends[i] = end
+            if not goes_on:
+                transfer_wait[rank] += arrived[i] - end
+                free[rank] = arrived[i]
+    begin = np.stack([starts[i] for i in compiled.first])
+    begin_moving = np.zeros_like(begin)
+    for rank, sender in enumerate(senders):
+        if sender >= 0:
+            begin_moving[rank] = begin[rank] - first_ends[sender]
+    last = tuple(np.stack([starts[i] for i in own]) for own in compiled.last_gradients)
+    return PipelineColumns(free, transfer_wait, stage_wait, begin, begin_moving, last)
+
+
+__all__ = ["PipelineColumns", "run_pipeline_columns"]
