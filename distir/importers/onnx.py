@@ -25,7 +25,7 @@ from distir.importers.per_sample import gather_per_sample
 from distir.importers.tidy import merge_slices, without_unused
 from distir.importers.unit_batch import widen_batch
 from distir.ir.builder import Builder
-from distir.ir.core import Function, Value
+from distir.ir.core import Function, Node, Value
 from distir.ir.verifier import verify
 from distir.ops.tensor import Gather
 
@@ -87,7 +87,8 @@ def read_onnx(
             continue
         if widen:
             function = _widened(function, conversion, batch_size or PROBE_BATCH)
-        function = _with_notes(function, _untied(function, conversion))
+        traced = [binding.note] if binding.note else []
+        function = _with_notes(function, [*traced, *_untied(function, conversion)])
         verify(function)
         records = {value: conversion.weights.get(value) for value in function.parameters}
         weights = {
@@ -137,12 +138,22 @@ def _convert(
     for node in function.nodes:
         for value in node.results:
             _check_elements(value)
+        _check_operands(node)
     return conversion, function
 
 
 def _check_elements(value: Value) -> None:
     if value.type.num_elements == 0:
         raise ImportModelError(f"{value} has no elements; expected sizes of at least 1")
+
+
+def _check_operands(node: Node) -> None:
+    taken = len(node.op.signature(node.operand_types, node.result_types).operands)
+    if taken != len(node.operands):
+        raise ImportModelError(
+            f"{node.op.name} {node.results[0].name!r} has {len(node.operands)} operands; it takes "
+            f"{taken}"
+        )
 
 
 def _widened(function: Function, conversion: Conversion, batch_size: int) -> Function:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import operator
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -14,6 +15,8 @@ _BATCH_SIZES = (2, 3, 5, 7, 11, 13, 17, 19, 23)
 _OTHER_SIZES = tuple(range(24, 1024, 8))
 _SHORT_SIZES = (22, 20, 18, 14, 10, 21, 15, 9, 6, 12, 16, 8, 4, 7, 5)
 """For models whose table of positions is shorter than the usual probe."""
+MOST_BURNT_IN = 6
+"""Numbers of the file that are tried in the place of an open size."""
 _SPATIAL_SIZES = (224, 256, 384, 64, 32, 299, 512)
 
 _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
@@ -33,6 +36,7 @@ class Binding:
     symbols: Mapping[str, int]
     dims: Mapping[str, tuple[str | None, ...]]
     """Per input and dim the text of the symbolic size, or `None` for a size burnt in."""
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +55,8 @@ def bindings(
     sizes: Mapping[str, int],
 ) -> Iterator[Binding]:
     """Bindings to try, best first: all symbols apart, then those of the same kind equal, because
-    a file may give two names to one size."""
+    a file may give two names to one size, then sizes that the file states as numbers, because a
+    trace may have burnt in what its inputs leave open."""
     dims = {record.name: _texts(record) for record in graph.inputs}
     symbols = _classify(graph, dims)
     unknown = set(sizes) - set(symbols.batch + symbols.sequence + symbols.spatial)
@@ -59,19 +64,27 @@ def bindings(
         known = ", ".join(symbols.batch + symbols.sequence + symbols.spatial) or "none"
         raise ImportModelError(f"no dim is called {min(unknown)!r}; symbolic dims: {known}")
     taken = _sizes_in_use(graph)
+    asked = {
+        **(dict.fromkeys(symbols.batch, batch_size) if batch_size else {}),
+        **(dict.fromkeys(symbols.sequence, sequence_length) if sequence_length else {}),
+        **sizes,
+    }
+
+    def binding(bound: Mapping[str, int], note: str = "") -> Binding:
+        shapes = {
+            record.name: tuple(
+                size if isinstance(size, int) else _evaluate(str(text), bound)
+                for size, text in zip(record.dims, dims[record.name], strict=True)
+            )
+            for record in graph.inputs
+        }
+        return Binding(shapes, bound, dims, note)
+
     for spatial in _SPATIAL_SIZES if symbols.spatial else (0,):
         for bound in _candidates(symbols, taken, spatial):
-            bound |= dict.fromkeys(symbols.batch, batch_size) if batch_size else {}
-            bound |= dict.fromkeys(symbols.sequence, sequence_length) if sequence_length else {}
-            bound |= sizes
-            shapes = {
-                record.name: tuple(
-                    size if isinstance(size, int) else _evaluate(str(text), bound)
-                    for size, text in zip(record.dims, dims[record.name], strict=True)
-                )
-                for record in graph.inputs
-            }
-            yield Binding(shapes, bound, dims)
+            yield binding({**bound, **asked})
+    for bound, note in _burnt_in(graph, symbols, taken):
+        yield binding({**bound, **asked}, note)
 
 
 def _texts(record: InputRecord) -> tuple[str | None, ...]:
@@ -106,6 +119,21 @@ def _classify(graph: GraphRecord, dims: Mapping[str, tuple[str | None, ...]]) ->
         if name not in batch:
             sequence[name] = None
     return _Symbols(tuple(batch), tuple(sequence), tuple(spatial))
+
+
+def _burnt_in(
+    graph: GraphRecord, symbols: _Symbols, taken: set[int]
+) -> Iterator[tuple[dict[str, int], str]]:
+    """Open sizes bound to numbers that shapes in the file are made of, the most frequent first:
+    those that are no size of a stored tensor."""
+    stored = {size for record in graph.initializers.values() for size in record.shape}
+    counts = Counter(n for n in _integers(graph) if 1 < n < 1 << 16 and n not in stored)
+    spatial = _SPATIAL_SIZES[0] if symbols.spatial else 0
+    for names in (symbols.sequence, symbols.batch):
+        for number, _ in counts.most_common(MOST_BURNT_IN) if names else ():
+            bound = _bind(symbols, taken, False, spatial) | dict.fromkeys(names, number)
+            note = f"the file computes only at {' = '.join(names)} = {number}, as it was traced"
+            yield bound, note
 
 
 def _last_two(texts: tuple[str | None, ...]) -> tuple[str, ...]:
@@ -157,21 +185,27 @@ def _free_size(candidates: tuple[int, ...], used: set[int], bound: Mapping[str, 
 
 def _sizes_in_use(graph: GraphRecord) -> set[int]:
     """Dims of stored tensors and inputs, and numbers in small integer tensors."""
-    import numpy as np
-
-    used: set[int] = set()
-    records = list(graph.initializers.values())
-    for node in graph.nodes:
-        value = node.attributes.get("value")
-        if isinstance(value, TensorRecord):
-            records.append(value)
-    for record in records:
-        used.update(record.shape)
-        if not record.dtype.is_float and record.in_file and record.num_elements <= 64:
-            used.update(int(number) for number in np.asarray(record.load()).reshape(-1))
+    used = {size for record in _tensors(graph) for size in record.shape}
+    used.update(_integers(graph))
     for record in graph.inputs:
         used.update(size for size in record.dims if isinstance(size, int))
     return used
+
+
+def _tensors(graph: GraphRecord) -> list[TensorRecord]:
+    """Stored tensors and constants."""
+    values = (node.attributes.get("value") for node in graph.nodes)
+    constants = [value for value in values if isinstance(value, TensorRecord)]
+    return [*graph.initializers.values(), *constants]
+
+
+def _integers(graph: GraphRecord) -> Iterator[int]:
+    """Numbers in small integer tensors, as often as they occur."""
+    import numpy as np
+
+    for record in _tensors(graph):
+        if not record.dtype.is_float and record.in_file and record.num_elements <= 64:
+            yield from (int(number) for number in np.asarray(record.load()).reshape(-1))
 
 
 def _names(text: str) -> list[str]:

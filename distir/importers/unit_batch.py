@@ -10,8 +10,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from distir.errors import TransformError
+from distir.errors import DistirError, TransformError
 from distir.ir.core import Function, Node, Op, Value
+from distir.ir.signature import Kind, Signature
 from distir.ir.types import TensorType
 from distir.ops.elementwise import Elementwise
 from distir.ops.tensor import Concat, Expand, Reshape, Slice
@@ -39,33 +40,82 @@ def widen_batch(
 
     `axis_maps` tells for Reshapes that only add or drop unit dims where every dim went. `renamed`
     gains the new value of every old one. Raises `TransformError` where the batch is lost.
+
+    A Reshape does not say whether `(rows, width)` has the batch at the end of its rows or at the
+    start of its width. Where a later op cannot take the one, the nearest Reshapes before it are
+    read the other way, as long as that leads further.
     """
-    return _Widening(function, positions, batch_size, axis_maps, renamed).run()
+    first = best = _Widening(function, positions, batch_size, axis_maps, frozenset())
+    while best.error is not None:
+        others = (
+            _Widening(function, positions, batch_size, axis_maps, best.turned ^ {choice})
+            for choice in best.choices_before_error()
+        )
+        better = next((other for other in others if other.reached > best.reached), None)
+        if better is None:
+            assert first.error is not None
+            raise first.error
+        best = better
+    renamed.update(best.new)
+    return best.result()
+
+
+_Choice = tuple[tuple[int, ...], Place, tuple[int, ...]]
+"""A kind of Reshape: from which shape, the batch where, to which shape."""
+
+MOST_TURNED = 8
+"""Kinds of Reshape that are tried the other way before an op that cannot take the batch."""
 
 
 class _Widening:
+    """One attempt. `turned` are the kinds of Reshape that are read the other way."""
+
     def __init__(
         self,
         function: Function,
         positions: Mapping[Value, int],
         batch_size: int,
         axis_maps: Mapping[Value, tuple[int | None, ...]],
-        renamed: dict[Value, Value],
+        turned: frozenset[_Choice],
     ) -> None:
         self.function = function
         self.batch_size = batch_size
         self.axis_maps = axis_maps
-        self.new = renamed
+        self.turned = turned
+        self.new: dict[Value, Value] = {value: value for value in function.sources()}
         self.places: dict[Value, Place] = {}
+        self.choices: dict[Value, _Choice] = {}
         self.nodes: list[Node] = []
-        renamed.update((value, value) for value in function.sources())
         for value, dim in positions.items():
             self.places[value] = Place(dim)
-            renamed[value] = Value(self._wide(value.type, Place(dim)), value.name)
+            self.new[value] = Value(self._wide(value.type, Place(dim)), value.name)
+        self.reached = 0
+        self.error: DistirError | None = None
+        try:
+            for node in function.nodes:
+                self._node(node)
+                self.reached += 1
+        except DistirError as error:
+            self.error = error
 
-    def run(self) -> Function:
-        for node in self.function.nodes:
-            self._node(node)
+    def choices_before_error(self) -> list[_Choice]:
+        """The kinds of Reshape that lead to the op that failed, nearest first."""
+        producers = self.function.producers()
+        found: dict[_Choice, None] = {}
+        pending, seen = [self.function.nodes[self.reached]], set[Node]()
+        while pending and len(found) < MOST_TURNED:
+            node = pending.pop(0)
+            for value in node.operands:
+                if value not in self.places or value not in producers or producers[value] in seen:
+                    continue
+                seen.add(producers[value])
+                pending.append(producers[value])
+                if value in self.choices:
+                    found[self.choices[value]] = None
+        return list(found)
+
+    def result(self) -> Function:
+        """The widened function."""
         return replace(
             self.function,
             inputs=tuple(self.new[value] for value in self.function.inputs),
@@ -149,7 +199,9 @@ class _Widening:
     def _by_inference(self, node: Node) -> list[Place | None]:
         """Ops that hold no sizes: the dim of the result that grows is the batch."""
         outer = next(self.places[v].outer for v in node.operands if v in self.places)
-        types = node.op.infer(*(self.new[operand].type for operand in node.operands))
+        given = [self.new[operand].type for operand in node.operands]
+        types = node.op.infer(*given)
+        self._check_apart(node, node.op.signature(given, types))
         places: list[Place | None] = []
         for old, new in zip(node.results, types, strict=True):
             grown = [
@@ -163,6 +215,17 @@ class _Widening:
                 raise TransformError(f"{node.op.name} {old.name!r} has the batch twice")
             places.append(Place(grown[0], outer))
         return places
+
+    def _check_apart(self, node: Node, signature: Signature) -> None:
+        """Refuses an op that reduces or needs whole a dim in which the batch is not alone."""
+        for value, dims in zip(node.operands, signature.operands, strict=True):
+            place = self.places.get(value)
+            if place is None or value.type.shape[place.dim] == 1:
+                continue
+            if any(signature.loops[loop].kind is not Kind.PARALLEL for loop in dims[place.dim]):
+                raise TransformError(
+                    f"{node.op.name} {node.results[0].name!r} combines the samples of a batch"
+                )
 
     def _filled(self, node: Node, place: Place | None) -> tuple[Value, ...]:
         """Operands of a node; those without the batch are repeated for every sample where they
@@ -211,7 +274,11 @@ class _Widening:
         before = math.prod(source[: place.dim]) * place.outer
         is_unit = source[place.dim] == 1
         rank = _rank_among_units(source, place.dim) if is_unit else 0
-        return _place_at(target, before, rank)
+        found = _places_at(target, before, rank)
+        if len(found) == 1:
+            return found[0]
+        choice = self.choices[node.result] = (source, place, target)
+        return found[choice in self.turned]
 
 
 def _rank_among_units(shape: tuple[int, ...], dim: int) -> int:
@@ -222,21 +289,22 @@ def _rank_among_units(shape: tuple[int, ...], dim: int) -> int:
     return rank
 
 
-def _place_at(shape: tuple[int, ...], before: int, rank: int) -> Place:
-    """The place with `before` elements outside of it: the unit dim of that rank there, else the
-    outside of the next dim, else inside of the dim that crosses it."""
-    outer = 1
+def _places_at(shape: tuple[int, ...], before: int, rank: int) -> list[Place]:
+    """The places with `before` elements outside of them: the unit dim of that rank there, else the
+    outside of the next dim or the inside of the one before, else inside of the dim that crosses
+    it."""
     units = [
         dim for dim, size in enumerate(shape) if size == 1 and math.prod(shape[:dim]) == before
     ]
     if units:
-        return Place(units[min(rank, len(units) - 1)])
+        return [Place(units[min(rank, len(units) - 1)])]
+    outer = 1
     for dim, size in enumerate(shape):
         if outer == before:
-            return Place(dim)
+            return [Place(dim), *([Place(dim - 1, shape[dim - 1])] if dim else [])]
         if before % outer == 0 and before < outer * size and size % (before // outer) == 0:
-            return Place(dim, before // outer)
+            return [Place(dim, before // outer)]
         outer *= size
     if outer == before and shape:
-        return Place(len(shape) - 1, shape[-1])
+        return [Place(len(shape) - 1, shape[-1])]
     raise TransformError(f"the batch has no place in {list(shape)}")

@@ -1,0 +1,111 @@
+"""A batch of 1 is followed through Reshapes that do not say where it goes; every sample of a wider
+batch comes out as it does alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from distir.execute.sequential import evaluate
+from distir.importers.onnx import import_onnx, read_onnx
+from tests.importers.models import FLOAT, integers, model, node, weights
+
+Array = Any
+
+
+def check_samples(made: Any) -> None:
+    """Widens the model and compares a batch with its samples, one by one."""
+    one, wide = (read_onnx(made, widen=widen, load_weights=True) for widen in (False, True))
+    x = np.random.default_rng(0).normal(size=wide.function.inputs[0].type.shape)
+    assert len(x) > 1, wide.function.notes
+    (together,) = evaluate(wide.function, [x], wide.weights)
+    for sample, result in zip(x, together, strict=True):
+        (alone,) = evaluate(one.function, [sample[None]], one.weights)
+        np.testing.assert_allclose(result, alone[0], atol=1e-12)
+
+
+def rows_first() -> Any:
+    """Positions before samples, as torch's attention has them: `(rows, 1, width)`. Heads are cut
+    out of the width, `(rows, batch · heads, depth)`, but the product before the end has
+    `(rows · batch, width)`: both are `(rows, …)` without the batch."""
+    return model(
+        {"x": (FLOAT, [1, 5, 8])},
+        [
+            node("Transpose", "x", "t", perm=[1, 0, 2]),
+            node("MatMul", "t w", "h"),
+            node("Reshape", "h by_heads", "heads"),
+            node("Transpose", "heads", "moved", perm=[1, 0, 2]),
+            node("Transpose", "moved", "turned", perm=[0, 2, 1]),
+            node("MatMul", "moved turned", "scores"),
+            node("Softmax", "scores", "weights", axis=-1),
+            node("MatMul", "weights moved", "mixed"),
+            node("Transpose", "mixed", "back", perm=[1, 0, 2]),
+            node("Reshape", "back merged", "m"),
+            node("Gemm", "m v bias", "g"),
+            node("Reshape", "g apart", "r"),
+            node("Transpose", "r", "y", perm=[1, 0, 2]),
+        ],
+        "y",
+        {
+            "w": weights(8, 8),
+            "v": weights(8, 6),
+            "bias": weights(6),
+            "by_heads": integers(5, 4, 2),
+            "merged": integers(5, 8),
+            "apart": integers(5, 1, 6),
+        },
+    )
+
+
+def test_a_reshape_is_read_the_way_that_later_ops_can_take() -> None:
+    check_samples(rows_first())
+
+
+def test_a_softmax_is_never_over_samples() -> None:
+    """`(rows, width)` with the batch at the start of the width would pass a Softmax over it."""
+    check_samples(
+        model(
+            {"x": (FLOAT, [1, 5, 8])},
+            [
+                node("Transpose", "x", "t", perm=[1, 0, 2]),
+                node("Reshape", "t flat", "f"),
+                node("Softmax", "f", "s", axis=-1),
+                node("Reshape", "s apart", "r"),
+                node("Transpose", "r", "y", perm=[1, 0, 2]),
+            ],
+            "y",
+            {"flat": integers(5, 8), "apart": integers(5, 1, 8)},
+        )
+    )
+
+
+def traced(length: int = 10) -> Any:
+    """An export that leaves the sequence open, whose trace has stated it all the same."""
+    return model(
+        {"x": (FLOAT, ["batch", "sequence", 6])},
+        [
+            node("Shape", "x", "shape"),
+            node("Gather", "shape zero", "b"),
+            node("Unsqueeze", "b first", "b1"),
+            node("Concat", "b1 length halves", "target", axis=0),
+            node("Reshape", "x target", "r"),
+            node("MatMul", "r w", "y"),
+        ],
+        "y",
+        {
+            "zero": np.asarray(0, np.int64),
+            "first": integers(0),
+            "length": integers(length),
+            "halves": integers(2, 3),
+            "w": weights(3, 4),
+        },
+    )
+
+
+@pytest.mark.parametrize("length", [10, 20])
+def test_a_size_that_a_trace_has_burnt_in_is_found(length: int) -> None:
+    function = import_onnx(traced(length))
+    assert function.inputs[0].type.shape[1] == length
+    assert f"computes only at sequence = {length}" in function.notes[0]
