@@ -24,7 +24,7 @@ from distir.schedules.compiled import (
 )
 from distir.schedules.rhythm import Rhythm
 
-__all__ = ["Channel", "Loop", "Turn", "Waves", "find_waves"]
+__all__ = ["Channel", "Loop", "Turn", "Waves", "channels_of", "find_waves"]
 
 FEWEST_REPEATS = 4
 """A pattern that comes again less often is not worth a loop."""
@@ -91,12 +91,17 @@ class Waves:
 
 def find_waves(compiled: CompiledSchedule) -> Waves | None:
     """The waves of a schedule, or None where microbatches overtake each other."""
-    source = compiled.source
-    found = _channels_of(source) if isinstance(source, Rhythm) else _channels_in(compiled)
+    found = channels_of(compiled)
     return None if found is None else _Walk(compiled, found).run()
 
 
 # --- channels -------------------------------------------------------------------------------------
+
+
+def channels_of(compiled: CompiledSchedule) -> tuple[Channel, ...] | None:
+    """The channels of a schedule, or None where microbatches overtake each other."""
+    source = compiled.source
+    return _channels_of(source) if isinstance(source, Rhythm) else _channels_in(compiled)
 
 
 def _channels(ends: Mapping[Ends, Ends]) -> tuple[Channel, ...]:

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from distir.schedules import COST_KINDS, CompiledSchedule
 from distir.schedules.waves import Loop, Turn, Waves, find_waves
+from distir.simulation.pipeline_phases import Phases, find_phases, run_phases
 
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
@@ -65,6 +66,11 @@ def run_pipeline_columns(
     program = _program(compiled)
     if program is None:
         return _one_by_one(compiled, seconds, transfers, goes_on)
+    if isinstance(program, Phases):
+        times, last = run_phases(program, seconds, transfers, goes_on)
+        end, for_transfer, for_stage, begin, moving = times
+        own = _by_rank(compiled, last)
+        return PipelineColumns(end, for_transfer, for_stage, begin, moving, own)
     rows = seconds.shape[1]
     found = np.empty((program.kept, rows))
     size = max(16, BLOCK_BYTES // (8 * (program.size + 2 * len(seconds))))
@@ -77,15 +83,19 @@ def run_pipeline_columns(
         _run(program, block, goes_on)
         found[:, a:b] = block.state[: program.kept]
     ranks = program.ranks
-    last = np.split(found[5 * ranks :], np.cumsum([len(own) for own in compiled.stages_of_ranks]))
     return PipelineColumns(
         found[:ranks],
         found[ranks : 2 * ranks],
         found[2 * ranks : 3 * ranks],
         found[3 * ranks : 4 * ranks],
         found[4 * ranks : 5 * ranks],
-        tuple(last[:-1]),
+        _by_rank(compiled, found[5 * ranks :]),
     )
+
+
+def _by_rank(compiled: CompiledSchedule, stages: Floats) -> tuple[Floats, ...]:
+    """Rows of all ranks' stages, rank by rank."""
+    return tuple(np.split(stages, np.cumsum([len(own) for own in compiled.stages_of_ranks])[:-1]))
 
 
 # --- what is the same for all plans ---------------------------------------------------------------
@@ -158,7 +168,10 @@ def _slots(turn: tuple[Ints, Ints, Ints, Ints], repeat: int) -> Ints:
 
 
 @lru_cache(maxsize=2)
-def _program(compiled: CompiledSchedule) -> _Program | None:
+def _program(compiled: CompiledSchedule) -> _Program | Phases | None:
+    phases = find_phases(compiled)
+    if phases is not None:
+        return phases
     waves = find_waves(compiled)
     return None if waves is None else _Builder(compiled, waves).program()
 
