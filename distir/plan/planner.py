@@ -199,7 +199,10 @@ class Planner:
         if key not in self._forward:
             block = self.program.blocks.blocks[first]
             lowered = lowered_ops(self.program.blocks, block, mesh.lists)
-            step = self._step(first, lowered, mesh.padded, keeping.recompute)
+            exchanged = frozenset(
+                entry.axis for entries in mesh.lists for entry in entries if entry.everywhere
+            )
+            step = self._step(first, lowered, mesh.padded, exchanged, keeping.recompute)
             layouts = tuple(
                 layout_at(positions, step.axes.dims[value])
                 for positions, value in zip(handed, block.inputs, strict=True)
@@ -208,16 +211,21 @@ class Planner:
         return self._forward[key]
 
     def _step(
-        self, first: int, lowered: frozenset[int], padded: frozenset[Axis], recomputed: str
+        self,
+        first: int,
+        lowered: frozenset[int],
+        padded: frozenset[Axis],
+        exchanged: frozenset[Axis],
+        recomputed: str,
     ) -> BlockStep:
-        key = (first, lowered, padded, recomputed)
+        key = (first, lowered, padded, exchanged, recomputed)
         if key not in self._steps:
             blocks = self.program.blocks
             block = blocks.blocks[first]
             step = build_step(blocks, block, lowered, self.workload.training, padded)
             if self.workload.training:
                 policy = recomputed if first in self._layers else "none"
-                dropped = RECOMPUTE.get(policy)(blocks, step) | views_of_parameters(step)
+                dropped = RECOMPUTE.get(policy)(blocks, step, exchanged) | views_of_parameters(step)
                 if self.fuse:
                     dropped |= inside_kernels(step)
                 eager = policy in ("full", "needed")

@@ -5,56 +5,47 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
-from distir.axes.model import Axes, AxisDims
+from distir.axes.model import Axes, Axis, AxisDims
 from distir.cost.work import OpClass
 from distir.ir.core import Node, Value
 from distir.ops.elementwise import Elementwise
 from distir.ops.tensor import Scale
 from distir.registry import Registry
 from distir.transforms.blocks import Blocks
+from distir.transforms.least_kept import least_kept
 from distir.transforms.step import BlockStep
 
-Policy = Callable[[Blocks, BlockStep], frozenset[Value]]
-"""Which forward values of a block are not kept."""
+Policy = Callable[[Blocks, BlockStep, Collection[Axis]], frozenset[Value]]
+"""Which forward values of a block are not kept. Given are also the axes (representatives) over
+which values are split only where all carry them: what gets them is exchanged."""
 
 RECOMPUTE: Registry[Policy] = Registry("recomputation")
 
 
 @RECOMPUTE.register("none", "keep everything that the backward pass reads")
-def _nothing(blocks: Blocks, step: BlockStep) -> frozenset[Value]:
+def _nothing(blocks: Blocks, step: BlockStep, exchanged: Collection[Axis]) -> frozenset[Value]:
     return frozenset()
 
 
 @RECOMPUTE.register("full", "keep the inputs of every layer, run the layer again")
-def _everything(blocks: Blocks, step: BlockStep) -> frozenset[Value]:
+def _everything(blocks: Blocks, step: BlockStep, exchanged: Collection[Axis]) -> frozenset[Value]:
     return frozenset(value for node in step.forward for value in node.results)
 
 
 @RECOMPUTE.register("needed", "as full, but no further than the backward pass of a layer needs")
-def _no_further(blocks: Blocks, step: BlockStep) -> frozenset[Value]:
+def _no_further(blocks: Blocks, step: BlockStep, exchanged: Collection[Axis]) -> frozenset[Value]:
     """What non-reentrant checkpoints of PyTorch and rematerialisation in XLA do: the last product
     of a layer is not run again, nor the collective behind it."""
-    return _everything(blocks, step)
+    return _everything(blocks, step, exchanged)
 
 
 @RECOMPUTE.register("selective", "compute again what is cheap to compute and large to keep")
-def _selective(blocks: Blocks, step: BlockStep) -> frozenset[Value]:
-    """Values that grow with the square of the sequence, if the model has any (Korthikanti et al.
-    2022, section 5); otherwise what memory-bound ops make: norms, activation functions."""
-    made = [value for node in step.forward for value in node.results]
-    if _has_quadratic(blocks):
-        return frozenset(value for value in made if _is_quadratic(value, step.axes, blocks.axes))
-    return frozenset(
-        value
-        for node in step.forward
-        if node.op.is_view or _is_memory_bound(node)
-        for value in node.results
-        if value not in step.block.outputs
-    )
+def _selective(blocks: Blocks, step: BlockStep, exchanged: Collection[Axis]) -> frozenset[Value]:
+    return _cheap(blocks, step, exchanged)
 
 
 @RECOMPUTE.register("alternate", "as selective, and every other product with a parameter as well")
-def _alternate(blocks: Blocks, step: BlockStep) -> frozenset[Value]:
+def _alternate(blocks: Blocks, step: BlockStep, exchanged: Collection[Axis]) -> frozenset[Value]:
     """What torchtitan calls selective (distributed/activation_checkpoint.py): of the products with
     a parameter of a layer the first, the third and so on are kept."""
     shown = step.sources | views_of_parameters(step)
@@ -64,12 +55,55 @@ def _alternate(blocks: Blocks, step: BlockStep) -> frozenset[Value]:
         if node.op.work(node.operand_types, node.result_types).kind is OpClass.PRODUCT
         and any(value in shown for value in node.operands)
     ]
-    again = (value for node in products[1::2] for value in node.results)
-    return _selective(blocks, step).union(v for v in again if v not in step.block.outputs)
+    return _cheap(blocks, step, exchanged, products[1::2])
 
 
 def _is_memory_bound(node: Node) -> bool:
     return node.op.work(node.operand_types, node.result_types).kind is OpClass.MEMORY
+
+
+def _cheap(
+    blocks: Blocks,
+    step: BlockStep,
+    exchanged: Collection[Axis],
+    others: Collection[Node] = (),
+) -> frozenset[Value]:
+    """Values that grow with the square of the sequence, if the model has any (Korthikanti et al.
+    2022, section 5); otherwise as much as memory-bound ops (norms, activation functions) and
+    products that expand a low rank (DeepSeek-AI 2024, section 3.2.3) can make again of the rest.
+    `others` may run again too."""
+    made = [value for node in step.forward for value in node.results]
+    if _has_quadratic(blocks):
+        return frozenset(value for value in made if _is_quadratic(value, step.axes, blocks.axes))
+    outputs = set(step.block.outputs)
+
+    def again(node: Node) -> bool:
+        if not outputs.isdisjoint(node.results) or _travels(node, blocks, step, exchanged):
+            return False
+        return node in others or _is_memory_bound(node) or _expands(node, step)
+
+    read = {value for node in step.backward for value in node.operands}
+    kept = least_kept(step.forward, step.block.inputs, read, again)
+    views = {value for node in step.forward if node.op.is_view for value in node.results}
+    return frozenset(made) - kept - views - outputs
+
+
+def _expands(node: Node, step: BlockStep) -> bool:
+    """Whether an op is a product whose sums are less than half as long as the block's input is
+    wide: it costs less than half the operations per byte that the block's other products do."""
+    work = node.op.work(node.operand_types, node.result_types)
+    shape = step.block.inputs[0].type.shape if step.block.inputs else ()
+    if work.kind is not OpClass.PRODUCT or not shape:
+        return False
+    return float(work.flops) / sum(t.num_elements for t in node.result_types) < shape[-1]
+
+
+def _travels(node: Node, blocks: Blocks, step: BlockStep, exchanged: Collection[Axis]) -> bool:
+    """Whether what an op makes is exchanged between devices, as tokens on the way to experts: it
+    gets an axis that it is to be split over, and its operands do not have it."""
+    read = {axis for v in node.operands if v not in step.sources for axis in step.axes.of(v)}
+    made = {axis for value in node.results for axis in step.axes.of(value)}
+    return any(blocks.group.get(axis, axis) in exchanged for axis in made - read)
 
 
 def _has_quadratic(blocks: Blocks) -> bool:

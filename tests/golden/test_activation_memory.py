@@ -18,6 +18,7 @@ from distir.importers.probe import build_at_probe_sizes
 from distir.ir.core import Function
 from distir.models.transformer import TransformerConfig
 from distir.models.zoo import find_model
+from distir.ops.collective import AllToAll
 from distir.plan import Planner
 from distir.simulation.memory import storages
 from distir.strategy import Strategy
@@ -102,6 +103,31 @@ def test_selective_saves_memory_where_attention_is_fused() -> None:
     planner = Planner(Workload(model=load_source("gpt2"), batch_size=SAMPLES))
     selective = saved_bytes_per_layer(planner, Strategy(recompute="selective"))
     assert selective < 0.7 * saved_bytes_per_layer(planner, Strategy())
+
+
+def test_selective_keeps_a_byte_of_what_dropout_dropped() -> None:
+    """Per token and element of the width: the input, queries, keys and values, what attention makes
+    and its projection, and the inner product, 2 bytes each, of 1, 3, 1, 1 and 4 widths; a byte for
+    the mask of the last dropout. All else is made again of these."""
+    planner = Planner(Workload(model=load_source("gpt2"), batch_size=SAMPLES))
+    kept = saved_bytes_per_layer(planner, Strategy(recompute="selective"))
+    assert kept / (SAMPLES * TOKENS * 768) == 2 * (1 + 3 + 1 + 1 + 4) + 1
+
+
+def test_selective_recomputation_of_latent_attention_and_experts() -> None:
+    """Per token and layer, as DeepSeek-V3 keeps (DeepSeek-AI 2024, section 3.2.3): norms, the
+    products that expand latents, and gated activations are made again. What has been exchanged is
+    not exchanged once more: the tokens of 8 experts are kept."""
+    model = load_source("deepseek-v3")
+    planner = Planner(Workload(model=model, batch_size=64, sequence_length=TOKENS))
+    strategy = Strategy(dp=64, ep=64, recompute="selective")
+    program = planner.block_programs(strategy)[10]
+    exchanges = [node for node in program.backward if isinstance(node.op, AllToAll)]
+    assert len(exchanges) == 3
+    kept = saved_bytes_per_layer(planner, strategy, 10) / TOKENS
+    latents, heads, gates = 1536 + 512 + 64, 128 * 128, 2 * (8 + 1) * 2048
+    expected = 2 * (2 * 7168 + latents + heads + gates + 8 * 7168)
+    assert kept == pytest.approx(expected, rel=0.01)
 
 
 @pytest.fixture(scope="module")
