@@ -8,9 +8,10 @@ Let `x` be the times at which ranks, links and messages under way are free or th
 same after another repeat. `F` takes maxima of sums, so it is convex: along a line `x + j·d`
 so is everything that is computed on the way. If it lies on a line at three values of `j`, it does
 everywhere between them. So when two repeats in a row have moved `x` by the same `d` (`j` = -1 and
-0), one more is walked through, the last one (`j` = n): if that ends where the line says, the
+0), one more is walked through, a later one (`j` = n): if that ends where the line says, the
 repeats between end where the line says, too, and what was waited for in them is an arithmetic
-series. Where it does not, some maximum changes sides on the way, and a nearer repeat is tried.
+series. How far the line goes, until some maximum changes sides, is seen from how fast the two
+sides come closer.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distir.schedules import COST_KINDS, CompiledSchedule
-from distir.schedules.waves import Loop, Turn, Waves, find_waves
+from distir.schedules.waves import FEWEST_REPEATS, Loop, Turn, Waves, find_waves
 from distir.simulation.pipeline_phases import Phases, find_phases, run_phases
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -35,11 +36,21 @@ Index: TypeAlias = "slice | Ints"
 BLOCK_BYTES = 1 << 21
 """What a block of plans takes: it should stay in the cache."""
 
+LEAST_WORK = 1 << 13
+"""Actions of plans in one operation on arrays, at least: with fewer, calls cost more than work."""
+
+WHOLE_BYTES = 1 << 26
+"""What the states of plans take that are run part by part."""
+
 TOLERANCE = 2.0**-46
 """Of the time that has passed: what rounding may make of equal steps."""
 
-ATTEMPTS = 6
-"""How many repeats are tried, each a quarter as far as the last one."""
+DRIFT = 2.0**-49
+"""Of the time that has passed, for each repeat that is left out: what rounding of the steps may
+add up to."""
+
+FARTHEST = 1e9
+"""Repeats; more than there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +82,11 @@ def run_pipeline_columns(
         end, for_transfer, for_stage, begin, moving = times
         own = _by_rank(compiled, last)
         return PipelineColumns(end, for_transfer, for_stage, begin, moving, own)
-    rows = seconds.shape[1]
-    found = np.empty((program.kept, rows))
-    size = max(16, BLOCK_BYTES // (8 * (program.size + 2 * len(seconds))))
-    count = max(1, -(-rows // size))
-    edges = [rows * i // count for i in range(count + 1)]
-    for a, b in pairwise(edges):
-        block = _Block.new(
-            program, np.ascontiguousarray(seconds[:, a:b]), np.ascontiguousarray(transfers[:, a:b])
-        )
-        _run(program, block, goes_on)
-        found[:, a:b] = block.state[: program.kept]
+    found = np.empty((program.kept, seconds.shape[1]))
+    for a, b in _edges(seconds.shape[1], WHOLE_BYTES // (8 * program.size) + 1):
+        whole = _Block.new(program, seconds[:, a:b], transfers[:, a:b])
+        _run(program, whole, goes_on)
+        found[:, a:b] = whole.state[: program.kept]
     ranks = program.ranks
     return PipelineColumns(
         found[:ranks],
@@ -160,6 +165,8 @@ class _Program:
     left: slice
     size: int
     parts: tuple[_Part | _Repeat, ...]
+    actions: int
+    """Of a wave, on average."""
 
 
 def _slots(turn: tuple[Ints, Ints, Ints, Ints], repeat: int) -> Ints:
@@ -216,6 +223,7 @@ class _Builder:
             left=slice(links + slots, links + 2 * slots),
             size=links + 2 * slots,
             parts=tuple(parts),
+            actions=sum(map(len, self.waves.waves)) // len(self.waves.waves),
         )
 
     def _repeat(self, loop: Loop) -> _Repeat:
@@ -320,22 +328,46 @@ class _Block:
         """Nothing has happened yet."""
         return _Block.of(program, np.zeros((program.size, seconds.shape[1])), seconds, transfers)
 
-    def some(self, columns: Ints) -> _Block:
+    def some(self, columns: Index) -> _Block:
         """A copy of some plans."""
         return _Block.of(
             self.program,
-            self.state[:, columns],
-            self.seconds[:, columns],
-            self.transfers[:, columns],
+            np.ascontiguousarray(self.state[:, columns]),
+            np.ascontiguousarray(self.seconds[:, columns]),
+            np.ascontiguousarray(self.transfers[:, columns]),
         )
 
 
-def _run(program: _Program, block: _Block, goes_on: bool) -> None:
+def _edges(count: int, size: int) -> list[tuple[int, int]]:
+    """Cuts `count` things into pieces of about equal size."""
+    pieces = max(1, -(-count // size))
+    return list(pairwise(count * i // pieces for i in range(pieces + 1)))
+
+
+def _run(program: _Program, whole: _Block, goes_on: bool) -> None:
+    """Runs part by part, block by block."""
+    rows = whole.state.shape[1]
+    bytes_of_row = 8 * (program.size + 2 * len(whole.seconds))
+    size = max(LEAST_WORK // program.actions, BLOCK_BYTES // bytes_of_row)
     for part in program.parts:
-        if isinstance(part, _Part):
+        if isinstance(part, _Repeat):
+            _repeat(part, whole, size, goes_on)
+            continue
+        for a, b in _edges(rows, size):
+            block = whole.some(slice(a, b))
             _walk(block, part, part.read, part.sent, goes_on)
-        else:
-            _Looping(part, block, goes_on).run()
+            whole.state[:, a:b] = block.state
+
+
+def _repeat(repeat: _Repeat, whole: _Block, size: int, goes_on: bool) -> None:
+    """Runs a part's repeats. Where half of a block is done, the rest waits for that of others."""
+    left = np.full(whole.state.shape[1], repeat.times)
+    while len(columns := np.flatnonzero(left)):
+        pieces = _edges(len(columns), size)
+        for a, b in pieces:
+            fewest = (b - a) // 2 if len(pieces) > 1 else 0
+            looping = _Looping(repeat, whole, columns[a:b], left, goes_on)
+            looping.run(fewest)
 
 
 def _walk(
@@ -344,9 +376,9 @@ def _walk(
     read_slots: Ints,
     sent_slots: Ints,
     goes_on: bool,
-    starts: Floats | None = None,
+    watch: _Watch | None = None,
 ) -> None:
-    """Runs waves. To `starts`, if given, when actions start is added, by rank."""
+    """Runs waves; `watch` sees what happens."""
     free, links, arrived, left = block.free, block.links, block.arrived, block.left
     seconds, transfers, state = block.seconds, block.transfers, block.state
     ranks = block.program.ranks
@@ -360,8 +392,11 @@ def _walk(
             for i, rank in wave.first:
                 if i < wave.reading:
                     state[4 * ranks + rank] = -moving[i]  # the start is added below
-            np.maximum(moving, before, out=moving)
             begin = arrived[slots]
+            if watch is not None:
+                watch.see(moving - before)
+                watch.see(begin - before)
+            np.maximum(moving, before, out=moving)
             np.maximum(begin, before, out=begin)
             for_stage[wave.readers] += moving - before
             np.subtract(begin, moving, out=moving)
@@ -373,8 +408,8 @@ def _walk(
                 state[4 * ranks + rank] += now[i]
         for i, row in wave.last:
             state[row] = now[i]
-        if starts is not None:
-            starts[wave.ranks] += now
+        if watch is not None:
+            watch.starts[wave.ranks] += now
         now += seconds[wave.costs]
         if not isinstance(wave.ranks, slice):
             free[wave.ranks] = now
@@ -382,7 +417,10 @@ def _walk(
             end = now[wave.sending]
             slots = sent_slots[wave.sent]
             left[slots] = end
-            there = np.maximum(links[wave.links], end)
+            there = links[wave.links]
+            if watch is not None:
+                watch.see(there - end)
+            there = np.maximum(there, end)
             there += transfers[wave.sent_costs]
             links[wave.links] = there
             arrived[slots] = there
@@ -391,30 +429,58 @@ def _walk(
                 free[wave.senders] = there
 
 
+class _Watch:
+    """What happens in a repeat: what starts add up to, by rank, and by how much either side of each
+    maximum is ahead."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.starts = np.zeros(shape)
+        self.leads: list[Floats] = []
+
+    def see(self, lead: Floats) -> None:
+        """Takes down the lead of one side of some maxima."""
+        self.leads.append(lead)
+
+    def until_changed(self, before: _Watch, exact: Floats) -> Floats:
+        """In how many more repeats some maximum changes sides, if leads go on to change as they did
+        since the repeat before."""
+        found = np.full(len(exact), FARTHEST)
+        for lead, earlier in zip(self.leads, before.leads, strict=True):
+            change = lead - earlier
+            closing = (np.abs(change) > exact) & ((lead * change < 0) | (np.abs(lead) <= exact))
+            if closing.any():
+                with np.errstate(divide="ignore", invalid="ignore"):
+                    turns = np.where(closing, np.abs(lead) / np.abs(change), FARTHEST)
+                np.minimum(found, turns.min(axis=0), out=found)
+        return found
+
+
 class _Looping:
     """Plans in a part that is repeated. Those that are done are put back, others go on."""
 
-    def __init__(self, repeat: _Repeat, whole: _Block, goes_on: bool) -> None:
+    def __init__(
+        self, repeat: _Repeat, whole: _Block, columns: Ints, left: Ints, goes_on: bool
+    ) -> None:
         self.repeat = repeat
         self.whole = whole
+        self.whole_left = left
+        """Of all plans; those that have repeats left are where the part begins, as to rings."""
         self.goes_on = goes_on
-        rows = whole.state.shape[1]
-        self.block = whole.some(np.arange(rows))
-        self.columns = np.arange(rows)
+        self.block = whole.some(columns)
+        self.columns = columns
         """In `whole`."""
-        self.left = np.full(rows, repeat.times)
+        self.left = left[columns]
         """How many repeats are left."""
         self.turned = 0
         """How often the rings have turned."""
 
-    def run(self) -> None:
-        """Runs all repeats of all plans."""
+    def run(self, fewest: int) -> None:
+        """Runs repeats until all plans are done but so many."""
         patience = 0
-        while len(self.left):
+        while len(self.left) > fewest:
             least = int(self.left.min())
-            if least >= 4:
-                self._jump()
-                patience = 1 + patience + patience // 2
+            if least >= FEWEST_REPEATS:
+                patience = 0 if self._jump() else min(8, 1 + 2 * patience)
                 if not len(self.left):
                     return
                 least = min(patience, int(self.left.min()))
@@ -423,18 +489,21 @@ class _Looping:
                 self.turned += 1
             self.left -= least
             self._put_back(self.left == 0)
+        everything = np.arange(len(self.left))
+        self._place(self.block, everything, self.turned, self.whole, self.columns, 0)
+        self.whole_left[self.columns] = self.left
 
-    def _once(self, block: _Block, turned: int, starts: Floats | None = None) -> None:
+    def _once(self, block: _Block, turned: int, watch: _Watch | None = None) -> None:
         """`turned`: how often the block's rings have turned."""
         repeat = self.repeat
         read, sent = _slots(repeat.read_turn, turned + 1), _slots(repeat.sent_turn, turned + 1)
-        _walk(block, repeat.part, read, sent, self.goes_on, starts)
+        _walk(block, repeat.part, read, sent, self.goes_on, watch)
 
-    def _measured(self, block: _Block, turned: int) -> tuple[Floats, Floats]:
-        """Runs a repeat; returns the times after it, and what starts add up to in it."""
-        starts = np.zeros_like(block.free)
-        self._once(block, turned, starts)
-        return self._times(block, turned + 1), starts
+    def _watched(self, block: _Block, turned: int) -> tuple[Floats, _Watch]:
+        """Runs a repeat; returns the times after it, and what happened."""
+        watch = _Watch(block.free.shape)
+        self._once(block, turned, watch)
+        return self._times(block, turned + 1), watch
 
     def _times(self, block: _Block, turned: int) -> Floats:
         """When ranks, links and messages under way are free, or there."""
@@ -449,50 +518,47 @@ class _Looping:
             times, edges
         )
 
-    def _jump(self) -> None:
-        """Runs two repeats, and those plans on as far as the line goes that are on one."""
-        block, turned = self.block, self.turned
+    def _jump(self) -> bool:
+        """Runs two repeats, and those plans on as far as the line goes that are on one. Whether
+        they are many."""
+        block, turned, rows = self.block, self.turned, len(self.left)
         times = [self._times(block, turned)]
         waited = [block.waits.copy()]
-        sums: list[Floats] = []
+        seen: list[_Watch] = []
         for turn in range(2):
-            after, starts = self._measured(block, turned + turn)
+            after, watch = self._watched(block, turned + turn)
             times.append(after)
             waited.append(block.waits.copy())
-            sums.append(starts)
+            seen.append(watch)
         self.turned += 2
         self.left -= 2
         now = times[2]
+        exact = TOLERANCE * now.max(axis=0)
         step = (now - times[0]) / 2
         waiting = waited[2] - waited[1]
         growing = waiting - (waited[1] - waited[0])
-        exact = TOLERANCE * now.max(axis=0)
         growing[np.abs(growing) <= exact] = 0.0
-        straight = (np.abs(now - times[1] - step) <= exact).all(axis=0) & (self.left >= 2)
-        line = _Line(now, step, waited[2], waiting, growing, sums[1], sums[1] - sums[0])
+        far = np.minimum(self.left, seen[1].until_changed(seen[0], exact)).astype(np.int64)
+        straight = (np.abs(now - times[1] - step) <= exact).all(axis=0) & (far >= 2)
+        starting = seen[1].starts - seen[0].starts
+        line = _Line(now, step, waited[2], waiting, growing, seen[1].starts, starting)
         columns = np.flatnonzero(straight)
-        far = self.left[columns]
-        done = np.zeros(len(self.left), np.bool_)
-        for _ in range(ATTEMPTS):
-            if not len(columns):
-                break
-            ahead, good = self._try(line, columns, far)
-            landed = columns[good]
-            self.left[landed] -= far[good]
-            finished = self.left[landed] == 0
-            done[landed[finished]] = True
-            good = np.flatnonzero(good)
-            self._place(
-                ahead, good[finished], self.turned + 1, self.whole, self.columns[landed[finished]],
-                self.repeat.times,
-            )  # fmt: skip
-            self._place(
-                ahead, good[~finished], self.turned + 1, block, landed[~finished], self.turned
-            )
-            near = far // 4
-            again = np.setdiff1d(np.flatnonzero(near >= 2), good)
-            columns, far = columns[again], near[again]
-        self._keep(~done)
+        if len(columns):
+            self._land(line, columns, far[columns])
+        return 4 * len(columns) >= rows
+
+    def _land(self, line: _Line, columns: Ints, far: Ints) -> None:
+        """Runs plans on, `far` repeats further on their lines, if they are there."""
+        ahead, good = self._try(line, columns, far)
+        landed = columns[good]
+        self.left[landed] -= far[good]
+        taken, finished = np.flatnonzero(good), self.left[landed] == 0
+        turned, times = self.turned + 1, self.repeat.times
+        done, on = landed[finished], landed[~finished]
+        self._place(ahead, taken[finished], turned, self.whole, self.columns[done], times)
+        self._place(ahead, taken[~finished], turned, self.block, on, self.turned)
+        self.whole_left[self.columns[done]] = 0
+        self._keep(self.left > 0)
 
     def _try(self, line: _Line, columns: Ints, far: Ints) -> tuple[_Block, NDArray[np.bool_]]:
         """The plans, each `far` repeats further on its line, and whether they are there."""
@@ -502,12 +568,12 @@ class _Looping:
         self._set_times(ahead, self.turned, on.times + skipped * on.step)
         begun = on.waited + skipped * on.waiting + on.growing * (skipped * far / 2)
         ahead.waits[...] = begun
-        times, starts = self._measured(ahead, self.turned)
-        exact = TOLERANCE * times.max(axis=0)
+        times, watch = self._watched(ahead, self.turned)
+        exact = TOLERANCE * times.max(axis=0) + DRIFT * far * on.times.max(axis=0)
         waits = ahead.waits - begun - on.waiting - far * on.growing
         good = (np.abs(times - on.times - far * on.step) <= exact).all(axis=0)
         good &= (np.abs(waits) <= exact * self.repeat.part.actions).all(axis=0)
-        off = starts - on.starts - far * on.starting
+        off = watch.starts - on.starts - far * on.starting
         good &= (np.abs(off) <= exact * self.repeat.part.actions).all(axis=0)
         return ahead, good
 
@@ -527,9 +593,9 @@ class _Looping:
         """Takes plans out that are done."""
         if done.any():
             where = np.flatnonzero(done)
-            self._place(
-                self.block, where, self.turned, self.whole, self.columns[where], self.repeat.times
-            )
+            columns = self.columns[where]
+            self._place(self.block, where, self.turned, self.whole, columns, self.repeat.times)
+            self.whole_left[columns] = 0
             self._keep(~done)
 
     def _keep(self, kept: NDArray[np.bool_]) -> None:
