@@ -29,6 +29,9 @@ def checked_placement(placement: object) -> str:
 
 CP_EXCHANGES = ("gather", "ring", "all-to-all")
 
+MOST_MICROBATCHES = 1 << 14
+"""Schedules are laid out action by action; no published run comes near this many."""
+
 MARKS = "*~"
 """What may stand behind the name of an axis in a list."""
 
@@ -129,6 +132,10 @@ class Strategy:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise StrategyError(f"{name} is {value!r}; expected a whole number of at least 1")
+        if self.microbatches > MOST_MICROBATCHES:
+            raise StrategyError(
+                f"microbatches is {self.microbatches:,}; expected at most {MOST_MICROBATCHES:,}"
+            )
         if type(self.zero) is not int or self.zero not in (0, 1, 2, 3):
             raise StrategyError(f"zero is {self.zero!r}; expected 0, 1, 2 or 3")
         if type(self.zero_degree) is not int or self.zero_degree < 0:

@@ -66,6 +66,9 @@ GRADIENT_PRECISIONS = ("compute", "fp32", "both")
 """What gradients of parameters are added up in: what they are computed in, or fp32; with `both`, in
 fp32, and those of the last microbatch stay in the type they were computed in."""
 
+MOST_SAMPLES = 1 << 40
+"""A batch beyond this is a slip of the hand."""
+
 DEFAULT_SEQUENCE_LENGTH = 1024
 """Of models that state none."""
 
@@ -133,6 +136,10 @@ class Workload:
             raise UnknownNameError("optimizer", self.optimizer, OPTIMIZERS)
         if self.batch_size < 1:
             raise StrategyError(f"the batch size is {self.batch_size}; expected at least 1")
+        if self.batch_size > MOST_SAMPLES:
+            raise StrategyError(
+                f"the batch size is {self.batch_size:,}; expected at most {MOST_SAMPLES:,}"
+            )
         longest = self.model.longest
         if self.sequence_length is not None and longest and self.sequence_length > longest:
             raise StrategyError(

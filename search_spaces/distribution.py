@@ -19,7 +19,14 @@ from typing import Protocol
 from distir.errors import DistirError, UnknownNameError
 from distir.factoring import refusal
 from distir.schedules import SCHEDULES, ScheduleFamily, find_schedule
-from distir.strategy import CP_EXCHANGES, KEEP_GATHERED, PLACEMENT, Strategy, parse_lists
+from distir.strategy import (
+    CP_EXCHANGES,
+    KEEP_GATHERED,
+    MOST_MICROBATCHES,
+    PLACEMENT,
+    Strategy,
+    parse_lists,
+)
 from search_spaces.arithmetic import divisors, listed
 from search_spaces.constraints import Constraint
 from search_spaces.named import (
@@ -159,7 +166,7 @@ def _dimensions(workload: WorkloadFacts, devices: int, chosen: Searched) -> list
         return [each for each in wanted if each in able] or ("none",)
 
     def microbatches(dp: int) -> Sequence[Value]:
-        return divisors(batch // dp)
+        return [pieces for pieces in divisors(batch // dp) if pieces <= MOST_MICROBATCHES]
 
     def schedule(pp: int, microbatches: int) -> Sequence[Value]:
         if not training or pp == 1:
@@ -293,7 +300,7 @@ def _constraints(workload: WorkloadFacts, devices: int) -> list[Constraint]:
         if ep == 1:
             return None
         if not workload.expert_axes:
-            return f"ep = {ep} shares experts, but the model has none; ep = 1 would do"
+            return f"ep = {ep} shares experts, and the model has no axis of them; ep = 1 would do"
         named = {f"dp = {dp}": dp, **{f"the {a} ({n})": n for a, n in workload.expert_axes}}
         uneven = next((label for label, size in named.items() if size % ep), None)
         if uneven is None:
@@ -356,6 +363,7 @@ def _constraints(workload: WorkloadFacts, devices: int) -> list[Constraint]:
             share,
             "microbatches",
             microbatches,
+            most=MOST_MICROBATCHES,
         )
 
     def recompute_is_known(recompute: str) -> str | None:
@@ -421,10 +429,11 @@ def _family(schedule: str) -> ScheduleFamily | str:
         return str(error)
 
 
-def _divides(what: str, size: int, name: str, degree: int) -> str | None:
+def _divides(what: str, size: int, name: str, degree: int, most: int | None = None) -> str | None:
     if size % degree == 0:
         return None
-    return f"{what} does not divide by {name} = {degree}; {listed(divisors(size))} do"
+    fitting = [each for each in divisors(size) if most is None or each <= most]
+    return f"{what} does not divide by {name} = {degree}; {listed(fitting)} do"
 
 
 def _product(degrees: Mapping[str, int]) -> str:

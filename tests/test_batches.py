@@ -1,11 +1,12 @@
-"""Inputs with samples of their own: all get the batch size, and are split like the batch."""
+"""Inputs with samples of their own all get the batch size, and are split like the batch; sizes of
+batches have limits."""
 
 from __future__ import annotations
 
 import pytest
 
 from distir import Strategy, Workload, load_model
-from distir.errors import StrategyError
+from distir.errors import StrategyError, TransformError
 from distir.execute.verify import TOLERANCE, verify
 from distir.importers.load import LoadedModel
 from distir.ir.builder import Builder
@@ -15,6 +16,8 @@ from distir.mesh import mesh_axes
 from distir.ops.elementwise import Relu
 from distir.ops.linalg import MatMul
 from distir.ops.tensor import Transpose
+from distir.strategy import MOST_MICROBATCHES
+from search_spaces import distribution_space
 
 
 def two_towers() -> Function:
@@ -81,3 +84,26 @@ def test_an_unknown_axis_is_answered_with_names_that_mean_something() -> None:
     program = Workload(model=load_model("gpt2"), batch_size=8).program
     with pytest.raises(StrategyError, match=r"batch, sequence, heads, ffn, vocabulary, hidden$"):
         mesh_axes(program, Strategy(dp=2, axes="dp=rows"))
+
+
+# --- sizes that nobody means ----------------------------------------------------------------------
+
+
+def test_a_batch_beyond_reason_is_refused_at_once() -> None:
+    with pytest.raises(StrategyError, match=r"batch size is 9,999,.* at most 1,099,511,627,776"):
+        workload(batch_size=9_999_999_999_999_999)
+    with pytest.raises(StrategyError, match=r"microbatches is 1,000,003; expected at most 16,384"):
+        Strategy(microbatches=1_000_003)
+
+
+@pytest.mark.parametrize("batch_size", [1_000_003, 1 << 40])
+def test_a_space_offers_no_more_microbatches_than_there_may_be(batch_size: int) -> None:
+    space = distribution_space(workload(batch_size=batch_size), 2, "small")
+    offered = {each.microbatches for each in space.enumerate()}
+    assert 1 in offered
+    assert max(offered) <= MOST_MICROBATCHES
+
+
+def test_more_samples_than_can_be_executed_are_refused() -> None:
+    with pytest.raises(TransformError, match=r"needs 32,768 samples .* too many to execute"):
+        verify(workload(batch_size=1 << 14), Strategy(dp=2, microbatches=1 << 13))

@@ -35,6 +35,9 @@ SMALLEST = 4
 
 ATTEMPTS = 8
 
+MOST_SAMPLES = 1 << 13
+"""More samples than these take too long to compute in NumPy, and prove no more."""
+
 
 def shrink(workload: Workload, strategies: Sequence[Strategy], samples: int = 2) -> Workload:
     """A small workload on which the strategies do what they do on this one.
@@ -46,6 +49,11 @@ def shrink(workload: Workload, strategies: Sequence[Strategy], samples: int = 2)
     stages = max(strategy.stages for strategy in strategies)
     function = drop_blocks(function, max(2 * stages, SMALLEST))
     batch = samples * _common([_pieces_of_batch(strategy) for strategy in strategies])
+    if batch > MOST_SAMPLES:
+        raise TransformError(
+            f"dp x microbatches needs {batch:,} samples ({samples} in each), too many to execute; "
+            f"fewer microbatches prove as much (at most {MOST_SAMPLES:,} samples)"
+        )
     loss = _loss_kind(workload) if workload.training else None
     least: dict[str, int] = {}
     for _ in range(ATTEMPTS):

@@ -71,6 +71,8 @@ class Roles:
 
     def __post_init__(self) -> None:
         for node in self.graph.nodes:
+            if not node.results:
+                continue  # a damaged file's: nothing can depend on it
             for position, name in enumerate(node.operands):
                 self._readers.setdefault(name, []).append((node, position))
             for name in node.results:

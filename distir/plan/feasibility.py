@@ -66,7 +66,7 @@ def _experts(workload: Workload, strategy: Strategy) -> str | None:
     if strategy.ep == 1:
         return None
     if not workload.expert_axes:
-        return f"ep = {strategy.ep} shares experts, but the model has none; ep = 1 does"
+        return f"ep = {strategy.ep} shares experts, and the model has no axis of them; ep = 1 does"
     for label, size in (("dp", strategy.dp), *workload.expert_axes):
         if size % strategy.ep:
             fitting = ", ".join(str(d) for d in range(1, min(size, 64) + 1) if size % d == 0)

@@ -460,6 +460,12 @@ def test_cycles_missing_names_and_double_names_are_refused() -> None:
         import_onnx(double)
 
 
+def test_nodes_without_results_do_nothing() -> None:
+    made = attention()
+    made.graph.node.append(onnx.helper.make_node("Gather", ["table", "ids"], []))
+    assert _ops(import_onnx(made)) == _ops(import_onnx(attention()))
+
+
 def test_wrong_ranks_and_shapes_say_where() -> None:
     made = mlp()
     made.graph.node[3].input[:] = ["w2", "n"]

@@ -379,7 +379,10 @@ def test_a_space_that_is_not_there() -> None:
             "1f1b has 1 chunk per rank, not 2",
         ),
         (Strategy(pp=4, dp=4, schedule="other"), "unknown schedule 'other'; "),
-        (Strategy(dp=16, ep=2), "ep = 2 shares experts, but the model has none; ep = 1 would do"),
+        (
+            Strategy(dp=16, ep=2),
+            "ep = 2 shares experts, and the model has no axis of them; ep = 1 would do",
+        ),
         (Strategy(dp=16, recompute="some"), "unknown recomputation 'some'; "),
         (Strategy(dp=8, cp=4), "dp x tp x cp x pp = 8 x 1 x 4 x 1 = 32, but there are 16 devices"),
     ],
