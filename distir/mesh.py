@@ -67,44 +67,12 @@ def mesh_axes(program: Program, strategy: Strategy) -> tuple[MeshAxis, ...]:
     cp = stated.get("cp", _context_entries(program, strategy))
     every = (
         MeshAxis("dp.replica", strategy.dp // sharing, dp, "dp"),
-        *_replica_axes(program, strategy, sharing // strategy.ep, dp),
+        MeshAxis("dp", sharing // strategy.ep, dp, "dp", shards_state=True),
         MeshAxis("ep", strategy.ep, ep, "ep", shards_state=True),
         MeshAxis("cp", strategy.cp, cp, "cp", shards_state=True),
         *_tensor_axes(program, strategy, stated.get("tp")),
     )
     return tuple(axis for axis in every if axis.degree > 1)
-
-
-def _replica_axes(
-    program: Program, strategy: Strategy, degree: int, entries: tuple[Entry, ...]
-) -> tuple[MeshAxis, ...]:
-    """Replicas that share states: one mesh axis, or two where the parameters divide by a part of
-    the degree alone. Of 12 replicas and widths of powers of two, 4 hold shares, 3 times."""
-    shares = _most_shares(program, degree) if strategy.zero else degree
-    if shares in (1, degree):
-        return (MeshAxis("dp", degree, entries, "dp", shards_state=True),)
-    return (
-        MeshAxis("dp.1", degree // shares, entries, "dp", shards_state=True),
-        MeshAxis("dp.2", shares, entries, "dp", shards_state=True),
-    )
-
-
-def _most_shares(program: Program, degree: int) -> int:
-    """The divisor of a degree by which the parameters divide so that a device owns least."""
-    dims = program.axes.dims
-    parameters = [
-        (math.prod(value.type.shape), [axis.size for dim in dims[value] for axis in dim])
-        for value in program.function.parameters
-    ]
-
-    def owned(shares: int) -> float:
-        return sum(
-            count / (shares if any(size % shares == 0 for size in sizes) else 1)
-            for count, sizes in parameters
-        )
-
-    divisors = [n for n in range(1, degree + 1) if degree % n == 0]
-    return min(divisors, key=owned)
 
 
 def _entry(program: Program, axis: Axis, *, everywhere: bool = False, ring: bool = False) -> Entry:

@@ -12,11 +12,11 @@ import numpy as np
 from distir.axes.model import Axis, AxisDims
 from distir.errors import DistirError
 from distir.ir.core import Node, Op, Value
-from distir.ops.collective import Collective, Shard, Sharded, Spread
+from distir.ops.collective import Collective, FlatCut, Shard, Sharded, Spread
 from distir.ops.fused import Fused
 from distir.ops.ring import Ring
-from distir.transforms.instantiate import Sizes
-from distir.transforms.place import Layout, Mesh, Pending
+from distir.transforms.instantiate import Sizes, without_flat
+from distir.transforms.place import FLAT, Layout, Mesh, Pending
 
 Array = Any
 Coordinate = dict[str, int]
@@ -135,6 +135,9 @@ class VirtualMesh:
                 position += 1
             shape.append(size)
         result = picked.reshape(shape)
+        cut, members = self._flat(layout, result.shape)
+        if members:
+            result = cut.split(result, len(self))[self._member(members, coordinate)]
         first = all(
             coordinate[name] == 0
             for name, spot in zip(self.mesh.names, layout, strict=True)
@@ -163,9 +166,33 @@ class VirtualMesh:
                 start += coordinate[name] * length
         return start, start + length
 
+    def _flat(self, layout: Layout, shape: Sequence[int]) -> tuple[FlatCut, tuple[str, ...]]:
+        """How a shard of this shape is cut that lies flat, and along which mesh axes."""
+        places = zip(self.mesh.names, self.sizes.degrees, layout, strict=True)
+        flat = [(name, degree) for name, degree, spot in places if spot is FLAT]
+        cut = FlatCut(tuple(shape), tuple(degree for _, degree in flat))
+        return cut, tuple(name for name, _ in flat)
+
+    def _joined(self, shards: Shards, dims: AxisDims, layout: Layout) -> Shards:
+        """What lies flat in pieces, put together."""
+        shape = [
+            math.prod(
+                b - a for a, b in (self._window(axis, layout, self.coordinates[0]) for axis in dim)
+            )
+            for dim in dims
+        ]
+        cut, members = self._flat(layout, shape)
+        joined: Shards = list(shards)
+        for group in self.groups(members) if members else ():
+            whole = cut.join([shards[index] for index in group])
+            for index in group:
+                joined[index] = whole
+        return joined
+
     def gather(self, shards: Shards, dims: AxisDims, layout: Layout) -> Array:
         """The whole array: shards put in place, pending sums added, padding cut off. Copies that
         should be equal must be: raises `DistirError` if devices disagree."""
+        shards, layout = self._joined(shards, dims, layout), without_flat(layout)
         axes = [axis for dim in dims for axis in dim]
         whole_shape = [self.sizes.of(axis) for axis in axes]
         maximum = any(spot is Pending.MAX for spot in layout)

@@ -119,9 +119,9 @@ def _format_attribute(value: Any) -> str:
 
 def _records() -> dict[str, type[Any]]:
     """Attributes that are neither ops nor plain values."""
-    from distir.ops.collective import Cut, Window
+    from distir.ops.collective import Cut, FlatCut, Window
 
-    return {"Cut": Cut, "Window": Window}
+    return {"Cut": Cut, "FlatCut": FlatCut, "Window": Window}
 
 
 def _format_array(array: Array) -> str:

@@ -61,6 +61,51 @@ class Cut:
         return whole.reshape(self.resized(shards[0].shape, len(shards)))
 
 
+@dataclass(frozen=True, slots=True)
+class FlatCut:
+    """A shard of this shape laid out flat, element after element, and cut into equal pieces, the
+    last ones filled up with zeros; each of them again for every further degree."""
+
+    shape: tuple[int, ...]
+    degrees: tuple[int, ...]
+
+    @property
+    def piece(self) -> int:
+        """Elements of one piece."""
+        size = math.prod(self.shape)
+        for degree in self.degrees:
+            size = -(-size // degree)
+        return size
+
+    def resized(self, shape: Sequence[int], ratio: float) -> tuple[int, ...]:
+        """The shape of a piece, or of what pieces make up."""
+        return self.shape if ratio > 1 else (self.piece,)
+
+    def split(self, x: Array, parts: int) -> list[Array]:
+        """The pieces."""
+        import numpy as np
+
+        pieces = [np.reshape(x, -1)]
+        for degree in self.degrees:
+            length = -(-pieces[0].size // degree)
+            padded = [np.pad(each, (0, length * degree - each.size)) for each in pieces]
+            pieces = [piece for each in padded for piece in np.split(each, degree)]
+        return pieces
+
+    def join(self, shards: Sequence[Array]) -> Array:
+        """The inverse of `split`."""
+        import numpy as np
+
+        lengths = [math.prod(self.shape)]
+        for degree in self.degrees:
+            lengths.append(-(-lengths[-1] // degree))
+        pieces = list(shards)
+        for degree, length in zip(reversed(self.degrees), reversed(lengths[:-1]), strict=True):
+            groups = (pieces[i : i + degree] for i in range(0, len(pieces), degree))
+            pieces = [np.concatenate(group)[:length] for group in groups]
+        return pieces[0].reshape(self.shape)
+
+
 class Distributed(Op):
     """Base of ops that only make sense on a mesh."""
 
@@ -149,7 +194,7 @@ class AllGather(Collective):
 
     mesh_axes: tuple[str, ...]
     degree: int
-    cut: Cut
+    cut: Cut | FlatCut
 
     @property
     def kind(self) -> CollectiveKind:
@@ -164,7 +209,7 @@ class AllGather(Collective):
         return [whole] * len(shards)
 
     def message_bytes(self, operand: TensorType, result: TensorType) -> int:
-        return result.size_bytes
+        return operand.size_bytes * self.degree
 
 
 @register_op("ReduceScatter")
@@ -174,7 +219,7 @@ class ReduceScatter(Collective):
 
     mesh_axes: tuple[str, ...]
     degree: int
-    cut: Cut
+    cut: Cut | FlatCut
     reduction: str = "sum"
 
     @property
@@ -189,7 +234,7 @@ class ReduceScatter(Collective):
         return self.cut.split(_reduce(shards, self.reduction), len(shards))
 
     def message_bytes(self, operand: TensorType, result: TensorType) -> int:
-        return operand.size_bytes
+        return result.size_bytes * self.degree
 
 
 @register_op("AllToAll")
@@ -267,7 +312,7 @@ class Shard(Distributed):
 
     mesh_axes: tuple[str, ...]
     degree: int
-    cut: Cut
+    cut: Cut | FlatCut
 
     def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
         (x,) = operands

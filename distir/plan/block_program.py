@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from distir.axes.model import Axis, AxisDims
+from distir.axes.model import Axis
 from distir.ir.core import Node, Part, Value
 from distir.ir.types import DType
 from distir.ops.collective import Release
@@ -16,7 +15,7 @@ from distir.plan.positions import Positions, layout_at, positions_of
 from distir.transforms.bucket import bucketed
 from distir.transforms.fuse import fuse_elementwise
 from distir.transforms.instantiate import Instantiation, Sizes
-from distir.transforms.place import Layout, Local, Mesh, Move, Placed, move
+from distir.transforms.place import FLAT, Layout, Local, Mesh, Move, Pending, Placed, move
 from distir.transforms.place_block import PlacedBlock, operands_of
 from distir.transforms.precision import in_type, read_by_products
 from distir.transforms.step import BlockStep
@@ -49,7 +48,7 @@ def instantiate_block(
     dims = step.axes.dims
     unsharded = {v: layout_at(stored[v], dims[v]) for v in step.block.parameters}
     owned = {
-        v: _owned_layout(unsharded[v], dims[v], mesh, sizes) if zero else unsharded[v]
+        v: _owned_layout(unsharded[v], mesh) if zero else unsharded[v]
         for v in step.block.parameters
     }
     kept = owned if zero == 3 else unsharded
@@ -74,19 +73,13 @@ def instantiate_block(
         refreshing: list[Node] = []
         if gradient is not None:
             place = positions_of(owned[value], dims[value])
-            steps, settled[value] = move(gradient, layout_at(place, dims[gradient.value]))
-            settling = making.nodes(steps, Part.STATE)
-            if settling and types.gradient is not types.compute:
-                local = making.value(gradient)
-                settling = in_type(settling, types.gradient)
-                making.values[settled[value]] = settling[-1].result
-                if zero >= 2:
-                    wider = Cast(types.gradient)
-                    settling[:0] = [Node(wider, (local,), settling[0].operands, part=Part.STATE)]
+            layout = layout_at(place, dims[gradient.value])
             if zero >= 2:
-                # Every microbatch's gradient is settled at once: only its owned part is kept.
-                settled_at_once.append(settling)
-                settling, gradient = [], settled[value]
+                # Only the owned part of every microbatch's gradient is kept.
+                shared = _shared_at_once(gradient.layout, layout)
+                nodes, gradient = _settled(making, gradient, shared, types, in_pass=True)
+                settled_at_once.append(nodes)
+            settling, settled[value] = _settled(making, gradient, layout, types)
             steps, _ = move(Local(value, owned[value]), kept[value])
             refreshing = making.nodes(steps, Part.STATE)
         settle.append(tuple(settling))
@@ -137,30 +130,44 @@ def instantiate_block(
     )
 
 
-def _owned_layout(layout: Layout, dims: AxisDims, mesh: Mesh, sizes: Sizes) -> Layout:
-    """The layout with states sharded as well: over all mesh axes for it together if an axis of the
-    parameter divides by them, else over each that one divides by, the outermost first."""
-    free = [i for i, name in enumerate(mesh.names) if name in mesh.sharding and layout[i] is None]
-    together = _split_further(layout, free, dims, sizes)
-    if together is not None:
-        return together
-    for index in free:
-        layout = _split_further(layout, [index], dims, sizes) or layout
-    return layout
+def _owned_layout(layout: Layout, mesh: Mesh) -> Layout:
+    """The layout with states sharded as well: flat, over all mesh axes for it along which devices
+    hold the same."""
+    return tuple(
+        FLAT if name in mesh.sharding and spot is None else spot
+        for name, spot in zip(mesh.names, layout, strict=True)
+    )
 
 
-def _split_further(
-    layout: Layout, mesh_axes: Sequence[int], dims: AxisDims, sizes: Sizes
-) -> Layout | None:
-    """The layout split over these mesh axes as well, on the first axis that divides: one that is
-    not split yet, if there is one. None if no axis divides."""
-    degree = math.prod(sizes.degrees[index] for index in mesh_axes)
-    splits = sizes.split_of(layout)
-    axes = [axis for dim in dims for axis in dim]
-    for axis in sorted(axes, key=lambda axis: axis in splits):
-        if sizes.of(axis) % (splits.get(axis, 1) * degree) == 0:
-            return tuple(axis if i in mesh_axes else spot for i, spot in enumerate(layout))
-    return None
+def _settled(
+    making: Instantiation,
+    gradient: Local,
+    layout: Layout,
+    types: Precision,
+    *,
+    in_pass: bool = False,
+) -> tuple[list[Node], Local]:
+    """Nodes that bring a gradient into a layout, in the type that gradients are added up in: what
+    comes out of the ops of a pass (`in_pass`) is cast to it first."""
+    steps, reached = move(gradient, layout)
+    nodes = making.nodes(steps, Part.STATE)
+    if nodes and types.gradient is not types.compute:
+        local = making.value(gradient)
+        nodes = in_type(nodes, types.gradient)
+        making.values[reached] = nodes[-1].result
+        if in_pass:
+            wider = Cast(types.gradient)
+            nodes[:0] = [Node(wider, (local,), nodes[0].operands, part=Part.STATE)]
+    return nodes, reached
+
+
+def _shared_at_once(gradient: Layout, owned: Layout) -> Layout:
+    """The layout in which gradients are added up that are settled in every microbatch: the owned
+    part, with sums still pending over those who own the same part."""
+    return tuple(
+        here if isinstance(here, Pending) and wanted is None else wanted
+        for here, wanted in zip(gradient, owned, strict=True)
+    )
 
 
 def _gathers(

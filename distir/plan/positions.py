@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from distir.axes.model import Axis, AxisDims
-from distir.transforms.place import Layout
+from distir.transforms.place import FLAT, Layout
 
 Positions = tuple[object, ...]
-"""A layout without axes: per mesh axis None, `Pending`, or (dim, place in the dim)."""
+"""A layout without axes: per mesh axis None, `Pending`, `FLAT`, or (dim, place in the dim)."""
 
 
 def positions_of(layout: Layout, dims: AxisDims) -> Positions:
     """What a layout says about any value whose dims have the same structure."""
     found: list[object] = []
     for spot in layout:
-        if isinstance(spot, Axis):
+        if isinstance(spot, Axis) and spot is not FLAT:
             place = next((d, f.index(spot)) for d, f in enumerate(dims) if spot in f)
             found.append(place)
         else:

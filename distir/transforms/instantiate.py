@@ -14,6 +14,7 @@ from distir.ops.collective import (
     AllReduce,
     AllToAll,
     Cut,
+    FlatCut,
     ReduceScatter,
     Shard,
     Sharded,
@@ -21,7 +22,16 @@ from distir.ops.collective import (
     Window,
 )
 from distir.ops.ring import Circulating, Ring
-from distir.transforms.place import Layout, Local, Mesh, Move, Placed, PlacedMove, PlacedOp
+from distir.transforms.place import (
+    FLAT,
+    Layout,
+    Local,
+    Mesh,
+    Move,
+    Placed,
+    PlacedMove,
+    PlacedOp,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +81,8 @@ class Sizes:
 
     def local_type(self, value: Value, dims: AxisDims, layout: Layout) -> TensorType:
         """The type of one device's shard."""
+        if FLAT in layout:
+            return self._flat_type(self.local_type(value, dims, without_flat(layout)), layout)
         splits = self.split_of(layout)
         shape: list[int] = []
         for dim in dims:
@@ -79,6 +91,16 @@ class Sizes:
                 size *= self.axes.get(axis, axis.size) // splits.get(axis, 1)
             shape.append(size)
         return TensorType(tuple(shape), self.dtype_of(value))
+
+    def _flat_type(self, whole: TensorType, layout: Layout) -> TensorType:
+        flat = (i for i, spot in enumerate(layout) if spot is FLAT)
+        cut = FlatCut(whole.shape, tuple(self.degrees[i] for i in flat))
+        return whole.with_shape((cut.piece,))
+
+
+def without_flat(layout: Layout) -> Layout:
+    """The layout of what lies flat, before it is cut into pieces."""
+    return tuple(None if spot is FLAT else spot for spot in layout)
 
 
 @dataclass(slots=True)
@@ -175,21 +197,21 @@ class Instantiation:
         if step.move is Move.ALL_REDUCE:
             op = AllReduce(names, degree, step.reduction)
         elif step.move is Move.GATHER:
-            op = AllGather(names, degree, self._cut(step.operand, step.source))
+            op = AllGather(names, degree, self._cut(step, step.source))
         elif step.move is Move.REDUCE_SCATTER:
-            cut = self._cut(step.operand, step.target)
+            cut = self._cut(step, step.target)
             op = ReduceScatter(names, degree, cut, step.reduction)
         elif step.move is Move.SLICE:
-            op = Shard(names, degree, self._cut(step.operand, step.target))
+            op = Shard(names, degree, self._cut(step, step.target))
         elif step.move is Move.SPREAD:
-            cut = None if step.source is None else self._cut(step.operand, step.source)
+            cut = None if step.source is None else self._axis_cut(step.operand, step.source)
             op = Spread(names, degree, cut)
         else:
             op = self._exchange(step, names, degree)
         return Node(op, (operand,), (result,), step.operand.value.name, part)
 
     def _exchange(self, step: PlacedMove, names: tuple[str, ...], degree: int) -> AllToAll:
-        scatter = self._cut(step.operand, step.target)
+        scatter = self._axis_cut(step.operand, step.target)
         layout = step.operand.layout
         both = tuple(None if i in step.mesh_axes else spot for i, spot in enumerate(layout))
         # Between the two halves the value is split along both axes.
@@ -200,7 +222,14 @@ class Instantiation:
         gather = self._cut_at(step.operand.value, splits, step.source)
         return AllToAll(names, degree, scatter, gather)
 
-    def _cut(self, local: Local, axis: Axis | None) -> Cut:
+    def _cut(self, step: PlacedMove, axis: Axis | None) -> Cut | FlatCut:
+        if axis is FLAT:
+            joined = step.result if step.move is Move.GATHER else step.operand
+            degrees = tuple(self.sizes.degrees[index] for index in step.mesh_axes)
+            return FlatCut(self.value(joined).type.shape, degrees)
+        return self._axis_cut(step.operand, axis)
+
+    def _axis_cut(self, local: Local, axis: Axis | None) -> Cut:
         return self._cut_at(local.value, self.sizes.split_of(local.layout), axis)
 
     def _cut_at(self, value: Value, splits: Mapping[Axis, int], axis: Axis | None) -> Cut:

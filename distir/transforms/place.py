@@ -40,6 +40,11 @@ Spot = Axis | Pending | None
 Layout = tuple[Spot, ...]
 """Where a value rests: one spot per mesh axis."""
 
+FLAT = Axis(0, "flat")
+"""Stands for all elements of a shard, one after the other: what is split over it lies flat, in
+pieces that are filled up to equal lengths. Any number of devices can share a value so, and no op
+can read it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -480,7 +485,7 @@ def _next_step(here: Layout, target: Layout) -> tuple[Move, tuple[int, ...], Axi
         alike.setdefault(pair, []).append(index)
     shrinking: list[tuple[Move, tuple[int, ...], Axis]] = []
     for (spot, goal), indices in alike.items():
-        if spot is goal or not isinstance(goal, Axis):
+        if spot is goal or not isinstance(goal, Axis) or not _may_be_cut(here, target, goal):
             continue
         for group in _parts(indices):
             if _nests(here, target, group) and _is_innermost(here, group):
@@ -499,11 +504,23 @@ def _next_step(here: Layout, target: Layout) -> tuple[Move, tuple[int, ...], Axi
         group = tuple(i for i, s in enumerate(here) if s is pending and target[i] is not pending)
         if group:
             return Move.ALL_REDUCE, group, None
-    for axis in dict.fromkeys(spot for spot in reversed(here) if isinstance(spot, Axis)):
+    splits = dict.fromkeys(spot for spot in reversed(here) if isinstance(spot, Axis))
+    for axis in sorted(splits, key=lambda axis: axis is not FLAT):
         group = _undone(here, target, axis)
         if group:
             return Move.GATHER, group, None
     return None
+
+
+def _may_be_cut(here: Layout, target: Layout, goal: Axis) -> bool:
+    """Whether a value may be split over an axis now. What lies flat has lost its axes, so that it
+    can only be added up afterwards: flat comes last."""
+    if goal is not FLAT:
+        return FLAT not in here
+    return all(
+        spot is wanted or (wanted in (None, FLAT) and not isinstance(spot, Axis))
+        for spot, wanted in zip(here, target, strict=True)
+    )
 
 
 def _undone(here: Layout, target: Layout, axis: Axis) -> tuple[int, ...]:

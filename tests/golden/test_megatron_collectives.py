@@ -194,6 +194,24 @@ def test_hybrid_sharding() -> None:
     assert settle == {"ReduceScatter dp": PARAMETERS + 1, "AllReduce dp.replica": PARAMETERS + 1}
 
 
+@pytest.mark.parametrize("zero", [2, 3])
+def test_hybrid_sharding_adds_up_between_copies_once_per_step(zero: int) -> None:
+    """What every microbatch sends stays among those who share the states, in a message per block;
+    the copies add up what has come together at the end."""
+    strategy = Strategy(dp=4, zero=zero, zero_degree=2, microbatches=2)
+    _, backward, settle = collectives(gpt2("fused"), strategy)
+    assert {key for key in backward if "Gather" not in key} == {"Bucket dp"}
+    assert settle == {"AllReduce dp.replica": PARAMETERS + 1}
+
+
+def test_norms_of_sequence_parallelism_are_added_up_once_per_step() -> None:
+    """Also where ZeRO 2 shares gradients in every microbatch: along tp they stay pending."""
+    strategy = Strategy(dp=4, tp=2, zero=2, sequence_parallel=True, microbatches=2)
+    _, backward, settle = collectives(gpt2("fused"), strategy)
+    assert settle["AllReduce tp"] > 4 * LAYERS
+    assert "AllReduce tp" not in backward
+
+
 def test_states_are_sharded_over_context_parallelism_too() -> None:
     """Its devices hold equal parameters, as replicas do: Megatron's distributed optimizer and fully
     sharded data parallelism shard over both together."""

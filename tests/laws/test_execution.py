@@ -247,26 +247,30 @@ def test_strategies(case: Scenario) -> None:
 
 @pytest.mark.parametrize("zero", [1, 2, 3])
 @pytest.mark.parametrize(
-    ("strategy", "along"),
+    "strategy",
     [
-        (Strategy(dp=6), ("dp.1", "dp.2")),
-        (Strategy(dp=6, tp=2, pp=2, microbatches=2), ("dp.1", "dp.2", "tp")),
-        (Strategy(dp=3, cp=2, recompute="full"), ("dp", "cp")),
+        Strategy(dp=6),
+        Strategy(dp=5, tp=2, pp=2, microbatches=2),
+        Strategy(dp=3, cp=2, recompute="full"),
+        Strategy(dp=6, zero_degree=3, microbatches=2, zero=1),
+        Strategy(dp=4, zero_degree=2, microbatches=3, zero=1, tp=2, sequence_parallel=True),
     ],
+    ids=lambda strategy: strategy.label,
 )
-def test_states_are_shared_by_those_that_divide(
-    strategy: Strategy, along: tuple[str, ...], zero: int
-) -> None:
-    """Widths of powers of two on 6 devices with equal parameters: 2 share, and 3 have the same."""
+@pytest.mark.parametrize("gradients", ["compute", "fp32"])
+def test_any_number_of_devices_shares_states(strategy: Strategy, zero: int, gradients: str) -> None:
+    """Widths of powers of two on 6, 5 and 3 devices with equal parameters."""
     config = TransformerConfig(
         name="tiny", layers=2, hidden=8, heads=2, vocabulary=16, sequence_length=8
     )
     samples = strategy.dp * strategy.microbatches
-    workload = Workload(model=LoadedModel("tiny", config.build(samples, 8)), batch_size=samples)
+    workload = Workload(
+        model=LoadedModel("tiny", config.build(samples, 8)),
+        batch_size=samples,
+        gradient_precision=gradients,
+    )
     simulator = Simulator(workload, load_cluster("dgx-a100", strategy.devices))
-    plan = simulator.plan(replace(strategy, zero=zero))
-    assert plan.mesh.names == along
-    check(simulator, plan)
+    check(simulator, simulator.plan(replace(strategy, zero=zero)))
 
 
 # --- real models ----------------------------------------------------------------------------------
