@@ -45,12 +45,18 @@ WHOLE_BYTES = 1 << 26
 TOLERANCE = 2.0**-46
 """Of the time that has passed: what rounding may make of equal steps."""
 
+NO_TIME = 2.0**-42
+"""Of the time that has passed: what a rank waits less than that is rounding."""
+
 DRIFT = 2.0**-49
 """Of the time that has passed, for each repeat that is left out: what rounding of the steps may
 add up to."""
 
 FARTHEST = 1e9
 """Repeats; more than there are."""
+
+ROUNDING = 2.0**-30
+"""Repeats; since when a lead may be over that rounding says is not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +80,37 @@ def run_pipeline_columns(
 ) -> PipelineColumns:
     """`run_pipeline` of many plans with one schedule. `seconds` and `transfers` are
     (stages · COST_KINDS, rows)."""
+    same = _distinct(seconds, transfers)
+    if same is not None:
+        kept, place = same
+        found = _columns(compiled, seconds[:, kept], transfers[:, kept], goes_on)
+        return PipelineColumns(
+            found.end[:, place],
+            found.waited_for_transfer[:, place],
+            found.waited_for_stage[:, place],
+            found.begin[:, place],
+            found.begin_moving[:, place],
+            tuple(each[:, place] for each in found.last_gradients),
+        )
+    return _columns(compiled, seconds, transfers, goes_on)
+
+
+def _distinct(seconds: Floats, transfers: Floats) -> tuple[Ints, Ints] | None:
+    """Plans that differ, and for each plan which of them it is like; None if nearly all differ."""
+    weights = np.random.default_rng(0).random((2, len(seconds), 1))
+    marks = (seconds * weights[0]).sum(axis=0) + (transfers * weights[1]).sum(axis=0)
+    _, kept, place = np.unique(marks, return_index=True, return_inverse=True)
+    like = kept[place]
+    if 10 * len(kept) > 9 * len(marks):
+        return None
+    if not all(np.array_equal(each[:, like], each) for each in (seconds, transfers)):
+        return None
+    return kept, place
+
+
+def _columns(
+    compiled: CompiledSchedule, seconds: Floats, transfers: Floats, goes_on: bool
+) -> PipelineColumns:
     program = _program(compiled)
     if program is None:
         return _one_by_one(compiled, seconds, transfers, goes_on)
@@ -82,20 +119,28 @@ def run_pipeline_columns(
         end, for_transfer, for_stage, begin, moving = times
         own = _by_rank(compiled, last)
         return PipelineColumns(end, for_transfer, for_stage, begin, moving, own)
-    found = np.empty((program.kept, seconds.shape[1]))
-    for a, b in _edges(seconds.shape[1], WHOLE_BYTES // (8 * program.size) + 1):
-        whole = _Block.new(program, seconds[:, a:b], transfers[:, a:b])
+    ranks, rows = program.ranks, seconds.shape[1]
+    found = np.empty((program.kept, rows))
+    for a, b in _edges(rows, WHOLE_BYTES // (8 * program.size) + 1):
+        whole = _Block.new(program, seconds[program.costs, a:b], transfers[program.sent_costs, a:b])
         _run(program, whole, goes_on)
         found[:, a:b] = whole.state[: program.kept]
-    ranks = program.ranks
-    return PipelineColumns(
-        found[:ranks],
-        found[ranks : 2 * ranks],
-        found[2 * ranks : 3 * ranks],
-        found[3 * ranks : 4 * ranks],
-        found[4 * ranks : 5 * ranks],
-        _by_rank(compiled, found[5 * ranks :]),
-    )
+    end, for_stage, begin, moving = found[: 4 * ranks].reshape(4, ranks, rows)
+    for_transfer = end - for_stage - _busy(compiled, seconds)
+    for_transfer[for_transfer < NO_TIME * end] = 0.0
+    own = _by_rank(compiled, found[4 * ranks :])
+    return PipelineColumns(end, for_transfer, for_stage, begin, moving, own)
+
+
+def _busy(compiled: CompiledSchedule, seconds: Floats) -> Floats:
+    """What all actions of a rank take (ranks, rows)."""
+    found = np.zeros((len(compiled.counts), seconds.shape[1]))
+    for busy, own, counts in zip(found, compiled.stages_of_ranks, compiled.counts, strict=True):
+        for stage, kinds in zip(own, counts, strict=True):
+            for kind, count in enumerate(kinds):
+                if count:
+                    busy += seconds[stage * COST_KINDS + kind] * count
+    return found
 
 
 def _by_rank(compiled: CompiledSchedule, stages: Floats) -> tuple[Floats, ...]:
@@ -135,8 +180,11 @@ class _Part:
     waves: tuple[_Wave, ...]
     read: Ints
     sent: Ints
+    busiest: int
+    """Actions on the rank with most."""
     actions: int
-    """The most on a rank."""
+    maxima: int
+    """How often something waits for one of two things."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,9 +202,9 @@ class _Repeat:
 
 @dataclass(frozen=True, slots=True)
 class _Program:
-    """A schedule as index arrays. A column of the state: free, waited for transfer and for stage,
-    begin, begin moving (of each rank), last gradients; links; when messages arrive; when they
-    left."""
+    """A schedule as index arrays. A column of the state: free, waited for stage, begin, begin
+    moving (of each rank), last gradients; links; when messages arrive; when they left. What ranks
+    waited for transfers is the rest of their time."""
 
     ranks: int
     kept: int
@@ -164,6 +212,10 @@ class _Program:
     arrived: slice
     left: slice
     size: int
+    costs: Ints
+    """Costs that there are."""
+    sent_costs: Ints
+    """Costs of actions that send."""
     parts: tuple[_Part | _Repeat, ...]
     actions: int
     """Of a wave, on average."""
@@ -202,8 +254,12 @@ class _Builder:
         self.last_row: dict[tuple[int, int], int] = {}
         for rank, own in enumerate(compiled.stages_of_ranks):
             for stage in own:
-                self.last_row[rank, stage] = 5 * self.ranks + len(self.last_row)
+                self.last_row[rank, stage] = 4 * self.ranks + len(self.last_row)
         self.rings = np.maximum(np.array(waves.most_under_way, np.int64), 1)
+        costs = sorted({cost for runs in compiled.runs for word, _ in runs for cost in word})
+        self.cost_row = {cost: row for row, cost in enumerate(costs)}
+        sent = sorted({each.sender[1] for each in waves.channels})
+        self.sent_row = {cost: row for row, cost in enumerate(sent)}
         self.first_slots = np.cumsum(self.rings) - self.rings
 
     def program(self) -> _Program:
@@ -213,7 +269,7 @@ class _Builder:
             parts += [self._part(self.waves.waves[done : loop.end]), self._repeat(loop)]
             done = loop.end
         parts.append(self._part(self.waves.waves[done:]))
-        kept, slots = 5 * self.ranks + len(self.last_row), int(self.rings.sum())
+        kept, slots = 4 * self.ranks + len(self.last_row), int(self.rings.sum())
         links = kept + self.waves.num_links
         return _Program(
             ranks=self.ranks,
@@ -222,6 +278,8 @@ class _Builder:
             arrived=slice(links, links + slots),
             left=slice(links + slots, links + 2 * slots),
             size=links + 2 * slots,
+            costs=np.array([*self.cost_row], np.int64),
+            sent_costs=np.array([*self.sent_row], np.int64),
             parts=tuple(parts),
             actions=sum(map(len, self.waves.waves)) // len(self.waves.waves),
         )
@@ -258,7 +316,14 @@ class _Builder:
             made.append(self._wave(wave, reads, sends))
             reads, sends = made[-1].read.stop, made[-1].sent.stop
         counts = np.bincount([turn.rank for turn in turns], minlength=1)
-        return _Part(tuple(made), _slots(read, 0), _slots(sent, 0), int(counts.max()))
+        return _Part(
+            waves=tuple(made),
+            read=_slots(read, 0),
+            sent=_slots(sent, 0),
+            busiest=int(counts.max()),
+            actions=len(turns),
+            maxima=2 * len(read[0]) + len(sent[0]),
+        )
 
     def _wave(self, wave: Sequence[Turn], reads: int, sends: int) -> _Wave:
         readers = [turn for turn in wave if turn.reads >= 0]
@@ -266,7 +331,7 @@ class _Builder:
         from_ = next((i for i, turn in enumerate(wave) if turn.sends >= 0), 0)
         return _Wave(
             ranks=_index([turn.rank for turn in wave]),
-            costs=_index([turn.cost for turn in wave]),
+            costs=_index([self.cost_row[turn.cost] for turn in wave]),
             readers=_index([turn.rank for turn in readers]),
             reading=len(readers),
             read=slice(reads, reads + len(readers)),
@@ -274,7 +339,7 @@ class _Builder:
             sending=slice(from_, from_ + len(senders)),
             sent=slice(sends, sends + len(senders)),
             links=_index([self.waves.channels[turn.sends].link for turn in senders]),
-            sent_costs=_index([turn.cost for turn in senders]),
+            sent_costs=_index([self.sent_row[turn.cost] for turn in senders]),
             first=tuple((i, turn.rank) for i, turn in enumerate(wave) if turn.first),
             last=tuple(
                 (i, self.last_row[turn.rank, turn.cost // COST_KINDS])
@@ -303,7 +368,7 @@ class _Block:
     transfers: Floats
     free: Floats
     waits: Floats
-    """For transfers, then for stages."""
+    """For stages."""
     links: Floats
     arrived: Floats
     left: Floats
@@ -317,7 +382,7 @@ class _Block:
             seconds,
             transfers,
             state[:ranks],
-            state[ranks : 3 * ranks],
+            state[ranks : 2 * ranks],
             state[program.links],
             state[program.arrived],
             state[program.left],
@@ -347,7 +412,7 @@ def _edges(count: int, size: int) -> list[tuple[int, int]]:
 def _run(program: _Program, whole: _Block, goes_on: bool) -> None:
     """Runs part by part, block by block."""
     rows = whole.state.shape[1]
-    bytes_of_row = 8 * (program.size + 2 * len(whole.seconds))
+    bytes_of_row = 8 * (program.size + len(whole.seconds) + len(whole.transfers))
     size = max(LEAST_WORK // program.actions, BLOCK_BYTES // bytes_of_row)
     for part in program.parts:
         if isinstance(part, _Repeat):
@@ -382,7 +447,7 @@ def _walk(
     free, links, arrived, left = block.free, block.links, block.arrived, block.left
     seconds, transfers, state = block.seconds, block.transfers, block.state
     ranks = block.program.ranks
-    for_transfer, for_stage = block.waits[:ranks], block.waits[ranks:]
+    for_stage = block.waits
     for wave in part.waves:
         now = free[wave.ranks]
         if wave.reading:
@@ -391,21 +456,19 @@ def _walk(
             moving = left[slots]
             for i, rank in wave.first:
                 if i < wave.reading:
-                    state[4 * ranks + rank] = -moving[i]  # the start is added below
+                    state[3 * ranks + rank] = -moving[i]  # the start is added below
             begin = arrived[slots]
             if watch is not None:
-                watch.see(moving - before)
-                watch.see(begin - before)
+                watch.see(moving, before)
+                watch.see(begin, before)
             np.maximum(moving, before, out=moving)
-            np.maximum(begin, before, out=begin)
-            for_stage[wave.readers] += moving - before
-            np.subtract(begin, moving, out=moving)
-            for_transfer[wave.readers] += moving
-            before[...] = begin
+            moving -= before
+            for_stage[wave.readers] += moving
+            np.maximum(begin, before, out=before)
         for i, rank in wave.first:
-            state[3 * ranks + rank] = now[i]
+            state[2 * ranks + rank] = now[i]
             if i < wave.reading:
-                state[4 * ranks + rank] += now[i]
+                state[3 * ranks + rank] += now[i]
         for i, row in wave.last:
             state[row] = now[i]
         if watch is not None:
@@ -419,40 +482,44 @@ def _walk(
             left[slots] = end
             there = links[wave.links]
             if watch is not None:
-                watch.see(there - end)
+                watch.see(there, end)
             there = np.maximum(there, end)
             there += transfers[wave.sent_costs]
             links[wave.links] = there
             arrived[slots] = there
             if not goes_on:
-                for_transfer[wave.senders] += there - end
                 free[wave.senders] = there
 
 
 class _Watch:
-    """What happens in a repeat: what starts add up to, by rank, and by how much either side of each
-    maximum is ahead."""
+    """What happens in a repeat: what starts add up to, by rank, and, if it matters, by how much
+    either side of each maximum is ahead."""
 
-    def __init__(self, shape: tuple[int, ...]) -> None:
-        self.starts = np.zeros(shape)
-        self.leads: list[Floats] = []
+    def __init__(self, ranks: int, rows: int, maxima: int) -> None:
+        self.starts = np.zeros((ranks, rows))
+        self.leads = np.empty((maxima, rows))
+        self.seen = 0
 
-    def see(self, lead: Floats) -> None:
+    def see(self, one: Floats, other: Floats) -> None:
         """Takes down the lead of one side of some maxima."""
-        self.leads.append(lead)
+        if len(self.leads):
+            until = self.seen + len(one)
+            np.subtract(one, other, out=self.leads[self.seen : until])
+            self.seen = until
 
     def until_changed(self, before: _Watch, exact: Floats) -> Floats:
         """In how many more repeats some maximum changes sides, if leads go on to change as they did
         since the repeat before."""
-        found = np.full(len(exact), FARTHEST)
-        for lead, earlier in zip(self.leads, before.leads, strict=True):
-            change = lead - earlier
-            closing = (np.abs(change) > exact) & ((lead * change < 0) | (np.abs(lead) <= exact))
-            if closing.any():
-                with np.errstate(divide="ignore", invalid="ignore"):
-                    turns = np.where(closing, np.abs(lead) / np.abs(change), FARTHEST)
-                np.minimum(found, turns.min(axis=0), out=found)
-        return found
+        if not len(self.leads):
+            return np.full(len(exact), FARTHEST)
+        change = before.leads
+        change -= self.leads
+        steady = np.abs(change) <= exact
+        change[steady] = np.inf
+        turns = self.leads
+        turns /= change
+        turns[(turns < -ROUNDING) | steady] = FARTHEST
+        return np.maximum(turns.min(axis=0), 0.0)
 
 
 class _Looping:
@@ -475,12 +542,14 @@ class _Looping:
         """How often the rings have turned."""
 
     def run(self, fewest: int) -> None:
-        """Runs repeats until all plans are done but so many."""
-        patience = 0
+        """Runs repeats until all plans are done but so many. Most are soon on a line that goes to
+        the end; only where it does not, it matters how far it goes."""
+        patience = attempts = 0
         while len(self.left) > fewest:
             least = int(self.left.min())
             if least >= FEWEST_REPEATS:
-                patience = 0 if self._jump() else min(8, 1 + 2 * patience)
+                patience = 0 if self._jump(far=attempts % 4 == 0) else min(8, 1 + 2 * patience)
+                attempts += 1
                 if not len(self.left):
                     return
                 least = min(patience, int(self.left.min()))
@@ -499,9 +568,10 @@ class _Looping:
         read, sent = _slots(repeat.read_turn, turned + 1), _slots(repeat.sent_turn, turned + 1)
         _walk(block, repeat.part, read, sent, self.goes_on, watch)
 
-    def _watched(self, block: _Block, turned: int) -> tuple[Floats, _Watch]:
+    def _watched(self, block: _Block, turned: int, maxima: int) -> tuple[Floats, _Watch]:
         """Runs a repeat; returns the times after it, and what happened."""
-        watch = _Watch(block.free.shape)
+        ranks, rows = block.free.shape
+        watch = _Watch(ranks, rows, maxima)
         self._once(block, turned, watch)
         return self._times(block, turned + 1), watch
 
@@ -518,15 +588,15 @@ class _Looping:
             times, edges
         )
 
-    def _jump(self) -> bool:
-        """Runs two repeats, and those plans on as far as the line goes that are on one. Whether
-        they are many."""
-        block, turned, rows = self.block, self.turned, len(self.left)
+    def _jump(self, *, far: bool) -> bool:
+        """Runs two repeats, and those plans on that are on a line: to the end, if it goes so far,
+        or, if not `far`, to where it ends. Whether they are many."""
+        block, turned, rows, part = self.block, self.turned, len(self.left), self.repeat.part
         times = [self._times(block, turned)]
         waited = [block.waits.copy()]
         seen: list[_Watch] = []
         for turn in range(2):
-            after, watch = self._watched(block, turned + turn)
+            after, watch = self._watched(block, turned + turn, 0 if far else part.maxima)
             times.append(after)
             waited.append(block.waits.copy())
             seen.append(watch)
@@ -538,13 +608,15 @@ class _Looping:
         waiting = waited[2] - waited[1]
         growing = waiting - (waited[1] - waited[0])
         growing[np.abs(growing) <= exact] = 0.0
-        far = np.minimum(self.left, seen[1].until_changed(seen[0], exact)).astype(np.int64)
-        straight = (np.abs(now - times[1] - step) <= exact).all(axis=0) & (far >= 2)
+        ahead = np.minimum(self.left, seen[1].until_changed(seen[0], exact)).astype(np.int64)
+        straight = (np.abs(now - times[1] - step) <= exact).all(axis=0)
+        straight &= ahead >= np.minimum(self.left, 4 + 2 * block.program.size // part.actions)
+        straight &= ahead >= 2
         starting = seen[1].starts - seen[0].starts
         line = _Line(now, step, waited[2], waiting, growing, seen[1].starts, starting)
         columns = np.flatnonzero(straight)
         if len(columns):
-            self._land(line, columns, far[columns])
+            self._land(line, columns, ahead[columns])
         return 4 * len(columns) >= rows
 
     def _land(self, line: _Line, columns: Ints, far: Ints) -> None:
@@ -568,13 +640,13 @@ class _Looping:
         self._set_times(ahead, self.turned, on.times + skipped * on.step)
         begun = on.waited + skipped * on.waiting + on.growing * (skipped * far / 2)
         ahead.waits[...] = begun
-        times, watch = self._watched(ahead, self.turned)
+        times, watch = self._watched(ahead, self.turned, 0)
         exact = TOLERANCE * times.max(axis=0) + DRIFT * far * on.times.max(axis=0)
         waits = ahead.waits - begun - on.waiting - far * on.growing
         good = (np.abs(times - on.times - far * on.step) <= exact).all(axis=0)
-        good &= (np.abs(waits) <= exact * self.repeat.part.actions).all(axis=0)
+        good &= (np.abs(waits) <= exact * self.repeat.part.busiest).all(axis=0)
         off = watch.starts - on.starts - far * on.starting
-        good &= (np.abs(off) <= exact * self.repeat.part.actions).all(axis=0)
+        good &= (np.abs(off) <= exact * self.repeat.part.busiest).all(axis=0)
         return ahead, good
 
     def _place(
