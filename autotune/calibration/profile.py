@@ -15,6 +15,7 @@ _FACTS = (
     "overlaps_messages",
     "overlaps_activations",
     "spells_loss_out",
+    "balances_context",
 )
 
 

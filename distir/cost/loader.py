@@ -41,6 +41,7 @@ but for those in a table [constants]:
     overlaps_messages = "always"                         # or "interleaved" schedules only, "never"
     overlaps_activations = false                         # gathers pipelined with products
     spells_loss_out = false                              # the loss op by op, on fp32 logits
+    balances_context = true                              # causal attention is as much for all
 
     [constants]                                          # optional
     eager_launch = "20 us"
@@ -233,6 +234,7 @@ def _read_profile(path: Path) -> CostProfile:
     )
     overlaps_activations = top.boolean("overlaps_activations", False)
     spells_loss_out = top.boolean("spells_loss_out", False)
+    balances_context = top.boolean("balances_context", True)
     attention = cast("Attention", top.choice("attention", ("fused", "eager"), "fused"))
     constants = dict(_shared_constants())
     if "constants" in top:
@@ -250,6 +252,7 @@ def _read_profile(path: Path) -> CostProfile:
             overlaps_messages=overlaps_messages,
             overlaps_activations=overlaps_activations,
             spells_loss_out=spells_loss_out,
+            balances_context=balances_context,
             **constants,
         )
     except ClusterError as error:

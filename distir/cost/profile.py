@@ -45,6 +45,9 @@ class CostProfile:
     """Whether gathers and scatters of activations are pipelined with the products beside them."""
     spells_loss_out: bool = False
     """Whether the loss runs op by op on fp32 logits, instead of as one kernel."""
+    balances_context: bool = True
+    """Whether devices that share a sequence have a piece from either end of it each, so that causal
+    attention is as much work for all; in order, the last of n has 2 - 1/n times the mean."""
 
     product_efficiency: float
     """Matrix products: fraction of the dense matrix peak."""

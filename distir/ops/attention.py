@@ -184,6 +184,9 @@ class FusedAttention(Circulating):
         result = np.einsum("bgrsn,bgne->bgrse", weights, value, optimize=True)
         return (result.reshape(*query.shape[:3], value.shape[3]),)
 
+    def unevenness(self, pieces: int) -> float:
+        return 2 - 1 / pieces if self.causal else 1.0
+
     def meet(
         self, known: Seen | None, indices: Mapping[int, Array], operands: Sequence[Array]
     ) -> Seen:
@@ -329,6 +332,9 @@ class FusedAttentionGradient(Circulating):
     def evaluate_shard(self, indices: Mapping[int, Array], *operands: Array) -> tuple[Array, ...]:
 
         return self._gradients(softmax(_scores(self, indices, operands), -1), indices, operands)
+
+    def unevenness(self, pieces: int) -> float:
+        return 2 - 1 / pieces if self.causal else 1.0
 
     def meet(
         self, known: Seen | None, indices: Mapping[int, Array], operands: Sequence[Array]

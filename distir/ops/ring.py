@@ -38,6 +38,10 @@ class Circulating(Op):
     returning: ClassVar[tuple[int, ...]] = ()
     """Results that have columns and are summed over rows."""
 
+    def unevenness(self, pieces: int) -> float:
+        """What the last of so many equal runs of rows computes, over the mean."""
+        return 1.0
+
     def meet(self, known: Any, indices: Mapping[int, Array], operands: Sequence[Array]) -> Any:
         """What rows know once they have met the columns at `indices[COLUMNS]` too; `known` is None
         before the first. Operands that travel have these columns alone."""

@@ -6,6 +6,7 @@ how they schedule and compose them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
@@ -14,9 +15,9 @@ from distir.cost import CostModel, Device, OpClass, Work
 from distir.cost.amounts import smaller
 from distir.cost.collectives import CollectiveKind
 from distir.ir.core import Node, Op, Part, Value
-from distir.ops.collective import Collective
+from distir.ops.collective import Collective, Sharded
 from distir.ops.loss import CrossEntropy, CrossEntropyGradient
-from distir.ops.ring import Ring
+from distir.ops.ring import ROWS, Circulating, Ring
 from distir.plan import BlockProgram, Plan
 from distir.plan.grid import RANKS, Grid
 from distir.simulation.state import optimizer_bytes_per_element
@@ -88,7 +89,7 @@ class Pricing:
         rounds, home = op.degree - 1, [node.results[i] for i in op.op.returning]
         before, arrived = (Value(node.result_types[0], "in flight") for _ in range(2))
         moving = [node.operands[i] for i in op.op.travelling]
-        work = op.round_work(*types)
+        work = self._uneven(op, op.round_work(*types))
         found = (
             self._pass_on(op, rounds, op.round_bytes(*types), moving, [arrived]),
             self._computed(op.op, work * rounds, node.operands, [before]),
@@ -145,7 +146,7 @@ class Pricing:
                 after_compute=node.part is Part.STATE,
                 launch_seconds=self.cost.profile.launch_seconds,
             )
-        work = op.work(node.operand_types, node.result_types)
+        work = self._uneven(op, op.work(node.operand_types, node.result_types))
         if not work.flops and not work.bytes:
             return Instruction(None, 0.0, node.operands, node.results, op.name)
         narrow = sum(t.size_bytes for t in node.operand_types if t.dtype.short_name == self.product)
@@ -158,6 +159,18 @@ class Pricing:
             op.name,
             launch_seconds=cast("float", sum(self.cost.launch_seconds(each) for each in works)),
         )
+
+    def _uneven(self, op: Op, work: Work) -> Work:
+        """The work of the device that has most, where rows are split that have not as much."""
+        if self.cost.profile.balances_context or not isinstance(op, (Ring, Sharded)):
+            return work
+        windows = (window for window in op.windows if window.loop == ROWS)
+        pieces = math.prod(
+            degree for window in windows for _, by in window.factors for _, degree in by
+        )
+        if not isinstance(op.op, Circulating):
+            return work
+        return replace(work, flops=work.flops * op.op.unevenness(pieces))
 
     def _spelled_out(self, node: Node, work: Work) -> Work:
         """A loss as stacks run it that have no kernel for it: a pass over memory per step."""

@@ -15,11 +15,12 @@ import pytest
 from distir import Simulator, Strategy, Workload, load_cluster, load_model
 from distir.cost import CostModel, load_profile
 from distir.ir.core import Node
-from distir.ops.collective import Collective
+from distir.ops.attention import FusedAttention
+from distir.ops.collective import Collective, Sharded
 from distir.ops.ring import Ring
 from distir.plan import BlockProgram, Planner
 from distir.simulation.block_cost import Timeline
-from distir.simulation.instructions import Pricing
+from distir.simulation.instructions import COMPUTE, Pricing
 
 CP, LENGTH = 4, 4096
 RING = Strategy(cp=CP, cp_exchange="ring")
@@ -148,6 +149,27 @@ def test_a_round_takes_as_long_as_its_block_or_its_message(planner: Planner) -> 
         assert sum(seconds for _, seconds in found.exposed) == pytest.approx(
             longest - before.seconds
         )
+
+
+@pytest.mark.parametrize("how", ["gather", "ring"])
+def test_sequences_in_order_wait_for_the_last_device(planner: Planner, how: str) -> None:
+    """Under a causal mask the last of n devices has `2 - 1/n` times the mean to compute: with all
+    rows 1, the last quarter sees 7/8 of the columns on average, the mean is 1/2."""
+
+    def attention(balanced: bool) -> float:
+        profile = replace(load_profile("ideal"), balances_context=balanced)
+        cost = CostModel(load_cluster("dgx-a100", CP), profile)
+        strategy = Strategy(cp=CP, cp_exchange=how)
+        pricing = Pricing.of(cost, planner.plan(strategy, ()))
+        return sum(
+            each.seconds
+            for node in layer_of(planner, strategy).forward
+            if isinstance(node.op, (Ring, Sharded)) and isinstance(node.op.op, FusedAttention)
+            for each in pricing.of_node(node)
+            if each.stream == COMPUTE
+        )
+
+    assert attention(False) == pytest.approx((7 / 8) / (1 / 2) * attention(True))
 
 
 def test_what_gathering_shows_a_ring_hides() -> None:
