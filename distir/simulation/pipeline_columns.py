@@ -216,7 +216,8 @@ class _Program:
     """Costs that there are."""
     sent_costs: Ints
     """Costs of actions that send."""
-    parts: tuple[_Part | _Repeat, ...]
+    parts: tuple[tuple[_Part, _Repeat | None], ...]
+    """Each with what is repeated after it, if anything."""
     actions: int
     """Of a wave, on average."""
 
@@ -263,12 +264,12 @@ class _Builder:
         self.first_slots = np.cumsum(self.rings) - self.rings
 
     def program(self) -> _Program:
-        parts: list[_Part | _Repeat] = []
+        parts: list[tuple[_Part, _Repeat | None]] = []
         done = 0
         for loop in self.waves.loops:
-            parts += [self._part(self.waves.waves[done : loop.end]), self._repeat(loop)]
+            parts.append((self._part(self.waves.waves[done : loop.end]), self._repeat(loop)))
             done = loop.end
-        parts.append(self._part(self.waves.waves[done:]))
+        parts.append((self._part(self.waves.waves[done:]), None))
         kept, slots = 4 * self.ranks + len(self.last_row), int(self.rings.sum())
         links = kept + self.waves.num_links
         return _Program(
@@ -393,6 +394,10 @@ class _Block:
         """Nothing has happened yet."""
         return _Block.of(program, np.zeros((program.size, seconds.shape[1])), seconds, transfers)
 
+    def copy(self) -> _Block:
+        """What may change is copied."""
+        return _Block.of(self.program, self.state.copy(), self.seconds, self.transfers)
+
     def some(self, columns: Index) -> _Block:
         """A copy of some plans."""
         return _Block.of(
@@ -410,29 +415,28 @@ def _edges(count: int, size: int) -> list[tuple[int, int]]:
 
 
 def _run(program: _Program, whole: _Block, goes_on: bool) -> None:
-    """Runs part by part, block by block."""
+    """Runs part by part, block by block. Where half of a block is through a repeat, the rest waits
+    for that of others."""
     rows = whole.state.shape[1]
     bytes_of_row = 8 * (program.size + len(whole.seconds) + len(whole.transfers))
     size = max(LEAST_WORK // program.actions, BLOCK_BYTES // bytes_of_row)
-    for part in program.parts:
-        if isinstance(part, _Repeat):
-            _repeat(part, whole, size, goes_on)
-            continue
-        for a, b in _edges(rows, size):
+    pieces = _edges(rows, size)
+    for part, repeat in program.parts:
+        left = np.zeros(rows, np.int64) if repeat is None else np.full(rows, repeat.times)
+        for a, b in pieces:
             block = whole.some(slice(a, b))
             _walk(block, part, part.read, part.sent, goes_on)
-            whole.state[:, a:b] = block.state
-
-
-def _repeat(repeat: _Repeat, whole: _Block, size: int, goes_on: bool) -> None:
-    """Runs a part's repeats. Where half of a block is done, the rest waits for that of others."""
-    left = np.full(whole.state.shape[1], repeat.times)
-    while len(columns := np.flatnonzero(left)):
-        pieces = _edges(len(columns), size)
-        for a, b in pieces:
-            fewest = (b - a) // 2 if len(pieces) > 1 else 0
-            looping = _Looping(repeat, whole, columns[a:b], left, goes_on)
-            looping.run(fewest)
+            if repeat is None:
+                whole.state[:, a:b] = block.state
+            else:
+                looping = _Looping(repeat, whole, block, np.arange(a, b), left, goes_on)
+                looping.run((b - a) // 2 if len(pieces) > 1 else 0)
+        while repeat is not None and len(columns := np.flatnonzero(left)):
+            rest = _edges(len(columns), size)
+            for a, b in rest:
+                own = columns[a:b]
+                looping = _Looping(repeat, whole, whole.some(own), own, left, goes_on)
+                looping.run((b - a) // 2 if len(rest) > 1 else 0)
 
 
 def _walk(
@@ -453,11 +457,11 @@ def _walk(
         if wave.reading:
             slots = read_slots[wave.read]
             before = now[: wave.reading]
-            moving = left[slots]
+            moving = left.take(slots, axis=0)
             for i, rank in wave.first:
                 if i < wave.reading:
                     state[3 * ranks + rank] = -moving[i]  # the start is added below
-            begin = arrived[slots]
+            begin = arrived.take(slots, axis=0)
             if watch is not None:
                 watch.see(moving, before)
                 watch.see(begin, before)
@@ -526,16 +530,22 @@ class _Looping:
     """Plans in a part that is repeated. Those that are done are put back, others go on."""
 
     def __init__(
-        self, repeat: _Repeat, whole: _Block, columns: Ints, left: Ints, goes_on: bool
+        self,
+        repeat: _Repeat,
+        whole: _Block,
+        block: _Block,
+        columns: Ints,
+        left: Ints,
+        goes_on: bool,
     ) -> None:
+        """`columns` are those of the block in `whole`."""
         self.repeat = repeat
         self.whole = whole
         self.whole_left = left
         """Of all plans; those that have repeats left are where the part begins, as to rings."""
         self.goes_on = goes_on
-        self.block = whole.some(columns)
+        self.block = block
         self.columns = columns
-        """In `whole`."""
         self.left = left[columns]
         """How many repeats are left."""
         self.turned = 0
@@ -635,7 +645,8 @@ class _Looping:
     def _try(self, line: _Line, columns: Ints, far: Ints) -> tuple[_Block, NDArray[np.bool_]]:
         """The plans, each `far` repeats further on its line, and whether they are there."""
         on = line.some(columns)
-        ahead = self.block.some(columns)
+        everything = len(columns) == len(self.left)
+        ahead = self.block.copy() if everything else self.block.some(columns)
         skipped = far - 1
         self._set_times(ahead, self.turned, on.times + skipped * on.step)
         begun = on.waited + skipped * on.waiting + on.growing * (skipped * far / 2)
