@@ -23,7 +23,7 @@ from typing import Literal, TypeAlias
 
 from distir.cost.amounts import Amount, larger, smaller
 
-__all__ = ["COLLECTIVES", "CollectiveKind", "Link", "Route", "collective_seconds"]
+__all__ = ["COLLECTIVES", "CollectiveKind", "Copies", "Link", "Route", "collective_seconds"]
 
 CollectiveKind: TypeAlias = Literal[
     "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "shift"
@@ -42,6 +42,22 @@ class Link:
     """Reached by one member, one direction."""
     latency_seconds: float
     """Of one step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """Of what an all-to-all sends, so many rows are copies of one, for members drawn at random, or
+    partial sums for one: tokens on the way to experts and back. They are drawn from `chosen` of
+    `groups` equal groups of neighbours, which are drawn first."""
+
+    count: int
+    groups: int = 1
+    chosen: int = 1
+
+    def places(self, units: int) -> float:
+        """How many of so many units the copies of a row are expected in."""
+        among = min(float(units), self.chosen * max(1.0, units / self.groups))
+        return among * (1 - (1 - 1 / among) ** self.count)
 
 
 Route: TypeAlias = tuple[Link, ...]
@@ -100,6 +116,20 @@ def hierarchical_exchange(size_bytes: Amount, route: Route) -> Amount:
     return total
 
 
+def exchange_of_copies(size_bytes: Amount, route: Route, copies: Copies) -> Amount:
+    """All-to-all in which a row crosses a level once per unit that its copies are for, and is
+    copied (or added up, on the way back) on the other side, while others are on their way
+    (DeepSeek-AI 2024, section 3.2.2)."""
+    busiest, latency = 0.0, 0.0
+    units = 1
+    for link in reversed(route):
+        units *= link.fan_out
+        share = copies.places(units) / copies.count * ((link.fan_out - 1) / link.fan_out)
+        busiest = larger(busiest, size_bytes * share / link.bandwidth_bytes_per_second)
+        latency += (link.fan_out - 1) * link.latency_seconds
+    return busiest + latency
+
+
 def neighbour_exchange(size_bytes: Amount, route: Route) -> Amount:
     """Every member sends `size_bytes` to the next one of a single ring: the slowest link decides,
     which at the border of a unit is one member's own."""
@@ -133,8 +163,14 @@ COLLECTIVES: Mapping[CollectiveKind, Mapping[str, Algorithm]] = {
 """Algorithms by collective: `(bytes, route) -> seconds`."""
 
 
-def collective_seconds(kind: CollectiveKind, size_bytes: Amount, route: Route) -> Amount:
-    """The best algorithm's time; an empty route (a group of one) costs nothing."""
+def collective_seconds(
+    kind: CollectiveKind, size_bytes: Amount, route: Route, copies: Copies | None = None
+) -> Amount:
+    """The best algorithm's time; an empty route (a group of one) costs nothing. `copies` are of an
+    all-to-all that sends them once."""
     if not route:
         return 0.0 * size_bytes
-    return smaller(*(algorithm(size_bytes, route) for algorithm in COLLECTIVES[kind].values()))
+    found = [algorithm(size_bytes, route) for algorithm in COLLECTIVES[kind].values()]
+    if copies is not None:
+        found.append(exchange_of_copies(size_bytes, route, copies))
+    return smaller(*found)

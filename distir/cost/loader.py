@@ -233,6 +233,8 @@ def _read_profile(path: Path) -> CostProfile:
         "Messages", top.choice("overlaps_messages", get_args(Messages), "always")
     )
     overlaps_activations = top.boolean("overlaps_activations", False)
+    overlaps_exchanges = top.boolean("overlaps_exchanges", False)
+    sends_copies_once = top.boolean("sends_copies_once", False)
     spells_loss_out = top.boolean("spells_loss_out", False)
     balances_context = top.boolean("balances_context", True)
     attention = cast("Attention", top.choice("attention", ("fused", "eager"), "fused"))
@@ -251,6 +253,8 @@ def _read_profile(path: Path) -> CostProfile:
             overlaps_gradients=overlaps_gradients,
             overlaps_messages=overlaps_messages,
             overlaps_activations=overlaps_activations,
+            overlaps_exchanges=overlaps_exchanges,
+            sends_copies_once=sends_copies_once,
             spells_loss_out=spells_loss_out,
             balances_context=balances_context,
             **constants,

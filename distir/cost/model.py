@@ -8,7 +8,7 @@ from distir.cost import device as on_device
 from distir.cost.amounts import Amount, soft_maximum
 from distir.cost.band import Band
 from distir.cost.cluster import Cluster, Group, Level, Senders
-from distir.cost.collectives import CollectiveKind, Link, Route, collective_seconds
+from distir.cost.collectives import CollectiveKind, Copies, Link, Route, collective_seconds
 from distir.cost.profile import CostProfile
 from distir.cost.work import Work
 
@@ -47,17 +47,23 @@ class CostModel:
         return soft_maximum(self.profile.launch_order, device_seconds, launch_seconds)
 
     def collective_seconds(
-        self, kind: CollectiveKind, size_bytes: Amount, group: Group, times: Amount = 1
+        self,
+        kind: CollectiveKind,
+        size_bytes: Amount,
+        group: Group,
+        times: Amount = 1,
+        copies: Copies | None = None,
     ) -> Amount:
         """Time of a collective over `group`, of so many in a row.
 
         `size_bytes` is the full tensor per device: what is reduced, the input of a reduce-scatter,
         the result of an all-gather, the local tensor of an all-to-all, what a shift hands to the
-        next. A group of one costs nothing.
+        next. A group of one costs nothing. `copies` are those among the rows of an all-to-all.
         """
         if group.size == 1:
             return 0.0 * size_bytes
-        moving = collective_seconds(kind, size_bytes, self.route(group))
+        once = copies if self.profile.sends_copies_once else None
+        moving = collective_seconds(kind, size_bytes, self.route(group), once)
         return times * (self.profile.collective_launch_seconds + moving)
 
     def point_to_point_seconds(

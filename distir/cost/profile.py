@@ -43,6 +43,10 @@ class CostProfile:
     """When a pipeline rank goes on while what it made is on its way to the next."""
     overlaps_activations: bool = False
     """Whether gathers and scatters of activations are pipelined with the products beside them."""
+    overlaps_exchanges: bool = False
+    """Whether exchanges with experts run beside the computation of another microbatch."""
+    sends_copies_once: bool = False
+    """Whether exchanges with experts send a token to a node once, and copy it there."""
     spells_loss_out: bool = False
     """Whether the loss runs op by op on fp32 logits, instead of as one kernel."""
     balances_context: bool = True
@@ -69,7 +73,8 @@ class CostProfile:
     kernel_ramp_seconds: float
     """Filling and draining the device, per kernel: what makes a small kernel less efficient."""
     overlapped_fraction: float
-    """Of gathers and scatters beside products, what a stack hides that pipelines them."""
+    """Of gathers and scatters beside products, and of exchanges beside another microbatch, what a
+    stack hides that pipelines them."""
     eager_launch_seconds: float
     """Time of the host per kernel that Python launches; it runs ahead of the device where it
     can."""

@@ -225,6 +225,7 @@ def _deepseek(name: str, fields: Fields) -> TransformerConfig:
         raise fields.error("moe_layer_freq other than 1 is not supported; an ONNX export works")
     base = _llama(name, fields)
     corrected = fields.text("topk_method", "") == "noaux_tc"
+    grouped = corrected or fields.text("topk_method", "") == "group_limited_greedy"
     width = fields.integer("moe_intermediate_size")
     experts = Experts(
         count=fields.integer("n_routed_experts"),
@@ -236,6 +237,9 @@ def _deepseek(name: str, fields: Fields) -> TransformerConfig:
         corrected=corrected,
         shared_ffn=width * fields.integer("n_shared_experts", 0),
         dense_layers=fields.integer("first_k_dense_replace", 0),
+        groups=fields.integer("n_group", 1) if grouped else 1,
+        chosen_groups=fields.integer("topk_group", 1) if grouped else 1,
+        group_best=2 if corrected else 1,
     )
     latent = Latent(
         query_rank=fields.integer("q_lora_rank", 0),
@@ -244,7 +248,7 @@ def _deepseek(name: str, fields: Fields) -> TransformerConfig:
         rotary_dim=fields.integer("qk_rope_head_dim"),
         value_dim=fields.integer("v_head_dim"),
     )
-    notes = ["experts are chosen among all, not among those of a few nodes"]
+    notes: list[str] = []
     if fields.integer("num_nextn_predict_layers", 0):
         notes.append("layers that predict further tokens (num_nextn_predict_layers) are left out")
     return replace(base, experts=experts, latent=latent, notes=(*base.notes, *notes))

@@ -119,9 +119,10 @@ def _format_attribute(value: Any) -> str:
 
 def _records() -> dict[str, type[Any]]:
     """Attributes that are neither ops nor plain values."""
+    from distir.cost.collectives import Copies
     from distir.ops.collective import Cut, FlatCut, Window
 
-    return {"Cut": Cut, "FlatCut": FlatCut, "Window": Window}
+    return {"Copies": Copies, "Cut": Cut, "FlatCut": FlatCut, "Window": Window}
 
 
 def _format_array(array: Array) -> str:

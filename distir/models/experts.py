@@ -40,12 +40,27 @@ class Experts:
     """The shared expert's result is multiplied by a number between 0 and 1 per token."""
     dense_layers: int = 0
     """Layers at the beginning that have an ordinary feed-forward part."""
+    groups: int = 1
+    """Equal groups of experts; a token goes to those of `chosen_groups` of them."""
+    chosen_groups: int = 1
+    group_best: int = 1
+    """Groups are chosen by the sum of so many of their best scores."""
     imbalance: float = 1.0
     """Tokens of the fullest expert over the mean: 1 is balanced routing."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.imbalance < math.inf:
             raise ImportModelError(f"imbalance is {self.imbalance!r}; expected at least 1")
+        size, rest = divmod(self.count, self.groups)
+        if rest or not 1 <= self.chosen_groups <= self.groups:
+            raise ImportModelError(
+                f"{self.chosen_groups} of {self.groups} groups of {self.count} experts; expected "
+                "groups of equal size, and no more than there are"
+            )
+        if self.chosen_groups * size < self.top_k:
+            raise ImportModelError(
+                f"{self.top_k} experts in {self.chosen_groups} groups of {size}; expected fewer"
+            )
 
 
 ConfigType = TypeVar("ConfigType")
@@ -72,7 +87,9 @@ def mixture(
     (Megatron-Core, fusions/fused_bias_swiglu.py, WeightedSwiGLUFunction)."""
     hidden = x.type.shape[-1]
     mask, weights = _route(builder, x, f"{name}.router", experts)
-    slots = builder.add(Dispatch(experts.top_k, experts.imbalance), x, mask)
+    groups = experts.groups, experts.chosen_groups
+    how = experts.top_k, experts.imbalance
+    slots = builder.add(Dispatch(*how, groups=groups[0], chosen=groups[1]), x, mask)
 
     def product(x: Value, part: str, inner: int, outer: int) -> Value:
         weight = builder.parameter(f"{name}.experts.{part}.weight", (experts.count, inner, outer))
@@ -80,9 +97,9 @@ def mixture(
 
     gate = builder.add(ACTIVATIONS[activation], product(slots, "gate", hidden, experts.ffn))
     inner = builder.add(Mul(), gate, product(slots, "up", hidden, experts.ffn))
-    share = builder.add(DispatchWeights(experts.top_k, experts.imbalance), weights, mask)
+    share = builder.add(DispatchWeights(*how), weights, mask)
     y = product(builder.add(Mul(), inner, share), "down", experts.ffn, hidden)
-    y = builder.add(Combine(experts.top_k, experts.imbalance), y, mask)
+    y = builder.add(Combine(*how, *groups), y, mask)
     if not experts.shared_ffn:
         return y
     return builder.add(Add(), y, _shared(builder, x, f"{name}.shared", experts, activation))
@@ -96,7 +113,8 @@ def _route(builder: Builder, x: Value, name: str, experts: Experts) -> tuple[Val
     if experts.corrected:
         bias = builder.parameter(f"{name}.correction", (experts.count,))
         chosen_by = builder.add(Add(), scores, bias)
-    mask = builder.add(TopKMask(experts.top_k), chosen_by)
+    choice = TopKMask(experts.top_k, experts.groups, experts.chosen_groups, experts.group_best)
+    mask = builder.add(choice, chosen_by)
     weights = builder.add(Where(), mask, scores, builder.scalar(0.0))
     if experts.normalized:
         weights = builder.add(Div(), weights, builder.add(ReduceSum((2,)), weights))

@@ -287,7 +287,6 @@ def _deepseek(
             query_rank=query_rank, key_rank=512, plain_dim=128, rotary_dim=64, value_dim=128
         ),
         experts=experts,
-        notes=("experts are chosen among all, not among those of a few nodes",),
     )
 
 
@@ -313,7 +312,7 @@ _add(
         "deepseek-v2", 60, 5120, 128, 12288, 1536,
         Experts(
             count=160, top_k=6, ffn=1536, normalized=False, scale=16.0, shared_ffn=2 * 1536,
-            dense_layers=1,
+            dense_layers=1, groups=8, chosen_groups=3,
         ),
     ),
     replace(
@@ -321,7 +320,7 @@ _add(
             "deepseek-v3", 61, 7168, 128, 18432, 1536,
             Experts(
                 count=256, top_k=8, ffn=2048, scoring="sigmoid", scale=2.5, corrected=True,
-                shared_ffn=2048, dense_layers=3,
+                shared_ffn=2048, dense_layers=3, groups=8, chosen_groups=4, group_best=2,
             ),
         ),
         vocabulary=129280,

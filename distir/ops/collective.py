@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from distir.cost.collectives import CollectiveKind
+from distir.cost.collectives import CollectiveKind, Copies
 from distir.cost.work import Work
 from distir.errors import TransformError
 from distir.ir.core import Op
@@ -130,6 +130,11 @@ class Collective(Distributed):
     degree: int
 
     @property
+    def copies(self) -> Copies | None:
+        """What of the rows that are exchanged are copies, as far as that is known."""
+        return None
+
+    @property
     def kind(self) -> CollectiveKind:
         """What `cost` calls it."""
         raise NotImplementedError
@@ -241,12 +246,18 @@ class ReduceScatter(Collective):
 @dataclass(frozen=True, slots=True)
 class AllToAll(Collective):
     """The split moves from one axis to another: each member sends a part, along `scatter`, to
-    every other, and joins what it gets along `gather` (sizes after the scatter)."""
+    every other, and joins what it gets along `gather` (sizes after the scatter). Tokens on the way
+    to experts are `routed`."""
 
     mesh_axes: tuple[str, ...]
     degree: int
     scatter: Cut
     gather: Cut
+    routed: Copies | None = None
+
+    @property
+    def copies(self) -> Copies | None:
+        return self.routed
 
     @property
     def kind(self) -> CollectiveKind:

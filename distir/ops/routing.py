@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
+from distir.cost.collectives import Copies
 from distir.cost.work import OpClass, Work
 from distir.errors import ShapeError
 from distir.ir.core import Node, Op, Value
@@ -43,9 +44,17 @@ ALIGNMENT = 8
 @register_op("TopKMask")
 @dataclass(frozen=True, slots=True)
 class TopKMask(Op):
-    """True where an element is among the `k` largest of the last dim; of equals the first."""
+    """True where an element is among the `k` largest of the last dim; of equals the first.
+
+    With `groups`, the last dim is cut into so many of equal size, and only the `chosen` ones count
+    whose `best` largest elements add up to most (DeepSeek-AI 2024: experts of few nodes). A model
+    that is made smaller has as many groups as its size allows.
+    """
 
     k: int
+    groups: int = 1
+    chosen: int = 1
+    best: int = 1
 
     def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
         (scores,) = operands
@@ -63,10 +72,25 @@ class TopKMask(Op):
         import numpy as np
 
         (scores,) = operands
+        scores = self._in_chosen_groups(scores)
         order = np.argsort(-scores, axis=-1, kind="stable")
         mask = np.zeros(scores.shape, bool)
         np.put_along_axis(mask, order[..., : self.k], True, axis=-1)
         return (mask,)
+
+    def _in_chosen_groups(self, scores: Array) -> Array:
+        """The scores, −∞ outside of the groups that count."""
+        import numpy as np
+
+        groups = math.gcd(self.groups, scores.shape[-1])
+        size = scores.shape[-1] // groups
+        count = max(-(-self.chosen * groups // self.groups), -(-self.k // size))
+        if count >= groups:
+            return scores
+        apart = scores.reshape(*scores.shape[:-1], groups, size)
+        totals = np.sort(apart, axis=-1)[..., -self.best :].sum(axis=-1)
+        counts = np.argsort(np.argsort(-totals, axis=-1, kind="stable"), axis=-1) < count
+        return np.where(counts[..., None], apart, -np.inf).reshape(scores.shape)
 
     def derivative(
         self,
@@ -145,7 +169,8 @@ class Dispatch(Op):
     experts that `mask[batch, sequence, experts]` chose.
 
     `experts` and `slots` are those of one device's shard; 0 stands for those that the operands ask
-    for.
+    for. `groups` and `chosen` are those that the mask was made with, which decide how far copies of
+    a token spread.
     """
 
     top_k: int
@@ -153,6 +178,13 @@ class Dispatch(Op):
     """What the fullest expert gets over the mean."""
     experts: int = 0
     slots: int = 0
+    groups: int = 1
+    chosen: int = 1
+
+    @property
+    def copies(self) -> Copies:
+        """Of rows in slots, how many are copies of one token, and where they are."""
+        return Copies(self.top_k, self.groups, self.chosen)
 
     def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
         x, mask = operands
@@ -203,7 +235,7 @@ class Dispatch(Op):
         (gradient,) = gradients
         if gradient is None or not wanted[0]:
             return (None, None)
-        back = Combine(self.top_k, self.imbalance)
+        back = Combine(self.top_k, self.imbalance, self.groups, self.chosen)
         return (builder.add(back, gradient, node.operands[1]), None)
 
     def localized(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Op:
@@ -216,10 +248,18 @@ class Dispatch(Op):
 @register_op("Combine")
 @dataclass(frozen=True, slots=True)
 class Combine(Op):
-    """The inverse way: per token the sum of its slots in `y[batch, experts, slots, hidden]`."""
+    """The inverse way: per token the sum of its slots in `y[batch, experts, slots, hidden]`. Fields
+    as of `Dispatch`."""
 
     top_k: int
     imbalance: float = 1.0
+    groups: int = 1
+    chosen: int = 1
+
+    @property
+    def copies(self) -> Copies:
+        """Of rows in slots, how many add up to one token, and where they are."""
+        return Copies(self.top_k, self.groups, self.chosen)
 
     def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
         y, mask = operands
@@ -263,7 +303,7 @@ class Combine(Op):
         (gradient,) = gradients
         if gradient is None or not wanted[0]:
             return (None, None)
-        back = Dispatch(self.top_k, self.imbalance)
+        back = Dispatch(self.top_k, self.imbalance, groups=self.groups, chosen=self.chosen)
         return (builder.add(back, gradient, node.operands[1]), None)
 
 

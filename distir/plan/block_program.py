@@ -18,6 +18,7 @@ from distir.transforms.instantiate import Instantiation, Sizes
 from distir.transforms.place import FLAT, Layout, Local, Mesh, Move, Pending, Placed, move
 from distir.transforms.place_block import PlacedBlock, operands_of
 from distir.transforms.precision import in_type, read_by_products
+from distir.transforms.routed import routed_rows
 from distir.transforms.step import BlockStep
 from distir.workload import Precision
 
@@ -52,7 +53,7 @@ def instantiate_block(
         for v in step.block.parameters
     }
     kept = owned if zero == 3 else unsharded
-    making = Instantiation(mesh, step.axes, sizes, {})
+    making = Instantiation(mesh, step.axes, sizes, {}, routed_rows(step))
     given, gathers = _gathers(placed, kept)
     forward_gathers, gathered = _gathered(making, gathers, placed.forward)
     forward, backward_gathers = making.nodes(placed.forward), ()

@@ -13,7 +13,7 @@ from typing import cast
 
 from distir.cost import CostModel, Device, OpClass, Work
 from distir.cost.amounts import smaller
-from distir.cost.collectives import CollectiveKind
+from distir.cost.collectives import CollectiveKind, Copies
 from distir.ir.core import Node, Op, Part, Value
 from distir.ops.collective import Collective, Sharded
 from distir.ops.loss import CrossEntropy, CrossEntropyGradient
@@ -134,10 +134,10 @@ class Pricing:
         op = node.op
         if isinstance(op, Collective):
             size = op.total_bytes(node.operand_types, node.result_types)
-            seconds = self.collective(op.kind, op.mesh_axes, size)
+            seconds = self.collective(op.kind, op.mesh_axes, size, copies=op.copies)
             return Instruction(
                 self.grid.stream(op.mesh_axes),
-                seconds * self._exposed_fraction(op.kind, node.part),
+                seconds * self._exposed_fraction(op, node.part),
                 node.operands,
                 node.results,
                 op.name,
@@ -202,11 +202,14 @@ class Pricing:
         product = replace(work, bytes_read=half + narrow_bytes, dtype=self.product)
         return (Work(bytes_read=half, bytes_written=half), product) if half else (product,)
 
-    def _exposed_fraction(self, kind: CollectiveKind, part: Part) -> float:
-        """What of a collective a stack leaves that pipelines it with the product beside it."""
+    def _exposed_fraction(self, op: Collective, part: Part) -> float:
+        """What of a collective a stack leaves that pipelines it with the product beside it, or with
+        another microbatch."""
         profile = self.cost.profile
-        pipelined = kind in ("all_gather", "reduce_scatter") and part is Part.MODEL
-        return 1.0 - profile.overlapped_fraction * (pipelined and profile.overlaps_activations)
+        pipelined = op.kind in ("all_gather", "reduce_scatter") and part is Part.MODEL
+        hidden = pipelined and profile.overlaps_activations
+        hidden |= op.copies is not None and profile.overlaps_exchanges
+        return 1.0 - profile.overlapped_fraction * hidden
 
     def collective(
         self,
@@ -214,10 +217,11 @@ class Pricing:
         mesh_axes: tuple[str, ...],
         size_bytes: float,
         times: float = 1,
+        copies: Copies | None = None,
     ) -> float:
         """Seconds of a collective over these mesh axes, of so many in a row."""
         group = self.grid.group(self.cost.cluster, mesh_axes)
-        seconds = self.cost.collective_seconds(kind, size_bytes, group, times)
+        seconds = self.cost.collective_seconds(kind, size_bytes, group, times, copies)
         return cast("float", seconds)
 
     def message(

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from distir.cost import CostModel
 from distir.cost.amounts import Divergence, Many, many
-from distir.cost.collectives import CollectiveKind
+from distir.cost.collectives import CollectiveKind, Copies
 from distir.plan import BlockProgram, Plan, Stage
 from distir.plan.grid import Grid
 from distir.schedules import BACKWARD, COST_KINDS, FORWARD, WEIGHT_PART
@@ -95,13 +95,14 @@ class ManyPricing(Pricing):
         mesh_axes: tuple[str, ...],
         size_bytes: float,
         times: float = 1,
+        copies: Copies | None = None,
     ) -> float:
         """Group by group."""
         groups = self._groups(mesh_axes)
         sizes = np.broadcast_to(np.asarray(size_bytes), sum(len(points) for _, points in groups))
         found = np.empty(len(sizes))
         for group, points in groups:
-            found[points] = self.cost.collective_seconds(kind, sizes[points], group)
+            found[points] = self.cost.collective_seconds(kind, sizes[points], group, copies=copies)
         return times * found.view(Many)  # type: ignore[return-value]
 
     def _groups(self, mesh_axes: tuple[str, ...]) -> list[tuple[Any, Places]]:

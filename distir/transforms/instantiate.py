@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from distir.axes.model import Axes, Axis, AxisDims
+from distir.cost.collectives import Copies
 from distir.ir.core import Node, Op, Part, Value
 from distir.ir.types import DType, TensorType
 from distir.ops.collective import (
@@ -111,6 +112,8 @@ class Instantiation:
     axes: Axes
     sizes: Sizes
     values: dict[Local, Value]
+    routed: Mapping[Value, Copies] = field(default_factory=dict[Value, Copies])
+    """What is known of the rows of values that go to experts or come from there."""
 
     def value(self, local: Local) -> Value:
         """The value that stands for a shard."""
@@ -220,7 +223,7 @@ class Instantiation:
             assert axis is not None
             splits[axis] = splits.get(axis, 1) * degree
         gather = self._cut_at(step.operand.value, splits, step.source)
-        return AllToAll(names, degree, scatter, gather)
+        return AllToAll(names, degree, scatter, gather, self.routed.get(step.operand.value))
 
     def _cut(self, step: PlacedMove, axis: Axis | None) -> Cut | FlatCut:
         if axis is FLAT:

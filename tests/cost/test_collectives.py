@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 
 from distir.cost import Cluster, CostModel, Level, load_cluster, load_device, load_profile
 from distir.cost.cluster import Senders
-from distir.cost.collectives import COLLECTIVES, Link, collective_seconds
+from distir.cost.collectives import (
+    COLLECTIVES,
+    Copies,
+    Link,
+    collective_seconds,
+    exchange_of_copies,
+)
 
 IDEAL = load_profile("ideal")
 PROFILES = [load_profile(name) for name in ("ideal", "fsdp-compiled", "fsdp-eager")]
@@ -236,3 +242,47 @@ def test_neighbours_in_a_node_talk_faster_than_peers_across_nodes():
     assert even.collective_seconds("all_reduce", 1e8, even.cluster.group(8, 1)) == (
         even.collective_seconds("all_reduce", 1e8, even.cluster.group(8, 8))
     )
+
+
+# --- copies of a row ------------------------------------------------------------------------------
+
+
+def test_where_the_copies_of_a_row_are():
+    """One is in one place; two of two units are in the same half of the time."""
+    assert Copies(1).places(8) == 1
+    assert Copies(2).places(2) == pytest.approx(1.5)
+    assert Copies(8).places(1) == 1
+    # Of 4 of 8 groups: of 8 nodes 4, of 64 devices those of 4 nodes.
+    limited = Copies(8, groups=8, chosen=4)
+    assert limited.places(8) == pytest.approx(4 * (1 - 0.75**8))
+    assert limited.places(64) == pytest.approx(32 * (1 - (31 / 32) ** 8))
+
+
+def test_copies_cross_the_network_once_per_node():
+    """Two nodes of two devices, 100 GB/s inside, 10 GB/s across, 4 GB in slots per device, two
+    copies of each token. Sent one by one, 2 GB go across: 0.2 s. Of two copies the places are 1.5
+    nodes on average, half of them the other one: 4 / 2 · 1.5 / 2 = 1.5 GB, 0.15 s."""
+    route = (Link(2, 1, 100e9, 0.0), Link(2, 2, 10e9, 0.0))
+    assert collective_seconds("all_to_all", 4e9, route) == pytest.approx(0.2)
+    assert collective_seconds("all_to_all", 4e9, route, Copies(2)) == pytest.approx(0.15)
+
+
+@given(
+    st.lists(st.integers(2, 8), min_size=1, max_size=3),
+    st.integers(1, 8),
+    st.sampled_from([1, 2, 4, 8]),
+    st.data(),
+)
+def test_copies_sent_once_cost_no_more(fan_outs, count, groups, data):
+    """And the fewer groups they are in, the less."""
+    rails = np.cumprod([1, *fan_outs])
+    route = tuple(
+        Link(n, int(r), 1e11 / 2**i, 0.0)
+        for i, (n, r) in enumerate(zip(fan_outs, rails, strict=False))
+    )
+    chosen = data.draw(st.integers(1, groups))
+    apart = COLLECTIVES["all_to_all"]["direct"](1e9, route)
+    once = exchange_of_copies(1e9, route, Copies(count))
+    near = exchange_of_copies(1e9, route, Copies(count, groups, chosen))
+    assert near <= once * (1 + 1e-9)
+    assert collective_seconds("all_to_all", 1e9, route, Copies(count)) <= apart * (1 + 1e-9)

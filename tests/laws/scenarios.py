@@ -194,9 +194,11 @@ def transformers(draw: st.DrawFn) -> Function:
 def mixtures(draw: st.DrawFn) -> Function:
     """Small transformers with experts, and with keys and values from a latent."""
     heads = draw(st.sampled_from([2, 4]))
+    count, top_k = draw(st.sampled_from([4, 6])), draw(st.integers(1, 3))
+    groups = draw(st.sampled_from([1, 2]))
     experts = Experts(
-        count=draw(st.sampled_from([4, 6])),
-        top_k=draw(st.integers(1, 3)),
+        count=count,
+        top_k=top_k,
         ffn=draw(st.sampled_from([8, 12])),
         scoring=draw(st.sampled_from(["softmax", "sigmoid"])),
         normalized=draw(st.booleans()),
@@ -205,6 +207,9 @@ def mixtures(draw: st.DrawFn) -> Function:
         shared_ffn=draw(st.sampled_from([0, 12])),
         shared_gate=draw(st.booleans()),
         dense_layers=draw(st.integers(0, 2)),
+        groups=groups,
+        chosen_groups=draw(st.integers(1 if top_k <= count // groups else groups, groups)),
+        group_best=draw(st.integers(1, 2)),
         imbalance=draw(st.sampled_from([1.0, 1.5, 8.0])),
     )
     latent = Latent(

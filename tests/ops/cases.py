@@ -285,6 +285,7 @@ def _routing() -> list[Case]:
     tokens, slots = real(2, 16, 2), real(2, 6, 8, 2)
     return [
         _case(routing.TopKMask(2), real(3, 5)),
+        _case(routing.TopKMask(2, groups=4, chosen=2, best=2), real(3, 8)),
         _case(routing.Dispatch(2), tokens, mask),
         _case(routing.Dispatch(2, imbalance=3.0), tokens, mask),
         _case(routing.Dispatch(1), real(1, 6, 2), booleans(1, 6, 3)),

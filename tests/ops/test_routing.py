@@ -70,6 +70,26 @@ def test_of_equal_scores_the_first_is_chosen() -> None:
         TopKMask(4).infer(TensorType((2, 4), DType.FLOAT32))
 
 
+def test_experts_of_the_groups_whose_best_add_up_to_most() -> None:
+    """Two of three groups: the second has the largest score, but its two best add up to least."""
+    scores = np.array([[5.0, 4, 9, -2, 3, 6]])
+    (mask,) = TopKMask(2, groups=3, chosen=2, best=2).evaluate(scores)
+    assert mask.nonzero()[1].tolist() == [0, 5]
+    (mask,) = TopKMask(2, groups=3, chosen=2, best=1).evaluate(scores)
+    assert mask.nonzero()[1].tolist() == [2, 5]
+    (mask,) = TopKMask(2).evaluate(scores)
+    assert mask.nonzero()[1].tolist() == [2, 5]
+
+
+def test_groups_of_experts_are_equal_and_hold_enough() -> None:
+    with pytest.raises(ImportModelError, match="4 of 3 groups of 6 experts"):
+        Experts(count=6, top_k=2, ffn=4, groups=3, chosen_groups=4)
+    with pytest.raises(ImportModelError, match="1 of 4 groups of 6 experts"):
+        Experts(count=6, top_k=2, ffn=4, groups=4)
+    with pytest.raises(ImportModelError, match="3 experts in 1 groups of 2"):
+        Experts(count=6, top_k=3, ffn=4, groups=3)
+
+
 @pytest.mark.parametrize("scoring", ["softmax", "sigmoid"])
 def test_a_mixture_with_slots_for_all_is_the_weighted_sum_of_its_experts(scoring: Any) -> None:
     """Against the definition, token by token: gated experts, weights of the chosen adding up to 1,
