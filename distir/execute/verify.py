@@ -4,7 +4,7 @@ compute the same numbers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -197,16 +197,22 @@ def compare(workload: Workload, found: StepResult, expected: StepResult) -> Iter
 
 def _named(workload: Workload, result: StepResult) -> Iterator[tuple[str, Array]]:
     function = workload.program.function
+    ends = _apart(function.outputs)
     for value, array in zip(function.outputs, result.outputs, strict=True):
-        yield ("loss" if workload.training else f"output {value.name}"), array
-    numbers = {value: f"{value.name}" for value in function.parameters}
-    taken: dict[str, int] = {}
-    for value, name in numbers.items():
-        taken[name] = taken.get(name, 0) + 1
-        if taken[name] > 1:
-            numbers[value] = f"{name} ({taken[name]})"
+        yield ("loss" if workload.training else f"output {ends[value]}"), array
+    numbers = _apart(function.parameters)
     yield from _by_parameter("gradient of", numbers, result.gradients)
     yield from _by_parameter("updated", numbers, result.parameters)
+
+
+def _apart(values: Sequence[Value]) -> Mapping[Value, str]:
+    """Names for values, numbered where several have the same."""
+    names: dict[Value, str] = {}
+    taken: dict[str, int] = {}
+    for value in dict.fromkeys(values):
+        number = taken[value.name] = taken.get(value.name, 0) + 1
+        names[value] = value.name if number == 1 else f"{value.name} ({number})"
+    return names
 
 
 def _by_parameter(

@@ -5,7 +5,7 @@ Equal blocks are found by their structure; whatever is done to one is done for a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -14,6 +14,11 @@ from distir.axes.model import Axes, Axis
 from distir.cost.work import OpClass
 from distir.ir.core import Function, Node, Op, Value
 from distir.ir.signature import Kind
+from distir.ops.elementwise import Cast, Identity
+from distir.ops.tensor import Boundary, Concat, Expand, Reshape, Slice, Transpose
+
+_VIEWS = (Boundary, Cast, Concat, Expand, Identity, Reshape, Slice, Transpose)
+"""Ops that hand on what they are given."""
 
 MIN_READERS_OF_SHARED = 3
 """A value that crosses many cuts (an encoder's output) is carried along if at least this many
@@ -403,12 +408,33 @@ def _spaces_between_activations(block: Block, axes: Axes, roles: Roles) -> list[
     ]
 
 
+def _ends(block: Block, roles: Roles) -> Iterator[Value]:
+    """The values through which the block is joined to what is around it: activations, results that
+    nothing reads, inputs that meet no activation. Keys and values that an export hands out as they
+    are made, or takes in from the step before, stay where attention splits them."""
+    yield from block.inputs
+    yield from block.outputs
+    made = {value: node for node in block.nodes for value in node.results}
+    uses: dict[Value, int] = {}
+    for node in block.nodes:
+        for value in dict.fromkeys(node.operands):
+            uses[value] = uses.get(value, 0) + 1
+        if not any(value in roles.activations for value in node.operands):
+            yield from (value for value in node.operands if value in roles.samples)
+    for value in block.results:
+        source, others = value, uses.get(value, 0)
+        while not others and source in made and isinstance(made[source].op, _VIEWS):
+            source = made[source].operands[0]
+            others = uses.get(source, 0) - 1
+        if not others:
+            yield value
+
+
 def _internal(
     block: Block, axes: Axes, roles: Roles
 ) -> tuple[tuple[Axis, ...], Mapping[Axis, Collection[Axis]]]:
     """Internal axes, and the secondary ones with those that they never occur without."""
-    ends = (*block.inputs, *block.outputs, *block.results, *roles.inputs)
-    border = {axis for value in ends for axis in axes.of(value)}
+    border = {axis for value in _ends(block, roles) for axis in axes.of(value)}
     candidates: dict[Axis, None] = {}
     excluded: set[Axis] = set(border)
     together: dict[Axis, set[Axis]] = {}
