@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from distir import Strategy, Workload, load_cluster, load_model
 from distir.cost import Work, load_profile
+from distir.cost.collectives import Copies
 from distir.errors import TransformError
 from distir.execute.counts import BETWEEN_RANKS
 from distir.execute.executor import Execution, execute
@@ -90,7 +91,12 @@ class Charged:
         return 0.0
 
     def collective_seconds(
-        self, kind: str, size_bytes: float, group: tuple[str, ...], times: float = 1
+        self,
+        kind: str,
+        size_bytes: float,
+        group: tuple[str, ...],
+        times: float = 1,
+        copies: Copies | None = None,
     ) -> float:
         self.collectives[kind, group] += times * size_bytes
         return 0.0
