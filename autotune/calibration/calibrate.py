@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from autotune.calibration.constants import Constant, current, known_constants
-from autotune.calibration.fit import Fitted, fit, source_weights
+from autotune.calibration.fit import Fitted, fit, row_weights
 from autotune.calibration.folds import Unseen, leave_sources_out, pinning_source
 from autotune.calibration.pricing import Priced, Vector, jacobian, log_ratios, price
 from autotune.validation.cases import Case
@@ -173,7 +173,7 @@ def _fit(
     return fit(
         lambda x: log_ratios(rows, values(x)),
         lambda x, at: jacobian(rows, chosen, values(x), at),
-        source_weights([row.case.row.group for row in rows]),
+        row_weights([row.case for row in rows]),
         np.array([each.spread for each in chosen]),
         start,
         progress,

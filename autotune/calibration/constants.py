@@ -34,7 +34,9 @@ class Constant:
         if self.name.startswith(_SUSTAINED):
             return generation_of(case) == self.name.removeprefix(_SUSTAINED)
         if self.name == "eager_launch_seconds":
-            return profile.dispatch == "eager"
+            return profile.dispatch != "compiled"
+        if self.name == "launch_order":
+            return profile.dispatch != "blocking"
         if self.name == "attention_efficiency":
             return case.model.attention == "fused"
         return True
@@ -70,15 +72,19 @@ def applied(
 ) -> tuple[CostProfile, Cluster]:
     """A case's software stack and hardware with these constants."""
     own = {name: value for name, value in values.items() if not name.startswith(_SUSTAINED)}
-    limited = {
-        name: min(value, _MOST) if name.endswith(("efficiency", "fraction")) else value
-        for name, value in own.items()
-    }
+    limited = {name: _limited(name, value) for name, value in own.items()}
     cluster = case.hardware.cluster
     sustained = values.get(_SUSTAINED + generation_of(case))
     if sustained is not None:
         cluster = replace(cluster, device=replace(cluster.device, sustained_fraction=sustained))
     return replace(profile, **limited), cluster
+
+
+def _limited(name: str, value: float) -> float:
+    """The nearest value that a constant can have."""
+    if name.endswith(("efficiency", "fraction")):
+        return min(value, _MOST)
+    return max(value, 1.0) if name.endswith("order") else value
 
 
 _MOST = 0.98

@@ -17,8 +17,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from autotune.calibration.pricing import Vector
+from autotune.validation.cases import Case
 
-__all__ = ["SCALE", "Fitted", "fit", "fit_linear", "source_weights"]
+__all__ = ["SCALE", "Fitted", "fit", "fit_linear", "row_weights"]
 
 SCALE = 0.06
 """What a good model leaves: repeats of one run differ by 3 to 4 %, software releases by 8 %."""
@@ -67,10 +68,17 @@ class Fitted:
         return 1.0 - deviations / self.spreads
 
 
-def source_weights(sources: Sequence[str]) -> Vector:
-    """Weights of rows by which sources count alike."""
-    counts = Counter(sources)
-    return np.array([min(1.0, ROWS_PER_SOURCE / counts[source]) for source in sources])
+def row_weights(cases: Sequence[Case]) -> Vector:
+    """Weights of rows by which sources count alike, less where a source says itself how far its
+    times may be off."""
+    counts = Counter(case.row.group for case in cases)
+    return np.array(
+        [
+            min(1.0, ROWS_PER_SOURCE / counts[case.row.group])
+            / (1.0 + (case.stated_spread / SCALE) ** 2)
+            for case in cases
+        ]
+    )
 
 
 def fit(

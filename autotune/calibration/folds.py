@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autotune.calibration.fit import Fitted, fit_linear, source_weights
+from autotune.calibration.fit import Fitted, fit_linear, row_weights
 from autotune.calibration.pricing import Mask, Vector
 from autotune.validation.cases import Case
 
@@ -59,9 +59,7 @@ def leave_sources_out(fitted: Fitted, cases: Sequence[Case]) -> Unseen:
                 fitted.x,
                 fitted.residuals[seen],
                 fitted.jacobian[seen],
-                source_weights(
-                    [name for name, is_seen in zip(sources, seen, strict=True) if is_seen]
-                ),
+                row_weights([case for case, is_seen in zip(cases, seen, strict=True) if is_seen]),
                 fitted.spreads,
             )
             fits[source] = x

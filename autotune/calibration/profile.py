@@ -14,6 +14,7 @@ _FACTS = (
     "overlaps_gradients",
     "overlaps_messages",
     "overlaps_activations",
+    "allocator",
     "spells_loss_out",
     "balances_context",
 )

@@ -23,6 +23,10 @@ __all__ = ["Case", "Exclusion", "Measured", "ModelKey", "make_case"]
 
 _GIGA = {"gib": 2.0**30, "mib": 2.0**20}
 
+MOST_LAYERS = 2000
+MOST_ACTIONS = 1_000_000
+"""Layers of a model, and stages times microbatches of a schedule: more are a slip in the file."""
+
 
 @dataclass(frozen=True, slots=True)
 class Exclusion:
@@ -69,6 +73,9 @@ class Case:
     software: Software
     measured: Measured
     experts: int
+    stated_spread: float
+    """How far the source itself says that its times may be off, as a fraction; 0 where it does
+    not."""
     memory_stated: bool
     """Whether the row itself says what is recomputed and sharded, which decides whether it fits."""
     assumptions: tuple[str, ...]
@@ -128,6 +135,7 @@ def _case(row: Row) -> Case:
         software=software,
         measured=measured,
         experts=row.count("num_experts") or 0,
+        stated_spread=_stated_spread(row),
         memory_stated=bool(
             row.text("recompute") and (row.text("zero_stage") or strategy.dp * strategy.cp == 1)
         ),
@@ -142,6 +150,17 @@ def _check_kind(row: Row) -> None:
     for rule in read_data("exclusions.toml")["rows"]:
         if re.search(rule["pattern"], row.text(rule["column"]), re.IGNORECASE):
             raise UnusableRowError(rule["reason"])
+
+
+def _stated_spread(row: Row) -> float:
+    """By which fraction the source says that times vary from run to run."""
+    import re
+
+    for rule in read_data("exclusions.toml")["doubts"]:
+        found = re.search(rule["pattern"], row.text(rule["column"]), re.IGNORECASE)
+        if found is not None:
+            return int(found["percent"]) / 100
+    return 0.0
 
 
 def _measured(row: Row) -> Measured:
@@ -199,6 +218,8 @@ def _strategy(row: Row, stated: _Stated, blanks: Completion) -> Strategy:
     if batch % (dp * micro):
         raise UnusableRowError("global_batch does not divide by dp · micro_batch")
     schedule, chunks = _schedule(row, stated, blanks, pp)
+    if batch // (dp * micro) * pp * chunks > MOST_ACTIONS:
+        raise UnusableRowError("too many microbatches to schedule", f"{batch // (dp * micro):,}")
     sharding = stated.meaning("zero_stage").values
     return Strategy(
         dp=dp,
@@ -254,6 +275,8 @@ def _schedule(row: Row, stated: _Stated, blanks: Completion, pp: int) -> tuple[s
 
 def _model(row: Row, stated: _Stated, blanks: Completion, tp: int) -> ModelKey:
     layers, hidden, heads = (row.needed(name) for name in ("num_layers", "hidden", "heads"))
+    if layers > MOST_LAYERS:
+        raise UnusableRowError(f"more than {MOST_LAYERS:,} layers", str(layers))
     gated = bool(stated.value("gated_mlp", "gated"))
     ffn = row.count("ffn_hidden")
     if ffn is None:

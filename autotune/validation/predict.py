@@ -92,7 +92,7 @@ def predict(
         except DistirError as error:
             refused.append(Exclusion(case.row, "not simulated", str(error)))
             continue
-        outcomes.append(outcome_of(case, result))
+        outcomes.append(outcome_of(case, prepared.profile, result))
     return outcomes, refused
 
 
@@ -138,7 +138,7 @@ def _of_one_model(
             yield Prepared(case, workload, profile, planners[fuse, narrow])
 
 
-def outcome_of(case: Case, result: SimulationResult) -> Outcome:
+def outcome_of(case: Case, profile: CostProfile, result: SimulationResult) -> Outcome:
     """The figures of a simulation that are compared."""
     kinds = dict.fromkeys(kind for stage in result.stages for kind in stage.seconds)
     count = len(result.stages)
@@ -147,19 +147,27 @@ def outcome_of(case: Case, result: SimulationResult) -> Outcome:
         case,
         result.metrics["iteration_seconds"],
         as_counted(held, case.measured.counter or "allocated"),
-        as_counted(held, "limit") <= case.hardware.cluster.device.memory_bytes,
+        _needed(held, profile) <= case.hardware.cluster.device.memory_bytes,
         {kind: sum(s.seconds.get(kind, 0.0) for s in result.stages) / count for kind in kinds},
     )
 
 
 def as_counted(held_bytes: float, counter: str) -> float:
     """What a counter of memory shows when tensors hold so many bytes."""
-    entry = _counters()[counter]
+    return _scaled(held_bytes, _counters()[counter])
+
+
+def _needed(held_bytes: float, profile: CostProfile) -> float:
+    """What a device must have for tensors to hold so many bytes."""
+    return _scaled(held_bytes, _counters()["limit"][profile.allocator])
+
+
+def _scaled(held_bytes: float, entry: Mapping[str, float]) -> float:
     return held_bytes * entry["times"] + entry["plus_gb"] * 1e9
 
 
 @lru_cache(maxsize=1)
-def _counters() -> dict[str, dict[str, float]]:
+def _counters() -> dict[str, dict[str, Any]]:
     return read_data("memory.toml")
 
 

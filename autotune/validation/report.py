@@ -10,7 +10,7 @@ from typing import Any
 from autotune.validation.cases import Exclusion
 from autotune.validation.hardware import hardware_family
 from autotune.validation.predict import Outcome
-from autotune.validation.rows import Row
+from autotune.validation.rows import SAYS_NONE, Row
 from autotune.validation.statistics import (
     Choice,
     Statistics,
@@ -91,7 +91,7 @@ def make_report(outcomes: Sequence[Outcome], exclusions: Sequence[Exclusion]) ->
 
 def is_mixture(row: Row) -> bool:
     """Whether the row's model has experts."""
-    return row.text("num_experts") not in ("", "0", "1")
+    return row.text("num_experts").lower() not in ("", "1", *SAYS_NONE)
 
 
 def _by(

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from distir.errors import DistirError
 
-__all__ = ["COLUMNS", "REQUIRED", "Row", "UnusableRowError", "read_rows"]
+__all__ = ["COLUMNS", "REQUIRED", "SAYS_NONE", "Row", "UnusableRowError", "read_rows"]
 
 REQUIRED = ("hardware", "num_gpus", "num_layers", "hidden", "heads", "seq_len", "global_batch")
 """Without these columns no row could be used."""
@@ -68,7 +68,7 @@ class Row:
     def number_of(self, column: str) -> float | None:
         """A number above zero, or None where the column is blank (`UnusableRowError`)."""
         text = self.text(column)
-        if not text:
+        if not text or (column in _MAY_BESAYS_NONE and text.lower() in SAYS_NONE):
             return None
         try:
             number = float(text)
@@ -164,3 +164,6 @@ def _row(file: Path, header: list[str], line: int, cells: list[str]) -> Row:
 
 
 _KNOWN = frozenset(COLUMNS)
+_MAY_BESAYS_NONE = frozenset(("num_experts", "moe_topk", "ep", "vpp"))
+SAYS_NONE = frozenset(("0", "0.0", "none", "no", "-", "n/a", "na", "nan"))
+"""What says in these columns that there is no such thing: no experts, no chunks."""

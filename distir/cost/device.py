@@ -99,7 +99,7 @@ def kernel_seconds(work: Work, device: Device, profile: CostProfile) -> Amount:
 def op_seconds(work: Work, device: Device, profile: CostProfile) -> Amount:
     """Time of an op on its own: device and host overlap where the host runs ahead."""
     launch = work.kernels * profile.launch_seconds
-    return soft_maximum(profile.launch_order, kernel_seconds(work, device, profile), launch)
+    return soft_maximum(profile.host_order, kernel_seconds(work, device, profile), launch)
 
 
 def _compute_rate(work: Work, device: Device, profile: CostProfile) -> float:

@@ -40,6 +40,7 @@ but for those in a table [constants]:
     overlaps_gradients = true                            # settled under the last backward pass
     overlaps_messages = "always"                         # or "interleaved" schedules only, "never"
     overlaps_activations = false                         # gathers pipelined with products
+    allocator = "blocks"                                 # or growing "segments", or "static"
     spells_loss_out = false                              # the loss op by op, on fp32 logits
     balances_context = true                              # causal attention is as much for all
 
@@ -60,7 +61,7 @@ from typing import cast, get_args
 
 from distir.cost.cluster import Cluster, Level, Medium
 from distir.cost.device import DTYPES, Device
-from distir.cost.profile import Attention, CostProfile, Dispatch, Messages
+from distir.cost.profile import Allocator, Attention, CostProfile, Dispatch, Messages
 from distir.cost.reader import Table, read_toml
 from distir.errors import ClusterError, UnknownNameError
 from distir.units import BYTES, BYTES_PER_SECOND, FLOPS_PER_SECOND, SECONDS
@@ -235,6 +236,7 @@ def _read_profile(path: Path) -> CostProfile:
     overlaps_activations = top.boolean("overlaps_activations", False)
     overlaps_exchanges = top.boolean("overlaps_exchanges", False)
     sends_copies_once = top.boolean("sends_copies_once", False)
+    allocator = cast("Allocator", top.choice("allocator", get_args(Allocator), "blocks"))
     spells_loss_out = top.boolean("spells_loss_out", False)
     balances_context = top.boolean("balances_context", True)
     attention = cast("Attention", top.choice("attention", ("fused", "eager"), "fused"))
@@ -255,6 +257,7 @@ def _read_profile(path: Path) -> CostProfile:
             overlaps_activations=overlaps_activations,
             overlaps_exchanges=overlaps_exchanges,
             sends_copies_once=sends_copies_once,
+            allocator=allocator,
             spells_loss_out=spells_loss_out,
             balances_context=balances_context,
             **constants,

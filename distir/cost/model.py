@@ -44,7 +44,7 @@ class CostModel:
         """Time of a stretch of program: the host runs ahead of the device, so that neither the
         device's time nor that of all its launches is exceeded by much; or waits, so that they add
         up."""
-        return soft_maximum(self.profile.launch_order, device_seconds, launch_seconds)
+        return soft_maximum(self.profile.host_order, device_seconds, launch_seconds)
 
     def collective_seconds(
         self,

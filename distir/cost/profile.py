@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 
 from distir.errors import ClusterError
 
-__all__ = ["Attention", "CostProfile", "Dispatch", "Messages"]
+__all__ = ["Allocator", "Attention", "CostProfile", "Dispatch", "Messages"]
 
 Dispatch: TypeAlias = Literal["eager", "blocking", "compiled"]
 """Whether Python launches every kernel and runs ahead of the device, or waits for each of them to
@@ -22,6 +22,9 @@ Messages: TypeAlias = Literal["never", "interleaved", "always"]
 stages are interleaved."""
 Attention: TypeAlias = Literal["fused", "eager"]
 """One kernel, or products and a softmax that write the scores to memory."""
+Allocator: TypeAlias = Literal["blocks", "segments", "static"]
+"""PyTorch's cache of blocks, the same with segments that grow (expandable_segments), or a compiler
+that knows all sizes beforehand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +50,8 @@ class CostProfile:
     """Whether exchanges with experts run beside the computation of another microbatch."""
     sends_copies_once: bool = False
     """Whether exchanges with experts send a token to a node once, and copy it there."""
+    allocator: Allocator = "blocks"
+    """What hands out the device's memory."""
     spells_loss_out: bool = False
     """Whether the loss runs op by op on fp32 logits, instead of as one kernel."""
     balances_context: bool = True
@@ -69,7 +74,9 @@ class CostProfile:
     """Fraction of the bandwidth of network adapters."""
 
     soft_maximum_order: float
-    """How well activities overlap that could overlap perfectly; see `amounts.soft_maximum`."""
+    """How well arithmetic and memory traffic of a kernel overlap; see `amounts.soft_maximum`."""
+    launch_order: float
+    """How well launches overlap with kernels where the host runs ahead, as such an order."""
     kernel_ramp_seconds: float
     """Filling and draining the device, per kernel: what makes a small kernel less efficient."""
     overlapped_fraction: float
@@ -97,10 +104,10 @@ class CostProfile:
         return self.eager_launch_seconds
 
     @property
-    def launch_order(self) -> float:
-        """How well launches overlap with kernels, as `soft_maximum_order`: not at all, where the
-        host waits for every kernel."""
-        return 1.0 if self.dispatch == "blocking" else self.soft_maximum_order
+    def host_order(self) -> float:
+        """How well launches overlap with kernels: not at all, where the host waits for every
+        kernel."""
+        return 1.0 if self.dispatch == "blocking" else self.launch_order
 
     def goes_on(self, stages_per_rank: int) -> bool:
         """Whether ranks that hold so many stages compute while they send."""
@@ -120,11 +127,12 @@ class CostProfile:
         for name in _SECONDS:
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ClusterError(f"{name} is {getattr(self, name)}; expected at least 0")
-        if not self.soft_maximum_order >= 1:
-            raise ClusterError(
-                f"soft_maximum_order is {self.soft_maximum_order}; expected at least 1 (the sum), "
-                "or inf (the maximum)"
-            )
+        for name in ("soft_maximum_order", "launch_order"):
+            if not getattr(self, name) >= 1:
+                raise ClusterError(
+                    f"{name} is {getattr(self, name)}; expected at least 1 (the sum), or inf (the "
+                    "maximum)"
+                )
 
 
 _EFFICIENCIES = (

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from autotune.calibration import Constant, calibrate, known_constants, profile_text
-from autotune.calibration.fit import Fitted, fit, fit_linear, source_weights
+from autotune.calibration.fit import Fitted, fit, fit_linear, row_weights
 from autotune.calibration.folds import halves, leave_sources_out, pinning_source
 from autotune.calibration.pricing import price
 from autotune.cli import main
@@ -157,9 +157,18 @@ def test_without_rows_that_tell_the_prior_stays() -> None:
 
 
 def test_sources_count_alike_however_many_rows_they_have() -> None:
-    weights = source_weights(["many"] * 500 + ["some"] * 20 + ["few"] * 3)
+    sources = ["many"] * 500 + ["some"] * 20 + ["few"] * 3
+    weights = row_weights([case(source_group=source) for source in sources])
     assert weights[:500].sum() == pytest.approx(weights[500:520].sum())
     assert weights[520:].sum() == pytest.approx(3.0)
+
+
+def test_a_row_counts_less_where_its_source_says_how_far_it_may_be_off() -> None:
+    """40 % against what a good model leaves, 6 %."""
+    doubtful = case(notes="SOURCE WARNS +/-40% run-to-run variation")
+    sure, unsure = row_weights([case(), doubtful])
+    assert doubtful.stated_spread == 0.4
+    assert unsure / sure == pytest.approx(1 / (1 + (0.4 / 0.06) ** 2))
 
 
 def test_a_source_that_alone_depends_on_a_constant_pins_it(made: list[Case]) -> None:

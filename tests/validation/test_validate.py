@@ -128,7 +128,7 @@ def test_the_plot_is_drawn(
     ("content", "message"),
     [
         ("", "empty; expected a header"),
-        ("a,b\n1,2\n", "the header has no column hardware"),
+        ("a,b\n1,2\n", "the header has no columns hardware"),
         (",".join(BASE) + "\n1,2\n", "line 2: 2 cells, but the header has"),
         (",".join([*BASE, "hardware"]) + "\n", "hardware more than once"),
         ('"a', "line 1: not CSV"),
