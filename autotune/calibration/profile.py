@@ -11,6 +11,7 @@ _FACTS = (
     "dispatch",
     "fuses_elementwise",
     "attention",
+    "attention_kernels",
     "overlaps_gradients",
     "overlaps_messages",
     "overlaps_activations",

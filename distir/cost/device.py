@@ -44,6 +44,9 @@ class Device:
     """Dense peak by type name (`DTYPES`); `fp32` is the vector rate and must be there."""
     sustained_fraction: float = 1.0
     """Matrix rate held under the power limit, relative to datasheet and to an A100."""
+    portable_fraction: float = 1.0
+    """Matrix rate of kernels that use Ampere's instructions (mma.sync), relative to that of the
+    device's own."""
     rate_spread: float = 0.0
     """Relative standard deviation of what `sustained_fraction` is believed to be."""
 
@@ -52,6 +55,7 @@ class Device:
             "memory": self.memory_bytes,
             "memory bandwidth": self.memory_bandwidth_bytes_per_second,
             "sustained fraction": self.sustained_fraction,
+            "portable fraction": self.portable_fraction,
             **{f"peak {dtype}": rate for dtype, rate in self.peak_flops_per_second.items()},
         }
         for name, value in numbers.items():
@@ -108,7 +112,8 @@ def _compute_rate(work: Work, device: Device, profile: CostProfile) -> float:
         return device.peak("fp32") * profile.vector_efficiency
     on_vector_units = device.runs_as(work.dtype) == "fp32"
     if work.kind is OpClass.ATTENTION:
-        efficiency = profile.attention_efficiency
+        portable = profile.attention_kernels == "portable"
+        efficiency = profile.attention_efficiency * (device.portable_fraction if portable else 1.0)
     elif on_vector_units:
         efficiency = profile.vector_product_efficiency
     else:

@@ -28,6 +28,7 @@ and a table [device], if the device is not a known one:
     memory_bandwidth = "2039 GB/s"
     peak = { fp32 = "19.5 TFLOP/s", bf16 = "312 TFLOP/s" }
     sustained_fraction = 1.0                             # optional
+    portable_fraction = 1.0                              # optional: with Ampere's instructions
     rate_spread = 0.15                                   # optional: how sure that is
 
 A software stack states facts; its constants are those that all stacks share (`constants.toml`),
@@ -37,6 +38,7 @@ but for those in a table [constants]:
     dispatch = "eager"                                   # or "blocking", or "compiled"
     fuses_elementwise = true                             # optional
     attention = "fused"                                  # or "eager": scores are written to memory
+    attention_kernels = "native"                         # or "portable": FlashAttention-2
     overlaps_gradients = true                            # settled under the last backward pass
     overlaps_messages = "always"                         # or "interleaved" schedules only, "never"
     overlaps_activations = false                         # gathers pipelined with products
@@ -61,7 +63,14 @@ from typing import cast, get_args
 
 from distir.cost.cluster import Cluster, Level, Medium
 from distir.cost.device import DTYPES, Device
-from distir.cost.profile import Allocator, Attention, CostProfile, Dispatch, Messages
+from distir.cost.profile import (
+    Allocator,
+    Attention,
+    AttentionKernels,
+    CostProfile,
+    Dispatch,
+    Messages,
+)
 from distir.cost.reader import Table, read_toml
 from distir.errors import ClusterError, UnknownNameError
 from distir.units import BYTES, BYTES_PER_SECOND, FLOPS_PER_SECOND, SECONDS
@@ -176,6 +185,7 @@ def _read_device(table: Table) -> Device:
     bandwidth = table.quantity("memory_bandwidth", BYTES_PER_SECOND)
     peak = _read_peak(table.table("peak"))
     sustained = table.number("sustained_fraction", 1.0)
+    portable = table.number("portable_fraction", 1.0)
     spread = table.number("rate_spread", 0.0)
     table.sources()
     table.finish()
@@ -186,6 +196,7 @@ def _read_device(table: Table) -> Device:
             memory_bandwidth_bytes_per_second=bandwidth,
             peak_flops_per_second=peak,
             sustained_fraction=sustained,
+            portable_fraction=portable,
             rate_spread=spread,
         )
     except ClusterError as error:
@@ -240,6 +251,7 @@ def _read_profile(path: Path) -> CostProfile:
     spells_loss_out = top.boolean("spells_loss_out", False)
     balances_context = top.boolean("balances_context", True)
     attention = cast("Attention", top.choice("attention", ("fused", "eager"), "fused"))
+    kernels = top.choice("attention_kernels", get_args(AttentionKernels), "native")
     constants = dict(_shared_constants())
     if "constants" in top:
         constants |= _read_constants(top.table("constants"))
@@ -252,6 +264,7 @@ def _read_profile(path: Path) -> CostProfile:
             dispatch=dispatch,
             fuses_elementwise=fuses,
             attention=attention,
+            attention_kernels=cast("AttentionKernels", kernels),
             overlaps_gradients=overlaps_gradients,
             overlaps_messages=overlaps_messages,
             overlaps_activations=overlaps_activations,

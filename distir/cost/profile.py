@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 
 from distir.errors import ClusterError
 
-__all__ = ["Allocator", "Attention", "CostProfile", "Dispatch", "Messages"]
+__all__ = ["Allocator", "Attention", "AttentionKernels", "CostProfile", "Dispatch", "Messages"]
 
 Dispatch: TypeAlias = Literal["eager", "blocking", "compiled"]
 """Whether Python launches every kernel and runs ahead of the device, or waits for each of them to
@@ -22,6 +22,9 @@ Messages: TypeAlias = Literal["never", "interleaved", "always"]
 stages are interleaved."""
 Attention: TypeAlias = Literal["fused", "eager"]
 """One kernel, or products and a softmax that write the scores to memory."""
+AttentionKernels: TypeAlias = Literal["native", "portable"]
+"""Those of the device's own generation (cuDNN, FlashAttention-3), or those of Ampere, which later
+generations still have (FlashAttention-2, Triton)."""
 Allocator: TypeAlias = Literal["blocks", "segments", "static"]
 """PyTorch's cache of blocks, the same with segments that grow (expandable_segments), or a compiler
 that knows all sizes beforehand."""
@@ -40,6 +43,8 @@ class CostProfile:
     """Whether chains of elementwise ops run as one kernel."""
     attention: Attention = "fused"
     """How attention runs in models that are described by their sizes; a file says itself."""
+    attention_kernels: AttentionKernels = "native"
+    """Which instructions fused attention uses."""
     overlaps_gradients: bool = True
     """Whether gradients are settled while the rest of the last backward pass is computed."""
     overlaps_messages: Messages = "always"
