@@ -6,8 +6,15 @@ fit.py (robust, with priors) → folds.py (what a source left out says) → cali
 
 from __future__ import annotations
 
-from autotune.calibration.calibrate import Calibration, calibrate
+from autotune.calibration.calibrate import Calibration, calibrate, calibrate_priced
 from autotune.calibration.constants import Constant, known_constants
 from autotune.calibration.profile import profile_text
 
-__all__ = ["Calibration", "Constant", "calibrate", "known_constants", "profile_text"]
+__all__ = [
+    "Calibration",
+    "Constant",
+    "calibrate",
+    "calibrate_priced",
+    "known_constants",
+    "profile_text",
+]

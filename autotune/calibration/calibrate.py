@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from autotune.calibration.constants import Constant, current, known_constants
+from autotune.calibration.constants import Constant, known_constants
 from autotune.calibration.fit import Fitted, fit, row_weights
 from autotune.calibration.folds import Unseen, leave_sources_out, pinning_source
 from autotune.calibration.pricing import Priced, Vector, jacobian, log_ratios, price
@@ -17,7 +17,7 @@ from autotune.validation.cases import Case
 from autotune.validation.statistics import Choice, mean_or_none, regret_of
 from distir.errors import DistirError
 
-__all__ = ["Calibration", "ConstantFit", "SourceFit", "calibrate"]
+__all__ = ["Calibration", "ConstantFit", "SourceFit", "calibrate", "calibrate_priced"]
 
 IDENTIFIED = 0.3
 """By which fraction the rows must narrow a prior for its constant to be fitted."""
@@ -33,6 +33,8 @@ class ConstantFit:
     name: str
     value: float
     prior: float
+    because: str
+    """Why the prior is what it is."""
     fitted: bool
     interval: tuple[float, float] | None
     """Holds nine tenths, given the rows and the prior."""
@@ -106,7 +108,16 @@ def calibrate(
     progress: Callable[[str], None] = lambda _: None,
 ) -> Calibration:
     """Fits the constants that the cases can tell; raises `DistirError` if they tell none."""
-    rows = price(cases, progress)
+    timed = [case for case in cases if case.measured.seconds is not None]
+    return calibrate_priced(price(timed, progress)[0], constants, progress)
+
+
+def calibrate_priced(
+    rows: Sequence[Priced],
+    constants: Sequence[Constant] | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Calibration:
+    """The same with cases that have a measured time and are planned already."""
     if not rows:
         raise DistirError("no row has a measured time that can be predicted: nothing to fit to")
     asked = known_constants() if constants is None else tuple(constants)
@@ -134,7 +145,7 @@ def _fit_what_is_told(
     """Fits, drops the constant that is told least if it is not told, and fits again."""
     chosen = list(asked)
     told: dict[str, float] = {}
-    start = np.array([_start(each, rows) for each in chosen])
+    start = np.zeros(len(chosen))
     while True:
         fitted = _fit(rows, chosen, asked, start, progress)
         identified = fitted.identified
@@ -144,15 +155,6 @@ def _fit_what_is_told(
             return fitted, told, chosen if kept else []
         progress("not told: " + ", ".join(c.name for c in chosen if told[c.name] < IDENTIFIED))
         chosen, start = [chosen[index] for index in kept], fitted.x[kept]
-
-
-def _start(constant: Constant, rows: Sequence[Priced]) -> float:
-    """Where the fit of a constant begins, relative to its prior: at the value in force."""
-    for row in rows:
-        if constant.concerns(row.case, row.profile):
-            value = current(constant, row.case, row.profile)
-            return math.log(value / constant.prior) if value > 0 else 0.0
-    return 0.0
 
 
 def _fit(
@@ -193,6 +195,7 @@ def _constant_fit(
             name=constant.name,
             value=constant.prior,
             prior=constant.prior,
+            because=constant.because,
             fitted=False,
             interval=None,
             without_sources=None,
@@ -216,6 +219,7 @@ def _constant_fit(
         name=constant.name,
         value=constant.prior * math.exp(float(middle)),
         prior=constant.prior,
+        because=constant.because,
         fitted=True,
         interval=(
             constant.prior * math.exp(float(middle - HALF_WIDTH * deviation)),

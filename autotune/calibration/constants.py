@@ -11,7 +11,7 @@ from autotune.validation.cases import Case
 from autotune.validation.words import read_toml_data
 from distir.cost import Cluster, CostProfile
 
-__all__ = ["Constant", "applied", "current", "generation_of", "known_constants"]
+__all__ = ["Constant", "applied", "generation_of", "known_constants"]
 
 _SUSTAINED = "sustained_fraction:"
 
@@ -52,13 +52,6 @@ def known_constants() -> tuple[Constant, ...]:
         for name, entry in entries.items()
         if name in known or name.startswith(_SUSTAINED)
     )
-
-
-def current(constant: Constant, case: Case, profile: CostProfile) -> float:
-    """The value in force for a case: where a fit begins."""
-    if constant.name.startswith(_SUSTAINED):
-        return case.hardware.cluster.device.sustained_fraction
-    return float(getattr(profile, constant.name))
 
 
 def generation_of(case: Case) -> str:

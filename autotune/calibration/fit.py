@@ -27,7 +27,7 @@ SCALE = 0.06
 ROWS_PER_SOURCE = 10
 """A source counts as so many rows, or as many as it has if these are fewer."""
 
-MOST_STEPS = 6
+MOST_STEPS = 12
 STEP_LENGTHS = (1.0, 0.5, 0.25, 0.125)
 SMALLEST_GAIN = 3e-3
 """Of the loss: less is no progress."""
@@ -93,23 +93,46 @@ def fit(
     `jacobian(x, residuals(x))` their derivatives."""
     x, r = start, residuals(start)
     loss = _loss(r, x, weights, spreads)
+    j, exact = jacobian(x, r), True
     for step in range(MOST_STEPS):
         progress(f"step {step}: {loss:.1f}")
-        j = jacobian(x, r)
-        target = fit_linear(x, r, j, weights, spreads)
-        for length in STEP_LENGTHS:
-            moved = x + length * (target - x)
-            tried = residuals(moved)
-            reached = _loss(tried, moved, weights, spreads)
-            if reached < loss:
-                break
-        else:
-            return Fitted(x, r, j, weights, spreads)
+        moved, tried, reached = _step(residuals, x, r, j, loss, weights, spreads)
         gained = loss - reached
-        x, r, loss = moved, tried, reached
+        if gained > 0:
+            j, exact = _with_secant(j, moved - x, tried - r), False
+            x, r, loss = moved, tried, reached
         if gained < SMALLEST_GAIN * loss:
-            break
-    return Fitted(x, r, jacobian(x, r), weights, spreads)
+            if exact:
+                break
+            j, exact = jacobian(x, r), True
+    return Fitted(x, r, j if exact else jacobian(x, r), weights, spreads)
+
+
+def _step(
+    residuals: Callable[[Vector], Vector],
+    x: Vector,
+    r: Vector,
+    j: Vector,
+    loss: float,
+    weights: Vector,
+    spreads: Vector,
+) -> tuple[Vector, Vector, float]:
+    """The first point on the way to the best of the linear model that is better, with its residuals
+    and loss; where none is, the point itself."""
+    target = fit_linear(x, r, j, weights, spreads)
+    for length in STEP_LENGTHS:
+        moved = x + length * (target - x)
+        tried = residuals(moved)
+        reached = _loss(tried, moved, weights, spreads)
+        if reached < loss:
+            return moved, tried, reached
+    return x, r, loss
+
+
+def _with_secant(jacobian: Vector, step: Vector, change: Vector) -> Vector:
+    """The nearest derivatives that say what a step has changed (Broyden 1965): derivatives by
+    difference cost as many predictions as there are constants, a step one."""
+    return jacobian + np.outer(change - jacobian @ step, step) / (step @ step)
 
 
 def fit_linear(

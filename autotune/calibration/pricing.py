@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.calibration.constants import Constant, applied
-from autotune.validation.cases import Case
+from autotune.validation.cases import Case, Exclusion
 from autotune.validation.predict import Prepared, prepare
 from distir.cost import CostProfile
 from distir.errors import DistirError
 from distir.plan import Plan
-from distir.simulation import Simulator
+from distir.simulation import SimulationResult, Simulator
 
 __all__ = ["Mask", "Priced", "Vector", "jacobian", "log_ratios", "price"]
 
@@ -35,23 +35,28 @@ class Priced:
     plan: Plan
     simulator: Simulator
 
+    def simulate(self, values: Mapping[str, float]) -> SimulationResult:
+        """With these constants."""
+        simulator = self.simulator.repriced(*applied(values, self.case, self.profile))
+        return simulator.simulate_plan(self.plan)
+
     def seconds(self, values: Mapping[str, float]) -> float:
         """Seconds of an iteration with these constants."""
-        simulator = self.simulator.repriced(*applied(values, self.case, self.profile))
-        return simulator.simulate_plan(self.plan).metrics["iteration_seconds"]
+        return self.simulate(values).metrics["iteration_seconds"]
 
 
-def price(cases: Sequence[Case], progress: Callable[[str], None] = lambda _: None) -> list[Priced]:
-    """Cases with a measured time, planned; those that cannot be are left out."""
+def price(
+    cases: Sequence[Case], progress: Callable[[str], None] = lambda _: None
+) -> tuple[list[Priced], list[Exclusion]]:
+    """Cases, planned; and those that cannot be."""
     found: list[Priced] = []
+    refused: list[Exclusion] = []
     for prepared in prepare(cases, progress=progress):
-        if prepared.case.measured.seconds is None:
-            continue
         try:
             found.append(_priced(prepared))
-        except DistirError:
-            continue
-    return found
+        except DistirError as error:
+            refused.append(Exclusion(prepared.case.row, "not simulated", str(error)))
+    return found, refused
 
 
 def _priced(prepared: Prepared) -> Priced:

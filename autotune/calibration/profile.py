@@ -57,11 +57,11 @@ def constants_text(calibration: Calibration, source: str, sources_head: str) -> 
 
 
 def constant_lines(calibration: Calibration, source: str) -> list[tuple[str, str, str]]:
-    """Key, value as TOML, and origin of every fitted constant of software."""
+    """Key, value as TOML, and origin of every constant of software, fitted or kept."""
     return [
         (each.name.removesuffix("_seconds"), _quantity(each), origin(each, source))
         for each in calibration.constants
-        if ":" not in each.name and each.fitted
+        if ":" not in each.name
     ]
 
 
@@ -73,7 +73,9 @@ def _quantity(each: ConstantFit) -> str:
 
 
 def origin(each: ConstantFit, source: str) -> str:
-    """Where the value of a fitted constant comes from, in a line."""
+    """Where the value of a constant comes from, in a line."""
+    if not each.fitted:
+        return f"{each.because}; {source} hardly tells it"
     low, high = each.interval or (each.value, each.value)
     pinned = f", pinned by {each.pinned_by}" if each.pinned_by else ""
     return f"fitted to {source}: {_span(each, low, high)} holds nine tenths{pinned}"

@@ -17,8 +17,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from autotune.calibration import calibrate
-from autotune.validation import Case, Exclusion, make_case, make_report, predict, read_rows
+from autotune.calibration import calibrate_priced
+from autotune.calibration.pricing import price
+from autotune.validation import Case, Exclusion, make_case, make_report, read_rows
+from autotune.validation.predict import outcome_of
 from experiments.fidelity.report import report_text
 from experiments.fidelity.ship import ship
 
@@ -29,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Fits, predicts every row with what was fitted, writes the report."""
     parser = argparse.ArgumentParser(prog="experiments.fidelity", description=__doc__)
     parser.add_argument("file", type=Path, help="the measurements")
-    parser.add_argument("--rows", type=int, default=60, help="of each source (default 60)")
+    parser.add_argument("--rows", type=int, default=120, help="of each source (default 120)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--write", action="store_true", help="write the fitted constants to distir")
     parser.add_argument("--report", type=Path, default=HERE / "report.md")
@@ -41,12 +43,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     begun = time.perf_counter()
     made = [make_case(row) for row in read_rows(options.file)]
     cases = [each for each in made if isinstance(each, Case)]
-    dense = [case for case in cases if not case.experts]
-    calibration = calibrate(drawn(dense, options.rows, options.seed), progress=progress)
+    rows, refused = price(cases)
+    progress(f"{len(rows)} rows planned")
+    timed = [row for row in rows if row.case.measured.seconds and not row.case.experts]
+    chosen = set(map(id, drawn([row.case for row in timed], options.rows, options.seed)))
+    own = [row for row in timed if id(row.case) in chosen]
+    calibration = calibrate_priced(own, progress=progress)
     if options.write:
         ship(calibration, options.file.name)
-        progress("wrote the constants; predicting every row with them")
-    outcomes, refused = predict(cases)
+    progress("predicting every row with what was fitted")
+    values = calibration.values
+    outcomes = [outcome_of(row.case, row.profile, row.simulate(values)) for row in rows]
     excluded = [each for each in made if isinstance(each, Exclusion)]
     validation = make_report(outcomes, [*excluded, *refused])
     text = report_text(calibration, validation, options.file.name)
@@ -54,6 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     figures = {"calibration": calibration.to_dict(), "validation": validation.to_dict()}
     options.report.with_suffix(".json").write_text(json.dumps(figures, indent=1) + "\n")
     print(text)
+    progress(f"done, {time.process_time():.0f} s of processor time")
     return 0
 
 

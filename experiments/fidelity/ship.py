@@ -29,7 +29,7 @@ def ship(calibration: Calibration, source: str) -> list[Path]:
     files[0].write_text(text, encoding="utf-8")
     for each in calibration.constants:
         name, _, generation = each.name.partition(":")
-        if not generation or not each.fitted:
+        if not generation:
             continue
         for path in sorted((COST / "devices").glob(DEVICES[generation])):
             text = path.read_text(encoding="utf-8")
