@@ -9,6 +9,7 @@ from distir.ir.core import Node, Op, Value
 from distir.ops.collective import Sharded
 from distir.ops.elementwise import Elementwise
 from distir.ops.fused import Fused
+from distir.ops.norm import Softmax, SoftmaxGradient
 from distir.ops.tensor import Scale
 
 
@@ -16,7 +17,9 @@ def fuse_elementwise(nodes: Sequence[Node], leaving: Collection[Value]) -> tuple
     """`nodes` with every run of elementwise ops on as many elements that feed each other, or read
     the same tensor, made one `Fused` op. `leaving` are the values that are read elsewhere too.
 
-    A run ends where another op reads one of its values, so that the order of all else stays.
+    A softmax may end a run, and its gradient begin one: scale, mask and softmax are one kernel
+    (Megatron-LM, fused_kernels/scaled_masked_softmax.cpp). A run ends where another op reads one of
+    its values, so that the order of all else stays.
     """
     readers = Counter(value for node in nodes for value in node.operands)
     result: list[Node] = []
@@ -35,6 +38,16 @@ def fuse_elementwise(nodes: Sequence[Node], leaving: Collection[Value]) -> tuple
 
     for node in nodes:
         reads_group = any(value in made for value in node.operands)
+        if isinstance(node.op, Softmax) and reads_group:
+            group.append(node)
+            made.update(node.results)
+            close()
+            continue
+        if isinstance(node.op, SoftmaxGradient):
+            close()
+            group.append(node)
+            made.update(node.results)
+            continue
         if not _is_elementwise(node.op) or node.op.is_view:
             if reads_group or not node.op.is_view:
                 close()

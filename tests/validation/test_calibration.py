@@ -42,7 +42,7 @@ RUNS = [
 @pytest.fixture(scope="module")
 def made() -> list[Case]:
     """Runs on one node that took as long as the simulator says with the true constants."""
-    priced = price([case(**run, id=f"run-{number}") for number, run in enumerate(RUNS)])
+    priced, _ = price([case(**run, id=f"run-{number}") for number, run in enumerate(RUNS)])
     assert len(priced) == len(RUNS)
     return [
         replace(row.case, measured=replace(row.case.measured, seconds=row.seconds(TRUE)))
