@@ -29,7 +29,7 @@ ROWS_PER_SOURCE = 10
 
 MOST_STEPS = 12
 STEP_LENGTHS = (1.0, 0.5, 0.25, 0.125)
-SMALLEST_GAIN = 3e-3
+SMALLEST_GAIN = 5e-3
 """Of the loss: less is no progress."""
 
 
