@@ -86,6 +86,14 @@ class Calibration:
         return float(np.mean([each.unseen_mape for each in self.sources.values()]))
 
     @property
+    def source_spread(self) -> float:
+        """How far sources as a whole are off: root mean square of their mean errors, by constants
+        that have not seen them. Sources that doubt themselves tell nothing of it."""
+        doubtful = {case.row.group for case in self.cases if case.stated_spread}
+        biases = [s.unseen_bias for name, s in self.sources.items() if name not in doubtful]
+        return math.sqrt(float(np.mean(np.square(biases)))) if biases else 0.0
+
+    @property
     def values(self) -> dict[str, float]:
         """All constants by name."""
         return {each.name: each.value for each in self.constants}
@@ -99,6 +107,7 @@ class Calibration:
             "sources": {name: asdict(each) for name, each in self.sources.items()},
             "mean_mape": self.mean_mape,
             "mean_unseen_mape": self.mean_unseen_mape,
+            "source_spread": self.source_spread,
         }
 
 

@@ -101,7 +101,10 @@ def _constants(calibration: Calibration) -> list[str]:
         pinned = f" (pinned by {each.pinned_by})" if each.pinned_by else ""
         cells = [each.name, f"{each.prior:.3g}", value, *spans, told + pinned]
         lines.append(f"| {' | '.join(cells)} |")
-    return [*lines, ""]
+    spread = (
+        f"A source as a whole is off by {_share(calibration.source_spread)} (root mean square)."
+    )
+    return [*lines, "", spread, ""]
 
 
 def _sources(calibration: Calibration) -> list[str]:

@@ -19,6 +19,8 @@ DEVICES = {
 }
 """Device files by generation."""
 
+SPREAD = "root mean square of the mean errors of sources by constants that have not seen them"
+
 
 def ship(calibration: Calibration, source: str) -> list[Path]:
     """Rewrites the values and sources of what was fitted; returns the files."""
@@ -26,6 +28,8 @@ def ship(calibration: Calibration, source: str) -> list[Path]:
     text = files[0].read_text(encoding="utf-8")
     for key, value, origin_text in constant_lines(calibration, source):
         text = _replaced(text, key, value, origin_text)
+    spread = f"{calibration.source_spread:.2g}"
+    text = _replaced(text, "source_spread", spread, f"fitted to {source}: {SPREAD}")
     files[0].write_text(text, encoding="utf-8")
     for each in calibration.constants:
         name, _, generation = each.name.partition(":")
