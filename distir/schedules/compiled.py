@@ -4,7 +4,7 @@ order in which every action comes after what it needs."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, pairwise
@@ -134,7 +134,7 @@ class CompiledSchedule:
         """The stages (chunks) that each rank holds, in pipeline order."""
         return self.source.stages_of_ranks
 
-    @cached_property
+    @property
     def runs(self) -> tuple[tuple[CostRun, ...], ...]:
         """What each rank does, by cost; without a rhythm a word is said once."""
         source = self.source
@@ -162,16 +162,17 @@ class CompiledSchedule:
     def held(self) -> tuple[tuple[Held, ...], ...]:
         """The situations in which a rank's actions start, without those in which another, of the
         same stage and kind, holds at least as much."""
-        most = self.source.microbatches
-        return tuple(
-            _held(runs, own, most)
-            for runs, own in zip(self.runs, self.stages_of_ranks, strict=True)
-        )
+        return tuple(self._held())
 
     @cached_property
     def held_matrices(self) -> tuple[HeldMatrix, ...]:
         """What each rank holds, as arrays."""
-        return tuple(map(_held_matrix, self.held, self.stages_of_ranks))
+        return tuple(map(_held_matrix, self._held(), self.stages_of_ranks))
+
+    def _held(self) -> Iterator[tuple[Held, ...]]:
+        most = self.source.microbatches
+        for runs, own in zip(self.runs, self.stages_of_ranks, strict=True):
+            yield _held(runs, own, most)
 
     @property
     def splits_backward(self) -> bool:

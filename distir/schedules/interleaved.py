@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from distir.schedules.action import Kind
 from distir.schedules.family import schedule_family
 from distir.schedules.rhythm import Rhythm, Run, Step, one_pipeline, runs_of
 
@@ -51,27 +50,31 @@ def _rank(stages: range, sizes: Sequence[int], ahead: int) -> tuple[Run, ...]:
     total = len(stages) * sum(sizes)
     ahead = min(ahead, total)
 
-    def step(kind: Kind, i: int) -> Step:
+    forward: list[Step] = [(stage, "F") for stage in stages]
+    backward: list[Step] = [(stage, "B") for stage in reversed(stages)]
+
+    def step(chunks: Sequence[Step], i: int) -> Step:
         size, i = (large, i) if i < larger else (small, i - larger)
-        chunk = i // size % len(stages)
-        return (stages[chunk], "F") if kind == "F" else (stages[-1 - chunk], kind)
+        return chunks[i // size % len(chunks)]
 
     def pairs(a: int, b: int, length: int) -> Iterator[tuple[list[Step], int]]:
         """Forward passes `a` to `b`, and as many backward passes; a word has `length` pairs."""
         times = max(0, b - a) // length
         for first, count, repeats in ((a, length, times), (a + times * length, b - a, 1)):
             count = min(count, b - first)
-            word = [(step("F", i), step("B", i - ahead)) for i in range(first, first + count)]
+            word = [
+                (step(forward, i), step(backward, i - ahead)) for i in range(first, first + count)
+            ]
             yield [each for pair in word for each in pair], repeats
 
     steady = max(ahead, larger)  # from here on forward passes are in groups of the last size,
     mixed = max(steady, min(total, larger + ahead))  # and from here on backward passes as well
     return runs_of(
-        ([step("F", i) for i in range(ahead)], 1),
+        ([step(forward, i) for i in range(ahead)], 1),
         *pairs(ahead, larger, cycle),
         *pairs(steady, mixed, max(1, mixed - steady)),
         *pairs(mixed, total, last),
-        ([step("B", i) for i in range(total - ahead, total)], 1),
+        ([step(backward, i) for i in range(total - ahead, total)], 1),
     )
 
 

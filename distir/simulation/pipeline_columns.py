@@ -227,7 +227,7 @@ def _slots(turn: tuple[Ints, Ints, Ints, Ints], repeat: int) -> Ints:
     return first + (number + repeat * messages) % ring
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=1024)
 def _program(compiled: CompiledSchedule) -> _Program | Phases | None:
     phases = find_phases(compiled)
     if phases is not None:

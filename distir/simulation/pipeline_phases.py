@@ -58,12 +58,13 @@ class Phases:
 def find_phases(compiled: CompiledSchedule) -> Phases | None:
     """The phases of a schedule; None if it is not made of phases, or they need parts of each
     other."""
-    times = {n for runs in compiled.runs for _, n in runs}
-    costs = [[cost for word, _ in runs for cost in word] for runs in compiled.runs]
-    single = all(len(word) == 1 for runs in compiled.runs for word, _ in runs)
-    channels = channels_of(compiled)
+    ranks = compiled.runs
+    times = {n for runs in ranks for _, n in runs}
+    costs = [[cost for word, _ in runs for cost in word] for runs in ranks]
+    single = all(len(word) == 1 for runs in ranks for word, _ in runs)
     if not single or len(times) > 1 or any(len({*own}) < len(own) for own in costs):
         return None
+    channels = channels_of(compiled)
     if channels is None:
         return None
     sources = {each.reader: each.sender for each in channels}
