@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
+
 import distir
 from autotune import load_problem, tune
+from autotune.problem import model_as_run
+from distir import Workload
+from distir.cost import load_profile
+from distir.ir import Builder, Function
+from distir.models import AttentionKind
+from distir.ops.attention import FusedAttention
+from distir.ops.linalg import MatMul
 from distir.strategy import Strategy
 
 
@@ -57,3 +66,35 @@ def test_plans_that_are_too_close_to_call_are_counted() -> None:
     assert result.as_good == result.to_dict()["as_good"] == close
     assert f"{close} other plans are too close to call" in str(result)
     assert tune("gpt2", devices=4, objective="memory", trials=4).as_good is None
+
+
+def own_attention(batch_size: int, sequence_length: int = 8) -> Function:
+    """A user's function with a fused op of its own: one head of four, and a product."""
+    builder = Builder("mine")
+    x = builder.input("x", (batch_size, 1, sequence_length, 4))
+    y = builder.add(FusedAttention(0.5, causal=True), x, x, x)
+    weight = builder.parameter("weight", (4, 4))
+    return builder.build([builder.add(MatMul(), y, weight)])
+
+
+@pytest.mark.parametrize(
+    ("attention", "expected"), [(None, "fused"), ("fused", "fused"), ("eager", "eager")]
+)
+def test_attention_of_a_function_is_as_it_says_unless_the_user_does(
+    attention: AttentionKind | None, expected: str
+) -> None:
+    model = model_as_run(own_attention, load_profile("megatron-2021"), attention)
+    ops = {node.op.name for node in model.function.nodes}
+    assert ("FusedAttention" in ops) == (expected == "fused")
+    assert ("Softmax" in ops) == (expected == "eager")
+    assert Workload(model=model, batch_size=2).program.function.parameters
+
+
+def test_dropout_can_be_turned_off() -> None:
+    usual, off = (load_problem("gpt2-xs", devices=2, dropout=on) for on in (None, False))
+    assert "no dropout" in off.title
+    assert "dropout" not in usual.title
+    memory = [
+        p.simulator.simulate(Strategy(dp=2)).metrics["peak_memory_bytes"] for p in (usual, off)
+    ]
+    assert memory[0] > memory[1]
