@@ -31,21 +31,11 @@ def evaluate(
     parameters: Sequence[Array] | Mapping[Value, Array] = (),
     dtype: str = "float64",
 ) -> list[Array]:
-    """The outputs. Floats are computed in `dtype`; integers keep theirs.
+    """The outputs. Floats are computed in `dtype`; integers keep theirs. No value is held longer
+    than it is read.
 
     `inputs` and `parameters` are in the function's order, or mapped from its values.
     """
-    known = values(function, inputs, parameters, dtype)
-    return [known[output] for output in function.outputs]
-
-
-def values(
-    function: Function,
-    inputs: Sequence[Array] | Mapping[Value, Array],
-    parameters: Sequence[Array] | Mapping[Value, Array] = (),
-    dtype: str = "float64",
-) -> dict[Value, Array]:
-    """Every value of the function, as `evaluate` computes them."""
     import numpy as np
 
     known: dict[Value, Array] = {}
@@ -54,12 +44,17 @@ def values(
     for value, array in function.constants.items():
         if array is not None:
             known[value] = _as_computed(array, value, dtype)
+    last = {value: node for node in function.nodes for value in node.operands}
+    kept = set(function.outputs)
     with np.errstate(all="ignore"):
         for node in function.nodes:
             operands = [_look_up(function, known, operand) for operand in node.operands]
             for value, array in zip(node.results, node.op.evaluate(*operands), strict=True):
                 known[value] = array
-    return known
+            for value in dict.fromkeys(node.operands):
+                if last[value] is node and value not in kept:
+                    del known[value]
+    return [known[output] for output in function.outputs]
 
 
 def _given(
@@ -159,11 +154,12 @@ def _pass(
     gradients: dict[Value, Value] = {}
     if workload.training:
         function, gradients = with_gradients(function)
-    known = values(
+    arrays = evaluate(
         replace(function, constants={**function.constants, **_tables(function, sources)}),
         {value: sources[value] for value in function.inputs},
         parameters,
     )
+    known = dict(zip(function.outputs, arrays, strict=True))
     found: dict[object, Array] = {value: known[new[value]] for value in program.function.outputs}
     for value in program.function.parameters:
         if new[value] in gradients:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from distir.execute.sequential import values, with_gradients
+from distir.execute.sequential import evaluate, with_gradients
 from distir.models.layers import AttentionKind
 from distir.models.transformer import TransformerConfig, llama_config
 from distir.program import build_program
@@ -99,7 +99,8 @@ def test_loss_and_gradients_are_those_of_autograd(
     parameters = {v: 0.3 * rng.normal(size=v.type.shape) for v in function.parameters}
     inputs = {v: rng.integers(0, config.vocabulary, v.type.shape) for v in program.function.inputs}
     seeds = {v: np.ones(v.type.shape) for v in function.inputs if v not in inputs}
-    ours = values(function, {**inputs, **seeds}, parameters)
+    arrays = evaluate(function, {**inputs, **seeds}, parameters)
+    ours = dict(zip(function.outputs, arrays, strict=True))
 
     ids, labels = (torch.from_numpy(array) for array in inputs.values())
     theirs = {v.name: torch.from_numpy(a).requires_grad_() for v, a in parameters.items()}
