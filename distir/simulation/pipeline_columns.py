@@ -11,7 +11,8 @@ everywhere between them. So when two repeats in a row have moved `x` by the same
 0), one more is walked through, a later one (`j` = n): if that ends where the line says, the
 repeats between end where the line says, too, and what was waited for in them is an arithmetic
 series. How far the line goes, until some maximum changes sides, is seen from how fast the two
-sides come closer.
+sides come closer. Where `d` is the same for everything, there is nothing to try: `F(x + d)` is
+`F(x) + d`.
 """
 
 from __future__ import annotations
@@ -47,6 +48,9 @@ TOLERANCE = 2.0**-46
 
 NO_TIME = 2.0**-42
 """Of the time that has passed: what a rank waits less than that is rounding."""
+
+STEPS_FIRST = 2
+"""Repeats before it is tried to look ahead."""
 
 DRIFT = 2.0**-49
 """Of the time that has passed, for each repeat that is left out: what rounding of the steps may
@@ -185,6 +189,8 @@ class _Part:
     actions: int
     maxima: int
     """How often something waits for one of two things."""
+    last: Ints
+    """Rows of the state that say when actions start in which gradients are complete."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,6 +330,7 @@ class _Builder:
             busiest=int(counts.max()),
             actions=len(turns),
             maxima=2 * len(read[0]) + len(sent[0]),
+            last=np.array([row for wave in made for _, row in wave.last], np.int64),
         )
 
     def _wave(self, wave: Sequence[Turn], reads: int, sends: int) -> _Wave:
@@ -552,25 +559,40 @@ class _Looping:
         """How often the rings have turned."""
 
     def run(self, fewest: int) -> None:
-        """Runs repeats until all plans are done but so many. Most are soon on a line that goes to
-        the end; only where it does not, it matters how far it goes."""
-        patience = attempts = 0
+        """Runs repeats until all plans are done but so many. Most are soon in step; where they are
+        not, it is worth while to look ahead, unless that got few of them on the last time."""
+        patience, wait, looks = 0, STEPS_FIRST, 0
         while len(self.left) > fewest:
-            least = int(self.left.min())
-            if least >= FEWEST_REPEATS:
-                patience = 0 if self._jump(far=attempts % 4 == 0) else min(8, 1 + 2 * patience)
-                attempts += 1
-                if not len(self.left):
-                    return
-                least = min(patience, int(self.left.min()))
-            for _ in range(least):
-                self._once(self.block, self.turned)
-                self.turned += 1
-            self.left -= least
-            self._put_back(self.left == 0)
+            if wait or self.left.min() < FEWEST_REPEATS:
+                self._step()
+                wait = max(0, wait - 1)
+            else:
+                patience = 0 if self._jump(far=looks % 4 == 0) else min(8, 1 + 2 * patience)
+                wait, looks = patience, looks + 1
         everything = np.arange(len(self.left))
         self._place(self.block, everything, self.turned, self.whole, self.columns, 0)
         self.whole_left[self.columns] = self.left
+
+    def _step(self) -> None:
+        """Runs a repeat. Where it moved all times alike, so will those that are left."""
+        block, last = self.block, self.repeat.part.last
+        before, waited = self._times(block, self.turned), block.waits.copy()
+        self._once(block, self.turned)
+        self.turned += 1
+        self.left -= 1
+        now = self._times(block, self.turned)
+        step = now - before
+        slow, fast = step.min(axis=0), step.max(axis=0)
+        alike = fast - slow <= TOLERANCE * now.max(axis=0)
+        if alike.any():
+            left = np.where(alike, self.left, 0)
+            later = left * ((slow + fast) / 2)
+            block.free += later
+            block.state[block.program.links.start :] += later
+            block.state[last] += later
+            block.waits += left * (block.waits - waited)
+            self.left -= left
+        self._put_back(self.left == 0)
 
     def _once(self, block: _Block, turned: int, watch: _Watch | None = None) -> None:
         """`turned`: how often the block's rings have turned."""
