@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from operator import mul
 
@@ -62,15 +62,16 @@ def mesh_axes(program: Program, strategy: Strategy) -> tuple[MeshAxis, ...]:
     samples = tuple(dict.fromkeys(_entry(program, axis) for axis in program.batches))
     dp = stated.get("dp", samples)
     # What carries experts on both sides of an op is split over them, all else over samples.
-    experts = (Entry(axis, everywhere=True) for axis in program.blocks.expert_axes)
+    experts = tuple(Entry(axis, everywhere=True) for axis in program.blocks.expert_axes)
     ep = stated.get("ep", (*experts, *samples))
     cp = stated.get("cp", _context_entries(program, strategy))
+    shared = strategy.expert_factors
     every = (
         MeshAxis("dp.replica", strategy.dp // sharing, dp, "dp"),
-        MeshAxis("dp", sharing // strategy.ep, dp, "dp", shards_state=True),
-        MeshAxis("ep", strategy.ep, ep, "ep", shards_state=True),
-        MeshAxis("cp", strategy.cp, cp, "cp", shards_state=True),
-        *_tensor_axes(program, strategy, stated.get("tp")),
+        MeshAxis("dp", sharing // shared.dp, dp, "dp", shards_state=True),
+        MeshAxis("ep", shared.dp, ep, "ep", shards_state=True),
+        *_context_axes(strategy.cp, shared.cp, cp, experts),
+        *_tensor_axes(program, strategy, stated.get("tp"), experts if shared.tp > 1 else ()),
     )
     return tuple(axis for axis in every if axis.degree > 1)
 
@@ -92,6 +93,20 @@ def _sequences(program: Program) -> tuple[Entry, ...]:
     return tuple(dict.fromkeys(_entry(program, axis) for axis in program.extents.sequences))
 
 
+def _context_axes(
+    degree: int, sharing: int, entries: tuple[Entry, ...], experts: tuple[Entry, ...]
+) -> tuple[MeshAxis, ...]:
+    """Context parallelism: one mesh axis, or two where neighbours among its devices share experts
+    as well."""
+    alone = MeshAxis("cp", degree // sharing, entries, "cp", shards_state=True)
+    both = MeshAxis("cp", sharing, (*experts, *entries), "cp", shards_state=True)
+    if sharing == 1:
+        return (alone,)
+    return (
+        (both,) if alone.degree == 1 else (replace(alone, name="cp.1"), replace(both, name="cp.2"))
+    )
+
+
 def _context_entries(program: Program, strategy: Strategy) -> tuple[Entry, ...]:
     heads: tuple[Entry, ...] = ()
     if strategy.cp_exchange == "ring":
@@ -102,10 +117,13 @@ def _context_entries(program: Program, strategy: Strategy) -> tuple[Entry, ...]:
 
 
 def _tensor_axes(
-    program: Program, strategy: Strategy, stated: tuple[Entry, ...] | None
+    program: Program,
+    strategy: Strategy,
+    stated: tuple[Entry, ...] | None,
+    experts: tuple[Entry, ...],
 ) -> tuple[MeshAxis, ...]:
     """Tensor parallelism: one mesh axis, or several where an axis alone does not divide: the first
-    split the axis, the others the one inside it."""
+    split the axis, the others the one inside it. `experts` are what it splits before all else."""
     blocks, degree = program.blocks, strategy.tp
     if stated is not None:
         return (MeshAxis("tp", degree, stated, "tp"),)
@@ -128,7 +146,7 @@ def _tensor_axes(
             for axis in blocks.internal_axes
         ]
         name = "tp" if len(factors) == 1 else f"tp.{number + 1}"
-        found.append(MeshAxis(name, factor, (*map(Entry, own), *ends), "tp"))
+        found.append(MeshAxis(name, factor, (*experts, *map(Entry, own), *ends), "tp"))
     return tuple(found)
 
 

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, cast
 
 from distir.errors import StrategyError, UnknownNameError
+from distir.factoring import ExpertFactors, expert_factors
 
 PLACEMENT = "tp-cp-ep-dp-pp"
 """The usual order: what talks most has the nearest neighbours (Narayanan et al. 2021)."""
@@ -93,7 +94,8 @@ class Strategy:
     cp: int = 1
     """Devices that share each sequence."""
     ep: int = 1
-    """Replicas that share the experts of a mixture; it divides `dp`."""
+    """Replicas that share the experts of a mixture; where it does not divide `dp`, with them the
+    devices of `cp`, or of `cp` and `tp` (`expert_factors`)."""
     microbatches: int = 1
     """Pieces that each replica's share of the batch is cut into."""
     schedule: str = "1f1b"
@@ -167,6 +169,11 @@ class Strategy:
     def axis_lists(self) -> Mapping[str, tuple[str, ...]]:
         """The lists that the strategy states itself: names of axes by choice."""
         return parse_lists(self.axes)
+
+    @property
+    def expert_factors(self) -> ExpertFactors:
+        """How many devices along each degree share experts; one if they cannot."""
+        return expert_factors(self.ep, self.dp, self.cp, self.tp) or ExpertFactors()
 
     @property
     def order(self) -> tuple[str, ...]:

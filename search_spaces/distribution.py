@@ -17,7 +17,7 @@ from itertools import permutations
 from typing import Protocol
 
 from distir.errors import DistirError, UnknownNameError
-from distir.factoring import refusal
+from distir.factoring import expert_factors, expert_refusal, refusal
 from distir.schedules import SCHEDULES, ScheduleFamily, find_schedule
 from distir.strategy import (
     CP_EXCHANGES,
@@ -135,15 +135,17 @@ def _dimensions(workload: WorkloadFacts, devices: int, chosen: Searched) -> list
     def dp(tp: int, cp: int, pp: int) -> Sequence[Value]:
         return (devices // (tp * cp * pp),)
 
-    def ep(dp: int) -> Sequence[Value]:
+    def ep(dp: int, cp: int, tp: int) -> Sequence[Value]:
         sizes = [size for _, size in workload.expert_axes]
-        return divisors(math.gcd(dp, *sizes)) if sizes else (1,)
+        shared = divisors(math.gcd(dp * cp * tp, *sizes)) if sizes else [1]
+        return [each for each in shared if expert_factors(each, dp, cp, tp)]
 
     def zero(dp: int, cp: int) -> Sequence[Value]:
         return levels if training and dp * cp > 1 else (0,)
 
-    def zero_degree(zero: int, dp: int, ep: int) -> Sequence[Value]:
-        parts = [n for n in divisors(dp) if 1 < n < dp and n % ep == 0] if zero else []
+    def zero_degree(zero: int, dp: int, cp: int, tp: int, ep: int) -> Sequence[Value]:
+        own = _replicas_sharing(ep, dp, cp, tp)
+        parts = [n for n in divisors(dp) if 1 < n < dp and n % own == 0] if zero else []
         allowed = chosen.values_of("zero_degree", (0, *parts))
         return [part for part in allowed if part in (0, *parts)] or (0,)
 
@@ -188,7 +190,8 @@ def _dimensions(workload: WorkloadFacts, devices: int, chosen: Searched) -> list
         return chosen.values_of("chunks", every)
 
     def placement(tp: int, cp: int, pp: int, dp: int, ep: int) -> Sequence[Value]:
-        degrees = {"tp": tp, "cp": cp, "pp": pp, "dp": dp // ep, "ep": ep}
+        own = _replicas_sharing(ep, dp, cp, tp)
+        degrees = {"tp": tp, "cp": cp, "pp": pp, "dp": dp // own, "ep": own}
         active = {name for name, degree in degrees.items() if degree > 1}
         return distinct_orders(active, chosen.values_of("placement", orders(active)))
 
@@ -214,6 +217,12 @@ def _dimensions(workload: WorkloadFacts, devices: int, chosen: Searched) -> list
         Dimension("chunks", chunks),
         _varying("placement", placement, chosen),
     ]
+
+
+def _replicas_sharing(ep: int, dp: int, cp: int, tp: int) -> int:
+    """How many replicas share experts, where `ep` fits."""
+    factors = expert_factors(ep, dp, cp, tp)
+    return 1 if factors is None else factors.dp
 
 
 def _varying(name: str, domain: Callable[..., Sequence[Value]], chosen: Searched) -> Dimension:
@@ -296,16 +305,8 @@ def _constraints(workload: WorkloadFacts, devices: int) -> list[Constraint]:
         suited = listed(divisors(math.gcd(*lengths)))
         return f"the sequence ({length}) does not divide by {_product(shares)}{why}; {suited} do"
 
-    def ep_divides_experts_and_dp(dp: int, ep: int) -> str | None:
-        if ep == 1:
-            return None
-        if not workload.expert_axes:
-            return f"ep = {ep} shares experts, and the model has no axis of them; ep = 1 would do"
-        named = {f"dp = {dp}": dp, **{f"the {a} ({n})": n for a, n in workload.expert_axes}}
-        uneven = next((label for label, size in named.items() if size % ep), None)
-        if uneven is None:
-            return None
-        return f"ep = {ep} must divide {uneven}; {listed(divisors(math.gcd(*named.values())))} do"
+    def ep_divides_experts_and_devices(dp: int, cp: int, tp: int, ep: int) -> str | None:
+        return expert_refusal(ep, (dp, cp, tp), workload.expert_axes)
 
     def lists_fit(
         axes: str,
@@ -393,12 +394,14 @@ def _constraints(workload: WorkloadFacts, devices: int) -> list[Constraint]:
             return f"{kept} keeps the activations that sequence_parallel gathers, which is off"
         return None
 
-    def zero_degree_divides_dp(zero: int, zero_degree: int, dp: int, ep: int) -> str | None:
+    def zero_degree_divides_dp(
+        zero: int, zero_degree: int, dp: int, cp: int, tp: int, ep: int
+    ) -> str | None:
         if not zero_degree:
             return None
         if not zero:
             return "zero_degree says how far zero shards; it needs zero = 1, 2 or 3"
-        if zero_degree % ep:
+        if zero_degree % _replicas_sharing(ep, dp, cp, tp):
             return f"zero_degree = {zero_degree} does not divide by ep = {ep}"
         return _divides("dp", dp, "zero_degree", zero_degree)
 
@@ -407,7 +410,7 @@ def _constraints(workload: WorkloadFacts, devices: int) -> list[Constraint]:
         Constraint("tp divides every internal axis", tp_divides_internal_axes),
         Constraint("sequence parallelism needs tp", sequence_parallel_needs_tp),
         Constraint("the sequence divides", sequence_divides),
-        Constraint("ep divides the experts and dp", ep_divides_experts_and_dp),
+        Constraint("ep divides experts and devices", ep_divides_experts_and_devices),
         Constraint("the axis lists fit", lists_fit),
         Constraint("every stage has a block", every_stage_has_a_block),
         Constraint("dp divides the batch", dp_divides_batch),

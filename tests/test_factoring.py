@@ -1,4 +1,4 @@
-"""Factors of tensor parallelism."""
+"""Factors of tensor parallelism, and of expert parallelism."""
 
 from __future__ import annotations
 
@@ -10,7 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distir.factoring import refusal, tensor_factors
+from distir.factoring import (
+    ExpertFactors,
+    expert_factors,
+    expert_refusal,
+    refusal,
+    tensor_factors,
+)
 
 
 @pytest.mark.parametrize(
@@ -59,3 +65,36 @@ def test_what_does_not_divide_says_what_would() -> None:
     assert reason == (
         "heads (8, each of 4 queries) does not divide by tp = 64; 1, 2, 4, 8, 16, 32 do"
     )
+
+
+@pytest.mark.parametrize(
+    ("ep", "dp", "cp", "tp", "factors"),
+    [
+        (8, 16, 4, 4, (8, 1, 1)),  # replicas alone, where they divide
+        (8, 4, 2, 1, (4, 2, 1)),  # with those of a sequence, nearest first
+        (2, 1, 4, 1, (1, 2, 1)),
+        (32, 1, 32, 1, (1, 32, 1)),
+        (64, 32, 1, 2, (32, 1, 2)),  # with those of tensor parallelism, all of them
+        (8, 4, 1, 8, (1, 1, 8)),
+        (8, 2, 2, 2, (2, 2, 2)),
+        (8, 1, 4, 2, (1, 4, 2)),
+        (4, 1, 1, 8, None),
+        (3, 4, 2, 2, None),
+    ],
+)
+def test_who_shares_experts(ep, dp, cp, tp, factors) -> None:
+    expected = None if factors is None else ExpertFactors(*factors)
+    assert expert_factors(ep, dp, cp, tp) == expected
+    reason = expert_refusal(ep, (dp, cp, tp), (("experts", 64 * 3),))
+    assert (reason is None) == (factors is not None)
+
+
+@given(*(st.integers(1, 24) for _ in range(4)))
+def test_those_who_share_experts_are_as_many(ep, dp, cp, tp) -> None:
+    factors = expert_factors(ep, dp, cp, tp)
+    if factors is not None:
+        assert factors.dp * factors.cp * factors.tp == ep
+        assert dp % factors.dp == cp % factors.cp == 0
+        assert factors.tp in (1, tp)
+    # Without tensor parallelism it fits wherever the number of devices says so.
+    assert (dp * cp % ep == 0) == (expert_factors(ep, dp, cp, 1) is not None)

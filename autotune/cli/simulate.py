@@ -45,7 +45,7 @@ def add_strategy_options(parser: argparse.ArgumentParser) -> None:
         "--tp": "devices that share each layer",
         "--pp": "pipeline ranks",
         "--cp": "devices that share each sequence",
-        "--ep": "replicas that share the experts of a mixture (divides dp)",
+        "--ep": "devices that share the experts of a mixture: of dp, else of cp and tp too",
         "--microbatches": "pieces of each replica's share of the batch",
     }
     for name, text in degrees.items():

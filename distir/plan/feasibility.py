@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from distir.errors import UnknownNameError
-from distir.factoring import refusal
+from distir.factoring import expert_refusal, refusal
 from distir.schedules import find_schedule
 from distir.strategy import Strategy
 from distir.transforms.recompute import RECOMPUTE
@@ -63,15 +63,13 @@ def _sequence(workload: Workload, strategy: Strategy) -> str | None:
 
 
 def _experts(workload: Workload, strategy: Strategy) -> str | None:
-    if strategy.ep == 1:
-        return None
-    if not workload.expert_axes:
-        return f"ep = {strategy.ep} shares experts, and the model has no axis of them; ep = 1 does"
-    for label, size in (("dp", strategy.dp), *workload.expert_axes):
-        if size % strategy.ep:
-            fitting = ", ".join(str(d) for d in range(1, min(size, 64) + 1) if size % d == 0)
-            named = f"dp = {size}" if label == "dp" else f"the {label} ({size})"
-            return f"ep = {strategy.ep} must divide {named}; {fitting} do"
+    degrees = (strategy.dp, strategy.cp, strategy.tp)
+    reason = expert_refusal(strategy.ep, degrees, workload.expert_axes)
+    if reason is not None:
+        return reason
+    for user in ("cp", "tp"):
+        if getattr(strategy.expert_factors, user) > 1 and user in strategy.axis_lists:
+            return f"ep = {strategy.ep} is shared along {user}, whose list axes state; add experts*"
     return None
 
 
@@ -113,7 +111,7 @@ def _training(workload: Workload, strategy: Strategy) -> str | None:
             return "zero_degree says how far zero shards; it needs zero = 1, 2 or 3"
         if strategy.dp % strategy.zero_degree:
             return f"zero_degree = {strategy.zero_degree} does not divide dp = {strategy.dp}"
-        if strategy.zero_degree % strategy.ep:
+        if strategy.zero_degree % strategy.expert_factors.dp:
             return f"zero_degree = {strategy.zero_degree} does not divide by ep = {strategy.ep}"
     if workload.training:
         return None

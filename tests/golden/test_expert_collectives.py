@@ -88,6 +88,36 @@ def test_the_sequence_stays_split_in_the_experts() -> None:
     assert backward == {"ReduceScatter cp": 2 * LAYERS}
 
 
+def test_those_who_share_a_sequence_share_experts() -> None:
+    """Tokens are split over the sequence, and exchanged along it; the ring goes on beside that."""
+    strategy = Strategy(cp=4, ep=4, cp_exchange="ring")
+    forward, backward, settle = collectives(strategy)
+    assert forward == backward == {"AllToAll cp": EXCHANGES * LAYERS}
+    assert settle == {"AllReduce cp": ATTENTION_AND_ROUTER * LAYERS + OUTSIDE}
+    some, _, settle = collectives(Strategy(cp=4, ep=2))
+    assert some == {"AllToAll cp.2": EXCHANGES * LAYERS, "AllGather cp.1·cp.2": 2 * LAYERS}
+    assert settle["AllReduce cp.1"] == EXPERT_PRODUCTS * LAYERS
+
+
+def test_experts_instead_of_their_width() -> None:
+    """With ep 8 and 4 replicas of tp 2 every device has experts of its own, whole: tokens, whose
+    sequence rests on tp, are exchanged where all others are gathered and scattered."""
+    strategy = Strategy(dp=4, tp=2, ep=8, sequence_parallel=True)
+    layer = Planner(workload()).block_programs(strategy)[1]
+    assert counts(layer.forward) == {
+        "AllToAll ep": EXCHANGES,
+        "AllToAll tp": EXCHANGES,
+        "AllGather tp": 1,
+        "ReduceScatter tp": 1,
+    }
+    (width,) = {
+        use.type.shape
+        for use in layer.parameters
+        if len(use.type.shape) == 3 and FFN in use.type.shape
+    } - {(1, FFN, HIDDEN)}
+    assert width == (1, HIDDEN, FFN)
+
+
 def test_tensor_parallelism_splits_every_expert() -> None:
     """Two all-reduces per layer, as without experts, and the vocabulary's."""
     forward, _, _ = collectives(Strategy(tp=4))

@@ -289,6 +289,8 @@ STRATEGIES = (
     Strategy(cp=2, tp=2, pp=2, microbatches=2, schedule="gpipe", recompute="full"),
     Strategy(dp=4, ep=2, tp=2, microbatches=2, zero=1, sequence_parallel=True),
     Strategy(dp=2, ep=2, cp=2, pp=2, microbatches=2, zero=2, recompute="full"),
+    Strategy(dp=2, cp=2, tp=2, ep=8, sequence_parallel=True, zero=3, microbatches=2),
+    Strategy(dp=2, cp=4, ep=4, cp_exchange="ring", zero=1),
     Strategy(dp=2, pp=2, chunks=2, microbatches=4, schedule="zb-v", zero=3, recompute="full"),
     Strategy(tp=2, pp=3, microbatches=4, schedule="zb-h2", sequence_parallel=True),
     Strategy(dp=4, zero=3, zero_degree=2, microbatches=2),

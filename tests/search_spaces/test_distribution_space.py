@@ -411,13 +411,18 @@ def test_experts_are_shared_by_replicas() -> None:
     workload = Facts(expert_axes=(("experts", 8),))
     assert small_space(workload).values("ep") == (1,)
     space = distribution_space(workload, 16, "standard")
-    assert {(s.dp, s.ep) for s in space.enumerate() if s.dp >= 4} == {
+    pairs = {(s.dp, s.tp, s.ep) for s in space.enumerate() if s.dp >= 4}
+    assert {(dp, ep) for dp, tp, ep in pairs if tp == 1} == {
         (dp, ep) for dp in (4, 8, 16) for ep in (1, 2, 4, 8) if dp % ep == 0
     }
+    assert (4, 2, 8) in pairs, "the devices of tp as well, all of them"
+    assert (4, 4, 8) in pairs
     assert space.impossible(Strategy(dp=16, ep=16)) == (
         "ep = 16 must divide the experts (8); 1, 2, 4, 8 do"
     )
-    assert space.impossible(Strategy(dp=4, tp=4, ep=8)) == "ep = 8 must divide dp = 4; 1, 2, 4 do"
+    assert space.impossible(Strategy(dp=4, pp=4, ep=8)) == (
+        "ep = 8 is shared by none of dp 4 x cp 1 x tp 1 devices; 1, 2, 4 do"
+    )
 
 
 def test_orders_are_searched_where_a_file_says_so() -> None:
