@@ -16,7 +16,8 @@ from distir.ops.collective import Collective, FlatCut, Shard, Sharded, Spread
 from distir.ops.fused import Fused
 from distir.ops.ring import Ring
 from distir.transforms.instantiate import Sizes, without_flat
-from distir.transforms.place import FLAT, Layout, Mesh, Pending
+from distir.transforms.moves import FLAT, Layout, Pending
+from distir.transforms.place import Mesh
 
 Array = Any
 Coordinate = dict[str, int]

@@ -24,7 +24,7 @@ from distir.plan import ParameterUse, Plan, Stage
 from distir.plan.positions import positions_of
 from distir.schedules import Action
 from distir.transforms.instantiate import Instantiation
-from distir.transforms.place import Layout, Local, move
+from distir.transforms.moves import Layout, Local, move
 
 Array = Any
 

@@ -15,7 +15,7 @@ from distir.ops.collective import Sharded
 from distir.plan import BlockProgram
 from distir.plan.passes import is_reversed, segments
 from distir.schedules import BACKWARD, FORWARD, INPUT_PART, WEIGHT_PART
-from distir.transforms.place import Local
+from distir.transforms.moves import Local
 
 
 @dataclass(frozen=True, slots=True, eq=False)

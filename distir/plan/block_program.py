@@ -15,7 +15,8 @@ from distir.plan.positions import Positions, layout_at, positions_of
 from distir.transforms.bucket import bucketed
 from distir.transforms.fuse import fuse_elementwise
 from distir.transforms.instantiate import Instantiation, Sizes
-from distir.transforms.place import FLAT, Layout, Local, Mesh, Move, Pending, Placed, move
+from distir.transforms.moves import FLAT, Layout, Local, Move, Pending, move
+from distir.transforms.place import Mesh, Placed
 from distir.transforms.place_block import PlacedBlock, operands_of
 from distir.transforms.precision import in_type, read_by_products
 from distir.transforms.routed import routed_rows

@@ -14,7 +14,8 @@ from distir.schedules import BACKWARD, FORWARD, INPUT_PART, CompiledSchedule
 from distir.strategy import Strategy
 from distir.transforms.fuse import fuse_elementwise
 from distir.transforms.instantiate import Sizes
-from distir.transforms.place import Layout, Local, Mesh
+from distir.transforms.moves import Layout, Local
+from distir.transforms.place import Mesh
 from distir.transforms.place_block import PlacedBlock
 from distir.transforms.split_backward import split_backward
 from distir.workload import Workload

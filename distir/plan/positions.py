@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from distir.axes.model import Axis, AxisDims
-from distir.transforms.place import FLAT, Layout
+from distir.transforms.moves import FLAT, Layout
 
 Positions = tuple[object, ...]
 """A layout without axes: per mesh axis None, `Pending`, `FLAT`, or (dim, place in the dim)."""

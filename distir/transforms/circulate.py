@@ -13,7 +13,7 @@ from distir.ops.ring import COLUMNS, ROWS, Circulating
 from distir.ops.tensor import Boundary
 
 if TYPE_CHECKING:
-    from distir.transforms.place import Layout, Local, Spot
+    from distir.transforms.moves import Layout, Local, Spot
 
 Rings = Callable[[int, Axis], bool]
 """Whether a mesh axis's list has an axis with the mark of the ring."""

@@ -23,16 +23,8 @@ from distir.ops.collective import (
     Window,
 )
 from distir.ops.ring import Circulating, Ring
-from distir.transforms.place import (
-    FLAT,
-    Layout,
-    Local,
-    Mesh,
-    Move,
-    Placed,
-    PlacedMove,
-    PlacedOp,
-)
+from distir.transforms.moves import FLAT, Layout, Local, Move, PlacedMove
+from distir.transforms.place import Mesh, Placed, PlacedOp
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from distir.ir.core import Value
-from distir.transforms.place import Layout, Local, Mesh, Pending, Placed, Placement
+from distir.transforms.moves import Layout, Local, Pending
+from distir.transforms.place import Mesh, Placed, Placement
 from distir.transforms.step import BlockStep
 
 
