@@ -43,8 +43,37 @@ def widen_batch(
 
     A Reshape does not say whether `(rows, width)` has the batch at the end of its rows or at the
     start of its width. Where a later op cannot take the one, the nearest Reshapes before it are
-    read the other way, as long as that leads further.
+    read the other way, as long as that leads further. Where samples of two inputs meet and neither
+    is the other's, as texts and images do, each input has a batch of its own.
     """
+    best = _furthest(function, positions, batch_size, axis_maps)
+    if best.error is None:
+        renamed.update(best.new)
+        return best.result()
+    groups = best.inputs_that_meet()
+    if groups is None:
+        raise best.error
+    now = {value: value for value in (*positions, *axis_maps)}
+    for number, group in enumerate(groups):
+        # Sizes of their own, so that they are not taken for one.
+        size = batch_size + number * STEP
+        made: dict[Value, Value] = {}
+        maps = {now[value]: dims for value, dims in axis_maps.items()}
+        places = {now[value]: positions[value] for value in group}
+        function = widen_batch(function, places, size, maps, made)
+        now = {old: made.get(new, new) for old, new in now.items()}
+        renamed.update({old: made.get(new, new) for old, new in renamed.items()})
+        renamed.update({old: new for old, new in made.items() if old not in renamed})
+    return function
+
+
+def _furthest(
+    function: Function,
+    positions: Mapping[Value, int],
+    batch_size: int,
+    axis_maps: Mapping[Value, tuple[int | None, ...]],
+) -> _Widening:
+    """The attempt that comes to the end, or, if none does, the first."""
     first = best = _Widening(function, positions, batch_size, axis_maps, frozenset())
     while best.error is not None:
         others = (
@@ -53,12 +82,13 @@ def widen_batch(
         )
         better = next((other for other in others if other.reached > best.reached), None)
         if better is None:
-            assert first.error is not None
-            raise first.error
+            return first
         best = better
-    renamed.update(best.new)
-    return best.result()
+    return best
 
+
+STEP = 2
+"""How much longer every further batch is made than the one before."""
 
 _Choice = tuple[tuple[int, ...], Place, tuple[int, ...]]
 """A kind of Reshape: from which shape, the batch where, to which shape."""
@@ -113,6 +143,20 @@ class _Widening:
                 if value in self.choices:
                     found[self.choices[value]] = None
         return list(found)
+
+    def inputs_that_meet(self) -> list[list[Value]] | None:
+        """The widened inputs in two groups, if those that the failing op's operands depend on are
+        different ones."""
+        node = self.function.nodes[self.reached]
+        behind: dict[Value, set[Value]] = {value: {value} for value in self.function.inputs}
+        for each in self.function.nodes[: self.reached]:
+            needed = {source for v in each.operands for source in behind.get(v, ())}
+            behind.update(dict.fromkeys(each.results, needed))
+        widened = [v for v in self.function.inputs if v in self.places]
+        ways = [behind.get(v, set()) & set(widened) for v in node.operands if v in self.places]
+        if len(ways) != 2 or ways[0] & ways[1]:
+            return None
+        return [[v for v in widened if v not in ways[1]], [v for v in widened if v in ways[1]]]
 
     def result(self) -> Function:
         """The widened function."""

@@ -81,6 +81,34 @@ def test_a_softmax_is_never_over_samples() -> None:
     )
 
 
+def test_samples_of_two_inputs_that_meet_are_two_batches() -> None:
+    """One text and one image: neither has the other's batch, and every text meets every image."""
+    made = model(
+        {"text": (FLOAT, [1, 4]), "mask": (FLOAT, [1, 4]), "image": (FLOAT, [1, 6])},
+        [
+            node("Mul", "text mask", "m"),
+            node("MatMul", "m w", "a"),
+            node("MatMul", "image v", "b"),
+            node("Transpose", "b", "bt", perm=[1, 0]),
+            node("MatMul", "a bt", "scores"),
+            node("Transpose", "scores", "y", perm=[1, 0]),
+        ],
+        "y",
+        {"w": weights(4, 8), "v": weights(6, 8)},
+    )
+    one, wide = (read_onnx(made, widen=widen, load_weights=True) for widen in (False, True))
+    rng = np.random.default_rng(0)
+    text, mask, image = (rng.normal(size=v.type.shape) for v in wide.function.inputs)
+    assert len(text) == len(mask) > 1
+    assert len(image) not in (1, len(text))
+    (together,) = evaluate(wide.function, [text, mask, image], wide.weights)
+    for i, picture in enumerate(image):
+        for j, (words, hidden) in enumerate(zip(text, mask, strict=True)):
+            given = [words[None], hidden[None], picture[None]]
+            (alone,) = evaluate(one.function, given, one.weights)
+            np.testing.assert_allclose(together[i, j], alone[0, 0], atol=1e-12)
+
+
 def traced(length: int = 10) -> Any:
     """An export that leaves the sequence open, whose trace has stated it all the same."""
     return model(
