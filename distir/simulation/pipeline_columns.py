@@ -49,8 +49,11 @@ TOLERANCE = 2.0**-46
 NO_TIME = 2.0**-42
 """Of the time that has passed: what a rank waits less than that is rounding."""
 
-STEPS_FIRST = 2
+STEPS_FIRST = 8
 """Repeats before it is tried to look ahead."""
+
+MOST_PATIENCE = 16
+"""Repeats until it is tried again, where it got few plans ahead."""
 
 DRIFT = 2.0**-49
 """Of the time that has passed, for each repeat that is left out: what rounding of the steps may
@@ -564,18 +567,27 @@ class _Looping:
         patience, wait, looks = 0, STEPS_FIRST, 0
         while len(self.left) > fewest:
             if wait or self.left.min() < FEWEST_REPEATS:
-                self._step()
+                self._step(look=not looks or wait == 1)
                 wait = max(0, wait - 1)
             else:
-                patience = 0 if self._jump(far=looks % 4 == 0) else min(8, 1 + 2 * patience)
+                patience = (
+                    0 if self._jump(far=looks % 4 == 0) else min(MOST_PATIENCE, 1 + 2 * patience)
+                )
                 wait, looks = patience, looks + 1
         everything = np.arange(len(self.left))
         self._place(self.block, everything, self.turned, self.whole, self.columns, 0)
         self.whole_left[self.columns] = self.left
 
-    def _step(self) -> None:
-        """Runs a repeat. Where it moved all times alike, so will those that are left."""
+    def _step(self, *, look: bool) -> None:
+        """Runs a repeat. Where it moved all times alike, so will those that are left, if we
+        `look`."""
         block, last = self.block, self.repeat.part.last
+        if not look:
+            self._once(block, self.turned)
+            self.turned += 1
+            self.left -= 1
+            self._put_back(self.left == 0)
+            return
         before, waited = self._times(block, self.turned), block.waits.copy()
         self._once(block, self.turned)
         self.turned += 1
@@ -622,7 +634,7 @@ class _Looping:
 
     def _jump(self, *, far: bool) -> bool:
         """Runs two repeats, and those plans on that are on a line: to the end, if it goes so far,
-        or, if not `far`, to where it ends. Whether they are many."""
+        or, if not `far`, to where it ends. Whether that was worth it."""
         block, turned, rows, part = self.block, self.turned, len(self.left), self.repeat.part
         times = [self._times(block, turned)]
         waited = [block.waits.copy()]
@@ -649,7 +661,7 @@ class _Looping:
         columns = np.flatnonzero(straight)
         if len(columns):
             self._land(line, columns, ahead[columns])
-        return 4 * len(columns) >= rows
+        return int(ahead[columns].sum()) >= 8 * rows
 
     def _land(self, line: _Line, columns: Ints, far: Ints) -> None:
         """Runs plans on, `far` repeats further on their lines, if they are there."""
