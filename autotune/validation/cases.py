@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,6 +10,7 @@ from autotune.validation.rows import Row, UnusableRowError
 from autotune.validation.software import Completion, Software, software_of
 from autotune.validation.words import Meaning, meaning_of, read_data
 from distir.errors import DistirError
+from distir.factoring import expert_factors
 from distir.models.experts import Experts
 from distir.models.layers import AttentionKind
 from distir.models.transformer import TransformerConfig, llama_config
@@ -226,7 +226,7 @@ def _strategy(row: Row, stated: _Stated, blanks: Completion) -> Strategy:
         tp=tp,
         pp=pp,
         cp=cp,
-        ep=_expert_degree(row, blanks, dp, tp),
+        ep=_expert_degree(row, dp, cp, tp),
         microbatches=batch // (dp * micro),
         schedule=schedule,
         chunks=chunks,
@@ -236,17 +236,14 @@ def _strategy(row: Row, stated: _Stated, blanks: Completion) -> Strategy:
     )
 
 
-def _expert_degree(row: Row, blanks: Completion, dp: int, tp: int) -> int:
-    """Replicas that share the experts."""
+def _expert_degree(row: Row, dp: int, cp: int, tp: int) -> int:
+    """Devices that share the experts."""
     if not row.count("num_experts"):
         return 1
     stated = row.needed("ep")
-    ep = math.gcd(stated, dp)
-    if ep * tp % stated:
-        raise UnusableRowError("ep does not fit into dp · tp", f"ep {stated}, dp {dp}, tp {tp}")
-    if ep != stated:
-        blanks.note("experts shared by dp, and their width by tp")
-    return ep
+    if expert_factors(stated, dp, cp, tp) is None:
+        raise UnusableRowError("ep does not fit", f"ep {stated}, dp {dp}, cp {cp}, tp {tp}")
+    return stated
 
 
 def _recompute(stated: _Stated, blanks: Completion) -> str:

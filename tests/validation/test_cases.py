@@ -52,11 +52,10 @@ def test_the_row_is_a_mixture_of_experts() -> None:
     experts = plain.model.config.experts
     assert experts is not None
     assert (experts.count, experts.top_k, experts.ffn) == (8, 2, 1024)
-    # Four replicas with two devices each share experts by eight: a device has half of two of them.
+    # Four replicas with two devices each share experts by eight: those of tp as well.
     folded = case(**stated, ep="8")
-    assert folded.strategy.ep == 4
-    assert "experts shared by dp, and their width by tp" in folded.assumptions
-    assert reason(**stated, ep="16") == "ep does not fit into dp · tp"
+    assert folded.strategy.ep == 8
+    assert reason(**stated, ep="16") == "ep does not fit"
     assert reason(**stated) == "ep not stated"
     assert reason(**{**stated, "gated_mlp": "no"}, ep="4") == "experts without gates"
 
