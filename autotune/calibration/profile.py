@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 from autotune.calibration.calibrate import Calibration, ConstantFit
 from distir.cost import CostProfile
 
 __all__ = ["constant_lines", "constants_text", "origin", "profile_text"]
 
-_FACTS = (
-    "dispatch",
-    "fuses_elementwise",
-    "attention",
-    "attention_kernels",
-    "overlaps_gradients",
-    "overlaps_messages",
-    "overlaps_activations",
-    "allocator",
-    "spells_loss_out",
-    "balances_context",
+_FACTS = tuple(
+    field.name
+    for field in fields(CostProfile)
+    if field.type != "float" and field.name not in ("name", "summary")
 )
+"""What a stack states of itself; all else are constants."""
 
 
 def profile_text(calibration: Calibration, base: CostProfile, name: str, source: str) -> str:

@@ -167,7 +167,7 @@ def _measured(row: Row) -> Measured:
     """What was measured; raises if there is nothing to compare with."""
     flags = meaning_of(row, "flags")
     out_of_memory = bool(flags and flags.values.get("oom"))
-    unit = meaning_of(row, "mem_unit")
+    unit = _memory_unit(row)
     stated = row.number_of("peak_memory_gb")
     memory: float | None = None
     if stated is not None and unit is not None and not out_of_memory:
@@ -178,6 +178,17 @@ def _measured(row: Row) -> Measured:
         raise UnusableRowError("nothing measured")
     counter = unit.values["counter"] if unit is not None and memory is not None else ""
     return Measured(seconds, memory, counter, out_of_memory)
+
+
+def _memory_unit(row: Row) -> Meaning | None:
+    """What the figure of memory counts; where that is not understood, there is no such figure,
+    unless the row has nothing else."""
+    try:
+        return meaning_of(row, "mem_unit")
+    except UnusableRowError:
+        if row.measured_seconds is None:
+            raise
+        return None
 
 
 class _Stated:

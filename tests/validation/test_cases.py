@@ -253,3 +253,23 @@ def test_any_text_makes_a_case_or_an_exclusion(changes: dict[str, str]) -> None:
 
 def test_every_base_column_is_known() -> None:
     assert set(BASE) <= set(COLUMNS)
+
+
+def test_a_unit_of_memory_that_is_not_understood_leaves_the_time() -> None:
+    odd = {"peak_memory_gb": "40", "mem_unit": "buckets"}
+    measured = case(**odd).measured
+    assert measured.seconds == 0.5
+    assert measured.memory_bytes is None
+    assert reason(**odd, iteration_time_s="") == "mem_unit is not understood"
+
+
+@pytest.mark.parametrize("none", ["0", "none", "n/a"])
+def test_no_experts_and_no_chunks_are_as_good_as_blank(none: str) -> None:
+    stated = case(num_experts=none, moe_topk=none, ep=none, vpp=none)
+    assert stated.experts == 0
+    assert stated.strategy == case().strategy
+
+
+def test_sizes_beyond_reason_exclude_a_row() -> None:
+    assert reason(num_layers="1000000") == "more than 2,000 layers"
+    assert reason(global_batch="100000000") == "too many microbatches to schedule"
