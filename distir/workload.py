@@ -171,13 +171,15 @@ class Workload:
 
     def resized(self, **changes: Any) -> Workload:
         """The same model with another batch size, sequence length, precision or optimizer; its
-        program, which depends on none of these, is shared."""
+        program, which depends on none of these, is shared, and so are FLOPs of equal lengths."""
         if not {"model", "mode", "loss", "output", "dropout"}.isdisjoint(changes):
             raise ValueError(
                 "a workload with another model, mode, loss, output or dropout is a new one"
             )
         made = replace(self, **changes)
         made.__dict__["program"] = self.program
+        if made.length == self.length:
+            made.__dict__["_forward_flops"] = self._forward_flops
         return made
 
     @property
