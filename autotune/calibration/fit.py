@@ -97,12 +97,12 @@ def fit(
     for step in range(MOST_STEPS):
         progress(f"step {step}: {loss:.1f}")
         moved, tried, reached = _step(residuals, x, r, j, loss, weights, spreads)
-        gained = loss - reached
+        gained, was_exact = loss - reached, exact
         if gained > 0:
             j, exact = _with_secant(j, moved - x, tried - r), False
             x, r, loss = moved, tried, reached
         if gained < SMALLEST_GAIN * loss:
-            if exact:
+            if was_exact:
                 break
             j, exact = jacobian(x, r), True
     return Fitted(x, r, j if exact else jacobian(x, r), weights, spreads)

@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Fits, predicts every row with what was fitted, writes the report."""
     parser = argparse.ArgumentParser(prog="experiments.fidelity", description=__doc__)
     parser.add_argument("file", type=Path, help="the measurements")
-    parser.add_argument("--rows", type=int, default=80, help="of each source (default 80)")
+    parser.add_argument("--rows", type=int, default=60, help="of each source (default 60)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--write", action="store_true", help="write the fitted constants to distir")
     parser.add_argument("--report", type=Path, default=HERE / "report.md")
