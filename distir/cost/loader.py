@@ -42,6 +42,8 @@ but for those in a table [constants]:
     overlaps_gradients = true                            # settled under the last backward pass
     overlaps_messages = "always"                         # or "interleaved" schedules only, "never"
     overlaps_activations = false                         # gathers pipelined with products
+    overlaps_exchanges = false                           # with experts, under another microbatch
+    sends_copies_once = false                            # of a token, to a node
     allocator = "blocks"                                 # or growing "segments", or "static"
     spells_loss_out = false                              # the loss op by op, on fp32 logits
     balances_context = true                              # causal attention is as much for all
