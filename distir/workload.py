@@ -347,7 +347,7 @@ class Workload:
         if "cp" in strategy.axis_lists:
             return f"{asked} decides the list of cp; axes state it already"
         if strategy.cp_exchange == "all-to-all" and not self.program.blocks.head_axes:
-            return f"{asked} splits heads, but the model has no attention"
+            return f"{asked} splits heads, and no attention has an axis of them"
         if strategy.cp_exchange == "ring" and not self._circulates:
             return f"{asked} needs fused attention, of which the model has none; --attention fused"
         return None
