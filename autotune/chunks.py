@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
+from numpy.typing import NDArray
 
 from autotune.objectives.columns import Column, Evaluations
 from autotune.objectives.objective import Objective
@@ -15,21 +16,37 @@ from autotune.study import Measure
 from autotune.trial import Trial
 from distir.strategy import Strategy
 from search_spaces import SearchSpace
+from search_spaces.columns import SpaceColumns
 
 MOST = 4096
-"""Strategies of the largest chunk."""
+"""Strategies of the largest chunk where they are evaluated one by one."""
 QUICK_SECONDS = 0.2
 """A chunk that took less may be followed by a larger one."""
-MANY_SECONDS = 2.0
-"""The same where many strategies are evaluated at once, which pays off in large chunks."""
+MOST_AT_ONCE = 1 << 18
+"""Strategies of the largest chunk where many are evaluated at once: what memory allows."""
+FIRST_AT_ONCE = 1 << 12
+"""Those of the first one, so that there is something to show soon."""
+SHARES = 16
+"""Chunks of the largest size, at least, in spaces that have so many: processes share them."""
+
+
+def stretches(count: int) -> Iterator[tuple[int, int]]:
+    """The chunks `(first, size)` of a space of which many are evaluated at once, growing to the
+    largest. They depend on nothing but the size of the space, so that results are the same to the
+    last bit, wherever chunks are evaluated."""
+    first, size = 0, FIRST_AT_ONCE
+    most = max(size, min(MOST_AT_ONCE, count // SHARES))
+    while first < count:
+        yield first, min(size, count - first)
+        first, size = first + size, min(4 * size, most)
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """Strategies of a space, with what an objective says of them."""
 
-    numbers: Sequence[int]
-    """Places in the space."""
+    numbers: NDArray[np.int64]
+    """Places in the space, ascending."""
     strategies: Sequence[Strategy]
     evaluations: Evaluations
     costs: Column
@@ -47,7 +64,7 @@ class Chunk:
         cost = float(self.costs[index])
         each = self.seconds / len(self)
         return Trial(
-            self.numbers[index],
+            int(self.numbers[index]),
             self.strategies[index],
             self.evaluations[index],
             None if np.isnan(cost) else cost,
@@ -70,7 +87,7 @@ def evaluated(
 
 def evaluated_chunk(
     objective: Objective,
-    numbers: Sequence[int],
+    numbers: Iterable[int],
     strategies: Sequence[Strategy],
     measure: Measure | None = None,
 ) -> Chunk:
@@ -78,7 +95,8 @@ def evaluated_chunk(
     started, clock = time.time(), time.perf_counter()
     found = evaluated(objective, strategies, measure)
     seconds = time.perf_counter() - clock
-    return Chunk(numbers, strategies, found, objective.costs(found), started, seconds)
+    places = np.fromiter(numbers, np.int64)
+    return Chunk(places, strategies, found, objective.costs(found), started, seconds)
 
 
 def chunks_here(
@@ -87,22 +105,35 @@ def chunks_here(
     """All of `space`, evaluated in this process. The first chunks are small, and chunks stay small
     where strategies take long: what is done can be shown, and an interrupt loses little.
     """
+    if measure is None and objective.many is not None:
+        return _at_once(space, objective)
+    return _one_by_one(space, objective, measure)
+
+
+def _one_by_one(
+    space: SearchSpace, objective: Objective, measure: Measure | None
+) -> Generator[Chunk, None, None]:
     strategies = space.enumerate()
-    at_once = measure is None and objective.many is not None
     first, size = 0, 1
     while chosen := list(islice(strategies, size)):
         chunk = evaluated_chunk(objective, range(first, first + len(chosen)), chosen, measure)
         yield chunk
         first += len(chosen)
-        if chunk.seconds < (MANY_SECONDS if at_once else QUICK_SECONDS):
+        if chunk.seconds < QUICK_SECONDS:
             size = min(2 * size, MOST)
+
+
+def _at_once(space: SearchSpace, objective: Objective) -> Generator[Chunk, None, None]:
+    table = SpaceColumns(space)
+    for stretch in stretches(len(table)):
+        yield evaluated_chunk(objective, *table.taken(*stretch))
 
 
 def chunk_of(trials: Sequence[Trial]) -> Chunk:
     """Trials that were made one by one."""
     costs = [np.nan if trial.cost is None else trial.cost for trial in trials]
     return Chunk(
-        [trial.number for trial in trials],
+        np.array([trial.number for trial in trials], np.int64),
         [trial.strategy for trial in trials],
         Evaluations.of([trial.evaluation for trial in trials]),
         np.array(costs, np.float64),

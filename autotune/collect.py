@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from autotune.chunks import Chunk
 from autotune.objectives.columns import Column, Flags
 from autotune.objectives.objective import Objective
-from autotune.trial import Trial, layout, rank
+from autotune.trial import LAYOUT, Trial, layout, rank
+from distir.strategies import Strategies
 
 MEMORY = "peak_memory_bytes"
 TIME = "iteration_seconds"
@@ -85,7 +86,7 @@ class Collector:
             self.failures.update(evaluations.reasons.get(int(i)) or "" for i in failed)
         usable = evaluations.feasible & ~np.isnan(chunk.costs)
         self.feasible += int(usable.sum())
-        self.costs.extend(chunk.costs[usable].tolist())
+        self.costs.frombytes(chunk.costs[usable].tobytes())
         memory = _metric(chunk, MEMORY)
         self._add_best(chunk, usable, memory)
         self._add_layouts(chunk, usable, memory)
@@ -98,7 +99,7 @@ class Collector:
             usable = usable & (chunk.costs <= self._best.cost[-1])
         chosen = np.flatnonzero(usable)
         if len(chosen) > self.top:
-            order = np.lexsort((memory[chosen], chunk.costs[chosen]))
+            order = np.lexsort((memory[chosen], chunk.costs[chosen]))  # stable: numbers ascend
             chosen = np.sort(chosen[order[: self.top]])
         if len(chosen):
             self._best = self._best.merged(chunk, chosen, memory).taken(slice(self.top))
@@ -115,23 +116,23 @@ class Collector:
         if len(front.cost):
             cheaper = np.searchsorted(front.cost, chunk.costs[chosen], side="right")
             least = np.concatenate([[np.inf], front.second])[cheaper]
-            chosen = chosen[second[chosen] < least]
+            chosen = chosen[second[chosen] <= least]
         if len(chosen):
             merged = front.merged(chunk, chosen, second)
             self._front = merged.taken(np.flatnonzero(_records(merged.second)))
 
     def _add_layouts(self, chunk: Chunk, usable: Flags, memory: Column) -> None:
-        best: dict[tuple[int, ...], int] = {}
-        costs = chunk.costs
-        for index in np.flatnonzero(usable).tolist():
-            degrees = layout(chunk.strategies[index])
-            known = best.setdefault(degrees, index)
-            if (costs[index], memory[index]) < (costs[known], memory[known]):
-                best[degrees] = index
-        for degrees, index in best.items():
-            trial, known = chunk.trial(index), self._layouts.get(degrees)
+        chosen = np.flatnonzero(usable)
+        if not len(chosen):
+            return
+        _, which = Strategies.of(chunk.strategies).distinct(LAYOUT)
+        order = np.lexsort((memory[chosen], chunk.costs[chosen], which[chosen]))
+        _, first = np.unique(which[chosen][order], return_index=True)
+        for index in chosen[order[first]].tolist():
+            trial = chunk.trial(index)
+            known = self._layouts.get(layout(trial.strategy))
             if known is None or rank(trial) < rank(known):
-                self._layouts[degrees] = trial
+                self._layouts[layout(trial.strategy)] = trial
 
     def _add_improvements(self, chunk: Chunk, usable: Flags) -> None:
         before = self.improvements[-1].cost if self.improvements else None
@@ -145,9 +146,9 @@ class Collector:
         if not len(missed):
             return
         index = int(missed[evaluations.violation[missed].argmin()])
-        least = evaluations.violation[index]
-        if self.closest is None or least < self.closest.evaluation.violation:
-            self.closest = chunk.trial(index)
+        trial, known = chunk.trial(index), self.closest
+        if known is None or _missed_by(trial) < _missed_by(known):
+            self.closest = trial
 
     @property
     def best(self) -> Trial | None:
@@ -173,6 +174,10 @@ class Collector:
     def layouts(self) -> tuple[Trial, ...]:
         """The best of each layout, best first."""
         return tuple(sorted(self._layouts.values(), key=rank))
+
+
+def _missed_by(trial: Trial) -> tuple[float, int]:
+    return (trial.evaluation.violation, trial.number)
 
 
 def _metric(chunk: Chunk, name: str) -> Column:

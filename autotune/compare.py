@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from statistics import mean, median
@@ -40,8 +39,11 @@ class Archive:
     def measure(self, strategy: Strategy) -> Evaluation:
         """What was found of a strategy."""
         number = self._space.index(strategy)
-        chunk = self._chunks[bisect_right(self._chunks, number, key=lambda c: c.numbers[0]) - 1]
-        return chunk.evaluations[number - chunk.numbers[0]]
+        for chunk in self._chunks:
+            place = int(chunk.numbers.searchsorted(number))
+            if place < len(chunk) and chunk.numbers[place] == number:
+                return chunk.evaluations[place]
+        raise KeyError(f"{strategy.label} was not evaluated")
 
 
 @dataclass(frozen=True, slots=True)

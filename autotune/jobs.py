@@ -10,23 +10,27 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from autotune.chunks import MOST, Chunk, evaluated
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.chunks import Chunk, evaluated, stretches
 from autotune.objectives.columns import Evaluations
 from autotune.objectives.objective import Objective, ObjectiveFunction
 from distir.errors import DistirError
+from distir.strategy import Strategy
+from search_spaces import SearchSpace
+from search_spaces.columns import SpaceColumns
 
 if TYPE_CHECKING:
     from autotune.problem import Problem
 
-SHARES = 8
-"""Chunks per process, at least, so that all have work to the end."""
 AHEAD = 4
 """Chunks per process that are under way or waiting."""
 
@@ -56,31 +60,41 @@ def chunks_in_processes(
     if problem.changed is None:
         raise DistirError("this problem cannot be made again in other processes; use one job")
     size = problem.space.count()
-    step = MOST if objective.many is not None and asked.trial_timeout is None else 1
-    step = max(1, min(step, size // (SHARES * jobs)))
-    strategies = problem.space.enumerate()
-    first = 0
-    with contextlib.closing(
-        _answers(problem, asked, range(0, size, step), jobs, backend)
-    ) as answers:
-        for answer in answers:
-            chosen = list(islice(strategies, step))
+    at_once = objective.many is not None and asked.trial_timeout is None
+    parts = stretches(size) if at_once else ((number, 1) for number in range(size))
+    waiting = list(parts)
+    taken = _taken(problem.space, at_once)
+    with contextlib.closing(_answers(problem, asked, waiting, jobs, backend)) as answers:
+        for stretch, answer in zip(waiting, answers, strict=False):
+            numbers, chosen = taken(*stretch)
             objective.metric = objective.metric or answer.metric
             found = answer.evaluations
             costs = objective.costs(found)
-            numbers = range(first, first + len(chosen))
             yield Chunk(numbers, chosen, found, costs, answer.started, answer.seconds)
-            first += len(chosen)
+
+
+def _taken(
+    space: SearchSpace, at_once: bool
+) -> Callable[[int, int], tuple[NDArray[np.int64], Sequence[Strategy]]]:
+    """A function that gives so many strategies from some place on, with their numbers."""
+    if at_once:
+        return SpaceColumns(space).taken
+
+    def taken(first: int, count: int) -> tuple[NDArray[np.int64], Sequence[Strategy]]:
+        chosen = list(islice(space.enumerate(first), count))
+        return np.arange(first, first + len(chosen)), chosen
+
+    return taken
 
 
 def _answers(
-    problem: Problem, asked: Asked, firsts: range, jobs: int, backend: str
+    problem: Problem, asked: Asked, parts: Sequence[tuple[int, int]], jobs: int, backend: str
 ) -> Generator[_Answer, None, None]:
     joblib: Any = import_module("joblib")
     payload: bytes = _cloudpickle().dumps((problem.changed, asked))
     with _connected(backend, jobs), joblib.parallel_config(backend=backend, n_jobs=jobs):
         work = joblib.delayed(_evaluate)
-        tasks = (work(payload, first, firsts.step) for first in firsts)
+        tasks = (work(payload, *part) for part in parts)
         if backend == "ray":  # whose backend gives lists only
             while part := list(islice(tasks, AHEAD * jobs)):
                 yield from joblib.Parallel(batch_size=1)(part)
@@ -132,8 +146,10 @@ def _prepared(payload: bytes) -> Callable[[int, int], _Answer]:
     if asked.trial_timeout is not None:
         measure = stack.enter_context(measuring(objective, asked.trial_timeout))
 
+    taken = _taken(problem.space, measure is None and objective.many is not None)
+
     def answer(first: int, count: int) -> _Answer:
-        strategies = list(islice(problem.space.enumerate(first), count))
+        _, strategies = taken(first, count)
         started, clock = time.time(), time.perf_counter()
         evaluations = evaluated(objective, strategies, measure)
         return _Answer(evaluations, objective.metric, started, time.perf_counter() - clock)

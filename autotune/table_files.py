@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autotune.trial import choices
 from distir.errors import DistirError
+from distir.strategies import FIELDS, Strategies
 
 if TYPE_CHECKING:
     from autotune.chunks import Chunk
@@ -63,10 +63,13 @@ def columns(chunk: Chunk, batch_size: int, metrics: Sequence[str]) -> dict[str, 
     found = chunk.evaluations
     unknown = np.full(len(chunk), np.nan)
     states = np.where(found.failed, "failed", np.where(found.feasible, "feasible", "infeasible"))
-    rows = [choices(strategy, batch_size) for strategy in chunk.strategies]
+    strategies = Strategies.of(chunk.strategies)
+    chosen = {name: strategies.column(name) for name in FIELDS}
+    micro_batch = batch_size // (chosen["dp"] * chosen["microbatches"])
     return {
-        "number": list(chunk.numbers),
-        **{name: [row[name] for row in rows] for name in rows[0]},
+        "number": chunk.numbers.tolist(),
+        **{name: values.tolist() for name, values in chosen.items()},
+        "micro_batch": micro_batch.tolist(),
         "state": states.tolist(),
         "reason": [found.reasons.get(index) for index in range(len(chunk))],
         **{name: found.metrics.get(name, unknown).tolist() for name in metrics},

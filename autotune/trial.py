@@ -117,9 +117,13 @@ def best_of_layouts(trials: Iterable[Trial]) -> list[Trial]:
     return list(best.values())
 
 
+LAYOUT = ("dp", "tp", "pp", "cp", "ep")
+"""The degrees: which devices do what, whatever the order and the memory techniques."""
+
+
 def layout(strategy: Strategy) -> tuple[int, ...]:
-    """The degrees: which devices do what, whatever the order and the memory techniques."""
-    return (strategy.dp, strategy.tp, strategy.pp, strategy.cp, strategy.ep)
+    """The degrees of a strategy."""
+    return tuple(getattr(strategy, name) for name in LAYOUT)
 
 
 def regret(cost: float, best_cost: float) -> float:

@@ -37,19 +37,18 @@ class MeshAxis:
     shards_state: bool = False
 
 
-def mesh_choices(strategy: Strategy) -> tuple[object, ...]:
-    """What of a strategy its mesh depends on."""
-    return (
-        strategy.dp,
-        strategy.ep,
-        strategy.cp,
-        strategy.tp,
-        strategy.sequence_parallel,
-        bool(strategy.zero),
-        strategy.zero_degree,
-        strategy.cp_exchange,
-        strategy.axes,
-    )
+MESH_CHOICES = (
+    "dp",
+    "ep",
+    "cp",
+    "tp",
+    "sequence_parallel",
+    "zero",
+    "zero_degree",
+    "cp_exchange",
+    "axes",
+)
+"""What of a strategy its mesh depends on."""
 
 
 def mesh_axes(program: Program, strategy: Strategy) -> tuple[MeshAxis, ...]:
@@ -215,4 +214,4 @@ def undivided(program: Program, axes: Sequence[MeshAxis], sizes: Mapping[Axis, i
     return None
 
 
-__all__ = ["MeshAxis", "entries_of", "mesh_axes", "mesh_choices", "padded_sizes", "undivided"]
+__all__ = ["MESH_CHOICES", "MeshAxis", "entries_of", "mesh_axes", "padded_sizes", "undivided"]

@@ -63,8 +63,12 @@ class SearchSpace:
         """What may come after `chosen`, the values of the first `len(chosen)` dimensions."""
         return self._branches(len(chosen), chosen)
 
+    def context(self, depth: int, chosen: Choices) -> tuple[Value, ...]:
+        """What of the choices before `depth` matters to those from it on."""
+        return tuple([chosen[name] for name in self._context[depth]])
+
     def _branches(self, depth: int, chosen: Choices) -> tuple[Branch, ...]:
-        context = tuple([chosen[name] for name in self._context[depth]])
+        context = self.context(depth, chosen)
         found = self._memo[depth].get(context)
         if found is None:
             found = self._memo[depth][context] = tuple(self._grow(depth, chosen))

@@ -8,11 +8,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
+from operator import attrgetter
 
 from distir.axes.model import Axis
 from distir.errors import StrategyError
 from distir.ir.core import Value
-from distir.mesh import mesh_axes, mesh_choices, padded_sizes
+from distir.mesh import MESH_CHOICES, mesh_axes, padded_sizes
 from distir.plan.block_program import instantiate_block
 from distir.plan.feasibility import explain
 from distir.plan.model import BlockProgram, Plan, Stage
@@ -54,6 +55,19 @@ class Keeping:
         return Keeping(self.recompute if again else "none", gathered=self.gathered)
 
 
+_mesh_choices = attrgetter(*MESH_CHOICES)
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramKind:
+    """What programs of blocks have in common that differ in sizes alone."""
+
+    mesh: Mesh
+    keeping: Keeping
+    zero: int
+    keeps_parameters: bool
+
+
 class Planner:
     """Makes plans for one workload."""
 
@@ -83,7 +97,7 @@ class Planner:
 
     def mesh(self, strategy: Strategy) -> tuple[Mesh, tuple[int, ...]]:
         """The device grid of a stage and its degrees. Equal grids are one, whatever the degrees."""
-        chosen = mesh_choices(strategy)
+        chosen = _mesh_choices(strategy)
         if chosen not in self._grids:
             axes = mesh_axes(self.program, strategy)
             padded = frozenset(padded_sizes(self.program, axes))
@@ -112,24 +126,27 @@ class Planner:
 
     # --- programs of blocks ----------------------------------------------------------------------
 
+    def kind(self, strategy: Strategy) -> ProgramKind:
+        """The kind of the programs of a strategy's blocks."""
+        mesh, _ = self.mesh(strategy)
+        zero = strategy.zero if mesh.sharding else 0
+        return ProgramKind(mesh, Keeping.of(strategy), zero, strategy.keeps_parameters)
+
     def block_programs(self, strategy: Strategy) -> tuple[BlockProgram, ...]:
         """One program per block of the model; equal blocks share theirs."""
-        mesh, degrees = self.mesh(strategy)
+        kind, (_, degrees) = self.kind(strategy), self.mesh(strategy)
         samples = self.workload.batch_size // strategy.microbatches
-        zero = strategy.zero if mesh.sharding else 0
-        keeping = Keeping.of(strategy)
-        key = (mesh, degrees, samples, keeping, zero, strategy.keeps_parameters)
+        key = (kind, degrees, samples)
         if key not in self._instantiated:
-            self._instantiated[key] = self.programs_at(strategy, samples, degrees)
+            self._instantiated[key] = self.programs_at(*key)
         return self._instantiated[key]
 
     def programs_at(
-        self, strategy: Strategy, samples: int, degrees: tuple[int, ...]
+        self, kind: ProgramKind, degrees: tuple[int, ...], samples: int
     ) -> tuple[BlockProgram, ...]:
-        """The programs of a strategy's blocks where so many samples are computed at once, by meshes
-        of these degrees (which may be `Many`), whatever the strategy says of either."""
-        mesh, _ = self.mesh(strategy)
-        zero, keeping = strategy.zero if mesh.sharding else 0, Keeping.of(strategy)
+        """The programs of blocks where so many samples are computed at once by a mesh of these
+        degrees; both may be `Many`."""
+        mesh, keeping = kind.mesh, kind.keeping
         sizes = self._sizes(mesh, degrees, samples)
         stored = self._stored_layouts(mesh, keeping)
         programs: dict[object, BlockProgram] = {}
@@ -143,8 +160,8 @@ class Planner:
                     self.workload.types,
                     layouts,
                     self.fuse,
-                    zero,
-                    strategy.keeps_parameters,
+                    kind.zero,
+                    kind.keeps_parameters,
                     self.narrow,
                 )
             found.append(programs[key])

@@ -153,6 +153,12 @@ class CompiledSchedule:
         return tuple(map(_counts, self.runs, self.stages_of_ranks))
 
     @cached_property
+    def completing(self) -> tuple[tuple[tuple[int, int], ...], ...]:
+        """Per rank its stages (places among its own) in the order in which their gradients are
+        complete, and the kind of action with which they are."""
+        return tuple(map(_completing, self.runs, self.stages_of_ranks))
+
+    @cached_property
     def routes(self) -> Mapping[tuple[int, int], tuple[tuple[int, int], ...]]:
         """`routes[s, 1]` and `routes[s, -1]` are the pairs of ranks between which stage `s` sends
         to the next and to the previous stage."""
@@ -282,6 +288,16 @@ def _counts(runs: Sequence[CostRun], stages: Sequence[int]) -> tuple[tuple[int, 
     return tuple(
         tuple(found[stage * COST_KINDS + kind] for kind in range(COST_KINDS)) for stage in stages
     )
+
+
+def _completing(runs: Sequence[CostRun], stages: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    found: dict[int, int] = {}  # the last first
+    for word, times in reversed(runs):
+        for cost in reversed(word if times else ()):
+            if cost % COST_KINDS in COMPLETING:
+                found.setdefault(cost // COST_KINDS, cost % COST_KINDS)
+    places = {stage: place for place, stage in enumerate(stages)}
+    return tuple((places[stage], kind) for stage, kind in reversed(found.items()))
 
 
 # --- what is in flight ----------------------------------------------------------------------------

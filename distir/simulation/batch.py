@@ -1,131 +1,183 @@
 """Many strategies at once: the one place where plans become arrays.
 
-Strategies whose programs differ in sizes alone share one program, in which every size is `Many`:
-one number per plan. From there on the fast engine's own functions run, each decision made for all
-plans together. Three things are shared further:
+Strategies whose programs differ in sizes alone (a *kind*) share one program, in which every size is
+`Many`: one number per plan. From there on the fast engine's own functions run, each decision made
+for all plans together. Three things are shared further:
 
-1. strategies that differ in their pipeline alone share the costs of blocks (a *point*);
+1. strategies that differ in their schedule alone share the costs of blocks (a *point*);
 2. a stage is a run of blocks, and stages of equal blocks are evaluated for a few lengths: in
    between, what they take and hold is known (`stage_columns`);
-3. strategies with the same schedule go through it together.
+3. strategies with the same schedule go through it together (`rank_columns`).
+
+Nothing here is done strategy by strategy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from distir.cost.amounts import many
-from distir.plan.grid import Grid
-from distir.simulation.fast import rank_seconds, transfer_seconds
-from distir.simulation.report import make_metrics
+from distir.cost.amounts import Divergence
+from distir.mesh import MESH_CHOICES
+from distir.plan.planner import ProgramKind
+from distir.simulation.points import PointRows, Points, Shape
+from distir.simulation.rank_columns import Hops, iterations
+from distir.simulation.report import metrics_of
 from distir.simulation.result import METRICS
-from distir.simulation.stage_columns import Layout, StageRows, Wanted, add_points
 from distir.simulation.table import SimulationTable
+from distir.strategies import Places, Strategies, distinct
 from distir.strategy import Strategy
 
 if TYPE_CHECKING:
     from distir.schedules import CompiledSchedule
     from distir.simulation.fast import Simulator
 
-PIPELINE = ("schedule", "chunks")
-"""Fields of a strategy that do not matter to the programs of its blocks."""
+SCHEDULE = ("schedule", "chunks", "pp", "microbatches")
+"""What of a strategy its compiled schedule depends on."""
 
-SIZES = ("dp", "tp", "cp", "ep", "pp", "microbatches")
-"""Fields that matter only through the degrees of the mesh and the samples of a microbatch."""
+KIND = ("zero", "recompute", "recompute_every", "keep_gathered", "placement")
+"""What the kind of its programs and their place on the cluster depend on besides the mesh."""
 
-_FIELDS = [each.name for each in fields(Strategy)]
-_point_of = attrgetter(*(name for name in _FIELDS if name not in PIPELINE))
-_kind_of = attrgetter(*(name for name in _FIELDS if name not in (*PIPELINE, *SIZES)))
+NUMBERS_AT_ONCE = 1 << 23
+"""Numbers, of stages times strategies, that go through a schedule together: what memory allows."""
+
+Column = NDArray[np.float64]
 
 
-def simulate_many(simulator: Simulator, strategies: Sequence[Strategy]) -> SimulationTable:
+def simulate_many(simulator: Simulator, strategies: Iterable[Strategy]) -> SimulationTable:
     """The metrics of strategies as columns, equal to simulating them one by one."""
-    count = len(strategies)
-    metrics = {name: np.full(count, np.nan) for name in METRICS}
-    invalid: dict[int, str] = {}
-    batch = _Batch(simulator)
-    for index, strategy in enumerate(strategies):
-        reason = simulator.explain(strategy)
-        if reason is None:
-            batch.add(index, strategy)
-        else:
-            invalid[index] = reason
-    batch.evaluate(metrics)
+    table = Strategies.of(strategies)
+    metrics = {name: np.full(len(table), np.nan) for name in METRICS}
+    invalid = simulator.explain_many(table)
+    valid = np.ones(len(table), np.bool_)
+    valid[list(invalid)] = False
+    if valid.any():
+        some = table if valid.all() else table.taken(np.flatnonzero(valid))
+        for name, values in _Batch(simulator, some).evaluate().items():
+            metrics[name][valid] = values
     with np.errstate(invalid="ignore"):
         feasible = metrics["peak_memory_bytes"] <= simulator.cluster.device.memory_bytes
-    return SimulationTable(strategies, metrics, feasible, invalid, simulator.simulate)
-
-
-@dataclass(slots=True)
-class _Members:
-    """Strategies with one schedule: positions in the table, and layouts."""
-
-    splits: bool
-    indices: list[int] = field(default_factory=list[int])
-    layouts: list[int] = field(default_factory=list[int])
+    return SimulationTable(table, metrics, feasible, invalid, simulator.simulate)
 
 
 class _Batch:
-    """Strategies sorted by what they share."""
+    """Strategies sorted by what they share. Everything is numbered: `self.point[i]` is the number
+    of the point of strategy `i`, and so on."""
 
-    def __init__(self, simulator: Simulator) -> None:
-        self.simulator = simulator
-        self.planner = simulator.planner
-        self.devices: list[int] = []
-        """By layout: what a strategy and its schedule ask of a point, stages on ranks."""
-        self._layouts: dict[object, int] = {}
-        self._points: dict[tuple[object, bool], dict[int, Layout]] = {}
-        self._members: dict[CompiledSchedule, _Members] = {}
+    def __init__(self, simulator: Simulator, table: Strategies) -> None:
+        self.simulator, self.table = simulator, table
+        planner = simulator.planner
+        first, self.schedule = table.distinct(SCHEDULE)
+        self.schedules = [planner.schedule(table[int(place)]) for place in first]
+        shapes: dict[Shape, int] = {}
+        chunks = table.column("chunks")[first]
+        of_schedule = [
+            shapes.setdefault((compiled.stages_of_ranks, int(count)), len(shapes))
+            for compiled, count in zip(self.schedules, chunks, strict=True)
+        ]
+        self.shapes = list(shapes)
+        shape = np.array(of_schedule, np.int64)[self.schedule]
+        splits = np.array([each.splits_backward for each in self.schedules])[self.schedule]
 
-    def add(self, index: int, strategy: Strategy) -> None:
-        """Sorts a strategy in, at its position in the table."""
-        compiled = self.planner.schedule(strategy)
-        if compiled not in self._members:
-            self._members[compiled] = _Members(compiled.splits_backward)
-        members = self._members[compiled]
-        point, own = (_point_of(strategy), members.splits), compiled.stages_of_ranks
-        layout = self._layouts.setdefault((point, own), len(self._layouts))
-        if layout == len(self.devices):
-            self.devices.append(strategy.devices)
-            self._points.setdefault(point, {})[layout] = Layout(strategy, compiled)
-        members.indices.append(index)
-        members.layouts.append(layout)
+        self.kinds, kind, degrees, of_degrees = self._kinds()
+        _, rest = table.distinct(("pp", "microbatches"))
+        first, point = distinct(_paired(_paired(kind, of_degrees), rest))
+        self.points = Points(
+            degrees=degrees[of_degrees[first]],
+            samples=simulator.workload.batch_size // table.column("microbatches")[first],
+            ranks=table.column("pp")[first],
+            splits=np.bincount(point, weights=splits) > 0,
+        )
+        self.kind_of_point = kind[first]  # ascends, as numbers of points are those of kinds first
+        first, self.layout = distinct(_paired(point, shape))
+        self.point_of_layout, self.shape_of_layout = point[first], shape[first]
 
-    def evaluate(self, metrics: dict[str, NDArray[np.float64]]) -> None:
-        """Fills the columns in."""
-        rows = self._stage_rows()
-        workload, cost = self.simulator.workload, self.simulator.cost
-        devices = np.array(self.devices)
-        for compiled, members in self._members.items():
-            numbers, places = np.array(members.layouts), np.array(members.indices)
-            for own, group in rows.alike(numbers):
-                stages, tied = group.stages(members.splits), group.tied()
-                transfers = transfer_seconds(compiled, group.hop)
-                time = self.simulator.schedule(compiled, stages, transfers)
-                ranks = rank_seconds(compiled, time, stages, tied, workload.training)
-                own_devices: Any = many(devices[numbers[own]])
-                padding: Any = many(rows.padding[numbers[own]])
-                found = make_metrics(workload, cost, own_devices, ranks, padding)
-                for name, values in found.items():
-                    metrics[name][places[own]] = values
+    def _kinds(self) -> tuple[list[tuple[ProgramKind, str]], Places, Places, Places]:
+        """Kinds of programs with their placement; per strategy its kind; the different degrees of
+        meshes, of shape (meshes, mesh axes), and which a strategy has."""
+        planner, table = self.simulator.planner, self.table
+        first, mesh = table.distinct(MESH_CHOICES)
+        found = [planner.mesh(table[int(place)]) for place in first]
+        width = max(len(degrees) for _, degrees in found)
+        degrees = np.array([(*own, *[1] * (width - len(own))) for _, own in found], np.int64)
+        meshes: dict[object, int] = {}
+        of_mesh = [meshes.setdefault(each, len(meshes)) for each, _ in found]
+        _, other = table.distinct(KIND)
+        first, which = distinct(_paired(np.array(of_mesh, np.int64)[mesh], other))
+        kinds: dict[tuple[ProgramKind, str], int] = {}
+        numbers: list[int] = []
+        for place in first.tolist():
+            strategy = table[place]
+            kind = (planner.kind(strategy), strategy.placement)
+            numbers.append(kinds.setdefault(kind, len(kinds)))
+        return list(kinds), np.array(numbers, np.int64)[which], degrees, mesh
 
-    def _stage_rows(self) -> StageRows:
-        alike: dict[object, list[Wanted]] = {}
-        for (_, splits), layouts in self._points.items():
-            strategy = next(iter(layouts.values())).strategy
-            mesh, degrees = self.planner.mesh(strategy)
-            samples = self.planner.workload.batch_size // strategy.microbatches
-            grid = Grid.of(mesh, degrees, strategy.pp, strategy.placement)
-            wanted = Wanted(strategy, splits, samples, degrees, grid, layouts)
-            alike.setdefault((mesh, splits, _kind_of(strategy)), []).append(wanted)
-        rows = StageRows(self.simulator, len(self._layouts))
-        for points in alike.values():
-            add_points(self.simulator, points, rows)
+    # --- evaluation -------------------------------------------------------------------------------
+
+    def evaluate(self) -> dict[str, Column]:
+        """The metrics of all strategies."""
+        rows = self._point_rows()
+        hops = Hops(self.simulator.cost, rows.rankings)
+        count = len(self.table)
+        iteration, peak = np.empty(count), np.empty(count)
+        bubble, communication = np.empty(count), np.empty(count)
+        order = np.argsort(self.schedule, kind="stable")
+        ends = np.cumsum(np.bincount(self.schedule, minlength=len(self.schedules)))
+        for number, compiled in enumerate(self.schedules):
+            first = ends[number - 1] if number else 0
+            chosen = order[first : ends[number]]
+            for some in self._parts(compiled, chosen, rows):
+                found = iterations(
+                    self.simulator, compiled, rows.pool, hops, rows.group(self.layout[some])
+                )
+                iteration[some], peak[some], bubble[some], communication[some] = found
+        devices = np.prod([self.table.column(name) for name in ("dp", "tp", "cp", "pp")], axis=0)
+        return metrics_of(
+            self.simulator.workload,
+            self.simulator.cost,
+            devices=devices,
+            iteration=iteration,
+            peak_memory_bytes=peak,
+            bubble=bubble,
+            communication=communication,
+            padding=rows.padding[self.point_of_layout[self.layout]],
+        )
+
+    def _parts(
+        self, compiled: CompiledSchedule, chosen: Places, rows: PointRows
+    ) -> Iterator[Places]:
+        """Strategies of a schedule that go through it together: with the same ranks that add up
+        gradients between them, and no more than fit in memory."""
+        most = max(1, NUMBERS_AT_ONCE // compiled.stages)
+        kinds = rows.tied_of_layout[self.layout[chosen]]
+        for kind in np.unique(kinds):
+            alike = chosen[kinds == kind]
+            for first in range(0, len(alike), most):
+                yield alike[first : first + most]
+
+    def _point_rows(self) -> PointRows:
+        rows = PointRows(self.simulator, self.shapes, self.point_of_layout, self.shape_of_layout)
+        bounds = np.searchsorted(self.kind_of_point, np.arange(len(self.kinds) + 1))
+        for number, (kind, placement) in enumerate(self.kinds):
+            self._add(rows, kind, placement, np.arange(bounds[number], bounds[number + 1]))
         rows.finish()
         return rows
+
+    def _add(self, rows: PointRows, kind: ProgramKind, placement: str, which: Places) -> None:
+        """Evaluates points of one kind; where they turn out to differ in more than sizes, part by
+        part."""
+        try:
+            rows.add(kind, placement, which, self.points)
+        except Divergence as divergence:
+            for where in (divergence.where, ~divergence.where):
+                self._add(rows, kind, placement, which[where])
+
+
+def _paired(first: Places, second: Places) -> Places:
+    """One number for two; in the order of the first, then of the second."""
+    if not len(second):
+        return first
+    return first.astype(np.int64) * (int(second.max()) + 1) + second

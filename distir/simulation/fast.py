@@ -11,10 +11,13 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, cast
 
+import numpy as np
+
 from distir.cost import Cluster, CostModel, CostProfile, load_profile
 from distir.cost.amounts import larger, select
 from distir.errors import StrategyError
 from distir.plan import BlockProgram, Plan, Planner
+from distir.plan.feasibility import explain_many
 from distir.plan.passes import BlockPasses, Segment, block_passes, composed, is_reversed
 from distir.schedules import (
     BACKWARD,
@@ -25,16 +28,17 @@ from distir.schedules import (
     CompiledSchedule,
     Held,
 )
-from distir.simulation.block_cost import ChainCost, Pass, PassCost, drain, run_chain
+from distir.simulation.block_cost import ChainCost, Chains, HostBound, Pass, PassCost, drain
 from distir.simulation.instructions import Instruction, Pricing, narrower_products
 from distir.simulation.memory import ChainMemory, MemoryEffect
-from distir.simulation.partition import balance_ranks, balanced_cuts
+from distir.simulation.partition import Partitions, rounded_weights
 from distir.simulation.pipeline import PipelineTime, run_pipeline
 from distir.simulation.report import RankSeconds, make_result
 from distir.simulation.result import SimulationResult
 from distir.simulation.state import StateBytes, state_bytes
 from distir.simulation.table import SimulationTable
 from distir.simulation.tied import Elsewhere, TiedGradients, elsewhere, tied_gradients
+from distir.strategies import Strategies
 from distir.strategy import Strategy
 from distir.workload import Workload
 
@@ -104,10 +108,12 @@ class Simulator:
         if own.workload is not workload or (own.fuse, own.narrow) != (fuse, narrow):
             raise ValueError("the planner is of another workload, fuses otherwise, or narrows")
         self._passes: dict[object, Pass] = {}
+        self._chains = Chains(cast("HostBound", self.cost.host_bound_seconds))
         self._weights: dict[object, float] = {}
         self._step_ends: dict[object, _StepEnd] = {}
         self._stages: dict[object, StageCost] = {}
         self._cuts: dict[object, tuple[int, ...]] = {}
+        self.partitions = Partitions()
         self._memory = ChainMemory()
 
     def repriced(self, profile: CostProfile, cluster: Cluster) -> Simulator:
@@ -126,6 +132,16 @@ class Simulator:
             )
         return self.planner.explain(strategy)
 
+    def explain_many(self, strategies: Strategies) -> dict[int, str]:
+        """Why strategies cannot run, by their positions; those that can are not in it."""
+        reasons = explain_many(self.workload, strategies)
+        first, which = strategies.distinct(("dp", "tp", "cp", "pp"))
+        for number, place in enumerate(first.tolist()):
+            if strategies[place].devices > self.cluster.num_devices:
+                reason = self.explain(strategies[place]) or ""
+                reasons |= dict.fromkeys(np.flatnonzero(which == number).tolist(), reason)
+        return reasons
+
     def plan(self, strategy: Strategy) -> Plan:
         """The plan of a strategy, with stages balanced by simulated cost; raises
         `StrategyError`."""
@@ -140,12 +156,11 @@ class Simulator:
         own = whole.schedule.stages_of_ranks
         key = (tuple(map(id, programs)), own, pricing.grid.mesh)
         if key not in self._cuts:
-            weights = [self.weight(program, pricing) for program in programs]
-            cuts = balanced_cuts(weights, strategy.stages)
-            if strategy.chunks > 1:
-                rank_of = {stage: rank for rank, stages in enumerate(own) for stage in stages}
-                cuts = balance_ranks(weights, cuts, [rank_of[s] for s in range(strategy.stages)])
-            self._cuts[key] = cuts
+            weights = np.array([[self.weight(program, pricing) for program in programs]])
+            shape = (own, strategy.chunks)
+            alone = np.zeros(1, np.int64)
+            (bounds,) = self.partitions.bounds(rounded_weights(weights), [shape], alone)
+            self._cuts[key] = bounds[1:-1]
         return self.planner.plan(strategy, self._cuts[key])
 
     def pricing(self, plan: Plan) -> Pricing:
@@ -187,7 +202,7 @@ class Simulator:
         if key not in self._passes:
             own = composed(segment)
             instructions = pricing.instructions(own.nodes)
-            self._passes[key] = Pass(instructions, own.handed, own.handing)
+            self._passes[key] = Pass.of(instructions, own.handed, own.handing)
         return self._passes[key]
 
     def weight(self, program: BlockProgram, pricing: Pricing) -> float:
@@ -221,11 +236,7 @@ class Simulator:
     def _run(self, runs: Sequence[tuple[Pass, int]]) -> ChainCost:
         """A chain of passes. Its gradients may be settled as soon as they are computed, or, where
         the stack does not overlap that with anything, at the end."""
-
-        def host_bound(device: float, launches: float) -> float:
-            return cast("float", self.cost.host_bound_seconds(device, launches))
-
-        chain = run_chain(runs, host_bound)
+        chain = self._chains.run(runs)
         if self.cost.profile.overlaps_gradients:
             return chain
         end = chain.cost.seconds
@@ -245,7 +256,9 @@ class Simulator:
 
     def fresh(self) -> Simulator:
         """The same, without what it remembers of blocks and stages."""
-        return Simulator(self.workload, self.cluster, self.cost.profile, planner=self.planner)
+        made = Simulator(self.workload, self.cluster, self.cost.profile, planner=self.planner)
+        made.partitions = self.partitions
+        return made
 
     def _stage_cost(self, plan: Plan, index: int, pricing: Pricing, splits: bool) -> StageCost:
         programs, uses = plan.stages[index].programs, elsewhere(plan, index)

@@ -21,35 +21,90 @@ Cuts = NDArray[np.int64]
 """Where stages begin, without the first: of shape (plans, stages - 1)."""
 
 
+PARTS = 100
+"""Into so many parts of the heaviest block weights are rounded: cuts fall between blocks, and what
+is that little apart is cut alike."""
+
+Shape = tuple[tuple[tuple[int, ...], ...], int]
+"""What cuts depend on besides weights: the stages of every rank, and chunks."""
+
+
+def rounded_weights(weights: Weights) -> Places:
+    """Weights in parts of the heaviest block of each plan."""
+    heaviest = np.maximum(weights.max(axis=1, keepdims=True), 1e-300)
+    # Not at halves, where ratios of sizes like to lie and rounding errors would decide.
+    return np.floor(PARTS * weights / heaviest + 0.4321).astype(np.int64)
+
+
+class Partitions:
+    """Where stages begin and end, by the weights of blocks; what is found is kept."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[bytes, Shape], tuple[int, ...]] = {}
+
+    def bounds(
+        self, rounded: Places, shapes: Sequence[Shape], which: Places
+    ) -> list[tuple[int, ...]]:
+        """The bounds of stages of plans with such `rounded_weights`, each of the shape that `which`
+        says."""
+        keys = [(row.tobytes(), shapes[n]) for row, n in zip(rounded, which.tolist(), strict=True)]
+        missing = {key: place for place, key in enumerate(keys) if key not in self._known}
+        if missing:
+            self._find(list(missing), rounded[list(missing.values())].astype(np.float64))
+        return [self._known[key] for key in keys]
+
+    def _find(self, keys: Sequence[tuple[bytes, Shape]], weights: Weights) -> None:
+        stages = np.array([_num_stages(ranks) for _, (ranks, _) in keys])
+        every = balanced_cuts_of_many(weights, stages)
+        alike: dict[Shape, list[int]] = {}
+        for place, (_, shape) in enumerate(keys):
+            alike.setdefault(shape, []).append(place)
+        for (ranks, chunks), places in alike.items():
+            count = _num_stages(ranks)
+            cuts = every[places, : count - 1]
+            if chunks > 1 and count > 1:
+                rank_of = {stage: rank for rank, own in enumerate(ranks) for stage in own}
+                order = [rank_of[stage] for stage in range(count)]
+                cuts = balance_ranks_of_many(weights[places], cuts, order)
+            for place, own in zip(places, cuts.tolist(), strict=True):
+                self._known[keys[place]] = (0, *own, weights.shape[1])
+
+
+def _num_stages(ranks: Sequence[Sequence[int]]) -> int:
+    return 1 + max(stage for own in ranks for stage in own)
+
+
 def balanced_cuts(weights: Sequence[float], stages: int) -> tuple[int, ...]:
     """Where stages begin (without the first) so that the heaviest is as light as can be, and of
     the stages before the last the heaviest, and so on. Every stage has at least one block.
     """
-    found = balanced_cuts_of_many(np.array([weights], np.float64), stages)
-    return tuple(int(cut) for cut in found[0])
+    found = balanced_cuts_of_many(np.array([weights], np.float64), np.array([stages]))
+    return tuple(int(cut) for cut in found[0, : stages - 1])
 
 
-def balanced_cuts_of_many(weights: Weights, stages: int) -> Cuts:
-    """`balanced_cuts` of every row."""
+def balanced_cuts_of_many(weights: Weights, stages: Places) -> Cuts:
+    """`balanced_cuts` of every row, each into so many stages; those of few are filled up with
+    zeros. There are at least as many blocks as stages."""
     plans, blocks = weights.shape
-    if stages >= blocks:
-        return np.tile(np.arange(1, blocks), (plans, 1))
     chains = _Chains(weights)
     every = np.arange(plans)
-    cuts = np.zeros((plans, stages - 1), np.int64)
+    cuts = np.zeros((plans, int(stages.max(initial=1)) - 1), np.int64)
     end = np.full(plans, blocks)
     limit = chains.total(every, end) / stages + chains.heaviest_block(every, end)
-    for left in range(stages, 1, -1):
+    for left in range(cuts.shape[1] + 1, 1, -1):
         # The limit is lowered to what the heaviest stage weighs, as long as all blocks fit in.
-        least = np.maximum(chains.total(every, end) / left, chains.heaviest_block(every, end))
-        rows = every
+        own = every[stages >= left]
+        last = end[own]
+        least = np.zeros(plans)
+        least[own] = np.maximum(chains.total(own, last) / left, chains.heaviest_block(own, last))
+        rows = own
         while len(rows := rows[limit[rows] * (1 - 2 * PRECISION) >= least[rows]]):
             used, heaviest = chains.fill(rows, end[rows], limit[rows] * (1 - 2 * PRECISION))
             fits = used <= left
             rows = rows[fits]
             limit[rows] = heaviest[fits]
-        end = chains.begin(every, end, left, limit)
-        cuts[:, left - 2] = end
+        end[own] = chains.begin(own, last, left, limit[own])
+        cuts[own, left - 2] = end[own]
     return cuts
 
 

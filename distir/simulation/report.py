@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from distir.axes.model import Axis
 from distir.cost import CostModel
@@ -92,13 +93,6 @@ def make_metrics(
 ) -> dict[str, float]:
     """What an iteration of these ranks means, by the names of `METRICS`. `padding`: the fraction
     of products that is made on padding."""
-    iteration = larger(*(stage.end - stage.begin for stage in stages))
-    iteration += _overhead(workload, cost)
-    samples = workload.batch_size / iteration
-    flops = model_flops(workload) / iteration / devices
-    types = workload.types
-    peak = cost.cluster.device.peak(types.product or types.compute.short_name)
-    count = len(stages)
     shares = _shares(workload, cost, stages)
     communication = sum(
         seconds
@@ -106,16 +100,46 @@ def make_metrics(
         for kind, seconds in each.items()
         if kind.endswith("_communication")
     )
-    bubble = sum(each["bubble"] for each in shares)
+    return metrics_of(
+        workload,
+        cost,
+        devices=devices,
+        iteration=larger(*(stage.end - stage.begin for stage in stages)),
+        peak_memory_bytes=larger(*(sum(stage.memory.values()) for stage in stages)),
+        bubble=sum(each["bubble"] for each in shares) / len(stages),
+        communication=communication / len(stages),
+        padding=padding,
+    )
+
+
+def metrics_of(
+    workload: Workload,
+    cost: CostModel,
+    *,
+    devices: Any,
+    iteration: Any,
+    peak_memory_bytes: Any,
+    bubble: Any,
+    communication: Any,
+    padding: Any,
+) -> dict[str, Any]:
+    """Metrics of one strategy, or of many as arrays: from the seconds of an iteration without its
+    fixed part, those of them that the ranks wait for each other and for messages, on average, and
+    the bytes of the fullest rank."""
+    iteration = iteration + _overhead(workload, cost)
+    samples = workload.batch_size / iteration
+    flops = model_flops(workload) / iteration / devices
+    types = workload.types
+    peak = cost.cluster.device.peak(types.product or types.compute.short_name)
     return {
         "iteration_seconds": iteration,
         "throughput_samples_per_second": samples,
         "tokens_per_second_per_device": samples * workload.tokens_per_sample / devices,
         "model_tflops_per_device": flops / 1e12,
         "mfu": flops / peak,
-        "peak_memory_bytes": larger(*(sum(stage.memory.values()) for stage in stages)),
-        "bubble_fraction": bubble / count / iteration,
-        "communication_fraction": communication / count / iteration,
+        "peak_memory_bytes": peak_memory_bytes,
+        "bubble_fraction": bubble / iteration,
+        "communication_fraction": communication / iteration,
         "padding_fraction": padding,
     }
 

@@ -7,14 +7,20 @@ in which gradients of the parameter are made, and settles each of them once.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from distir.cost import CostModel
 from distir.cost.amounts import Amount
 from distir.ir.core import Value
-from distir.plan import Plan
+from distir.plan import BlockProgram, Plan, Stage
 from distir.plan.grid import Grid
 from distir.plan.positions import positions_of
+from distir.program import Program
+from distir.workload import Workload
+
+Ranks = tuple[tuple[int, ...], ...]
+"""The stages of every rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +53,29 @@ class TiedGradients:
 
 def elsewhere(plan: Plan, index: int) -> tuple[Elsewhere, ...]:
     """Per block of a stage what other uses of its parameters are charged for."""
-    sharing = plan.workload.program.sharing_blocks
-    stage = plan.stages[index]
+    program, ranks = plan.workload.program, plan.schedule.stages_of_ranks
+    return charged_elsewhere(program, ranks, plan.stages, index)
+
+
+def charged_elsewhere(
+    program: Program, stages_of_ranks: Ranks, stages: Sequence[Stage], index: int
+) -> tuple[Elsewhere, ...]:
+    """`elsewhere` of a stage among those of a plan, which are on these ranks."""
+    sharing, blocks = program.sharing_blocks, program.blocks.blocks
+    stage = stages[index]
     if sharing.isdisjoint(stage.blocks):
         return (NOWHERE,) * len(stage.blocks)
-    blocks = plan.workload.program.blocks.blocks
-    seen = _held_before(plan, index)
+    own = next(own for own in stages_of_ranks if index in own)
+    earlier = (stages[each] for each in own if each < index)
+    shared = (block for each in earlier for block in sharing.intersection(each.blocks))
+    seen = {value for block in shared for value in blocks[block].parameters}
     held: dict[int, list[int]] = {}
     buffers: dict[object, list[tuple[int, int]]] = {}
-    for place, (block, program) in enumerate(zip(stage.blocks, stage.programs, strict=True)):
+    for place, (block, local) in enumerate(zip(stage.blocks, stage.programs, strict=True)):
         if block not in sharing:
             continue
-        dims = program.placed.step.axes.dims
-        uses = zip(blocks[block].parameters, program.parameters, strict=True)
+        dims = local.placed.step.axes.dims
+        uses = zip(blocks[block].parameters, local.parameters, strict=True)
         for position, (value, use) in enumerate(uses):
             if value in seen:
                 held.setdefault(place, []).append(position)
@@ -75,19 +91,6 @@ def elsewhere(plan: Plan, index: int) -> tuple[Elsewhere, ...]:
     )
 
 
-def _held_before(plan: Plan, index: int) -> set[Value]:
-    """Parameters of several blocks that an earlier stage on the same rank uses."""
-    program = plan.workload.program
-    own = next(own for own in plan.schedule.stages_of_ranks if index in own)
-    return {
-        value
-        for stage in own
-        if stage < index
-        for block in program.sharing_blocks.intersection(plan.stages[stage].blocks)
-        for value in program.blocks.blocks[block].parameters
-    }
-
-
 def _positions(uses: list[tuple[int, int]], place: int) -> tuple[int, ...]:
     return tuple(position for other, position in uses if other == place)
 
@@ -96,27 +99,36 @@ def tied_gradients(plan: Plan, cost: CostModel) -> list[TiedGradients]:
     """The gradients that ranks add up between them at the end of a step, in order."""
     return [
         TiedGradients(ranks, size, float(tied_seconds(plan.grid, cost, ranks, size)))
-        for ranks, size in tied_bytes(plan).items()
+        for ranks, size in tied_bytes(
+            plan.workload, plan.schedule.stages_of_ranks, plan.stages
+        ).items()
     ]
 
 
-def tied_bytes(plan: Plan) -> dict[tuple[int, ...], int]:
+def tied_bytes(
+    workload: Workload, stages_of_ranks: Ranks, stages: Sequence[Stage]
+) -> dict[tuple[int, ...], int]:
     """By the ranks that add them up the bytes of gradients: of parameters that stages on several
     ranks use, and of all parameters of a stage that is on several ranks."""
-    blocks, sharing = plan.workload.program.blocks.blocks, plan.workload.program.sharing_blocks
-    homes: list[list[int]] = [[] for _ in plan.stages]
-    for rank, own in enumerate(plan.schedule.stages_of_ranks):
+    blocks, sharing = workload.program.blocks.blocks, workload.program.sharing_blocks
+    homes: list[list[int]] = [[] for _ in stages]
+    for rank, own in enumerate(stages_of_ranks):
         for index in own:
             homes[index].append(rank)
+    sizes_of: dict[BlockProgram, list[int]] = {}
+    for program in {each: None for stage in stages for each in stage.programs}:
+        sizes_of[program] = [
+            use.owned_type.num_elements * workload.types.gradient.itemsize
+            for use in program.parameters
+        ]
     shared: dict[Value, tuple[set[int], int]] = {}
-    for stage, ranks in zip(plan.stages, homes, strict=True):
+    for stage, ranks in zip(stages, homes, strict=True):
         for block, program in zip(stage.blocks, stage.programs, strict=True):
             if block not in sharing and len(ranks) == 1:
                 continue
-            uses = zip(blocks[block].parameters, program.parameters, strict=True)
-            for value, use in uses:
+            uses = zip(blocks[block].parameters, program.parameters, sizes_of[program], strict=True)
+            for value, use, size in uses:
                 if use.gradient is not None:
-                    size = use.owned_type.num_elements * plan.workload.types.gradient.itemsize
                     shared.setdefault(value, (set(), size))[0].update(ranks)
     sizes: dict[tuple[int, ...], int] = {}
     for ranks, size in shared.values():
@@ -135,7 +147,9 @@ def tied_seconds(grid: Grid, cost: CostModel, ranks: tuple[int, ...], size_bytes
 __all__ = [
     "NOWHERE",
     "Elsewhere",
+    "Ranks",
     "TiedGradients",
+    "charged_elsewhere",
     "elsewhere",
     "tied_bytes",
     "tied_gradients",

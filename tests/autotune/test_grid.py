@@ -6,6 +6,7 @@ import csv
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune import load_problem
-from autotune.chunks import Chunk, chunks_here
+from autotune.chunks import Chunk, chunks_here, stretches
 from autotune.collect import Collector, second_metric
 from autotune.grid import Grid, evaluate_grid
 from autotune.jobs import Asked, chunks_in_processes
@@ -53,7 +54,7 @@ def cut(trials: Sequence[Trial], borders: Sequence[int]) -> Iterator[Chunk]:
         part = trials[begin:end]
         costs = np.array([math.nan if each.cost is None else each.cost for each in part])
         found = Evaluations.of([each.evaluation for each in part])
-        yield Chunk(range(begin, end), [each.strategy for each in part], found, costs, 0.0, 0.0)
+        yield Chunk(np.arange(begin, end), [each.strategy for each in part], found, costs, 0.0, 0.0)
 
 
 @given(evaluations, st.lists(st.integers(1, 40)), st.integers(1, 12))
@@ -87,15 +88,24 @@ def test_memory_is_weighed_against_time() -> None:
     assert second_metric("mfu") == "peak_memory_bytes"
 
 
-def test_chunks_cover_the_space_in_order() -> None:
+@pytest.mark.parametrize("at_once", [True, False])
+def test_chunks_cover_the_space_once(at_once: bool) -> None:
     problem = toy_problem()
-    objective = problem.objective("throughput")
+    simulated = problem.objective("throughput")
+    objective = simulated if at_once else problem.objective(problem.simulate)
     chunks = list(chunks_here(problem.space, objective))
-    assert [each for chunk in chunks for each in chunk.strategies] == list(
-        problem.space.enumerate()
-    )
-    numbers = [number for chunk in chunks for number in chunk.numbers]
-    assert numbers == list(range(problem.space.count()))
+    numbers = [int(number) for chunk in chunks for number in chunk.numbers]
+    assert sorted(numbers) == list(range(problem.space.count()))
+    for chunk in chunks:
+        assert list(chunk.strategies) == [problem.space.at(int(n)) for n in chunk.numbers]
+
+
+@given(st.integers(0, 10**8))
+def test_stretches_follow_each_other(count: int) -> None:
+    parts = list(stretches(count))
+    assert [first for first, _ in parts] == list(accumulate((n for _, n in parts), initial=0))[:-1]
+    assert sum(size for _, size in parts) == count
+    assert all(size > 0 for _, size in parts)
 
 
 def outcome(grid: Grid) -> object:
@@ -142,7 +152,8 @@ def test_an_interrupt_keeps_what_was_evaluated() -> None:
         if chunk.numbers[0] > 20:
             raise KeyboardInterrupt
 
-    grid = evaluate_grid(problem.space, problem.objective("throughput"), watch=stop)
+    one_by_one = problem.objective(problem.simulate)
+    grid = evaluate_grid(problem.space, one_by_one, watch=stop)
     assert not grid.complete
     assert 20 < grid.evaluated < grid.space_size
     assert grid.best is not None

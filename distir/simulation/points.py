@@ -1,0 +1,476 @@
+"""What stages take and hold at many points: a row per point and run of blocks.
+
+A point is everything of a strategy but its schedule. Points of one kind share one program whose
+sizes are `Many`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distir.cost import CostModel
+from distir.cost.amounts import Many, many
+from distir.cost.collectives import CollectiveKind, Copies
+from distir.plan import BlockProgram, Stage
+from distir.plan.grid import Grid
+from distir.plan.planner import ProgramKind
+from distir.simulation.instructions import Pricing, narrower_products
+from distir.simulation.partition import Shape, rounded_weights
+from distir.simulation.rank_columns import LayoutGroup
+from distir.simulation.report import padding_fraction
+from distir.simulation.stage_columns import FIRST, NAMES, Template, between, numbers_of
+from distir.simulation.tied import (
+    NOWHERE,
+    Elsewhere,
+    Ranks,
+    charged_elsewhere,
+    tied_bytes,
+    tied_seconds,
+)
+from distir.strategies import Places, distinct
+
+if TYPE_CHECKING:
+    from distir.simulation.fast import Simulator
+
+Floats = NDArray[np.float64]
+
+Between = tuple[tuple[int, ...], ...]
+"""Groups of ranks that add up gradients between them."""
+
+Span = tuple[int, int, int]
+"""A stage: its first block, the one behind its last, and what is charged elsewhere, by number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """Sizes at points: degrees of the mesh, of shape (points, mesh axes), samples of a microbatch,
+    pipeline ranks; and whether some schedule has the backward pass in two parts."""
+
+    degrees: Places
+    samples: Places
+    ranks: Places
+    splits: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def taken(self, which: Places) -> Points:
+        """Some of them."""
+        return Points(
+            self.degrees[which], self.samples[which], self.ranks[which], self.splits[which]
+        )
+
+
+class PointRows:
+    """The pool: rows of the stages of all points, and which of them the stages of a layout are.
+
+    A layout is a point with a shape. A row has the numbers of `NAMES`, then per level of the
+    cluster the seconds of the messages that the stage sends to the next and to the previous one.
+    """
+
+    def __init__(
+        self,
+        simulator: Simulator,
+        shapes: Sequence[Shape],
+        point_of_layout: Places,
+        shape_of_layout: Places,
+    ) -> None:
+        """Layouts are sorted by their points."""
+        self.simulator = simulator
+        self.shapes = shapes
+        self.point_of_layout, self.shape_of_layout = point_of_layout, shape_of_layout
+        count = len(point_of_layout)
+        self.rankings: list[Grid] = []
+        """Where ranks can lie."""
+        self.ranking_of_layout = np.zeros(count, np.int64)
+        self.tied_of_layout = np.zeros(count, np.int64)
+        self.padding = np.zeros(int(point_of_layout[-1]) + 1 if count else 0)
+        self.pool: Floats = np.empty((0, 0))
+        self._parts: list[Floats] = []
+        self._count = 0
+        self._ranking_numbers: dict[tuple[int, ...], int] = {}
+        self._tied: dict[Between, int] = {}
+        # Of each shape the rows and the seconds of tied gradients, by the place among its layouts.
+        self._place = np.zeros(count, np.int64)
+        self._rows: list[NDArray[np.int32]] = []
+        for number, (ranks, _) in enumerate(shapes):
+            own = np.flatnonzero(shape_of_layout == number)
+            self._place[own] = np.arange(len(own))
+            self._rows.append(np.zeros((_num_stages(ranks), len(own)), np.int32))
+        self._seconds: dict[tuple[int, int], Floats] = {}
+
+    def add(self, kind: ProgramKind, placement: str, which: Places, points: Points) -> None:
+        """Evaluates points of one kind; raises `Divergence` if they differ in more than sizes."""
+        if not len(which):
+            return
+        _KindRows(self, kind, placement, which, points.taken(which)).add()
+
+    def add_rows(self, values: Floats) -> int:
+        """Adds rows, the columns of `values`; returns the number of the first."""
+        self._parts.append(values)
+        self._count += values.shape[1]
+        return self._count - values.shape[1]
+
+    def finish(self) -> None:
+        """All rows are there."""
+        self.pool = np.concatenate(self._parts, axis=1) if self._parts else self.pool
+        self._parts = []
+
+    def ranking(self, grid: Grid) -> int:
+        """The number of where ranks lie."""
+        key = (grid.ranks.stride, grid.ranks.degree, grid.devices)
+        if key not in self._ranking_numbers:
+            self._ranking_numbers[key] = len(self.rankings)
+            self.rankings.append(grid)
+        return self._ranking_numbers[key]
+
+    def describe(
+        self, shape: int, layouts: Places, rows: Places, tied: dict[tuple[int, ...], Floats]
+    ) -> None:
+        """Says which rows the stages of layouts are, of shape (stages, layouts), and which ranks
+        add up gradients between them, for how long."""
+        places = self._place[layouts]
+        self._rows[shape][:, places] = rows
+        number = self._tied.setdefault(tuple(tied), len(self._tied))
+        self.tied_of_layout[layouts] = number
+        if tied:
+            key = (shape, number)
+            if key not in self._seconds:
+                self._seconds[key] = np.zeros((len(tied), self._rows[shape].shape[1]))
+            self._seconds[key][:, places] = list(tied.values())
+
+    def group(self, layouts: Places) -> LayoutGroup:
+        """Layouts of one shape whose ranks share the same, one per plan."""
+        shape, number = self.shape_of_layout[layouts[0]], int(self.tied_of_layout[layouts[0]])
+        places = self._place[layouts]
+        between = next(ranks for ranks, each in self._tied.items() if each == number)
+        seconds = self._seconds[int(shape), number][:, places] if between else ()
+        return LayoutGroup(
+            self._rows[shape][:, places].astype(np.int64),
+            self.ranking_of_layout[layouts],
+            dict(zip(between, seconds, strict=True)),
+        )
+
+
+def _num_stages(ranks: Ranks) -> int:
+    return 1 + max(stage for own in ranks for stage in own)
+
+
+# --- prices at many points ------------------------------------------------------------------------
+
+
+class ManyPricing(Pricing):
+    """Seconds at many points, whose meshes differ in their degrees."""
+
+    __slots__ = ("groups",)
+
+    def __init__(self, cost: CostModel, grid: Grid, product: str | None) -> None:
+        super().__init__(cost, grid, product)
+        object.__setattr__(self, "groups", {})
+
+    def collective(
+        self,
+        kind: CollectiveKind,
+        mesh_axes: tuple[str, ...],
+        size_bytes: float,
+        times: float = 1,
+        copies: Copies | None = None,
+    ) -> float:
+        """Group by group."""
+        groups = self._groups(mesh_axes)
+        sizes = np.broadcast_to(np.asarray(size_bytes), sum(len(points) for _, points in groups))
+        found = np.empty(len(sizes))
+        for group, points in groups:
+            found[points] = self.cost.collective_seconds(kind, sizes[points], group, copies=copies)
+        return times * found.view(Many)  # type: ignore[return-value]
+
+    def _groups(self, mesh_axes: tuple[str, ...]) -> list[tuple[Any, Places]]:
+        known: dict[tuple[str, ...], list[tuple[Any, Places]]] = self.groups  # type: ignore[attr-defined]
+        if mesh_axes not in known:
+            spaced = [each for each in self.grid.mesh if each.name in mesh_axes]
+            both = [number for each in spaced for number in (each.degree, each.stride)]
+            keys = np.stack(np.broadcast_arrays(*both), axis=-1).reshape(-1, len(both))
+            first, which = distinct_rows(keys)
+            known[mesh_axes] = [
+                (
+                    self.cost.cluster.product_group(
+                        tuple((int(a), int(b)) for a, b in keys[place].reshape(-1, 2))
+                    ),
+                    np.flatnonzero(which == number),
+                )
+                for number, place in enumerate(first)
+            ]
+        return known[mesh_axes]
+
+
+def distinct_rows(rows: NDArray[Any]) -> tuple[Places, Places]:
+    """Where each row is found first, and which of them each is."""
+    _, first, which = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+    return first, which.reshape(-1)
+
+
+# --- points of one kind ---------------------------------------------------------------------------
+
+
+class _KindRows:
+    """Points of one kind: their number is their place among these from here on."""
+
+    def __init__(
+        self, rows: PointRows, kind: ProgramKind, placement: str, which: Places, points: Points
+    ) -> None:
+        # A simulator of its own: what is found out about these points is of no use to others.
+        self.rows, self.simulator = rows, rows.simulator.fresh()
+        self.workload, self.kind, self.placement = self.simulator.workload, kind, placement
+        self.which, self.points = which, points
+        axes = range(len(kind.mesh.names))
+        degrees: Any = tuple(many(points.degrees[:, axis]) for axis in axes)
+        samples: Any = many(points.samples)
+        self.programs = rows.simulator.planner.programs_at(kind, degrees, samples)
+        ranks: Any = many(points.ranks)
+        grid = Grid.of(kind.mesh, degrees, ranks, placement)
+        product = narrower_products(self.workload, self.simulator.cluster.device)
+        self.pricing = ManyPricing(self.simulator.cost, grid, product)
+        kinds: dict[BlockProgram, int] = {}
+        self.block_kinds = [kinds.setdefault(program, len(kinds)) for program in self.programs]
+        self.splits = bool(points.splits.any())
+        self._rankings = self._number_rankings()
+        self._templates: dict[object, Floats] = {}
+        self._uses: dict[tuple[Elsewhere, ...], int] = {}
+        self._span_numbers: dict[Span, int] = {}
+        self._stage_numbers: dict[tuple[object, int], int] = {}
+        self._stages_wanted: list[tuple[Template, int, Span]] = []
+        self._wanted: list[NDArray[np.bool_]] = []
+
+    def add(self) -> None:
+        """Adds the rows of all stages of all layouts."""
+        described = [
+            (shape, layouts, own, self._numbered(spans, own), self._tied_seconds(tied, own))
+            for shape, layouts, own, spans, tied in self._layouts()
+        ]
+        values, row_of = self._values()
+        first = self.rows.add_rows(values)
+        for shape, layouts, own, spans, tied in described:
+            self.rows.describe(shape, layouts, first + row_of[spans][:, own], tied)
+            self.rows.ranking_of_layout[layouts] = self._rankings[own]
+        self.rows.padding[self.which] = self._padding()
+
+    def _number_rankings(self) -> Places:
+        """Per point the number of where its ranks lie."""
+        stride = np.broadcast_to(np.asarray(self.pricing.grid.ranks.stride), len(self.which))
+        devices = np.broadcast_to(np.asarray(self.pricing.grid.devices), len(self.which))
+        keys = np.stack([stride, self.points.ranks, devices], axis=-1)
+        first, which = distinct_rows(keys)
+        numbers = [self.rows.ranking(self._grid_at(int(place))) for place in first]
+        return np.array(numbers, np.int64)[which]
+
+    def _grid_at(self, point: int) -> Grid:
+        degrees = tuple(int(n) for n in self.points.degrees[point][: len(self.kind.mesh.names)])
+        ranks = int(self.points.ranks[point])
+        return Grid.of(self.kind.mesh, degrees, ranks, self.placement)
+
+    def _padding(self) -> Floats:
+        """Per point the fraction of products on padding, made once for equal sizes."""
+        sizes = self.programs[0].sizes
+        found = np.zeros(len(self.which))
+        if sizes.padded:
+            padded = np.stack(
+                [np.broadcast_to(np.asarray(n), len(found)) for n in sizes.padded.values()], axis=-1
+            )
+            first, which = distinct_rows(padded)
+            for number, place in enumerate(first):
+                longer = dict(zip(sizes.padded, map(int, padded[place]), strict=True))
+                found[which == number] = padding_fraction(self.workload, longer)
+        return found
+
+    # --- where stages begin -----------------------------------------------------------------------
+
+    def _layouts(
+        self,
+    ) -> Iterator[tuple[int, Places, Places, list[Span], dict[tuple[int, ...], Any]]]:
+        """Layouts with equal stages: their shape, their numbers, their points, these stages, and
+        the bytes of gradients that ranks add up between them."""
+        of_layout = self.rows.point_of_layout
+        begin, end = (np.searchsorted(of_layout, self.which, side) for side in ("left", "right"))
+        counts = end - begin
+        starts = np.repeat(begin - np.concatenate([[0], np.cumsum(counts)[:-1]]), counts)
+        layouts = np.arange(int(counts.sum())) + starts
+        places = np.repeat(np.arange(len(self.which)), counts)
+        shapes = self.rows.shape_of_layout[layouts]
+        weights = self._weights()
+        by_block = rounded_weights(weights[:, self.block_kinds])
+        first, heavy = distinct_rows(by_block)
+        cases, which = distinct(heavy[places] * len(self.rows.shapes) + shapes)
+        bounds = self.simulator.partitions.bounds(
+            by_block[first[heavy[places[cases]]]], self.rows.shapes, shapes[cases]
+        )
+        alike: dict[tuple[int, tuple[int, ...]], list[int]] = {}
+        for case, own in enumerate(zip(shapes[cases].tolist(), bounds, strict=True)):
+            alike.setdefault(own, []).append(case)
+        number = np.empty(len(cases), np.int64)
+        for partition, own in enumerate(alike.values()):
+            number[own] = partition
+        order = np.argsort(number[which], kind="stable")
+        ends = np.cumsum(np.bincount(number, np.bincount(which), len(alike)).astype(np.int64))
+        for (shape, own), chosen in zip(alike, np.split(order, ends[:-1]), strict=True):
+            spans, tied = self._shared(self.rows.shapes[shape], own)
+            yield shape, layouts[chosen], places[chosen], spans, tied
+
+    def _weights(self) -> Floats:
+        """Seconds of the different blocks, of shape (points, programs)."""
+        found = [
+            np.broadcast_to(
+                np.asarray(self.simulator.weight(program, self.pricing)), len(self.which)
+            )
+            for program in dict.fromkeys(self.programs)
+        ]
+        return np.stack(found, axis=1)
+
+    def _shared(
+        self, shape: Shape, bounds: Sequence[int]
+    ) -> tuple[list[Span], dict[tuple[int, ...], Any]]:
+        """The stages, with the number of what is charged for elsewhere; and the bytes of gradients
+        that ranks add up between them."""
+        own, _ = shape
+        ends = list(pairwise(bounds))
+        copied = sum(map(len, own)) > len(ends)
+        if not (self.workload.program.sharing_blocks or copied):
+            return [(a, b, 0) for a, b in ends], {}
+        stages = [
+            Stage(index, tuple(range(a, b)), self.programs[a:b])
+            for index, (a, b) in enumerate(ends)
+        ]
+        spans: list[Span] = []
+        for stage, (a, b) in enumerate(ends):
+            found = charged_elsewhere(self.workload.program, own, stages, stage)
+            charged = any(each != NOWHERE for each in found)
+            uses = self._uses.setdefault(found, len(self._uses) + 1) if charged else 0
+            spans.append((a, b, uses))
+        if not self.workload.training:
+            return spans, {}
+        return spans, dict(tied_bytes(self.workload, own, stages))
+
+    def _tied_seconds(
+        self, tied: dict[tuple[int, ...], Any], points: Places
+    ) -> dict[tuple[int, ...], Floats]:
+        """Seconds to add up so many bytes between ranks, per point."""
+        if not tied:
+            return {}
+        rankings, cost = self._rankings[points], self.simulator.cost
+        seconds: dict[tuple[int, ...], Floats] = {}
+        for ranks, size in tied.items():
+            sizes = np.broadcast_to(np.asarray(size, np.float64), len(self.which))[points]
+            found = seconds[ranks] = np.empty(len(points))
+            for number in np.unique(rankings):
+                alike = rankings == number
+                grid = self.rows.rankings[number]
+                found[alike] = tied_seconds(grid, cost, ranks, sizes[alike])
+        return seconds
+
+    # --- stages -----------------------------------------------------------------------------------
+
+    def _numbered(self, spans: Sequence[Span], points: Places) -> Places:
+        """Numbers of stages, which are wanted at these points; equal stages have one."""
+        numbers = np.array([self._number(span) for span in spans], np.int64)
+        for number in np.unique(numbers):
+            self._wanted[number][points] = True
+        return numbers
+
+    def _number(self, span: Span) -> int:
+        if span not in self._span_numbers:
+            template, length = self._template(*span)
+            number = self._stage_numbers.setdefault((template.key, length), len(self._wanted))
+            if number == len(self._wanted):
+                self._wanted.append(np.zeros(len(self.which), np.bool_))
+                self._stages_wanted.append((template, length, span))
+            self._span_numbers[span] = number
+        return self._span_numbers[span]
+
+    def _values(self) -> tuple[Floats, Places]:
+        """The rows of all stages at the points where they are wanted, and which row a stage is, of
+        shape (stages, points)."""
+        wanted = np.array(self._wanted)
+        row_of = np.cumsum(wanted).reshape(wanted.shape) - 1
+        stage, point = np.nonzero(wanted)
+        length = np.array([length for _, length, _ in self._stages_wanted])
+        kinds = np.array(self.block_kinds)
+        first = np.array([kinds[begin] for _, _, (begin, _, _) in self._stages_wanted])
+        last = np.array([kinds[end - 1] for _, _, (_, end, _) in self._stages_wanted])
+        levels = len(self.simulator.cluster.levels)
+        found = np.empty((len(NAMES) + 2 * levels, len(stage)))
+        alike: dict[object, tuple[Template, list[int]]] = {}
+        for number, (template, _, _) in enumerate(self._stages_wanted):
+            alike.setdefault(template.key, (template, []))[1].append(number)
+        for template, numbers in alike.values():
+            rows = np.flatnonzero(np.isin(stage, numbers))
+            found[: len(NAMES), rows] = self._stages(template, length[stage[rows]], point[rows])
+        hops = self._hops()
+        found[len(NAMES) :: 2] = hops[0][:, last[stage], point]
+        found[len(NAMES) + 1 :: 2] = hops[1][:, first[stage], point]
+        return found, row_of
+
+    def _template(self, begin: int, end: int, charged: int) -> tuple[Template, int]:
+        """The stage of these blocks without its longest run of equal ones, and its length."""
+        uses: Sequence[Elsewhere] = [NOWHERE] * (end - begin)
+        if charged:
+            uses = next(found for found, number in self._uses.items() if number == charged)
+        alike = zip(self.block_kinds[begin:end], uses, strict=True)
+        runs = [(*each, len(list(group))) for each, group in groupby(alike)]
+        longest = max(range(len(runs)), key=lambda place: runs[place][2])
+        length = runs[longest][2]
+        runs[longest] = (*runs[longest][:2], 0)
+        return Template(tuple(runs), longest), length
+
+    def _stages(self, template: Template, lengths: Places, points: Places) -> Floats:
+        """Numbers of stages whose longest run has these lengths, at these points."""
+        found = np.empty((len(NAMES), len(lengths)))
+        rest = np.ones(len(lengths), np.bool_)
+        long = lengths > FIRST
+        if len(np.unique(lengths[long])) > 2:  # otherwise it takes no longer to evaluate all
+            most = int(lengths.max())
+            low, following, high = (self._at(template, n) for n in (FIRST, FIRST + 1, most))
+            at, exact = between(low, following, high, most)
+            on_line = long & exact[points]
+            found[:, on_line] = at(lengths[on_line], points[on_line])
+            rest = ~on_line
+        for length in np.unique(lengths[rest]):
+            own = np.flatnonzero(rest & (lengths == length))
+            found[:, own] = self._at(template, int(length))[:, points[own]]
+        return found
+
+    def _at(self, template: Template, length: int) -> Floats:
+        """Numbers of a stage at all points, of shape (names, points)."""
+        key = (template.key, length)
+        if key not in self._templates:
+            of_kind = dict(zip(self.block_kinds, self.programs, strict=True))
+            programs: list[BlockProgram] = []
+            uses: list[Elsewhere] = []
+            for kind, own, count in template.runs:
+                programs += [of_kind[kind]] * (count or length)
+                uses += [own] * (count or length)
+            cost = self.simulator.make_stage_cost(programs, uses, self.pricing, self.splits)
+            self._templates[key] = numbers_of(cost, len(self.which))
+        return self._templates[key]
+
+    def _hops(self) -> tuple[Floats, Floats]:
+        """Seconds of messages forward and backward, of shape (levels, kinds of block, points)."""
+        programs = list(dict.fromkeys(self.programs))
+        levels = len(self.simulator.cluster.levels)
+        shape = (levels, len(programs), len(self.which))
+        forward, backward = np.empty(shape), np.empty(shape)
+        for number, program in enumerate(programs):
+            sent = sum(value.type.size_bytes for value in program.outputs)
+            returned = sum(value.type.size_bytes for value in program.input_gradients)
+            ahead, back = program.outputs_repeated_along, program.input_gradients_repeated_along
+            for level in range(levels):
+                forward[level, number] = self.pricing.message_at(level, sent, ahead)
+                backward[level, number] = self.pricing.message_at(level, returned, back)
+        return forward, backward
+
+
+__all__ = ["PointRows", "Points", "Shape"]

@@ -1,0 +1,196 @@
+"""An iteration of the ranks of many plans with one schedule: `fast.rank_seconds` in columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distir.cost import CostModel
+from distir.plan.grid import Grid
+from distir.schedules import BACKWARD, COST_KINDS, FORWARD, INPUT_PART, WEIGHT_PART
+from distir.simulation.instructions import Pricing
+from distir.simulation.pipeline import PipelineColumns, run_pipeline_columns
+from distir.simulation.stage_columns import NAMES, PLACE
+from distir.strategies import Places
+
+if TYPE_CHECKING:
+    from distir.schedules import CompiledSchedule
+    from distir.simulation.fast import Simulator
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutGroup:
+    """Layouts that go through a schedule together, one per plan.
+
+    `rows` are the rows of the pool that their stages are, of shape (stages, plans); `rankings` say
+    where their ranks lie. `tied` are the seconds in which groups of ranks add up gradients between
+    them, in order.
+    """
+
+    rows: Places
+    rankings: Places
+    tied: Mapping[tuple[int, ...], Floats]
+
+
+class Hops:
+    """The levels of the cluster that messages between ranks cross."""
+
+    def __init__(self, cost: CostModel, rankings: list[Grid]) -> None:
+        self._pricings = [Pricing(cost, grid) for grid in rankings]
+        self._known: dict[tuple[int, int, int], int] = {}
+
+    def levels(self, rankings: Places, here: int, there: int) -> Places:
+        """The level between two ranks, per plan."""
+        present = np.unique(rankings)
+        found = np.zeros(len(self._pricings), np.int64)
+        for ranking in present.tolist():
+            key = (ranking, here, there)
+            if key not in self._known:
+                self._known[key] = self._pricings[ranking].level(here, there)
+            found[ranking] = self._known[key]
+        return found[rankings]
+
+
+class _Stages:
+    """What the stages of a group take and hold, looked up in the pool by name."""
+
+    def __init__(self, pool: Floats, rows: Places) -> None:
+        self._pool, self._rows = pool, rows
+
+    def __call__(self, name: str) -> Floats:
+        """Of shape (stages, plans)."""
+        return self._pool[PLACE[name]][self._rows]
+
+
+def iterations(
+    simulator: Simulator, compiled: CompiledSchedule, pool: Floats, hops: Hops, group: LayoutGroup
+) -> tuple[Floats, Floats, Floats, Floats]:
+    """Per plan the seconds of an iteration, the bytes of the fullest rank, and of the seconds those
+    that ranks wait for each other and for messages, on average."""
+    training = simulator.workload.training
+    stages = _Stages(pool, group.rows)
+    seconds = np.zeros((*group.rows.shape[:1], COST_KINDS, group.rows.shape[1]))
+    for kind in _kinds(compiled):
+        seconds[:, kind] = stages(f"seconds {kind}")
+    time = run_pipeline_columns(
+        compiled,
+        seconds.reshape(-1, seconds.shape[-1]),
+        _transfers(compiled, pool, hops, group),
+        goes_on=simulator.cost.profile.goes_on(max(map(len, compiled.stages_of_ranks))),
+    )
+    own = _Own(compiled)
+    exposed = own.sum(_exposed(compiled, stages, own))
+    tails = _settling_tails(compiled, time, stages) if training else np.zeros_like(time.end)
+    end = time.end + tails
+    waited, took = np.zeros_like(end), np.zeros_like(end)
+    for ranks, between in group.tied.items():
+        start = end[list(ranks)].max(axis=0)
+        for rank in ranks:
+            waited[rank] += start - end[rank]
+            took[rank] += between
+            end[rank] = start + between
+    refresh = own.sum(stages("refresh")[own.stages])
+    optimizer = own.sum(stages("optimizer")[own.stages])
+    begin, moving = (time.begin, time.begin_moving) if training else (0.0, 0.0)
+    end = end + optimizer + refresh
+    length = end - begin
+    iteration = length.max(axis=0)
+    bubble = time.waited_for_stage - (begin - moving) + waited + (iteration - length)
+    communication = exposed + refresh + tails + (time.waited_for_transfer - moving + took)
+    peak = _peaks(compiled, stages, own)
+    return iteration, peak, bubble.mean(axis=0), communication.mean(axis=0)
+
+
+class _Own:
+    """The stages of all ranks, one rank after the other."""
+
+    def __init__(self, compiled: CompiledSchedule) -> None:
+        held = compiled.stages_of_ranks
+        self.stages = np.concatenate([np.asarray(own, np.int64) for own in held])
+        self.first = np.cumsum([0, *(len(own) for own in held[:-1])])
+
+    def sum(self, values: Floats) -> Floats:
+        """Sums over the stages of ranks, from shape (stages of ranks, plans)."""
+        if len(self.first) == len(self.stages):
+            return values
+        return np.add.reduceat(values, self.first, axis=0)
+
+
+def _kinds(compiled: CompiledSchedule) -> tuple[int, ...]:
+    """The kinds of action that a schedule has."""
+    counts = np.concatenate([np.asarray(own) for own in compiled.counts])
+    return tuple(np.flatnonzero(counts.sum(axis=0)).tolist())
+
+
+def _exposed(compiled: CompiledSchedule, stages: _Stages, own: _Own) -> Floats:
+    """Seconds in which compute waits for collectives, of shape (stages of ranks, plans)."""
+    counts = np.concatenate([np.asarray(each) for each in compiled.counts])
+    return sum(
+        (
+            stages(f"exposed {kind}")[own.stages] * counts[:, kind, None]
+            for kind in _kinds(compiled)
+        ),
+        np.float64(0.0),
+    )  # type: ignore[return-value]
+
+
+def _transfers(compiled: CompiledSchedule, pool: Floats, hops: Hops, group: LayoutGroup) -> Floats:
+    """Seconds of messages, of shape (stages · kinds of action, plans)."""
+    stages, plans = group.rows.shape
+    seconds = np.zeros((stages * COST_KINDS, plans))
+    for (stage, step), pairs in compiled.routes.items():
+        rows, longest = group.rows[stage], np.zeros(plans)
+        for pair in pairs:
+            levels = hops.levels(group.rankings, *pair)
+            np.maximum(longest, pool[len(NAMES) + 2 * levels + (step < 0), rows], out=longest)
+        for kind in (FORWARD,) if step > 0 else (BACKWARD, INPUT_PART):
+            seconds[stage * COST_KINDS + kind] = longest
+    return seconds
+
+
+def _settling_tails(compiled: CompiledSchedule, time: PipelineColumns, stages: _Stages) -> Floats:
+    """How long gradient streams go on after the last action of their rank."""
+    service = stages("settling")
+    settled = {kind: stages(f"settled {kind}") for kind in (BACKWARD, WEIGHT_PART)}
+    tails = np.empty_like(time.end)
+    for rank, own in enumerate(compiled.stages_of_ranks):
+        done = np.zeros(time.end.shape[1])
+        for place, kind in compiled.completing[rank]:
+            stage, start = own[place], time.last_gradients[rank][place]
+            ready = settled[kind][stage] - service[stage]
+            left = np.maximum(np.maximum(done - start, ready), 0.0) + service[stage]
+            done = start + np.where(service[stage] > 0, left, done - start)
+        tails[rank] = np.maximum(0.0, done - time.end[rank])
+    return tails
+
+
+def _peaks(compiled: CompiledSchedule, stages: _Stages, own: _Own) -> Floats:
+    """Bytes of the fullest rank: its state, and at the worst moment what is in flight."""
+    kinds = _kinds(compiled)
+    peaks = {kind: stages(f"peak {kind}") for kind in kinds}
+    forward = stages(f"delta {FORWARD}")
+    both = forward + stages(f"delta {INPUT_PART}") if INPUT_PART in kinds else 0.0 * forward
+    state = own.sum(stages("state")[own.stages])
+    fullest = np.zeros(state.shape[1])
+    for rank, (held, chosen) in enumerate(
+        zip(compiled.held_matrices, compiled.stages_of_ranks, strict=True)
+    ):
+        places = list(chosen)
+        deltas = np.stack([forward[places], both[places]], axis=1).reshape(2 * len(places), -1)
+        live = held[2] @ deltas
+        own_peaks = [
+            peaks[kind][places[place]]
+            for kind, place in zip(held[0].tolist(), held[1].tolist(), strict=True)
+        ]
+        highest = (live + np.stack(own_peaks)).max(axis=0) if own_peaks else 0.0
+        np.maximum(fullest, state[rank] + np.maximum(highest, 0.0), out=fullest)
+    return fullest
+
+
+__all__ = ["Hops", "LayoutGroup", "iterations"]

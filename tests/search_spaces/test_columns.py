@@ -1,0 +1,55 @@
+"""A space as columns is the space."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distir.strategies import FIELDS, Strategies
+from search_spaces import distribution_space
+from search_spaces.columns import SpaceColumns
+from tests.search_spaces.test_distribution_space import Facts, devices, facts
+
+names = st.sampled_from(["small", "standard", "full"])
+
+
+@given(facts, devices, names)
+def test_every_strategy_is_there_once_with_its_number(
+    workload: Facts, number: int, name: str
+) -> None:
+    space = distribution_space(workload, number, name)
+    table = SpaceColumns(space)
+    assert len(table) == space.count()
+    numbers, strategies = table.taken(0, 500)
+    assert [space.at(int(each)) for each in numbers] == list(strategies)
+    assert list(numbers) == sorted(set(numbers))
+    if len(table) <= 500:
+        assert list(strategies) == list(space.enumerate())
+
+
+@given(facts, devices, st.lists(st.integers(1, 300), max_size=5))
+def test_stretches_join(workload: Facts, number: int, sizes: list[int]) -> None:
+    """However the table is cut, every strategy is in one part."""
+    table = SpaceColumns(distribution_space(workload, number, "standard"))
+    found: list[int] = []
+    first = 0
+    for size in (*sizes, len(table)):
+        numbers, strategies = table.taken(first, size)
+        assert len(numbers) == len(strategies)
+        found += map(int, numbers)
+        first += size
+    assert sorted(found) == list(range(len(table)))
+
+
+@given(facts, devices)
+def test_columns_say_what_strategies_say(workload: Facts, number: int) -> None:
+    space = distribution_space(workload, number, "standard")
+    _, strategies = SpaceColumns(space).taken(0, 200)
+    again = Strategies.of(list(strategies))
+    for name in FIELDS:
+        values = [getattr(strategy, name) for strategy in strategies]
+        assert strategies.column(name).tolist() == values
+        assert again.column(name).tolist() == values
+    _, which = strategies.distinct(("dp", "schedule"))
+    kinds = [(strategy.dp, strategy.schedule) for strategy in strategies]
+    assert len(set(zip(kinds, which.tolist(), strict=True))) == len(set(kinds))
