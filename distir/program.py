@@ -373,7 +373,8 @@ def find_extents(function: Function, axes: Axes) -> Extents:
             "no input has a batch dim of size 2 or more that reaches the output; export the model "
             "with a batch of at least 2, or with a symbolic batch dim"
         )
-        raise TransformError("; ".join((reason, *function.notes)))
+        of_batch = (note for note in function.notes if "batch" in note)
+        raise TransformError("; ".join((reason, *of_batch)))
     ties = {axes.tied(axis) for axis in bounded if axis not in weighed and axis is not batch}
     sequences = [a for a in carried if a is not batch and axes.tied(a) in ties]
     if not sequences:

@@ -7,7 +7,7 @@ inputs instead, op by op. Parameters and tables never carry it.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from distir.errors import DistirError, TransformError
@@ -15,6 +15,8 @@ from distir.ir.core import Function, Node, Op, Value
 from distir.ir.signature import Kind, Signature
 from distir.ir.types import TensorType
 from distir.ops.elementwise import Elementwise
+from distir.ops.indexing import GatherElements
+from distir.ops.linalg import MatMul
 from distir.ops.tensor import Concat, Expand, Reshape, Slice
 
 
@@ -177,8 +179,8 @@ class _Widening:
             self.nodes.append(Node(node.op, self._operands(node), node.results, node.origin))
             self.new.update((result, result) for result in node.results)
             return
-        op, places = self._rewritten(node)
-        operands = self._operands(node)
+        operands = self._stacked(node)
+        op, places = self._rewritten(node, operands)
         if isinstance(op, (Concat, Elementwise)):
             operands = self._filled(node, places[0])
         results: list[Value] = []
@@ -200,7 +202,30 @@ class _Widening:
     def _operands(self, node: Node) -> tuple[Value, ...]:
         return tuple(self.new[operand] for operand in node.operands)
 
-    def _rewritten(self, node: Node) -> tuple[Op, list[Place | None]]:
+    def _stacked(self, node: Node) -> tuple[Value, ...]:
+        """Operands of a node. Of what lies side by side with that of all samples (matrices of a
+        product, indices of a lookup) one without the batch is repeated for every sample."""
+        operands = list(self._operands(node))
+        if not isinstance(node.op, (MatMul, GatherElements)):
+            return tuple(operands)
+        for ours, theirs in ((0, 1), (1, 0)):
+            x, other = node.operands[ours], node.operands[theirs]
+            place = self.places.get(x)
+            if place is None or other in self.places:
+                continue
+            if isinstance(node.op, MatMul):
+                is_beside = place.dim < x.type.rank - 2
+            else:
+                is_beside = place.dim != node.op.axis % x.type.rank
+            if not is_beside:
+                continue
+            dim = place.dim + other.type.rank - x.type.rank
+            if dim >= 0 and other.type.shape[dim] != 1:
+                repeated = self._repeated(self.new[other], Place(dim, place.outer), node.origin)
+                operands[theirs] = repeated
+        return tuple(operands)
+
+    def _rewritten(self, node: Node, operands: Sequence[Value]) -> tuple[Op, list[Place | None]]:
         """The op at the wide sizes and the place of the batch in each result."""
         op = node.op
         if isinstance(op, Reshape):
@@ -226,7 +251,7 @@ class _Widening:
             return op, [place]
         if isinstance(op, Elementwise):
             return op, [self._aligned(node)]
-        return op, self._by_inference(node)
+        return op, self._by_inference(node, operands)
 
     def _aligned(self, node: Node) -> Place:
         """The batch's place in the result of an elementwise op."""
@@ -240,10 +265,10 @@ class _Widening:
             raise TransformError(f"{node.op.name} {node.results[0].name!r} has the batch twice")
         return Place(*found.pop())
 
-    def _by_inference(self, node: Node) -> list[Place | None]:
+    def _by_inference(self, node: Node, operands: Sequence[Value]) -> list[Place | None]:
         """Ops that hold no sizes: the dim of the result that grows is the batch."""
         outer = next(self.places[v].outer for v in node.operands if v in self.places)
-        given = [self.new[operand].type for operand in node.operands]
+        given = [operand.type for operand in operands]
         types = node.op.infer(*given)
         self._check_apart(node, node.op.signature(given, types))
         places: list[Place | None] = []

@@ -81,6 +81,28 @@ def test_a_softmax_is_never_over_samples() -> None:
     )
 
 
+def test_a_table_beside_the_heads_of_all_samples_is_repeated() -> None:
+    """`(batch · heads, …)` times a table per head, as relative positions are."""
+    check_samples(
+        model(
+            {"x": (FLOAT, [1, 4, 5, 3])},
+            [
+                node("Reshape", "x stacked", "s"),
+                node("MatMul", "s table", "p"),
+                node("MatMul", "turned p", "q"),
+                node("Reshape", "q apart", "y"),
+            ],
+            "y",
+            {
+                "stacked": integers(4, 5, 3),
+                "table": weights(4, 3, 6),
+                "turned": weights(4, 2, 5),
+                "apart": integers(1, 4, 2, 6),
+            },
+        )
+    )
+
+
 def test_samples_of_two_inputs_that_meet_are_two_batches() -> None:
     """One text and one image: neither has the other's batch, and every text meets every image."""
     made = model(
