@@ -63,15 +63,19 @@ def constant_lines(calibration: Calibration, source: str) -> list[tuple[str, str
 
 def _quantity(each: ConstantFit) -> str:
     if each.name.endswith("_seconds"):
-        micro = each.value * 1e6
-        return f'"{micro / 1e3:.3g} ms"' if micro >= 1e3 else f'"{micro:.3g} us"'
+        return f'"{_duration(each.value)}"'
     return f"{each.value:.3g}"
+
+
+def _duration(seconds: float) -> str:
+    micro = seconds * 1e6
+    return f"{micro / 1e3:.3g} ms" if micro >= 1e3 else f"{micro:.3g} us"
 
 
 def origin(each: ConstantFit, source: str) -> str:
     """Where the value of a constant comes from, in a line."""
     if not each.fitted:
-        return f"{each.because}; {source} hardly tells it"
+        return f"{each.because}; {source} hardly tell it"
     low, high = each.interval or (each.value, each.value)
     pinned = f", pinned by {each.pinned_by}" if each.pinned_by else ""
     return f"fitted to {source}: {_span(each, low, high)} holds nine tenths{pinned}"
@@ -79,7 +83,7 @@ def origin(each: ConstantFit, source: str) -> str:
 
 def _span(each: ConstantFit, low: float, high: float) -> str:
     if each.name.endswith("_seconds"):
-        return f"{low * 1e6:.3g} to {high * 1e6:.3g} us"
+        return f"{_duration(low)} to {_duration(high)}"
     return f"{low:.3g} to {high:.3g}"
 
 

@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     own = [row for row in timed if id(row.case) in chosen]
     calibration = calibrate_priced(own, progress=progress)
     if options.write:
-        ship(calibration, options.file.name)
+        ship(calibration, "published training runs (experiments/fidelity)")
     progress("predicting every row with what was fitted")
     values = calibration.values
     outcomes = [outcome_of(row.case, row.profile, row.simulate(values)) for row in rows]
