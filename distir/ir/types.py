@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 
@@ -47,6 +47,7 @@ class TensorType:
 
     shape: tuple[int, ...]
     dtype: DType
+    _size: tuple[int, int] | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def rank(self) -> int:
@@ -56,12 +57,19 @@ class TensorType:
     @property
     def num_elements(self) -> int:
         """Product of the dims."""
-        return math.prod(self.shape)
+        return self._sizes()[0]
 
     @property
     def size_bytes(self) -> int:
         """Memory that the elements take."""
-        return math.prod(self.shape) * self.dtype.itemsize
+        return self._sizes()[1]
+
+    def _sizes(self) -> tuple[int, int]:
+        """Elements and bytes, multiplied once: liveness asks for them again and again."""
+        if self._size is None:
+            elements = math.prod(self.shape)
+            object.__setattr__(self, "_size", (elements, elements * self.dtype.itemsize))
+        return self._size or (0, 0)
 
     def with_shape(self, shape: tuple[int, ...]) -> TensorType:
         """The same element type in another shape."""

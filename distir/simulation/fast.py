@@ -16,6 +16,7 @@ import numpy as np
 from distir.cost import Cluster, CostModel, CostProfile, load_profile
 from distir.cost.amounts import larger, select
 from distir.errors import StrategyError
+from distir.ir.core import Node
 from distir.plan import BlockProgram, Plan, Planner
 from distir.plan.feasibility import explain_many
 from distir.plan.passes import BlockPasses, Segment, block_passes, composed, is_reversed
@@ -107,6 +108,7 @@ class Simulator:
         own = self.planner
         if own.workload is not workload or (own.fuse, own.narrow) != (fuse, narrow):
             raise ValueError("the planner is of another workload, fuses otherwise, or narrows")
+        self._instructions: dict[object, tuple[Instruction, ...]] = {}
         self._passes: dict[object, Pass] = {}
         self._chains = Chains(cast("HostBound", self.cost.host_bound_seconds))
         self._weights: dict[object, float] = {}
@@ -201,9 +203,16 @@ class Simulator:
         key = (segment, pricing.grid.mesh)
         if key not in self._passes:
             own = composed(segment)
-            instructions = pricing.instructions(own.nodes)
+            instructions = [each for node in own.nodes for each in self._priced(node, pricing)]
             self._passes[key] = Pass.of(instructions, own.handed, own.handing)
         return self._passes[key]
+
+    def _priced(self, node: Node, pricing: Pricing) -> tuple[Instruction, ...]:
+        """The instructions of a node, which may be in several passes."""
+        key = (node, pricing.grid.mesh)
+        if key not in self._instructions:
+            self._instructions[key] = pricing.of_node(node)
+        return self._instructions[key]
 
     def weight(self, program: BlockProgram, pricing: Pricing) -> float:
         """Seconds of both passes of a block on its own."""

@@ -1,8 +1,8 @@
 """How many strategies a second: `python -m experiments.speed.search`.
 
-Slices of a space, evaluated as `autotune grid` evaluates them, beside strategies drawn from it that go
-one by one through the fast engine and the reference engine, in one run: CPU seconds per strategy, and
-ratios. The first slice also makes what the others share (`cold`).
+Slices of a space, evaluated as `autotune grid` evaluates them, beside strategies drawn from it that
+go one by one through the fast engine and the reference engine, in one run: CPU seconds per
+strategy, and ratios. The first slice also makes what the others share (`cold`).
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ def table(found: dict[str, Any]) -> str:
     """The figures for people."""
     lines = [
         f"{found['model']} on {found['devices']} devices: {found['strategies']:,} strategies",
-        f"CPU seconds: model {found['load_seconds']:.2f}, counting {found['count_seconds']:.2f}, "
-        + f"enumerating {found['enumerate_seconds']:.2f}",
+        f"CPU seconds: model {found['load_seconds']:.2f}, counting {found['count_seconds']:.2f}",
+        f"enumerating {found['enumerate_seconds']:.2f}",
         f"{'':34}{'strategies/s':>14}{'each':>12}{'ratio':>10}",
     ]
     reference = found["reference_engine_seconds_each"]
