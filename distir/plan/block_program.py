@@ -10,7 +10,7 @@ from distir.ir.core import Node, Part, Value
 from distir.ir.types import DType
 from distir.ops.collective import Release
 from distir.ops.elementwise import Cast
-from distir.plan.model import BlockProgram, ParameterUse
+from distir.plan.model import BlockProgram, ParameterUse, elements_of
 from distir.plan.positions import Positions, layout_at, positions_of
 from distir.transforms.bucket import bucketed
 from distir.transforms.fuse import fuse_elementwise
@@ -113,7 +113,8 @@ def instantiate_block(
             making.value(local)
     if fuse:
         made = (*placed.outputs, *placed.results, *placed.saved)
-        forward = fuse_elementwise(forward, {making.value(local) for local in made})
+        leaving = {making.value(local) for local in made}
+        forward = fuse_elementwise(forward, leaving, elements_of(making.values, step.axes))
     return BlockProgram(
         placed=placed,
         sizes=sizes,

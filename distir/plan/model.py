@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from distir.axes.model import Axes, Axis
 from distir.ir.core import Node, Value
 from distir.ir.types import TensorType
 from distir.ops.collective import Release
@@ -47,6 +48,21 @@ class BlockPass:
     nodes: tuple[Node, ...]
     received: tuple[Value, ...] = ()
     sent: tuple[Value, ...] = ()
+
+
+def elements_of(values: Mapping[Local, Value], axes: Axes) -> Callable[[Value], object]:
+    """Which elements a value has: those of its axes, as they are split. Axes say it for every size
+    alike; that two sizes happen to be equal means nothing."""
+    known: dict[Value, object] = {}
+    for local, value in values.items():
+        own = frozenset(axes.ties.get(axis, axis) for axis in axes.of(local.value))
+        split = ((place, spot) for place, spot in enumerate(local.layout) if isinstance(spot, Axis))
+        known[value] = own, frozenset((place, axes.ties.get(spot, spot)) for place, spot in split)
+
+    def elements(value: Value) -> object:
+        return known.get(value, value)
+
+    return elements
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,7 +154,8 @@ class BlockProgram:
         if not self.fuses:
             return tuple(nodes)
         gradients = self.locals(use.gradient for use in self.parameters)
-        return fuse_elementwise(nodes, {*self.input_gradients, *gradients, *read})
+        leaving = {*self.input_gradients, *gradients, *read}
+        return fuse_elementwise(nodes, leaving, elements_of(self.values, self.placed.step.axes))
 
     @property
     def settle(self) -> tuple[Node, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from distir.ir.core import Node, Op, Value
 from distir.ops.collective import Sharded
@@ -13,9 +13,19 @@ from distir.ops.norm import Softmax, SoftmaxGradient
 from distir.ops.tensor import Scale
 
 
-def fuse_elementwise(nodes: Sequence[Node], leaving: Collection[Value]) -> tuple[Node, ...]:
+def number_of_elements(value: Value) -> object:
+    """What two tensors have in common that have as many elements."""
+    return value.type.num_elements
+
+
+def fuse_elementwise(
+    nodes: Sequence[Node],
+    leaving: Collection[Value],
+    elements: Callable[[Value], object] = number_of_elements,
+) -> tuple[Node, ...]:
     """`nodes` with every run of elementwise ops on as many elements that feed each other, or read
-    the same tensor, made one `Fused` op. `leaving` are the values that are read elsewhere too.
+    the same tensor, made one `Fused` op. `leaving` are the values that are read elsewhere too;
+    `elements` says, as an object to compare, which elements a tensor has.
 
     A softmax may end a run, and its gradient begin one: scale, mask and softmax are one kernel
     (Megatron-LM, fused_kernels/scaled_masked_softmax.cpp). A run ends where another op reads one of
@@ -53,10 +63,10 @@ def fuse_elementwise(nodes: Sequence[Node], leaving: Collection[Value]) -> tuple
                 close()
             result.append(node)
             continue
-        size = node.results[0].type.num_elements
-        tensors = {value for value in node.operands if value.type.num_elements == size}
+        own = elements(node.results[0])
+        tensors = {value for value in node.operands if elements(value) == own}
         belongs = reads_group or not tensors.isdisjoint(read)
-        if not (belongs and group[-1].results[0].type.num_elements == size):
+        if not (belongs and elements(group[-1].results[0]) == own):
             close()
         group.append(node)
         made.update(node.results)
