@@ -14,6 +14,7 @@ __all__ = [
     "Divergence",
     "Many",
     "is_all",
+    "is_many",
     "is_positive",
     "larger",
     "many",
@@ -103,6 +104,11 @@ def smaller(first: Amount, *others: Amount) -> Amount:
 def many(values: Any) -> Many:
     """Numbers, one per plan, as one."""
     return np.asarray(values, np.float64).view(Many)
+
+
+def is_many(amount: object) -> bool:
+    """Whether it is one quantity per plan."""
+    return isinstance(amount, Many)
 
 
 def select(condition: Any, first: Any, second: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from distir.cost.amounts import larger
+from distir.cost.amounts import is_many, larger
 from distir.errors import ShapeError
 from distir.ir.core import Op, Value
 from distir.registry import Registry
@@ -35,8 +35,8 @@ def broadcast_shapes(op_name: str, *shapes: Sequence[int]) -> tuple[int, ...]:
     result = [1] * rank
     for shape in shapes:
         for dim, size in enumerate(shape, start=rank - len(shape)):
-            if not isinstance(size, int) or not isinstance(result[dim], int):
-                result[dim] = cast("int", larger(size, result[dim]))  # sizes of many plans
+            if is_many(size) or is_many(result[dim]):
+                result[dim] = cast("int", larger(size, result[dim]))
                 continue
             if size == result[dim] or size == 1:
                 continue
