@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -13,6 +13,7 @@ from typing import Any, Literal
 from distir.axes.model import Axis
 from distir.errors import StrategyError, UnknownNameError
 from distir.importers.load import LoadedModel
+from distir.ir.core import Node
 from distir.ir.types import DType
 from distir.mesh import mesh_axes, undivided
 from distir.ops.optimizer import AdamStep, MomentumStep, SGDStep
@@ -236,14 +237,21 @@ class Workload:
         return {}
 
     def _make_forward_flops(self, longer: Mapping[Axis, int]) -> float:
-        function, axes = self.program.function, self.program.axes
         sizes = {**self.sizes(1), **longer}
-        types = {value: axes.type_at(value, sizes) for value in axes.dims}
+        blocks = self.program.blocks
+        counts = Counter(blocks.representative)
+        return sum(
+            count * self._flops_of(blocks.blocks[first].nodes, sizes)
+            for first, count in counts.items()
+        )
+
+    def _flops_of(self, nodes: Sequence[Node], sizes: Mapping[Axis, int]) -> float:
+        axes = self.program.axes
         filled: dict[Axis, float] = {}
         total = 0.0
-        for node in function.nodes:
-            operands = [types[value] for value in node.operands]
-            results = [types[value] for value in node.results]
+        for node in nodes:
+            operands = [axes.type_at(value, sizes) for value in node.operands]
+            results = [axes.type_at(value, sizes) for value in node.results]
             op = node.op.rescaled(operands, results)
             for axis in followers_made(node, axes):
                 filled[axis] = op.filled(operands, results)
