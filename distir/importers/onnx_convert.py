@@ -114,6 +114,16 @@ class Call:
             self._values[position] = self.resolve(self.entry(position))
         return self._values[position]
 
+    def untrained(self, position: int) -> Value:
+        """The operand where an op never trains it: exporters merge equal tensors, so that one may
+        be a parameter elsewhere."""
+        entry = self.entry(position)
+        if isinstance(entry, Weight):
+            record = entry.record
+            array = record.load() if record is not None and record.has_values() else None
+            return self.resolve(Constant(entry.type, array, entry.name))
+        return self.operand(position)
+
     def operands(self) -> list[Value]:
         """All operands that are given."""
         return [self.operand(i) for i in range(len(self.entries)) if self.has(i)]

@@ -152,7 +152,9 @@ def batch_normalization(call: Call) -> Sequence[Value] | Value:
     if call.opset < 14:
         is_training = sum(map(bool, call.node.results)) > 1
     if not is_training:
-        return call.add(conv.BatchNormalization(epsilon), *call.operands())
+        trained = (call.operand(position) for position in range(3))
+        statistics = (call.untrained(position) for position in (3, 4))
+        return call.add(conv.BatchNormalization(epsilon), *trained, *statistics)
     x, scale, bias, mean, variance = call.operands()
     rest = tuple(dim for dim in range(x.type.rank) if dim != 1)
     column = (x.type.shape[1],) + (1,) * (x.type.rank - 2)

@@ -15,6 +15,7 @@ from distir.importers.onnx import import_onnx, read_onnx
 from distir.importers.onnx_roles import Role
 from distir.ir import Function
 from distir.ir.verifier import verify
+from distir.ops.conv import BatchNormalization
 from tests.conftest import shared_path
 from tests.importers.models import (
     BOOL,
@@ -211,6 +212,17 @@ def test_a_vector_that_serves_several_ops_is_a_parameter_for_each() -> None:
     assert names == {"w", "zeros", "zeros#2", "zeros#3", "ones"}
     by_name = {value.name: array for value, array in imported.weights.items()}
     np.testing.assert_array_equal(by_name["zeros"], by_name["zeros#3"])
+
+
+def test_statistics_that_share_a_tensor_with_a_bias_are_not_trained() -> None:
+    """A fresh model's means are its biases: zeros, which exporters store once."""
+    made = convnet()
+    norm = next(each for each in made.graph.node if each.op_type == "BatchNormalization")
+    norm.input[3], norm.input[4] = "bias", "scale"
+    function = import_onnx(made)
+    found = next(n for n in function.nodes if isinstance(n.op, BatchNormalization))
+    assert set(found.operands[1:3]) <= set(function.parameters)
+    assert set(found.operands[3:]) <= set(function.constants)
 
 
 def test_an_untied_copy_of_an_embedding_is_reported() -> None:
