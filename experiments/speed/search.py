@@ -77,7 +77,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     quick = sorted(alone, key=lambda each: each.microbatches * each.pp)[: options.reference]
     plans = [simulator.plan(each) for each in quick]
     _, seconds = timed(lambda: [simulate_reference(plan, simulator.cost) for plan in plans])
-    found["reference_engine_seconds_each"] = seconds / max(1, len(plans))
+    found["reference_engine_seconds_each"] = seconds / len(plans) if plans else 0.0
     found["peak_memory_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     if options.json:
         options.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
