@@ -227,6 +227,14 @@ def _alike(first: float, second: float, seconds: float) -> bool:
     return is_all((first == second) | (abs(first - second) <= slack))
 
 
+def _near(first: Sequence[float], second: Sequence[float], seconds: float) -> bool:
+    """`_alike` of the times of one plan."""
+    for a, b in zip(first, second, strict=True):
+        if a != b and abs(a - b) > TOLERANCE * max(abs(a), abs(b), seconds):
+            return False
+    return True
+
+
 def _in_one_plan(times: Sequence[float]) -> tuple[float, ...]:
     return tuple(float(np.asarray(each).flat[0]) for each in times)
 
@@ -325,8 +333,9 @@ class Chains:
         sample, scale = _in_one_plan(times), _in_one_plan([seconds])[0]
         known = self._left_by.setdefault((left_by, names), [])
         for number, other, values in known:
-            near = all(a == b or _alike(a, b, scale) for a, b in zip(sample, values, strict=True))
-            if near and all(_alike(a, b, seconds) for a, b in zip(times, other, strict=True)):
+            if not _near(sample, values, scale):
+                continue
+            if all(_alike(a, b, seconds) for a, b in zip(times, other, strict=True)):
                 return number
         number = len(self._states)
         known.append((number, times, sample))
