@@ -5,7 +5,8 @@ On the command line:  python -m autotune run --model examples/own_model.py:two_t
 
 from autotune import tune
 from distir.ir import Builder, Function
-from distir.ops.elementwise import Add, Relu
+from distir.ops.activations import Relu
+from distir.ops.arithmetic import Add
 from distir.ops.linalg import MatMul
 
 

@@ -13,7 +13,7 @@ from distir.ir.builder import Builder
 from distir.ir.core import Function
 from distir.ir.types import DType
 from distir.mesh import mesh_axes
-from distir.ops.elementwise import Relu
+from distir.ops.activations import Relu
 from distir.ops.linalg import MatMul
 from distir.ops.tensor import Transpose
 from distir.strategy import MOST_MICROBATCHES

@@ -16,7 +16,8 @@ from distir.axes.order import canonical_order
 from distir.errors import TransformError
 from distir.ir.core import Function, Node, Value
 from distir.ir.signature import Kind
-from distir.ops.elementwise import Cast, Identity, Mul, Neg
+from distir.ops.arithmetic import Mul, Neg
+from distir.ops.elementwise import Cast, Identity
 from distir.ops.tensor import Boundary, Expand, Reshape, Scale, Transpose
 
 MAX_PASSES = 8

@@ -21,22 +21,38 @@ from distir.importers.onnx_convert import (
 from distir.importers.strided import strided_view
 from distir.ir.core import Op, Value
 from distir.ir.types import DType, TensorType
-from distir.ops import elementwise, norm, tensor
+from distir.ops import norm, tensor
 from distir.ops import reduce as reductions
-from distir.ops.base import broadcast_shapes, normalize_axes, normalize_axis
-from distir.ops.elementwise import (
+from distir.ops.activations import Gelu, Relu, Sigmoid, Silu, Tanh
+from distir.ops.arithmetic import (
+    Abs,
     Add,
-    Cast,
     Div,
+    Erf,
     Exp,
     Log,
     Mul,
     Neg,
+    Pow,
+    Reciprocal,
     Sqrt,
     Sub,
     Sum,
+)
+from distir.ops.base import broadcast_shapes, normalize_axes, normalize_axis
+from distir.ops.comparisons import (
+    And,
+    Equal,
+    Greater,
+    GreaterOrEqual,
+    IsNaN,
+    Less,
+    LessOrEqual,
+    Not,
+    Or,
     Where,
 )
+from distir.ops.elementwise import Cast
 from distir.ops.linalg import Einsum, Gemm, MatMul
 from distir.ops.reduce import ReduceMax, ReduceMean, ReduceSum
 from distir.ops.tensor import Concat, Expand, Gather, Reshape, Slice, Split, Transpose
@@ -47,30 +63,30 @@ Array = Any
 
 _UNARY: dict[str, Op] = {
     "Neg": Neg(),
-    "Relu": elementwise.Relu(),
-    "Sigmoid": elementwise.Sigmoid(),
-    "Tanh": elementwise.Tanh(),
+    "Relu": Relu(),
+    "Sigmoid": Sigmoid(),
+    "Tanh": Tanh(),
     "Exp": Exp(),
     "Log": Log(),
     "Sqrt": Sqrt(),
-    "Reciprocal": elementwise.Reciprocal(),
-    "Erf": elementwise.Erf(),
-    "Not": elementwise.Not(),
-    "IsNaN": elementwise.IsNaN(),
+    "Reciprocal": Reciprocal(),
+    "Erf": Erf(),
+    "Not": Not(),
+    "IsNaN": IsNaN(),
 }
 _BINARY: dict[str, Op] = {
     "Add": Add(),
     "Sub": Sub(),
     "Mul": Mul(),
     "Div": Div(),
-    "Pow": elementwise.Pow(),
-    "And": elementwise.And(),
-    "Or": elementwise.Or(),
-    "Equal": elementwise.Equal(),
-    "Greater": elementwise.Greater(),
-    "GreaterOrEqual": elementwise.GreaterOrEqual(),
-    "Less": elementwise.Less(),
-    "LessOrEqual": elementwise.LessOrEqual(),
+    "Pow": Pow(),
+    "And": And(),
+    "Or": Or(),
+    "Equal": Equal(),
+    "Greater": Greater(),
+    "GreaterOrEqual": GreaterOrEqual(),
+    "Less": Less(),
+    "LessOrEqual": LessOrEqual(),
 }
 
 
@@ -131,7 +147,7 @@ def gelu(call: Call) -> Value:
     x = call.operand(0)
     if call.has(1):
         x = call.add(Add(), x, call.operand(1))
-    return call.add(elementwise.Gelu(approximate), x)
+    return call.add(Gelu(approximate), x)
 
 
 @converts("Swish", "com.microsoft:QuickGelu")
@@ -140,8 +156,8 @@ def swish(call: Call) -> Value:
     alpha = float(call.attribute("alpha", 1.702 if call.node.domain else 1.0))
     x = call.operand(0)
     if alpha == 1.0:
-        return call.add(elementwise.Silu(), x)
-    gate = call.add(elementwise.Sigmoid(), call.add(tensor.Scale(alpha), x))
+        return call.add(Silu(), x)
+    gate = call.add(Sigmoid(), call.add(tensor.Scale(alpha), x))
     return call.add(Mul(), x, gate)
 
 
@@ -521,7 +537,7 @@ def reduce_l2(call: Call) -> Value:
 @converts("ReduceL1")
 def reduce_l1(call: Call) -> Value:
     """The sum of |x|."""
-    return _sum(call, call.add(elementwise.Abs(), call.operand(0)))
+    return _sum(call, call.add(Abs(), call.operand(0)))
 
 
 @converts("ReduceLogSum")

@@ -11,10 +11,28 @@ from distir.importers.onnx_convert import Call, Constant, converts
 from distir.importers.onnx_ops import expanded, positive_indices, sliced
 from distir.ir.core import Op, Value
 from distir.ir.types import DType, TensorType
-from distir.ops import elementwise as ew
 from distir.ops import indexing
+from distir.ops.activations import Clip, Elu, HardSigmoid, LeakyRelu, Mish, Relu, Softplus, Tanh
+from distir.ops.arithmetic import (
+    Abs,
+    Add,
+    Ceil,
+    Cos,
+    Div,
+    Floor,
+    Mod,
+    Mul,
+    Neg,
+    Round,
+    Sign,
+    Sin,
+    Sqrt,
+    Sub,
+)
 from distir.ops.attention import FusedAttention
 from distir.ops.base import normalize_axis
+from distir.ops.comparisons import Equal, Greater, IsInf, Max, Min, Where, Xor
+from distir.ops.elementwise import Cast
 from distir.ops.linalg import MatMul
 from distir.ops.norm import Softmax
 from distir.ops.reduce import ReduceSum
@@ -38,21 +56,21 @@ _alpha = {
     "ThresholdedRelu": _number("alpha", 1.0),
 }
 _UNARY: dict[str, Callable[[Call], Op]] = {
-    "Abs": lambda call: ew.Abs(),
-    "Sign": lambda call: ew.Sign(),
-    "Floor": lambda call: ew.Floor(),
-    "Ceil": lambda call: ew.Ceil(),
-    "Round": lambda call: ew.Round(),
-    "Sin": lambda call: ew.Sin(),
-    "Cos": lambda call: ew.Cos(),
-    "Softplus": lambda call: ew.Softplus(),
-    "Mish": lambda call: ew.Mish(),
-    "LeakyRelu": lambda call: ew.LeakyRelu(_alpha["LeakyRelu"](call)),
-    "Elu": lambda call: ew.Elu(_alpha["Elu"](call)),
-    "HardSigmoid": lambda call: ew.HardSigmoid(
+    "Abs": lambda call: Abs(),
+    "Sign": lambda call: Sign(),
+    "Floor": lambda call: Floor(),
+    "Ceil": lambda call: Ceil(),
+    "Round": lambda call: Round(),
+    "Sin": lambda call: Sin(),
+    "Cos": lambda call: Cos(),
+    "Softplus": lambda call: Softplus(),
+    "Mish": lambda call: Mish(),
+    "LeakyRelu": lambda call: LeakyRelu(_alpha["LeakyRelu"](call)),
+    "Elu": lambda call: Elu(_alpha["Elu"](call)),
+    "HardSigmoid": lambda call: HardSigmoid(
         _alpha["HardSigmoid"](call), float(call.attribute("beta", 0.5))
     ),
-    "IsInf": lambda call: ew.IsInf(
+    "IsInf": lambda call: IsInf(
         bool(call.attribute("detect_negative", 1)), bool(call.attribute("detect_positive", 1))
     ),
 }
@@ -68,7 +86,7 @@ def unary(call: Call) -> Value:
 def hard_swish(call: Call) -> Value:
     """`x · HardSigmoid(x)`."""
     x = call.operand(0)
-    return call.add(ew.Mul(), x, call.add(ew.HardSigmoid(1 / 6, 0.5), x))
+    return call.add(Mul(), x, call.add(HardSigmoid(1 / 6, 0.5), x))
 
 
 @converts("Celu")
@@ -76,14 +94,14 @@ def celu(call: Call) -> Value:
     """Elu of `x / alpha`, times alpha."""
     alpha = _alpha["Celu"](call)
     inner = call.add(Scale(1 / alpha), call.operand(0))
-    return call.add(Scale(alpha), call.add(ew.Elu(1.0), inner))
+    return call.add(Scale(alpha), call.add(Elu(1.0), inner))
 
 
 @converts("Selu")
 def selu(call: Call) -> Value:
     """Elu times gamma."""
     gamma = float(call.attribute("gamma", 1.05070102214813232421875))
-    return call.add(Scale(gamma), call.add(ew.Elu(_alpha["Selu"](call)), call.operand(0)))
+    return call.add(Scale(gamma), call.add(Elu(_alpha["Selu"](call)), call.operand(0)))
 
 
 @converts("ThresholdedRelu")
@@ -91,7 +109,7 @@ def thresholded_relu(call: Call) -> Value:
     """`x` where larger than alpha, else 0."""
     x = call.operand(0)
     alpha = call.scalar(_alpha["ThresholdedRelu"](call), x.type.dtype)
-    return call.add(ew.Where(), call.add(ew.Greater(), x, alpha), x, call.scalar(0.0, x.type.dtype))
+    return call.add(Where(), call.add(Greater(), x, alpha), x, call.scalar(0.0, x.type.dtype))
 
 
 @converts("Softsign")
@@ -99,22 +117,22 @@ def softsign(call: Call) -> Value:
     """`x / (1 + |x|)`."""
     x = call.operand(0)
     one = call.scalar(1.0, x.type.dtype)
-    return call.add(ew.Div(), x, call.add(ew.Add(), one, call.add(ew.Abs(), x)))
+    return call.add(Div(), x, call.add(Add(), one, call.add(Abs(), x)))
 
 
 @converts("Tan")
 def tan(call: Call) -> Value:
     """`sin / cos`."""
     x = call.operand(0)
-    return call.add(ew.Div(), call.add(ew.Sin(), x), call.add(ew.Cos(), x))
+    return call.add(Div(), call.add(Sin(), x), call.add(Cos(), x))
 
 
 @converts("PRelu")
 def prelu(call: Call) -> Value:
     """`relu(x) − slope · relu(−x)`."""
     x, slope = call.operand(0), call.operand(1)
-    below = call.add(ew.Relu(), call.add(ew.Neg(), x))
-    return call.add(ew.Sub(), call.add(ew.Relu(), x), call.add(ew.Mul(), slope, below))
+    below = call.add(Relu(), call.add(Neg(), x))
+    return call.add(Sub(), call.add(Relu(), x), call.add(Mul(), slope, below))
 
 
 @converts("Clip")
@@ -123,9 +141,9 @@ def clip(call: Call) -> Value:
     x = call.operand(0)
     if call.opset < 11:
         low, high = call.attribute("min"), call.attribute("max")
-        return call.add(ew.Clip(low, high), x)
+        return call.add(Clip(low, high), x)
     bounds: list[float | None] = [None, None]
-    for position, op in ((1, ew.Max()), (2, ew.Min())):
+    for position, op in ((1, Max()), (2, Min())):
         if not call.has(position):
             continue
         array = call.known(position)
@@ -133,13 +151,13 @@ def clip(call: Call) -> Value:
             x = call.add(op, x, call.operand(position))
         else:
             bounds[position - 1] = array.reshape(()).item()
-    return x if bounds == [None, None] else call.add(ew.Clip(*bounds), x)
+    return x if bounds == [None, None] else call.add(Clip(*bounds), x)
 
 
 @converts("Max", "Min")
 def extreme(call: Call) -> Value:
     """One Max or Min after the other."""
-    op = ew.Max() if call.node.op_type == "Max" else ew.Min()
+    op = Max() if call.node.op_type == "Max" else Min()
     values = call.operands()
     result = values[0]
     for value in values[1:]:
@@ -150,13 +168,13 @@ def extreme(call: Call) -> Value:
 @converts("Xor")
 def xor(call: Call) -> Value:
     """Xor."""
-    return call.add(ew.Xor(), call.operand(0), call.operand(1))
+    return call.add(Xor(), call.operand(0), call.operand(1))
 
 
 @converts("Mod")
 def mod(call: Call) -> Value:
     """Mod."""
-    op = ew.Mod(bool(call.attribute("fmod", 0)))
+    op = Mod(bool(call.attribute("fmod", 0)))
     return call.add(op, call.operand(0), call.operand(1))
 
 
@@ -189,7 +207,7 @@ def arg_max(call: Call) -> Value:
         axis, bool(call.attribute("keepdims", 1)), bool(call.attribute("select_last_index", 0))
     )
     x = call.operand(0)
-    return call.add(op, call.add(ew.Neg(), x) if call.node.op_type == "ArgMin" else x)
+    return call.add(op, call.add(Neg(), x) if call.node.op_type == "ArgMin" else x)
 
 
 @converts("TopK")
@@ -214,17 +232,17 @@ def one_hot(call: Call) -> Value:
         raise ImportModelError(f"a depth of {depth}")
     indices = call.operand(0)
     if indices.type.dtype.is_float:
-        indices = call.add(ew.Cast(DType.INT64), indices)
+        indices = call.add(Cast(DType.INT64), indices)
     shape = (*indices.type.shape[:axis], 1, *indices.type.shape[axis:])
     indices = call.add(Reshape(shape), indices)
     numbers = np.arange(depth).reshape((-1,) + (1,) * (rank - axis - 1))
     dtype = call.type(2).dtype
     places = call.builder.constant(numbers, indices.type.dtype, "classes")
-    is_hot = call.add(ew.Equal(), indices, places)
+    is_hot = call.add(Equal(), indices, places)
     on, off = (call.scalar(float(off_on[i]), dtype) for i in (1, 0))
     if off_on[0] == 0 and off_on[1] == 1:
-        return call.add(ew.Cast(dtype), is_hot)
-    return call.add(ew.Where(), is_hot, on, off)
+        return call.add(Cast(dtype), is_hot)
+    return call.add(Where(), is_hot, on, off)
 
 
 @converts("GatherElements")
@@ -393,10 +411,10 @@ def lp_normalization(call: Call) -> Value:
     axis = normalize_axis("LpNormalization", int(call.attribute("axis", -1)), call.type().rank)
     x = call.operand(0)
     if int(call.attribute("p", 2)) == 1:
-        size = call.add(ReduceSum((axis,)), call.add(ew.Abs(), x))
+        size = call.add(ReduceSum((axis,)), call.add(Abs(), x))
     else:
-        size = call.add(ew.Sqrt(), call.add(ReduceSum((axis,)), call.add(ew.Mul(), x, x)))
-    return call.add(ew.Div(), x, size)
+        size = call.add(Sqrt(), call.add(ReduceSum((axis,)), call.add(Mul(), x, x)))
+    return call.add(Div(), x, size)
 
 
 # --- attention -----------------------------------------------------------------------------------
@@ -450,7 +468,7 @@ def _attention_mask(call: Call, dtype: DType) -> Value:
     if mask.type.dtype is not DType.BOOL:
         return mask
     lowest = call.scalar(-3.4028234663852886e38, dtype)
-    return call.add(ew.Where(), mask, call.scalar(0.0, dtype), lowest)
+    return call.add(Where(), mask, call.scalar(0.0, dtype), lowest)
 
 
 def _shifted_causal_mask(
@@ -464,7 +482,7 @@ def _shifted_causal_mask(
     allowed = np.arange(rows)[:, None] + past >= np.arange(columns)[None, :]
     values = np.where(allowed, np.float32(0), np.finfo(np.float32).min)
     causal = call.builder.constant(values, query.type.dtype, "causal mask")
-    return causal if mask is None else call.add(ew.Add(), mask, causal)
+    return causal if mask is None else call.add(Add(), mask, causal)
 
 
 def _capped_attention(
@@ -484,10 +502,10 @@ def _capped_attention(
         key, value = (_repeated_heads(call, x, per_group) for x in (key, value))
     assert groups
     scores = call.add(MatMul(), query, call.add(Transpose((0, 1, 3, 2)), key))
-    capped = call.add(ew.Tanh(), call.add(Scale(scale / softcap), scores))
+    capped = call.add(Tanh(), call.add(Scale(scale / softcap), scores))
     scores = call.add(Scale(softcap), capped)
     if mask is not None:
-        scores = call.add(ew.Add(), scores, mask)
+        scores = call.add(Add(), scores, mask)
     return call.add(MatMul(), call.add(Softmax(-1), scores), value)
 
 
@@ -550,7 +568,7 @@ def _rotated(call: Call, x: Value, cosine: Value, sine: Value, interleaved: bool
         cuts[dim] = slice(start, start + 1, 1)
         parts.append(call.add(Reshape((*leading, half)), sliced(call, pairs, cuts)))
     a, b = parts
-    mul, add, sub = ew.Mul(), ew.Add(), ew.Sub()
+    mul, add, sub = Mul(), Add(), Sub()
     first = call.add(sub, call.add(mul, a, cosine), call.add(mul, b, sine))
     second = call.add(add, call.add(mul, a, sine), call.add(mul, b, cosine))
     unit = list(split)

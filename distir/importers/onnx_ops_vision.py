@@ -12,7 +12,7 @@ from distir.importers.onnx_ops import expanded
 from distir.ir.core import Value
 from distir.ir.types import DType
 from distir.ops import conv
-from distir.ops.elementwise import Add, Mul, Reciprocal, Sqrt, Sub
+from distir.ops.arithmetic import Add, Mul, Reciprocal, Sqrt, Sub
 from distir.ops.norm import LayerNormalization
 from distir.ops.reduce import ReduceMax, ReduceMean
 from distir.ops.tensor import Expand, Gather, Reshape, Scale

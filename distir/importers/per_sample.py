@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from distir.ir.core import Function, Node, Value
-from distir.ops.elementwise import Add
+from distir.ops.arithmetic import Add
 from distir.ops.indexing import GatherND
 from distir.ops.tensor import Concat, Gather, Reshape
 

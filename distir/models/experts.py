@@ -9,7 +9,9 @@ from typing import Literal, TypeVar
 from distir.errors import ImportModelError
 from distir.ir import Builder, Value
 from distir.models.layers import ACTIVATIONS, Activation, gated_feed_forward, linear
-from distir.ops.elementwise import Add, Div, Mul, Sigmoid, Where
+from distir.ops.activations import Sigmoid
+from distir.ops.arithmetic import Add, Div, Mul
+from distir.ops.comparisons import Where
 from distir.ops.linalg import Einsum
 from distir.ops.norm import Softmax
 from distir.ops.reduce import ReduceSum

@@ -6,8 +6,9 @@ import math
 from typing import Literal
 
 from distir.ir import Builder, DType, Op, Value
+from distir.ops.activations import Dropout, Gelu, Relu, Silu
+from distir.ops.arithmetic import Add, Mul, Neg
 from distir.ops.attention import FusedAttention, spell_out
-from distir.ops.elementwise import Add, Dropout, Gelu, Mul, Neg, Relu, Silu
 from distir.ops.linalg import MatMul
 from distir.ops.norm import LayerNormalization, RMSNormalization
 from distir.ops.tensor import Concat, Gather, Reshape, Split, Transpose

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from distir.errors import ImportModelError
 from distir.ir import Builder, Function
 from distir.models.layers import AttentionKind, linear
-from distir.ops.elementwise import Relu
+from distir.ops.activations import Relu
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

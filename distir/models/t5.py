@@ -20,8 +20,9 @@ from distir.models.layers import (
     normalize,
     split_heads,
 )
+from distir.ops.activations import Relu
+from distir.ops.arithmetic import Add
 from distir.ops.attention import causal_mask
-from distir.ops.elementwise import Add, Relu
 from distir.ops.linalg import MatMul
 from distir.ops.tensor import Scale, Transpose
 

@@ -29,8 +29,8 @@ from distir.models.layers import (
     rotate,
     split_heads,
 )
+from distir.ops.arithmetic import Add
 from distir.ops.attention import causal_mask
-from distir.ops.elementwise import Add
 from distir.ops.linalg import MatMul
 from distir.ops.tensor import Split, Transpose
 

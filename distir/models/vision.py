@@ -8,8 +8,8 @@ from distir.errors import ImportModelError
 from distir.ir import Builder, Function, Value
 from distir.models.layers import AttentionKind, drop, linear
 from distir.models.transformer import TransformerConfig, add_layers
+from distir.ops.arithmetic import Add
 from distir.ops.conv import Conv
-from distir.ops.elementwise import Add
 from distir.ops.tensor import Concat, Expand, Reshape, Slice, Transpose
 
 

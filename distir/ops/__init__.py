@@ -6,8 +6,11 @@ One file per family. `OPS` maps a name to its class, for the text form and the i
 from __future__ import annotations
 
 from distir.ops import (  # noqa: F401  (importing a family registers its ops)
+    activations,
+    arithmetic,
     attention,
     collective,
+    comparisons,
     conv,
     elementwise,
     fused,

@@ -11,8 +11,9 @@ from distir.errors import ShapeError
 from distir.ir.core import Node, Op, Value
 from distir.ir.signature import Dims, Kind, Signature, SignatureBuilder
 from distir.ir.types import DType, TensorType
+from distir.ops.activations import Dropout, kept_elements
+from distir.ops.arithmetic import Add
 from distir.ops.base import register_op, sum_to_shape
-from distir.ops.elementwise import Add, Dropout, kept_elements
 from distir.ops.linalg import MatMul
 from distir.ops.norm import Softmax, softmax
 from distir.ops.ring import COLUMNS, ROWS, Circulating

@@ -621,7 +621,7 @@ class BatchNormalization(Op):
         wanted: Sequence[bool],
     ) -> Sequence[Value | None]:
         from distir.errors import TransformError
-        from distir.ops.elementwise import Mul, Sub
+        from distir.ops.arithmetic import Mul, Sub
         from distir.ops.reduce import ReduceSum
 
         (gradient,) = gradients
@@ -646,7 +646,7 @@ class BatchNormalization(Op):
         return (of_x, of_scale, of_bias, None, None)
 
     def _inverse_deviation(self, builder: Builder, variance: Value) -> Value:
-        from distir.ops.elementwise import Add, Reciprocal, Sqrt
+        from distir.ops.arithmetic import Add, Reciprocal, Sqrt
 
         epsilon = builder.scalar(self.epsilon, variance.type.dtype)
         shifted = builder.add(Add(), variance, epsilon)

@@ -222,7 +222,7 @@ class Gemm(Op):
 
     def lower(self, builder: Builder, node: Node) -> tuple[Value, ...] | None:
         """Product, then bias: the bias must be added once, after partial sums are settled."""
-        from distir.ops.elementwise import Add, Mul
+        from distir.ops.arithmetic import Add, Mul
 
         a, b = node.operands[:2]
         left, right = "ba" if self.trans_a else "ab", "cb" if self.trans_b else "bc"

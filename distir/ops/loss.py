@@ -66,7 +66,8 @@ class CrossEntropy(Op):
 
     def lower(self, builder: Builder, node: Node) -> tuple[Value, ...] | None:
         """Vocabulary-parallel: one maximum and two sums over the classes (Shoeybi et al. 2019)."""
-        from distir.ops.elementwise import Exp, Log, StopGradient, Sub
+        from distir.ops.arithmetic import Exp, Log, Sub
+        from distir.ops.elementwise import StopGradient
         from distir.ops.reduce import ReduceMax, ReduceSum
 
         logits, labels = node.operands
@@ -215,7 +216,7 @@ class SquaredError(Op):
         gradients: Sequence[Value | None],
         wanted: Sequence[bool],
     ) -> Sequence[Value | None]:
-        from distir.ops.elementwise import Mul, Neg, Sub
+        from distir.ops.arithmetic import Mul, Neg, Sub
         from distir.ops.tensor import Scale
 
         (gradient,) = gradients

@@ -13,8 +13,9 @@ from distir.errors import ShapeError
 from distir.ir.core import Node, Op, Value
 from distir.ir.signature import Kind, Signature, SignatureBuilder, broadcast_signature
 from distir.ir.types import TensorType
+from distir.ops.arithmetic import Add, Div, Exp, Log, Mul, Reciprocal, Sqrt, Sub
 from distir.ops.base import normalize_axis, register_op
-from distir.ops.elementwise import Add, Div, Exp, Log, Mul, Reciprocal, Sqrt, StopGradient, Sub
+from distir.ops.elementwise import StopGradient
 from distir.ops.reduce import ReduceMax, ReduceMean, ReduceSum
 
 if TYPE_CHECKING:

@@ -188,7 +188,9 @@ class ReduceMax(Reduction):
         wanted: Sequence[bool],
     ) -> Sequence[Value | None]:
         """Equal maxima share the gradient."""
-        from distir.ops.elementwise import Cast, Div, Equal, Mul
+        from distir.ops.arithmetic import Div, Mul
+        from distir.ops.comparisons import Equal
+        from distir.ops.elementwise import Cast
 
         (gradient,) = gradients
         if gradient is None:
@@ -220,7 +222,7 @@ class ReduceProd(Reduction):
         gradients: Sequence[Value | None],
         wanted: Sequence[bool],
     ) -> Sequence[Value | None]:
-        from distir.ops.elementwise import Div, Mul
+        from distir.ops.arithmetic import Div, Mul
 
         (gradient,) = gradients
         if gradient is None:

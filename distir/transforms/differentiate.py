@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from distir.ir.builder import Builder
 from distir.ir.core import Node, Value
-from distir.ops.elementwise import Sum
+from distir.ops.arithmetic import Sum
 
 
 def differentiate(

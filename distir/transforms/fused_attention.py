@@ -12,8 +12,10 @@ from dataclasses import dataclass, replace
 
 from distir.ir.builder import Builder
 from distir.ir.core import Array, Function, Node, Value
+from distir.ops.activations import Dropout
+from distir.ops.arithmetic import Add, Div, Mul
 from distir.ops.attention import FusedAttention, spell_out
-from distir.ops.elementwise import Add, Div, Dropout, IsNaN, Mul, Where
+from distir.ops.comparisons import IsNaN, Where
 from distir.ops.linalg import MatMul
 from distir.ops.norm import Softmax
 from distir.ops.tensor import Scale, Transpose

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from distir.ir.builder import Builder
 from distir.ir.core import Function, Node, Value
+from distir.ops.activations import Dropout
 from distir.ops.attention import FusedAttention
-from distir.ops.elementwise import Dropout
 
 
 def lower_nodes(

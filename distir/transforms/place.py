@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from distir.axes.model import Axes, Axis
 from distir.ir.core import Node, Op, Value
 from distir.ir.signature import Kind
-from distir.ops.elementwise import Add, Sum
+from distir.ops.arithmetic import Add, Sum
 from distir.transforms.circulate import circulation
 from distir.transforms.moves import (
     Layout,

@@ -11,7 +11,7 @@ from distir.errors import DistirError, ImportModelError, UnknownNameError
 from distir.importers.load import load_function, load_source
 from distir.importers.probe import build_at_probe_sizes, probe_sizes
 from distir.ir import Builder, Function
-from distir.ops.elementwise import Relu
+from distir.ops.activations import Relu
 from distir.ops.linalg import MatMul
 from tests.conftest import shared_path
 
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from distir.ir import Builder
 from distir.models import TransformerConfig, MlpConfig
-from distir.ops.elementwise import Relu
+from distir.ops.activations import Relu
 from helper_beside_the_model import WIDTH
 
 

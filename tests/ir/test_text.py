@@ -14,8 +14,10 @@ from distir.importers.onnx import import_onnx
 from distir.ir import Builder, DType, Function
 from distir.ir.core import Part
 from distir.ir.text import format_function, parse_function
+from distir.ops.activations import Clip
+from distir.ops.arithmetic import Add, Exp, Mul
 from distir.ops.attention import FusedAttention
-from distir.ops.elementwise import Add, Cast, Clip, Exp, Mul, UnaryGradient
+from distir.ops.elementwise import Cast, UnaryGradient
 from distir.ops.linalg import MatMul
 from distir.ops.tensor import Slice, Split
 from tests.conftest import shared_path

@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 
 from distir.ir import Builder, Function, Value
 from distir.models.layers import linear
+from distir.ops.activations import Relu
+from distir.ops.arithmetic import Add
 from distir.ops.conv import Conv, MaxPool
-from distir.ops.elementwise import Add, Relu
 from distir.ops.reduce import ReduceMean
 
 SIZE = 8

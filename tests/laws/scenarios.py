@@ -15,7 +15,8 @@ from distir.models.experts import Experts
 from distir.models.latent import Latent
 from distir.models.layers import linear, normalize
 from distir.models.transformer import TransformerConfig, llama_config
-from distir.ops.elementwise import Add, Gelu, Mul, Relu
+from distir.ops.activations import Gelu, Relu
+from distir.ops.arithmetic import Add, Mul
 from distir.ops.linalg import MatMul
 from distir.ops.tensor import Concat, Expand, Reshape, Slice, Split, Transpose
 from distir.plan import Plan, Planner

@@ -14,8 +14,8 @@ from distir.models import AttentionKind, T5Config, TransformerConfig, VisionConf
 from distir.models.layers import rotary_tables, rotate
 from distir.models.t5 import build_t5
 from distir.models.transformer import bert_config, llama_config
+from distir.ops.activations import Dropout
 from distir.ops.attention import FusedAttention
-from distir.ops.elementwise import Dropout
 
 TINY = TransformerConfig(
     name="tiny", layers=2, hidden=12, heads=4, vocabulary=19, sequence_length=10

@@ -13,7 +13,6 @@ from distir.ir import DType, Op, TensorType
 from distir.ops import (
     attention,
     conv,
-    elementwise,
     indexing,
     linalg,
     loss,
@@ -24,7 +23,61 @@ from distir.ops import (
     tensor,
 )
 from distir.ops import reduce as reductions
+from distir.ops.activations import (
+    Clip,
+    Dropout,
+    DropoutGradient,
+    Elu,
+    Gelu,
+    HardSigmoid,
+    LeakyRelu,
+    Mish,
+    Relu,
+    Sigmoid,
+    Silu,
+    Softplus,
+    Tanh,
+)
+from distir.ops.arithmetic import (
+    Abs,
+    Add,
+    Ceil,
+    Cos,
+    Div,
+    Erf,
+    Exp,
+    Floor,
+    Log,
+    Mod,
+    Mul,
+    Neg,
+    Pow,
+    Reciprocal,
+    Round,
+    Sign,
+    Sin,
+    Sqrt,
+    Sub,
+    Sum,
+)
 from distir.ops.collective import Distributed
+from distir.ops.comparisons import (
+    And,
+    Equal,
+    Greater,
+    GreaterOrEqual,
+    IsInf,
+    IsNaN,
+    Less,
+    LessOrEqual,
+    Max,
+    Min,
+    Not,
+    Or,
+    Where,
+    Xor,
+)
+from distir.ops.elementwise import Cast, Identity, StopGradient, UnaryGradient
 from distir.ops.fused import Fused
 
 Array = Any
@@ -90,39 +143,38 @@ def _case(op: Op, *makers: Maker) -> Case:
     return Case(op, makers)
 
 
-e, t, n, x = elementwise, tensor, norm, indexing
+t, n, x = tensor, norm, indexing
 S = (4, 6)
 
 
 def _elementwise() -> list[Case]:
     one = [
-        e.Identity(), e.StopGradient(), e.Neg(), e.Relu(), e.Sigmoid(), e.Tanh(), e.Exp(),
-        e.Erf(), e.Gelu(), e.Gelu("tanh"), e.Silu(), e.IsNaN(), e.Cast(DType.FLOAT32),
-        e.Cast(DType.BOOL), e.Abs(), e.Sign(), e.Floor(), e.Ceil(), e.Round(), e.Sin(), e.Cos(),
-        e.Softplus(), e.Mish(), e.LeakyRelu(0.1), e.Elu(0.7), e.HardSigmoid(0.3, 0.4),
-        e.Clip(-0.9, 1.1), e.Clip(0.2), e.IsInf(), e.Dropout(0.0), e.Dropout(0.3, seed=5),
+        Identity(), StopGradient(), Neg(), Relu(), Sigmoid(), Tanh(), Exp(),
+        Erf(), Gelu(), Gelu("tanh"), Silu(), IsNaN(), Cast(DType.FLOAT32),
+        Cast(DType.BOOL), Abs(), Sign(), Floor(), Ceil(), Round(), Sin(), Cos(),
+        Softplus(), Mish(), LeakyRelu(0.1), Elu(0.7), HardSigmoid(0.3, 0.4),
+        Clip(-0.9, 1.1), Clip(0.2), IsInf(), Dropout(0.0), Dropout(0.3, seed=5),
         t.Scale(0.7),
     ]  # fmt: skip
     cases = [_case(op, real(*S)) for op in one]
-    cases += [_case(op, positive(*S)) for op in (e.Log(), e.Sqrt(), e.Reciprocal())]
-    cases += [_case(e.Not(), booleans(*S)), _case(e.Gelu(), real(2, 1, 4))]
+    cases += [_case(op, positive(*S)) for op in (Log(), Sqrt(), Reciprocal())]
+    cases += [_case(Not(), booleans(*S)), _case(Gelu(), real(2, 1, 4))]
     cases += [
-        _case(e.UnaryGradient(op), positive(*S), real(*S))
-        for op in (e.Tanh(), e.Gelu(), e.Log(), e.Silu())
+        _case(UnaryGradient(op), positive(*S), real(*S)) for op in (Tanh(), Gelu(), Log(), Silu())
     ]
-    cases += [_case(e.DropoutGradient(0.3), real(*S), booleans(*S))]
-    two = (e.Add(), e.Sub(), e.Mul(), e.Div(), e.Max(), e.Min(), e.Mod(), e.Mod(fmod=True))
+    cases += [_case(DropoutGradient(0.3), real(*S), booleans(*S))]
+    two = (Add(), Sub(), Mul(), Div(), Max(), Min(), Mod(), Mod(fmod=True))
     shapes = ((S, S), (S, (6,)), ((4, 1), S), ((2, 1, 6), S), (S, ()))
     cases += [_case(op, real(*a), positive(*b)) for op in two for a, b in shapes]
-    cases += [_case(e.Pow(), positive(*a), real(*b)) for a, b in shapes]
-    compared = (e.Equal(), e.Greater(), e.GreaterOrEqual(), e.Less(), e.LessOrEqual())
+    cases += [_case(Pow(), positive(*a), real(*b)) for a, b in shapes]
+    compared = (Equal(), Greater(), GreaterOrEqual(), Less(), LessOrEqual())
     cases += [_case(op, integers(3, *S), integers(3, 6)) for op in compared]
-    cases += [_case(op, booleans(*S), booleans(6)) for op in (e.And(), e.Or(), e.Xor())]
+    cases += [_case(op, booleans(*S), booleans(6)) for op in (And(), Or(), Xor())]
     cases += [
-        _case(e.Where(), booleans(*S), real(*S), real(6)),
-        _case(e.Where(), booleans(4, 1), real(), real(*S)),
-        _case(e.Sum(), real(*S), real(6), real(*S)),
-        _case(e.Sum(), real(*S)),
+        _case(Where(), booleans(*S), real(*S), real(6)),
+        _case(Where(), booleans(4, 1), real(), real(*S)),
+        _case(Sum(), real(*S), real(6), real(*S)),
+        _case(Sum(), real(*S)),
     ]
     return cases
 

@@ -11,7 +11,7 @@ from distir.importers.load import LoadedModel
 from distir.ir.builder import Builder
 from distir.ir.core import Function, Value
 from distir.ir.types import DType
-from distir.ops.elementwise import Add
+from distir.ops.arithmetic import Add
 from distir.ops.linalg import MatMul
 from distir.ops.norm import Softmax
 from distir.ops.tensor import Concat, Reshape, Transpose

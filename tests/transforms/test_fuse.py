@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from distir.ir import Builder, DType
 from distir.ir.core import Node
-from distir.ops.elementwise import Relu
+from distir.ops.activations import Relu
 from distir.ops.fused import Fused
 from distir.ops.norm import Softmax, SoftmaxGradient
 from distir.ops.tensor import Scale

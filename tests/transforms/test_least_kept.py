@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distir.ir import Builder, DType, Node, Value
-from distir.ops.elementwise import Add, Dropout, Relu
+from distir.ops.activations import Dropout, Relu
+from distir.ops.arithmetic import Add
 from distir.ops.tensor import Reshape
 from distir.transforms.least_kept import FLOAT_BYTES, least_kept
 

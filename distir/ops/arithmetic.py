@@ -1,0 +1,370 @@
+"""Elementwise arithmetic, and functions of mathematics."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from distir.ir.core import Node, Value
+from distir.ir.types import TensorType
+from distir.ops.base import register_op, sum_to_shape
+from distir.ops.elementwise import Binary, Elementwise, Unary
+
+if TYPE_CHECKING:
+    from distir.ir.builder import Builder
+
+Array = Any
+
+
+# --- sums, products and powers -------------------------------------------------------------------
+
+
+@register_op("Neg")
+@dataclass(frozen=True, slots=True)
+class Neg(Unary):
+    """`y = -x`."""
+
+    def apply(self, x: Array) -> Array:
+        return -x
+
+    def linear_operands(self, operands: Sequence[TensorType]) -> tuple[int, ...]:
+        return (0,)
+
+    def derivative(
+        self,
+        builder: Builder,
+        node: Node,
+        gradients: Sequence[Value | None],
+        wanted: Sequence[bool],
+    ) -> Sequence[Value | None]:
+        (gradient,) = gradients
+        return (None if gradient is None else builder.add(Neg(), gradient),)
+
+
+@register_op("Add")
+@dataclass(frozen=True, slots=True)
+class Add(Binary):
+    """`a + b`."""
+
+    def apply(self, a: Array, b: Array) -> Array:
+        return a + b
+
+    def linear_operands(self, operands: Sequence[TensorType]) -> tuple[int, ...]:
+        return (0, 1)
+
+    def partial_gradients(self, builder: Builder, node: Node, gradient: Value) -> Sequence[Any]:
+        return (lambda: gradient, lambda: gradient)
+
+
+@register_op("Sub")
+@dataclass(frozen=True, slots=True)
+class Sub(Binary):
+    """`a - b`."""
+
+    def apply(self, a: Array, b: Array) -> Array:
+        return a - b
+
+    def linear_operands(self, operands: Sequence[TensorType]) -> tuple[int, ...]:
+        return (0, 1)
+
+    def partial_gradients(self, builder: Builder, node: Node, gradient: Value) -> Sequence[Any]:
+        return (lambda: gradient, lambda: builder.add(Neg(), gradient))
+
+
+def _is_scalar(type: TensorType) -> bool:
+    return type.num_elements == 1
+
+
+@register_op("Mul")
+@dataclass(frozen=True, slots=True)
+class Mul(Binary):
+    """`a · b`."""
+
+    def apply(self, a: Array, b: Array) -> Array:
+        return a * b
+
+    def linear_operands(self, operands: Sequence[TensorType]) -> tuple[int, ...]:
+        a, b = operands
+        return (0,) if _is_scalar(b) else (1,) if _is_scalar(a) else ()
+
+    def partial_gradients(self, builder: Builder, node: Node, gradient: Value) -> Sequence[Any]:
+        a, b = node.operands
+        return (lambda: builder.add(Mul(), gradient, b), lambda: builder.add(Mul(), gradient, a))
+
+
+@register_op("Div")
+@dataclass(frozen=True, slots=True)
+class Div(Binary):
+    """`a / b`; integers are divided towards zero."""
+
+    def apply(self, a: Array, b: Array) -> Array:
+        import numpy as np
+
+        if np.issubdtype(np.result_type(a, b), np.integer):
+            return np.trunc(a / b).astype(np.result_type(a, b))
+        return a / b
+
+    def linear_operands(self, operands: Sequence[TensorType]) -> tuple[int, ...]:
+        return (0,) if _is_scalar(operands[1]) else ()
+
+    def partial_gradients(self, builder: Builder, node: Node, gradient: Value) -> Sequence[Any]:
+        b = node.operands[1]
+
+        def of_divisor() -> Value:
+            ratio = builder.add(Div(), builder.add(Mul(), gradient, node.result), b)
+            return builder.add(Neg(), ratio)
+
+        return (lambda: builder.add(Div(), gradient, b), of_divisor)
+
+
+@register_op("Mod")
+@dataclass(frozen=True, slots=True)
+class Mod(Binary):
+    """The remainder of `a / b`, with the sign of `b`, or of `a` if `fmod`."""
+
+    fmod: bool = False
+
+    def apply(self, a: Array, b: Array) -> Array:
+        import numpy as np
+
+        return np.fmod(a, b) if self.fmod else np.mod(a, b)
+
+    def partial_gradients(self, builder: Builder, node: Node, gradient: Value) -> Sequence[Any]:
+        a, b = node.operands
+
+        def of_divisor() -> Value:
+            whole = builder.add(Sub(), node.result, a)  # minus the divisor times an integer
+            return builder.add(Mul(), gradient, builder.add(Div(), whole, b))
+
+        return (lambda: gradient, of_divisor)
+
+
+@register_op("Pow")
+@dataclass(frozen=True, slots=True)
+class Pow(Binary):
+    """`a ** b`."""
+
+    def apply(self, a: Array, b: Array) -> Array:
+        return a**b
+
+    def partial_gradients(self, builder: Builder, node: Node, gradient: Value) -> Sequence[Any]:
+        a, b = node.operands
+
+        def of_base() -> Value:
+            one = builder.scalar(1.0, b.type.dtype)
+            power = builder.add(Pow(), a, builder.add(Sub(), b, one))
+            return builder.add(Mul(), gradient, builder.add(Mul(), b, power))
+
+        def of_exponent() -> Value:
+            log = builder.add(Mul(), node.result, builder.add(Log(), a))
+            return builder.add(Mul(), gradient, log)
+
+        return (of_base, of_exponent)
+
+
+@register_op("Sum")
+@dataclass(frozen=True, slots=True)
+class Sum(Elementwise):
+    """The sum of any number of operands."""
+
+    def evaluate(self, *operands: Array) -> tuple[Array, ...]:
+        total = operands[0]
+        for operand in operands[1:]:
+            total = total + operand
+        return (total,)
+
+    def linear_operands(self, operands: Sequence[TensorType]) -> tuple[int, ...]:
+        return tuple(range(len(operands)))
+
+    def derivative(
+        self,
+        builder: Builder,
+        node: Node,
+        gradients: Sequence[Value | None],
+        wanted: Sequence[bool],
+    ) -> Sequence[Value | None]:
+        (gradient,) = gradients
+        if gradient is None:
+            return (None,) * len(node.operands)
+        return [
+            sum_to_shape(builder, gradient, operand.type.shape) if want else None
+            for operand, want in zip(node.operands, wanted, strict=True)
+        ]
+
+
+# --- functions of one operand --------------------------------------------------------------------
+
+
+@register_op("Exp")
+@dataclass(frozen=True, slots=True)
+class Exp(Unary):
+    """`y = exp(x)`."""
+
+    slope_from_result: ClassVar[bool] = True
+
+    def apply(self, x: Array) -> Array:
+        import numpy as np
+
+        return np.exp(x)
+
+    def slope(self, x_or_y: Array) -> Array:
+        return x_or_y
+
+
+@register_op("Log")
+@dataclass(frozen=True, slots=True)
+class Log(Unary):
+    """`y = ln(x)`."""
+
+    def apply(self, x: Array) -> Array:
+        import numpy as np
+
+        return np.log(x)
+
+    def slope(self, x_or_y: Array) -> Array:
+        return 1 / x_or_y
+
+
+@register_op("Sqrt")
+@dataclass(frozen=True, slots=True)
+class Sqrt(Unary):
+    """`y = √x`."""
+
+    slope_from_result: ClassVar[bool] = True
+
+    def apply(self, x: Array) -> Array:
+        import numpy as np
+
+        return np.sqrt(x)
+
+    def slope(self, x_or_y: Array) -> Array:
+        return 0.5 / x_or_y
+
+
+@register_op("Reciprocal")
+@dataclass(frozen=True, slots=True)
+class Reciprocal(Unary):
+    """`y = 1 / x`."""
+
+    slope_from_result: ClassVar[bool] = True
+
+    def apply(self, x: Array) -> Array:
+        return 1 / x
+
+    def slope(self, x_or_y: Array) -> Array:
+        return -(x_or_y**2)
+
+
+@register_op("Sin")
+@dataclass(frozen=True, slots=True)
+class Sin(Unary):
+    """`sin(x)`."""
+
+    def apply(self, x: Array) -> Array:
+        import numpy as np
+
+        return np.sin(x)
+
+    def slope(self, x_or_y: Array) -> Array:
+        import numpy as np
+
+        return np.cos(x_or_y)
+
+
+@register_op("Cos")
+@dataclass(frozen=True, slots=True)
+class Cos(Unary):
+    """`cos(x)`."""
+
+    def apply(self, x: Array) -> Array:
+        import numpy as np
+
+        return np.cos(x)
+
+    def slope(self, x_or_y: Array) -> Array:
+        import numpy as np
+
+        return -np.sin(x_or_y)
+
+
+def erf(x: Array) -> Array:
+    """The error function, to double precision: NumPy has none."""
+    import numpy as np
+
+    values = np.asarray(x, dtype=np.float64)
+    result = np.fromiter((math.erf(v) for v in values.ravel()), np.float64, values.size)
+    return result.reshape(values.shape).astype(np.result_type(x, np.float32))
+
+
+@register_op("Erf")
+@dataclass(frozen=True, slots=True)
+class Erf(Unary):
+    """`y = erf(x)`."""
+
+    def apply(self, x: Array) -> Array:
+        return erf(x)
+
+    def slope(self, x_or_y: Array) -> Array:
+        import numpy as np
+
+        return 2 / math.sqrt(math.pi) * np.exp(-(x_or_y**2))
+
+
+@register_op("Abs")
+@dataclass(frozen=True, slots=True)
+class Abs(Unary):
+    """`|x|`."""
+
+    def apply(self, x: Array) -> Array:
+        return abs(x)
+
+    def slope(self, x_or_y: Array) -> Array:
+        import numpy as np
+
+        return np.sign(x_or_y)
+
+
+@register_op("Sign")
+@dataclass(frozen=True, slots=True)
+class Sign(Unary):
+    """-1, 0 or 1."""
+
+    def apply(self, x: Array) -> Array:
+        import numpy as np
+
+        return np.sign(x)
+
+
+@register_op("Floor")
+@dataclass(frozen=True, slots=True)
+class Floor(Unary):
+    """The next integer downwards."""
+
+    def apply(self, x: Array) -> Array:
+        import numpy as np
+
+        return np.floor(x)
+
+
+@register_op("Ceil")
+@dataclass(frozen=True, slots=True)
+class Ceil(Unary):
+    """The next integer upwards."""
+
+    def apply(self, x: Array) -> Array:
+        import numpy as np
+
+        return np.ceil(x)
+
+
+@register_op("Round")
+@dataclass(frozen=True, slots=True)
+class Round(Unary):
+    """The nearest integer, halves to even ones."""
+
+    def apply(self, x: Array) -> Array:
+        import numpy as np
+
+        return np.rint(x)

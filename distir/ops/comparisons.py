@@ -1,0 +1,243 @@
+"""Elementwise comparisons, logic, and the choices that they make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from distir.errors import ShapeError
+from distir.ir.core import Node, Op, Value
+from distir.ir.types import DType, TensorType
+from distir.ops.base import broadcast_shapes, register_op, sum_to_shape
+from distir.ops.elementwise import Binary, Elementwise, Unary
+
+if TYPE_CHECKING:
+    from distir.ir.builder import Builder
+
+Array = Any
+
+
+class Comparison(Binary):
+    """Base of ops that give booleans; they have no derivative."""
+
+    __slots__ = ()
+
+    def result_dtype(self, *operands: TensorType) -> DType:
+        return DType.BOOL
+
+    def derivative(
+        self,
+        builder: Builder,
+        node: Node,
+        gradients: Sequence[Value | None],
+        wanted: Sequence[bool],
+    ) -> Sequence[Value | None]:
+        return (None, None)
+
+
+@register_op("Equal")
+@dataclass(frozen=True, slots=True)
+class Equal(Comparison):
+    """`a == b`."""
+
+    def apply(self, a: Array, b: Array) -> Array:
+        return a == b
+
+
+@register_op("Greater")
+@dataclass(frozen=True, slots=True)
+class Greater(Comparison):
+    """`a > b`."""
+
+    def apply(self, a: Array, b: Array) -> Array:
+        return a > b
+
+
+@register_op("GreaterOrEqual")
+@dataclass(frozen=True, slots=True)
+class GreaterOrEqual(Comparison):
+    """`a >= b`."""
+
+    def apply(self, a: Array, b: Array) -> Array:
+        return a >= b
+
+
+@register_op("Less")
+@dataclass(frozen=True, slots=True)
+class Less(Comparison):
+    """`a < b`."""
+
+    def apply(self, a: Array, b: Array) -> Array:
+        return a < b
+
+
+@register_op("LessOrEqual")
+@dataclass(frozen=True, slots=True)
+class LessOrEqual(Comparison):
+    """`a <= b`."""
+
+    def apply(self, a: Array, b: Array) -> Array:
+        return a <= b
+
+
+# --- logic ---------------------------------------------------------------------------------------
+
+
+@register_op("And")
+@dataclass(frozen=True, slots=True)
+class And(Comparison):
+    """Logical and."""
+
+    def apply(self, a: Array, b: Array) -> Array:
+        import numpy as np
+
+        return np.logical_and(a, b)
+
+
+@register_op("Or")
+@dataclass(frozen=True, slots=True)
+class Or(Comparison):
+    """Logical or."""
+
+    def apply(self, a: Array, b: Array) -> Array:
+        import numpy as np
+
+        return np.logical_or(a, b)
+
+
+@register_op("Xor")
+@dataclass(frozen=True, slots=True)
+class Xor(Comparison):
+    """Logical exclusive or."""
+
+    def apply(self, a: Array, b: Array) -> Array:
+        import numpy as np
+
+        return np.logical_xor(a, b)
+
+
+@register_op("Not")
+@dataclass(frozen=True, slots=True)
+class Not(Unary):
+    """Logical not."""
+
+    def apply(self, x: Array) -> Array:
+        import numpy as np
+
+        return np.logical_not(x)
+
+
+@register_op("IsNaN")
+@dataclass(frozen=True, slots=True)
+class IsNaN(Unary):
+    """True where the element is not a number."""
+
+    def result_dtype(self, *operands: TensorType) -> DType:
+        return DType.BOOL
+
+    def apply(self, x: Array) -> Array:
+        import numpy as np
+
+        return np.isnan(x)
+
+
+@register_op("IsInf")
+@dataclass(frozen=True, slots=True)
+class IsInf(Unary):
+    """True where the element is infinite, in the directions asked for."""
+
+    detect_negative: bool = True
+    detect_positive: bool = True
+
+    def result_dtype(self, *operands: TensorType) -> DType:
+        return DType.BOOL
+
+    def apply(self, x: Array) -> Array:
+        import numpy as np
+
+        positive, negative = np.isposinf(x), np.isneginf(x)
+        return (positive & self.detect_positive) | (negative & self.detect_negative)
+
+
+# --- choices -------------------------------------------------------------------------------------
+
+
+@register_op("Where")
+@dataclass(frozen=True, slots=True)
+class Where(Elementwise):
+    """`a` where the condition holds, else `b`."""
+
+    def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
+        if operands[0].dtype is not DType.BOOL:
+            raise ShapeError(f"Where: the condition is {operands[0]}; expected booleans")
+        shape = broadcast_shapes(self.name, *(t.shape for t in operands))
+        return (TensorType(shape, operands[1].dtype),)
+
+    def evaluate(self, *operands: Array) -> tuple[Array, ...]:
+        import numpy as np
+
+        return (np.where(*operands),)
+
+    def derivative(
+        self,
+        builder: Builder,
+        node: Node,
+        gradients: Sequence[Value | None],
+        wanted: Sequence[bool],
+    ) -> Sequence[Value | None]:
+        (gradient,) = gradients
+        if gradient is None:
+            return (None, None, None)
+        condition, a, b = node.operands
+        zero = builder.scalar(0.0, gradient.type.dtype)
+        of_a = of_b = None
+        if wanted[1]:
+            chosen = builder.add(Where(), condition, gradient, zero)
+            of_a = sum_to_shape(builder, chosen, a.type.shape)
+        if wanted[2]:
+            chosen = builder.add(Where(), condition, zero, gradient)
+            of_b = sum_to_shape(builder, chosen, b.type.shape)
+        return (None, of_a, of_b)
+
+
+def _chosen(
+    builder: Builder, node: Node, gradient: Value, comparison: Op
+) -> tuple[Callable[[], Value], Callable[[], Value]]:
+    """The gradient where the first operand was chosen, and where the second was."""
+    zero = builder.scalar(0.0, gradient.type.dtype)
+
+    def of(first: bool) -> Value:
+        is_first = builder.add(comparison, *node.operands)
+        branches = (gradient, zero) if first else (zero, gradient)
+        return builder.add(Where(), is_first, *branches)
+
+    return (lambda: of(True), lambda: of(False))
+
+
+@register_op("Max")
+@dataclass(frozen=True, slots=True)
+class Max(Binary):
+    """The larger of `a` and `b`; of equal ones `a`."""
+
+    def apply(self, a: Array, b: Array) -> Array:
+        import numpy as np
+
+        return np.maximum(a, b)
+
+    def partial_gradients(self, builder: Builder, node: Node, gradient: Value) -> Sequence[Any]:
+        return _chosen(builder, node, gradient, GreaterOrEqual())
+
+
+@register_op("Min")
+@dataclass(frozen=True, slots=True)
+class Min(Binary):
+    """The smaller of `a` and `b`; of equal ones `a`."""
+
+    def apply(self, a: Array, b: Array) -> Array:
+        import numpy as np
+
+        return np.minimum(a, b)
+
+    def partial_gradients(self, builder: Builder, node: Node, gradient: Value) -> Sequence[Any]:
+        return _chosen(builder, node, gradient, LessOrEqual())
