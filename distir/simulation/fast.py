@@ -475,13 +475,10 @@ def _settled_along(compiled: CompiledSchedule, stages: Sequence[StageCost], rank
 def _settlings(
     compiled: CompiledSchedule, stages: Sequence[StageCost], rank: int
 ) -> list[tuple[int, Settling]]:
-    """The actions in which gradients of a rank's stages are complete, in order, and what is
-    settled then."""
-    ends = zip(compiled.last_gradients[rank], compiled.stages_of_ranks[rank], strict=True)
-    return [
-        (action, stages[stage].settling[compiled.cost[action] % COST_KINDS])
-        for action, stage in sorted(ends)
-    ]
+    """A rank's stages (places among its own) in the order in which their gradients are complete,
+    and what is settled then."""
+    own = compiled.stages_of_ranks[rank]
+    return [(place, stages[own[place]].settling[kind]) for place, kind in compiled.completing[rank]]
 
 
 def _settling_tail(
@@ -490,8 +487,8 @@ def _settling_tail(
     """How long the gradient stream goes on after the last action of a rank. Its stages are
     settled in the order in which their gradients are complete."""
     done = 0.0
-    for action, each in _settlings(compiled, stages, rank):
-        start = time.start[action]
+    for place, each in _settlings(compiled, stages, rank):
+        start = time.start[compiled.last_gradients[rank][place]]
         done = start + drain(each.block_ends, each.seconds, done - start)
     return larger(0.0, done - time.end[rank])
 
