@@ -16,6 +16,7 @@ runs, and what is counted, is a permutation that reads every slot's row and writ
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -123,13 +124,6 @@ def _seats(mask: Array, capacity: int) -> tuple[Array, Array, Array, Array]:
     return sample, token, expert, slot[token]
 
 
-def _slots_of(op: Dispatch | DispatchWeights, mask: TensorType) -> tuple[int, int]:
-    """Experts and slots of each, of a shard or of all that the choices ask for."""
-    _, sequence, choices = mask.shape
-    experts = op.experts or choices
-    return experts, op.slots or num_slots(sequence, experts, op.top_k, op.imbalance)
-
-
 def _dims(
     mask: TensorType, slots: TensorType, of_expert: Kind
 ) -> tuple[SignatureBuilder, Dims, Dims, Dims]:
@@ -162,22 +156,88 @@ def _moved(slots: TensorType, routes: Sequence[TensorType], result: TensorType) 
     )
 
 
-@register_op("Dispatch")
-@dataclass(frozen=True, slots=True)
-class Dispatch(Op):
-    """Puts tokens `[batch, sequence, hidden]` into slots `[batch, experts, slots, hidden]` of the
-    experts that `mask[batch, sequence, experts]` chose.
+class Routed(Op):
+    """Base of ops that move rows from tokens to slots or back. The rows are the first operand, in
+    which these ops are linear; the second, `mask[batch, sequence, experts]`, says what goes
+    where."""
 
-    `experts` and `slots` are those of one device's shard; 0 stands for those that the operands ask
-    for. `groups` and `chosen` are those that the mask was made with, which decide how far copies of
-    a token spread.
-    """
+    __slots__ = ()
+
+    @abstractmethod
+    def moved(self, rows: Array, mask: Array, held: Array) -> Array:
+        """The result in NumPy, of the slots of the experts `held`."""
+
+    def inverse(self) -> Op | None:
+        """The op that takes gradients back; `None` where there is no derivative."""
+        return None
+
+    def evaluate(self, *operands: Array) -> tuple[Array, ...]:
+        return self.evaluate_shard({}, *operands)
+
+    def evaluate_shard(self, indices: Mapping[int, Array], *operands: Array) -> tuple[Array, ...]:
+        import numpy as np
+
+        rows, mask = operands
+        held = np.asarray(indices.get(0, np.arange(mask.shape[2])))
+        return (self.moved(rows, mask, held),)
+
+    def linear_operands(self, operands: Sequence[TensorType]) -> tuple[int, ...]:
+        return (0,)
+
+    def derivative(
+        self,
+        builder: Builder,
+        node: Node,
+        gradients: Sequence[Value | None],
+        wanted: Sequence[bool],
+    ) -> Sequence[Value | None]:
+        inverse = self.inverse()
+        if inverse is None:
+            return super().derivative(builder, node, gradients, wanted)
+        (gradient,) = gradients
+        if gradient is None or not wanted[0]:
+            return (None, None)
+        return (builder.add(inverse, gradient, node.operands[1]), None)
+
+
+@dataclass(frozen=True, slots=True)
+class IntoSlots(Routed):
+    """Base of ops whose result lies in slots. `experts` and `slots` are those of one device's
+    shard; 0 stands for those that the operands ask for."""
 
     top_k: int
     imbalance: float = 1.0
     """What the fullest expert gets over the mean."""
     experts: int = 0
     slots: int = 0
+
+    def sizes(self, mask: TensorType) -> tuple[int, int]:
+        """Experts and slots of each, of a shard or of all that the choices ask for."""
+        _, sequence, choices = mask.shape
+        experts = self.experts or choices
+        return experts, self.capacity(sequence, experts)
+
+    def capacity(self, sequence: int, experts: int) -> int:
+        """Slots of each expert."""
+        return self.slots or num_slots(sequence, experts, self.top_k, self.imbalance)
+
+    def localized(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Op:
+        return replace(self, experts=results[0].shape[1], slots=results[0].shape[2])
+
+    def rescaled(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Op:
+        return replace(self, experts=0, slots=0)
+
+
+@register_op("Dispatch")
+@dataclass(frozen=True, slots=True)
+class Dispatch(IntoSlots):
+    """Puts tokens `[batch, sequence, hidden]` into slots `[batch, experts, slots, hidden]` of the
+    experts that `mask[batch, sequence, experts]` chose.
+
+    `groups` and `chosen` are those that the mask was made with, which decide how far copies of a
+    token spread.
+    """
+
     groups: int = 1
     chosen: int = 1
 
@@ -193,7 +253,7 @@ class Dispatch(Op):
                 f"Dispatch: tokens {x} and choices {mask}; expected [batch, sequence, hidden] and "
                 "[batch, sequence, experts]"
             )
-        experts, slots = _slots_of(self, mask)
+        experts, slots = self.sizes(mask)
         return (x.with_shape((x.shape[0], experts, slots, x.shape[2])),)
 
     def signature(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Signature:
@@ -208,46 +268,22 @@ class Dispatch(Op):
         _, sequence, choices = operands[1].shape
         return sequence * self.top_k / (choices * results[0].shape[2])
 
-    def evaluate(self, *operands: Array) -> tuple[Array, ...]:
-        return self.evaluate_shard({}, *operands)
-
-    def evaluate_shard(self, indices: Mapping[int, Array], *operands: Array) -> tuple[Array, ...]:
+    def moved(self, rows: Array, mask: Array, held: Array) -> Array:
         import numpy as np
 
-        x, mask = operands
-        held = indices.get(0, np.arange(mask.shape[2]))
-        slots = self.slots or num_slots(x.shape[1], mask.shape[2], self.top_k, self.imbalance)
+        slots = self.capacity(mask.shape[1], mask.shape[2])
         sample, token, expert, slot = _seats(mask[:, :, held], slots)
-        result = np.zeros((x.shape[0], len(held), slots, x.shape[2]), x.dtype)
-        result[sample, expert, slot] = x[sample, token]
-        return (result,)
+        result = np.zeros((rows.shape[0], len(held), slots, rows.shape[2]), rows.dtype)
+        result[sample, expert, slot] = rows[sample, token]
+        return result
 
-    def linear_operands(self, operands: Sequence[TensorType]) -> tuple[int, ...]:
-        return (0,)
-
-    def derivative(
-        self,
-        builder: Builder,
-        node: Node,
-        gradients: Sequence[Value | None],
-        wanted: Sequence[bool],
-    ) -> Sequence[Value | None]:
-        (gradient,) = gradients
-        if gradient is None or not wanted[0]:
-            return (None, None)
-        back = Combine(self.top_k, self.imbalance, self.groups, self.chosen)
-        return (builder.add(back, gradient, node.operands[1]), None)
-
-    def localized(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Op:
-        return replace(self, experts=results[0].shape[1], slots=results[0].shape[2])
-
-    def rescaled(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Op:
-        return replace(self, experts=0, slots=0)
+    def inverse(self) -> Op:
+        return Combine(self.top_k, self.imbalance, self.groups, self.chosen)
 
 
 @register_op("Combine")
 @dataclass(frozen=True, slots=True)
-class Combine(Op):
+class Combine(Routed):
     """The inverse way: per token the sum of its slots in `y[batch, experts, slots, hidden]`. Fields
     as of `Dispatch`."""
 
@@ -277,46 +313,23 @@ class Combine(Op):
     def work(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Work:
         return _moved(operands[0], operands[1:], results[0])
 
-    def evaluate(self, *operands: Array) -> tuple[Array, ...]:
-        return self.evaluate_shard({}, *operands)
-
-    def evaluate_shard(self, indices: Mapping[int, Array], *operands: Array) -> tuple[Array, ...]:
+    def moved(self, rows: Array, mask: Array, held: Array) -> Array:
         import numpy as np
 
-        y, mask = operands
-        held = indices.get(0, np.arange(mask.shape[2]))
-        sample, token, expert, slot = _seats(mask[:, :, held], y.shape[2])
-        result = np.zeros((*mask.shape[:2], y.shape[3]), y.dtype)
-        np.add.at(result, (sample, token), y[sample, expert, slot])
-        return (result,)
+        sample, token, expert, slot = _seats(mask[:, :, held], rows.shape[2])
+        result = np.zeros((*mask.shape[:2], rows.shape[3]), rows.dtype)
+        np.add.at(result, (sample, token), rows[sample, expert, slot])
+        return result
 
-    def linear_operands(self, operands: Sequence[TensorType]) -> tuple[int, ...]:
-        return (0,)
-
-    def derivative(
-        self,
-        builder: Builder,
-        node: Node,
-        gradients: Sequence[Value | None],
-        wanted: Sequence[bool],
-    ) -> Sequence[Value | None]:
-        (gradient,) = gradients
-        if gradient is None or not wanted[0]:
-            return (None, None)
-        back = Dispatch(self.top_k, self.imbalance, groups=self.groups, chosen=self.chosen)
-        return (builder.add(back, gradient, node.operands[1]), None)
+    def inverse(self) -> Op:
+        return Dispatch(self.top_k, self.imbalance, groups=self.groups, chosen=self.chosen)
 
 
 @register_op("DispatchWeights")
 @dataclass(frozen=True, slots=True)
-class DispatchWeights(Op):
+class DispatchWeights(IntoSlots):
     """Puts weights `[batch, sequence, experts]` into slots `[batch, experts, slots, 1]`, where
-    `Dispatch` puts the tokens that they are for. Fields as there."""
-
-    top_k: int
-    imbalance: float = 1.0
-    experts: int = 0
-    slots: int = 0
+    `Dispatch` puts the tokens that they are for."""
 
     def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
         weights, mask = operands
@@ -325,52 +338,29 @@ class DispatchWeights(Op):
                 f"DispatchWeights: weights {weights} and choices {mask}; expected "
                 "[batch, sequence, experts] both"
             )
-        experts, slots = _slots_of(self, mask)
+        experts, slots = self.sizes(mask)
         return (weights.with_shape((weights.shape[0], experts, slots, 1)),)
 
     def signature(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Signature:
         builder, _, mask, slots = _dims(operands[1], results[0], Kind.PARALLEL)
         return builder.build((mask, mask), (slots,))
 
-    def evaluate(self, *operands: Array) -> tuple[Array, ...]:
-        return self.evaluate_shard({}, *operands)
-
-    def evaluate_shard(self, indices: Mapping[int, Array], *operands: Array) -> tuple[Array, ...]:
+    def moved(self, rows: Array, mask: Array, held: Array) -> Array:
         import numpy as np
 
-        weights, mask = operands
-        held = indices.get(0, np.arange(mask.shape[2]))
-        slots = self.slots or num_slots(mask.shape[1], mask.shape[2], self.top_k, self.imbalance)
+        slots = self.capacity(mask.shape[1], mask.shape[2])
         sample, token, expert, slot = _seats(mask[:, :, held], slots)
-        result = np.zeros((mask.shape[0], len(held), slots, 1), weights.dtype)
-        result[sample, expert, slot, 0] = weights[:, :, held][sample, token, expert]
-        return (result,)
+        result = np.zeros((mask.shape[0], len(held), slots, 1), rows.dtype)
+        result[sample, expert, slot, 0] = rows[:, :, held][sample, token, expert]
+        return result
 
-    def linear_operands(self, operands: Sequence[TensorType]) -> tuple[int, ...]:
-        return (0,)
-
-    def derivative(
-        self,
-        builder: Builder,
-        node: Node,
-        gradients: Sequence[Value | None],
-        wanted: Sequence[bool],
-    ) -> Sequence[Value | None]:
-        (gradient,) = gradients
-        if gradient is None or not wanted[0]:
-            return (None, None)
-        return (builder.add(CombineWeights(), gradient, node.operands[1]), None)
-
-    def localized(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Op:
-        return replace(self, experts=results[0].shape[1], slots=results[0].shape[2])
-
-    def rescaled(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Op:
-        return replace(self, experts=0, slots=0)
+    def inverse(self) -> Op:
+        return CombineWeights()
 
 
 @register_op("CombineWeights")
 @dataclass(frozen=True, slots=True)
-class CombineWeights(Op):
+class CombineWeights(Routed):
     """The inverse way: numbers in slots `[batch, experts, slots, 1]` go where the weights are,
     `[batch, sequence, experts]`; others are zero."""
 
@@ -382,18 +372,10 @@ class CombineWeights(Op):
         builder, _, mask, slots = _dims(operands[1], operands[0], Kind.PICK)
         return builder.build((slots, mask), (mask,))
 
-    def evaluate(self, *operands: Array) -> tuple[Array, ...]:
-        return self.evaluate_shard({}, *operands)
-
-    def evaluate_shard(self, indices: Mapping[int, Array], *operands: Array) -> tuple[Array, ...]:
+    def moved(self, rows: Array, mask: Array, held: Array) -> Array:
         import numpy as np
 
-        y, mask = operands
-        held = np.asarray(indices.get(0, np.arange(mask.shape[2])))
-        sample, token, expert, slot = _seats(mask[:, :, held], y.shape[2])
-        result = np.zeros(mask.shape, y.dtype)
-        result[sample, token, held[expert]] = y[sample, expert, slot, 0]
-        return (result,)
-
-    def linear_operands(self, operands: Sequence[TensorType]) -> tuple[int, ...]:
-        return (0,)
+        sample, token, expert, slot = _seats(mask[:, :, held], rows.shape[2])
+        result = np.zeros(mask.shape, rows.dtype)
+        result[sample, token, held[expert]] = rows[sample, expert, slot, 0]
+        return result

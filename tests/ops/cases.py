@@ -228,9 +228,9 @@ def _moves() -> list[Case]:
 
 
 def _indexing() -> list[Case]:
-    pairs = lambda rng: np.stack([rng.integers(0, 4, (5,)), rng.integers(0, 6, (5,))], -1)  # noqa: E731
-    apart = lambda rng: np.array([[0, 1], [3, 5], [2, 2]])  # noqa: E731
-    columns = lambda rng: np.array([[0, 2], [3, 1], [5, 0], [4, 3]])  # noqa: E731
+    pairs: Maker = lambda rng: np.stack([rng.integers(0, 4, (5,)), rng.integers(0, 6, (5,))], -1)  # noqa: E731
+    apart: Maker = lambda rng: np.array([[0, 1], [3, 5], [2, 2]])  # noqa: E731
+    columns: Maker = lambda rng: np.array([[0, 2], [3, 1], [5, 0], [4, 3]])  # noqa: E731
     return [
         _case(x.Pad((0, 1), (0, 2)), real(4, 6)),
         _case(x.Pad((1, 0), (0, 0), 0.5), real(4, 6)),
