@@ -241,11 +241,10 @@ def _in_one_plan(times: Sequence[float]) -> tuple[float, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """What a block adds: seconds until it is computed, the host's part in them (`delay`), busy
-    time of compute and time that it waited for streams; and the state that it leaves."""
+    """What a block adds: seconds until it is computed, busy time of compute, and time that it
+    waited for streams; and the state that it leaves."""
 
     seconds: float
-    delay: float
     compute: float
     exposed: Mapping[str, float]
     after: int
@@ -256,7 +255,8 @@ class Chains:
     streams; there are few, and what is found out of each is kept."""
 
     def __init__(self, host_bound: HostBound) -> None:
-        """`host_bound`: the host runs ahead of the streams by a block and bounds what it adds."""
+        """`host_bound`: the host launches from the start of a chain on and runs ahead of the
+        streams where it can; it bounds the whole, and what has been computed by any time."""
         self._host_bound = host_bound
         self._states = [_State({}, 0.0, ())]
         self._steps: dict[tuple[int, Pass, bool], _Step] = {}
@@ -268,25 +268,29 @@ class Chains:
         free_at_any_time = any(each.is_free_at_any_time for each, _ in runs)
         steps: dict[int, tuple[_Step, int]] = {}
         ends: list[tuple[float, float, int]] = []
-        computed, state = 0.0, 0
+        streams = launches = 0.0
+        state = 0
         for each, count in runs:
-            left = count
+            left, launch = count, each.launch_seconds
             while left:
                 step = self._step(state, each, exact=free_at_any_time)
                 times = left if step.after == state else 1
-                first, computed = computed + step.seconds, computed + times * step.seconds
-                ends.append((first, computed, times))
+                first = last = self._host_bound(streams + step.seconds, launches + launch)
+                streams, launches = streams + times * step.seconds, launches + times * launch
+                if times > 1:
+                    last = self._host_bound(streams, launches)
+                ends.append((first, last, times))
                 steps[id(step)] = step, steps.get(id(step), (step, 0))[1] + times
                 state, left = step.after, left - times
         tail, waited = self._tail(state)
         exposed = dict(waited)
-        compute = 0.0
+        bound = self._host_bound(streams + tail, launches)
+        compute = bound - (streams + tail)
         for step, times in steps.values():
-            compute += times * (step.compute + step.delay)
+            compute += times * step.compute
             for stream, seconds in step.exposed.items():
                 exposed[stream] = exposed.get(stream, 0.0) + times * seconds
-        cost = PassCost(computed + tail, compute, tuple(sorted(exposed.items())))
-        return ChainCost(cost, tuple(ends))
+        return ChainCost(PassCost(bound, compute, tuple(sorted(exposed.items()))), tuple(ends))
 
     def _step(self, state: int, each: Pass, *, exact: bool) -> _Step:
         key = (state, each, exact)
@@ -320,11 +324,8 @@ class Chains:
                 if stream != COMPUTE
             }
             after = _State(free, larger(before.idle_since - taken, floor), border)
-            seconds = self._host_bound(taken, each.launch_seconds)
             number = self._number(after, each, taken)
-            self._steps[key] = _Step(
-                seconds, seconds - taken, timeline.compute, timeline.exposed, number
-            )
+            self._steps[key] = _Step(taken, timeline.compute, timeline.exposed, number)
         return self._steps[key]
 
     def _number(self, state: _State, left_by: Pass, seconds: float) -> int:

@@ -43,14 +43,12 @@ class Step:
 class FlatPass:
     """All steps of one kind of action, with the values that come from another stage and go to one.
 
-    `ends` are the numbers of steps after which blocks end.
     `dying[i]` are the storages that step `i` is the last to need, `dying[-1]` those that nothing
     needs; `leaving` are freed at the end. `settling` are the collectives on gradients that may
     start, in the last such action, once so many steps are computed.
     """
 
     steps: list[Step] = field(default_factory=list)
-    ends: list[int] = field(default_factory=list)
     received: tuple[int, ...] = ()
     sent: tuple[int, ...] = ()
     sent_bytes: int = 0
@@ -186,7 +184,6 @@ def _lay_out(
         numbering.add(segment.own_gathers, known[place], to, block)
         numbering.add(segment.ahead, known[after], to, stage.blocks[after])
         numbering.add(segment.body, known[place], to, block)
-        to.ends.append(len(to.steps))
         handed = numbering.numbers(segment.sent, known[place])
         flat.buffers.difference_update(flat.storage[number] for number in handed)
         if kind in COMPLETING:

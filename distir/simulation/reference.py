@@ -278,9 +278,8 @@ class World:
     ) -> _Process:
         """Runs an action; `settle` if the gradients of its stage are complete with it. Every stream
         is idle when it begins, and when it ends."""
-        begin = since = device.clock  # `since`: what compute had reached at the end of a block
-        launched = delay = 0.0  # by the host: since then; and what it has held the blocks up by
-        ends = frozenset(each.ends)
+        begin = device.clock
+        launched = 0.0
         overlaps = self.cost.profile.overlaps_gradients
         free: dict[str, float] = {COMPUTE: begin}
         ready: dict[int, tuple[float, str]] = {}
@@ -330,21 +329,22 @@ class World:
                     device.allocate(key(number), size, number in stage.buffers)
             device.note_peak()
             free_storages(each.dying.get(position, ()))
-            if position + 1 in ends:
-                took = free[COMPUTE] - since
-                delay += float(self.cost.host_bound_seconds(took, launched)) - took
-                since, launched = free[COMPUTE], 0.0
             if settle and overlaps:
-                yield from self._settle(device, each, position + 1, since + delay, action)
+                computed = self._no_sooner_than_launched(begin, free[COMPUTE], launched)
+                yield from self._settle(device, each, position + 1, computed, action)
         free_storages(each.leaving)
         done = max(free.values())
         if done > free[COMPUTE]:
             slowest = max((name for name in free if name != COMPUTE), key=lambda name: free[name])
             device.expose(slowest, done - free[COMPUTE])
-        device.clock = done + delay
-        device.compute += delay
+        device.clock = self._no_sooner_than_launched(begin, done, launched)
+        device.compute += device.clock - done
         for done_steps in range(1 + len(each.steps) if settle and not overlaps else 0):
             yield from self._settle(device, each, done_steps, device.clock, action)
+
+    def _no_sooner_than_launched(self, begin: float, done: float, launched: float) -> float:
+        """When what streams have done by `done` can have been, given the launches since `begin`."""
+        return begin + float(self.cost.host_bound_seconds(done - begin, launched))
 
     def _settle(
         self, device: _Device, each: FlatPass, done: int, computed: float, action: Action
