@@ -5,8 +5,7 @@ Strategies whose programs differ in sizes alone (a *kind*) share one program, in
 for all plans together. Three things are shared further:
 
 1. strategies that differ in their schedule alone share the costs of blocks (a *point*);
-2. a stage is a run of blocks, and stages of equal blocks are evaluated for a few lengths: in
-   between, what they take and hold is known (`stage_columns`);
+2. a stage is a run of blocks, and equal stages, wherever they lie, are looked at once (`points`);
 3. strategies with the same schedule go through it together (`rank_columns`).
 
 Nothing here is done strategy by strategy.

@@ -174,9 +174,7 @@ class Bounds:
         held = max(0.0, whole.memory[FORWARD].delta) if training else 0.0
         return Bound(
             seconds * (1 - SLACK),
-            "its blocks, without waiting"
-            if busiest >= waiting
-            else "filling and draining the pipeline",
+            BLOCKS if busiest >= waiting else PIPELINE,
             (whole.state.total + held) / ranks * (1 - SLACK),
             HELD,
         )

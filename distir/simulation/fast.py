@@ -14,7 +14,7 @@ from typing import Any, cast
 import numpy as np
 
 from distir.cost import Cluster, CostModel, CostProfile, load_profile
-from distir.cost.amounts import larger, select
+from distir.cost.amounts import larger
 from distir.errors import StrategyError
 from distir.ir.core import Node
 from distir.plan import BlockProgram, Plan, Planner
@@ -327,7 +327,7 @@ class Simulator:
         transfers = self._transfers(plan, stages)
         tied = tied_gradients(plan, self.cost) if plan.workload.training else []
         time = self.schedule(plan.schedule, stages, transfers)
-        ranks = rank_seconds(plan.schedule, time, stages, tied, plan.workload.training)
+        ranks = _rank_seconds(plan.schedule, time, stages, tied, plan.workload.training)
         return make_result(plan, self.cost, ranks)
 
     def schedule(
@@ -352,10 +352,10 @@ class Simulator:
                 along, size = programs[0].input_gradients_repeated_along, cost.sent_backward_bytes
             return pricing.message(size, along, here, there)
 
-        return transfer_seconds(plan.schedule, hop)
+        return _transfer_seconds(plan.schedule, hop)
 
 
-def transfer_seconds(
+def _transfer_seconds(
     compiled: CompiledSchedule, hop: Callable[[int, int, int, int], float]
 ) -> list[float]:
     """Seconds of messages by `stage · COST_KINDS + kind`. `hop` gives those of what a stage sends
@@ -368,7 +368,7 @@ def transfer_seconds(
     return seconds
 
 
-def rank_seconds(
+def _rank_seconds(
     compiled: CompiledSchedule,
     time: PipelineTime,
     stages: Sequence[StageCost],
@@ -513,8 +513,8 @@ def _peak(
             for each, count in zip(effects, counts, strict=True):
                 peak += count * each.delta
                 buffered += count * each.buffer_delta
-        higher = peak > held_bytes
-        held_bytes, buffers = select(higher, peak, held_bytes), select(higher, buffered, buffers)
+        if peak > held_bytes:
+            held_bytes, buffers = peak, buffered
     state = StateBytes()
     for stage in own:
         state = state.plus(stages[stage].state)
@@ -527,4 +527,4 @@ def _peak(
     }
 
 
-__all__ = ["Settling", "Simulator", "StageCost", "rank_seconds", "transfer_seconds"]
+__all__ = ["Settling", "Simulator", "StageCost"]

@@ -55,7 +55,7 @@ class Partitions:
 
     def _find(self, keys: Sequence[tuple[bytes, Shape]], weights: Weights) -> None:
         stages = np.array([_num_stages(ranks) for _, (ranks, _) in keys])
-        every = balanced_cuts_of_many(weights, stages)
+        every = balanced_cuts(weights, stages)
         alike: dict[Shape, list[int]] = {}
         for place, (_, shape) in enumerate(keys):
             alike.setdefault(shape, []).append(place)
@@ -65,7 +65,7 @@ class Partitions:
             if chunks > 1 and count > 1:
                 rank_of = {stage: rank for rank, own in enumerate(ranks) for stage in own}
                 order = [rank_of[stage] for stage in range(count)]
-                cuts = balance_ranks_of_many(weights[places], cuts, order)
+                cuts = balance_ranks(weights[places], cuts, order)
             for place, own in zip(places, cuts.tolist(), strict=True):
                 self._known[keys[place]] = (0, *own, weights.shape[1])
 
@@ -74,17 +74,13 @@ def _num_stages(ranks: Sequence[Sequence[int]]) -> int:
     return 1 + max(stage for own in ranks for stage in own)
 
 
-def balanced_cuts(weights: Sequence[float], stages: int) -> tuple[int, ...]:
+def balanced_cuts(weights: Weights, stages: Places) -> Cuts:
     """Where stages begin (without the first) so that the heaviest is as light as can be, and of
-    the stages before the last the heaviest, and so on. Every stage has at least one block.
+    the stages before the last the heaviest, and so on; every stage has at least one block.
+
+    Every row is cut into its number of stages, which are no more than blocks; rows of few are
+    filled up with zeros.
     """
-    found = balanced_cuts_of_many(np.array([weights], np.float64), np.array([stages]))
-    return tuple(int(cut) for cut in found[0, : stages - 1])
-
-
-def balanced_cuts_of_many(weights: Weights, stages: Places) -> Cuts:
-    """`balanced_cuts` of every row, each into so many stages; those of few are filled up with
-    zeros. There are at least as many blocks as stages."""
     plans, blocks = weights.shape
     chains = _Chains(weights)
     every = np.arange(plans)
@@ -167,22 +163,12 @@ class _Chains:
         return used, heaviest
 
 
-def balance_ranks(
-    weights: Sequence[float], cuts: Sequence[int], rank_of_stage: Sequence[int]
-) -> tuple[int, ...]:
-    """Cuts moved block by block, as long as that makes the heaviest rank lighter.
+def balance_ranks(weights: Weights, cuts: Cuts, rank_of_stage: Sequence[int]) -> Cuts:
+    """Cuts moved block by block, as long as that makes the heaviest rank lighter, row by row.
 
     Where a rank holds several stages, stages of equal weight are not ranks of equal weight: the
     rank with the model's head should have less of the rest.
     """
-    found = balance_ranks_of_many(
-        np.array([weights], np.float64), np.array([cuts], np.int64).reshape(1, -1), rank_of_stage
-    )
-    return tuple(int(cut) for cut in found[0])
-
-
-def balance_ranks_of_many(weights: Weights, cuts: Cuts, rank_of_stage: Sequence[int]) -> Cuts:
-    """`balance_ranks` of every row."""
     plans, blocks = weights.shape
     if not cuts.shape[1]:
         return cuts

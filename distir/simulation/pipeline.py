@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
-from typing import Any
 
-import numpy as np
-
-from distir.cost.amounts import Many, many
 from distir.schedules import CompiledSchedule
 from distir.simulation.pipeline_columns import PipelineColumns, run_pipeline_columns
 
@@ -39,8 +34,6 @@ def run_pipeline(
     another rank leaves at its end on a link of its own per rank and direction, in order; the rank
     itself goes on, or, if not `goes_on`, stays until the message has arrived.
     """
-    if any(isinstance(each, Many) for each in seconds):
-        return _run_many(compiled, seconds, transfers, goes_on)
     ranks = len(compiled.stages_of_ranks)
     free = [0.0] * ranks
     transfer_wait = [0.0] * ranks
@@ -66,52 +59,6 @@ def run_pipeline(
                 transfer_wait[rank] += arrived[i] - end
                 free[rank] = arrived[i]
     return PipelineTime(tuple(free), tuple(transfer_wait), tuple(stage_wait), tuple(starts))
-
-
-def _run_many(
-    compiled: CompiledSchedule,
-    seconds: Sequence[float],
-    transfers: Sequence[float],
-    goes_on: bool,
-) -> PipelineTime:
-    """`run_pipeline` of many plans with one schedule. Starts are kept of those actions alone in
-    which gradients are complete, of first ones and of what they wait for."""
-    ranks = len(compiled.stages_of_ranks)
-    idle = np.zeros(max(np.size(each) for each in seconds))
-    free = [idle] * ranks
-    transfer_wait, stage_wait = [idle] * ranks, [idle] * ranks
-    link_free = [idle] * compiled.num_links
-    kept = {*compiled.first, *chain.from_iterable(compiled.last_gradients)}
-    kept |= {compiled.needs[i] for i in compiled.first}
-    starts: dict[int, Any] = {}
-    ended: dict[int, Any] = {}
-    arrived: dict[int, Any] = {}
-    rows = zip(compiled.rank, compiled.cost, compiled.needs, compiled.link, strict=True)
-    for i, (rank, cost, needed, link) in enumerate(rows):
-        begin = free[rank]
-        if needed >= 0:
-            arrival, left = arrived.pop(needed), ended.pop(needed)
-            start = np.maximum(arrival, begin)
-            for_stage = np.maximum(left, begin) - begin
-            stage_wait[rank] = stage_wait[rank] + for_stage
-            transfer_wait[rank] = transfer_wait[rank] + (start - begin - for_stage)
-            begin = start
-        if i in kept:
-            starts[i] = begin
-        free[rank] = end = begin + seconds[cost]
-        if link >= 0:
-            ended[i] = end
-            link_free[link] = arrived[i] = np.maximum(end, link_free[link]) + transfers[cost]
-            if not goes_on:
-                transfer_wait[rank] = transfer_wait[rank] + (arrived[i] - end)
-                free[rank] = arrived[i]
-    count = len(compiled.rank)
-    return PipelineTime(
-        tuple(many(each) for each in free),  # type: ignore[arg-type]
-        tuple(many(each) for each in transfer_wait),  # type: ignore[arg-type]
-        tuple(many(each) for each in stage_wait),  # type: ignore[arg-type]
-        tuple(starts.get(i, 0.0) for i in range(count)),
-    )
 
 
 __all__ = ["PipelineColumns", "PipelineTime", "run_pipeline", "run_pipeline_columns"]

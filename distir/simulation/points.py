@@ -7,15 +7,15 @@ sizes are `Many`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from distir.cost import CostModel
 from distir.cost.amounts import Many, many
+from distir.cost.cluster import Group
 from distir.cost.collectives import CollectiveKind, Copies
 from distir.plan import BlockProgram, Stage
 from distir.plan.grid import Grid
@@ -24,7 +24,7 @@ from distir.simulation.instructions import Pricing, narrower_products
 from distir.simulation.partition import Shape, rounded_weights
 from distir.simulation.rank_columns import LayoutGroup
 from distir.simulation.report import padding_fraction
-from distir.simulation.stage_columns import FIRST, NAMES, Template, between, numbers_of
+from distir.simulation.stage_columns import NAMES, numbers_of
 from distir.simulation.tied import (
     NOWHERE,
     Elsewhere,
@@ -45,6 +45,10 @@ Between = tuple[tuple[int, ...], ...]
 
 Span = tuple[int, int, int]
 """A stage: its first block, the one behind its last, and what is charged elsewhere, by number."""
+
+
+_Runs = tuple[tuple[int, Elsewhere, int], ...]
+"""A stage as runs of equal blocks: the kind, what is charged for elsewhere, and how many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,14 +169,14 @@ def _num_stages(ranks: Ranks) -> int:
 # --- prices at many points ------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
 class ManyPricing(Pricing):
-    """Seconds at many points, whose meshes differ in their degrees."""
+    """Seconds at many points, whose meshes differ in their degrees. `groups` are those of the
+    different meshes by mesh axes, with their points, as far as they are known."""
 
-    __slots__ = ("groups",)
-
-    def __init__(self, cost: CostModel, grid: Grid, product: str | None) -> None:
-        super().__init__(cost, grid, product)
-        object.__setattr__(self, "groups", {})
+    groups: dict[tuple[str, ...], list[tuple[Group, Places]]] = field(
+        default_factory=dict[tuple[str, ...], "list[tuple[Group, Places]]"]
+    )
 
     def collective(
         self,
@@ -188,10 +192,10 @@ class ManyPricing(Pricing):
         found = np.empty(len(sizes))
         for group, points in groups:
             found[points] = self.cost.collective_seconds(kind, sizes[points], group, copies=copies)
-        return times * found.view(Many)  # type: ignore[return-value]
+        return times * cast("float", found.view(Many))
 
-    def _groups(self, mesh_axes: tuple[str, ...]) -> list[tuple[Any, Places]]:
-        known: dict[tuple[str, ...], list[tuple[Any, Places]]] = self.groups  # type: ignore[attr-defined]
+    def _groups(self, mesh_axes: tuple[str, ...]) -> list[tuple[Group, Places]]:
+        known = self.groups
         if mesh_axes not in known:
             spaced = [each for each in self.grid.mesh if each.name in mesh_axes]
             both = [number for each in spaced for number in (each.degree, each.stride)]
@@ -240,11 +244,9 @@ class _KindRows:
         self.block_kinds = [kinds.setdefault(program, len(kinds)) for program in self.programs]
         self.splits = bool(points.splits.any())
         self._rankings = self._number_rankings()
-        self._templates: dict[object, Floats] = {}
         self._uses: dict[tuple[Elsewhere, ...], int] = {}
         self._span_numbers: dict[Span, int] = {}
-        self._stage_numbers: dict[tuple[object, int], int] = {}
-        self._stages_wanted: list[tuple[Template, int, Span]] = []
+        self._stage_numbers: dict[_Runs, int] = {}
         self._wanted: list[NDArray[np.bool_]] = []
 
     def add(self) -> None:
@@ -383,13 +385,19 @@ class _KindRows:
 
     def _number(self, span: Span) -> int:
         if span not in self._span_numbers:
-            template, length = self._template(*span)
-            number = self._stage_numbers.setdefault((template.key, length), len(self._wanted))
+            stage = self._runs(*span)
+            number = self._stage_numbers.setdefault(stage, len(self._wanted))
             if number == len(self._wanted):
                 self._wanted.append(np.zeros(len(self.which), np.bool_))
-                self._stages_wanted.append((template, length, span))
             self._span_numbers[span] = number
         return self._span_numbers[span]
+
+    def _runs(self, begin: int, end: int, charged: int) -> _Runs:
+        uses: Sequence[Elsewhere] = [NOWHERE] * (end - begin)
+        if charged:
+            uses = next(found for found, number in self._uses.items() if number == charged)
+        alike = zip(self.block_kinds[begin:end], uses, strict=True)
+        return tuple((*each, len(list(group))) for each, group in groupby(alike))
 
     def _values(self) -> tuple[Floats, Places]:
         """The rows of all stages at the points where they are wanted, and which row a stage is, of
@@ -397,69 +405,23 @@ class _KindRows:
         wanted = np.array(self._wanted)
         row_of = np.cumsum(wanted).reshape(wanted.shape) - 1
         stage, point = np.nonzero(wanted)
-        length = np.array([length for _, length, _ in self._stages_wanted])
-        kinds = np.array(self.block_kinds)
-        first = np.array([kinds[begin] for _, _, (begin, _, _) in self._stages_wanted])
-        last = np.array([kinds[end - 1] for _, _, (_, end, _) in self._stages_wanted])
         levels = len(self.simulator.cluster.levels)
         found = np.empty((len(NAMES) + 2 * levels, len(stage)))
-        alike: dict[object, tuple[Template, list[int]]] = {}
-        for number, (template, _, _) in enumerate(self._stages_wanted):
-            alike.setdefault(template.key, (template, []))[1].append(number)
-        for template, numbers in alike.values():
-            rows = np.flatnonzero(np.isin(stage, numbers))
-            found[: len(NAMES), rows] = self._stages(template, length[stage[rows]], point[rows])
-        hops = self._hops()
-        found[len(NAMES) :: 2] = hops[0][:, last[stage], point]
-        found[len(NAMES) + 1 :: 2] = hops[1][:, first[stage], point]
+        programs = list(dict.fromkeys(self.programs))
+        forward, backward = self._hops(programs)
+        ends = np.cumsum(wanted.sum(axis=1))
+        for number, runs in enumerate(self._stage_numbers):
+            rows = slice(ends[number - 1] if number else 0, ends[number])
+            blocks = [programs[kind] for kind, _, count in runs for _ in range(count)]
+            uses = [own for _, own, count in runs for _ in range(count)]
+            cost = self.simulator.make_stage_cost(blocks, uses, self.pricing, self.splits)
+            found[: len(NAMES), rows] = numbers_of(cost, len(self.which))[:, point[rows]]
+            found[len(NAMES) :: 2, rows] = forward[:, runs[-1][0], point[rows]]
+            found[len(NAMES) + 1 :: 2, rows] = backward[:, runs[0][0], point[rows]]
         return found, row_of
 
-    def _template(self, begin: int, end: int, charged: int) -> tuple[Template, int]:
-        """The stage of these blocks without its longest run of equal ones, and its length."""
-        uses: Sequence[Elsewhere] = [NOWHERE] * (end - begin)
-        if charged:
-            uses = next(found for found, number in self._uses.items() if number == charged)
-        alike = zip(self.block_kinds[begin:end], uses, strict=True)
-        runs = [(*each, len(list(group))) for each, group in groupby(alike)]
-        longest = max(range(len(runs)), key=lambda place: runs[place][2])
-        length = runs[longest][2]
-        runs[longest] = (*runs[longest][:2], 0)
-        return Template(tuple(runs), longest), length
-
-    def _stages(self, template: Template, lengths: Places, points: Places) -> Floats:
-        """Numbers of stages whose longest run has these lengths, at these points."""
-        found = np.empty((len(NAMES), len(lengths)))
-        rest = np.ones(len(lengths), np.bool_)
-        long = lengths > FIRST
-        if len(np.unique(lengths[long])) > 2:  # otherwise it takes no longer to evaluate all
-            most = int(lengths.max())
-            low, following, high = (self._at(template, n) for n in (FIRST, FIRST + 1, most))
-            at, exact = between(low, following, high, most)
-            on_line = long & exact[points]
-            found[:, on_line] = at(lengths[on_line], points[on_line])
-            rest = ~on_line
-        for length in np.unique(lengths[rest]):
-            own = np.flatnonzero(rest & (lengths == length))
-            found[:, own] = self._at(template, int(length))[:, points[own]]
-        return found
-
-    def _at(self, template: Template, length: int) -> Floats:
-        """Numbers of a stage at all points, of shape (names, points)."""
-        key = (template.key, length)
-        if key not in self._templates:
-            of_kind = dict(zip(self.block_kinds, self.programs, strict=True))
-            programs: list[BlockProgram] = []
-            uses: list[Elsewhere] = []
-            for kind, own, count in template.runs:
-                programs += [of_kind[kind]] * (count or length)
-                uses += [own] * (count or length)
-            cost = self.simulator.make_stage_cost(programs, uses, self.pricing, self.splits)
-            self._templates[key] = numbers_of(cost, len(self.which))
-        return self._templates[key]
-
-    def _hops(self) -> tuple[Floats, Floats]:
+    def _hops(self, programs: Sequence[BlockProgram]) -> tuple[Floats, Floats]:
         """Seconds of messages forward and backward, of shape (levels, kinds of block, points)."""
-        programs = list(dict.fromkeys(self.programs))
         levels = len(self.simulator.cluster.levels)
         shape = (levels, len(programs), len(self.which))
         forward, backward = np.empty(shape), np.empty(shape)

@@ -1,4 +1,4 @@
-"""An iteration of the ranks of many plans with one schedule: `fast.rank_seconds` in columns."""
+"""An iteration of the ranks of many plans with one schedule, as `fast` has it of one plan."""
 
 from __future__ import annotations
 
@@ -62,6 +62,7 @@ class _Stages:
 
     def __init__(self, pool: Floats, rows: Places) -> None:
         self._pool, self._rows = pool, rows
+        self.plans = rows.shape[1]
 
     def __call__(self, name: str) -> Floats:
         """Of shape (stages, plans)."""
@@ -131,13 +132,10 @@ def _kinds(compiled: CompiledSchedule) -> tuple[int, ...]:
 def _exposed(compiled: CompiledSchedule, stages: _Stages, own: _Own) -> Floats:
     """Seconds in which compute waits for collectives, of shape (stages of ranks, plans)."""
     counts = np.concatenate([np.asarray(each) for each in compiled.counts])
-    return sum(
-        (
-            stages(f"exposed {kind}")[own.stages] * counts[:, kind, None]
-            for kind in _kinds(compiled)
-        ),
-        np.float64(0.0),
-    )  # type: ignore[return-value]
+    waited = np.zeros((len(own.stages), stages.plans))
+    for kind in _kinds(compiled):
+        waited += stages(f"exposed {kind}")[own.stages] * counts[:, kind, None]
+    return waited
 
 
 def _transfers(compiled: CompiledSchedule, pool: Floats, hops: Hops, group: LayoutGroup) -> Floats:

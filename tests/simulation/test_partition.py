@@ -4,15 +4,28 @@ from __future__ import annotations
 
 from itertools import combinations, pairwise
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distir.simulation.partition import balance_ranks, balanced_cuts
+from distir.simulation.partition import balance_ranks as balance_many
+from distir.simulation.partition import balanced_cuts as cut_many
 
 weights_and_stages = st.lists(
     st.sampled_from([0.5, 1.0, 2.0, 3.5, 7.0]), min_size=1, max_size=9
 ).flatmap(lambda weights: st.tuples(st.just(weights), st.integers(1, len(weights))))
+
+
+def balanced_cuts(weights: list[float], stages: int) -> tuple[int, ...]:
+    return tuple(cut_many(np.array([weights], np.float64), np.array([stages]))[0].tolist())
+
+
+def balance_ranks(
+    weights: list[float], cuts: tuple[int, ...], rank_of_stage: list[int]
+) -> tuple[int, ...]:
+    own = np.array([cuts], np.int64).reshape(1, -1)
+    return tuple(balance_many(np.array([weights], np.float64), own, rank_of_stage)[0].tolist())
 
 
 def stage_loads(weights: list[float], cuts: tuple[int, ...]) -> list[float]:
