@@ -20,16 +20,6 @@ SECONDS_KINDS = (
 )
 """Shares of an iteration, per stage; they add up to it."""
 
-MEMORY_KINDS = (
-    "parameters_bytes",
-    "gradients_bytes",
-    "optimizer_bytes",
-    "activations_bytes",
-    "buffers_bytes",
-)
-"""What holds a device's memory at the instant of its peak; they add up to it."""
-
-
 METRICS = (
     "iteration_seconds",
     "throughput_samples_per_second",
@@ -47,7 +37,8 @@ METRICS = (
 @dataclass(frozen=True, slots=True)
 class StageReport:
     """One pipeline rank: exposed seconds by kind, bytes by what holds them. `blocks` are the runs
-    of blocks it holds, one `(first, end)` per chunk."""
+    of blocks it holds, one `(first, end)` per chunk; what holds memory is parameters, gradients,
+    optimizer state, activations and buffers, at the instant of the peak."""
 
     stage: int
     blocks: tuple[tuple[int, int], ...]

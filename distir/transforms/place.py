@@ -71,11 +71,6 @@ class Mesh:
             object.__setattr__(self, "users", self.names)
 
     @property
-    def user_of(self) -> Mapping[str, str]:
-        """The choice of a strategy that a mesh axis belongs to."""
-        return dict(zip(self.names, self.users, strict=True))
-
-    @property
     def whole(self) -> Layout:
         """The layout of a value that is the same on every device."""
         return (None,) * len(self.names)

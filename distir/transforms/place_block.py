@@ -71,11 +71,6 @@ class BlockPlacer:
             return self.placement.home[value]
         return self.placement.settle(value)
 
-    @property
-    def output_layouts(self) -> tuple[Layout, ...]:
-        """Layouts in which the outputs are handed to the next block."""
-        return tuple(local.layout for local in self.outputs)
-
     def backward(self, gradient_layouts: tuple[Layout, ...]) -> PlacedBlock:
         """The placed block, given the layouts of the outputs' gradients."""
         step, placement, block = self.step, self.placement.branch(), self.step.block
