@@ -84,11 +84,27 @@ class Strategies(Sequence[Strategy]):
     def distinct(self, names: Iterable[str]) -> tuple[Places, Places]:
         """Strategies that differ in these fields: the position of the first of each kind, and
         which kind each strategy is."""
-        key = np.zeros(self.length, np.int64)
-        for name in names:
-            if name in self.codes:
-                key = key * len(self.values[name]) + self.codes[name]
-        return distinct(key)
+        columns = [
+            (self.codes[name], len(self.values[name])) for name in names if name in self.codes
+        ]
+        return distinct_rows(columns, self.length)
+
+
+LARGEST = 1 << 62
+"""Numbers of rows stay below."""
+
+
+def distinct_rows(columns: Iterable[tuple[Codes, int]], length: int) -> tuple[Places, Places]:
+    """Of a table, given as columns of codes with the number of different ones, the place where each
+    distinct row is found first, in the order of the codes, and which of them each row is."""
+    key, most = np.zeros(length, np.int64), 1
+    for codes, count in columns:
+        if most * count > LARGEST:
+            first, key = distinct(key)
+            most = len(first)
+        key = key * count + codes
+        most *= max(1, count)
+    return distinct(key)
 
 
 def distinct(key: NDArray[Any]) -> tuple[Places, Places]:
@@ -97,4 +113,4 @@ def distinct(key: NDArray[Any]) -> tuple[Places, Places]:
     return first, which.reshape(-1)
 
 
-__all__ = ["Codes", "Places", "Strategies", "distinct"]
+__all__ = ["Codes", "Places", "Strategies", "distinct", "distinct_rows"]

@@ -9,14 +9,11 @@ made once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from distir.strategies import FIELDS, Codes, Places, Strategies
 from search_spaces.named import DEFAULTS
-from search_spaces.parameters import Choices, Value
 from search_spaces.space import SearchSpace
 
 PROGRAM = (
@@ -31,38 +28,27 @@ PROGRAM = (
 """What decides which program devices run, sizes aside."""
 
 
-class _Heads(NamedTuple):
-    """Beginnings of strategies: codes of their choices, of shape (heads, choices); the tails that
-    may follow, by number; and how many strategies that makes."""
-
-    codes: Codes
-    tails: Places
-    counts: Places
-
-
 class SpaceColumns:
     """The strategies of a space in an order of their own, each with its number in the space."""
 
     def __init__(self, space: SearchSpace, program: Sequence[str] = PROGRAM) -> None:
         self.space = space
-        names = space.names
-        self._width = 1 + max((names.index(name) for name in program if name in names), default=-1)
-        self._values: dict[str, dict[Value, int]] = {name: {} for name in names}
-        self._known: list[dict[tuple[Value, ...], _Heads]] = [{} for _ in names]
-        self._tail_numbers: dict[tuple[Value, ...], int] = {}
-        self._tails: list[Codes] = []
-        heads = self._heads(0, {})
-        starts = np.cumsum(heads.counts) - heads.counts
-        shared = [heads.codes[:, names.index(name)] for name in program if name in names]
+        tree, names = space.tree, space.names
+        width = 1 + max((names.index(name) for name in program if name in names), default=-1)
+        ends = np.zeros(1, np.int64)
+        _, ends, heads = tree.below(ends, 0, width)
+        nodes, tail_of_heads = np.unique(ends, return_inverse=True)
+        which, _, self._tails = tree.below(nodes, width, len(names))
+        sizes = np.bincount(which, minlength=len(nodes))
+        counts = sizes[tail_of_heads]
+        starts = np.cumsum(counts) - counts
+        shared = [heads[name] for name in program if name in names]
         order = np.lexsort((starts, *reversed(shared)))
-        self._codes, self._tail = heads.codes[order], heads.tails[order]
+        self._heads = {name: codes[order] for name, codes in heads.items()}
         self._starts = starts[order]
-        self._ends = np.cumsum(heads.counts[order])
-        sizes = np.array([len(tail) for tail in self._tails], np.int64)
-        self._tail_starts = np.cumsum(sizes) - sizes
-        empty = np.zeros((0, len(names) - self._width), np.int16)
-        self._tail_codes: Codes = np.concatenate([empty, *self._tails])
-        self._known.clear()
+        """Numbers in the space of the first strategies of heads."""
+        self._ends = np.cumsum(counts[order])
+        self._tail_starts = (np.cumsum(sizes) - sizes)[tail_of_heads[order]]
 
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0
@@ -80,82 +66,15 @@ class SpaceColumns:
         which = np.repeat(heads, counts)
         inside = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
         inside += np.repeat(skipped, counts)
-        tails = self._tail_starts[self._tail[which]] + inside
+        tails = self._tail_starts[which] + inside
+        known = self.space.tree.values
+        values = {name: known.get(name) or (DEFAULTS[name],) for name in FIELDS}
         codes: dict[str, Codes] = {}
-        for place, name in enumerate(self.space.names):
-            if len(self._values[name]) > 1:
-                late = place >= self._width
-                codes[name] = (
-                    self._tail_codes[tails, place - self._width]
-                    if late
-                    else self._codes[which, place]
-                )
-        values = {name: (DEFAULTS[name],) for name in FIELDS}
-        values |= {name: tuple(known) for name, known in self._values.items() if known}
+        for table, rows in ((self._heads, which), (self._tails, tails)):
+            for name, column in table.items():
+                if len(values[name]) > 1:
+                    codes[name] = column[rows]
         return self._starts[which] + inside, Strategies(values, codes, len(which))
-
-    # --- the tree ---------------------------------------------------------------------------------
-
-    def _heads(self, depth: int, chosen: Choices) -> _Heads:
-        context = self.space.context(depth, chosen)
-        if depth == self._width:
-            number = self._tail_numbers.setdefault(context, len(self._tails))
-            if number == len(self._tails):
-                self._tails.append(self._tail_of(depth, chosen))
-            count = len(self._tails[number])
-            return _Heads(
-                np.zeros((1 if count else 0, 0), np.int16),
-                np.full(1 if count else 0, number),
-                np.full(1 if count else 0, count),
-            )
-        known = self._known[depth]
-        if context not in known:
-            parts = [
-                (
-                    self._code(depth, branch.value),
-                    self._heads(depth + 1, self._with(depth, chosen, branch.value)),
-                )
-                for branch in self.space.branches(chosen)
-            ]
-            known[context] = _Heads(
-                _stacked([(code, heads.codes) for code, heads in parts], self._width - depth),
-                _joined([heads.tails for _, heads in parts]),
-                _joined([heads.counts for _, heads in parts]),
-            )
-        return known[context]
-
-    def _tail_of(self, depth: int, chosen: Choices) -> Codes:
-        """The codes of all that may follow, of shape (strategies, choices)."""
-        if depth == len(self.space.names):
-            return np.zeros((1, 0), np.int16)
-        parts = [
-            (
-                self._code(depth, branch.value),
-                self._tail_of(depth + 1, self._with(depth, chosen, branch.value)),
-            )
-            for branch in self.space.branches(chosen)
-        ]
-        return _stacked(parts, len(self.space.names) - depth)
-
-    def _with(self, depth: int, chosen: Choices, value: Value) -> Choices:
-        return {**chosen, self.space.names[depth]: value}
-
-    def _code(self, depth: int, value: Value) -> int:
-        known = self._values[self.space.names[depth]]
-        return known.setdefault(value, len(known))
-
-
-def _stacked(parts: Sequence[tuple[int, Codes]], width: int) -> Codes:
-    """Codes of later choices below each other, behind the code of the choice before them."""
-    rows = [
-        np.concatenate([np.full((len(below), 1), code, np.int16), below], axis=1)
-        for code, below in parts
-    ]
-    return np.concatenate(rows) if rows else np.zeros((0, width), np.int16)
-
-
-def _joined(parts: Sequence[NDArray[np.int64]]) -> Places:
-    return np.concatenate(parts) if parts else np.zeros(0, np.int64)
 
 
 __all__ = ["PROGRAM", "SpaceColumns"]

@@ -308,6 +308,23 @@ def _constraints(workload: WorkloadFacts, devices: int) -> list[Constraint]:
     def ep_divides_experts_and_devices(dp: int, cp: int, tp: int, ep: int) -> str | None:
         return expert_refusal(ep, (dp, cp, tp), workload.expert_axes)
 
+    def exchange_fits(
+        axes: str, tp: int, cp: int, dp: int, ep: int, sequence_parallel: bool, cp_exchange: str
+    ) -> str | None:
+        # Apart from `lists_fit`: without lists of its own, a strategy cuts its batch as any other.
+        if axes or cp_exchange == "gather":
+            return None
+        return workload.explain_lists(
+            Strategy(
+                tp=tp,
+                cp=cp,
+                dp=dp,
+                ep=ep,
+                sequence_parallel=sequence_parallel,
+                cp_exchange=cp_exchange,
+            )
+        )
+
     def lists_fit(
         axes: str,
         tp: int,
@@ -318,7 +335,7 @@ def _constraints(workload: WorkloadFacts, devices: int) -> list[Constraint]:
         cp_exchange: str,
         microbatches: int,
     ) -> str | None:
-        if not axes and cp_exchange == "gather":
+        if not axes:
             return None
         return workload.explain_lists(
             Strategy(
@@ -411,6 +428,7 @@ def _constraints(workload: WorkloadFacts, devices: int) -> list[Constraint]:
         Constraint("sequence parallelism needs tp", sequence_parallel_needs_tp),
         Constraint("the sequence divides", sequence_divides),
         Constraint("ep divides experts and devices", ep_divides_experts_and_devices),
+        Constraint("the exchange of keys fits", exchange_fits),
         Constraint("the axis lists fit", lists_fit),
         Constraint("every stage has a block", every_stage_has_a_block),
         Constraint("dp divides the batch", dp_divides_batch),

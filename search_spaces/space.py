@@ -2,22 +2,26 @@
 
 Level `i` of the tree is dimension `i`. Branches that lead to no valid point are never shown, so a
 walk cannot fail. What hangs below a node depends only on the choices that deeper dimensions and
-constraints read; nodes that agree on those share one entry of a memo. Counting is therefore a sum
-over few distinct nodes, and the `index`-th point is found without visiting the others: spaces of
-many millions of points are counted and sampled at once.
+constraints read; prefixes that agree on those are one node (`search_spaces.tree`). Counting is
+therefore a sum over few distinct nodes, and the `index`-th point is found without visiting the
+others: spaces of many millions of points are counted and sampled at once.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from typing import NamedTuple
+
+import numpy as np
 
 from distir.strategy import Strategy
 from search_spaces.arithmetic import listed
 from search_spaces.constraints import Constraint
 from search_spaces.named import DEFAULTS
 from search_spaces.parameters import Choices, Dimension, Value
+from search_spaces.tree import Tree
 
 _build: Callable[..., Strategy] = Strategy
 
@@ -39,107 +43,79 @@ class SearchSpace:
     def __init__(self, dimensions: Sequence[Dimension], constraints: Sequence[Constraint] = ()):
         self.dimensions = tuple(dimensions)
         self.constraints = tuple(constraints)
-        self.names = tuple(dimension.name for dimension in self.dimensions)
-        self._fixed = {n: value for n, value in DEFAULTS.items() if n not in self.names}
-        self._decided = [self._decided_at(depth) for depth in range(len(self.names))]
-        self._context = [self._read_from(depth) for depth in range(len(self.names))]
-        self._memo: list[dict[tuple[Value, ...], tuple[Branch, ...]]] = [{} for _ in self.names]
-
-    def _decided_at(self, depth: int) -> tuple[Constraint, ...]:
-        """Constraints whose last choice is made at `depth`."""
-        place = {name: at for at, name in enumerate(self.names)}
-        last = [max((place.get(n, 0) for n in rule.reads), default=0) for rule in self.constraints]
-        return tuple(rule for rule, at in zip(self.constraints, last, strict=True) if at == depth)
-
-    def _read_from(self, depth: int) -> tuple[str, ...]:
-        """Choices above `depth` that anything at or below `depth` reads."""
-        read = {name for dimension in self.dimensions[depth:] for name in dimension.reads}
-        read |= {name for rules in self._decided[depth:] for rule in rules for name in rule.reads}
-        return tuple(name for name in self.names[:depth] if name in read)
+        self.names = tuple(dimension.name for dimension in dimensions)
 
     # The tree
 
+    @cached_property
+    def tree(self) -> Tree:
+        """All choices, found when they are asked for first."""
+        fixed = {name: value for name, value in DEFAULTS.items() if name not in self.names}
+        return Tree(self.dimensions, self.constraints, fixed)
+
     def branches(self, chosen: Choices) -> tuple[Branch, ...]:
         """What may come after `chosen`, the values of the first `len(chosen)` dimensions."""
-        return self._branches(len(chosen), chosen)
-
-    def context(self, depth: int, chosen: Choices) -> tuple[Value, ...]:
-        """What of the choices before `depth` matters to those from it on."""
-        return tuple([chosen[name] for name in self._context[depth]])
-
-    def _branches(self, depth: int, chosen: Choices) -> tuple[Branch, ...]:
-        context = self.context(depth, chosen)
-        found = self._memo[depth].get(context)
-        if found is None:
-            found = self._memo[depth][context] = tuple(self._grow(depth, chosen))
-        return found
-
-    def _grow(self, depth: int, chosen: Choices) -> Iterator[Branch]:
-        dimension, rules = self.dimensions[depth], self._decided[depth]
-        node = {**self._fixed, **chosen}
-        for value in dimension.values(node):
-            node[dimension.name] = value
-            if any(rule.reason(node) is not None for rule in rules):
-                continue
-            leaves = self._leaves(depth + 1, node)
-            if leaves:
-                yield Branch(value, leaves)
-
-    def _leaves(self, depth: int, chosen: Choices) -> int:
-        if depth == len(self.names):
-            return 1
-        return sum([branch.leaves for branch in self._branches(depth, chosen)])
+        node = self.tree.node(chosen)
+        if node is None:
+            return ()
+        steps = self.tree.steps(len(chosen), node)
+        return tuple([Branch(value, step.leaves) for value, step in steps.items()])
 
     # Points
 
     def count(self) -> int:
         """Number of valid strategies."""
-        return self._leaves(0, {})
+        return self.tree.leaves
 
     def enumerate(self, first: int = 0) -> Iterator[Strategy]:
         """Every valid strategy once, in the order of the tree, made as they are asked for; without
         the `first` so many, which are not visited.
         """
-        return self._walk({}, first)
+        return self._walk({}, 0, first)
 
-    def _walk(self, chosen: Choices, skipped: int) -> Iterator[Strategy]:
+    def _walk(self, chosen: Choices, node: int, skipped: int) -> Iterator[Strategy]:
+        if len(chosen) == len(self.names):
+            yield _build(**chosen)
+            return
         name = self.names[len(chosen)]
-        below = self._walk if len(chosen) + 1 < len(self.names) else _leaf
-        for branch in self.branches(chosen):
-            if skipped < branch.leaves:
-                yield from below({**chosen, name: branch.value}, skipped)
-            skipped = max(0, skipped - branch.leaves)
+        for value, step in self.tree.steps(len(chosen), node).items():
+            if skipped < step.leaves:
+                yield from self._walk({**chosen, name: value}, step.node, skipped)
+            skipped = max(0, skipped - step.leaves)
 
     def below(self, chosen: Choices) -> Iterator[Strategy]:
         """Every valid strategy that begins with `chosen`, values of the first dimensions."""
-        return self._walk(chosen, 0) if len(chosen) < len(self.names) else _leaf(chosen, 0)
+        node = self.tree.node(chosen)
+        return iter(()) if node is None else self._walk(chosen, node, 0)
 
     def at(self, index: int) -> Strategy:
         """The strategy that `enumerate` gives at `index`, found without enumerating."""
         if not 0 <= index < self.count():
             raise IndexError(f"index {index} is outside a space of {self.count()} strategies")
         chosen: dict[str, Value] = {}
-        for name in self.names:
-            for branch in self.branches(chosen):
-                if index < branch.leaves:
-                    chosen[name] = branch.value
+        node = 0
+        for depth, name in enumerate(self.names):
+            for value, step in self.tree.steps(depth, node).items():
+                if index < step.leaves:
+                    chosen[name], node = value, step.node
                     break
-                index -= branch.leaves
+                index -= step.leaves
         return _build(**chosen)
 
     def index(self, strategy: Strategy) -> int:
         """The number under which `at` gives `strategy`; raises `ValueError` if it is not in the
         space.
         """
-        values, chosen, before = strategy.to_dict(), dict[str, Value](), 0
-        for name in self.names:
-            for branch in self.branches(chosen):
-                if branch.value == values[name]:
+        before = node = 0
+        for depth, name in enumerate(self.names):
+            wanted = getattr(strategy, name)
+            for value, step in self.tree.steps(depth, node).items():
+                if value == wanted:
+                    node = step.node
                     break
-                before += branch.leaves
+                before += step.leaves
             else:
                 raise ValueError(f"{strategy.label} is not in the space")
-            chosen[name] = values[name]
         return before
 
     def sample(self, rng: random.Random) -> Strategy:
@@ -155,17 +131,15 @@ class SearchSpace:
 
     def values(self, name: str) -> tuple[Value, ...]:
         """Every value that dimension `name` takes in some valid strategy, in order."""
-        depth = self.names.index(name)
-        self.count()  # visits every distinct node once
-        reachable = {branch.value for found in self._memo[depth].values() for branch in found}
+        codes = np.unique(self.tree.levels[self.names.index(name)].codes)
+        reachable = [self.tree.values[name][code] for code in codes.tolist()]
         return tuple(sorted(reachable, key=lambda value: (isinstance(value, str), value)))
 
     def is_free(self, name: str) -> bool:
         """Whether dimension `name` is ever a choice, rather than what earlier choices leave
         over.
         """
-        self.count()
-        return any(len(found) > 1 for found in self._memo[self.names.index(name)].values())
+        return bool((self.tree.levels[self.names.index(name)].counts > 1).any())
 
     # Answers
 
@@ -209,10 +183,6 @@ class SearchSpace:
             for dimension in self.dimensions
         ]
         return SearchSpace(dimensions, self.constraints)
-
-
-def _leaf(chosen: Choices, _skipped: int) -> Iterator[Strategy]:
-    yield _build(**chosen)
 
 
 def _after(chosen: Choices) -> str:

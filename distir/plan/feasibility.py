@@ -110,6 +110,36 @@ def _kept(workload: Workload, keep_gathered: str, zero: int, sequence_parallel: 
     return None
 
 
+def _exchange(
+    workload: Workload,
+    cp_exchange: str,
+    dp: int,
+    ep: int,
+    cp: int,
+    tp: int,
+    sequence_parallel: bool,
+    axes: str,
+) -> str | None:
+    # Apart from `_lists`: without lists of its own, a strategy cuts its batch as any other.
+    return None if axes else _lists(workload, "", cp_exchange, dp, ep, cp, tp, sequence_parallel, 1)
+
+
+def _stated(
+    workload: Workload,
+    axes: str,
+    cp_exchange: str,
+    dp: int,
+    ep: int,
+    cp: int,
+    tp: int,
+    sequence_parallel: bool,
+    microbatches: int,
+) -> str | None:
+    if not axes:
+        return None
+    return _lists(workload, axes, cp_exchange, dp, ep, cp, tp, sequence_parallel, microbatches)
+
+
 def _lists(
     workload: Workload,
     axes: str,
@@ -190,7 +220,8 @@ RULES: tuple[Callable[..., str | None], ...] = (
     _sequence,
     _experts,
     _kept,
-    _lists,
+    _exchange,
+    _stated,
     _stages,
     _recomputation,
     _sharing,

@@ -170,7 +170,7 @@ def test_a_space_of_ten_million_points_is_counted_without_visiting_them() -> Non
     space = distribution_space(workload, 4096, "full")
     assert space.count() > 10**7
     assert space.explain(space.at(space.count() - 1)) is None
-    visited = sum(len(memo) for memo in space._memo)  # pyright: ignore[reportPrivateUsage]
+    visited = sum(len(level.first) - 1 for level in space.tree.levels)
     assert visited < space.count() / 500
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import search_spaces
+from distir.strategies import distinct_rows
 from distir.strategy import Strategy
 from search_spaces import Branch, Constraint, Dimension, SearchSpace
 
@@ -83,6 +85,34 @@ def test_indices_outside_are_refused() -> None:
 def test_what_is_not_in_the_space_has_no_index() -> None:
     with pytest.raises(ValueError, match="dp3-tp1-pp1-m1-1f1b is not in the space"):
         SearchSpace([numbered("dp", 1, 2)]).index(Strategy(dp=3))
+
+
+def test_what_is_asked_is_asked_once() -> None:
+    """A constraint hears of no combination twice, nor of one that an earlier constraint refuses."""
+    asked: list[tuple[int, ...]] = []
+
+    def even(tp: int) -> str | None:
+        return "odd" if tp % 2 else None
+
+    def watched(dp: int, tp: int) -> str | None:
+        asked.append((dp, tp))
+        return None
+
+    space = SearchSpace(
+        [numbered("dp", 1, 2), numbered("pp", 1, 2, 3), numbered("tp", 1, 2)],
+        [Constraint("even", even), Constraint("watched", watched)],
+    )
+    assert space.count() == len(list(space.enumerate())) == 6
+    assert sorted(asked) == [(1, 2), (2, 2)]
+
+
+def test_rows_of_many_columns_are_told_apart() -> None:
+    """Also where their numbers would be too large for a word."""
+    rows = np.array(list(itertools.product([0, 5], repeat=3)), np.int16)
+    columns = [(rows[:, place % 3], 1 << 14) for place in range(9)]
+    first, which = distinct_rows(columns, len(rows))
+    assert sorted(which.tolist()) == list(range(8))
+    assert rows[first].tolist() == sorted(rows.tolist())
 
 
 degree_lists = st.lists(st.integers(1, 6), min_size=1, max_size=4, unique=True)
