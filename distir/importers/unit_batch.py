@@ -15,7 +15,7 @@ from distir.ir.core import Function, Node, Op, Value
 from distir.ir.signature import Kind, Signature
 from distir.ir.types import TensorType
 from distir.ops.elementwise import Elementwise
-from distir.ops.indexing import GatherElements
+from distir.ops.indexing import GatherElements, ScatterElements
 from distir.ops.linalg import MatMul
 from distir.ops.tensor import Concat, Expand, Reshape, Slice
 
@@ -179,6 +179,7 @@ class _Widening:
             self.nodes.append(Node(node.op, self._operands(node), node.results, node.origin))
             self.new.update((result, result) for result in node.results)
             return
+        node = self._with_batches_apart(node)
         operands = self._stacked(node)
         op, places = self._rewritten(node, operands)
         if isinstance(op, (Concat, Elementwise)):
@@ -199,30 +200,54 @@ class _Widening:
                 self.places[old] = place
         self.nodes.append(Node(op, operands, tuple(results), node.origin))
 
+    def _with_batches_apart(self, node: Node) -> Node:
+        """The node, where one operand has `(1, heads, …)` and another `(heads, …)` for which the
+        batch is at the start of the heads: with a unit dim of its own, which the exporter could
+        leave to broadcasting."""
+        if not isinstance(node.op, (MatMul, Elementwise)):
+            return node
+        ends = {v: self.places[v].dim - v.type.rank for v in node.operands if v in self.places}
+        outermost = min(ends.values())
+        if any(
+            v.type.shape[self.places[v].dim] != 1 for v, end in ends.items() if end == outermost
+        ):
+            return node
+        apart = {
+            v: self._with_own_dim(v, node.origin)
+            for v, end in ends.items()
+            if end == outermost + 1 and self.places[v] == Place(0)
+        }
+        return replace(node, operands=tuple(apart.get(v, v) for v in node.operands))
+
+    def _with_own_dim(self, value: Value, origin: str) -> Value:
+        """A value whose first dim starts with the batch, with the batch as a dim of its own."""
+        apart = Value(value.type.with_shape((1, *value.type.shape)), value.name)
+        wide = Value(self._wide(apart.type, Place(0)), value.name)
+        self.nodes.append(Node(Reshape(wide.type.shape), (self.new[value],), (wide,), origin))
+        self.new[apart] = wide
+        self.places[apart] = Place(0)
+        return apart
+
     def _operands(self, node: Node) -> tuple[Value, ...]:
         return tuple(self.new[operand] for operand in node.operands)
 
     def _stacked(self, node: Node) -> tuple[Value, ...]:
         """Operands of a node. Of what lies side by side with that of all samples (matrices of a
-        product, indices of a lookup) one without the batch is repeated for every sample."""
-        operands = list(self._operands(node))
-        if not isinstance(node.op, (MatMul, GatherElements)):
+        product, elements that are looked up or put down) one without the batch is repeated for
+        every sample."""
+        op, operands = node.op, list(self._operands(node))
+        if not isinstance(op, (MatMul, GatherElements, ScatterElements)):
             return tuple(operands)
-        for ours, theirs in ((0, 1), (1, 0)):
-            x, other = node.operands[ours], node.operands[theirs]
-            place = self.places.get(x)
-            if place is None or other in self.places:
+        x = next(value for value in node.operands if value in self.places)
+        place, rank = self.places[x], x.type.rank
+        is_product = isinstance(op, MatMul)
+        if place.dim >= rank - 2 if is_product else place.dim == op.axis % rank:
+            return tuple(operands)
+        for index, other in enumerate(node.operands):
+            dim = place.dim - rank + other.type.rank
+            if other in self.places or dim < 0 or (is_product and other.type.shape[dim] == 1):
                 continue
-            if isinstance(node.op, MatMul):
-                is_beside = place.dim < x.type.rank - 2
-            else:
-                is_beside = place.dim != node.op.axis % x.type.rank
-            if not is_beside:
-                continue
-            dim = place.dim + other.type.rank - x.type.rank
-            if dim >= 0 and other.type.shape[dim] != 1:
-                repeated = self._repeated(self.new[other], Place(dim, place.outer), node.origin)
-                operands[theirs] = repeated
+            operands[index] = self._repeated(self.new[other], Place(dim, place.outer), node.origin)
         return tuple(operands)
 
     def _rewritten(self, node: Node, operands: Sequence[Value]) -> tuple[Op, list[Place | None]]:

@@ -103,6 +103,48 @@ def test_a_table_beside_the_heads_of_all_samples_is_repeated() -> None:
     )
 
 
+def test_zeros_that_are_filled_with_what_a_sample_chose_are_repeated() -> None:
+    """As gates of experts are made: zeros, with the largest scores put down."""
+    check_samples(
+        model(
+            {"x": (FLOAT, [1, 5, 8])},
+            [
+                node("TopK", "x two", "best which", axis=-1),
+                node("ScatterElements", "zeros which ones", "mask", axis=-1),
+                node("ScatterElements", "zeros which best", "gate", axis=-1),
+                node("Add", "mask gate", "y"),
+            ],
+            "y",
+            {
+                "two": integers(2),
+                "zeros": np.zeros((1, 5, 8), np.float32),
+                "ones": np.ones((1, 5, 2), np.float32),
+            },
+        )
+    )
+
+
+def test_a_batch_that_was_left_to_broadcasting_is_found() -> None:
+    """With one sample, `(1, heads, …)` times `(heads, …)` needs no Reshape, and exporters drop it;
+    with more, the second is `(batch · heads, …)`."""
+    check_samples(
+        model(
+            {"x": (FLOAT, [1, 3, 5, 4])},
+            [
+                node("Reshape", "x stacked", "s"),
+                node("Transpose", "s", "t", perm=[0, 2, 1]),
+                node("MatMul", "x t", "scores"),
+                node("Reshape", "scores squares", "flat"),
+                node("Softmax", "flat", "weights", axis=-1),
+                node("Add", "weights scores", "sum"),
+                node("MatMul", "sum x", "y"),
+            ],
+            "y",
+            {"stacked": integers(3, 5, 4), "squares": integers(3, 5, 5)},
+        )
+    )
+
+
 def test_samples_of_two_inputs_that_meet_are_two_batches() -> None:
     """One text and one image: neither has the other's batch, and every text meets every image."""
     made = model(
