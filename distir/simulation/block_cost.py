@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeAlias, cast
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from distir.cost.amounts import is_all, is_positive, larger, select, smaller
 from distir.simulation.instructions import COMPUTE, Instruction
+from distir.simulation.timeline import ByCause, Moments, Start, moments
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,58 +28,6 @@ class PassCost:
 LONG_AGO = -math.inf
 
 
-@dataclass(slots=True)
-class Timeline:
-    """List scheduling: an instruction starts when its stream is free and its operands are ready.
-
-    `ready` and `cause` hold, per value made by communication, when it is ready and which stream
-    made it. Values not in it are ready. Streams not in `free` have been so since `idle_since`.
-    """
-
-    free: dict[str, float] = field(default_factory=dict)
-    ready: dict[object, float] = field(default_factory=dict)
-    cause: dict[object, str] = field(default_factory=dict)
-    idle_since: float = 0.0
-    compute: float = 0.0
-    exposed: dict[str, float] = field(default_factory=dict)
-
-    def run(self, instructions: Sequence[Instruction]) -> None:
-        """Schedules instructions in order."""
-        ready, cause, free = self.ready, self.cause, self.free
-        for each in instructions:
-            stream = each.stream
-            start, why = LONG_AGO, ""
-            for value in each.reads:
-                # What a stream made itself is there before the stream is free.
-                if value in ready and cause[value] != stream:
-                    start, why = _later(start, why, ready[value], cause[value])
-            if each.after_compute:
-                start = larger(start, free.get(COMPUTE, self.idle_since))
-            if stream is None:
-                if why:
-                    for value in each.writes:
-                        ready[value], cause[value] = start, why
-                continue
-            begin = free.get(stream, self.idle_since)
-            if stream == COMPUTE:
-                self.compute += each.seconds
-                waited = larger(start - begin, 0.0)
-                if is_positive(waited):
-                    self.exposed[why] = self.exposed.get(why, 0.0) + waited
-            end = larger(start, begin) + each.seconds
-            free[stream] = end
-            for value in each.writes:
-                ready[value], cause[value] = end, stream
-
-    def finish(self) -> PassCost:
-        """Waits for all streams."""
-        end = larger(0.0, *self.free.values())
-        exposed = dict(self.exposed)
-        for stream, last in _waited_at_the_end(self.free, end).items():
-            exposed[stream] = exposed.get(stream, 0.0) + last
-        return PassCost(end, self.compute, tuple(sorted(exposed.items())))
-
-
 def _waited_at_the_end(free: Mapping[str, float], end: float) -> dict[str, float]:
     """How long compute waits for the streams that go on until the `end`."""
     tail = end - free.get(COMPUTE, 0.0)
@@ -89,6 +38,14 @@ def _waited_at_the_end(free: Mapping[str, float], end: float) -> dict[str, float
             found[stream] = last
             tail = tail - last
     return found
+
+
+def _latest_of(causes: ByCause, times: Sequence[float]) -> tuple[float, str]:
+    """The latest of some times, and what made it."""
+    at, why = LONG_AGO, ""
+    for cause, number in causes:
+        at, why = _later(at, why, times[number], cause)
+    return at, why
 
 
 def _later(first: float, why: str, second: float, cause: str) -> tuple[float, str]:
@@ -135,6 +92,22 @@ class Pass:
             if each.stream is not None or waits:
                 awaited.update(each.writes)
         return not awaited.issuperset(self.outputs)
+
+    @cached_property
+    def streams(self) -> frozenset[str]:
+        """Its streams besides compute."""
+        return frozenset(each.stream for each in self.instructions if each.stream) - {COMPUTE}
+
+    def moments(self, start: Start) -> Moments:
+        """Its times, as delays after those at its start."""
+        if start not in self._moments:
+            found = moments(self.instructions, self.inputs, self.outputs, start)
+            self._moments[start] = found
+        return self._moments[start]
+
+    @cached_property
+    def _moments(self) -> dict[Start, Moments]:
+        return {}
 
     @cached_property
     def launch_seconds(self) -> float:
@@ -219,24 +192,25 @@ class _State:
         return (*self.free, None, *(why for _, why in self.border))
 
 
-def _alike(first: float, second: float, seconds: float) -> bool:
-    """Whether two times are the same in every plan, but for rounding of times such as `seconds`."""
-    if first is second:
-        return True
-    slack = TOLERANCE * larger(abs(first), abs(second), seconds)
-    return is_all((first == second) | (abs(first - second) <= slack))
+class _Times:
+    """The times of a state in all plans, to be compared with those of others, but for rounding of
+    times such as `seconds`, which the pass took that led there."""
 
+    __slots__ = ("_scale", "_size", "_total", "_values")
 
-def _near(first: Sequence[float], second: Sequence[float], seconds: float) -> bool:
-    """`_alike` of the times of one plan."""
-    for a, b in zip(first, second, strict=True):
-        if a != b and abs(a - b) > TOLERANCE * max(abs(a), abs(b), seconds):
+    def __init__(self, times: Sequence[float], seconds: float) -> None:
+        values = np.stack(np.broadcast_arrays(*times, np.atleast_1d(seconds)))
+        self._values = values = np.asarray(values, np.float64)
+        self._scale = np.abs(values)
+        # Sums tell most states apart; those of equal ones differ by no more than their slack.
+        self._total, self._size = float(values.sum()), float(self._scale.sum())
+
+    def is_like(self, other: _Times) -> bool:
+        """Whether all of them are the same in every plan."""
+        if abs(self._total - other._total) > 2 * TOLERANCE * (self._size + other._size):
             return False
-    return True
-
-
-def _in_one_plan(times: Sequence[float]) -> tuple[float, ...]:
-    return tuple(float(np.asarray(each).flat[0]) for each in times)
+        slack = np.maximum(np.maximum(self._scale, other._scale), self._scale[-1])
+        return bool((np.abs(self._values - other._values) <= TOLERANCE * slack).all())
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,13 +233,15 @@ class Chains:
         streams where it can; it bounds the whole, and what has been computed by any time."""
         self._host_bound = host_bound
         self._states = [_State({}, 0.0, ())]
-        self._steps: dict[tuple[int, Pass, bool], _Step] = {}
-        self._left_by: dict[object, list[tuple[int, tuple[float, ...], tuple[float, ...]]]] = {}
+        self._steps: dict[tuple[int, Pass, frozenset[str] | None], _Step] = {}
+        self._left_by: dict[object, list[tuple[int, _Times]]] = {}
         self._tails: dict[int, tuple[float, Mapping[str, float]]] = {}
 
     def run(self, runs: Sequence[tuple[Pass, int]]) -> ChainCost:
         """Schedules `count` times each pass, one after the other, each fed by the one before."""
-        free_at_any_time = any(each.is_free_at_any_time for each, _ in runs)
+        exact = None
+        if any(each.is_free_at_any_time for each, _ in runs):
+            exact = frozenset(stream for each, _ in runs for stream in each.streams)
         steps: dict[int, tuple[_Step, int]] = {}
         ends: list[tuple[float, float, int]] = []
         streams = launches = 0.0
@@ -273,7 +249,7 @@ class Chains:
         for each, count in runs:
             left, launch = count, each.launch_seconds
             while left:
-                step = self._step(state, each, exact=free_at_any_time)
+                step = self._step(state, each, exact)
                 times = left if step.after == state else 1
                 first = last = self._host_bound(streams + step.seconds, launches + launch)
                 streams, launches = streams + times * step.seconds, launches + times * launch
@@ -292,54 +268,53 @@ class Chains:
                 exposed[stream] = exposed.get(stream, 0.0) + times * seconds
         return ChainCost(PassCost(bound, compute, tuple(sorted(exposed.items()))), tuple(ends))
 
-    def _step(self, state: int, each: Pass, *, exact: bool) -> _Step:
+    def _step(self, state: int, each: Pass, exact: frozenset[str] | None) -> _Step:
         key = (state, each, exact)
         if key not in self._steps:
-            before = self._states[state]
-            # What the first block receives is there when it begins.
-            border = before.border or ((0.0, COMPUTE),) * len(each.inputs)
-            ready = {v: at for v, at in zip(each.inputs, border, strict=False) if at[1]}
-            timeline = Timeline(
-                {COMPUTE: 0.0, **before.free},
-                {value: at for value, (at, _) in ready.items()},
-                {value: why for value, (_, why) in ready.items()},
-                before.idle_since,
-            )
-            timeline.run(each.instructions)
-            taken = timeline.free[COMPUTE]
-            border = tuple(
-                (timeline.ready[value] - taken, timeline.cause[value])
-                if value in timeline.ready
-                else (0.0, "")
-                for value in each.outputs
-            )
-            # Nothing that waits for the border begins sooner: since when a stream has been free
-            # before that does not matter, unless something waits for nothing at all.
-            floor = LONG_AGO
-            if not exact:
-                floor = cast("float", smaller(0.0, *(at for at, why in border if why)))
-            free = {
-                stream: larger(at - taken, floor)
-                for stream, at in timeline.free.items()
-                if stream != COMPUTE
-            }
-            after = _State(free, larger(before.idle_since - taken, floor), border)
-            number = self._number(after, each, taken)
-            self._steps[key] = _Step(taken, timeline.compute, timeline.exposed, number)
+            self._steps[key] = self._made_step(self._states[state], each, exact)
         return self._steps[key]
+
+    def _made_step(self, before: _State, each: Pass, exact: frozenset[str] | None) -> _Step:
+        """What a block adds to a state. `exact`: the streams of a chain in which something waits
+        for nothing at all, so that it matters since when they are free."""
+        # What the first block receives is there when it begins.
+        border = before.border or ((0.0, COMPUTE),) * len(each.inputs)
+        form = each.moments(Start(tuple(before.free), tuple(why for _, why in border)))
+        found = form.at((*before.free.values(), before.idle_since, *(at for at, _ in border)))
+        taken = found[form.streams[COMPUTE]]
+        exposed: dict[str, float] = {}
+        for begin, awaited in form.waits:
+            at, why = _latest_of(awaited, found)
+            waited = larger(at - found[begin], 0.0)
+            if is_positive(waited):
+                exposed[why] = exposed.get(why, 0.0) + waited
+        border = tuple(_latest_of(made, found) if made else (taken, "") for made in form.border)
+        border = tuple((at - taken, why) if why else (0.0, "") for at, why in border)
+        # Nothing that waits for the border begins sooner: since when a stream has been free
+        # before that does not matter, unless something waits for nothing at all.
+        floor = LONG_AGO
+        if exact is None:
+            floor = cast("float", smaller(0.0, *(at for at, why in border if why)))
+        free = {
+            stream: larger(found[number] - taken, floor)
+            for stream, number in form.streams.items()
+            if stream != COMPUTE
+        }
+        idle_since = larger(before.idle_since - taken, floor)
+        if exact is not None and exact <= free.keys():
+            idle_since = 0.0  # of no stream that there is
+        after = _State(free, idle_since, border)
+        return _Step(taken, form.compute, exposed, self._number(after, each, taken))
 
     def _number(self, state: _State, left_by: Pass, seconds: float) -> int:
         """The number of a state; what the same pass has left may be the same."""
-        times, names = state.times, state.names
-        sample, scale = _in_one_plan(times), _in_one_plan([seconds])[0]
-        known = self._left_by.setdefault((left_by, names), [])
-        for number, other, values in known:
-            if not _near(sample, values, scale):
-                continue
-            if all(_alike(a, b, seconds) for a, b in zip(times, other, strict=True)):
+        times = _Times(state.times, seconds)
+        known = self._left_by.setdefault((left_by, state.names), [])
+        for number, other in known:
+            if times.is_like(other):
                 return number
         number = len(self._states)
-        known.append((number, times, sample))
+        known.append((number, times))
         self._states.append(state)
         return number
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import groupby
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from distir.cost.amounts import many
 from distir.simulation.block_cost import ChainCost, Chains, Pass, drain
 from distir.simulation.instructions import COMPUTE, Instruction
 
@@ -111,9 +115,47 @@ def test_shares_add_up(chain: list[tuple[Pass, int]]) -> None:
 def test_equal_blocks_are_not_walked_once_they_are_in_step() -> None:
     one = Instruction(COMPUTE, 2.0, (), ("a",), "op")  # type: ignore[arg-type]
     two = Instruction("tp", 1.0, ("a",), ("b",), "AllReduce")  # type: ignore[arg-type]
-    many = run_chain([(Pass((one, two), (), ("b",)), 10**9)])
-    assert many.cost.seconds == 2e9 + 1
-    assert len(many.block_ends) < 5
+    found = run_chain([(Pass((one, two), (), ("b",)), 10**9)])
+    assert found.cost.seconds == 2e9 + 1
+    assert len(found.block_ends) < 5
+
+
+def test_a_stream_that_waits_for_nothing_gets_in_step_too() -> None:
+    """Since when other streams have been free is no matter once there are no others."""
+    one = Instruction("tp", 2.0, (), ("a",), "AllGather")  # type: ignore[arg-type]
+    two = Instruction(COMPUTE, 2.0, ("a",), ("b",), "op")  # type: ignore[arg-type]
+    found = run_chain([(Pass((one, two), (), ("b",)), 10**9)])
+    assert found.cost.seconds == 2e9 + 2
+    assert len(found.block_ends) < 5
+
+
+@given(chains, chains)
+@settings(max_examples=100, deadline=None)
+def test_many_plans_at_once_are_each_of_them(
+    chain: list[tuple[Pass, int]], other: list[tuple[Pass, int]]
+) -> None:
+    """The same blocks with other durations, side by side."""
+    durations = [each.seconds for block, _ in other for each in block.instructions]
+    alone: list[list[tuple[Pass, int]]] = [[], []]
+    together: list[tuple[Pass, int]] = []
+    for block, count in chain:
+        seconds = [(each.seconds, durations[i % len(durations)] if each.stream else 0.0)
+                   for i, each in enumerate(block.instructions)]  # fmt: skip
+        for plan in (0, 1):
+            alone[plan].append((with_seconds(block, [each[plan] for each in seconds]), count))
+        together.append((with_seconds(block, [many(each) for each in seconds]), count))
+    found = run_chain(together).cost
+    for plan in (0, 1):
+        cost = run_chain(alone[plan]).cost
+        assert np.broadcast_to(found.seconds, 2)[plan] == cost.seconds
+        assert np.broadcast_to(found.compute, 2)[plan] == cost.compute
+        waited = sum(np.broadcast_to(seconds, 2)[plan] for _, seconds in found.exposed)
+        assert waited == sum(seconds for _, seconds in cost.exposed)
+
+
+def with_seconds(block: Pass, seconds: Sequence[Any]) -> Pass:
+    instructions = [replace(e, seconds=s) for e, s in zip(block.instructions, seconds, strict=True)]
+    return Pass(tuple(instructions), block.inputs, block.outputs)
 
 
 @given(

@@ -1,0 +1,167 @@
+"""A pass on the streams of a device, as a function of when they are free.
+
+An instruction starts when its stream is free and its operands are ready, the latest of these, and
+ends so many seconds later. Every time in a pass is therefore the latest of some times at its start,
+each with a delay of its own: found once, and asked at the start that each block has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distir.cost.amounts import Many, larger
+from distir.simulation.instructions import COMPUTE, Instruction
+
+Delays = Mapping[int, float]
+"""A time: by time at the start, the least that lies between."""
+
+Causes = Mapping[str, Delays]
+"""When something is ready, by the streams that may be what it waits for."""
+
+ByCause = tuple[tuple[str, int], ...]
+"""The same with numbers of moments."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What is known when a pass starts: streams by name, in the order of their times; then the time
+    since when all others are free; then, per value that crosses the border, when it is ready, and
+    by which stream it was made (`""` where it is there already). Compute is free at 0."""
+
+    streams: tuple[str, ...]
+    border: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Times of a pass, by number, as delays after those at its start.
+
+    `streams` are when streams are free at its end, `border` when its outputs are ready; `waits`,
+    per instruction that waits for another stream, when compute is free before and when what it
+    reads is ready. `compute` is the busy time of compute.
+    """
+
+    delays: tuple[Delays, ...]
+    streams: Mapping[str, int]
+    border: tuple[ByCause, ...]
+    waits: tuple[tuple[int, ByCause], ...]
+    compute: float
+
+    def at(self, times: Sequence[float]) -> Sequence[float]:
+        """All of them for times at the start; of compute, the last, it is 0."""
+        if self._is_many or any(isinstance(each, np.ndarray) for each in times):
+            given = np.stack(np.broadcast_arrays(*times, np.zeros(1)))
+            laid, places, starts = self._laid
+            found = np.maximum.reduceat(given[places] + laid, starts, axis=0)
+            return cast("Any", found.view(Many))
+        given = (*times, 0.0)
+        return [max([given[at] + late for at, late in each.items()]) for each in self.delays]
+
+    @cached_property
+    def _is_many(self) -> bool:
+        return any(isinstance(late, np.ndarray) for each in self.delays for late in each.values())
+
+    @cached_property
+    def _laid(self) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
+        """All delays below each other, the times that they are after, and where those of each
+        moment begin."""
+        late = [np.atleast_1d(np.asarray(late)) for each in self.delays for late in each.values()]
+        counts = [len(each) for each in self.delays]
+        return (
+            np.stack(np.broadcast_arrays(*late)),
+            np.array([at for each in self.delays for at in each], np.int64),
+            np.cumsum([0, *counts[:-1]]),
+        )
+
+
+def moments(
+    instructions: Sequence[Instruction],
+    inputs: Sequence[object],
+    outputs: Sequence[object],
+    start: Start,
+) -> Moments:
+    """The moments of a pass."""
+    return _Walk(start, inputs).walked(instructions, outputs)
+
+
+class _Walk:
+    """Instructions one by one, with all times as delays."""
+
+    def __init__(self, start: Start, inputs: Sequence[object]) -> None:
+        idle = len(start.streams)
+        self.idle: Delays = {idle: 0.0}
+        self.free: dict[str, Delays] = {COMPUTE: {idle + 1 + len(start.border): 0.0}}
+        self.free |= {stream: {number: 0.0} for number, stream in enumerate(start.streams)}
+        self.ready: dict[object, Causes] = {
+            value: {why: {idle + 1 + number: 0.0}}
+            for number, (value, why) in enumerate(zip(inputs, start.border, strict=False))
+            if why
+        }
+        self.compute = 0.0
+        self._delays: list[Delays] = []
+        self._numbers: dict[int, int] = {}
+
+    def walked(self, instructions: Sequence[Instruction], outputs: Sequence[object]) -> Moments:
+        waits: list[tuple[int, ByCause]] = []
+        for each in instructions:
+            before = self.free[COMPUTE]
+            awaited = self._awaited(each)
+            self._run(each, awaited)
+            if each.stream == COMPUTE and awaited:
+                waits.append((self._number(before), self._numbered(awaited)))
+        streams = {stream: self._number(free) for stream, free in self.free.items()}
+        border = tuple(self._numbered(self.ready.get(value, {})) for value in outputs)
+        return Moments(tuple(self._delays), streams, border, tuple(waits), self.compute)
+
+    def _awaited(self, each: Instruction) -> Causes:
+        """What an instruction waits for besides its own stream, whose work is done before."""
+        found: dict[str, Delays] = {}
+        for value in each.reads:
+            for why, at in self.ready.get(value, {}).items():
+                if why != each.stream:
+                    found[why] = latest(found[why], at) if why in found else at
+        return found
+
+    def _run(self, each: Instruction, awaited: Causes) -> None:
+        stream = each.stream
+        if stream is None:
+            if awaited:
+                self.ready.update((value, awaited) for value in each.writes)
+            return
+        after = [*awaited.values(), self.free.get(stream, self.idle)]
+        if each.after_compute:
+            after.append(self.free[COMPUTE])
+        begin = latest(*after)
+        end = {at: late + each.seconds for at, late in begin.items()}
+        self.free[stream] = end
+        made = {stream: end}
+        self.ready.update((value, made) for value in each.writes)
+        if stream == COMPUTE:
+            self.compute += each.seconds
+
+    def _numbered(self, causes: Causes) -> ByCause:
+        return tuple((why, self._number(at)) for why, at in causes.items())
+
+    def _number(self, delays: Delays) -> int:
+        number = self._numbers.setdefault(id(delays), len(self._delays))
+        if number == len(self._delays):
+            self._delays.append(delays)
+        return number
+
+
+def latest(*times: Delays) -> Delays:
+    """The latest of some times."""
+    found: dict[int, float] = dict(times[0])
+    for each in times[1:]:
+        for at, late in each.items():
+            found[at] = larger(found[at], late) if at in found else late
+    return found
+
+
+__all__ = ["ByCause", "Moments", "Start", "moments"]
