@@ -42,6 +42,8 @@ def _from_entry_point(name: str, kind: str, group: str, known: Iterable[str]) ->
 
     points = entry_points(group=group)
     found = [point for point in points if point.name.lower() == name.lower()]
+    if not found and name.endswith(".py"):
+        raise PluginError(f"{kind} {name}: name what is in the file too, as in {name}:NAME")
     if not found:
         raise UnknownNameError(kind, name, [*known, *(point.name for point in points)])
     if len({point.value for point in found}) > 1:

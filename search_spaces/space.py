@@ -160,6 +160,8 @@ class SearchSpace:
         chosen: dict[str, Value] = {}
         for name in self.names:
             offered = [branch.value for branch in self.branches(chosen)]
+            if not offered:  # nothing valid begins like this: what was asked for says more
+                offered = list(self.dimensions[len(chosen)].values({**DEFAULTS, **chosen}))
             if values[name] not in offered:
                 found = f"{name} = {values[name]} is not searched{_after(chosen)}"
                 return f"{found}; {listed(offered)} would do" if offered else found

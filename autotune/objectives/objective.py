@@ -149,7 +149,9 @@ def as_objective(
     if inspect.isclass(function):
         function = run_user_code(f"objective {name}", function, PluginError)
     if not callable(function):
-        raise DistirError(f"objective {name} is a {type(function).__name__}; expected a callable")
+        raise DistirError(
+            f"objective {name} is {type(function).__name__} {function!r}; expected a callable"
+        )
     return Objective(
         name=name,
         function=_with_simulator(cast(Callable[..., Measured], function), simulate),

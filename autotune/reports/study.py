@@ -62,7 +62,7 @@ def _searched(result: TuneResult) -> str:
         f"{result.problem.space.count():,} valid strategies in the space "
         f"{result.problem.space_name}; {result.sampler} (seed {result.seed}) "
         f"tried {len(result.trials)} in {result.seconds:.2f} s{stopped} for the {goal} "
-        f"{heading(result.objective.metric)}{again}."
+        f"{heading(result.objective.metric or 'value')}{again}."
     )
 
 

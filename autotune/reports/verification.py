@@ -54,6 +54,16 @@ def _parts(model: str, done: Sequence[Verification]) -> Iterator[RenderableType]
         if first is not None:
             text = f"{first.name} is the first that differs, by {first.error:.1e}"
             yield Text(f"{each.strategy.label}: {text}", style="bold red")
+    for each in done:
+        if each.rounded:
+            worst = max(each.rounded, key=lambda found: found.error)
+            yield Text(
+                f"{each.strategy.label}: {len(each.rounded)} of {each.compared} values differ by "
+                f"more than {each.tolerance:g}, as rounding makes them: {worst.name} by "
+                f"{worst.error:.1e}, where other last bits of all weights and inputs move it by "
+                f"{worst.rounding:.1e}"
+            )
     if not failed:
         tolerance = done[0].tolerance
-        yield Text(f"The same numbers as on one device, to {tolerance:g}.", style="green")
+        rest = ", or as close as rounding lets them be" if any(e.rounded for e in done) else ""
+        yield Text(f"The same numbers as on one device, to {tolerance:g}{rest}.", style="green")

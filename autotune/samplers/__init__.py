@@ -74,7 +74,7 @@ def load_sampler(spec: str | SamplerFactory, space: SearchSpace, seed: int) -> S
         factory = load_plugin(spec, kind="sampler", group=SAMPLER_GROUP, known=SAMPLERS.names())
     label = f"sampler {spec if isinstance(spec, str) else getattr(spec, '__name__', 'given')}"
     if not callable(factory):
-        raise PluginError(f"{label} is a {type(factory).__name__}; expected a callable")
+        raise PluginError(f"{label} is {type(factory).__name__} {factory!r}; expected a callable")
     sampler: Any = run_user_code(label, lambda: factory(space, seed), PluginError)
     if not (hasattr(sampler, "ask") and hasattr(sampler, "tell")):
         kind = type(sampler).__name__

@@ -5,7 +5,7 @@ compute the same numbers.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,13 @@ from distir.errors import StrategyError, TransformError
 from distir.execute.executor import execute
 from distir.execute.sequential import mixes_samples, sequential_step
 from distir.execute.shrink import shrink
-from distir.execute.values import RandomValues, StepResult, optimizer_step, random_values
+from distir.execute.values import (
+    RandomValues,
+    StepResult,
+    StepValues,
+    optimizer_step,
+    random_values,
+)
 from distir.ir.core import Value
 from distir.plan import Planner
 from distir.simulation import Simulator
@@ -33,6 +39,17 @@ SMALL = 1e-3
 ANY_CLUSTER = "dgx-a100"
 """Results do not depend on the cluster; the stages are balanced for some."""
 
+MARGIN = 8
+"""How many times the rounding of what a step begins with the rounding inside of it may be: sums are
+in another order on many devices."""
+
+MOST_ROUNDING = 1e-7
+"""What a value may move by when what the step begins with is rounded, for its agreement to say
+anything."""
+
+LAST_BIT = 2.0**-52
+"""Relative distance of neighbouring numbers in float64."""
+
 STEP = 2
 """Number of the optimizer step that is tried: beyond the first, whose update is nearly a sign."""
 
@@ -43,6 +60,16 @@ class Difference:
 
     name: str
     error: float
+    rounding: float = 0.0
+    """How far it moves, on one device, if all numbers that the step begins with change by their
+    last bit: no plan can be expected to be closer. Looked at only for errors above the
+    tolerance."""
+
+    def within(self, tolerance: float) -> bool:
+        """Whether the error is below the tolerance, or no more than rounding."""
+        if self.error < tolerance:
+            return True
+        return self.rounding < MOST_ROUNDING and self.error < MARGIN * self.rounding
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +97,14 @@ class Verification:
 
     @property
     def first_difference(self) -> Difference | None:
-        """The first value that differs, or None."""
-        return next((each for each in self.differences if not each.error < self.tolerance), None)
+        """The first value that differs by more than rounding, or None."""
+        return next((each for each in self.differences if not each.within(self.tolerance)), None)
+
+    @property
+    def rounded(self) -> tuple[Difference, ...]:
+        """The values that differ by more than the tolerance, and by no more than rounding."""
+        beyond = (each for each in self.differences if not each.error < self.tolerance)
+        return tuple(each for each in beyond if each.within(self.tolerance))
 
     @property
     def passed(self) -> bool:
@@ -90,6 +123,7 @@ class Verification:
             "simulated_peak_bytes": self.simulated_peak_bytes,
             "executed_peak_bytes": self.executed_peak_bytes,
             "first_difference": None if first is None else first.name,
+            "rounded": [each.name for each in self.rounded],
             "invented_tables": list(self.invented),
         }
 
@@ -105,6 +139,9 @@ class Verifier:
     _small: dict[object, Workload] = field(default_factory=dict[object, Workload])
     _truth: dict[object, tuple[RandomValues, StepResult]] = field(
         default_factory=dict[object, tuple[RandomValues, StepResult]]
+    )
+    _rounding: dict[object, Mapping[str, float]] = field(
+        default_factory=dict[object, Mapping[str, float]]
     )
 
     def explain(self, strategy: Strategy) -> str | None:
@@ -124,10 +161,14 @@ class Verifier:
         peak = simulator.simulate_plan(plan).metrics["peak_memory_bytes"]
         given, truth = self.truth(small, strategy.microbatches)
         execution = execute(plan, given.values, optimizer_step(small, STEP))
+        differences = tuple(compare(small, execution.result, truth))
+        if any(self.tolerance <= each.error < MARGIN * MOST_ROUNDING for each in differences):
+            moved = self.rounding(small, strategy.microbatches)
+            differences = tuple(replace(each, rounding=moved[each.name]) for each in differences)
         return Verification(
             strategy=strategy,
             devices=strategy.devices,
-            differences=tuple(compare(small, execution.result, truth)),
+            differences=differences,
             simulated_peak_bytes=peak,
             executed_peak_bytes=max(execution.measured.peaks),
             invented=given.invented,
@@ -148,6 +189,18 @@ class Verifier:
         if key not in self._truth:
             self._truth[key] = sequential_truth(small, microbatches, self.seed)
         return self._truth[key]
+
+    def rounding(self, small: Workload, microbatches: int) -> Mapping[str, float]:
+        """How far every value moves, on one device, if all that a step begins with changes by its
+        last bit."""
+        key = (id(small), microbatches)
+        if key not in self._rounding:
+            given, truth = self.truth(small, microbatches)
+            values = last_bit_changed(given.values, self.seed)
+            pieces = microbatches if mixes_samples(small) else 1
+            moved = sequential_step(small, values, optimizer_step(small, STEP), pieces)
+            self._rounding[key] = {each.name: each.error for each in compare(small, moved, truth)}
+        return self._rounding[key]
 
 
 def verify(workload: Workload, strategy: Strategy) -> Verification:
@@ -175,6 +228,22 @@ def sequential_truth(
         first = first or wrong[0]
     raise TransformError(
         f"{workload.model.name} cannot be executed with random values: {first} is not a number"
+    )
+
+
+def last_bit_changed(values: StepValues, seed: int = 0) -> StepValues:
+    """The same inputs, constants and parameters, every real number up or down by its last bit."""
+    rng = np.random.default_rng(seed)
+
+    def changed(array: Array) -> Array:
+        if array.dtype.kind != "f":
+            return array
+        return array * (1 + rng.choice((-LAST_BIT, LAST_BIT), array.shape))
+
+    return replace(
+        values,
+        sources={value: changed(array) for value, array in values.sources.items()},
+        parameters={value: changed(array) for value, array in values.parameters.items()},
     )
 
 

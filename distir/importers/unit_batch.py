@@ -44,8 +44,10 @@ def widen_batch(
     gains the new value of every old one. Raises `TransformError` where the batch is lost.
 
     A Reshape does not say whether `(rows, width)` has the batch at the end of its rows or at the
-    start of its width. Where a later op cannot take the one, the nearest Reshapes before it are
-    read the other way, as long as that leads further. Where samples of two inputs meet and neither
+    start of its width, nor which of two unit dims it makes is the batch. Where a later op cannot
+    take the one, the nearest Reshapes before it are read the other way, as long as that leads
+    further: an op that keeps samples apart computes each as it would alone, so what reaches the end
+    is right. Where samples of two inputs meet and neither
     is the other's, as texts and images do, each input has a batch of its own.
     """
     best = _furthest(function, positions, batch_size, axis_maps)
@@ -384,14 +386,16 @@ def _rank_among_units(shape: tuple[int, ...], dim: int) -> int:
 
 
 def _places_at(shape: tuple[int, ...], before: int, rank: int) -> list[Place]:
-    """The places with `before` elements outside of them: the unit dim of that rank there, else the
-    outside of the next dim or the inside of the one before, else inside of the dim that crosses
-    it."""
+    """The places with `before` elements outside of them, at most two, the likelier first: the unit
+    dim of that rank there or the one beside it, else the outside of the next dim or the inside of
+    the one before, else inside of the dim that crosses it."""
     units = [
         dim for dim, size in enumerate(shape) if size == 1 and math.prod(shape[:dim]) == before
     ]
     if units:
-        return [Place(units[min(rank, len(units) - 1)])]
+        chosen = min(rank, len(units) - 1)
+        beside = units[chosen + 1 :] or units[:chosen][::-1]
+        return [Place(dim) for dim in (units[chosen], *beside[:1])]
     outer = 1
     for dim, size in enumerate(shape):
         if outer == before:

@@ -19,8 +19,11 @@ def load_schedule(path: str | PathLike[str]) -> Schedule:
     path = Path(path)
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ScheduleError(f"cannot read the schedule file {path}: {error}") from error
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ScheduleError(f"{path}: the schedule file cannot be read: {reason}") from error
+    except UnicodeDecodeError as error:
+        raise ScheduleError(f"{path}: the schedule is not text in UTF-8") from error
     try:
         schedule = parse_schedule(text, path.name)
         validate(schedule)

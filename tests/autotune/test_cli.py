@@ -215,6 +215,7 @@ def test_lists_have_a_line_on_each(command: str, capsys: pytest.CaptureFixture[s
     ("arguments", "words"),
     [
         (("--objective", "throughputt"), "unknown objective 'throughputt'; did you mean: through"),
+        (("--objective", "mine.py"), "objective mine.py: name what is in the file too"),
         (("--objective", "nowhere:cost"), "objective nowhere:cost: ModuleNotFoundError: No module"),
         (("--sampler", "tpee"), "unknown sampler 'tpee'; did you mean: tpe"),
         (("--json", "no/such/folder.json"), "there is no folder"),
@@ -422,7 +423,7 @@ def test_a_sampler_that_cannot_be_made_is_bad_input(
         capsys, *run, "mine.py:broken"
     )
     assert "made a NoneType; expected an object" in refused(capsys, *run, "mine.py:nothing")
-    assert "is a module; expected a callable" in refused(capsys, *run, "mine.py:random")
+    assert "is module <module" in refused(capsys, *run, "mine.py:random")
 
 
 def test_a_model_is_verified_as_the_software_runs_it(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,12 @@ from autotune.cli import main
 from distir import Strategy, Workload, load_model
 from distir.errors import StrategyError
 from distir.execute import executor
-from distir.execute.verify import Difference, Verification, Verifier, relative_error, verify
+from distir.execute.verify import MARGIN, Difference, Verification, Verifier, relative_error, verify
+from distir.importers.load import LoadedModel
+from distir.ir import Builder, Function
+from distir.models.layers import linear
+from distir.ops.activations import Relu
+from distir.ops.arithmetic import Mul, Sin
 from distir.ops.collective import AllReduce
 
 COMMAND = ["verify", "--model", "gpt2-xs", "--dp", "2", "--tp", "2", "--microbatches", "2"]
@@ -108,3 +113,30 @@ def test_what_is_no_number_does_not_pass() -> None:
     )
     assert found.first_difference == found.differences[1]
     assert not found.passed
+
+
+def waves(batch_size: int, number: float) -> Function:
+    """Two layers, and so many waves of a sine: an error of the sum is as many times larger behind
+    it."""
+    builder = Builder("waves")
+    x = builder.input("x", (batch_size, 8))
+    hidden = builder.add(Relu(), linear(builder, x, "first", 16))
+    y = builder.add(Mul(), linear(builder, hidden, "second", 8), builder.scalar(number))
+    return builder.build([builder.add(Sin(), y)])
+
+
+@pytest.mark.parametrize(("number", "lost"), [(1.0, False), (1e7, True)])
+def test_what_rounding_explains_passes_and_is_said(number: float, lost: bool) -> None:
+    workload = Workload(model=LoadedModel("waves", waves(4, number)), batch_size=4, loss="mse")
+    found = verify(workload, Strategy(tp=4))
+    assert found.passed
+    assert bool(found.rounded) is (found.max_relative_error > found.tolerance) is lost
+    assert all(each.error < MARGIN * each.rounding for each in found.rounded)
+
+
+def test_what_rounding_does_not_explain_fails() -> None:
+    assert Difference("x", 1e-9, rounding=2e-10).within(1e-10)
+    assert not Difference("x", 1e-8, rounding=2e-10).within(1e-10)
+    assert not Difference("x", 1e-3, rounding=1e-2).within(1e-10)
+    assert not Difference("x", float("inf"), rounding=float("inf")).within(1e-10)
+    assert not Difference("x", float("nan")).within(1e-10)

@@ -124,6 +124,29 @@ def test_zeros_that_are_filled_with_what_a_sample_chose_are_repeated() -> None:
     )
 
 
+def test_of_two_unit_dims_the_one_that_later_ops_can_take_is_the_batch() -> None:
+    """Attention with one query of its own, as it pools an image: `(1 query · batch, width)` becomes
+    `(1 query, batch, width)`, and the query is picked."""
+    check_samples(
+        model(
+            {"x": (FLOAT, [1, 5, 8])},
+            [
+                node("ReduceMean", "x", "mean", axes=[1], keepdims=0),
+                node("MatMul", "mean w", "h"),
+                node("Reshape", "h apart", "r"),
+                node("Transpose", "r", "t", perm=[1, 0, 2]),
+                node("Gather", "t first", "y", axis=1),
+            ],
+            "y",
+            {
+                "w": weights(8, 6),
+                "apart": integers(1, 1, 6),
+                "first": np.asarray(0, np.int64),
+            },
+        )
+    )
+
+
 def test_a_batch_that_was_left_to_broadcasting_is_found() -> None:
     """With one sample, `(1, heads, …)` times `(heads, …)` needs no Reshape, and exporters drop it;
     with more, the second is `(batch · heads, …)`."""

@@ -217,6 +217,12 @@ def test_reasons_say_what_is_wrong_and_what_would_do(strategy: Strategy, reason:
     assert small_space().explain(strategy) == reason
 
 
+def test_an_empty_space_says_which_choice_is_missing() -> None:
+    nothing = small_space().restricted(tp=(3,))
+    assert nothing.count() == 0
+    assert nothing.explain(Strategy(dp=16)) == "tp = 1 is not searched"
+
+
 def test_a_batch_that_does_not_divide_is_explained() -> None:
     reason = small_space(Facts(batch_size=24)).explain(Strategy(dp=16))
     assert reason == "the batch (24) does not divide by dp = 16; 1, 2, 3, 4, 6, 8, 12, 24 do"
