@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from distir.ir.signature import Signature
 from distir.ir.types import TensorType
@@ -33,6 +33,10 @@ class Value:
 
     def __repr__(self) -> str:
         return f"%{self.name or '_'}: {self.type}"
+
+
+Gradients: TypeAlias = Sequence[Value | None]
+"""Gradients of some values in order; `None` where there is none."""
 
 
 class Part(Enum):
@@ -87,15 +91,9 @@ class Op(ABC):
         (a lookup in a split table, a causal mask)."""
         return self.evaluate(*operands)
 
-    def derivative(
-        self,
-        builder: Builder,
-        node: Node,
-        gradients: Sequence[Value | None],
-        wanted: Sequence[bool],
-    ) -> Sequence[Value | None]:
-        """Gradients of the operands from gradients of the results (`None`: no gradient). Operands
-        that are not `wanted` may get `None`."""
+    def derivative(self, back: Backward) -> Gradients:
+        """Gradients of the operands from gradients of the results. Operands that are not
+        `wanted` may get `None`."""
         from distir.errors import TransformError
 
         raise TransformError(
@@ -165,6 +163,44 @@ class Node:
         """The only result of a node that has one."""
         (value,) = self.results
         return value
+
+
+@dataclass(frozen=True, slots=True)
+class Backward:
+    """The backward pass of one node, as its op's `derivative` sees it."""
+
+    builder: Builder
+    """Where the ops that compute gradients are added."""
+    node: Node
+    gradients: Gradients
+    """Of the results; at least one of them has one."""
+    wanted: Sequence[bool]
+    """Of which operands the gradient is asked for."""
+
+    @property
+    def gradient(self) -> Value:
+        """That of the only result that has one."""
+        (gradient,) = [each for each in self.gradients if each is not None]
+        return gradient
+
+    @property
+    def operands(self) -> tuple[Value, ...]:
+        """Of the node."""
+        return self.node.operands
+
+    @property
+    def results(self) -> tuple[Value, ...]:
+        """Of the node."""
+        return self.node.results
+
+    @property
+    def result(self) -> Value:
+        """The only result of a node that has one."""
+        return self.node.result
+
+    def add(self, op: Op, *operands: Value) -> Value:
+        """Adds an op with one result."""
+        return self.builder.add(op, *operands)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -5,18 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from distir.errors import ShapeError
-from distir.ir.core import Node, Value
+from distir.ir.core import Backward, Gradients
 from distir.ir.signature import Signature, SignatureBuilder
 from distir.ir.types import DType, TensorType
 from distir.ops.arithmetic import erf
 from distir.ops.base import register_op
 from distir.ops.elementwise import Elementwise, Unary
-
-if TYPE_CHECKING:
-    from distir.ir.builder import Builder
 
 Array = Any
 
@@ -256,17 +253,8 @@ class Dropout(Elementwise):
         mask = kept_elements(self.ratio, self.seed, x.shape, indices)
         return (np.where(mask, x / (1 - self.ratio), 0), mask)
 
-    def derivative(
-        self,
-        builder: Builder,
-        node: Node,
-        gradients: Sequence[Value | None],
-        wanted: Sequence[bool],
-    ) -> Sequence[Value | None]:
-        gradient = gradients[0]
-        if gradient is None:
-            return (None,)
-        return (builder.add(DropoutGradient(self.ratio), gradient, node.results[1]),)
+    def derivative(self, back: Backward) -> Gradients:
+        return (back.add(DropoutGradient(self.ratio), back.gradient, back.results[1]),)
 
 
 @register_op("DropoutGradient")

@@ -5,15 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from distir.ir.core import Node, Value
+from distir.ir.core import Backward, Gradients, Value
 from distir.ir.types import TensorType
 from distir.ops.base import register_op, sum_to_shape
 from distir.ops.elementwise import Binary, Elementwise, Unary
-
-if TYPE_CHECKING:
-    from distir.ir.builder import Builder
 
 Array = Any
 
@@ -32,15 +29,8 @@ class Neg(Unary):
     def linear_operands(self, operands: Sequence[TensorType]) -> tuple[int, ...]:
         return (0,)
 
-    def derivative(
-        self,
-        builder: Builder,
-        node: Node,
-        gradients: Sequence[Value | None],
-        wanted: Sequence[bool],
-    ) -> Sequence[Value | None]:
-        (gradient,) = gradients
-        return (None if gradient is None else builder.add(Neg(), gradient),)
+    def derivative(self, back: Backward) -> Gradients:
+        return (back.add(Neg(), back.gradient),)
 
 
 @register_op("Add")
@@ -54,8 +44,8 @@ class Add(Binary):
     def linear_operands(self, operands: Sequence[TensorType]) -> tuple[int, ...]:
         return (0, 1)
 
-    def partial_gradients(self, builder: Builder, node: Node, gradient: Value) -> Sequence[Any]:
-        return (lambda: gradient, lambda: gradient)
+    def partial_gradients(self, back: Backward) -> Sequence[Any]:
+        return (lambda: back.gradient, lambda: back.gradient)
 
 
 @register_op("Sub")
@@ -69,8 +59,8 @@ class Sub(Binary):
     def linear_operands(self, operands: Sequence[TensorType]) -> tuple[int, ...]:
         return (0, 1)
 
-    def partial_gradients(self, builder: Builder, node: Node, gradient: Value) -> Sequence[Any]:
-        return (lambda: gradient, lambda: builder.add(Neg(), gradient))
+    def partial_gradients(self, back: Backward) -> Sequence[Any]:
+        return (lambda: back.gradient, lambda: back.add(Neg(), back.gradient))
 
 
 def _is_scalar(type: TensorType) -> bool:
@@ -89,9 +79,9 @@ class Mul(Binary):
         a, b = operands
         return (0,) if _is_scalar(b) else (1,) if _is_scalar(a) else ()
 
-    def partial_gradients(self, builder: Builder, node: Node, gradient: Value) -> Sequence[Any]:
-        a, b = node.operands
-        return (lambda: builder.add(Mul(), gradient, b), lambda: builder.add(Mul(), gradient, a))
+    def partial_gradients(self, back: Backward) -> Sequence[Any]:
+        gradient, (a, b) = back.gradient, back.operands
+        return (lambda: back.add(Mul(), gradient, b), lambda: back.add(Mul(), gradient, a))
 
 
 @register_op("Div")
@@ -109,14 +99,14 @@ class Div(Binary):
     def linear_operands(self, operands: Sequence[TensorType]) -> tuple[int, ...]:
         return (0,) if _is_scalar(operands[1]) else ()
 
-    def partial_gradients(self, builder: Builder, node: Node, gradient: Value) -> Sequence[Any]:
-        b = node.operands[1]
+    def partial_gradients(self, back: Backward) -> Sequence[Any]:
+        b = back.operands[1]
 
         def of_divisor() -> Value:
-            ratio = builder.add(Div(), builder.add(Mul(), gradient, node.result), b)
-            return builder.add(Neg(), ratio)
+            ratio = back.add(Div(), back.add(Mul(), back.gradient, back.result), b)
+            return back.add(Neg(), ratio)
 
-        return (lambda: builder.add(Div(), gradient, b), of_divisor)
+        return (lambda: back.add(Div(), back.gradient, b), of_divisor)
 
 
 @register_op("Mod")
@@ -131,14 +121,14 @@ class Mod(Binary):
 
         return np.fmod(a, b) if self.fmod else np.mod(a, b)
 
-    def partial_gradients(self, builder: Builder, node: Node, gradient: Value) -> Sequence[Any]:
-        a, b = node.operands
+    def partial_gradients(self, back: Backward) -> Sequence[Any]:
+        a, b = back.operands
 
         def of_divisor() -> Value:
-            whole = builder.add(Sub(), node.result, a)  # minus the divisor times an integer
-            return builder.add(Mul(), gradient, builder.add(Div(), whole, b))
+            whole = back.add(Sub(), back.result, a)  # minus the divisor times an integer
+            return back.add(Mul(), back.gradient, back.add(Div(), whole, b))
 
-        return (lambda: gradient, of_divisor)
+        return (lambda: back.gradient, of_divisor)
 
 
 @register_op("Pow")
@@ -149,17 +139,17 @@ class Pow(Binary):
     def apply(self, a: Array, b: Array) -> Array:
         return a**b
 
-    def partial_gradients(self, builder: Builder, node: Node, gradient: Value) -> Sequence[Any]:
-        a, b = node.operands
+    def partial_gradients(self, back: Backward) -> Sequence[Any]:
+        a, b = back.operands
 
         def of_base() -> Value:
-            one = builder.scalar(1.0, b.type.dtype)
-            power = builder.add(Pow(), a, builder.add(Sub(), b, one))
-            return builder.add(Mul(), gradient, builder.add(Mul(), b, power))
+            one = back.builder.scalar(1.0, b.type.dtype)
+            power = back.add(Pow(), a, back.add(Sub(), b, one))
+            return back.add(Mul(), back.gradient, back.add(Mul(), b, power))
 
         def of_exponent() -> Value:
-            log = builder.add(Mul(), node.result, builder.add(Log(), a))
-            return builder.add(Mul(), gradient, log)
+            log = back.add(Mul(), back.result, back.add(Log(), a))
+            return back.add(Mul(), back.gradient, log)
 
         return (of_base, of_exponent)
 
@@ -178,19 +168,10 @@ class Sum(Elementwise):
     def linear_operands(self, operands: Sequence[TensorType]) -> tuple[int, ...]:
         return tuple(range(len(operands)))
 
-    def derivative(
-        self,
-        builder: Builder,
-        node: Node,
-        gradients: Sequence[Value | None],
-        wanted: Sequence[bool],
-    ) -> Sequence[Value | None]:
-        (gradient,) = gradients
-        if gradient is None:
-            return (None,) * len(node.operands)
+    def derivative(self, back: Backward) -> Gradients:
         return [
-            sum_to_shape(builder, gradient, operand.type.shape) if want else None
-            for operand, want in zip(node.operands, wanted, strict=True)
+            sum_to_shape(back.builder, back.gradient, operand.type.shape) if want else None
+            for operand, want in zip(back.operands, back.wanted, strict=True)
         ]
 
 

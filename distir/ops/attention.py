@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from distir.cost.work import OpClass, Work
 from distir.errors import ShapeError
-from distir.ir.core import Node, Op, Value
+from distir.ir.core import Backward, Gradients, Op, Value
 from distir.ir.signature import Dims, Kind, Signature, SignatureBuilder
 from distir.ir.types import DType, TensorType
 from distir.ops.activations import Dropout, kept_elements
@@ -200,26 +200,17 @@ class FusedAttention(Circulating):
         shape = (*operands[0].shape[:3], operands[2].shape[3])
         return ((known.weighted / known.total).reshape(shape),)
 
-    def derivative(
-        self,
-        builder: Builder,
-        node: Node,
-        gradients: Sequence[Value | None],
-        wanted: Sequence[bool],
-    ) -> Sequence[Value | None]:
-        (gradient,) = gradients
-        if gradient is None:
-            return (None,) * len(node.operands)
+    def derivative(self, back: Backward) -> Gradients:
         how = (self.scale, self.causal, self.dropout, self.seed)
         op = FusedAttentionGradient(*how)
-        operands = (*node.operands[:3], node.result, gradient, *node.operands[3:])
-        results = builder.apply(op, *operands)
-        if len(wanted) < 4 or not wanted[3]:
-            return (*results, *(None for _ in node.operands[3:]))
+        operands = (*back.operands[:3], back.result, back.gradient, *back.operands[3:])
+        results = back.builder.apply(op, *operands)
+        if len(back.wanted) < 4 or not back.wanted[3]:
+            return (*results, *(None for _ in back.operands[3:]))
         # A trained mask, such as a relative bias: the gradient of every score, then its sums.
-        mask = node.operands[3]
-        scores = builder.add(FusedAttentionScoreGradient(*how), *operands)
-        return (*results, sum_to_shape(builder, scores, mask.type.shape))
+        mask = back.operands[3]
+        scores = back.add(FusedAttentionScoreGradient(*how), *operands)
+        return (*results, sum_to_shape(back.builder, scores, mask.type.shape))
 
 
 def spell_out(

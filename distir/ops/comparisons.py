@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from distir.errors import ShapeError
-from distir.ir.core import Node, Op, Value
+from distir.ir.core import Backward, Gradients, Op, Value
 from distir.ir.types import DType, TensorType
 from distir.ops.base import broadcast_shapes, register_op, sum_to_shape
 from distir.ops.elementwise import Binary, Elementwise, Unary
-
-if TYPE_CHECKING:
-    from distir.ir.builder import Builder
 
 Array = Any
 
@@ -26,13 +23,7 @@ class Comparison(Binary):
     def result_dtype(self, *operands: TensorType) -> DType:
         return DType.BOOL
 
-    def derivative(
-        self,
-        builder: Builder,
-        node: Node,
-        gradients: Sequence[Value | None],
-        wanted: Sequence[bool],
-    ) -> Sequence[Value | None]:
+    def derivative(self, back: Backward) -> Gradients:
         return (None, None)
 
 
@@ -179,38 +170,28 @@ class Where(Elementwise):
 
         return (np.where(*operands),)
 
-    def derivative(
-        self,
-        builder: Builder,
-        node: Node,
-        gradients: Sequence[Value | None],
-        wanted: Sequence[bool],
-    ) -> Sequence[Value | None]:
-        (gradient,) = gradients
-        if gradient is None:
-            return (None, None, None)
-        condition, a, b = node.operands
-        zero = builder.scalar(0.0, gradient.type.dtype)
+    def derivative(self, back: Backward) -> Gradients:
+        condition, a, b = back.operands
+        zero = back.builder.scalar(0.0, back.gradient.type.dtype)
         of_a = of_b = None
-        if wanted[1]:
-            chosen = builder.add(Where(), condition, gradient, zero)
-            of_a = sum_to_shape(builder, chosen, a.type.shape)
-        if wanted[2]:
-            chosen = builder.add(Where(), condition, zero, gradient)
-            of_b = sum_to_shape(builder, chosen, b.type.shape)
+        if back.wanted[1]:
+            chosen = back.add(Where(), condition, back.gradient, zero)
+            of_a = sum_to_shape(back.builder, chosen, a.type.shape)
+        if back.wanted[2]:
+            chosen = back.add(Where(), condition, zero, back.gradient)
+            of_b = sum_to_shape(back.builder, chosen, b.type.shape)
         return (None, of_a, of_b)
 
 
-def _chosen(
-    builder: Builder, node: Node, gradient: Value, comparison: Op
-) -> tuple[Callable[[], Value], Callable[[], Value]]:
+def _chosen(back: Backward, comparison: Op) -> tuple[Callable[[], Value], Callable[[], Value]]:
     """The gradient where the first operand was chosen, and where the second was."""
-    zero = builder.scalar(0.0, gradient.type.dtype)
+    gradient = back.gradient
+    zero = back.builder.scalar(0.0, gradient.type.dtype)
 
     def of(first: bool) -> Value:
-        is_first = builder.add(comparison, *node.operands)
+        is_first = back.add(comparison, *back.operands)
         branches = (gradient, zero) if first else (zero, gradient)
-        return builder.add(Where(), is_first, *branches)
+        return back.add(Where(), is_first, *branches)
 
     return (lambda: of(True), lambda: of(False))
 
@@ -225,8 +206,8 @@ class Max(Binary):
 
         return np.maximum(a, b)
 
-    def partial_gradients(self, builder: Builder, node: Node, gradient: Value) -> Sequence[Any]:
-        return _chosen(builder, node, gradient, GreaterOrEqual())
+    def partial_gradients(self, back: Backward) -> Sequence[Any]:
+        return _chosen(back, GreaterOrEqual())
 
 
 @register_op("Min")
@@ -239,5 +220,5 @@ class Min(Binary):
 
         return np.minimum(a, b)
 
-    def partial_gradients(self, builder: Builder, node: Node, gradient: Value) -> Sequence[Any]:
-        return _chosen(builder, node, gradient, LessOrEqual())
+    def partial_gradients(self, back: Backward) -> Sequence[Any]:
+        return _chosen(back, LessOrEqual())

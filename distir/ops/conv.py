@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from distir.cost.work import OpClass, Work
 from distir.errors import ShapeError
-from distir.ir.core import Node, Op, Value
+from distir.ir.core import Backward, Gradients, Op, Value
 from distir.ir.signature import Dims, Kind, Signature, SignatureBuilder, broadcast_signature
 from distir.ir.types import TensorType
 from distir.ops.base import register_op
@@ -236,24 +236,15 @@ class Conv(_ConvBase):
         ]
         return (np.moveaxis(np.concatenate(parts, axis=-1), -1, 1),)
 
-    def derivative(
-        self,
-        builder: Builder,
-        node: Node,
-        gradients: Sequence[Value | None],
-        wanted: Sequence[bool],
-    ) -> Sequence[Value | None]:
-        (gradient,) = gradients
-        if gradient is None:
-            return (None, None)
-        x, weight = node.operands
+    def derivative(self, back: Backward) -> Gradients:
+        x, weight = back.operands
         move = (self.strides, self.pads, self.dilations, self.group)
         of_x = of_weight = None
-        if wanted[0]:
-            of_x = builder.add(ConvTranspose(x.type.shape[2:], *move), gradient, weight)
-        if wanted[1]:
+        if back.wanted[0]:
+            of_x = back.add(ConvTranspose(x.type.shape[2:], *move), back.gradient, weight)
+        if back.wanted[1]:
             op = ConvWeightGradient(weight.type.shape[2:], *move)
-            of_weight = builder.add(op, x, gradient)
+            of_weight = back.add(op, x, back.gradient)
         return (of_x, of_weight)
 
     def localized(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Op:
@@ -303,24 +294,15 @@ class ConvTranspose(_ConvBase):
         result = self.window.cropped(large, self.space)
         return (result.reshape(small.shape[0], -1, *self.space),)
 
-    def derivative(
-        self,
-        builder: Builder,
-        node: Node,
-        gradients: Sequence[Value | None],
-        wanted: Sequence[bool],
-    ) -> Sequence[Value | None]:
-        (gradient,) = gradients
-        if gradient is None:
-            return (None, None)
-        small, weight = node.operands
+    def derivative(self, back: Backward) -> Gradients:
+        small, weight = back.operands
         move = (self.strides, self.pads, self.dilations, self.group)
         of_small = of_weight = None
-        if wanted[0]:
-            of_small = builder.add(Conv(*move), gradient, weight)
-        if wanted[1]:
+        if back.wanted[0]:
+            of_small = back.add(Conv(*move), back.gradient, weight)
+        if back.wanted[1]:
             op = ConvWeightGradient(weight.type.shape[2:], *move)
-            of_weight = builder.add(op, gradient, small)
+            of_weight = back.add(op, back.gradient, small)
         return (of_small, of_weight)
 
     def localized(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Op:
@@ -444,18 +426,9 @@ class MaxPool(_Pool):
         rank = len(self.kernel)
         return (self.window.windows(padded, self.kernel).max(axis=tuple(range(-rank, 0))),)
 
-    def derivative(
-        self,
-        builder: Builder,
-        node: Node,
-        gradients: Sequence[Value | None],
-        wanted: Sequence[bool],
-    ) -> Sequence[Value | None]:
-        (gradient,) = gradients
-        if gradient is None:
-            return (None,)
+    def derivative(self, back: Backward) -> Gradients:
         op = MaxPoolGradient(self.kernel, self.strides, self.pads, self.dilations)
-        return (builder.add(op, node.operands[0], node.result, gradient),)
+        return (back.add(op, back.operands[0], back.result, back.gradient),)
 
 
 @register_op("MaxPoolGradient")
@@ -534,18 +507,9 @@ class AveragePool(_Pool):
     def linear_operands(self, operands: Sequence[TensorType]) -> tuple[int, ...]:
         return (0,)
 
-    def derivative(
-        self,
-        builder: Builder,
-        node: Node,
-        gradients: Sequence[Value | None],
-        wanted: Sequence[bool],
-    ) -> Sequence[Value | None]:
-        (gradient,) = gradients
-        if gradient is None:
-            return (None,)
-        op = AveragePoolGradient(self, node.operands[0].type.shape[2:])
-        return (builder.add(op, gradient),)
+    def derivative(self, back: Backward) -> Gradients:
+        op = AveragePoolGradient(self, back.operands[0].type.shape[2:])
+        return (back.add(op, back.gradient),)
 
 
 @register_op("AveragePoolGradient")
@@ -613,36 +577,27 @@ class BatchNormalization(Op):
         scale, bias, mean, variance = (operand.reshape(column) for operand in operands[1:])
         return ((x - mean) * (scale / np.sqrt(variance + self.epsilon)) + bias,)
 
-    def derivative(
-        self,
-        builder: Builder,
-        node: Node,
-        gradients: Sequence[Value | None],
-        wanted: Sequence[bool],
-    ) -> Sequence[Value | None]:
+    def derivative(self, back: Backward) -> Gradients:
         from distir.errors import TransformError
         from distir.ops.arithmetic import Mul, Sub
         from distir.ops.reduce import ReduceSum
 
-        (gradient,) = gradients
-        if gradient is None:
-            return (None,) * 5
-        if wanted[3] or wanted[4]:
+        if back.wanted[3] or back.wanted[4]:
             raise TransformError("BatchNormalization: its statistics are constants")
-        x, scale, _, mean, variance = node.operands
-        inverse = self._inverse_deviation(builder, variance)
+        x, scale, _, mean, variance = back.operands
+        inverse = self._inverse_deviation(back.builder, variance)
         of_x = of_scale = of_bias = None
-        if wanted[0]:
-            factor = builder.add(Mul(), scale, inverse)
-            of_x = builder.add(Mul(), gradient, self._column(builder, factor, x))
+        if back.wanted[0]:
+            factor = back.add(Mul(), scale, inverse)
+            of_x = back.add(Mul(), back.gradient, self._column(back.builder, factor, x))
         rest = tuple(dim for dim in range(x.type.rank) if dim != 1)
-        if wanted[1]:
-            centered = builder.add(Sub(), x, self._column(builder, mean, x))
-            normal = builder.add(Mul(), centered, self._column(builder, inverse, x))
-            product = builder.add(Mul(), gradient, normal)
-            of_scale = builder.add(ReduceSum(rest, keepdims=False), product)
-        if wanted[2]:
-            of_bias = builder.add(ReduceSum(rest, keepdims=False), gradient)
+        if back.wanted[1]:
+            centered = back.add(Sub(), x, self._column(back.builder, mean, x))
+            normal = back.add(Mul(), centered, self._column(back.builder, inverse, x))
+            product = back.add(Mul(), back.gradient, normal)
+            of_scale = back.add(ReduceSum(rest, keepdims=False), product)
+        if back.wanted[2]:
+            of_bias = back.add(ReduceSum(rest, keepdims=False), back.gradient)
         return (of_x, of_scale, of_bias, None, None)
 
     def _inverse_deviation(self, builder: Builder, variance: Value) -> Value:
@@ -703,17 +658,8 @@ class LRN(Op):
     def evaluate(self, *operands: Array) -> tuple[Array, ...]:
         return (operands[0] * self.divisor(operands[0]) ** -self.beta,)
 
-    def derivative(
-        self,
-        builder: Builder,
-        node: Node,
-        gradients: Sequence[Value | None],
-        wanted: Sequence[bool],
-    ) -> Sequence[Value | None]:
-        (gradient,) = gradients
-        if gradient is None:
-            return (None,)
-        return (builder.add(LRNGradient(self), node.operands[0], gradient),)
+    def derivative(self, back: Backward) -> Gradients:
+        return (back.add(LRNGradient(self), back.operands[0], back.gradient),)
 
 
 @register_op("LRNGradient")

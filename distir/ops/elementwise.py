@@ -6,16 +6,13 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from distir.cost.work import Work
-from distir.ir.core import Node, Op, Value
+from distir.ir.core import Backward, Gradients, Op
 from distir.ir.signature import Signature, broadcast_signature
 from distir.ir.types import DType, TensorType
 from distir.ops.base import broadcast_shapes, register_op, sum_to_shape
-
-if TYPE_CHECKING:
-    from distir.ir.builder import Builder
 
 Array = Any
 
@@ -57,18 +54,11 @@ class Unary(Elementwise):
     def evaluate(self, *operands: Array) -> tuple[Array, ...]:
         return (self.apply(operands[0]),)
 
-    def derivative(
-        self,
-        builder: Builder,
-        node: Node,
-        gradients: Sequence[Value | None],
-        wanted: Sequence[bool],
-    ) -> Sequence[Value | None]:
-        (gradient,) = gradients
-        if gradient is None or type(self).slope is Unary.slope:
+    def derivative(self, back: Backward) -> Gradients:
+        if type(self).slope is Unary.slope:
             return (None,)
-        kept = node.result if self.slope_from_result else node.operands[0]
-        return (builder.add(UnaryGradient(self), kept, gradient),)
+        kept = back.result if self.slope_from_result else back.operands[0]
+        return (back.add(UnaryGradient(self), kept, back.gradient),)
 
 
 @register_op("UnaryGradient")
@@ -95,24 +85,15 @@ class Binary(Elementwise):
     def evaluate(self, *operands: Array) -> tuple[Array, ...]:
         return (self.apply(*operands),)
 
-    def derivative(
-        self,
-        builder: Builder,
-        node: Node,
-        gradients: Sequence[Value | None],
-        wanted: Sequence[bool],
-    ) -> Sequence[Value | None]:
-        (gradient,) = gradients
-        if gradient is None:
-            return (None, None)
+    def derivative(self, back: Backward) -> Gradients:
         return [
-            sum_to_shape(builder, part(), operand.type.shape) if want else None
+            sum_to_shape(back.builder, part(), operand.type.shape) if want else None
             for part, operand, want in zip(
-                self.partial_gradients(builder, node, gradient), node.operands, wanted, strict=True
+                self.partial_gradients(back), back.operands, back.wanted, strict=True
             )
         ]
 
-    def partial_gradients(self, builder: Builder, node: Node, gradient: Value) -> Sequence[Any]:
+    def partial_gradients(self, back: Backward) -> Sequence[Any]:
         """Per operand a function that builds its gradient, called only where it is wanted."""
         from distir.errors import TransformError
 
@@ -138,14 +119,8 @@ class Identity(Unary):
     def linear_operands(self, operands: Sequence[TensorType]) -> tuple[int, ...]:
         return (0,)
 
-    def derivative(
-        self,
-        builder: Builder,
-        node: Node,
-        gradients: Sequence[Value | None],
-        wanted: Sequence[bool],
-    ) -> Sequence[Value | None]:
-        return gradients
+    def derivative(self, back: Backward) -> Gradients:
+        return back.gradients
 
 
 @register_op("StopGradient")
@@ -182,15 +157,8 @@ class Cast(Unary):
     def linear_operands(self, operands: Sequence[TensorType]) -> tuple[int, ...]:
         return (0,) if self.to.is_float and operands[0].dtype.is_float else ()
 
-    def derivative(
-        self,
-        builder: Builder,
-        node: Node,
-        gradients: Sequence[Value | None],
-        wanted: Sequence[bool],
-    ) -> Sequence[Value | None]:
-        (gradient,) = gradients
-        source = node.operands[0].type.dtype
-        if gradient is None or not source.is_float:
+    def derivative(self, back: Backward) -> Gradients:
+        source = back.operands[0].type.dtype
+        if not source.is_float:
             return (None,)
-        return (builder.add(Cast(source), gradient),)
+        return (back.add(Cast(source), back.gradient),)

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from distir.cost.work import OpClass, Work
 from distir.errors import ShapeError
-from distir.ir.core import Node, Op, Value
+from distir.ir.core import Backward, Gradients, Op
 from distir.ir.signature import Kind, Signature, SignatureBuilder
 from distir.ir.types import DType, TensorType
 from distir.ops.base import normalize_axis, register_op
 from distir.ops.tensor import Slice, zeros
-
-if TYPE_CHECKING:
-    from distir.ir.builder import Builder
 
 Array = Any
 
@@ -68,23 +65,14 @@ class Pad(Op):
     def linear_operands(self, operands: Sequence[TensorType]) -> tuple[int, ...]:
         return (0,) if self.value == 0 else ()
 
-    def derivative(
-        self,
-        builder: Builder,
-        node: Node,
-        gradients: Sequence[Value | None],
-        wanted: Sequence[bool],
-    ) -> Sequence[Value | None]:
-        (gradient,) = gradients
-        if gradient is None:
-            return (None,)
+    def derivative(self, back: Backward) -> Gradients:
         stops = tuple(
             None if start == end == 0 else start + size
             for start, end, size in zip(
-                self.before, self.after, node.operands[0].type.shape, strict=True
+                self.before, self.after, back.operands[0].type.shape, strict=True
             )
         )
-        return (builder.add(Slice(self.before, stops, (1,) * len(stops)), gradient),)
+        return (back.add(Slice(self.before, stops, (1,) * len(stops)), back.gradient),)
 
 
 @register_op("Trilu")
@@ -123,15 +111,8 @@ class Trilu(Op):
     def linear_operands(self, operands: Sequence[TensorType]) -> tuple[int, ...]:
         return (0,)
 
-    def derivative(
-        self,
-        builder: Builder,
-        node: Node,
-        gradients: Sequence[Value | None],
-        wanted: Sequence[bool],
-    ) -> Sequence[Value | None]:
-        (gradient,) = gradients
-        return (None if gradient is None else builder.add(self, gradient),)
+    def derivative(self, back: Backward) -> Gradients:
+        return (back.add(self, back.gradient),)
 
 
 @register_op("CumSum")
@@ -168,16 +149,9 @@ class CumSum(Op):
     def linear_operands(self, operands: Sequence[TensorType]) -> tuple[int, ...]:
         return (0,)
 
-    def derivative(
-        self,
-        builder: Builder,
-        node: Node,
-        gradients: Sequence[Value | None],
-        wanted: Sequence[bool],
-    ) -> Sequence[Value | None]:
-        (gradient,) = gradients
+    def derivative(self, back: Backward) -> Gradients:
         op = replace(self, reverse=not self.reverse)
-        return (None if gradient is None else builder.add(op, gradient),)
+        return (back.add(op, back.gradient),)
 
 
 @register_op("ArgMax")
@@ -215,13 +189,7 @@ class ArgMax(Op):
             found = np.argmax(x, axis=self.axis)
         return (np.expand_dims(found, self.axis) if self.keepdims else found,)
 
-    def derivative(
-        self,
-        builder: Builder,
-        node: Node,
-        gradients: Sequence[Value | None],
-        wanted: Sequence[bool],
-    ) -> Sequence[Value | None]:
+    def derivative(self, back: Backward) -> Gradients:
         return (None,)
 
 
@@ -260,19 +228,10 @@ class TopK(Op):
         indices = np.take(order, np.arange(self.k), axis=self.axis)
         return (np.take_along_axis(x, indices, axis=self.axis), indices)
 
-    def derivative(
-        self,
-        builder: Builder,
-        node: Node,
-        gradients: Sequence[Value | None],
-        wanted: Sequence[bool],
-    ) -> Sequence[Value | None]:
-        gradient = gradients[0]
-        if gradient is None:
-            return (None,)
-        (x,) = node.operands
+    def derivative(self, back: Backward) -> Gradients:
+        (x,) = back.operands
         op = GatherElementsGradient(self.axis % x.type.rank, x.type.shape)
-        return (builder.add(op, node.results[1], gradient),)
+        return (back.add(op, back.results[1], back.gradient),)
 
 
 # --- one element per index -----------------------------------------------------------------------
@@ -359,19 +318,12 @@ class GatherElements(Op):
         place = np.minimum(np.searchsorted(held, index), len(held) - 1)
         return (table[_grid(place, self.axis)] * (held[place] == index),)
 
-    def derivative(
-        self,
-        builder: Builder,
-        node: Node,
-        gradients: Sequence[Value | None],
-        wanted: Sequence[bool],
-    ) -> Sequence[Value | None]:
-        (gradient,) = gradients
-        if gradient is None or not wanted[0]:
+    def derivative(self, back: Backward) -> Gradients:
+        if not back.wanted[0]:
             return (None, None)
-        table, index = node.operands
+        table, index = back.operands
         op = GatherElementsGradient(self.axis % table.type.rank, table.type.shape)
-        return (builder.add(op, index, gradient), None)
+        return (back.add(op, index, back.gradient), None)
 
 
 @register_op("GatherElementsGradient")
@@ -447,27 +399,18 @@ class ScatterElements(Op):
             result[where] = updates
         return (result,)
 
-    def derivative(
-        self,
-        builder: Builder,
-        node: Node,
-        gradients: Sequence[Value | None],
-        wanted: Sequence[bool],
-    ) -> Sequence[Value | None]:
-        (gradient,) = gradients
-        if gradient is None:
-            return (None, None, None)
-        _, index, updates = node.operands
+    def derivative(self, back: Backward) -> Gradients:
+        _, index, updates = back.operands
         of_data = of_updates = None
-        if wanted[0]:
+        if back.wanted[0]:
             blank = replace(self, adds=False)
             of_data = (
-                gradient
+                back.gradient
                 if self.adds
-                else builder.add(blank, gradient, index, zeros(builder, updates.type))
+                else back.add(blank, back.gradient, index, zeros(back.builder, updates.type))
             )
-        if wanted[2]:
-            of_updates = builder.add(GatherElements(self.axis), gradient, index)
+        if back.wanted[2]:
+            of_updates = back.add(GatherElements(self.axis), back.gradient, index)
         return (of_data, None, of_updates)
 
 
@@ -540,19 +483,12 @@ class GatherND(Op):
         data, index = operands
         return (data[_tuples(index, self.batch_dims, data.shape)],)
 
-    def derivative(
-        self,
-        builder: Builder,
-        node: Node,
-        gradients: Sequence[Value | None],
-        wanted: Sequence[bool],
-    ) -> Sequence[Value | None]:
-        (gradient,) = gradients
-        if gradient is None or not wanted[0]:
+    def derivative(self, back: Backward) -> Gradients:
+        if not back.wanted[0]:
             return (None, None)
-        data, index = node.operands
+        data, index = back.operands
         op = GatherNDGradient(self.batch_dims, data.type.shape)
-        return (builder.add(op, index, gradient), None)
+        return (back.add(op, index, back.gradient), None)
 
 
 @register_op("GatherNDGradient")
@@ -619,25 +555,16 @@ class ScatterND(Op):
             result[where] = updates
         return (result,)
 
-    def derivative(
-        self,
-        builder: Builder,
-        node: Node,
-        gradients: Sequence[Value | None],
-        wanted: Sequence[bool],
-    ) -> Sequence[Value | None]:
-        (gradient,) = gradients
-        if gradient is None:
-            return (None, None, None)
-        _, index, updates = node.operands
+    def derivative(self, back: Backward) -> Gradients:
+        _, index, updates = back.operands
         of_data = of_updates = None
-        if wanted[0]:
+        if back.wanted[0]:
             blank = ScatterND()
             of_data = (
-                gradient
+                back.gradient
                 if self.adds
-                else builder.add(blank, gradient, index, zeros(builder, updates.type))
+                else back.add(blank, back.gradient, index, zeros(back.builder, updates.type))
             )
-        if wanted[2]:
-            of_updates = builder.add(GatherND(), gradient, index)
+        if back.wanted[2]:
+            of_updates = back.add(GatherND(), back.gradient, index)
         return (of_data, None, of_updates)

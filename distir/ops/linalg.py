@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from distir.cost.work import OpClass, Work
 from distir.errors import ShapeError
-from distir.ir.core import Node, Op, Value
+from distir.ir.core import Backward, Gradients, Node, Op, Value
 from distir.ir.signature import Dims, Kind, Signature, SignatureBuilder
 from distir.ir.types import DType, TensorType
 from distir.ops.base import broadcast_shapes, register_op, sum_to_shape
@@ -94,17 +94,8 @@ class MatMul(Op):
 
         return (np.matmul(*operands),)
 
-    def derivative(
-        self,
-        builder: Builder,
-        node: Node,
-        gradients: Sequence[Value | None],
-        wanted: Sequence[bool],
-    ) -> Sequence[Value | None]:
-        (gradient,) = gradients
-        if gradient is None:
-            return (None, None)
-        a, b = node.operands
+    def derivative(self, back: Backward) -> Gradients:
+        a, b = back.operands
         batch_rank = max(a.type.rank, b.type.rank, 2) - 2
         letters = string.ascii_lowercase
         batch = letters[3 : 3 + batch_rank]
@@ -117,11 +108,11 @@ class MatMul(Op):
         b_dims = spell(b, "bc", "b")
         y_dims = batch + ("a" if a.type.rank > 1 else "") + ("c" if b.type.rank > 1 else "")
         return (
-            _einsum_gradient(builder, (gradient, y_dims), (b, b_dims), (a, a_dims))
-            if wanted[0]
+            _einsum_gradient(back.builder, (back.gradient, y_dims), (b, b_dims), (a, a_dims))
+            if back.wanted[0]
             else None,
-            _einsum_gradient(builder, (gradient, y_dims), (a, a_dims), (b, b_dims))
-            if wanted[1]
+            _einsum_gradient(back.builder, (back.gradient, y_dims), (a, a_dims), (b, b_dims))
+            if back.wanted[1]
             else None,
         )
 
@@ -297,19 +288,10 @@ class Einsum(Op):
 
         return (np.einsum(self.equation, *operands, optimize=True),)
 
-    def derivative(
-        self,
-        builder: Builder,
-        node: Node,
-        gradients: Sequence[Value | None],
-        wanted: Sequence[bool],
-    ) -> Sequence[Value | None]:
-        (gradient,) = gradients
-        if gradient is None:
-            return (None,) * len(node.operands)
+    def derivative(self, back: Backward) -> Gradients:
         terms, output = self.terms
         results: list[Value | None] = []
-        for position, want in enumerate(wanted):
+        for position, want in enumerate(back.wanted):
             others = [i for i in range(len(terms)) if i != position]
             present = set(output).union(*(terms[i] for i in others))
             if not want:
@@ -322,8 +304,8 @@ class Einsum(Op):
                     "sum it with ReduceSum first"
                 )
             equation = ",".join([output, *(terms[i] for i in others)]) + "->" + terms[position]
-            operands = (gradient, *(node.operands[i] for i in others))
-            results.append(builder.add(Einsum(equation), *operands))
+            operands = (back.gradient, *(back.operands[i] for i in others))
+            results.append(back.add(Einsum(equation), *operands))
         return results
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from distir.cost.work import OpClass, Work
 from distir.errors import ShapeError
-from distir.ir.core import Node, Op, Value
+from distir.ir.core import Backward, Gradients, Node, Op, Value
 from distir.ir.signature import Kind, Signature, SignatureBuilder
 from distir.ir.types import TensorType
 from distir.ops.base import register_op
@@ -51,18 +51,9 @@ class CrossEntropy(Op):
         picked = np.take_along_axis(shifted, labels[..., None].astype(np.int64), axis=-1)[..., 0]
         return (log_total - picked,)
 
-    def derivative(
-        self,
-        builder: Builder,
-        node: Node,
-        gradients: Sequence[Value | None],
-        wanted: Sequence[bool],
-    ) -> Sequence[Value | None]:
-        (gradient,) = gradients
-        if gradient is None:
-            return (None, None)
-        logits, labels = node.operands
-        return (builder.add(CrossEntropyGradient(), logits, labels, gradient), None)
+    def derivative(self, back: Backward) -> Gradients:
+        logits, labels = back.operands
+        return (back.add(CrossEntropyGradient(), logits, labels, back.gradient), None)
 
     def lower(self, builder: Builder, node: Node) -> tuple[Value, ...] | None:
         """Vocabulary-parallel: one maximum and two sums over the classes (Shoeybi et al. 2019)."""
@@ -144,19 +135,10 @@ class PickLast(Op):
         picked = np.take_along_axis(x, place[..., None], axis=-1)[..., 0]
         return (np.where(held[place] == wanted, picked, 0.0),)
 
-    def derivative(
-        self,
-        builder: Builder,
-        node: Node,
-        gradients: Sequence[Value | None],
-        wanted: Sequence[bool],
-    ) -> Sequence[Value | None]:
-        (gradient,) = gradients
-        if gradient is None:
-            return (None, None)
-        x, index = node.operands
+    def derivative(self, back: Backward) -> Gradients:
+        x, index = back.operands
         op = PickLastGradient(x.type.shape[-1])
-        return (builder.add(op, index, gradient), None)
+        return (back.add(op, index, back.gradient), None)
 
 
 @register_op("PickLastGradient")
@@ -209,19 +191,10 @@ class SquaredError(Op):
     def evaluate(self, *operands: Array) -> tuple[Array, ...]:
         return ((operands[0] - operands[1]) ** 2,)
 
-    def derivative(
-        self,
-        builder: Builder,
-        node: Node,
-        gradients: Sequence[Value | None],
-        wanted: Sequence[bool],
-    ) -> Sequence[Value | None]:
+    def derivative(self, back: Backward) -> Gradients:
         from distir.ops.arithmetic import Mul, Neg, Sub
         from distir.ops.tensor import Scale
 
-        (gradient,) = gradients
-        if gradient is None:
-            return (None, None)
-        difference = builder.add(Scale(2.0), builder.add(Sub(), *node.operands))
-        of_x = builder.add(Mul(), difference, gradient)
-        return (of_x, builder.add(Neg(), of_x) if wanted[1] else None)
+        difference = back.add(Scale(2.0), back.add(Sub(), *back.operands))
+        of_x = back.add(Mul(), difference, back.gradient)
+        return (of_x, back.add(Neg(), of_x) if back.wanted[1] else None)

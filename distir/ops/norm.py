@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from distir.errors import ShapeError
-from distir.ir.core import Node, Op, Value
+from distir.ir.core import Backward, Gradients, Node, Op, Value
 from distir.ir.signature import Kind, Signature, SignatureBuilder, broadcast_signature
 from distir.ir.types import TensorType
 from distir.ops.arithmetic import Add, Div, Exp, Log, Mul, Reciprocal, Sqrt, Sub
@@ -61,17 +61,8 @@ class Softmax(_AlongAxis):
     def evaluate(self, *operands: Array) -> tuple[Array, ...]:
         return (softmax(operands[0], self.axis),)
 
-    def derivative(
-        self,
-        builder: Builder,
-        node: Node,
-        gradients: Sequence[Value | None],
-        wanted: Sequence[bool],
-    ) -> Sequence[Value | None]:
-        (gradient,) = gradients
-        if gradient is None:
-            return (None,)
-        return (builder.add(SoftmaxGradient(self.axis), node.result, gradient),)
+    def derivative(self, back: Backward) -> Gradients:
+        return (back.add(SoftmaxGradient(self.axis), back.result, back.gradient),)
 
     def lower(self, builder: Builder, node: Node) -> tuple[Value, ...] | None:
         shifted = _shifted(builder, node.operands[0], self.axis)
@@ -96,19 +87,10 @@ class LogSoftmax(_AlongAxis):
         shifted = operands[0] - operands[0].max(axis=self.axis, keepdims=True)
         return (shifted - np.log(np.exp(shifted).sum(axis=self.axis, keepdims=True)),)
 
-    def derivative(
-        self,
-        builder: Builder,
-        node: Node,
-        gradients: Sequence[Value | None],
-        wanted: Sequence[bool],
-    ) -> Sequence[Value | None]:
-        (gradient,) = gradients
-        if gradient is None:
-            return (None,)
-        total = builder.add(ReduceSum(_axes(node, self.axis)), gradient)
-        probability = builder.add(Exp(), node.result)
-        return (builder.add(Sub(), gradient, builder.add(Mul(), probability, total)),)
+    def derivative(self, back: Backward) -> Gradients:
+        total = back.add(ReduceSum(_axes(back.node, self.axis)), back.gradient)
+        probability = back.add(Exp(), back.result)
+        return (back.add(Sub(), back.gradient, back.add(Mul(), probability, total)),)
 
     def lower(self, builder: Builder, node: Node) -> tuple[Value, ...] | None:
         shifted = _shifted(builder, node.operands[0], self.axis)
@@ -185,14 +167,8 @@ class LayerNormalization(_Normalization):
         result = normal * scale
         return (result + operands[2] if len(operands) > 2 else result,)
 
-    def derivative(
-        self,
-        builder: Builder,
-        node: Node,
-        gradients: Sequence[Value | None],
-        wanted: Sequence[bool],
-    ) -> Sequence[Value | None]:
-        return _normalization_derivative(builder, node, gradients, wanted, centered=True)
+    def derivative(self, back: Backward) -> Gradients:
+        return _normalization_derivative(self, back, centered=True)
 
     def lower(self, builder: Builder, node: Node) -> tuple[Value, ...] | None:
         x, scale = node.operands[:2]
@@ -217,14 +193,8 @@ class RMSNormalization(_Normalization):
         normal, _ = _standardize(x, self.reduced(x.ndim), self.epsilon, centered=False)
         return (normal * scale,)
 
-    def derivative(
-        self,
-        builder: Builder,
-        node: Node,
-        gradients: Sequence[Value | None],
-        wanted: Sequence[bool],
-    ) -> Sequence[Value | None]:
-        return _normalization_derivative(builder, node, gradients, wanted, centered=False)
+    def derivative(self, back: Backward) -> Gradients:
+        return _normalization_derivative(self, back, centered=False)
 
     def lower(self, builder: Builder, node: Node) -> tuple[Value, ...] | None:
         x, scale = node.operands
@@ -252,28 +222,17 @@ def _lower_scaled(
     return builder.add(Mul(), builder.add(Mul(), x, inverse), scale)
 
 
-def _normalization_derivative(
-    builder: Builder,
-    node: Node,
-    gradients: Sequence[Value | None],
-    wanted: Sequence[bool],
-    centered: bool,
-) -> Sequence[Value | None]:
-    (gradient,) = gradients
-    if gradient is None:
-        return (None,) * len(node.operands)
-    op = node.op
-    assert isinstance(op, _Normalization)
-    x, scale = node.operands[:2]
+def _normalization_derivative(op: _Normalization, back: Backward, centered: bool) -> Gradients:
+    gradient, (x, scale) = back.gradient, back.operands[:2]
     of_x = of_scale = of_bias = None
     axis = op.axis % x.type.rank
-    if wanted[0]:
-        of_x = builder.add(NormalizationGradient(axis, op.epsilon, centered), x, scale, gradient)
-    if wanted[1]:
-        of_scale = builder.add(NormalizationScaleGradient(axis, op.epsilon, centered), x, gradient)
-    if len(node.operands) > 2 and wanted[2]:
-        of_bias = builder.add(ReduceSum(tuple(range(axis)), keepdims=False), gradient)
-    return (of_x, of_scale, of_bias)[: len(node.operands)]
+    if back.wanted[0]:
+        of_x = back.add(NormalizationGradient(axis, op.epsilon, centered), x, scale, gradient)
+    if back.wanted[1]:
+        of_scale = back.add(NormalizationScaleGradient(axis, op.epsilon, centered), x, gradient)
+    if len(back.operands) > 2 and back.wanted[2]:
+        of_bias = back.add(ReduceSum(tuple(range(axis)), keepdims=False), gradient)
+    return (of_x, of_scale, of_bias)[: len(back.operands)]
 
 
 @register_op("NormalizationGradient")

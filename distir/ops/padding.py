@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from distir.cost.work import Work
-from distir.ir.core import Node, Op, Value
+from distir.ir.core import Backward, Gradients, Op
 from distir.ir.signature import Signature, SignatureBuilder
 from distir.ir.types import TensorType
 from distir.ops.base import register_op
-
-if TYPE_CHECKING:
-    from distir.ir.builder import Builder
 
 Array = Any
 
@@ -60,17 +57,8 @@ class MaskPadding(Op):
         spread = (held < self.size).reshape([-1 if d == self.dim else 1 for d in range(x.ndim)])
         return (np.where(spread, x, -np.inf if self.lowest else 0.0),)
 
-    def derivative(
-        self,
-        builder: Builder,
-        node: Node,
-        gradients: Sequence[Value | None],
-        wanted: Sequence[bool],
-    ) -> Sequence[Value | None]:
-        (gradient,) = gradients
-        if gradient is None:
-            return (None,)
-        return (builder.add(MaskPadding(self.dim, self.size, lowest=False), gradient),)
+    def derivative(self, back: Backward) -> Gradients:
+        return (back.add(MaskPadding(self.dim, self.size, lowest=False), back.gradient),)
 
     def linear_operands(self, operands: Sequence[TensorType]) -> tuple[int, ...]:
         return () if self.lowest else (0,)

@@ -5,15 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from distir.ir.core import Node, Op, Value
+from distir.ir.core import Backward, Gradients, Op, Value
 from distir.ir.signature import Kind, Signature, SignatureBuilder, broadcast_signature
 from distir.ir.types import TensorType
 from distir.ops.base import normalize_axes, register_op
-
-if TYPE_CHECKING:
-    from distir.ir.builder import Builder
 
 Array = Any
 
@@ -51,16 +48,16 @@ class Reduction(Op):
         )
         return builder.build((dims,), (kept,))
 
-    def expand_gradient(self, builder: Builder, node: Node, gradient: Value) -> Value:
-        """The gradient repeated along the reduced dims."""
+    def expanded(self, back: Backward, gradient: Value) -> Value:
+        """The gradient, or another value like the result, repeated along the reduced dims."""
         from distir.ops.tensor import Expand, Reshape
 
-        (x,) = node.operands
+        (x,) = back.operands
         axes = normalize_axes(self.name, self.axes, x.type.rank)
         kept = tuple(1 if dim in axes else size for dim, size in enumerate(x.type.shape))
         if gradient.type.shape != kept:
-            gradient = builder.add(Reshape(kept), gradient)
-        return builder.add(Expand(x.type.shape), gradient)
+            gradient = back.add(Reshape(kept), gradient)
+        return back.add(Expand(x.type.shape), gradient)
 
 
 @register_op("ReduceSum")
@@ -78,15 +75,8 @@ class ReduceSum(Reduction):
     def linear_operands(self, operands: Sequence[TensorType]) -> tuple[int, ...]:
         return (0,)
 
-    def derivative(
-        self,
-        builder: Builder,
-        node: Node,
-        gradients: Sequence[Value | None],
-        wanted: Sequence[bool],
-    ) -> Sequence[Value | None]:
-        (gradient,) = gradients
-        return (None if gradient is None else self.expand_gradient(builder, node, gradient),)
+    def derivative(self, back: Backward) -> Gradients:
+        return (self.expanded(back, back.gradient),)
 
 
 @register_op("ReduceMean")
@@ -112,24 +102,16 @@ class ReduceMean(Reduction):
     def linear_operands(self, operands: Sequence[TensorType]) -> tuple[int, ...]:
         return (0,)
 
-    def derivative(
-        self,
-        builder: Builder,
-        node: Node,
-        gradients: Sequence[Value | None],
-        wanted: Sequence[bool],
-    ) -> Sequence[Value | None]:
+    def derivative(self, back: Backward) -> Gradients:
         from distir.ops.tensor import Reshape
 
-        (gradient,) = gradients
-        if gradient is None:
-            return (None,)
-        x = node.operands[0].type
+        x = back.operands[0].type
         axes = normalize_axes(self.name, self.axes, x.rank)
         kept = tuple(1 if dim in axes else size for dim, size in enumerate(x.shape))
+        gradient = back.gradient
         if gradient.type.shape != kept:
-            gradient = builder.add(Reshape(kept), gradient)
-        return (builder.add(ReduceMeanGradient(axes, x.shape, self.count), gradient),)
+            gradient = back.add(Reshape(kept), gradient)
+        return (back.add(ReduceMeanGradient(axes, x.shape, self.count), gradient),)
 
     def rescaled(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Op:
         return replace(self, count=math.prod(operands[0].shape[axis] for axis in self.axes))
@@ -180,27 +162,18 @@ class ReduceMax(Reduction):
     def evaluate(self, *operands: Array) -> tuple[Array, ...]:
         return (operands[0].max(axis=self.axes, keepdims=self.keepdims),)
 
-    def derivative(
-        self,
-        builder: Builder,
-        node: Node,
-        gradients: Sequence[Value | None],
-        wanted: Sequence[bool],
-    ) -> Sequence[Value | None]:
+    def derivative(self, back: Backward) -> Gradients:
         """Equal maxima share the gradient."""
         from distir.ops.arithmetic import Div, Mul
         from distir.ops.comparisons import Equal
         from distir.ops.elementwise import Cast
 
-        (gradient,) = gradients
-        if gradient is None:
-            return (None,)
-        (x,) = node.operands
-        maximum = self.expand_gradient(builder, node, node.result)
-        is_maximum = builder.add(Cast(x.type.dtype), builder.add(Equal(), x, maximum))
-        count = builder.add(ReduceSum(self.axes), is_maximum)
-        share = builder.add(Div(), is_maximum, count)
-        return (builder.add(Mul(), share, self.expand_gradient(builder, node, gradient)),)
+        (x,) = back.operands
+        maximum = self.expanded(back, back.result)
+        is_maximum = back.add(Cast(x.type.dtype), back.add(Equal(), x, maximum))
+        count = back.add(ReduceSum(self.axes), is_maximum)
+        share = back.add(Div(), is_maximum, count)
+        return (back.add(Mul(), share, self.expanded(back, back.gradient)),)
 
 
 @register_op("ReduceProd")
@@ -215,18 +188,9 @@ class ReduceProd(Reduction):
     def evaluate(self, *operands: Array) -> tuple[Array, ...]:
         return (operands[0].prod(axis=self.axes, keepdims=self.keepdims),)
 
-    def derivative(
-        self,
-        builder: Builder,
-        node: Node,
-        gradients: Sequence[Value | None],
-        wanted: Sequence[bool],
-    ) -> Sequence[Value | None]:
+    def derivative(self, back: Backward) -> Gradients:
         from distir.ops.arithmetic import Div, Mul
 
-        (gradient,) = gradients
-        if gradient is None:
-            return (None,)
-        product = builder.add(Mul(), gradient, node.result)
-        spread = self.expand_gradient(builder, node, product)
-        return (builder.add(Div(), spread, node.operands[0]),)
+        product = back.add(Mul(), back.gradient, back.result)
+        spread = self.expanded(back, product)
+        return (back.add(Div(), spread, back.operands[0]),)

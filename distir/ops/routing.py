@@ -20,18 +20,15 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from distir.cost.collectives import Copies
 from distir.cost.work import OpClass, Work
 from distir.errors import ShapeError
-from distir.ir.core import Node, Op, Value
+from distir.ir.core import Backward, Gradients, Op
 from distir.ir.signature import Dims, Kind, Signature, SignatureBuilder
 from distir.ir.types import DType, TensorType
 from distir.ops.base import register_op
-
-if TYPE_CHECKING:
-    from distir.ir.builder import Builder
 
 Array = Any
 
@@ -93,13 +90,7 @@ class TopKMask(Op):
         counts = np.argsort(np.argsort(-totals, axis=-1, kind="stable"), axis=-1) < count
         return np.where(counts[..., None], apart, -np.inf).reshape(scores.shape)
 
-    def derivative(
-        self,
-        builder: Builder,
-        node: Node,
-        gradients: Sequence[Value | None],
-        wanted: Sequence[bool],
-    ) -> Sequence[Value | None]:
+    def derivative(self, back: Backward) -> Gradients:
         return (None,)
 
 
@@ -184,20 +175,13 @@ class Routed(Op):
     def linear_operands(self, operands: Sequence[TensorType]) -> tuple[int, ...]:
         return (0,)
 
-    def derivative(
-        self,
-        builder: Builder,
-        node: Node,
-        gradients: Sequence[Value | None],
-        wanted: Sequence[bool],
-    ) -> Sequence[Value | None]:
+    def derivative(self, back: Backward) -> Gradients:
         inverse = self.inverse()
         if inverse is None:
-            return super().derivative(builder, node, gradients, wanted)
-        (gradient,) = gradients
-        if gradient is None or not wanted[0]:
+            return super().derivative(back)
+        if not back.wanted[0]:
             return (None, None)
-        return (builder.add(inverse, gradient, node.operands[1]), None)
+        return (back.add(inverse, back.gradient, back.operands[1]), None)
 
 
 @dataclass(frozen=True, slots=True)

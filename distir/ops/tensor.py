@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from distir.cost.work import OpClass, Work
 from distir.errors import ShapeError
-from distir.ir.core import Node, Op, Value
+from distir.ir.core import Backward, Gradients, Op, Value
 from distir.ir.signature import (
     Dims,
     Kind,
@@ -48,15 +48,8 @@ class Scale(Op):
     def linear_operands(self, operands: Sequence[TensorType]) -> tuple[int, ...]:
         return (0,)
 
-    def derivative(
-        self,
-        builder: Builder,
-        node: Node,
-        gradients: Sequence[Value | None],
-        wanted: Sequence[bool],
-    ) -> Sequence[Value | None]:
-        (gradient,) = gradients
-        return (None if gradient is None else builder.add(self, gradient),)
+    def derivative(self, back: Backward) -> Gradients:
+        return (back.add(self, back.gradient),)
 
 
 def reshape_signature(source: Sequence[int], target: Sequence[int]) -> Signature:
@@ -162,17 +155,8 @@ class Reshape(Op):
     def linear_operands(self, operands: Sequence[TensorType]) -> tuple[int, ...]:
         return (0,)
 
-    def derivative(
-        self,
-        builder: Builder,
-        node: Node,
-        gradients: Sequence[Value | None],
-        wanted: Sequence[bool],
-    ) -> Sequence[Value | None]:
-        (gradient,) = gradients
-        if gradient is None:
-            return (None,)
-        return (builder.add(Reshape(node.operands[0].type.shape), gradient),)
+    def derivative(self, back: Backward) -> Gradients:
+        return (back.add(Reshape(back.operands[0].type.shape), back.gradient),)
 
     def localized(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Op:
         return Reshape(results[0].shape)
@@ -209,18 +193,9 @@ class Transpose(Op):
     def linear_operands(self, operands: Sequence[TensorType]) -> tuple[int, ...]:
         return (0,)
 
-    def derivative(
-        self,
-        builder: Builder,
-        node: Node,
-        gradients: Sequence[Value | None],
-        wanted: Sequence[bool],
-    ) -> Sequence[Value | None]:
-        (gradient,) = gradients
-        if gradient is None:
-            return (None,)
+    def derivative(self, back: Backward) -> Gradients:
         inverse = tuple(self.permutation.index(dim) for dim in range(len(self.permutation)))
-        return (builder.add(Transpose(inverse), gradient),)
+        return (back.add(Transpose(inverse), back.gradient),)
 
 
 @register_op("Expand")
@@ -252,17 +227,8 @@ class Expand(Op):
     def linear_operands(self, operands: Sequence[TensorType]) -> tuple[int, ...]:
         return (0,)
 
-    def derivative(
-        self,
-        builder: Builder,
-        node: Node,
-        gradients: Sequence[Value | None],
-        wanted: Sequence[bool],
-    ) -> Sequence[Value | None]:
-        (gradient,) = gradients
-        if gradient is None:
-            return (None,)
-        return (sum_to_shape(builder, gradient, node.operands[0].type.shape),)
+    def derivative(self, back: Backward) -> Gradients:
+        return (sum_to_shape(back.builder, back.gradient, back.operands[0].type.shape),)
 
     def localized(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Op:
         return Expand(results[0].shape)
@@ -296,19 +262,10 @@ class Concat(Op):
     def linear_operands(self, operands: Sequence[TensorType]) -> tuple[int, ...]:
         return tuple(range(len(operands)))
 
-    def derivative(
-        self,
-        builder: Builder,
-        node: Node,
-        gradients: Sequence[Value | None],
-        wanted: Sequence[bool],
-    ) -> Sequence[Value | None]:
-        (gradient,) = gradients
-        if gradient is None:
-            return (None,) * len(node.operands)
-        axis = normalize_axis(self.name, self.axis, gradient.type.rank)
-        sizes = tuple(operand.type.shape[axis] for operand in node.operands)
-        return builder.apply(Split(axis, sizes), gradient)
+    def derivative(self, back: Backward) -> Gradients:
+        axis = normalize_axis(self.name, self.axis, back.gradient.type.rank)
+        sizes = tuple(operand.type.shape[axis] for operand in back.operands)
+        return back.builder.apply(Split(axis, sizes), back.gradient)
 
 
 def _parts_signature(
@@ -371,20 +328,12 @@ class Split(Op):
     def linear_operands(self, operands: Sequence[TensorType]) -> tuple[int, ...]:
         return (0,)
 
-    def derivative(
-        self,
-        builder: Builder,
-        node: Node,
-        gradients: Sequence[Value | None],
-        wanted: Sequence[bool],
-    ) -> Sequence[Value | None]:
-        if all(gradient is None for gradient in gradients):
-            return (None,)
+    def derivative(self, back: Backward) -> Gradients:
         parts = [
-            gradient if gradient is not None else zeros(builder, result.type)
-            for gradient, result in zip(gradients, node.results, strict=True)
+            gradient if gradient is not None else zeros(back.builder, result.type)
+            for gradient, result in zip(back.gradients, back.results, strict=True)
         ]
-        return (builder.add(Concat(self.axis), *parts),)
+        return (back.add(Concat(self.axis), *parts),)
 
     def localized(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Op:
         axis = self.axis % results[0].rank
@@ -447,18 +396,9 @@ class Slice(Op):
     def linear_operands(self, operands: Sequence[TensorType]) -> tuple[int, ...]:
         return (0,)
 
-    def derivative(
-        self,
-        builder: Builder,
-        node: Node,
-        gradients: Sequence[Value | None],
-        wanted: Sequence[bool],
-    ) -> Sequence[Value | None]:
-        (gradient,) = gradients
-        if gradient is None:
-            return (None,)
-        shape = node.operands[0].type.shape
-        return (builder.add(SliceGradient(shape, self.starts, self.stops, self.steps), gradient),)
+    def derivative(self, back: Backward) -> Gradients:
+        shape = back.operands[0].type.shape
+        return (back.add(SliceGradient(shape, self.starts, self.stops, self.steps), back.gradient),)
 
     def localized(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Op:
         """Full dims stay full at any size; cut dims are whole and keep their bounds."""
@@ -503,17 +443,8 @@ class SliceGradient(Op):
     def linear_operands(self, operands: Sequence[TensorType]) -> tuple[int, ...]:
         return (0,)
 
-    def derivative(
-        self,
-        builder: Builder,
-        node: Node,
-        gradients: Sequence[Value | None],
-        wanted: Sequence[bool],
-    ) -> Sequence[Value | None]:
-        (gradient,) = gradients
-        if gradient is None:
-            return (None,)
-        return (builder.add(Slice(self.starts, self.stops, self.steps), gradient),)
+    def derivative(self, back: Backward) -> Gradients:
+        return (back.add(Slice(self.starts, self.stops, self.steps), back.gradient),)
 
     def localized(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Op:
         forward = Slice(self.starts, self.stops, self.steps).localized(results, operands)
@@ -578,19 +509,12 @@ class Gather(Op):
         mask = found.reshape((1,) * axis + found.shape + (1,) * (table.ndim - axis - 1))
         return (rows * mask,)
 
-    def derivative(
-        self,
-        builder: Builder,
-        node: Node,
-        gradients: Sequence[Value | None],
-        wanted: Sequence[bool],
-    ) -> Sequence[Value | None]:
-        (gradient,) = gradients
-        if gradient is None or not wanted[0]:
+    def derivative(self, back: Backward) -> Gradients:
+        if not back.wanted[0]:
             return (None, None)
-        table, indices = node.operands
+        table, indices = back.operands
         op = GatherGradient(self.axis % table.type.rank, table.type.shape)
-        return (builder.add(op, indices, gradient), None)
+        return (back.add(op, indices, back.gradient), None)
 
 
 @register_op("GatherGradient")
@@ -692,15 +616,8 @@ class Boundary(Op):
     def linear_operands(self, operands: Sequence[TensorType]) -> tuple[int, ...]:
         return (0,)
 
-    def derivative(
-        self,
-        builder: Builder,
-        node: Node,
-        gradients: Sequence[Value | None],
-        wanted: Sequence[bool],
-    ) -> Sequence[Value | None]:
-        (gradient,) = gradients
-        return (None if gradient is None else builder.add(self, gradient),)
+    def derivative(self, back: Backward) -> Gradients:
+        return (back.add(self, back.gradient),)
 
 
 __all__ = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from distir.ir.builder import Builder
-from distir.ir.core import Node, Value
+from distir.ir.core import Backward, Node, Value
 from distir.ops.arithmetic import Sum
 
 
@@ -41,7 +41,7 @@ def differentiate(
             continue
         builder.origin, builder.part = node.origin, node.part
         wants = [operand in active for operand in node.operands]
-        parts = node.op.derivative(builder, node, received, wants)
+        parts = node.op.derivative(Backward(builder, node, received, wants))
         for operand, part, want in zip(node.operands, parts, wants, strict=True):
             if want and part is not None:
                 contributions.setdefault(operand, []).append(part)

@@ -18,6 +18,7 @@ from distir.cost.work import OpClass
 from distir.errors import TransformError
 from distir.execute.sequential import evaluate
 from distir.ir import Builder, Kind, Op, Signature, TensorType, Value
+from distir.ir.core import Backward
 from distir.ir.text import format_function, parse_function
 from distir.ops import OPS
 from tests.ops.cases import CASES, PLACED, Case, dtype_of
@@ -135,9 +136,9 @@ def test_derivative_is_the_limit_of_differences(case: Case) -> None:
     gradients = [weights[real.index(r)] if r in real else None for r in results]
     if case.op.name in NO_DERIVATIVE:
         with pytest.raises(TransformError):
-            case.op.derivative(builder, builder.nodes[-1], gradients, wanted)
+            case.op.derivative(Backward(builder, builder.nodes[-1], gradients, wanted))
         return
-    parts = case.op.derivative(builder, builder.nodes[-1], gradients, wanted)
+    parts = case.op.derivative(Backward(builder, builder.nodes[-1], gradients, wanted))
     assert len(parts) == len(arrays)
     rng = np.random.default_rng(3)
     pulls = [rng.normal(size=weight.type.shape) for weight in weights]
