@@ -19,6 +19,7 @@ from distir.schedules.compiled import (
     CompiledSchedule,
     Held,
     HeldMatrix,
+    InFlight,
     compile_schedule,
     kind_of,
 )
@@ -60,6 +61,7 @@ __all__ = [
     "CompiledSchedule",
     "Held",
     "HeldMatrix",
+    "InFlight",
     "Kind",
     "Placement",
     "Rhythm",

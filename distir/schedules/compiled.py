@@ -37,6 +37,18 @@ class Held:
     counts: tuple[tuple[int, int], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class InFlight:
+    """Microbatches in flight when ranks hold most of them: when most are between F and B (an
+    action's own among them), when most are between B and W, and when most are either, as far as
+    that differs. `counts[i]` has both numbers for every stage of every rank, one rank after the
+    other. `kinds` are the kinds of action that there are."""
+
+    stages_of_ranks: tuple[tuple[int, ...], ...]
+    counts: tuple[tuple[tuple[int, int], ...], ...]
+    kinds: tuple[int, ...]
+
+
 HeldMatrix: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
 """The `Held` of a rank as arrays: kinds (situations,), places of their stages among the rank's
 (situations,), and counts (situations, 2 · own stages): of each stage after F, after B."""
@@ -179,6 +191,23 @@ class CompiledSchedule:
         most = self.source.microbatches
         for runs, own in zip(self.runs, self.stages_of_ranks, strict=True):
             yield _held(runs, own, most)
+
+    @cached_property
+    def in_flight(self) -> InFlight:
+        """What ranks hold when they hold most microbatches."""
+        kinds = {kind for matrix in self.held_matrices for kind in matrix[0].tolist()}
+        counts: tuple[list[tuple[int, int]], ...] = ([], [], [])
+        for of_action, place, held in self.held_matrices:
+            held = held.copy()
+            if kinds != {FORWARD}:
+                (own,) = np.nonzero(of_action == FORWARD)
+                held[own, 2 * place[own]] += 1
+            forward, backward = held[:, ::2].sum(axis=1), held[:, 1::2].sum(axis=1)
+            for found, many in zip(counts, (forward, backward, forward + backward), strict=True):
+                fullest = held[many.argmax()].tolist()
+                found += zip(fullest[::2], fullest[1::2], strict=True)
+        different = tuple(dict.fromkeys(map(tuple, counts)))
+        return InFlight(self.stages_of_ranks, different, tuple(sorted(kinds)))
 
     @property
     def splits_backward(self) -> bool:
@@ -399,6 +428,7 @@ __all__ = [
     "CompiledSchedule",
     "Held",
     "HeldMatrix",
+    "InFlight",
     "compile_schedule",
     "kind_of",
 ]

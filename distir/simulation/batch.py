@@ -31,7 +31,7 @@ from distir.strategies import Places, Strategies, distinct
 from distir.strategy import Strategy
 
 if TYPE_CHECKING:
-    from distir.schedules import CompiledSchedule
+    from distir.schedules import CompiledSchedule, InFlight
     from distir.simulation.fast import Simulator
 
 SCHEDULE = ("schedule", "chunks", "pp", "microbatches")
@@ -78,7 +78,12 @@ class _Batch:
             for compiled, count in zip(self.schedules, chunks, strict=True)
         ]
         self.shapes = list(shapes)
-        shape = np.array(of_schedule, np.int64)[self.schedule]
+        flights: dict[InFlight, int] = {}
+        of_flight = [
+            flights.setdefault(compiled.in_flight, len(flights)) for compiled in self.schedules
+        ]
+        self.flights = list(flights)
+        shape, flight = (np.array(each)[self.schedule] for each in (of_schedule, of_flight))
         splits = np.array([each.splits_backward for each in self.schedules])[self.schedule]
 
         self.kinds, kind, degrees, of_degrees = self._kinds()
@@ -91,8 +96,9 @@ class _Batch:
             splits=np.bincount(point, weights=splits) > 0,
         )
         self.kind_of_point = kind[first]  # ascends, as numbers of points are those of kinds first
-        first, self.layout = distinct(_paired(point, shape))
+        first, self.layout = distinct(_paired(_paired(point, shape), flight))
         self.point_of_layout, self.shape_of_layout = point[first], shape[first]
+        self.flight_of_layout = flight[first]
 
     def _kinds(self) -> tuple[list[tuple[ProgramKind, str]], Places, Places, Places]:
         """Kinds of programs with their placement; per strategy its kind; the different degrees of
@@ -158,7 +164,14 @@ class _Batch:
                 yield alike[first : first + most]
 
     def _point_rows(self) -> PointRows:
-        rows = PointRows(self.simulator, self.shapes, self.point_of_layout, self.shape_of_layout)
+        rows = PointRows(
+            self.simulator,
+            self.shapes,
+            self.flights,
+            self.point_of_layout,
+            self.shape_of_layout,
+            self.flight_of_layout,
+        )
         bounds = np.searchsorted(self.kind_of_point, np.arange(len(self.kinds) + 1))
         for number, (kind, placement) in enumerate(self.kinds):
             self._add(rows, kind, placement, np.arange(bounds[number], bounds[number + 1]))

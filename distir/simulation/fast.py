@@ -28,8 +28,10 @@ from distir.schedules import (
     WEIGHT_PART,
     CompiledSchedule,
     Held,
+    InFlight,
 )
 from distir.simulation.block_cost import ChainCost, Chains, HostBound, Pass, PassCost, drain
+from distir.simulation.fitting import BlockBytes, Chain, Plans, fitted_bounds
 from distir.simulation.instructions import Instruction, Pricing, narrower_products
 from distir.simulation.memory import ChainMemory, MemoryEffect
 from distir.simulation.partition import Partitions, rounded_weights
@@ -154,16 +156,32 @@ class Simulator:
         whole = self.planner.plan(strategy, ())
         if strategy.stages == 1:
             return whole
-        pricing = self.pricing(whole)
-        own = whole.schedule.stages_of_ranks
-        key = (tuple(map(id, programs)), own, pricing.grid.mesh)
+        pricing, flight = self.pricing(whole), whole.schedule.in_flight
+        key = (tuple(map(id, programs)), flight, pricing.grid.mesh)
         if key not in self._cuts:
-            weights = np.array([[self.weight(program, pricing) for program in programs]])
-            shape = (own, strategy.chunks)
-            alone = np.zeros(1, np.int64)
-            (bounds,) = self.partitions.bounds(rounded_weights(weights), [shape], alone)
-            self._cuts[key] = bounds[1:-1]
+            self._cuts[key] = self._balanced(programs, flight, strategy.chunks, pricing)
         return self.planner.plan(strategy, self._cuts[key])
+
+    def _balanced(
+        self, programs: Sequence[BlockProgram], flight: InFlight, chunks: int, pricing: Pricing
+    ) -> tuple[int, ...]:
+        """Where stages begin, without the first: as balanced by time as fits in memory."""
+        weights = np.array([[self.weight(program, pricing) for program in programs]])
+        rounded, alone = rounded_weights(weights), np.zeros(1, np.int64)
+        shape = (flight.stages_of_ranks, chunks)
+        (bounds,) = self.partitions.bounds(rounded, [shape], alone)
+        different = list(dict.fromkeys(programs))
+        kinds = [different.index(program) for program in programs]
+        held = self.block_bytes(programs, kinds, WEIGHT_PART in flight.kinds)
+        chain = Chain(np.array(kinds), rounded.astype(np.float64), held, self.capacity)
+        plans = Plans(np.array([bounds]), alone, [flight], alone)
+        ((_, fitted),) = fitted_bounds(chain, [plans])
+        return tuple(fitted[0].tolist() if len(fitted) else bounds)[1:-1]
+
+    @property
+    def capacity(self) -> float:
+        """Bytes of memory of a device."""
+        return self.cluster.device.memory_bytes
 
     def pricing(self, plan: Plan) -> Pricing:
         """Seconds on this cluster with the plan's mesh laid on it."""
@@ -223,6 +241,30 @@ class Simulator:
                 self._run([(self._pass(each, pricing), 1)]).cost.seconds for each in alone
             )
         return self._weights[key]
+
+    def block_bytes(
+        self, programs: Sequence[BlockProgram], kinds: Sequence[int], splits: bool, plans: int = 1
+    ) -> BlockBytes:
+        """What the different blocks hold, and need in passing between their neighbours. `kinds` say
+        which of them each block of the model is."""
+        held = BlockBytes.empty(plans, 1 + max(kinds), COST_KINDS if splits else INPUT_PART)
+        for kind in range(1 + max(kinds)):
+            place = _typical(kinds, kind)
+            alone = self._memory_of(programs[place : place + 1], splits)
+            held.state[:, kind] = state_bytes(self.workload, programs[place]).total
+            held.after_forward[:, kind] = alone[FORWARD].delta
+            if splits:
+                held.after_backward[:, kind] = alone[FORWARD].delta + alone[INPUT_PART].delta
+            beside = self._memory_of(programs[max(0, place - 1) : place + 2], splits)
+            for action, effect in enumerate(beside):
+                own = beside[FORWARD].delta if action == FORWARD else 0
+                held.passing[action][:, kind] = larger(effect.peak - own, 0)
+        return held
+
+    def _memory_of(
+        self, programs: Sequence[BlockProgram], splits: bool
+    ) -> tuple[MemoryEffect, ...]:
+        return self._memory.stage([(own, 1) for own in block_passes(programs, splits)])
 
     def _step_end(self, program: BlockProgram, pricing: Pricing, away: Elsewhere) -> _StepEnd:
         """`away`: what of the block is charged elsewhere."""
@@ -353,6 +395,12 @@ class Simulator:
             return pricing.message(size, along, here, there)
 
         return _transfer_seconds(plan.schedule, hop)
+
+
+def _typical(kinds: Sequence[int], kind: int) -> int:
+    """The place of a block of a kind, between others of this kind if there is such a place."""
+    inner = (n for n in range(1, len(kinds) - 1) if set(kinds[n - 1 : n + 2]) == {kind})
+    return next(inner, kinds.index(kind))
 
 
 def _transfer_seconds(

@@ -20,6 +20,8 @@ from distir.cost.collectives import CollectiveKind, Copies
 from distir.plan import BlockProgram, Stage
 from distir.plan.grid import Grid
 from distir.plan.planner import ProgramKind
+from distir.schedules import InFlight
+from distir.simulation.fitting import Chain, Plans, fitted_bounds
 from distir.simulation.instructions import Pricing, narrower_products
 from distir.simulation.partition import Shape, rounded_weights
 from distir.simulation.rank_columns import LayoutGroup
@@ -45,6 +47,10 @@ Between = tuple[tuple[int, ...], ...]
 
 Span = tuple[int, int, int]
 """A stage: its first block, the one behind its last, and what is charged elsewhere, by number."""
+
+
+Partition = tuple[int, tuple[int, ...]]
+"""The number of a shape, and where its stages begin and end."""
 
 
 _Runs = tuple[tuple[int, Elsewhere, int], ...]
@@ -82,12 +88,15 @@ class PointRows:
         self,
         simulator: Simulator,
         shapes: Sequence[Shape],
+        flights: Sequence[InFlight],
         point_of_layout: Places,
         shape_of_layout: Places,
+        flight_of_layout: Places,
     ) -> None:
-        """Layouts are sorted by their points."""
+        """Layouts are sorted by their points; `flights` are what is in flight on their ranks."""
         self.simulator = simulator
-        self.shapes = shapes
+        self.shapes, self.flights = shapes, flights
+        self.flight_of_layout = flight_of_layout
         self.point_of_layout, self.shape_of_layout = point_of_layout, shape_of_layout
         count = len(point_of_layout)
         self.rankings: list[Grid] = []
@@ -311,17 +320,61 @@ class _KindRows:
         bounds = self.simulator.partitions.bounds(
             by_block[first[heavy[places[cases]]]], self.rows.shapes, shapes[cases]
         )
-        alike: dict[tuple[int, tuple[int, ...]], list[int]] = {}
+        alike: dict[Partition, list[int]] = {}
         for case, own in enumerate(zip(shapes[cases].tolist(), bounds, strict=True)):
             alike.setdefault(own, []).append(case)
-        number = np.empty(len(cases), np.int64)
+        of_case = np.empty(len(cases), np.int64)
         for partition, own in enumerate(alike.values()):
-            number[own] = partition
-        order = np.argsort(number[which], kind="stable")
-        ends = np.cumsum(np.bincount(number, np.bincount(which), len(alike)).astype(np.int64))
-        for (shape, own), chosen in zip(alike, np.split(order, ends[:-1]), strict=True):
+            of_case[own] = partition
+        number = of_case[which]
+        partitions = {each: partition for partition, each in enumerate(alike)}
+        held = self.simulator.block_bytes(
+            self.programs, self.block_kinds, self.splits, len(self.which)
+        )
+        kinds = np.array(self.block_kinds)
+        chain = Chain(kinds, by_block.astype(np.float64), held, self.simulator.capacity)
+        for some, own in self._fitted(chain, list(alike), number, layouts, places):
+            number[some] = partitions.setdefault(own, len(partitions))
+        order = np.argsort(number, kind="stable")
+        ends = np.cumsum(np.bincount(number, minlength=len(partitions)))
+        for (shape, own), chosen in zip(partitions, np.split(order, ends[:-1]), strict=True):
             spans, tied = self._shared(self.rows.shapes[shape], own)
             yield shape, layouts[chosen], places[chosen], spans, tied
+
+    def _fitted(
+        self,
+        chain: Chain,
+        partitions: Sequence[Partition],
+        number: Places,
+        layouts: Places,
+        places: Places,
+    ) -> list[tuple[int, Partition]]:
+        """The layouts that do not fit in memory with the partitions of these numbers, but do with
+        another: this one. `layouts` lie at the points `places`."""
+        of_shape: dict[int, list[int]] = {}
+        for partition, (shape, bounds) in enumerate(partitions):
+            if len(bounds) > 2:
+                of_shape.setdefault(shape, []).append(partition)
+        groups: list[Plans] = []
+        chosen: list[Places] = []
+        for own in of_shape.values():
+            bounds = np.array([partitions[each][1] for each in own])
+            place = np.full(len(partitions), -1)
+            place[own] = np.arange(len(own))
+            (some,) = np.nonzero(place[number] >= 0)
+            flights, flight = np.unique(
+                self.rows.flight_of_layout[layouts[some]], return_inverse=True
+            )
+            in_flight = [self.rows.flights[each] for each in flights.tolist()]
+            groups.append(Plans(bounds[place[number[some]]], places[some], in_flight, flight))
+            chosen.append(some)
+        return [
+            (layout, (shape, tuple(bounds)))
+            for shape, some, (moved, found) in zip(
+                of_shape, chosen, fitted_bounds(chain, groups), strict=True
+            )
+            for layout, bounds in zip(some[moved].tolist(), found.tolist(), strict=True)
+        ]
 
     def _weights(self) -> Floats:
         """Seconds of the different blocks, of shape (points, programs)."""

@@ -66,6 +66,18 @@ def test_any_strategies(search: tuple[Simulator, list[Strategy]]) -> None:
     check(*search)
 
 
+@settings(max_examples=12)
+@given(searches(), st.floats(0.7, 1.1))
+def test_where_memory_is_short(search: tuple[Simulator, list[Strategy]], part: float) -> None:
+    """Stages then begin elsewhere than time alone would have it."""
+    simulator, strategies = search
+    peaks = simulator.simulate_many(strategies).metrics["peak_memory_bytes"]
+    device = simulator.cluster.device
+    short = replace(device, memory_bytes=part * float(np.nanmedian([*peaks, 1e9])))
+    cluster = replace(simulator.cluster, device=short)
+    check(simulator.repriced(simulator.cost.profile, cluster), strategies)
+
+
 def test_nothing_to_simulate() -> None:
     table = Simulator(*_gpt2()).simulate_many([])
     assert len(table) == 0

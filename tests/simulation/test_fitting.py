@@ -1,0 +1,106 @@
+"""Where stages balanced by time do not fit in memory, others that fit are found if there are any."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import combinations, pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distir import Simulator, Strategy, Workload, load_cluster, load_model
+from distir.schedules import FORWARD, InFlight, compile_schedule, find_schedule
+from distir.simulation.fitting import BlockBytes, Chain, Plans, fitted_bounds
+from distir.simulation.partition import balanced_cuts
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[Chain, InFlight]:
+    """Few blocks, one stage per rank."""
+    different = draw(st.integers(1, 3))
+    kinds = draw(st.lists(st.integers(0, different - 1), min_size=2, max_size=8))
+    kinds += range(different)
+    stages = draw(st.integers(2, min(4, len(kinds))))
+    small = st.integers(1, 9)
+    numbers = draw(st.lists(small, min_size=4 * different, max_size=4 * different))
+    weight, state, kept, passing = np.array([numbers], np.float64).reshape(4, 1, different)
+    held = BlockBytes(state, kept, 0 * kept, {FORWARD: passing})
+    counts = tuple((draw(st.integers(1, 4)), 0) for _ in range(stages))
+    flight = InFlight(tuple((stage,) for stage in range(stages)), (counts,), (FORWARD,))
+    capacity = draw(st.integers(10, 200))
+    return Chain(np.array(kinds), weight[:, kinds], held, float(capacity)), flight
+
+
+def _fits(chain: Chain, flight: InFlight, bounds: tuple[int, ...]) -> bool:
+    held = chain.held
+    each = np.stack([held.state[0], held.after_forward[0]])[:, chain.kinds]
+    passing = held.passing[FORWARD][0][chain.kinds]
+    return all(
+        each[0, a:b].sum() + count * each[1, a:b].sum() + passing[a:b].max() <= chain.capacity
+        for (a, b), (count, _) in zip(pairwise(bounds), flight.counts[0], strict=True)
+    )
+
+
+def _heaviest(chain: Chain, bounds: tuple[int, ...]) -> float:
+    return max(chain.weights[0, a:b].sum() for a, b in pairwise(bounds))
+
+
+@given(cases())
+def test_stages_fit_if_any_do_and_are_nearly_as_light_as_can_be(
+    case: tuple[Chain, InFlight],
+) -> None:
+    chain, flight = case
+    blocks, stages = len(chain.kinds), len(flight.stages_of_ranks)
+    by_time = (0, *balanced_cuts(chain.weights, np.array([stages]))[0].tolist(), blocks)
+    alone = np.zeros(1, np.int64)
+    ((moved, found),) = fitted_bounds(chain, [Plans(np.array([by_time]), alone, [flight], alone)])
+    inner = combinations(range(1, blocks), stages - 1)
+    fitting = [each for cuts in inner if _fits(chain, flight, each := (0, *cuts, blocks))]
+    if _fits(chain, flight, by_time) or not fitting:
+        assert not len(moved)
+        return
+    bounds = tuple(found[0].tolist())
+    assert _fits(chain, flight, bounds)
+    lightest = min(_heaviest(chain, each) for each in fitting)
+    # The ratio of the heaviest and the lightest limit is halved five times.
+    total = chain.weights.sum()
+    assert _heaviest(chain, bounds) <= lightest * (total / _heaviest(chain, by_time)) ** (1 / 32)
+
+
+def test_what_is_in_flight_under_1f1b() -> None:
+    compiled = compile_schedule(find_schedule("1f1b")(4, 1, 8))
+    assert compiled.in_flight.counts == (((4, 0), (3, 0), (2, 0), (1, 0)),)
+
+
+def test_early_ranks_get_fewer_blocks_where_memory_is_short() -> None:
+    workload = Workload(model=load_model("gpt2"), batch_size=32)
+    strategy = Strategy(pp=4, microbatches=16, schedule="1f1b")
+    plenty = load_cluster("dgx-a100", 4)
+    by_time = Simulator(workload, plenty).simulate(strategy)
+    held = [stage.peak_memory_bytes for stage in by_time.stages]
+    assert max(held) == held[0]  # it has four microbatches in flight
+    scarce = replace(plenty, device=replace(plenty.device, memory_bytes=0.95 * held[0]))
+    result = Simulator(workload, scarce).simulate(strategy)
+    assert result.feasible
+    before, after = (
+        [end - first for stage in each.stages for first, end in stage.blocks]
+        for each in (by_time, result)
+    )
+    assert after[0] < before[0]
+    assert sum(after) == sum(before)
+    assert result.metrics["iteration_seconds"] >= by_time.metrics["iteration_seconds"]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "chunks"), [("gpipe", 1), ("interleaved", 2), ("zb-v", 2), ("chimera", 1)]
+)
+def test_where_nothing_fits_stages_stay_balanced_by_time(schedule: str, chunks: int) -> None:
+    workload = Workload(model=load_model("gpt2"), batch_size=32)
+    strategy = Strategy(pp=2, microbatches=4, schedule=schedule, chunks=chunks)
+    plenty = load_cluster("dgx-a100", 2)
+    none = replace(plenty, device=replace(plenty.device, memory_bytes=1e6))
+    by_time, found = (Simulator(workload, each).simulate(strategy) for each in (plenty, none))
+    assert not found.feasible
+    assert found.metrics == by_time.metrics
