@@ -1,4 +1,4 @@
-"""Where stages balanced by time do not fit in memory, others that fit are found if there are any."""
+"""Where stages balanced by time do not fit in memory, others that do are found."""
 
 from __future__ import annotations
 
