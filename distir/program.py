@@ -15,10 +15,11 @@ from distir.ir.builder import Builder
 from distir.ir.core import Function, Node, Part, Value
 from distir.ir.signature import Kind
 from distir.ir.types import DType
+from distir.ops.lookup import Gather
 from distir.ops.loss import CrossEntropy, SquaredError
 from distir.ops.norm import Softmax
 from distir.ops.reduce import ReduceMean, ReduceSum
-from distir.ops.tensor import Boundary, Concat, Gather, Reshape, Slice
+from distir.ops.tensor import Boundary, Concat, Reshape, Slice
 from distir.transforms.blocks import Blocks, Roles, cut_into_blocks
 from distir.transforms.lower import lower_always
 

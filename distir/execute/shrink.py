@@ -22,9 +22,9 @@ from distir.errors import DistirError, TransformError
 from distir.execute.values import random_values, rows_indexed
 from distir.importers.load import LoadedModel
 from distir.ir.core import Function, Node, Part, Value
-from distir.ops.indexing import GatherElements
+from distir.ops.lookup import Gather, GatherElements
 from distir.ops.loss import CrossEntropy
-from distir.ops.tensor import Boundary, Concat, Gather, Split
+from distir.ops.tensor import Boundary, Concat, Split
 from distir.program import Program, build_program
 from distir.strategy import Strategy
 from distir.transforms.blocks import Blocks

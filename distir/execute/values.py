@@ -13,10 +13,10 @@ from distir.axes.rescale import part, resize, shape_at
 from distir.ir.core import Node, Value
 from distir.ir.types import DType
 from distir.ops.elementwise import Cast, Identity
-from distir.ops.indexing import GatherElements, GatherND, ScatterElements
+from distir.ops.lookup import Gather, GatherElements, GatherND, ScatterElements
 from distir.ops.loss import CrossEntropy, PickLast
 from distir.ops.optimizer import AdamStep, MomentumStep, SGDStep
-from distir.ops.tensor import Boundary, Concat, Expand, Gather, Reshape, Slice, Split, Transpose
+from distir.ops.tensor import Boundary, Concat, Expand, Reshape, Slice, Split, Transpose
 from distir.workload import OPTIMIZERS, Workload
 
 Array = Any

@@ -27,7 +27,7 @@ from distir.importers.unit_batch import widen_batch
 from distir.ir.builder import Builder
 from distir.ir.core import Function, Node, Value
 from distir.ir.verifier import verify
-from distir.ops.tensor import Gather
+from distir.ops.lookup import Gather
 
 Array = Any
 

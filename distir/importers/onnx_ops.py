@@ -54,8 +54,9 @@ from distir.ops.comparisons import (
 )
 from distir.ops.elementwise import Cast
 from distir.ops.linalg import Einsum, Gemm, MatMul
+from distir.ops.lookup import Gather
 from distir.ops.reduce import ReduceMax, ReduceMean, ReduceSum
-from distir.ops.tensor import Concat, Expand, Gather, Reshape, Slice, Split, Transpose
+from distir.ops.tensor import Concat, Expand, Reshape, Slice, Split, Transpose
 
 Array = Any
 

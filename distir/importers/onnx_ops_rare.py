@@ -11,7 +11,7 @@ from distir.importers.onnx_convert import Call, Constant, converts
 from distir.importers.onnx_ops import expanded, positive_indices, sliced
 from distir.ir.core import Op, Value
 from distir.ir.types import DType, TensorType
-from distir.ops import indexing
+from distir.ops import lookup, positions
 from distir.ops.activations import Clip, Elu, HardSigmoid, LeakyRelu, Mish, Relu, Softplus, Tanh
 from distir.ops.arithmetic import (
     Abs,
@@ -34,9 +34,10 @@ from distir.ops.base import normalize_axis
 from distir.ops.comparisons import Equal, Greater, IsInf, Max, Min, Where, Xor
 from distir.ops.elementwise import Cast
 from distir.ops.linalg import MatMul
+from distir.ops.lookup import Gather
 from distir.ops.norm import Softmax
 from distir.ops.reduce import ReduceSum
-from distir.ops.tensor import Concat, Gather, Reshape, Scale, Transpose
+from distir.ops.tensor import Concat, Reshape, Scale, Transpose
 
 Array = Any
 
@@ -185,7 +186,7 @@ def mod(call: Call) -> Value:
 def trilu(call: Call) -> Value:
     """Trilu with a diagonal known beforehand."""
     k = int(call.array(1, "the diagonal").reshape(())) if call.has(1) else 0
-    return call.add(indexing.Trilu(bool(call.attribute("upper", 1)), k), call.operand(0))
+    return call.add(positions.Trilu(bool(call.attribute("upper", 1)), k), call.operand(0))
 
 
 @converts("CumSum")
@@ -193,7 +194,7 @@ def cumsum(call: Call) -> Value:
     """CumSum along a dim known beforehand."""
     axis = int(call.array(1, "the axis").reshape(()))
     axis = normalize_axis("CumSum", axis, call.type().rank)
-    op = indexing.CumSum(
+    op = positions.CumSum(
         axis, bool(call.attribute("exclusive", 0)), bool(call.attribute("reverse", 0))
     )
     return call.add(op, call.operand(0))
@@ -203,7 +204,7 @@ def cumsum(call: Call) -> Value:
 def arg_max(call: Call) -> Value:
     """ArgMax, of minus x for ArgMin."""
     axis = normalize_axis("ArgMax", int(call.attribute("axis", 0)), call.type().rank)
-    op = indexing.ArgMax(
+    op = positions.ArgMax(
         axis, bool(call.attribute("keepdims", 1)), bool(call.attribute("select_last_index", 0))
     )
     x = call.operand(0)
@@ -216,7 +217,7 @@ def top_k(call: Call) -> Sequence[Value]:
     sizes = call.integer_list("k", 1, since=10)
     k = int(call.attribute("k")) if call.opset < 10 else (sizes or (0,))[0]
     axis = normalize_axis("TopK", int(call.attribute("axis", -1)), call.type().rank)
-    return call.apply(indexing.TopK(k, axis, bool(call.attribute("largest", 1))), call.operand(0))
+    return call.apply(positions.TopK(k, axis, bool(call.attribute("largest", 1))), call.operand(0))
 
 
 @converts("OneHot")
@@ -250,7 +251,7 @@ def gather_elements(call: Call) -> Value:
     """GatherElements."""
     axis = normalize_axis("GatherElements", int(call.attribute("axis", 0)), call.type().rank)
     indices = positive_indices(call, 1, call.type().shape[axis])
-    return call.add(indexing.GatherElements(axis), call.operand(0), indices)
+    return call.add(lookup.GatherElements(axis), call.operand(0), indices)
 
 
 @converts("GatherND")
@@ -260,7 +261,7 @@ def gather_nd(call: Call) -> Value:
 
     data, index = call.type(0), call.known(1)
     if index is not None and index.size and not call.attribute("batch_dims", 0):
-        (result,) = indexing.GatherND().infer(data, call.type(1))
+        (result,) = lookup.GatherND().infer(data, call.type(1))
         sizes = data.shape[: index.shape[-1]]
         wrapped = np.where(index < 0, index + np.asarray(sizes), index)
         if (wrapped < 0).any() or (wrapped >= np.asarray(sizes)).any():
@@ -275,7 +276,7 @@ def gather_nd(call: Call) -> Value:
         places = sliced(call, places, [slice(0, None, 1)] * (places.type.rank - 1) + [cut])
         places = call.add(Reshape(places.type.shape[1:-1]), places)
         return call.add(Gather(1), call.operand(0), places)
-    op = indexing.GatherND(int(call.attribute("batch_dims", 0)))
+    op = lookup.GatherND(int(call.attribute("batch_dims", 0)))
     return call.add(op, call.operand(0), call.operand(1))
 
 
@@ -299,9 +300,9 @@ def scatter(call: Call) -> Value:
         )
     adds = reduction == "add"
     if call.node.op_type == "ScatterND":
-        return call.add(indexing.ScatterND(adds), *call.operands())
+        return call.add(lookup.ScatterND(adds), *call.operands())
     axis = normalize_axis("ScatterElements", int(call.attribute("axis", 0)), call.type().rank)
-    return call.add(indexing.ScatterElements(axis, adds), *call.operands())
+    return call.add(lookup.ScatterElements(axis, adds), *call.operands())
 
 
 @converts("Pad")
@@ -332,7 +333,7 @@ def pad(call: Call) -> Value:
         value = call.attribute("value", 0.0)
         if call.opset >= 11:
             value = call.array(2, "the padding").reshape(-1)[0].item() if call.has(2) else 0.0
-        return call.add(indexing.Pad(tuple(before), tuple(after), float(value)), x)
+        return call.add(positions.Pad(tuple(before), tuple(after), float(value)), x)
     for dim, size in enumerate(x.type.shape):
         if before[dim] or after[dim]:
             if max(before[dim], after[dim]) > 1 << 20:

@@ -11,11 +11,12 @@ from distir.importers.onnx_convert import Call, converts
 from distir.importers.onnx_ops import expanded
 from distir.ir.core import Value
 from distir.ir.types import DType
-from distir.ops import conv
+from distir.ops import channel_norm, conv, pooling
 from distir.ops.arithmetic import Add, Mul, Reciprocal, Sqrt, Sub
+from distir.ops.lookup import Gather
 from distir.ops.norm import LayerNormalization
 from distir.ops.reduce import ReduceMax, ReduceMean
-from distir.ops.tensor import Expand, Gather, Reshape, Scale
+from distir.ops.tensor import Expand, Reshape, Scale
 
 Array = Any
 
@@ -124,7 +125,7 @@ def _pool_window(call: Call) -> tuple[tuple[_Sizes, _Sizes, _Sizes, _Sizes], _Si
 def max_pool(call: Call) -> Value:
     """MaxPool; where the maxima were is no result here."""
     window, _ = _pool_window(call)
-    return call.add(conv.MaxPool(*window), call.operand(0))
+    return call.add(pooling.MaxPool(*window), call.operand(0))
 
 
 @converts("AveragePool")
@@ -132,7 +133,7 @@ def average_pool(call: Call) -> Value:
     """AveragePool."""
     window, overhang = _pool_window(call)
     counts = bool(call.attribute("count_include_pad", 0))
-    return call.add(conv.AveragePool(*window, overhang, counts), call.operand(0))
+    return call.add(pooling.AveragePool(*window, overhang, counts), call.operand(0))
 
 
 @converts("GlobalAveragePool", "GlobalMaxPool")
@@ -154,7 +155,7 @@ def batch_normalization(call: Call) -> Sequence[Value] | Value:
     if not is_training:
         trained = (call.operand(position) for position in range(3))
         statistics = (call.untrained(position) for position in (3, 4))
-        return call.add(conv.BatchNormalization(epsilon), *trained, *statistics)
+        return call.add(channel_norm.BatchNormalization(epsilon), *trained, *statistics)
     x, scale, bias, mean, variance = call.operands()
     rest = tuple(dim for dim in range(x.type.rank) if dim != 1)
     column = (x.type.shape[1],) + (1,) * (x.type.rank - 2)
@@ -181,7 +182,7 @@ def batch_normalization(call: Call) -> Sequence[Value] | Value:
 @converts("LRN")
 def local_response_normalization(call: Call) -> Value:
     """LRN."""
-    op = conv.LRN(
+    op = channel_norm.LRN(
         int(call.attribute("size", 1)),
         float(call.attribute("alpha", 1e-4)),
         float(call.attribute("beta", 0.75)),

@@ -13,8 +13,8 @@ from typing import Any
 
 from distir.ir.core import Function, Node, Value
 from distir.ops.arithmetic import Add
-from distir.ops.indexing import GatherND
-from distir.ops.tensor import Concat, Gather, Reshape
+from distir.ops.lookup import Gather, GatherND
+from distir.ops.tensor import Concat, Reshape
 
 Array = Any
 

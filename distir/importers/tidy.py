@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from distir.ir.core import Function, Node, Value
-from distir.ops.tensor import Gather, Reshape, Slice, Split
+from distir.ops.lookup import Gather
+from distir.ops.tensor import Reshape, Slice, Split
 
 
 def without_unused(function: Function) -> Function:

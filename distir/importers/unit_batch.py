@@ -15,8 +15,8 @@ from distir.ir.core import Function, Node, Op, Value
 from distir.ir.signature import Kind, Signature
 from distir.ir.types import TensorType
 from distir.ops.elementwise import Elementwise
-from distir.ops.indexing import GatherElements, ScatterElements
 from distir.ops.linalg import MatMul
+from distir.ops.lookup import GatherElements, ScatterElements
 from distir.ops.tensor import Concat, Expand, Reshape, Slice
 
 

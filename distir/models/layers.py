@@ -10,8 +10,9 @@ from distir.ops.activations import Dropout, Gelu, Relu, Silu
 from distir.ops.arithmetic import Add, Mul, Neg
 from distir.ops.attention import FusedAttention, spell_out
 from distir.ops.linalg import MatMul
+from distir.ops.lookup import Gather
 from distir.ops.norm import LayerNormalization, RMSNormalization
-from distir.ops.tensor import Concat, Gather, Reshape, Split, Transpose
+from distir.ops.tensor import Concat, Reshape, Split, Transpose
 
 AttentionKind = Literal["fused", "eager"]
 """One kernel that never writes the scores, or products and Softmax spelled out."""

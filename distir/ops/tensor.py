@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from distir.cost.work import OpClass, Work
+from distir.cost.work import Work
 from distir.errors import ShapeError
 from distir.ir.core import Backward, Gradients, Op, Value
 from distir.ir.signature import (
@@ -17,8 +17,9 @@ from distir.ir.signature import (
     SignatureBuilder,
     broadcast_signature,
 )
-from distir.ir.types import DType, TensorType
+from distir.ir.types import TensorType
 from distir.ops.base import broadcast_shapes, normalize_axis, register_op, sum_to_shape
+from distir.ops.refinement import reshape_signature
 
 if TYPE_CHECKING:
     from distir.ir.builder import Builder
@@ -50,82 +51,6 @@ class Scale(Op):
 
     def derivative(self, back: Backward) -> Gradients:
         return (back.add(self, back.gradient),)
-
-
-def reshape_signature(source: Sequence[int], target: Sequence[int]) -> Signature:
-    """Both shapes refined to their common refinement: `(6, 4) -> (2, 3, 4)` has loops 2, 3, 4.
-
-    A run of dims that has none (`(4, 6) -> (6, 4)`) is whole on both sides.
-    """
-    builder = SignatureBuilder()
-    from_dims: list[list[int]] = [[] for _ in source]
-    to_dims: list[list[int]] = [[] for _ in target]
-    for source_run, target_run in _matching_runs(source, target):
-        pieces = _common_refinement(
-            [source[i] for i in source_run], [target[i] for i in target_run]
-        )
-        if pieces is None:
-            sides = ((source_run, source, from_dims), (target_run, target, to_dims))
-            for run, shape, dims in sides:
-                for i in run:
-                    dims[i].extend(builder.loop(shape[i], Kind.WHOLE))
-            continue
-        for from_dim, to_dim, size in pieces:
-            loop = builder.loop(size)
-            from_dims[source_run[from_dim]].extend(loop)
-            to_dims[target_run[to_dim]].extend(loop)
-    return builder.build([tuple(map(tuple, from_dims))], [tuple(map(tuple, to_dims))])
-
-
-def _matching_runs(
-    source: Sequence[int], target: Sequence[int]
-) -> list[tuple[list[int], list[int]]]:
-    """Shortest runs of dims (not counting size 1) with equal products on both sides."""
-    runs: list[tuple[list[int], list[int]]] = []
-    left = [i for i, size in enumerate(source) if size != 1]
-    right = [i for i, size in enumerate(target) if size != 1]
-    i = j = 0
-    while i < len(left) and j < len(right):
-        run: tuple[list[int], list[int]] = ([left[i]], [right[j]])
-        a, b = source[left[i]], target[right[j]]
-        i, j = i + 1, j + 1
-        while a != b:
-            if a < b:
-                a *= source[left[i]]
-                run[0].append(left[i])
-                i += 1
-            else:
-                b *= target[right[j]]
-                run[1].append(right[j])
-                j += 1
-        runs.append(run)
-    return runs
-
-
-def _common_refinement(
-    source: Sequence[int], target: Sequence[int]
-) -> list[tuple[int, int, int]] | None:
-    """Pieces `(source dim, target dim, size)`, outermost first; None where none exists.
-
-    Splitting is from the left: both sides lose their outermost factors together.
-    """
-    pieces: list[tuple[int, int, int]] = []
-    i = j = 0
-    a, b = source[0], target[0]
-    while True:
-        if a % b and b % a:
-            return None
-        size = min(a, b)
-        pieces.append((i, j, size))
-        a, b = a // size, b // size
-        if a == 1:
-            i += 1
-        if b == 1:
-            j += 1
-        if i == len(source) or j == len(target):
-            return pieces
-        a = source[i] if a == 1 else a
-        b = target[j] if b == 1 else b
 
 
 @register_op("Reshape")
@@ -452,130 +377,6 @@ class SliceGradient(Op):
         return replace(self, shape=results[0].shape, stops=forward.stops)
 
 
-@register_op("Gather")
-@dataclass(frozen=True, slots=True)
-class Gather(Op):
-    """Rows of a table: `table` with its dim `axis` replaced by the dims of `indices`.
-
-    The table may hold only some of the rows (`evaluate_shard`); the others are zero, so that
-    shards add up.
-    """
-
-    axis: int = 0
-
-    def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
-        table, indices = operands
-        axis = normalize_axis(self.name, self.axis, table.rank)
-        return (table.with_shape((*table.shape[:axis], *indices.shape, *table.shape[axis + 1 :])),)
-
-    def signature(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Signature:
-        table, indices = operands
-        axis = self.axis % table.rank
-        builder = SignatureBuilder()
-        rows = builder.positional(table.shape[axis], Kind.PICK)
-        before = builder.dims(table.shape[:axis])
-        index = builder.dims(indices.shape)
-        after = builder.dims(table.shape[axis + 1 :])
-        return builder.build([(*before, rows, *after), index], [(*before, *index, *after)])
-
-    def work(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Work:
-        # Only the picked rows are read.
-        size = results[0].size_bytes
-        return Work(
-            kind=OpClass.MEMORY,
-            flops=0.0,
-            bytes_read=size + operands[1].size_bytes,
-            bytes_written=size,
-        )
-
-    def evaluate(self, *operands: Array) -> tuple[Array, ...]:
-        import numpy as np
-
-        table, indices = operands
-        return (np.take(table, indices.astype(np.int64), axis=self.axis),)
-
-    def evaluate_shard(self, indices: Mapping[int, Array], *operands: Array) -> tuple[Array, ...]:
-        import numpy as np
-
-        if 0 not in indices:
-            return self.evaluate(*operands)
-        table, wanted = operands
-        held = indices[0]
-        place = np.searchsorted(held, wanted)
-        place = np.minimum(place, len(held) - 1)
-        found = held[place] == wanted
-        rows = np.take(table, place, axis=self.axis)
-        axis = self.axis % table.ndim
-        mask = found.reshape((1,) * axis + found.shape + (1,) * (table.ndim - axis - 1))
-        return (rows * mask,)
-
-    def derivative(self, back: Backward) -> Gradients:
-        if not back.wanted[0]:
-            return (None, None)
-        table, indices = back.operands
-        op = GatherGradient(self.axis % table.type.rank, table.type.shape)
-        return (back.add(op, indices, back.gradient), None)
-
-
-@register_op("GatherGradient")
-@dataclass(frozen=True, slots=True)
-class GatherGradient(Op):
-    """Adds rows of the gradient into a table of zeros: what ScatterAdd is to Gather."""
-
-    axis: int
-    shape: tuple[int, ...]
-
-    def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
-        return (operands[1].with_shape(self.shape),)
-
-    def signature(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Signature:
-        indices, _ = operands
-        builder = SignatureBuilder()
-        rows = builder.positional(self.shape[self.axis])
-        before = builder.dims(self.shape[: self.axis])
-        index = builder.dims(indices.shape, Kind.SUM)
-        after = builder.dims(self.shape[self.axis + 1 :])
-        return builder.build([index, (*before, *index, *after)], [(*before, rows, *after)])
-
-    def work(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Work:
-        size = operands[1].size_bytes
-        return Work(
-            kind=OpClass.MEMORY,
-            flops=operands[1].num_elements,
-            bytes_read=2 * size + operands[0].size_bytes,
-            bytes_written=size + results[0].size_bytes,
-        )
-
-    def evaluate(self, *operands: Array) -> tuple[Array, ...]:
-        import numpy as np
-
-        return self.evaluate_shard({0: np.arange(self.shape[self.axis])}, *operands)
-
-    def evaluate_shard(self, indices: Mapping[int, Array], *operands: Array) -> tuple[Array, ...]:
-        import numpy as np
-
-        picked, gradient = operands
-        held = indices.get(0)
-        if held is None:
-            held = np.arange(self.shape[self.axis])
-        flat = picked.reshape(-1).astype(np.int64)
-        place = np.minimum(np.searchsorted(held, flat), len(held) - 1)
-        found = held[place] == flat
-        rank = picked.ndim
-        moved = np.moveaxis(gradient, range(self.axis, self.axis + rank), range(rank)).reshape(
-            flat.size, *self.shape[: self.axis], *self.shape[self.axis + 1 :]
-        )
-        result = np.zeros((len(held), *moved.shape[1:]), gradient.dtype)
-        np.add.at(result, place[found], moved[found])
-        return (np.moveaxis(result, 0, self.axis),)
-
-    def linear_operands(self, operands: Sequence[TensorType]) -> tuple[int, ...]:
-        return (1,)
-
-    def localized(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Op:
-        return replace(self, shape=results[0].shape)
-
-
 @register_op("Boundary")
 @dataclass(frozen=True, slots=True)
 class Boundary(Op):
@@ -618,21 +419,3 @@ class Boundary(Op):
 
     def derivative(self, back: Backward) -> Gradients:
         return (back.add(self, back.gradient),)
-
-
-__all__ = [
-    "Boundary",
-    "Concat",
-    "DType",
-    "Expand",
-    "Gather",
-    "GatherGradient",
-    "Reshape",
-    "Scale",
-    "Slice",
-    "SliceGradient",
-    "Split",
-    "Transpose",
-    "reshape_signature",
-    "zeros",
-]

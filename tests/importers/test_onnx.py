@@ -15,7 +15,7 @@ from distir.importers.onnx import import_onnx, read_onnx
 from distir.importers.onnx_roles import Role
 from distir.ir import Function
 from distir.ir.verifier import verify
-from distir.ops.conv import BatchNormalization
+from distir.ops.channel_norm import BatchNormalization
 from tests.conftest import shared_path
 from tests.importers.models import (
     BOOL,

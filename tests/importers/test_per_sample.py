@@ -12,7 +12,7 @@ from distir.axes.rescale import rescale
 from distir.execute.sequential import evaluate
 from distir.execute.verify import TOLERANCE, verify
 from distir.importers.onnx import read_onnx
-from distir.ops.indexing import GatherND
+from distir.ops.lookup import GatherND
 from distir.program import build_program
 from tests.importers.models import FLOAT, INT64, integers, model, node, weights
 

@@ -13,7 +13,8 @@ from distir.errors import TransformError
 from distir.execute.sequential import evaluate
 from distir.importers.onnx import import_onnx, read_onnx
 from distir.importers.strided import strided_view
-from distir.ops.tensor import Gather, Reshape
+from distir.ops.lookup import Gather
+from distir.ops.tensor import Reshape
 from distir.program import build_program
 from tests.importers.models import FLOAT, integers, model, node, weights
 

@@ -8,7 +8,8 @@ from distir.ir import Builder, Function, Value
 from distir.models.layers import linear
 from distir.ops.activations import Relu
 from distir.ops.arithmetic import Add
-from distir.ops.conv import Conv, MaxPool
+from distir.ops.conv import Conv
+from distir.ops.pooling import MaxPool
 from distir.ops.reduce import ReduceMean
 
 SIZE = 8

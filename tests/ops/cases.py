@@ -12,13 +12,16 @@ import numpy as np
 from distir.ir import DType, Op, TensorType
 from distir.ops import (
     attention,
+    channel_norm,
     conv,
-    indexing,
     linalg,
+    lookup,
     loss,
     norm,
     optimizer,
     padding,
+    pooling,
+    positions,
     routing,
     tensor,
 )
@@ -143,7 +146,7 @@ def _case(op: Op, *makers: Maker) -> Case:
     return Case(op, makers)
 
 
-t, n, x = tensor, norm, indexing
+t, n, p, x = tensor, norm, positions, lookup
 S = (4, 6)
 
 
@@ -217,11 +220,11 @@ def _moves() -> list[Case]:
         _case(t.Slice((0, 5), (None, None), (1, -2)), real(4, 6)),
         _case(t.Slice((0, -4), (None, None), (1, 1)), real(4, 6)),
         _case(t.SliceGradient((4, 6), *head), real(4, 2)),
-        _case(t.Gather(0), real(6, 4), integers(6, 3, 2)),
-        _case(t.Gather(1), real(2, 6, 4), integers(6, 3)),
-        _case(t.Gather(1), real(2, 6, 4), integers(6)),
-        _case(t.GatherGradient(0, (6, 4)), integers(6, 3, 2), real(3, 2, 4)),
-        _case(t.GatherGradient(1, (2, 6, 4)), integers(6, 3), real(2, 3, 4)),
+        _case(x.Gather(0), real(6, 4), integers(6, 3, 2)),
+        _case(x.Gather(1), real(2, 6, 4), integers(6, 3)),
+        _case(x.Gather(1), real(2, 6, 4), integers(6)),
+        _case(x.GatherGradient(0, (6, 4)), integers(6, 3, 2), real(3, 2, 4)),
+        _case(x.GatherGradient(1, (2, 6, 4)), integers(6, 3), real(2, 3, 4)),
         _case(t.Boundary((((4, True),), ((2, False), (3, True)))), real(4, 6)),
     ]
     return cases
@@ -232,16 +235,16 @@ def _indexing() -> list[Case]:
     apart: Maker = lambda rng: np.array([[0, 1], [3, 5], [2, 2]])  # noqa: E731
     columns: Maker = lambda rng: np.array([[0, 2], [3, 1], [5, 0], [4, 3]])  # noqa: E731
     return [
-        _case(x.Pad((0, 1), (0, 2)), real(4, 6)),
-        _case(x.Pad((1, 0), (0, 0), 0.5), real(4, 6)),
-        _case(x.Trilu(), real(2, 4, 6)),
-        _case(x.Trilu(False, -1), real(4, 6)),
-        _case(x.CumSum(1), real(4, 6)),
-        _case(x.CumSum(0, exclusive=True, reverse=True), real(4, 6)),
-        _case(x.ArgMax(1), real(4, 6)),
-        _case(x.ArgMax(-1, keepdims=False, last=True), integers(3, 4, 6)),
-        _case(x.TopK(2), real(4, 6)),
-        _case(x.TopK(3, 0, largest=False), real(4, 6)),
+        _case(p.Pad((0, 1), (0, 2)), real(4, 6)),
+        _case(p.Pad((1, 0), (0, 0), 0.5), real(4, 6)),
+        _case(p.Trilu(), real(2, 4, 6)),
+        _case(p.Trilu(False, -1), real(4, 6)),
+        _case(p.CumSum(1), real(4, 6)),
+        _case(p.CumSum(0, exclusive=True, reverse=True), real(4, 6)),
+        _case(p.ArgMax(1), real(4, 6)),
+        _case(p.ArgMax(-1, keepdims=False, last=True), integers(3, 4, 6)),
+        _case(p.TopK(2), real(4, 6)),
+        _case(p.TopK(3, 0, largest=False), real(4, 6)),
         _case(x.GatherElements(1), real(4, 6), integers(6, 4, 3)),
         _case(x.GatherElements(0), real(4, 6), integers(4, 2, 2)),
         _case(x.GatherElementsGradient(1, (4, 6)), integers(6, 4, 3), real(4, 3)),
@@ -266,10 +269,10 @@ def _norms() -> list[Case]:
         _case(n.NormalizationGradient(2, 1e-3, True), real(2, 4, 6), positive(6), real(2, 4, 6)),
         _case(n.NormalizationGradient(1, 1e-3, False), real(4, 6), positive(6), real(4, 6)),
         _case(n.NormalizationScaleGradient(2, 1e-3, True), real(2, 4, 6), real(2, 4, 6)),
-        _case(conv.BatchNormalization(), real(2, 4, 3), *[positive(4)] * 4),
-        _case(conv.LRN(3, 0.5, 0.6, 1.2), real(2, 5, 3)),
-        _case(conv.LRN(4, 0.5), real(2, 6, 2, 2)),
-        _case(conv.LRNGradient(conv.LRN(4, 0.5)), real(2, 6, 3), real(2, 6, 3)),
+        _case(channel_norm.BatchNormalization(), real(2, 4, 3), *[positive(4)] * 4),
+        _case(channel_norm.LRN(3, 0.5, 0.6, 1.2), real(2, 5, 3)),
+        _case(channel_norm.LRN(4, 0.5), real(2, 6, 2, 2)),
+        _case(channel_norm.LRNGradient(channel_norm.LRN(4, 0.5)), real(2, 6, 3), real(2, 6, 3)),
     ]
     return cases
 
@@ -312,7 +315,7 @@ def _convolutions() -> list[Case]:
     one, two = ((1, 1), (1, 1, 1, 1), (1, 1)), ((2, 1), (0, 1, 1, 1), (1, 2))
     pool = ((2, 2), (2, 2), (0, 0, 0, 0), (1, 1))
     wide = ((3, 2), (2, 1), (1, 0, 1, 1), (1, 1))
-    average = conv.AveragePool(*wide, (0, 1))
+    average = pooling.AveragePool(*wide, (0, 1))
     return [
         _case(conv.Conv(*one), real(2, 4, 4, 3), real(6, 4, 3, 3)),
         _case(conv.Conv(*two, group=2), real(2, 4, 6, 6), real(6, 2, 2, 3)),
@@ -322,12 +325,12 @@ def _convolutions() -> list[Case]:
         _case(conv.ConvTranspose((7, 5), *two, group=2), real(2, 6, 4, 3), real(6, 2, 2, 3)),
         _case(conv.ConvWeightGradient((3, 3), *one), real(2, 4, 4, 3), real(2, 6, 4, 3)),
         _case(conv.ConvWeightGradient((2, 3), *two, group=2), real(2, 4, 7, 5), real(2, 6, 4, 3)),
-        _case(conv.MaxPool(*pool), real(2, 4, 4, 6)),
-        _case(conv.MaxPool(*wide), real(2, 2, 5, 4)),
-        _case(conv.MaxPoolGradient(*pool), real(2, 4, 4, 6), real(2, 4, 2, 3), real(2, 4, 2, 3)),
+        _case(pooling.MaxPool(*pool), real(2, 4, 4, 6)),
+        _case(pooling.MaxPool(*wide), real(2, 2, 5, 4)),
+        _case(pooling.MaxPoolGradient(*pool), real(2, 4, 4, 6), real(2, 4, 2, 3), real(2, 4, 2, 3)),
         _case(average, real(2, 2, 5, 4)),
-        _case(conv.AveragePool(*pool, (0, 0), count_include_pad=True), real(2, 4, 4, 6)),
-        _case(conv.AveragePoolGradient(average, (5, 4)), real(2, 2, 3, 4)),
+        _case(pooling.AveragePool(*pool, (0, 0), count_include_pad=True), real(2, 4, 4, 6)),
+        _case(pooling.AveragePoolGradient(average, (5, 4)), real(2, 2, 3, 4)),
     ]
 
 

@@ -1,7 +1,8 @@
-"""Ops that look elements up, put them somewhere, order them, or depend on where they are."""
+"""Looking up and putting down: rows, one element per index, one slice per tuple of indices."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,9 +11,9 @@ from distir.cost.work import OpClass, Work
 from distir.errors import ShapeError
 from distir.ir.core import Backward, Gradients, Op
 from distir.ir.signature import Kind, Signature, SignatureBuilder
-from distir.ir.types import DType, TensorType
+from distir.ir.types import TensorType
 from distir.ops.base import normalize_axis, register_op
-from distir.ops.tensor import Slice, zeros
+from distir.ops.tensor import zeros
 
 Array = Any
 
@@ -27,211 +28,174 @@ def _lookup_work(operands: Sequence[TensorType], results: Sequence[TensorType]) 
     )
 
 
-@register_op("Pad")
-@dataclass(frozen=True, slots=True)
-class Pad(Op):
-    """`before[d]` elements of `value` before dim d and `after[d]` behind it."""
+class _Scatter(Op):
+    """Base of ops that put `updates` into `data` where `indices` say, or add them there."""
 
-    before: tuple[int, ...]
-    after: tuple[int, ...]
-    value: float = 0.0
+    __slots__ = ()
+    adds: bool
+
+    @property
+    @abstractmethod
+    def reader(self) -> Op:
+        """The op that reads what this one puts down."""
+
+    @abstractmethod
+    def places(self, index: Array, shape: Sequence[int]) -> tuple[Array, ...]:
+        """Index arrays for the dims of data of that shape."""
 
     def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
-        (x,) = operands
-        if (
-            not len(self.before) == len(self.after) == x.rank
-            or min(*self.before, *self.after, 0) < 0
-        ):
-            raise ShapeError(f"Pad: {list(self.before)} before and {list(self.after)} behind {x}")
-        sizes = zip(self.before, x.shape, self.after, strict=True)
-        return (x.with_shape(tuple(map(sum, sizes))),)
-
-    def signature(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Signature:
-        builder = SignatureBuilder()
-        source: list[tuple[int, ...]] = []
-        target: list[tuple[int, ...]] = []
-        for size, padded in zip(operands[0].shape, results[0].shape, strict=True):
-            kind = Kind.PARALLEL if size == padded else Kind.WHOLE
-            source.append(builder.loop(size, kind))
-            target.append(source[-1] if size == padded else builder.loop(padded, kind))
-        return builder.build((tuple(source),), (tuple(target),))
+        data, index, updates = operands
+        (found,) = self.reader.infer(data, index)
+        if found.shape != updates.shape:
+            raise ShapeError(f"{self.name}: updates {updates}; the indices ask for {found}")
+        return (data,)
 
     def evaluate(self, *operands: Array) -> tuple[Array, ...]:
         import numpy as np
 
-        widths = list(zip(self.before, self.after, strict=True))
-        return (np.pad(operands[0], widths, constant_values=self.value),)
-
-    def linear_operands(self, operands: Sequence[TensorType]) -> tuple[int, ...]:
-        return (0,) if self.value == 0 else ()
+        data, index, updates = operands
+        result = data.copy()
+        where = self.places(index, data.shape)
+        if self.adds:
+            np.add.at(result, where, updates)
+        else:
+            result[where] = updates
+        return (result,)
 
     def derivative(self, back: Backward) -> Gradients:
-        stops = tuple(
-            None if start == end == 0 else start + size
-            for start, end, size in zip(
-                self.before, self.after, back.operands[0].type.shape, strict=True
-            )
-        )
-        return (back.add(Slice(self.before, stops, (1,) * len(stops)), back.gradient),)
+        _, index, updates = back.operands
+        of_data = back.gradient if back.wanted[0] else None
+        if of_data is not None and not self.adds:  # what is put over data takes its gradient
+            of_data = back.add(self, of_data, index, zeros(back.builder, updates.type))
+        of_updates = back.add(self.reader, back.gradient, index) if back.wanted[2] else None
+        return (of_data, None, of_updates)
 
 
-@register_op("Trilu")
+# --- rows of a table -----------------------------------------------------------------------------
+
+
+@register_op("Gather")
 @dataclass(frozen=True, slots=True)
-class Trilu(Op):
-    """The last two dims above (`upper`) or below their `k`-th diagonal, zero elsewhere."""
+class Gather(Op):
+    """Rows of a table: `table` with its dim `axis` replaced by the dims of `indices`.
 
-    upper: bool = True
-    k: int = 0
+    The table may hold only some of the rows (`evaluate_shard`); the others are zero, so that
+    shards add up.
+    """
+
+    axis: int = 0
 
     def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
-        if operands[0].rank < 2:
-            raise ShapeError(f"Trilu: {operands[0]}; expected at least two dims")
-        return (operands[0],)
+        table, indices = operands
+        axis = normalize_axis(self.name, self.axis, table.rank)
+        return (table.with_shape((*table.shape[:axis], *indices.shape, *table.shape[axis + 1 :])),)
 
     def signature(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Signature:
-        shape = operands[0].shape
+        table, indices = operands
+        axis = self.axis % table.rank
         builder = SignatureBuilder()
-        matrix = (builder.positional(shape[-2]), builder.positional(shape[-1]))
-        dims = (*builder.dims(shape[:-2]), *matrix)
-        return builder.build((dims,), (dims,))
+        rows = builder.positional(table.shape[axis], Kind.PICK)
+        before = builder.dims(table.shape[:axis])
+        index = builder.dims(indices.shape)
+        after = builder.dims(table.shape[axis + 1 :])
+        return builder.build([(*before, rows, *after), index], [(*before, *index, *after)])
+
+    def work(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Work:
+        # Only the picked rows are read.
+        size = results[0].size_bytes
+        return Work(
+            kind=OpClass.MEMORY,
+            flops=0.0,
+            bytes_read=size + operands[1].size_bytes,
+            bytes_written=size,
+        )
 
     def evaluate(self, *operands: Array) -> tuple[Array, ...]:
-        return self.evaluate_shard({}, *operands)
+        import numpy as np
+
+        table, indices = operands
+        return (np.take(table, indices.astype(np.int64), axis=self.axis),)
 
     def evaluate_shard(self, indices: Mapping[int, Array], *operands: Array) -> tuple[Array, ...]:
         import numpy as np
 
-        (x,) = operands
-        rows = np.asarray(indices.get(0, np.arange(x.shape[-2])))
-        columns = np.asarray(indices.get(1, np.arange(x.shape[-1])))
-        distance = columns[None, :] - rows[:, None]
-        kept = distance >= self.k if self.upper else distance <= self.k
-        return (np.where(kept, x, np.zeros((), x.dtype)),)
-
-    def linear_operands(self, operands: Sequence[TensorType]) -> tuple[int, ...]:
-        return (0,)
+        if 0 not in indices:
+            return self.evaluate(*operands)
+        table, wanted = operands
+        held = indices[0]
+        place = np.searchsorted(held, wanted)
+        place = np.minimum(place, len(held) - 1)
+        found = held[place] == wanted
+        rows = np.take(table, place, axis=self.axis)
+        axis = self.axis % table.ndim
+        mask = found.reshape((1,) * axis + found.shape + (1,) * (table.ndim - axis - 1))
+        return (rows * mask,)
 
     def derivative(self, back: Backward) -> Gradients:
-        return (back.add(self, back.gradient),)
+        if not back.wanted[0]:
+            return (None, None)
+        table, indices = back.operands
+        op = GatherGradient(self.axis % table.type.rank, table.type.shape)
+        return (back.add(op, indices, back.gradient), None)
 
 
-@register_op("CumSum")
+@register_op("GatherGradient")
 @dataclass(frozen=True, slots=True)
-class CumSum(Op):
-    """Sums of the elements up to each one along `axis`, without itself if `exclusive`."""
+class GatherGradient(Op):
+    """Adds rows of the gradient into a table of zeros: what ScatterAdd is to Gather."""
 
     axis: int
-    exclusive: bool = False
-    reverse: bool = False
+    shape: tuple[int, ...]
 
     def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
-        normalize_axis(self.name, self.axis, operands[0].rank)
-        return (operands[0],)
+        return (operands[1].with_shape(self.shape),)
 
     def signature(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Signature:
+        indices, _ = operands
         builder = SignatureBuilder()
-        axis = self.axis % operands[0].rank
-        dims = tuple(
-            builder.loop(size, Kind.WHOLE if dim == axis else Kind.PARALLEL)
-            for dim, size in enumerate(operands[0].shape)
+        rows = builder.positional(self.shape[self.axis])
+        before = builder.dims(self.shape[: self.axis])
+        index = builder.dims(indices.shape, Kind.SUM)
+        after = builder.dims(self.shape[self.axis + 1 :])
+        return builder.build([index, (*before, *index, *after)], [(*before, rows, *after)])
+
+    def work(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Work:
+        size = operands[1].size_bytes
+        return Work(
+            kind=OpClass.MEMORY,
+            flops=operands[1].num_elements,
+            bytes_read=2 * size + operands[0].size_bytes,
+            bytes_written=size + results[0].size_bytes,
         )
-        return builder.build((dims,), (dims,))
 
     def evaluate(self, *operands: Array) -> tuple[Array, ...]:
         import numpy as np
 
-        x = np.flip(operands[0], self.axis) if self.reverse else operands[0]
-        total = np.cumsum(x, axis=self.axis)
-        if self.exclusive:
-            total = total - x
-        return (np.flip(total, self.axis) if self.reverse else total,)
+        return self.evaluate_shard({0: np.arange(self.shape[self.axis])}, *operands)
+
+    def evaluate_shard(self, indices: Mapping[int, Array], *operands: Array) -> tuple[Array, ...]:
+        import numpy as np
+
+        picked, gradient = operands
+        held = indices.get(0)
+        if held is None:
+            held = np.arange(self.shape[self.axis])
+        flat = picked.reshape(-1).astype(np.int64)
+        place = np.minimum(np.searchsorted(held, flat), len(held) - 1)
+        found = held[place] == flat
+        rank = picked.ndim
+        moved = np.moveaxis(gradient, range(self.axis, self.axis + rank), range(rank)).reshape(
+            flat.size, *self.shape[: self.axis], *self.shape[self.axis + 1 :]
+        )
+        result = np.zeros((len(held), *moved.shape[1:]), gradient.dtype)
+        np.add.at(result, place[found], moved[found])
+        return (np.moveaxis(result, 0, self.axis),)
 
     def linear_operands(self, operands: Sequence[TensorType]) -> tuple[int, ...]:
-        return (0,)
+        return (1,)
 
-    def derivative(self, back: Backward) -> Gradients:
-        op = replace(self, reverse=not self.reverse)
-        return (back.add(op, back.gradient),)
-
-
-@register_op("ArgMax")
-@dataclass(frozen=True, slots=True)
-class ArgMax(Op):
-    """Where along `axis` the largest element is: the first such place, or the last."""
-
-    axis: int
-    keepdims: bool = True
-    last: bool = False
-
-    def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
-        (x,) = operands
-        axis = normalize_axis(self.name, self.axis, x.rank)
-        middle = (1,) if self.keepdims else ()
-        return (TensorType((*x.shape[:axis], *middle, *x.shape[axis + 1 :]), DType.INT64),)
-
-    def signature(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Signature:
-        builder = SignatureBuilder()
-        axis = self.axis % operands[0].rank
-        dims = tuple(
-            builder.loop(size, Kind.WHOLE if dim == axis else Kind.PARALLEL)
-            for dim, size in enumerate(operands[0].shape)
-        )
-        middle = ((),) if self.keepdims else ()
-        return builder.build((dims,), ((*dims[:axis], *middle, *dims[axis + 1 :]),))
-
-    def evaluate(self, *operands: Array) -> tuple[Array, ...]:
-        import numpy as np
-
-        (x,) = operands
-        if self.last:
-            found = x.shape[self.axis] - 1 - np.argmax(np.flip(x, self.axis), axis=self.axis)
-        else:
-            found = np.argmax(x, axis=self.axis)
-        return (np.expand_dims(found, self.axis) if self.keepdims else found,)
-
-    def derivative(self, back: Backward) -> Gradients:
-        return (None,)
-
-
-@register_op("TopK")
-@dataclass(frozen=True, slots=True)
-class TopK(Op):
-    """The `k` largest (or smallest) elements along `axis`, in order, and where they are."""
-
-    k: int
-    axis: int = -1
-    largest: bool = True
-
-    def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
-        (x,) = operands
-        axis = normalize_axis(self.name, self.axis, x.rank)
-        if not 0 < self.k <= x.shape[axis]:
-            raise ShapeError(f"TopK: {self.k} elements of dim {axis} of {x}")
-        shape = (*x.shape[:axis], self.k, *x.shape[axis + 1 :])
-        return (x.with_shape(shape), TensorType(shape, DType.INT64))
-
-    def signature(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Signature:
-        shape = operands[0].shape
-        axis = self.axis % len(shape)
-        builder = SignatureBuilder()
-        before, after = builder.dims(shape[:axis]), builder.dims(shape[axis + 1 :])
-        source = builder.loop(shape[axis], Kind.WHOLE)
-        chosen = builder.loop(self.k, Kind.WHOLE)
-        result = (*before, chosen, *after)
-        return builder.build(((*before, source, *after),), (result, result))
-
-    def evaluate(self, *operands: Array) -> tuple[Array, ...]:
-        import numpy as np
-
-        (x,) = operands
-        order = np.argsort(-x if self.largest else x, axis=self.axis, kind="stable")
-        indices = np.take(order, np.arange(self.k), axis=self.axis)
-        return (np.take_along_axis(x, indices, axis=self.axis), indices)
-
-    def derivative(self, back: Backward) -> Gradients:
-        (x,) = back.operands
-        op = GatherElementsGradient(self.axis % x.type.rank, x.type.shape)
-        return (back.add(op, back.results[1], back.gradient),)
+    def localized(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Op:
+        return replace(self, shape=results[0].shape)
 
 
 # --- one element per index -----------------------------------------------------------------------
@@ -367,18 +331,15 @@ class GatherElementsGradient(Op):
 
 @register_op("ScatterElements")
 @dataclass(frozen=True, slots=True)
-class ScatterElements(Op):
+class ScatterElements(_Scatter):
     """`data` with `updates` put at `indices` along `axis`, or added there."""
 
     axis: int = 0
     adds: bool = False
 
-    def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
-        data, index, updates = operands
-        _check_elements(self.name, self.axis, data, index)
-        if index.shape != updates.shape:
-            raise ShapeError(f"ScatterElements: updates {updates} beside indices {index}")
-        return (data,)
+    @property
+    def reader(self) -> GatherElements:
+        return GatherElements(self.axis)
 
     def signature(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Signature:
         data, index = (t.shape for t in operands[:2])
@@ -387,31 +348,10 @@ class ScatterElements(Op):
         )
         return builder.build((data_dims, index_dims, index_dims), (data_dims,))
 
-    def evaluate(self, *operands: Array) -> tuple[Array, ...]:
+    def places(self, index: Array, shape: Sequence[int]) -> tuple[Array, ...]:
         import numpy as np
 
-        data, index, updates = operands
-        result = data.copy()
-        where = _grid(np.where(index < 0, index + data.shape[self.axis], index), self.axis)
-        if self.adds:
-            np.add.at(result, where, updates)
-        else:
-            result[where] = updates
-        return (result,)
-
-    def derivative(self, back: Backward) -> Gradients:
-        _, index, updates = back.operands
-        of_data = of_updates = None
-        if back.wanted[0]:
-            blank = replace(self, adds=False)
-            of_data = (
-                back.gradient
-                if self.adds
-                else back.add(blank, back.gradient, index, zeros(back.builder, updates.type))
-            )
-        if back.wanted[2]:
-            of_updates = back.add(GatherElements(self.axis), back.gradient, index)
-        return (of_data, None, of_updates)
+        return _grid(np.where(index < 0, index + shape[self.axis], index), self.axis)
 
 
 # --- one slice per tuple of indices --------------------------------------------------------------
@@ -525,17 +465,14 @@ class GatherNDGradient(Op):
 
 @register_op("ScatterND")
 @dataclass(frozen=True, slots=True)
-class ScatterND(Op):
+class ScatterND(_Scatter):
     """`data` with slices `updates` put at tuples of indices, or added there."""
 
     adds: bool = False
 
-    def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
-        data, index, updates = operands
-        (picked,) = GatherND().infer(data, index)
-        if picked.shape != updates.shape:
-            raise ShapeError(f"ScatterND: updates {updates}; the indices ask for {picked}")
-        return (data,)
+    @property
+    def reader(self) -> GatherND:
+        return GatherND()
 
     def signature(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Signature:
         builder, data, index, updates = _tuples_signature(
@@ -543,28 +480,5 @@ class ScatterND(Op):
         )
         return builder.build((data, index, updates), (data,))
 
-    def evaluate(self, *operands: Array) -> tuple[Array, ...]:
-        import numpy as np
-
-        data, index, updates = operands
-        result = data.copy()
-        where = _tuples(index, 0, data.shape)
-        if self.adds:
-            np.add.at(result, where, updates)
-        else:
-            result[where] = updates
-        return (result,)
-
-    def derivative(self, back: Backward) -> Gradients:
-        _, index, updates = back.operands
-        of_data = of_updates = None
-        if back.wanted[0]:
-            blank = ScatterND()
-            of_data = (
-                back.gradient
-                if self.adds
-                else back.add(blank, back.gradient, index, zeros(back.builder, updates.type))
-            )
-        if back.wanted[2]:
-            of_updates = back.add(GatherND(), back.gradient, index)
-        return (of_data, None, of_updates)
+    def places(self, index: Array, shape: Sequence[int]) -> tuple[Array, ...]:
+        return _tuples(index, 0, shape)
