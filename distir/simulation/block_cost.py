@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -10,9 +9,9 @@ from typing import TypeAlias, cast
 
 import numpy as np
 
-from distir.cost.amounts import is_all, is_positive, larger, select, smaller
+from distir.cost.amounts import is_positive, larger, select, smaller
 from distir.simulation.instructions import COMPUTE, Instruction
-from distir.simulation.timeline import ByCause, Moments, Start, moments
+from distir.simulation.timeline import LONG_AGO, Moments, Start, latest_of, moments
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +24,6 @@ class PassCost:
     exposed: tuple[tuple[str, float], ...] = ()
 
 
-LONG_AGO = -math.inf
-
-
 def _waited_at_the_end(free: Mapping[str, float], end: float) -> dict[str, float]:
     """How long compute waits for the streams that go on until the `end`."""
     tail = end - free.get(COMPUTE, 0.0)
@@ -38,24 +34,6 @@ def _waited_at_the_end(free: Mapping[str, float], end: float) -> dict[str, float
             found[stream] = last
             tail = tail - last
     return found
-
-
-def _latest_of(causes: ByCause, times: Sequence[float]) -> tuple[float, str]:
-    """The latest of some times, and what made it."""
-    at, why = LONG_AGO, ""
-    for cause, number in causes:
-        at, why = _later(at, why, times[number], cause)
-    return at, why
-
-
-def _later(first: float, why: str, second: float, cause: str) -> tuple[float, str]:
-    """The later of two times, and what made it; of many, what made it in some plan."""
-    if why in ("", cause):
-        return larger(first, second), cause
-    later = second > first
-    if is_all(later):
-        return second, cause
-    return (larger(first, second), cause) if is_positive(later) else (first, why)
 
 
 TOLERANCE = 1e-12
@@ -282,13 +260,7 @@ class Chains:
         form = each.moments(Start(tuple(before.free), tuple(why for _, why in border)))
         found = form.at((*before.free.values(), before.idle_since, *(at for at, _ in border)))
         taken = found[form.streams[COMPUTE]]
-        exposed: dict[str, float] = {}
-        for begin, awaited in form.waits:
-            at, why = _latest_of(awaited, found)
-            waited = larger(at - found[begin], 0.0)
-            if is_positive(waited):
-                exposed[why] = exposed.get(why, 0.0) + waited
-        border = tuple(_latest_of(made, found) if made else (taken, "") for made in form.border)
+        border = tuple(latest_of(made, found) if made else (taken, "") for made in form.border)
         border = tuple((at - taken, why) if why else (0.0, "") for at, why in border)
         # Nothing that waits for the border begins sooner: since when a stream has been free
         # before that does not matter, unless something waits for nothing at all.
@@ -304,7 +276,8 @@ class Chains:
         if exact is not None and exact <= free.keys():
             idle_since = 0.0  # of no stream that there is
         after = _State(free, idle_since, border)
-        return _Step(taken, form.compute, exposed, self._number(after, each, taken))
+        number = self._number(after, each, taken)
+        return _Step(taken, form.compute, form.waited(found), number)
 
     def _number(self, state: _State, left_by: Pass, seconds: float) -> int:
         """The number of a state; what the same pass has left may be the same."""

@@ -17,7 +17,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from distir.cost.amounts import select
+import numpy as np
+
+from distir.cost.amounts import Many, select
 from distir.ir.core import Node, Part, Value
 from distir.ops.collective import Sharded
 from distir.plan.passes import BlockPasses, Composed, Segment, composed
@@ -38,19 +40,12 @@ class MemoryEffect:
 
     def then(self, other: MemoryEffect) -> MemoryEffect:
         """Both one after the other."""
-        later = self.delta + other.peak
-        reached = self.peak >= later
-        return MemoryEffect(
-            self.delta + other.delta,
-            select(reached, self.peak, later),
-            self.buffer_delta + other.buffer_delta,
-            select(reached, self.buffer_peak, self.buffer_delta + other.buffer_peak),
-        )
+        return joined((self, other))
 
     def times(self, count: int) -> MemoryEffect:
         """`count` times in a row."""
-        if not count:
-            return MemoryEffect()
+        if count < 2:
+            return self if count else MemoryEffect()
         before = select(self.delta > 0, count - 1, 0)
         return MemoryEffect(
             self.delta * count,
@@ -58,6 +53,40 @@ class MemoryEffect:
             self.buffer_delta * count,
             self.buffer_peak + self.buffer_delta * before,
         )
+
+
+def joined(effects: Sequence[MemoryEffect]) -> MemoryEffect:
+    """Effects one after the other."""
+    fields = [(e.delta, e.peak, e.buffer_delta, e.buffer_peak) for e in effects]
+    if any(isinstance(amount, np.ndarray) for each in fields for amount in each):
+        return _joined_in_many(fields)
+    delta = peak = buffer_delta = buffer_peak = 0.0
+    for each_delta, each_peak, each_buffer_delta, each_buffer_peak in fields:
+        if delta + each_peak > peak:
+            peak, buffer_peak = delta + each_peak, buffer_delta + each_buffer_peak
+        delta, buffer_delta = delta + each_delta, buffer_delta + each_buffer_delta
+    return MemoryEffect(delta, peak, buffer_delta, buffer_peak)
+
+
+def _joined_in_many(fields: Sequence[tuple[float, ...]]) -> MemoryEffect:
+    """The same in many plans. Bytes are whole numbers, so that sums are the same in any order."""
+    plans = max(np.size(amount) for each in fields for amount in each)
+    laid = np.zeros((4, len(fields) + 1, plans))
+    for place, each in enumerate(fields, start=1):
+        for field_, amount in zip(laid, each, strict=True):
+            field_[place] = amount
+    delta, peak, buffer_delta, buffer_peak = laid
+    ends, buffer_ends = np.cumsum(delta, axis=0), np.cumsum(buffer_delta, axis=0)
+    peak += ends - delta
+    buffer_peak += buffer_ends - buffer_delta
+    first = peak.argmax(axis=0)[None]
+    found = (
+        ends[-1],
+        np.take_along_axis(peak, first, axis=0)[0],
+        buffer_ends[-1],
+        np.take_along_axis(buffer_peak, first, axis=0)[0],
+    )
+    return MemoryEffect(*(each.view(Many) for each in found))
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +229,7 @@ class ChainMemory:
         return (forward, whole, *parts)
 
     def _down(self, runs: Sequence[tuple[BlockPasses, int]]) -> tuple[MemoryEffect, list[_Visit]]:
-        total = MemoryEffect()
+        effects: list[MemoryEffect] = []
         visits: list[_Visit] = []
         border = Border.arriving(runs[0][0][FORWARD].received)
         for place, (run, count) in enumerate(runs):
@@ -210,14 +239,15 @@ class ChainMemory:
                 effect, after = self.forward(run[FORWARD], border, first, last)
                 repeats = after == border and not first and not last
                 times = left - (place + 1 == len(runs)) if repeats else 1
-                total = total.then(effect.times(times))
+                effects.append(effect.times(times))
                 visits.append(_Visit(run, border, first, last, times))
                 border, left = after, left - times
-        return total, visits
+        return joined(effects), visits
 
     def _up(self, visits: Sequence[_Visit], splits: bool) -> tuple[MemoryEffect, MemoryEffect]:
         """Effects of the backward pass as a whole and of nothing, or of its two parts."""
-        early = late = MemoryEffect()
+        early: list[MemoryEffect] = []
+        late: list[MemoryEffect] = []
         border = _Return(Border.arriving(visits[-1].run[BACKWARD].received))
         for visit in reversed(visits):
             left = visit.count
@@ -225,10 +255,10 @@ class ChainMemory:
                 own_early, own_late, after = self.backward(visit, border, splits)
                 repeats = after == border and not visit.first and not visit.last
                 times = left if repeats else 1
-                early = early.then(own_early.times(times))
-                late = own_late.times(times).then(late)
+                early.append(own_early.times(times))
+                late.append(own_late.times(times))
                 border, left = after, left - times
-        return early, late
+        return joined(early), joined(late[::-1])
 
     def forward(
         self, segment: Segment, border: Border, first: bool, last: bool

@@ -7,6 +7,7 @@ each with a delay of its own: found once, and asked at the start that each block
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,7 +16,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from distir.cost.amounts import Many, larger
+from distir.cost.amounts import Many, is_all, is_positive, larger
 from distir.simulation.instructions import COMPUTE, Instruction
 
 Delays = Mapping[int, float]
@@ -62,6 +63,38 @@ class Moments:
             return cast("Any", found.view(Many))
         given = (*times, 0.0)
         return [max([given[at] + late for at, late in each.items()]) for each in self.delays]
+
+    def waited(self, times: Sequence[float]) -> dict[str, float]:
+        """How long compute waits for which streams, at these moments."""
+        found: dict[str, float] = {}
+
+        def add(why: str, seconds: float) -> None:
+            if is_positive(seconds):
+                found[why] = found.get(why, 0.0) + seconds
+
+        in_many = isinstance(times, np.ndarray)
+        if in_many:
+            found_at = cast("NDArray[np.float64]", times)
+            for why, (begins, ends) in self._plain_waits.items():
+                waits = np.maximum(found_at[ends] - found_at[begins], 0.0)
+                add(why, np.add.reduce(waits, axis=0))
+        for begin, awaited in self.waits:
+            if len(awaited) > 1 or not in_many:
+                at, why = latest_of(awaited, times)
+                add(why, larger(at - times[begin], 0.0))
+        return found
+
+    @cached_property
+    def _plain_waits(self) -> dict[str, tuple[list[int], list[int]]]:
+        """Waits for one stream, by that: when they begin and when they end."""
+        found: dict[str, tuple[list[int], list[int]]] = {}
+        for begin, awaited in self.waits:
+            if len(awaited) == 1:
+                ((why, end),) = awaited
+                begins, ends = found.setdefault(why, ([], []))
+                begins.append(begin)
+                ends.append(end)
+        return found
 
     @cached_property
     def _is_many(self) -> bool:
@@ -155,6 +188,22 @@ class _Walk:
         return number
 
 
+LONG_AGO = -math.inf
+
+
+def latest_of(causes: ByCause, times: Sequence[float]) -> tuple[float, str]:
+    """The latest of some moments, and what made it; of many plans, what made it in some of them.
+    `(LONG_AGO, "")` if there is none."""
+    at, why = LONG_AGO, ""
+    for cause, number in causes:
+        later = times[number] > at
+        if is_all(later):
+            at, why = times[number], cause
+        elif is_positive(later):
+            at, why = larger(at, times[number]), cause
+    return at, why
+
+
 def latest(*times: Delays) -> Delays:
     """The latest of some times."""
     found: dict[int, float] = dict(times[0])
@@ -164,4 +213,4 @@ def latest(*times: Delays) -> Delays:
     return found
 
 
-__all__ = ["ByCause", "Moments", "Start", "moments"]
+__all__ = ["LONG_AGO", "Moments", "Start", "latest_of", "moments"]
