@@ -13,9 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import distir.importers.onnx_ops
-import distir.importers.onnx_ops_rare
-import distir.importers.onnx_ops_vision  # noqa: F401  (importing registers converters)
+import distir.importers.onnx_ops  # noqa: F401  (importing registers converters)
 from distir.errors import DistirError, ImportModelError, UnsupportedOpError
 from distir.importers.onnx_bind import Binding, bindings
 from distir.importers.onnx_convert import Conversion

@@ -10,13 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from distir.cost.work import Work
 from distir.errors import ShapeError
 from distir.ir.core import Backward, Gradients, Op, Value
-from distir.ir.signature import (
-    Dims,
-    Kind,
-    Signature,
-    SignatureBuilder,
-    broadcast_signature,
-)
+from distir.ir.signature import Dims, Kind, Signature, SignatureBuilder, broadcast_signature
 from distir.ir.types import TensorType
 from distir.ops.base import broadcast_shapes, normalize_axis, register_op, sum_to_shape
 from distir.ops.refinement import reshape_signature

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from distir.execute.sequential import evaluate
 from distir.importers.onnx import read_onnx
-from distir.importers.onnx_convert import CONVERTERS
+from distir.importers.onnx_call import CONVERTERS
 from tests.importers.onnx_cases import CASES, OneNode
 
 onnx = pytest.importorskip("onnx")

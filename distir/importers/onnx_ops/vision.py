@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from distir.errors import ImportModelError, UnsupportedOpError
-from distir.importers.onnx_convert import Call, converts
-from distir.importers.onnx_ops import expanded
+from distir.importers.onnx_call import Call, converts
+from distir.importers.onnx_ops.shapes import expanded
 from distir.ir.core import Value
 from distir.ir.types import DType
 from distir.ops import channel_norm, conv, pooling

@@ -1,0 +1,182 @@
+"""Attention as one op, and rotary embeddings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from distir.errors import ImportModelError
+from distir.importers.onnx_call import Call, converts
+from distir.importers.onnx_ops.shapes import expanded, sliced
+from distir.ir.core import Value
+from distir.ir.types import DType
+from distir.ops.activations import Tanh
+from distir.ops.arithmetic import Add, Mul, Sub
+from distir.ops.attention import FusedAttention
+from distir.ops.comparisons import Where
+from distir.ops.linalg import MatMul
+from distir.ops.lookup import Gather
+from distir.ops.norm import Softmax
+from distir.ops.tensor import Concat, Reshape, Scale, Transpose
+
+Array = Any
+
+
+def _heads_apart(call: Call, x: Value, heads: int) -> Value:
+    """`[batch, sequence, heads · depth]` as `[batch, heads, sequence, depth]`."""
+    if x.type.rank == 4:
+        return x
+    batch, rows, width = x.type.shape
+    if heads < 1 or width % heads:
+        raise ImportModelError(f"{heads} heads in {x.type}")
+    split = call.add(Reshape((batch, rows, heads, width // heads)), x)
+    return call.add(Transpose((0, 2, 1, 3)), split)
+
+
+@converts("Attention")
+def attention(call: Call) -> Sequence[Value | None]:
+    """FusedAttention, with heads apart and past keys and values in front; spelled out if the
+    scores are capped."""
+    heads, groups = (int(call.attribute(name, 0)) for name in ("q_num_heads", "kv_num_heads"))
+    query = _heads_apart(call, call.operand(0), heads)
+    key = _heads_apart(call, call.operand(1), groups)
+    value = _heads_apart(call, call.operand(2), groups)
+    past = 0
+    if call.has(4) and call.has(5) and call.type(4).num_elements:
+        past = call.type(4).shape[2]
+        key = call.add(Concat(2), call.operand(4), key)
+        value = call.add(Concat(2), call.operand(5), value)
+    mask = _attention_mask(call, query.type.dtype) if call.has(3) else None
+    scale = float(call.attribute("scale", 0.0)) or 1 / math.sqrt(query.type.shape[3])
+    is_causal = bool(call.attribute("is_causal", 0))
+    if is_causal and past:
+        mask, is_causal = _shifted_causal_mask(call, query, key, past, mask), False
+    softcap = float(call.attribute("softcap", 0.0))
+    if softcap:
+        result = _capped_attention(call, query, key, value, mask, scale, is_causal, softcap)
+    else:
+        masks = () if mask is None else (mask,)
+        result = call.add(FusedAttention(scale, is_causal), query, key, value, *masks)
+    if call.type(0).rank == 3:
+        batch, count, rows, depth = result.type.shape
+        moved = call.add(Transpose((0, 2, 1, 3)), result)
+        result = call.add(Reshape((batch, rows, count * depth)), moved)
+    return (result, key, value)
+
+
+def _attention_mask(call: Call, dtype: DType) -> Value:
+    """The mask as a term of the scores."""
+    mask = call.operand(3)
+    if mask.type.dtype is not DType.BOOL:
+        return mask
+    lowest = call.scalar(-3.4028234663852886e38, dtype)
+    return call.add(Where(), mask, call.scalar(0.0, dtype), lowest)
+
+
+def _shifted_causal_mask(
+    call: Call, query: Value, key: Value, past: int, mask: Value | None
+) -> Value:
+    import numpy as np
+
+    rows, columns = query.type.shape[2], key.type.shape[2]
+    if rows * columns > 1 << 24:
+        raise ImportModelError(f"a causal mask of {rows} by {columns}")
+    allowed = np.arange(rows)[:, None] + past >= np.arange(columns)[None, :]
+    values = np.where(allowed, np.float32(0), np.finfo(np.float32).min)
+    causal = call.builder.constant(values, query.type.dtype, "causal mask")
+    return causal if mask is None else call.add(Add(), mask, causal)
+
+
+def _capped_attention(
+    call: Call,
+    query: Value,
+    key: Value,
+    value: Value,
+    mask: Value | None,
+    scale: float,
+    is_causal: bool,
+    softcap: float,
+) -> Value:
+    groups, per_group = key.type.shape[1], query.type.shape[1] // key.type.shape[1]
+    if is_causal:
+        mask = _shifted_causal_mask(call, query, key, 0, mask)
+    if per_group > 1:
+        key, value = (_repeated_heads(call, x, per_group) for x in (key, value))
+    assert groups
+    scores = call.add(MatMul(), query, call.add(Transpose((0, 1, 3, 2)), key))
+    capped = call.add(Tanh(), call.add(Scale(scale / softcap), scores))
+    scores = call.add(Scale(softcap), capped)
+    if mask is not None:
+        scores = call.add(Add(), scores, mask)
+    return call.add(MatMul(), call.add(Softmax(-1), scores), value)
+
+
+def _repeated_heads(call: Call, x: Value, times: int) -> Value:
+    batch, groups, rows, depth = x.type.shape
+    apart = call.add(Reshape((batch, groups, 1, rows, depth)), x)
+    wide = expanded(call, apart, (batch, groups, times, rows, depth))
+    return call.add(Reshape((batch, groups * times, rows, depth)), wide)
+
+
+@converts("RotaryEmbedding", "com.microsoft:RotaryEmbedding")
+def rotary_embedding(call: Call) -> Value:
+    """Products with cosines and sines, written out."""
+    is_microsoft = bool(call.node.domain)
+    where, first = (1, 2) if is_microsoft else (3, 1)
+    x = call.operand(0)
+    is_flat = x.type.rank == 3
+    heads = int(call.attribute("num_heads", 0))
+    if is_flat:
+        batch, rows, width = x.type.shape
+        width_per_head = 2 * call.type(first).shape[-1] if not heads else width // heads
+        x = call.add(Reshape((batch, rows, width // width_per_head, width_per_head)), x)
+    else:
+        x = call.add(Transpose((0, 2, 1, 3)), x)
+    rotated = int(call.attribute("rotary_embedding_dim", 0)) or x.type.shape[3]
+    tables: list[Value] = []
+    for position in (first, first + 1):
+        table = call.operand(position)
+        if call.has(where):
+            table = call.add(Gather(0), table, call.operand(where))
+        if table.type.rank != 3:
+            raise ImportModelError(f"the table of rotary factors is {table.type}")
+        a, b, c = table.type.shape
+        tables.append(call.view(table, (a, b, 1, c), (0, 1, 3)))
+    cut = [slice(0, None, 1)] * 3
+    moving = sliced(call, x, [*cut, _cut(0, rotated, x.type.shape[3])])
+    result = _rotated(call, moving, tables[0], tables[1], bool(call.attribute("interleaved", 0)))
+    if rotated != x.type.shape[3]:
+        rest = sliced(call, x, [*cut, slice(rotated, None, 1)])
+        result = call.add(Concat(3), result, rest)
+    if is_flat:
+        return call.add(Reshape(call.type().shape), result)
+    return call.add(Transpose((0, 2, 1, 3)), result)
+
+
+def _cut(start: int, stop: int, size: int) -> slice:
+    return slice(0, None, 1) if (start, stop) == (0, size) else slice(start, stop, 1)
+
+
+def _rotated(call: Call, x: Value, cosine: Value, sine: Value, interleaved: bool) -> Value:
+    """Pairs of elements turned by their angles; pairs are neighbours or half the size apart."""
+    *leading, size = x.type.shape
+    half = size // 2
+    split = (*leading, half, 2) if interleaved else (*leading, 2, half)
+    dim = len(leading) + (1 if interleaved else 0)
+    pairs = call.add(Reshape(split), x)
+    parts: list[Value] = []
+    for start in (0, 1):
+        cuts = [slice(0, None, 1)] * len(split)
+        cuts[dim] = slice(start, start + 1, 1)
+        parts.append(call.add(Reshape((*leading, half)), sliced(call, pairs, cuts)))
+    a, b = parts
+    mul, add, sub = Mul(), Add(), Sub()
+    first = call.add(sub, call.add(mul, a, cosine), call.add(mul, b, sine))
+    second = call.add(add, call.add(mul, a, sine), call.add(mul, b, cosine))
+    unit = list(split)
+    unit[dim] = 1
+    joined = call.add(
+        Concat(dim), *(call.add(Reshape(tuple(unit)), part) for part in (first, second))
+    )
+    return call.add(Reshape(x.type.shape), joined)

@@ -1,0 +1,309 @@
+"""One element from the elements at the same place: arithmetic, comparisons, activations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from distir.importers.onnx_call import Call, converts
+from distir.importers.onnx_file import read_dtype
+from distir.ir.core import Op, Value
+from distir.ops import tensor
+from distir.ops.activations import (
+    Clip,
+    Elu,
+    Gelu,
+    HardSigmoid,
+    LeakyRelu,
+    Mish,
+    Relu,
+    Sigmoid,
+    Silu,
+    Softplus,
+    Tanh,
+)
+from distir.ops.arithmetic import (
+    Abs,
+    Add,
+    Ceil,
+    Cos,
+    Div,
+    Erf,
+    Exp,
+    Floor,
+    Log,
+    Mod,
+    Mul,
+    Neg,
+    Pow,
+    Reciprocal,
+    Round,
+    Sign,
+    Sin,
+    Sqrt,
+    Sub,
+    Sum,
+)
+from distir.ops.base import normalize_axis
+from distir.ops.comparisons import (
+    And,
+    Equal,
+    Greater,
+    GreaterOrEqual,
+    IsInf,
+    IsNaN,
+    Less,
+    LessOrEqual,
+    Max,
+    Min,
+    Not,
+    Or,
+    Where,
+    Xor,
+)
+from distir.ops.elementwise import Cast
+from distir.ops.tensor import Scale
+
+Array = Any
+
+
+_UNARY: dict[str, Op] = {
+    "Neg": Neg(),
+    "Relu": Relu(),
+    "Sigmoid": Sigmoid(),
+    "Tanh": Tanh(),
+    "Exp": Exp(),
+    "Log": Log(),
+    "Sqrt": Sqrt(),
+    "Reciprocal": Reciprocal(),
+    "Erf": Erf(),
+    "Not": Not(),
+    "IsNaN": IsNaN(),
+}
+
+
+_BINARY: dict[str, Op] = {
+    "Add": Add(),
+    "Sub": Sub(),
+    "Mul": Mul(),
+    "Div": Div(),
+    "Pow": Pow(),
+    "And": And(),
+    "Or": Or(),
+    "Equal": Equal(),
+    "Greater": Greater(),
+    "GreaterOrEqual": GreaterOrEqual(),
+    "Less": Less(),
+    "LessOrEqual": LessOrEqual(),
+}
+
+
+@converts(*_UNARY)
+def unary(call: Call) -> Value:
+    """The op of the same name."""
+    return call.add(_UNARY[call.node.op_type], call.operand(0))
+
+
+@converts(*_BINARY)
+def binary(call: Call) -> Value:
+    """The op of the same name; before opset 7 broadcasting had attributes."""
+    a, b = call.operand(0), call.operand(1)
+    if call.opset < 7 and call.attribute("broadcast") and call.attribute("axis") is not None:
+        axis = normalize_axis(call.node.op_type, call.attribute("axis"), a.type.rank)
+        trailing = a.type.rank - axis - b.type.rank
+        b = call.view(b, (*b.type.shape, *(1,) * trailing), range(b.type.rank))
+    return call.add(_BINARY[call.node.op_type], a, b)
+
+
+@converts("Where")
+def where(call: Call) -> Value:
+    """Where."""
+    return call.add(Where(), *call.operands())
+
+
+@converts("Sum")
+def sum_of(call: Call) -> Value:
+    """Sum; of one operand the operand itself."""
+    values = call.operands()
+    return values[0] if len(values) == 1 else call.add(Sum(), *values)
+
+
+@converts("Mean")
+def mean_of(call: Call) -> Value:
+    """The sum divided by the number of operands."""
+    values = call.operands()
+    return call.add(tensor.Scale(1 / len(values)), call.add(Sum(), *values))
+
+
+@converts("Cast", "CastLike")
+def cast(call: Call) -> Value:
+    """Cast; nothing where the type is the same."""
+    to = call.attribute("to")
+    if call.node.op_type == "CastLike":
+        dtype = call.type(1).dtype
+    else:
+        dtype = read_dtype(to if isinstance(to, str) else int(to), "the result")
+    x = call.operand(0)
+    return x if x.type.dtype is dtype else call.add(Cast(dtype), x)
+
+
+@converts("Gelu", "com.microsoft:Gelu", "com.microsoft:FastGelu", "com.microsoft:BiasGelu")
+def gelu(call: Call) -> Value:
+    """Gelu, after a bias in the fused forms."""
+    is_fast = call.node.op_type == "FastGelu"
+    approximate = "tanh" if is_fast else str(call.attribute("approximate", "none"))
+    x = call.operand(0)
+    if call.has(1):
+        x = call.add(Add(), x, call.operand(1))
+    return call.add(Gelu(approximate), x)
+
+
+@converts("Swish", "com.microsoft:QuickGelu")
+def swish(call: Call) -> Value:
+    """Silu, or `x · sigmoid(alpha · x)`."""
+    alpha = float(call.attribute("alpha", 1.702 if call.node.domain else 1.0))
+    x = call.operand(0)
+    if alpha == 1.0:
+        return call.add(Silu(), x)
+    gate = call.add(Sigmoid(), call.add(tensor.Scale(alpha), x))
+    return call.add(Mul(), x, gate)
+
+
+# --- piecewise and periodic functions -------------------------------------------------------------
+
+
+def _number(name: str, default: float) -> Callable[[Call], float]:
+    return lambda call: float(call.attribute(name, default))
+
+
+_alpha = {
+    "LeakyRelu": _number("alpha", 0.01),
+    "Elu": _number("alpha", 1.0),
+    "Celu": _number("alpha", 1.0),
+    "HardSigmoid": _number("alpha", 0.2),
+    "Selu": _number("alpha", 1.67326319217681884765625),
+    "ThresholdedRelu": _number("alpha", 1.0),
+}
+
+
+_WITH_ATTRIBUTES: dict[str, Callable[[Call], Op]] = {
+    "Abs": lambda call: Abs(),
+    "Sign": lambda call: Sign(),
+    "Floor": lambda call: Floor(),
+    "Ceil": lambda call: Ceil(),
+    "Round": lambda call: Round(),
+    "Sin": lambda call: Sin(),
+    "Cos": lambda call: Cos(),
+    "Softplus": lambda call: Softplus(),
+    "Mish": lambda call: Mish(),
+    "LeakyRelu": lambda call: LeakyRelu(_alpha["LeakyRelu"](call)),
+    "Elu": lambda call: Elu(_alpha["Elu"](call)),
+    "HardSigmoid": lambda call: HardSigmoid(
+        _alpha["HardSigmoid"](call), float(call.attribute("beta", 0.5))
+    ),
+    "IsInf": lambda call: IsInf(
+        bool(call.attribute("detect_negative", 1)), bool(call.attribute("detect_positive", 1))
+    ),
+}
+
+
+@converts(*_WITH_ATTRIBUTES)
+def unary_with_attributes(call: Call) -> Value:
+    """The op of the same name."""
+    return call.add(_WITH_ATTRIBUTES[call.node.op_type](call), call.operand(0))
+
+
+@converts("HardSwish")
+def hard_swish(call: Call) -> Value:
+    """`x · HardSigmoid(x)`."""
+    x = call.operand(0)
+    return call.add(Mul(), x, call.add(HardSigmoid(1 / 6, 0.5), x))
+
+
+@converts("Celu")
+def celu(call: Call) -> Value:
+    """Elu of `x / alpha`, times alpha."""
+    alpha = _alpha["Celu"](call)
+    inner = call.add(Scale(1 / alpha), call.operand(0))
+    return call.add(Scale(alpha), call.add(Elu(1.0), inner))
+
+
+@converts("Selu")
+def selu(call: Call) -> Value:
+    """Elu times gamma."""
+    gamma = float(call.attribute("gamma", 1.05070102214813232421875))
+    return call.add(Scale(gamma), call.add(Elu(_alpha["Selu"](call)), call.operand(0)))
+
+
+@converts("ThresholdedRelu")
+def thresholded_relu(call: Call) -> Value:
+    """`x` where larger than alpha, else 0."""
+    x = call.operand(0)
+    alpha = call.scalar(_alpha["ThresholdedRelu"](call), x.type.dtype)
+    return call.add(Where(), call.add(Greater(), x, alpha), x, call.scalar(0.0, x.type.dtype))
+
+
+@converts("Softsign")
+def softsign(call: Call) -> Value:
+    """`x / (1 + |x|)`."""
+    x = call.operand(0)
+    one = call.scalar(1.0, x.type.dtype)
+    return call.add(Div(), x, call.add(Add(), one, call.add(Abs(), x)))
+
+
+@converts("Tan")
+def tan(call: Call) -> Value:
+    """`sin / cos`."""
+    x = call.operand(0)
+    return call.add(Div(), call.add(Sin(), x), call.add(Cos(), x))
+
+
+@converts("PRelu")
+def prelu(call: Call) -> Value:
+    """`relu(x) − slope · relu(−x)`."""
+    x, slope = call.operand(0), call.operand(1)
+    below = call.add(Relu(), call.add(Neg(), x))
+    return call.add(Sub(), call.add(Relu(), x), call.add(Mul(), slope, below))
+
+
+@converts("Clip")
+def clip(call: Call) -> Value:
+    """Clip with bounds known beforehand; else Max and Min."""
+    x = call.operand(0)
+    if call.opset < 11:
+        low, high = call.attribute("min"), call.attribute("max")
+        return call.add(Clip(low, high), x)
+    bounds: list[float | None] = [None, None]
+    for position, op in ((1, Max()), (2, Min())):
+        if not call.has(position):
+            continue
+        array = call.known(position)
+        if array is None:
+            x = call.add(op, x, call.operand(position))
+        else:
+            bounds[position - 1] = array.reshape(()).item()
+    return x if bounds == [None, None] else call.add(Clip(*bounds), x)
+
+
+@converts("Max", "Min")
+def extreme(call: Call) -> Value:
+    """One Max or Min after the other."""
+    op = Max() if call.node.op_type == "Max" else Min()
+    values = call.operands()
+    result = values[0]
+    for value in values[1:]:
+        result = call.add(op, result, value)
+    return result
+
+
+@converts("Xor")
+def xor(call: Call) -> Value:
+    """Xor."""
+    return call.add(Xor(), call.operand(0), call.operand(1))
+
+
+@converts("Mod")
+def mod(call: Call) -> Value:
+    """Mod."""
+    op = Mod(bool(call.attribute("fmod", 0)))
+    return call.add(op, call.operand(0), call.operand(1))

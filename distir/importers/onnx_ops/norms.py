@@ -1,0 +1,112 @@
+"""Normalisation, and dropout, which is off."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from distir.importers.onnx_call import MOST_FOLDED_ELEMENTS, Call, Constant, converts
+from distir.importers.onnx_ops.shapes import expanded
+from distir.ir.core import Value
+from distir.ir.types import DType, TensorType
+from distir.ops import norm
+from distir.ops.arithmetic import Abs, Add, Div, Mul, Sqrt
+from distir.ops.base import normalize_axis
+from distir.ops.reduce import ReduceSum
+from distir.ops.tensor import Reshape
+
+Array = Any
+
+
+@converts("Softmax", "LogSoftmax")
+def softmax(call: Call) -> Value:
+    """Softmax along one dim; before opset 13 along all dims from `axis` on."""
+    op = norm.Softmax if call.node.op_type == "Softmax" else norm.LogSoftmax
+    x = call.operand(0)
+    rank = x.type.rank
+    axis = normalize_axis(
+        "Softmax", int(call.attribute("axis", 1 if call.opset < 13 else -1)), rank
+    )
+    if call.opset >= 13 or math.prod(x.type.shape[axis:]) == x.type.shape[axis]:
+        return call.add(op(axis), x)
+    if axis == rank - 1:
+        return call.add(op(axis), x)
+    flat = (*x.type.shape[:axis], math.prod(x.type.shape[axis:]))
+    result = call.add(op(axis), call.add(Reshape(flat), x))
+    return call.add(Reshape(x.type.shape), result)
+
+
+def _fitted(call: Call, position: int, shape: tuple[int, ...]) -> Value:
+    """A scale or bias in exactly this shape."""
+    value = call.operand(position)
+    if value.type.shape == shape:
+        return value
+    if math.prod(value.type.shape) == math.prod(shape):
+        return call.add(Reshape(shape), value)
+    return expanded(call, value, shape)
+
+
+@converts("LayerNormalization")
+def layer_normalization(call: Call) -> Value:
+    """LayerNormalization; its mean and deviation are no results here."""
+    axis = normalize_axis("LayerNormalization", int(call.attribute("axis", -1)), call.type().rank)
+    shape = call.type().shape[axis:]
+    op = norm.LayerNormalization(axis, float(call.attribute("epsilon", 1e-5)))
+    factors = [_fitted(call, position, shape) for position in (1, 2) if call.has(position)]
+    return call.add(op, call.operand(0), *factors)
+
+
+@converts(
+    "RMSNormalization",
+    "SimplifiedLayerNormalization",
+    "com.microsoft:SimplifiedLayerNormalization",
+)
+def rms_normalization(call: Call) -> Value:
+    """RMSNormalization."""
+    axis = normalize_axis("RMSNormalization", int(call.attribute("axis", -1)), call.type().rank)
+    op = norm.RMSNormalization(axis, float(call.attribute("epsilon", 1e-5)))
+    return call.add(op, call.operand(0), _fitted(call, 1, call.type().shape[axis:]))
+
+
+@converts("com.microsoft:SkipLayerNormalization", "com.microsoft:SkipSimplifiedLayerNormalization")
+def skip_layer_normalization(call: Call) -> Sequence[Value | None]:
+    """A sum and the norm of it; the sum is the fourth result."""
+    is_rms = "Simplified" in call.node.op_type
+    total = call.add(Add(), call.operand(0), call.operand(1))
+    bias = 3 if is_rms else 4
+    if call.has(bias):
+        total = call.add(Add(), total, call.operand(bias))
+    epsilon = float(call.attribute("epsilon", 1e-12))
+    axis = total.type.rank - 1
+    if is_rms:
+        normal = call.add(norm.RMSNormalization(axis, epsilon), total, call.operand(2))
+    else:
+        factors = [call.operand(position) for position in (2, 3) if call.has(position)]
+        normal = call.add(norm.LayerNormalization(axis, epsilon), total, *factors)
+    return (normal, None, None, total)
+
+
+@converts("LpNormalization")
+def lp_normalization(call: Call) -> Value:
+    """`x` divided by its norm."""
+    axis = normalize_axis("LpNormalization", int(call.attribute("axis", -1)), call.type().rank)
+    x = call.operand(0)
+    if int(call.attribute("p", 2)) == 1:
+        size = call.add(ReduceSum((axis,)), call.add(Abs(), x))
+    else:
+        size = call.add(Sqrt(), call.add(ReduceSum((axis,)), call.add(Mul(), x, x)))
+    return call.add(Div(), x, size)
+
+
+@converts("Dropout")
+def dropout(call: Call) -> Sequence[Any]:
+    """Nothing: dropout is off. The mask, if anybody asks, is all true."""
+    import numpy as np
+
+    x = call.operand(0)
+    mask = Constant(x.type, None)
+    if x.type.num_elements <= MOST_FOLDED_ELEMENTS:
+        ones = np.broadcast_to(np.True_, x.type.shape)
+        mask = Constant(TensorType(x.type.shape, DType.BOOL), ones, "mask")
+    return (x, mask)

@@ -1,0 +1,91 @@
+"""Products of matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from distir.errors import ImportModelError, UnsupportedOpError
+from distir.importers.onnx_call import Call, converts
+from distir.ir.core import Value
+from distir.ops.linalg import Einsum, Gemm, MatMul
+from distir.ops.reduce import ReduceSum
+from distir.ops.tensor import Scale, Transpose
+
+Array = Any
+
+
+@converts("MatMul")
+def matmul(call: Call) -> Value:
+    """MatMul."""
+    return call.add(MatMul(), call.operand(0), call.operand(1))
+
+
+@converts("Gemm")
+def gemm(call: Call) -> Value:
+    """Gemm; without a bias and factors the same op with two operands."""
+    op = Gemm(
+        alpha=float(call.attribute("alpha", 1.0)),
+        beta=float(call.attribute("beta", 1.0)),
+        trans_a=bool(call.attribute("transA", 0)),
+        trans_b=bool(call.attribute("transB", 0)),
+    )
+    return call.add(op, *call.operands())
+
+
+@converts("Einsum")
+def einsum(call: Call) -> Value:
+    """Einsum with its ellipsis written out; what only one operand has is summed before."""
+    operands = call.operands()
+    terms, output = _einsum_terms(str(call.attribute("equation", "")), operands)
+    values: list[Value] = []
+    for position, (term, value) in enumerate(zip(terms, operands, strict=True)):
+        others = set(output).union(*(t for i, t in enumerate(terms) if i != position))
+        alone = tuple(i for i, letter in enumerate(term) if letter not in others)
+        if alone:
+            value = call.add(ReduceSum(alone, keepdims=False), value)
+            terms[position] = "".join(letter for letter in term if letter in others)
+        values.append(value)
+    if len(values) == 1:
+        order = tuple(terms[0].index(letter) for letter in output)
+        return call.add(Transpose(order), values[0])
+    return call.add(Einsum(",".join(terms) + "->" + output), *values)
+
+
+def _einsum_terms(equation: str, operands: Sequence[Value]) -> tuple[list[str], str]:
+    left, arrow, output = equation.replace(" ", "").partition("->")
+    terms = left.split(",")
+    if len(terms) != len(operands):
+        raise ImportModelError(f"equation {equation!r} has {len(terms)} terms")
+    used = set(equation)
+    spare = [c for c in "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ" if c not in used]
+    longest = ""
+    for position, (term, value) in enumerate(zip(terms, operands, strict=True)):
+        if "..." in term:
+            count = value.type.rank - (len(term) - 3)
+            letters = "".join(spare[:count][::-1])
+            longest = max(longest, letters, key=len)
+            terms[position] = term.replace("...", letters)
+    if not arrow:
+        letters = "".join(terms)
+        free = sorted(c for c in set(letters) if letters.count(c) == 1 and c not in longest)
+        output = "..." + "".join(free)
+    for term in terms:
+        if len(set(term)) != len(term):
+            raise UnsupportedOpError(f"Einsum {equation!r}: a letter twice in a term (a diagonal)")
+    return terms, output.replace("...", longest)
+
+
+@converts("com.microsoft:FusedMatMul")
+def fused_matmul(call: Call) -> Value:
+    """MatMul of transposed operands, times alpha."""
+    values: list[Value] = []
+    for position, name in enumerate(("transA", "transB")):
+        value = call.operand(position)
+        if call.attribute(name, 0):
+            rank = value.type.rank
+            value = call.add(Transpose((*range(rank - 2), rank - 1, rank - 2)), value)
+        values.append(value)
+    result = call.add(MatMul(), *values)
+    alpha = float(call.attribute("alpha", 1.0))
+    return result if alpha == 1.0 else call.add(Scale(alpha), result)
