@@ -7,23 +7,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from distir.axes.infer import extend_axes, infer_axes
+from distir.axes.infer import infer_ordered
 from distir.axes.model import Axes, Axis
 from distir.axes.order import canonical_order
 from distir.errors import TransformError
-from distir.ir.builder import Builder
-from distir.ir.core import Function, Node, Part, Value
+from distir.ir.core import Function, Node, Value
 from distir.ir.signature import Kind
-from distir.ir.types import DType
 from distir.ops.lookup import Gather
-from distir.ops.loss import CrossEntropy, SquaredError
-from distir.ops.norm import Softmax
-from distir.ops.reduce import ReduceMean, ReduceSum
 from distir.ops.tensor import Boundary, Concat, Reshape, Slice
-from distir.transforms.blocks import Blocks, Roles, cut_into_blocks
+from distir.transforms.blocks import Blocks, Roles
+from distir.transforms.cut import cut_into_blocks
+from distir.transforms.fold import Fold, Unfolded
+from distir.transforms.loss import attach_loss, is_logits
 from distir.transforms.lower import lower_always
-
-LOSSES = ("cross-entropy", "mse", "sum")
 
 UNNAMED = "axis"
 """The family of axes that nothing is known about."""
@@ -46,7 +42,7 @@ class Program:
     def batches(self) -> tuple[Axis, ...]:
         """All axes of samples: the batch, and those of inputs with samples of their own, such as
         the images beside texts. They are equally long and split alike."""
-        return (self.extents.batch, *self.extents.further_batches)
+        return self.extents.batches
 
     @property
     def sequence(self) -> Axis | None:
@@ -222,6 +218,16 @@ class Extents:
     beside_batch: tuple[Axis, ...]
     fixed_sequence: str | None
 
+    @property
+    def batches(self) -> tuple[Axis, ...]:
+        """All axes of samples."""
+        return (self.batch, *self.further_batches)
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """All axes that are spoken of."""
+        return (*self.batches, *self.sequences, *self.beside_batch)
+
 
 def build_program(
     function: Function, *, training: bool, loss: str | None = None, output: str | None = None
@@ -231,12 +237,40 @@ def build_program(
     Without `loss`, it is cross-entropy where the main output is logits, else mean squared error.
     """
     function = _with_main_output(function, output, keep_others=not training)
-    function, axes = infer_axes(lower_always(function))
-    extents = find_extents(function, axes)
-    function = _with_batched_tables(function, axes, (extents.batch, *extents.further_batches))
+    function = canonical_order(lower_always(function))
+    fold = Fold.of(function)
+    short = _Analysed.of(fold.short) if fold else None
+    whole = fold.unfold(short.function, short.axes, short.extents.axes) if fold and short else None
+    if short is None or whole is None:
+        short = _Analysed.of(function)
+        whole = Unfolded(short.function, short.axes, {})
+    extents, axes = short.extents, whole.axes
+    function = _with_batched_tables(whole.function, axes, extents.batches)
     if training:
-        function, axes = _attach_loss(function, axes, loss)
-    return Program(cut_into_blocks(function, axes), training, extents)
+        function, axes = attach_loss(function, axes, loss or short.usual_loss)
+    return Program(cut_into_blocks(function, axes, whole.places), training, extents)
+
+
+@dataclass(frozen=True, slots=True)
+class _Analysed:
+    """A function with its boundaries and axes, and what they say of it."""
+
+    function: Function
+    axes: Axes
+    extents: Extents
+
+    @classmethod
+    def of(cls, function: Function) -> _Analysed:
+        """What the ops say, in the order in which they are."""
+        function, axes = infer_ordered(function)
+        return cls(function, axes, find_extents(function, axes))
+
+    @property
+    def usual_loss(self) -> str:
+        """The loss of a model that states none."""
+        function = _with_batched_tables(self.function, self.axes, self.extents.batches)
+        logits = is_logits(function, self.axes, function.outputs[0])
+        return "cross-entropy" if logits else "mse"
 
 
 def _with_batched_tables(function: Function, axes: Axes, batches: Sequence[Axis]) -> Function:
@@ -270,80 +304,6 @@ def _with_main_output(function: Function, name: str | None, keep_others: bool) -
     return replace(function, outputs=tuple(outputs if keep_others else outputs[:1]))
 
 
-def _attach_loss(function: Function, axes: Axes, loss: str | None) -> tuple[Function, Axes]:
-    """The function of the loss: a mean over all but the classes. Its new ops get axes too."""
-    main = function.outputs[0]
-    kind = loss or ("cross-entropy" if _is_logits(function, axes, main) else "mse")
-    if kind not in LOSSES:
-        raise TransformError(f"unknown loss {kind!r}; known are {', '.join(LOSSES)}")
-    builder = Builder(function.name)
-    builder.origin, builder.part = "loss", Part.LOSS
-    if kind == "cross-entropy":
-        main, shape = _without_softmax(function, main), main.type.shape[:-1]
-        if not shape:
-            raise TransformError(
-                f"cross-entropy needs an output with classes in its last dim; found {main}; "
-                "choose --loss mse or sum"
-            )
-        labels = builder.input("labels", shape, DType.INT64)
-        per_row = builder.add(CrossEntropy(), main, labels)
-    elif kind == "mse":
-        target = builder.input("target", main.type.shape, main.type.dtype)
-        per_row = builder.add(SquaredError(), main, target)
-    else:
-        per_row = main
-    dims = tuple(range(per_row.type.rank))
-    reduce = ReduceSum(dims, keepdims=False) if kind == "sum" else ReduceMean(dims, keepdims=False)
-    total = builder.add(reduce, per_row, name="loss") if dims else per_row
-    seeds = {main: axes.dims[main]}
-    nodes, added = extend_axes(builder.nodes, (main, *builder.inputs), seeds)
-    axes = Axes(
-        dims={**added.dims, **axes.dims},
-        loops={**added.loops, **axes.loops},
-        kinds={**added.kinds, **axes.kinds},
-        ties={**added.ties, **axes.ties},
-        follows={**added.follows, **axes.follows},
-    )
-    function = replace(
-        function,
-        inputs=(*function.inputs, *builder.inputs),
-        nodes=(*function.nodes, *nodes),
-        outputs=(total,),
-    )
-    return canonical_order(function), axes
-
-
-def _without_softmax(function: Function, main: Value) -> Value:
-    """A final Softmax over the last dim is a part of the loss."""
-    node = function.producers().get(main)
-    if node is not None and isinstance(node.op, Softmax):
-        if node.op.axis % main.type.rank == main.type.rank - 1:
-            return node.operands[0]
-    return main
-
-
-def _is_logits(function: Function, axes: Axes, main: Value) -> bool:
-    """Whether the output's last dim is made by a product and appears in no other activation than
-    the ones that lead from it to the output."""
-    if not main.type.shape or not main.type.dtype.is_float or not axes.dims[main][-1]:
-        return False
-    last = set(axes.dims[main][-1])
-    roles = Roles.of(function)
-    producers = function.producers()
-    tail: set[Value] = set()
-    stack = [main]
-    while stack:
-        value = stack.pop()
-        if value in tail or not last & axes.of(value) or value not in roles.activations:
-            continue
-        tail.add(value)
-        node = producers.get(value)
-        if node is not None and not any(kind is Kind.SUM for kind in axes.kinds[node].values()):
-            stack.extend(node.operands)
-    others = (v for v in axes.dims if v in roles.activations and v not in tail)
-    return not any(last & axes.of(value) for value in others)
-
-
 def find_extents(function: Function, axes: Axes) -> Extents:
     """The batch: the first axis of the inputs that is never whole, summed or re-axed on an
     activation, or, if all are, that of their first dim. Sequences: axes that needed a boundary and
@@ -360,8 +320,9 @@ def find_extents(function: Function, axes: Axes) -> Extents:
             if Kind.SUM in kinds.values():
                 weighed.update(axis for value in weights for axis in axes.of(value))
             if isinstance(node.op, Boundary):
-                fresh = axes.of(node.operands[0]) - axes.of(node.result)
-                bounded.update(dict.fromkeys(fresh))
+                after = axes.of(node.result)
+                before = (a for dim in axes.dims[node.operands[0]] for a in dim)
+                bounded.update(dict.fromkeys(a for a in before if a not in after))
     carried = [a for value in function.inputs for dim in axes.dims[value] for a in dim]
     activations = {a for v in axes.dims if v in roles.activations for a in axes.of(v)}
     batch = next((a for a in carried if a not in barred and a in activations), None)

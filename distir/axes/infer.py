@@ -31,7 +31,13 @@ def infer_axes(
 
     `seeds` fixes the axes of some values; inference then extends to the others.
     """
-    function = canonical_order(function)
+    return infer_ordered(canonical_order(function), seeds)
+
+
+def infer_ordered(
+    function: Function, seeds: Mapping[Value, AxisDims] | None = None
+) -> tuple[Function, Axes]:
+    """The same for a function whose ops are in the order in which they are to be looked at."""
     bounded, axes = _infer_once(function, seeds or {})
     for _ in range(MAX_PASSES - 1):
         if bounded is function:
@@ -410,9 +416,12 @@ class _Inference:
                     follows[ours[0]] = theirs[0]
                 else:  # nobody can say which parts belong together
                     kinds[node].update(dict.fromkeys((*ours, *theirs), Kind.WHOLE))
-        return Axes(dims, loops, kinds, self._size_ties(axis_of), follows)
+        return Axes(dims, loops, kinds, self._size_ties(axis_of, dims.values()), follows)
 
-    def _size_ties(self, axis_of: Callable[[_Factor], Axis]) -> dict[Axis, Axis]:
+    def _size_ties(
+        self, axis_of: Callable[[_Factor], Axis], dims: Iterable[AxisDims]
+    ) -> dict[Axis, Axis]:
+        """By axis the first, in the order of values, of those that always have its size."""
         parent: dict[Axis, Axis] = {}
 
         def find(axis: Axis) -> Axis:
@@ -429,7 +438,14 @@ class _Inference:
                 a, b = find(a), find(b)
                 if a is not b:
                     parent[b] = a
-        return {axis: find(axis) for axis in parent}
+        tied = {*parent, *parent.values()}
+        met = dict.fromkeys(axis for value in dims for dim in value for axis in dim)
+        first: dict[Axis, Axis] = {}
+        return {
+            axis: other
+            for axis in (*met, *tied)
+            if axis in tied and (other := first.setdefault(find(axis), axis)) is not axis
+        }
 
 
 def _aligned(before: list[_Factor], after: list[_Factor]) -> tuple[tuple[int, bool], ...]:
