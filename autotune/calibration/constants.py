@@ -38,7 +38,7 @@ class Constant:
         if self.name == "launch_order":
             return profile.dispatch != "blocking"
         if self.name == "attention_efficiency":
-            return case.model.attention == "fused"
+            return case.model.attention == "fused" and profile.attention_kernels != "first"
         return True
 
 

@@ -112,8 +112,10 @@ def _compute_rate(work: Work, device: Device, profile: CostProfile) -> float:
         return device.peak("fp32") * profile.vector_efficiency
     on_vector_units = device.runs_as(work.dtype) == "fp32"
     if work.kind is OpClass.ATTENTION:
-        portable = profile.attention_kernels == "portable"
-        efficiency = profile.attention_efficiency * (device.portable_fraction if portable else 1.0)
+        first = profile.attention_kernels == "first"
+        efficiency = profile.first_attention_efficiency if first else profile.attention_efficiency
+        native = profile.attention_kernels == "native"
+        efficiency *= 1.0 if native else device.portable_fraction
     elif on_vector_units:
         efficiency = profile.vector_product_efficiency
     else:

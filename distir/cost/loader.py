@@ -38,7 +38,7 @@ but for those in a table [constants]:
     dispatch = "eager"                                   # or "blocking", or "compiled"
     fuses_elementwise = true                             # optional
     attention = "fused"                                  # or "eager": scores are written to memory
-    attention_kernels = "native"                         # or "portable": FlashAttention-2
+    attention_kernels = "native"                         # "portable" (FlashAttention-2), "first"
     overlaps_gradients = true                            # settled under the last backward pass
     overlaps_messages = "always"                         # or "interleaved" schedules only, "never"
     overlaps_activations = false                         # gathers pipelined with products
@@ -46,6 +46,7 @@ but for those in a table [constants]:
     sends_copies_once = false                            # of a token, to a node
     allocator = "blocks"                                 # or growing "segments", or "static"
     spells_loss_out = false                              # the loss op by op, on fp32 logits
+    loss_metrics = 0                                     # losses computed again, to log them
     balances_context = true                              # causal attention is as much for all
 
     [constants]                                          # optional
@@ -251,6 +252,7 @@ def _read_profile(path: Path) -> CostProfile:
     sends_copies_once = top.boolean("sends_copies_once", False)
     allocator = cast("Allocator", top.choice("allocator", get_args(Allocator), "blocks"))
     spells_loss_out = top.boolean("spells_loss_out", False)
+    loss_metrics = top.integer("loss_metrics", 0, least=0)
     balances_context = top.boolean("balances_context", True)
     attention = cast("Attention", top.choice("attention", ("fused", "eager"), "fused"))
     kernels = top.choice("attention_kernels", get_args(AttentionKernels), "native")
@@ -274,6 +276,7 @@ def _read_profile(path: Path) -> CostProfile:
             sends_copies_once=sends_copies_once,
             allocator=allocator,
             spells_loss_out=spells_loss_out,
+            loss_metrics=loss_metrics,
             balances_context=balances_context,
             **constants,
         )

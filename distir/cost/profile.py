@@ -22,9 +22,10 @@ Messages: TypeAlias = Literal["never", "interleaved", "always"]
 stages are interleaved."""
 Attention: TypeAlias = Literal["fused", "eager"]
 """One kernel, or products and a softmax that write the scores to memory."""
-AttentionKernels: TypeAlias = Literal["native", "portable"]
-"""Those of the device's own generation (cuDNN, FlashAttention-3), or those of Ampere, which later
-generations still have (FlashAttention-2, Triton)."""
+AttentionKernels: TypeAlias = Literal["native", "portable", "first"]
+"""Those of the device's own generation (cuDNN, FlashAttention-3), those of Ampere, which later
+generations still have (FlashAttention-2), or the first that there were (FlashAttention, also as
+written in Triton)."""
 Allocator: TypeAlias = Literal["blocks", "segments", "static"]
 """PyTorch's cache of blocks, the same with segments that grow (expandable_segments), or a compiler
 that knows all sizes beforehand."""
@@ -44,7 +45,7 @@ class CostProfile:
     attention: Attention = "fused"
     """How attention runs in models that are described by their sizes; a file says itself."""
     attention_kernels: AttentionKernels = "native"
-    """Which instructions fused attention uses."""
+    """Which kernels fused attention has."""
     overlaps_gradients: bool = True
     """Whether gradients are settled while the rest of the last backward pass is computed."""
     overlaps_messages: Messages = "always"
@@ -59,6 +60,8 @@ class CostProfile:
     """What hands out the device's memory."""
     spells_loss_out: bool = False
     """Whether the loss runs op by op on fp32 logits, instead of as one kernel."""
+    loss_metrics: int = 0
+    """Metrics of every training batch that are a loss of their own, computed from its logits."""
     balances_context: bool = True
     """Whether devices that share a sequence have a piece from either end of it each, so that causal
     attention is as much work for all; in order, the last of n has 2 - 1/n times the mean."""
@@ -69,6 +72,8 @@ class CostProfile:
     """Matrix products without matrix units: fraction of the fp32 vector peak."""
     attention_efficiency: float
     """Fused attention: fraction of the dense matrix peak."""
+    first_attention_efficiency: float
+    """The same of the first kernels that there were."""
     vector_efficiency: float
     """Other arithmetic: fraction of the fp32 vector peak."""
     memory_efficiency: float
@@ -129,6 +134,8 @@ class CostProfile:
         for name in _FRACTIONS:
             if not 0 <= getattr(self, name) < 1:
                 raise ClusterError(f"{name} is {getattr(self, name)}; expected at least 0, below 1")
+        if self.loss_metrics < 0:
+            raise ClusterError(f"loss_metrics is {self.loss_metrics}; expected at least 0")
         for name in _SECONDS:
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ClusterError(f"{name} is {getattr(self, name)}; expected at least 0")
@@ -144,6 +151,7 @@ _EFFICIENCIES = (
     "product_efficiency",
     "vector_product_efficiency",
     "attention_efficiency",
+    "first_attention_efficiency",
     "vector_efficiency",
     "memory_efficiency",
     "board_link_efficiency",

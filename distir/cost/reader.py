@@ -73,11 +73,11 @@ class Table:
             raise self.error(key, f"is {value!r}; expected true or false")
         return value
 
-    def integer(self, key: str, default: int | None = None) -> int:
-        """A whole number of at least 1."""
+    def integer(self, key: str, default: int | None = None, least: int = 1) -> int:
+        """A whole number of at least `least`."""
         value = self._value(key, default)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise self.error(key, f"is {value!r}; expected a whole number of at least 1")
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise self.error(key, f"is {value!r}; expected a whole number of at least {least}")
         return value
 
     def number(self, key: str, default: float | None = None) -> float:

@@ -36,6 +36,11 @@ LOSS_PASSES: dict[type[Op], tuple[int, int, int]] = {
 Forward: cast (2 read, 4 written), maximum (4, 0), difference (4, 4), exponential (4, 4), sum
 (4, 0), quotient (4, 4). Backward: times the gradient (4, 4), cast (4, 2)."""
 
+METRIC_PASSES = (14, 8, 3)
+"""The same of a metric that is a cross-entropy of its own, as PyTorch runs it: cast (2, 4),
+logarithm of the softmax, which reads three times (12, 4; aten/src/ATen/native/cuda/SoftMax.cu,
+cunn_SoftMaxForward), and the choice of the targets, which is a launch and hardly a byte."""
+
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
@@ -150,7 +155,7 @@ class Pricing:
         if not work.flops and not work.bytes:
             return Instruction(None, 0.0, node.operands, node.results, op.name)
         narrow = sum(t.size_bytes for t in node.operand_types if t.dtype.short_name == self.product)
-        works = self._with_casts(self._spelled_out(node, work), narrow)
+        works = (*self._with_casts(self._spelled_out(node, work), narrow), *self._metrics(node))
         return Instruction(
             COMPUTE,
             cast("float", sum(self.cost.kernel_seconds(each) for each in works)),
@@ -185,6 +190,20 @@ class Pricing:
             bytes_written=float(written * logits),
             launches=launches,
         )
+
+    def _metrics(self, node: Node) -> tuple[Work, ...]:
+        """What a stack computes of the logits beside the loss, to log it."""
+        count = self.cost.profile.loss_metrics
+        if not count or not isinstance(node.op, CrossEntropy):
+            return ()
+        read, written, launches = METRIC_PASSES
+        logits = count * node.operands[0].type.num_elements
+        work = Work(
+            bytes_read=float(read * logits),
+            bytes_written=float(written * logits),
+            launches=count * launches,
+        )
+        return (work,)
 
     def _with_casts(self, work: Work, narrow_bytes: float = 0.0) -> tuple[Work, ...]:
         """A product in the narrower type, and its share of the kernels that cast its operands.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean
 
 from autotune.calibration import Calibration
-from autotune.validation import Case, Report
+from autotune.validation import Case, Outcome, Report
 from autotune.validation.statistics import Statistics
 
 WANTED: Mapping[str, tuple[float, float | None]] = {
@@ -53,6 +53,7 @@ def report_text(calibration: Calibration, validation: Report, file: str) -> str:
             *_validation("Every row, by source", validation.sources),
             *_validation("Mixtures of experts, by source", validation.moe),
             *_validation("Every row, by hardware", validation.hardware),
+            *_of_sources(validation),
             *_residuals(calibration),
         ]
     )
@@ -136,6 +137,62 @@ def _validation(title: str, table: Mapping[str, Statistics]) -> list[str]:
         cells = " | ".join(_share(getattr(each, head)) for head in heads)
         lines.append(f"| {name} | {each.rows_used} | {out} | {cells} |")
     return [*lines, ""]
+
+
+def _of_sources(validation: Report) -> list[str]:
+    """The bias of every source with a target, by width and tensor-parallel degree against
+    microbatch; and how far its own repeats differ, which no prediction can better."""
+    lines = ["## What the residuals of sources with a target depend on", ""]
+    for name in WANTED:
+        own = [each for each in validation.outcomes if each.case.row.group == name]
+        own = [each for each in own if each.error is not None and not each.case.experts]
+        if own:
+            lines += [f"### {name}", "", *_repeats(own), "", *_crossed(own), ""]
+    return lines
+
+
+def _repeats(outcomes: Sequence[Outcome]) -> list[str]:
+    """How far rows of one configuration are from their mean."""
+    same: dict[object, list[float]] = {}
+    for each in outcomes:
+        case = each.case
+        key = (case.choice_group, case.strategy, case.precision, case.model, case.hardware.family)
+        same.setdefault(key, []).append(case.measured.seconds or 0.0)
+    apart = [
+        abs(seconds / fmean(times) - 1.0)
+        for times in same.values()
+        if len(times) > 1
+        for seconds in times
+    ]
+    if not apart:
+        return [f"{len(outcomes)} rows, none of which repeats another's configuration."]
+    apart_by = f"{_share(fmean(apart))} from the mean of their like"
+    return [f"{len(outcomes)} rows; the {len(apart)} that repeat a configuration are {apart_by}."]
+
+
+def _crossed(outcomes: Sequence[Outcome]) -> list[str]:
+    """Bias, and how many rows, by hidden width and tp (down) and samples per microbatch."""
+    of_microbatch = BINS["microbatch (samples)"]
+    cells: dict[tuple[int, int], dict[int, list[float]]] = {}
+    for each in outcomes:
+        case = each.case
+        row = (case.model.config.hidden, case.strategy.tp)
+        column = round(math.log2(of_microbatch(case)))
+        cells.setdefault(row, {}).setdefault(column, []).append(each.error or 0.0)
+    columns = sorted({column for own in cells.values() for column in own})
+    heads = " | ".join(f"mb {2.0**column:g}" for column in columns)
+    return [
+        f"| hidden | tp | {heads} |",
+        f"|{'---|' * (len(columns) + 2)}",
+        *(
+            f"| {hidden} | {tp} | {' | '.join(_cell(own.get(column)) for column in columns)} |"
+            for (hidden, tp), own in sorted(cells.items())
+        ),
+    ]
+
+
+def _cell(errors: Sequence[float] | None) -> str:
+    return f"{100 * fmean(errors):+.0f} % ({len(errors)})" if errors else ""
 
 
 def _residuals(calibration: Calibration) -> list[str]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from distir.cost import CostModel, OpClass, Work, load_cluster, load_device, load_profile
 from distir.cost.amounts import soft_maximum
-from distir.cost.profile import CostProfile, Messages
+from distir.cost.profile import AttentionKernels, CostProfile, Messages
 from distir.errors import ClusterError
 from distir.ir.types import DType, TensorType
 from distir.ops.linalg import MatMul
@@ -190,3 +190,20 @@ def test_batched_products_of_rows_that_matrix_units_cannot_load_run_on_vector_un
     assert seconds(150) == pytest.approx(2 * 12 * 2048**2 / 19.5e12, rel=0.02)
     assert seconds(152) < seconds(150) / 2
     assert seconds(150, ()) == pytest.approx(seconds(152, ()), rel=0.02)
+
+
+def test_attention_kernels_reach_what_their_generation_does():
+    """1e15 FLOP on an H100, where kernels for Ampere's instructions reach 0.63 of its own."""
+    work = Work(OpClass.ATTENTION, 1e15, 1.0, 1.0, "bf16")
+    cluster = load_cluster("hgx-h100")
+    own = cluster.device
+    profile = replace(PROFILES[0], attention_efficiency=0.5, first_attention_efficiency=0.25)
+
+    def rate(kernels: AttentionKernels) -> float:
+        made_for = replace(profile, attention_kernels=kernels)
+        return 1e15 / float(CostModel(cluster, made_for).kernel_seconds(work))
+
+    native = 0.5 * own.sustained_fraction * own.peak("bf16")
+    assert rate("native") == pytest.approx(native)
+    assert rate("portable") == pytest.approx(native * own.portable_fraction)
+    assert rate("first") == pytest.approx(native * own.portable_fraction / 2)
