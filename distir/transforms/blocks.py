@@ -179,7 +179,8 @@ class Blocks:
 def internal_axes(block: Block, axes: Axes, roles: Roles) -> tuple[Axis, ...]:
     """Axes that tensor parallelism may split inside the block: carried by a parameter in an op
     that depends on an input, not crossing the border, never needed whole, and summed only against
-    parameters. One that never occurs without another is secondary and left out."""
+    parameters or chosen rows of them. One that never occurs without another is secondary and left
+    out."""
     return _internal(block, axes, roles)[0]
 
 
@@ -206,12 +207,13 @@ def head_axes(block: Block, axes: Axes, roles: Roles) -> tuple[Axis, ...]:
 
 
 def _spaces_between_activations(block: Block, axes: Axes, roles: Roles) -> list[Collection[Axis]]:
-    """Iteration spaces of products without a parameter."""
+    """Iteration spaces of products without a parameter or chosen rows of one."""
+    chosen = _chosen_rows(block, axes, roles)
     return [
         axes.kinds[node].keys()
         for node in block.nodes
         if node.op.work(node.operand_types, node.result_types).kind is not OpClass.MEMORY
-        and not any(value in roles.weights for value in node.operands)
+        and not any(value in roles.weights or value in chosen for value in node.operands)
     ]
 
 
@@ -245,9 +247,10 @@ def _internal(
     candidates: dict[Axis, None] = {}
     excluded: set[Axis] = set(border)
     together: dict[Axis, set[Axis]] = {}
+    chosen = _chosen_rows(block, axes, roles)
     for node in block.nodes:
         kinds = axes.kinds[node]
-        weights = [v for v in node.operands if v in roles.weights]
+        weights = [v for v in node.operands if v in roles.weights or v in chosen]
         carried = {axis for value in weights for axis in axes.of(value)}
         reads_input = any(v in roles.moving for v in node.operands)
         features = {axis for v in node.operands if v in roles.samples for axis in axes.of(v)}
@@ -276,6 +279,25 @@ def _internal(
     return tuple(primary), secondary
 
 
+def _chosen_rows(block: Block, axes: Axes, roles: Roles) -> Mapping[Value, Value]:
+    """Rows of parameters that samples choose and that then multiply activations, as the weights of
+    the experts that tokens go through, with the parameter that they are from. Rows that are
+    activations themselves, as those of an embedding are, are not among them."""
+    source: dict[Value, Value] = {}
+    multiplying: set[Value] = set()
+    for node in block.nodes:
+        first = node.operands[0] if node.operands else None
+        if first in roles.weights and Kind.PICK in axes.kinds[node].values():
+            source.update((value, first) for value in node.results)
+        elif first in source and node.op.is_view:
+            source.update((value, source[first]) for value in node.results)
+        elif Kind.SUM in axes.kinds[node].values():
+            rows = [v for v in node.operands if v in source]
+            others = [v for v in node.operands if v in roles.moving and v not in source]
+            multiplying.update(source[value] for value in rows if others)
+    return {value: table for value, table in source.items() if table in multiplying}
+
+
 def expert_axes(block: Block, axes: Axes, roles: Roles) -> tuple[Axis, ...]:
     """Axes inside the block over which products go side by side, each position with parameters of
     its own: both operands and the result carry them, and no parameter is summed over them."""
@@ -301,6 +323,8 @@ def output_axes(block: Block, axes: Axes, roles: Roles) -> tuple[Axis, ...]:
     passed = {axis for v in (*block.inputs, *block.outputs) for axis in axes.of(v)}
     excluded = passed | set(internal_axes(block, axes, roles))
     excluded |= set(expert_axes(block, axes, roles))
+    tables = _chosen_rows(block, axes, roles).values()
+    excluded |= {axis for table in tables for axis in axes.of(table)}
     found: dict[Axis, None] = {}
     for node in block.nodes:
         kinds = axes.kinds[node]

@@ -148,8 +148,13 @@ def gather_nd(call: Call) -> Value:
         places = sliced(call, places, [slice(0, None, 1)] * (places.type.rank - 1) + [cut])
         places = call.add(Reshape(places.type.shape[1:-1]), places)
         return call.add(Gather(1), call.operand(0), places)
-    op = lookup.GatherND(int(call.attribute("batch_dims", 0)))
-    return call.add(op, call.operand(0), call.operand(1))
+    batch_dims = int(call.attribute("batch_dims", 0))
+    if call.type(1).shape[-1] == 1 and not batch_dims:
+        # Rows of a table, such as the weights of the expert that each token chose.
+        places = call.operand(1)
+        places = call.add(Reshape(places.type.shape[:-1]), places)
+        return call.add(lookup.Gather(0), call.operand(0), places)
+    return call.add(lookup.GatherND(batch_dims), call.operand(0), call.operand(1))
 
 
 def _looks_up_one_row(call: Call) -> bool:
