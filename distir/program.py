@@ -144,6 +144,8 @@ class Program:
     @cached_property
     def _makers_of_followers(self) -> tuple[Node, ...]:
         """Ops whose results have an axis that follows one of their operands'."""
+        if not self.axes.follows:
+            return ()
         return tuple(node for node in self.function.nodes if followers_made(node, self.axes))
 
     @cached_property

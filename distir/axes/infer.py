@@ -87,7 +87,7 @@ class _Factor:
 def _leaves(factors: Iterable[_Factor]) -> list[_Factor]:
     found: list[_Factor] = []
     for factor in factors:
-        root = factor.find()
+        root = factor if factor.parent is None else factor.find()
         if root.children is None:
             found.append(root)
         else:
@@ -192,6 +192,7 @@ class _Inference:
             zip(node.operands, signature.operands, strict=True)
         ):
             before = self.dims[operand]
+            open_loops = loops.count(None)
             after = [
                 self._meet(loops, sizes, product, factors)
                 for product, factors in zip(dims, before, strict=True)
@@ -201,7 +202,8 @@ class _Inference:
                     old if new is None else new for old, new in zip(before, after, strict=True)
                 ]
                 operands[position] = self._cross(operand, before, changed)
-            _set_apart(_leaves(f for loop in loops if loop is not None for f in loop))
+            if loops.count(None) < open_loops:  # those met before are apart already
+                _set_apart(_leaves(f for loop in loops if loop is not None for f in loop))
         if tuple(operands) != node.operands:
             node = replace(node, operands=tuple(operands))
         final = self._result_dims(node, loops, sizes, signature.results)
@@ -230,6 +232,7 @@ class _Inference:
         sizes: Sequence[int],
         results: Sequence[Sequence[tuple[int, ...]]],
     ) -> list[list[_Factor]]:
+        open_loops = loops.count(None)
         for value, dims in zip(node.results, results, strict=True):
             seed = self.seeds.get(value)
             if seed is None:
@@ -245,7 +248,8 @@ class _Inference:
             loop if loop is not None else ([_Factor(size)] if size != 1 else [])
             for loop, size in zip(loops, sizes, strict=True)
         ]
-        _set_apart(_leaves(f for loop in final for f in loop))
+        if open_loops:
+            _set_apart(_leaves(f for loop in final for f in loop))
         for value, dims in zip(node.results, results, strict=True):
             if value not in self.dims:
                 self.dims[value] = [[f for loop in dim for f in final[loop]] for dim in dims]
@@ -438,6 +442,8 @@ class _Inference:
                 a, b = find(a), find(b)
                 if a is not b:
                     parent[b] = a
+        if not parent:
+            return {}
         tied = {*parent, *parent.values()}
         met = dict.fromkeys(axis for value in dims for dim in value for axis in dim)
         first: dict[Axis, Axis] = {}

@@ -14,8 +14,11 @@ def canonical_order(function: Function) -> Function:
     producers = function.producers()
     depth: dict[Value, int] = {}
     for node in function.nodes:
-        own = 1 + max((depth.get(operand, 0) for operand in node.operands), default=0)
-        depth.update(dict.fromkeys(node.results, own))
+        own = 1
+        for operand in node.operands:
+            own = max(own, depth.get(operand, 0) + 1)
+        for value in node.results:
+            depth[value] = own
     ordered: list[Node] = []
     place: dict[Node, int] = {}
     done: set[Node] = set()
@@ -26,17 +29,22 @@ def canonical_order(function: Function) -> Function:
             if node in done:
                 continue
             if visited:
-                made = (place[producers[v]] for v in node.operands if v in producers)
-                place[node] = max(made, default=-1) if number else len(ordered)
+                if number:
+                    made = (place[producers[v]] for v in node.operands if v in producers)
+                    place[node] = max(made, default=-1)
+                else:
+                    place[node] = len(ordered)
                 done.add(node)
                 ordered.append(node)
                 continue
             stack.append((node, True))
-            operands = sorted(dict.fromkeys(node.operands), key=lambda value: depth.get(value, 0))
-            # The stack is last in, first out: the deepest operand is visited first.
-            stack.extend(
-                (producers[value], False)
-                for value in operands
+            open_operands = [
+                value
+                for value in dict.fromkeys(node.operands)
                 if value in producers and producers[value] not in done
-            )
+            ]
+            # The stack is last in, first out: the deepest operand is visited first.
+            if len(open_operands) > 1:
+                open_operands.sort(key=depth.__getitem__)
+            stack += [(producers[value], False) for value in open_operands]
     return replace(function, nodes=tuple(sorted(ordered, key=place.__getitem__)))

@@ -5,7 +5,7 @@ Must not become a home for analyses: what can be computed from a function lives 
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import ABCMeta, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -48,7 +48,15 @@ class Part(Enum):
     """Moving parameters and gradients between their places."""
 
 
-class Op(ABC):
+class _OpClass(ABCMeta):
+    """Ops are what inherits from them: no class is registered as one. So whether a node's op is of
+    a class is asked as of any class, without the long search that ABCs make the first time."""
+
+    __instancecheck__ = type.__instancecheck__
+    __subclasscheck__ = type.__subclasscheck__
+
+
+class Op(metaclass=_OpClass):
     """What a node does. Subclasses are frozen dataclasses whose fields are the op's attributes.
 
     An op answers for itself: result types, loops (which decide how it can be split), work,

@@ -285,16 +285,19 @@ class Planner:
         blocks = self.program.blocks
         demands: dict[Value, set[Positions]] = {}
         corresponding: list[dict[Value, Value]] = []
+        demanded: dict[PlacedBlock, list[tuple[Value, Positions]]] = {}
         for index, placed in enumerate(chain):
             first = blocks.blocks[blocks.representative[index]]
             own = dict(zip(first.parameters, blocks.blocks[index].parameters, strict=True))
             corresponding.append(own)
-            for local in placed.demanded:
-                if local.value in own:
-                    dims = placed.step.axes.dims[local.value]
-                    demands.setdefault(own[local.value], set()).add(
-                        positions_of(local.layout, dims)
-                    )
+            if placed not in demanded:
+                demanded[placed] = [
+                    (local.value, positions_of(local.layout, placed.step.axes.dims[local.value]))
+                    for local in placed.demanded
+                    if local.value in own
+                ]
+            for value, positions in demanded[placed]:
+                demands.setdefault(own[value], set()).add(positions)
         whole: Positions = mesh.whole
         stored: list[dict[Value, Positions]] = []
         for own in corresponding:

@@ -5,7 +5,7 @@ Equal blocks are found by their structure; whatever is done to one is done for a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -136,85 +136,201 @@ class Blocks:
         free = self.roles.free
         return tuple(n for n in self.function.nodes if all(v in free for v in n.results))
 
-    def _collect(self, find: Callable[[Block, Axes, Roles], Iterable[Axis]]) -> tuple[Axis, ...]:
-        found: dict[Axis, None] = {}
-        for index in sorted(set(self.representative)):
-            for axis in find(self.blocks[index], self.axes, self.roles):
-                found[self.group.get(axis, axis)] = None
-        return tuple(found)
+    @cached_property
+    def _splits(self) -> tuple[Splits, ...]:
+        """What each kind of block can be split over, in model order."""
+        first = sorted(set(self.representative))
+        return tuple(Splits(self.blocks[index], self.axes, self.roles) for index in first)
+
+    def _representatives(self, found: Iterable[Iterable[Axis]]) -> tuple[Axis, ...]:
+        return tuple(dict.fromkeys(self.group.get(a, a) for axes in found for a in axes))
 
     @cached_property
     def internal_axes(self) -> tuple[Axis, ...]:
         """Representatives of all internal axes, in model order."""
-        return self._collect(internal_axes)
+        return self._representatives(splits.internal for splits in self._splits)
 
     @cached_property
     def expert_axes(self) -> tuple[Axis, ...]:
         """Representatives of the axes of experts, in model order."""
-        return self._collect(expert_axes)
+        return self._representatives(splits.experts for splits in self._splits)
 
     @cached_property
     def head_axes(self) -> tuple[Axis, ...]:
         """Representatives of attention's heads, in model order."""
-        return self._collect(head_axes)
+        return self._representatives(splits.heads for splits in self._splits)
 
     @cached_property
     def inner_axes(self) -> Mapping[Axis, Axis]:
         """Representatives of internal axes, with the secondary one inside them."""
         return {
             self.group.get(axis, axis): self.group.get(inner, inner)
-            for index in sorted(set(self.representative), reverse=True)
-            for axis, inner in inner_axes(self.blocks[index], self.axes, self.roles)
+            for splits in reversed(self._splits)
+            for axis, inner in splits.inner
         }
 
     @cached_property
     def output_axes(self) -> tuple[Axis, ...]:
         """Representatives of the output axes of parameters, in model order."""
-        return self._collect(output_axes)
+        return self._representatives(splits.outputs for splits in self._splits)
 
 
-# --- axes that a block can be split over ---------------------------------------------------------
+@dataclass(frozen=True, eq=False)
+class Splits:
+    """Axes that a block can be split over."""
 
+    block: Block
+    axes: Axes
+    roles: Roles
 
-def internal_axes(block: Block, axes: Axes, roles: Roles) -> tuple[Axis, ...]:
-    """Axes that tensor parallelism may split inside the block: carried by a parameter in an op
-    that depends on an input, not crossing the border, never needed whole, and summed only against
-    parameters or chosen rows of them. One that never occurs without another is secondary and left
-    out."""
-    return _internal(block, axes, roles)[0]
+    @property
+    def internal(self) -> tuple[Axis, ...]:
+        """Axes that tensor parallelism may split inside the block: carried by a parameter in an op
+        that depends on an input, not crossing the border, never needed whole, and summed only
+        against parameters or chosen rows of them. One that never occurs without another is
+        secondary and left out."""
+        return self._found[0]
 
+    @property
+    def inner(self) -> tuple[tuple[Axis, Axis], ...]:
+        """Internal axes with the secondary one inside them that shares out the same work between
+        activations: heads of keys and values, and the heads of queries that read each of them."""
+        primary, secondary = self._found
+        shared = self._spaces_between_activations
+        found: list[tuple[Axis, Axis]] = []
+        for axis in primary:
+            spaces = [space for space in shared if axis in space]
+            inside = (s for s, beside in secondary.items() if axis in beside)
+            inner = next(
+                (s for s in inside if spaces and all(s in space for space in spaces)), None
+            )
+            if inner is not None:
+                found.append((axis, inner))
+        return tuple(found)
 
-def inner_axes(block: Block, axes: Axes, roles: Roles) -> tuple[tuple[Axis, Axis], ...]:
-    """Internal axes with the secondary one inside them that shares out the same work between
-    activations: heads of keys and values, and the heads of queries that read each of them."""
-    primary, secondary = _internal(block, axes, roles)
-    shared = _spaces_between_activations(block, axes, roles)
-    found: list[tuple[Axis, Axis]] = []
-    for axis in primary:
-        spaces = [space for space in shared if axis in space]
-        inside = (s for s, beside in secondary.items() if axis in beside)
-        inner = next((s for s in inside if spaces and all(s in space for space in spaces)), None)
-        if inner is not None:
-            found.append((axis, inner))
-    return tuple(found)
+    @property
+    def heads(self) -> tuple[Axis, ...]:
+        """Internal axes that products between activations carry: attention's heads."""
+        spaces = self._spaces_between_activations
+        internal = self.internal
+        return tuple(axis for axis in internal if any(axis in space for space in spaces))
 
+    @cached_property
+    def experts(self) -> tuple[Axis, ...]:
+        """Axes inside the block over which products go side by side, each position with parameters
+        of its own: both operands and the result carry them, and no parameter is summed over
+        them."""
+        block, axes, roles = self.block, self.axes, self.roles
+        border = {axis for v in (*block.inputs, *block.outputs) for axis in axes.of(v)}
+        excluded = border | set(self.internal)
+        found: dict[Axis, None] = {}
+        for node in block.nodes:
+            kinds = axes.kinds[node]
+            if Kind.SUM not in kinds.values():
+                continue
+            weights = {a for v in node.operands if v in roles.weights for a in axes.of(v)}
+            moving = {a for v in node.operands if v in roles.moving for a in axes.of(v)}
+            for axis, kind in kinds.items():
+                if kind is Kind.PARALLEL and axis in weights and axis in moving:
+                    found[axis] = None
+        return tuple(axis for axis in found if axis not in excluded)
 
-def head_axes(block: Block, axes: Axes, roles: Roles) -> tuple[Axis, ...]:
-    """Internal axes that products between activations carry: attention's heads."""
-    spaces = _spaces_between_activations(block, axes, roles)
-    internal = internal_axes(block, axes, roles)
-    return tuple(axis for axis in internal if any(axis in space for space in spaces))
+    @cached_property
+    def outputs(self) -> tuple[Axis, ...]:
+        """Axes of parameters that end in the block: the rows of an embedding table, and the columns
+        of a head whose result is not passed on. They are never summed, and needed whole only by
+        composites that can be lowered, such as the loss."""
+        block, axes, roles = self.block, self.axes, self.roles
+        passed = {axis for v in (*block.inputs, *block.outputs) for axis in axes.of(v)}
+        excluded = passed | set(self.internal)
+        excluded |= set(self.experts)
+        excluded |= {axis for table in self._chosen_rows.values() for axis in axes.of(table)}
+        found: dict[Axis, None] = {}
+        for node in block.nodes:
+            kinds = axes.kinds[node]
+            reads_input = any(v in roles.moving for v in node.operands)
+            lowerable = type(node.op).lower is not Op.lower
+            for axis, kind in kinds.items():
+                if kind in (Kind.SUM, Kind.MAX) or (kind is Kind.WHOLE and not lowerable):
+                    excluded.add(axis)
+            for value in node.operands:
+                if reads_input and value in roles.weights and len(axes.of(value)) > 1:
+                    found.update(dict.fromkeys(axes.of(value)))
+        return tuple(
+            axis for axis in block.axis_order(axes) if axis in found and axis not in excluded
+        )
 
+    @cached_property
+    def _found(self) -> tuple[tuple[Axis, ...], Mapping[Axis, Collection[Axis]]]:
+        """Internal axes, and the secondary ones with those that they never occur without."""
+        block, axes, roles = self.block, self.axes, self.roles
+        border = {axis for value in _ends(block, roles) for axis in axes.of(value)}
+        candidates: dict[Axis, None] = {}
+        excluded: set[Axis] = set(border)
+        together: dict[Axis, set[Axis]] = {}
+        chosen = self._chosen_rows
+        for node in block.nodes:
+            kinds = axes.kinds[node]
+            weights = [v for v in node.operands if v in roles.weights or v in chosen]
+            carried = {axis for value in weights for axis in axes.of(value)}
+            reads_input = any(v in roles.moving for v in node.operands)
+            features = {axis for v in node.operands if v in roles.samples for axis in axes.of(v)}
+            for axis, kind in kinds.items():
+                if kind in (Kind.WHOLE, Kind.PICK) or (
+                    kind in (Kind.SUM, Kind.MAX) and (axis not in carried or axis in features)
+                ):
+                    excluded.add(axis)
+                if axis in carried and reads_input:
+                    candidates[axis] = None
+        found = [axis for axis in candidates if axis not in excluded]
+        for node in block.nodes:
+            present = set(axes.kinds[node])
+            for axis in found:
+                if axis in present:
+                    together[axis] = together[axis] & present if axis in together else set(present)
+        primary: list[Axis] = []
+        secondary: dict[Axis, Collection[Axis]] = {}
+        for i, axis in enumerate(found):
+            beside = [other for other in found if other is not axis and other in together[axis]]
+            dominated = any(
+                axis not in together[other] or found.index(other) < i for other in beside
+            )
+            if dominated:
+                secondary[axis] = beside
+            else:
+                primary.append(axis)
+        return tuple(primary), secondary
 
-def _spaces_between_activations(block: Block, axes: Axes, roles: Roles) -> list[Collection[Axis]]:
-    """Iteration spaces of products without a parameter or chosen rows of one."""
-    chosen = _chosen_rows(block, axes, roles)
-    return [
-        axes.kinds[node].keys()
-        for node in block.nodes
-        if node.op.work(node.operand_types, node.result_types).kind is not OpClass.MEMORY
-        and not any(value in roles.weights or value in chosen for value in node.operands)
-    ]
+    @cached_property
+    def _chosen_rows(self) -> Mapping[Value, Value]:
+        """Rows of parameters that samples choose and that then multiply activations, as the weights
+        of the experts that tokens go through, with the parameter that they are from. Rows that are
+        activations themselves, as those of an embedding are, are not among them."""
+        roles, kinds = self.roles, self.axes.kinds
+        source: dict[Value, Value] = {}
+        multiplying: set[Value] = set()
+        for node in self.block.nodes:
+            first = node.operands[0] if node.operands else None
+            if first in roles.weights and Kind.PICK in kinds[node].values():
+                source.update((value, first) for value in node.results)
+            elif first in source and node.op.is_view:
+                source.update((value, source[first]) for value in node.results)
+            elif Kind.SUM in kinds[node].values():
+                rows = [v for v in node.operands if v in source]
+                others = [v for v in node.operands if v in roles.moving and v not in source]
+                multiplying.update(source[value] for value in rows if others)
+        return {value: table for value, table in source.items() if table in multiplying}
+
+    @property
+    def _spaces_between_activations(self) -> list[Collection[Axis]]:
+        """Iteration spaces of products without a parameter or chosen rows of one."""
+        roles, chosen = self.roles, self._chosen_rows
+        return [
+            self.axes.kinds[node].keys()
+            for node in self.block.nodes
+            if node.op.work(node.operand_types, node.result_types).kind is not OpClass.MEMORY
+            and not any(value in roles.weights or value in chosen for value in node.operands)
+        ]
 
 
 def _ends(block: Block, roles: Roles) -> Iterator[Value]:
@@ -239,113 +355,4 @@ def _ends(block: Block, roles: Roles) -> Iterator[Value]:
             yield value
 
 
-def _internal(
-    block: Block, axes: Axes, roles: Roles
-) -> tuple[tuple[Axis, ...], Mapping[Axis, Collection[Axis]]]:
-    """Internal axes, and the secondary ones with those that they never occur without."""
-    border = {axis for value in _ends(block, roles) for axis in axes.of(value)}
-    candidates: dict[Axis, None] = {}
-    excluded: set[Axis] = set(border)
-    together: dict[Axis, set[Axis]] = {}
-    chosen = _chosen_rows(block, axes, roles)
-    for node in block.nodes:
-        kinds = axes.kinds[node]
-        weights = [v for v in node.operands if v in roles.weights or v in chosen]
-        carried = {axis for value in weights for axis in axes.of(value)}
-        reads_input = any(v in roles.moving for v in node.operands)
-        features = {axis for v in node.operands if v in roles.samples for axis in axes.of(v)}
-        for axis, kind in kinds.items():
-            if kind in (Kind.WHOLE, Kind.PICK) or (
-                kind in (Kind.SUM, Kind.MAX) and (axis not in carried or axis in features)
-            ):
-                excluded.add(axis)
-            if axis in carried and reads_input:
-                candidates[axis] = None
-    found = [axis for axis in candidates if axis not in excluded]
-    for node in block.nodes:
-        present = set(axes.kinds[node])
-        for axis in found:
-            if axis in present:
-                together[axis] = together[axis] & present if axis in together else set(present)
-    primary: list[Axis] = []
-    secondary: dict[Axis, Collection[Axis]] = {}
-    for i, axis in enumerate(found):
-        beside = [other for other in found if other is not axis and other in together[axis]]
-        dominated = any(axis not in together[other] or found.index(other) < i for other in beside)
-        if dominated:
-            secondary[axis] = beside
-        else:
-            primary.append(axis)
-    return tuple(primary), secondary
-
-
-def _chosen_rows(block: Block, axes: Axes, roles: Roles) -> Mapping[Value, Value]:
-    """Rows of parameters that samples choose and that then multiply activations, as the weights of
-    the experts that tokens go through, with the parameter that they are from. Rows that are
-    activations themselves, as those of an embedding are, are not among them."""
-    source: dict[Value, Value] = {}
-    multiplying: set[Value] = set()
-    for node in block.nodes:
-        first = node.operands[0] if node.operands else None
-        if first in roles.weights and Kind.PICK in axes.kinds[node].values():
-            source.update((value, first) for value in node.results)
-        elif first in source and node.op.is_view:
-            source.update((value, source[first]) for value in node.results)
-        elif Kind.SUM in axes.kinds[node].values():
-            rows = [v for v in node.operands if v in source]
-            others = [v for v in node.operands if v in roles.moving and v not in source]
-            multiplying.update(source[value] for value in rows if others)
-    return {value: table for value, table in source.items() if table in multiplying}
-
-
-def expert_axes(block: Block, axes: Axes, roles: Roles) -> tuple[Axis, ...]:
-    """Axes inside the block over which products go side by side, each position with parameters of
-    its own: both operands and the result carry them, and no parameter is summed over them."""
-    border = {axis for v in (*block.inputs, *block.outputs) for axis in axes.of(v)}
-    excluded = border | set(internal_axes(block, axes, roles))
-    found: dict[Axis, None] = {}
-    for node in block.nodes:
-        kinds = axes.kinds[node]
-        if Kind.SUM not in kinds.values():
-            continue
-        weights = {a for v in node.operands if v in roles.weights for a in axes.of(v)}
-        moving = {a for v in node.operands if v in roles.moving for a in axes.of(v)}
-        for axis, kind in kinds.items():
-            if kind is Kind.PARALLEL and axis in weights and axis in moving:
-                found[axis] = None
-    return tuple(axis for axis in found if axis not in excluded)
-
-
-def output_axes(block: Block, axes: Axes, roles: Roles) -> tuple[Axis, ...]:
-    """Axes of parameters that end in the block: the rows of an embedding table, and the columns
-    of a head whose result is not passed on. They are never summed, and needed whole only by
-    composites that can be lowered, such as the loss."""
-    passed = {axis for v in (*block.inputs, *block.outputs) for axis in axes.of(v)}
-    excluded = passed | set(internal_axes(block, axes, roles))
-    excluded |= set(expert_axes(block, axes, roles))
-    tables = _chosen_rows(block, axes, roles).values()
-    excluded |= {axis for table in tables for axis in axes.of(table)}
-    found: dict[Axis, None] = {}
-    for node in block.nodes:
-        kinds = axes.kinds[node]
-        reads_input = any(v in roles.moving for v in node.operands)
-        lowerable = type(node.op).lower is not Op.lower
-        for axis, kind in kinds.items():
-            if kind in (Kind.SUM, Kind.MAX) or (kind is Kind.WHOLE and not lowerable):
-                excluded.add(axis)
-        for value in node.operands:
-            if reads_input and value in roles.weights and len(axes.of(value)) > 1:
-                found.update(dict.fromkeys(axes.of(value)))
-    return tuple(axis for axis in block.axis_order(axes) if axis in found and axis not in excluded)
-
-
-__all__ = [
-    "Block",
-    "Blocks",
-    "Roles",
-    "expert_axes",
-    "head_axes",
-    "inner_axes",
-    "internal_axes",
-    "output_axes",
-]
+__all__ = ["Block", "Blocks", "Roles", "Splits"]

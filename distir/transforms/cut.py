@@ -9,7 +9,7 @@ from itertools import pairwise
 from distir.axes.model import Axes, Axis
 from distir.ir.core import Function, Node, Value
 from distir.ir.signature import Kind
-from distir.transforms.blocks import Block, Blocks, Roles, internal_axes, output_axes
+from distir.transforms.blocks import Block, Blocks, Roles, Splits
 
 MIN_READERS_OF_SHARED = 3
 """A value that crosses many cuts (an encoder's output) is carried along if at least this many
@@ -225,11 +225,8 @@ def _standing(
         if value in roles.weights
         for axis, kind in axes.kinds[node].items()
     )
-    return _Standing(
-        internal=bool(internal_axes(block, axes, roles)),
-        output=bool(output_axes(block, axes, roles)),
-        has_matrix=matrices,
-    )
+    splits = Splits(block, axes, roles)
+    return _Standing(bool(splits.internal), bool(splits.outputs), matrices)
 
 
 def _border(

@@ -309,6 +309,15 @@ def test_any_stack(plan: Plan, training: bool) -> None:
     check(plan.build(), training)
 
 
+@pytest.mark.parametrize("training", [True, False])
+def test_layers_are_equal_only_if_their_pieces_share_axes_alike(training: bool) -> None:
+    """Pieces of layers may be equal one by one, and yet not what they hand on."""
+    sharing = LAYERS[4]
+    pieces = [((sharing, _norm), 9), ((_collects, _cross_attention), 7)]
+    plan = Plan([*pieces, ((sharing,), 2)], None, WIDE, gives=True)
+    check(plan.build(), training)
+
+
 @examples(25)
 @given(models, st.booleans())
 def test_any_model(function: Function, training: bool) -> None:
