@@ -332,6 +332,8 @@ def find_extents(function: Function, axes: Axes) -> Extents:
         # Samples that meet (in a batch norm, say) are still what inputs list first.
         outermost = [a for value in function.inputs for a in (axes.dims[value] or ((),))[0]]
         batch = next((a for a in outermost if a in activations), None)
+    if not roles.activations:
+        raise TransformError("no parameter meets an input: there is nothing to distribute")
     if batch is None:
         reason = (
             "no input has a batch dim of size 2 or more that reaches the output; export the model "

@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from distir.errors import ImportModelError, UnsupportedOpError
+from distir import Workload
+from distir.errors import ImportModelError, TransformError, UnsupportedOpError
 from distir.execute.sequential import evaluate
+from distir.importers.load import LoadedModel
 from distir.importers.onnx import import_onnx, read_onnx
 from distir.importers.onnx_roles import Role
 from distir.ir import Function
@@ -557,3 +559,10 @@ def test_files_that_are_no_models_are_refused(tmp_path: Path) -> None:
     path.write_bytes(b"")
     with pytest.raises(ImportModelError):
         import_onnx(path)
+
+
+def test_a_model_without_parameters_is_said_to_be_one() -> None:
+    made = model({"x": (FLOAT, ["batch", 4])}, [node("Softmax", "x", "y")], "y", {})
+    workload = Workload(model=LoadedModel("softmax", import_onnx(made)), batch_size=4)
+    with pytest.raises(TransformError, match="no parameter meets an input"):
+        _ = workload.program
