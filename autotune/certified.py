@@ -1,8 +1,10 @@
 """Certified search: the best of a space, found and proved by evaluating a small part of it.
 
-Branch and bound over the tree of choices, the most promising first. A node carries bounds that hold
-for everything below it (`distir.simulation.bounds`); it is ruled out with all that hangs below once
-they show that nothing there fits, or is as good as what was found.
+Branch and bound over parts of the space, the most promising first. Strategies of a part are
+columns, and carry bounds (`distir.simulation.bounds`): first of what their matrix products take,
+found for beginnings of strategies; then, for many at once, of their blocks without what sharding
+adds; then of their blocks as they are. Strategies are ruled out once a bound shows that they do not
+fit, or are not as good as what was found; what is left is evaluated, the best bounded first.
 """
 
 from __future__ import annotations
@@ -10,10 +12,14 @@ from __future__ import annotations
 import heapq
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
 from math import inf
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from autotune.chunks import evaluated_chunk
 from autotune.collect import MEMORY, TIME, Collector
@@ -21,15 +27,14 @@ from autotune.objectives.objective import LARGER_IS_BETTER, Objective
 from autotune.problem import Problem
 from autotune.trial import Trial
 from distir.errors import DistirError
-from distir.simulation.bounds import Bound, Bounds, weakest
+from distir.simulation.bounds import ORDERING, REASONS, Bounds, ManyBounds
 from distir.simulation.fast import Simulator
-from distir.strategy import Strategy
-from search_spaces import SearchSpace, Value
+from distir.strategies import FIELDS, Codes, Places, Strategies
+from search_spaces import SearchSpace
+from search_spaces.named import DEFAULTS
 
-ORDERING = ("schedule", "chunks")
-"""Choices that order the work of devices and do not change it."""
-MOST = 64
-"""Strategies that are evaluated before what was found rules out others."""
+FEWEST, MOST = 16, 4096
+"""Strategies that are evaluated before what was found rules out others, at first and later."""
 
 Advance = Callable[[int, "Trial | None"], None]
 
@@ -47,7 +52,7 @@ class Certificate:
     ruled_out: Mapping[str, int]
     """Strategies that were not evaluated, by what rules them out."""
     bounds: int
-    """Bounds that were computed."""
+    """Bounds that were computed, counted by what they are of."""
     seconds: float
     closest: Trial | None
     """The infeasible one among the evaluated that misses by least."""
@@ -106,18 +111,49 @@ def certify(
     )
 
 
-@dataclass(order=True, slots=True)
-class _Node:
-    """A part of the space: all that begins with `chosen`."""
+FAMILY = (
+    "axes",
+    "sequence_parallel",
+    "cp_exchange",
+    "recompute",
+    "recompute_every",
+    "placement",
+)
+"""Choices that strategies have in common whose bounds are found together, at first."""
+DEGREES = ("dp", "tp", "cp", "ep")
+"""And so is which of these there are."""
 
-    key: float
-    """Seconds or bytes; nothing in it has less."""
-    number: int
-    chosen: dict[str, Value] = field(compare=False)
-    leaves: int = field(compare=False)
-    bound: Bound = field(compare=False)
-    unsharded: bool = field(compare=False, default=False)
-    """Whether it was bounded by the same without ZeRO."""
+
+class _Stage(IntEnum):
+    """What the bounds of a part are made of."""
+
+    PRODUCTS = 0
+    UNSHARDED = 1
+    BLOCKS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A part of the space: beginnings of strategies, each with the node of the tree that may
+    follow it, or (past `PRODUCTS`) whole strategies; and their bounds."""
+
+    stage: _Stage
+    table: Strategies
+    bounds: ManyBounds
+    leaves: Places
+    """Strategies that each stands for."""
+    nodes: Places
+
+    def taken(self, chosen: NDArray[Any]) -> _Part:
+        """Some of it, by place or by whether it is wanted."""
+        which = np.flatnonzero(chosen) if chosen.dtype == np.bool_ else chosen
+        return _Part(
+            self.stage,
+            self.table.taken(which),
+            self.bounds.taken(which),
+            self.leaves[which],
+            self.nodes[which],
+        )
 
 
 def order_last(space: SearchSpace) -> tuple[SearchSpace, int]:
@@ -148,105 +184,141 @@ class _Search:
         self.advance = advance
         self.ruled_out: Counter[str] = Counter()
         self.bounded = 0
-        self._nodes: list[_Node] = []
+        self._parts: list[tuple[float, int, _Part]] = []
         self._made = 0
-        self._batch: list[Strategy] = []
-        self._size = 1
+        self._size = FEWEST
         self._worst = inf
         self.tree, self._shaped = order_last(self.space)
-        # Before there is a choice, any of its values may follow.
-        self._all = {name: self.space.values(name) for name in ("pp", "microbatches")}
 
     def run(self) -> None:
         """Goes through the space, the most promising part first."""
-        self._add({}, self.space.count(), Bound())
-        while self._nodes or self._batch:
-            if self._nodes and self._nodes[0].key <= self._worst:
-                node = heapq.heappop(self._nodes)
-                if len(node.chosen) == len(self.tree.names):
-                    self._batch.append(next(iter(self.tree.below(node.chosen))))
-                else:
-                    self._expand(node)
-                if len(self._batch) < self._size:
-                    continue
-            if self._batch:
-                self._evaluate()
+        for part in self._families():
+            self._add(part)
+        while self._parts:
+            part = self._next()
+            if part.stage == _Stage.BLOCKS:
+                self._evaluate(part)
             else:
-                self._rule_out_the_rest()
+                for refined in self._refined(part):
+                    self._add(refined)
 
-    def _expand(self, node: _Node) -> None:
-        if len(node.chosen) < self._shaped:
-            name = self.tree.names[len(node.chosen)]
-            for branch in self.tree.branches(node.chosen):
-                chosen = {**node.chosen, name: branch.value}
-                self._add(chosen, branch.leaves, node.bound.joined(self._begun(chosen)))
-            return
-        strategies = list(self.tree.below(node.chosen))
-        if node.chosen.get("zero") and not node.unsharded:
-            bounds = self.bounds.unsharded(strategies)
-            self.bounded += 1
-            bound = node.bound.joined(weakest(bounds))
-            self._add(node.chosen, node.leaves, bound, unsharded=True)
-            return
-        self.bounded += 1
-        for strategy, bound in zip(strategies, self.bounds.ordered(strategies), strict=True):
-            values = strategy.to_dict()
-            chosen = {name: values[name] for name in self.tree.names}
-            self._add(chosen, 1, node.bound.joined(bound))
+    def _next(self) -> _Part:
+        """The most promising part; as long as nothing was found to compare with, of those that are
+        bounded best."""
+        if self._worst < inf:
+            return heapq.heappop(self._parts)[-1]
+        found = min(self._parts, key=lambda each: (-each[-1].stage, *each[:-1]))
+        self._parts.remove(found)
+        heapq.heapify(self._parts)
+        return found[-1]
 
-    def _begun(self, chosen: Mapping[str, Value]) -> Bound:
-        """The bound for what the first choices leave open."""
-        options = {
-            name: (chosen[name],) if name in chosen else self._all[name] for name in self._all
-        }
-        return weakest(
-            self.bounds.begun(self.devices, int(ranks), int(microbatches))
-            for ranks in options["pp"]
-            for microbatches in options["microbatches"]
+    def _families(self) -> Iterator[_Part]:
+        """The whole space, bounded by its products."""
+        _, nodes, codes = self.tree.tree.below(np.zeros(1, np.int64), 0, self._shaped)
+        table = self._strategies(codes, len(nodes))
+        first, which = table.distinct(("pp", "microbatches"))
+        pairs = zip(*(table.taken(first).column(n) for n in ("pp", "microbatches")), strict=True)
+        begun = [self.bounds.begun(self.devices, int(p), int(m)) for p, m in pairs]
+        self.bounded += len(begun)
+        leaves = self.tree.tree.leaves_below(self._shaped)[nodes]
+        bounds = ManyBounds.of(begun).taken(which)
+        whole = _Part(_Stage.PRODUCTS, table, bounds, leaves, nodes)
+        kept = np.isin(table.column("keep_gathered"), ("activations", "all"))
+        degrees = (table.column(name) > 1 for name in DEGREES)
+        alike = [table.distinct(FAMILY)[1], kept, *degrees]
+        yield from _split(whole, alike)
+
+    def _strategies(self, codes: Mapping[str, Codes], count: int) -> Strategies:
+        known = self.tree.tree.values
+        values = {name: known.get(name) or (DEFAULTS[name],) for name in FIELDS}
+        return Strategies(values, self._varying(codes), count)
+
+    def _refined(self, part: _Part) -> Iterator[_Part]:
+        """A part with better bounds, or several."""
+        if part.stage == _Stage.PRODUCTS:
+            part = self._unfolded(part)
+            sharded = part.table.column("zero") > 0
+            part = replace(part, stage=_Stage.UNSHARDED)
+            if sharded.any():
+                self.bounded += len(part.table)
+                bounds = part.bounds.joined(self.bounds.unsharded(part.table))
+                part = self._left(replace(part, bounds=bounds))
+            table = part.table
+            kept = np.isin(table.column("keep_gathered"), ("parameters", "all"))
+            yield from _split(part, [table.column("zero"), table.column("zero_degree") > 0, kept])
+            return
+        self.bounded += len(part.table)
+        bounds = part.bounds.joined(self.bounds.ordered(part.table))
+        yield replace(part, stage=_Stage.BLOCKS, bounds=bounds)
+
+    def _unfolded(self, part: _Part) -> _Part:
+        """Every strategy of a part."""
+        depth = len(self.tree.names)
+        which, nodes, late = self.tree.tree.below(part.nodes, self._shaped, depth)
+        early = part.table.taken(which)
+        table = Strategies(early.values, {**early.codes, **self._varying(late)}, len(which))
+        return _Part(
+            part.stage, table, part.bounds.taken(which), np.ones(len(which), np.int64), nodes
         )
 
-    def _add(
-        self, chosen: dict[str, Value], leaves: int, bound: Bound, *, unsharded: bool = False
-    ) -> None:
-        """Adds a part of the space, unless it is ruled out already."""
-        key = bound.size if self.metric == MEMORY else bound.seconds
-        if bound.size > self.capacity or key > self._worst:
-            self._rule_out(leaves, bound)
+    def _varying(self, codes: Mapping[str, Codes]) -> dict[str, Codes]:
+        known = self.tree.tree.values
+        return {name: column for name, column in codes.items() if len(known[name]) > 1}
+
+    def _keys(self, part: _Part) -> NDArray[np.float64]:
+        return part.bounds.size if self.metric == MEMORY else part.bounds.seconds
+
+    def _add(self, part: _Part) -> None:
+        """Adds what is left of a part."""
+        part = self._left(part)
+        if len(part.table):
+            self._made += 1
+            heapq.heappush(self._parts, (float(self._keys(part).min()), self._made, part))
+
+    def _left(self, part: _Part) -> _Part:
+        """What of a part is not ruled out."""
+        too_large = part.bounds.size > self.capacity
+        lost = too_large | (self._keys(part) > self._worst)
+        if lost.any():
+            self._rule_out(part.taken(lost), too_large[lost])
+        return part.taken(~lost)
+
+    def _rule_out(self, part: _Part, too_large: NDArray[np.bool_]) -> None:
+        by_size = too_large | (self.metric == MEMORY)
+        reasons = np.where(by_size, part.bounds.filled_by, part.bounds.slowed_by)
+        verbs = np.where(too_large, 0, np.where(by_size, 1, 2))
+        for verb, said in enumerate(("does not fit", "holds more", "takes longer")):
+            counts = np.bincount(reasons[verbs == verb], part.leaves[verbs == verb])
+            for reason in np.flatnonzero(counts):
+                self.ruled_out[f"{said}: {REASONS[reason]}"] += int(counts[reason])
+        self.advance(int(part.leaves.sum()), self.found.best)
+
+    def _evaluate(self, part: _Part) -> None:
+        """Evaluates the most promising strategies of a part."""
+        part = self._left(part)
+        order = np.argsort(self._keys(part), kind="stable")
+        chosen = part.table.taken(order[: self._size])
+        if not len(chosen):
             return
-        self._made += 1
-        node = _Node(key, self._made, chosen, leaves, bound, unsharded)
-        heapq.heappush(self._nodes, node)
-
-    def _rule_out(self, leaves: int, bound: Bound) -> None:
-        if bound.size > self.capacity:
-            reason = f"does not fit: {bound.filled_by}"
-        elif self.metric == MEMORY:
-            reason = f"holds more: {bound.filled_by}"
-        else:
-            reason = f"takes longer: {bound.slowed_by}"
-        self.ruled_out[reason] += leaves
-        self.advance(leaves, self.found.best)
-
-    def _rule_out_the_rest(self) -> None:
-        for node in self._nodes:
-            self._rule_out(node.leaves, node.bound)
-        self._nodes.clear()
-
-    def _evaluate(self) -> None:
-        numbered = sorted((self.space.index(strategy), strategy) for strategy in self._batch)
-        self.found.add(
-            evaluated_chunk(
-                self.objective,
-                [number for number, _ in numbered],
-                [strategy for _, strategy in numbered],
-            )
-        )
-        self.advance(len(self._batch), self.found.best)
-        self._batch.clear()
+        numbers = np.array([self.space.index(strategy) for strategy in chosen], np.int64)
+        ascending = np.argsort(numbers)
+        self.found.add(evaluated_chunk(self.objective, numbers[ascending], chosen.taken(ascending)))
+        self.advance(len(chosen), self.found.best)
         self._size = min(2 * self._size, MOST)
         worst = self.found.worst
         if worst is not None:
             self._worst = worst.evaluation.metrics[self.metric]
+        self._add(part.taken(order[len(chosen) :]))
+
+
+def _split(part: _Part, by: Sequence[NDArray[Any]]) -> Iterator[_Part]:
+    """A part by what its strategies have in common."""
+    if not len(part.table):
+        return
+    _, which = np.unique(np.stack(by), axis=1, return_inverse=True)
+    which = which.reshape(-1)
+    for number in range(int(which.max()) + 1):
+        yield part.taken(which == number)
 
 
 def _bounded_metric(objective: Objective) -> str:

@@ -185,6 +185,12 @@ class Tree:
         """The number of all strategies."""
         return int(self.levels[0].leaves.sum()) if self.levels else 1
 
+    def leaves_below(self, depth: int) -> Places:
+        """The number of strategies below each node of a level; at the end, the strategy itself."""
+        if depth < len(self.levels):
+            return self.levels[depth].leaves_of_nodes
+        return np.ones(1 + int(self.levels[-1].nodes.max(initial=0)), np.int64)
+
     def steps(self, depth: int, node: int) -> Mapping[Value, Step]:
         """What may be chosen at a node, in order."""
         known = self._steps[depth]

@@ -20,9 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distir.cost.amounts import Divergence
-from distir.mesh import MESH_CHOICES
 from distir.plan.planner import ProgramKind
-from distir.simulation.points import PointRows, Points, Shape
+from distir.simulation.points import PointRows, Points, Shape, kinds_of
 from distir.simulation.rank_columns import Hops, iterations
 from distir.simulation.report import metrics_of
 from distir.simulation.result import METRICS
@@ -36,9 +35,6 @@ if TYPE_CHECKING:
 
 SCHEDULE = ("schedule", "chunks", "pp", "microbatches")
 """What of a strategy its compiled schedule depends on."""
-
-KIND = ("zero", "recompute", "recompute_every", "keep_gathered", "placement")
-"""What the kind of its programs and their place on the cluster depend on besides the mesh."""
 
 NUMBERS_AT_ONCE = 1 << 23
 """Numbers, of stages times strategies, that go through a schedule together: what memory allows."""
@@ -86,7 +82,7 @@ class _Batch:
         shape, flight = (np.array(each)[self.schedule] for each in (of_schedule, of_flight))
         splits = np.array([each.splits_backward for each in self.schedules])[self.schedule]
 
-        self.kinds, kind, degrees, of_degrees = self._kinds()
+        self.kinds, kind, degrees, of_degrees = kinds_of(planner, table)
         _, rest = table.distinct(("pp", "microbatches"))
         first, point = distinct(_paired(_paired(kind, of_degrees), rest))
         self.points = Points(
@@ -99,26 +95,6 @@ class _Batch:
         first, self.layout = distinct(_paired(_paired(point, shape), flight))
         self.point_of_layout, self.shape_of_layout = point[first], shape[first]
         self.flight_of_layout = flight[first]
-
-    def _kinds(self) -> tuple[list[tuple[ProgramKind, str]], Places, Places, Places]:
-        """Kinds of programs with their placement; per strategy its kind; the different degrees of
-        meshes, of shape (meshes, mesh axes), and which a strategy has."""
-        planner, table = self.simulator.planner, self.table
-        first, mesh = table.distinct(MESH_CHOICES)
-        found = [planner.mesh(table[int(place)]) for place in first]
-        width = max(len(degrees) for _, degrees in found)
-        degrees = np.array([(*own, *[1] * (width - len(own))) for _, own in found], np.int64)
-        meshes: dict[object, int] = {}
-        of_mesh = [meshes.setdefault(each, len(meshes)) for each, _ in found]
-        _, other = table.distinct(KIND)
-        first, which = distinct(_paired(np.array(of_mesh, np.int64)[mesh], other))
-        kinds: dict[tuple[ProgramKind, str], int] = {}
-        numbers: list[int] = []
-        for place in first.tolist():
-            strategy = table[place]
-            kind = (planner.kind(strategy), strategy.placement)
-            numbers.append(kinds.setdefault(kind, len(kinds)))
-        return list(kinds), np.array(numbers, np.int64)[which], degrees, mesh
 
     # --- evaluation -------------------------------------------------------------------------------
 

@@ -24,26 +24,29 @@ microbatches,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from distir.cost import CostModel, OpClass, Work
-from distir.plan import Plan
-from distir.plan.model import Stage
-from distir.schedules import (
-    BACKWARD,
-    FORWARD,
-    INPUT_PART,
-    WEIGHT_PART,
-    compile_schedule,
-    find_schedule,
-    forward_only,
-)
+from distir.cost.amounts import Divergence
+from distir.plan import Stage
+from distir.plan.planner import ProgramKind
+from distir.schedules import COST_KINDS, FORWARD, ScheduleFamily, find_schedule
 from distir.simulation.fast import Simulator, StageCost
+from distir.simulation.points import Points, kinds_of, priced_programs
+from distir.simulation.tied import charged_elsewhere
+from distir.strategies import FIELDS, Codes, Places, Strategies
 from distir.strategy import Strategy
+
+ORDERING = ("schedule", "chunks")
+"""Choices that order the work of devices and do not change it."""
+
+Floats = NDArray[np.float64]
 
 PRODUCTS = "its products at full rate"
 BLOCKS = "its blocks, without waiting"
@@ -51,6 +54,8 @@ PIPELINE = "filling and draining the pipeline"
 STATE = "the model's state, shared by all devices"
 HELD = "state and activations, shared evenly by the ranks"
 """What bounds may say."""
+
+REASONS = (PRODUCTS, BLOCKS, PIPELINE, STATE, HELD)
 
 SLACK = 1e-9
 """Relative rounding that a bound allows for."""
@@ -66,19 +71,61 @@ class Bound:
     size: float = 0.0
     filled_by: str = ""
 
-    def joined(self, other: Bound) -> Bound:
+
+@dataclass(frozen=True, slots=True)
+class ManyBounds:
+    """`Bound` of several strategies or parts of a space; what says so by its number in
+    `REASONS`."""
+
+    seconds: Floats
+    slowed_by: Codes
+    size: Floats
+    filled_by: Codes
+
+    @classmethod
+    def of(cls, bounds: Sequence[Bound]) -> ManyBounds:
+        """Single bounds side by side."""
+        return cls(
+            np.array([each.seconds for each in bounds]),
+            np.array([REASONS.index(each.slowed_by) for each in bounds], np.int16),
+            np.array([each.size for each in bounds]),
+            np.array([REASONS.index(each.filled_by) for each in bounds], np.int16),
+        )
+
+    def joined(self, other: ManyBounds) -> ManyBounds:
         """What follows from both."""
-        slow = self if self.seconds >= other.seconds else other
-        full = self if self.size >= other.size else other
-        return Bound(slow.seconds, slow.slowed_by, full.size, full.filled_by)
+        slow, full = self.seconds >= other.seconds, self.size >= other.size
+        return ManyBounds(
+            np.where(slow, self.seconds, other.seconds),
+            np.where(slow, self.slowed_by, other.slowed_by),
+            np.where(full, self.size, other.size),
+            np.where(full, self.filled_by, other.filled_by),
+        )
+
+    def taken(self, which: NDArray[Any]) -> ManyBounds:
+        """Some of them."""
+        return ManyBounds(
+            self.seconds[which], self.slowed_by[which], self.size[which], self.filled_by[which]
+        )
 
 
-def weakest(bounds: Iterable[Bound]) -> Bound:
-    """What holds if any one of these does."""
-    every = list(bounds)
-    slow = min(every, key=lambda bound: bound.seconds)
-    full = min(every, key=lambda bound: bound.size)
-    return Bound(slow.seconds, slow.slowed_by, full.size, full.filled_by)
+@dataclass(frozen=True, slots=True)
+class _Wholes:
+    """Models as one stage: seconds of the kinds of action, of shape (kinds, strategies), and what
+    else there is once per step; bytes at rest and what a forward pass leaves behind."""
+
+    passes: Floats
+    optimizer: Floats
+    refresh: Floats
+    state: Floats
+    held: Floats
+
+    NAMES: ClassVar = (*range(COST_KINDS), "optimizer", "refresh", "state", "held")
+
+    @classmethod
+    def of(cls, rows: Floats) -> _Wholes:
+        """From rows in the order of `NAMES`."""
+        return cls(rows[:COST_KINDS], *rows[COST_KINDS:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +156,8 @@ class Bounds:
     @cached_property
     def _state_bytes(self) -> float:
         """Parameters, gradients and optimizer state on a single device."""
-        return self._whole(Strategy(microbatches=self._workload.batch_size)).state.total
+        alone = Strategies.of([Strategy(microbatches=self._workload.batch_size)])
+        return float(self._wholes(alone).state[0])
 
     # --- the first choices -----------------------------------------------------------------------
 
@@ -147,75 +195,100 @@ class Bounds:
 
     # --- all but the order -----------------------------------------------------------------------
 
-    def ordered(self, strategies: Sequence[Strategy]) -> list[Bound]:
-        """For each of several strategies that differ in schedule and chunks alone."""
-        whole = self._whole(strategies[0], splits=_splits(strategies))
-        return [self._of_order(whole, strategy) for strategy in strategies]
+    def ordered(self, table: Strategies) -> ManyBounds:
+        """For each of several strategies, whatever the order of its work."""
+        return self._of_order(self._wholes(table), table)
 
-    def unsharded(self, strategies: Sequence[Strategy]) -> list[Bound]:
+    def unsharded(self, table: Strategies) -> ManyBounds:
         """The same, whatever is sharded at rest. Of memory it says nothing."""
-        whole = self._whole(replace(strategies[0], zero=0), splits=_splits(strategies))
-        return [
-            replace(self._of_passes(whole, strategy), size=0.0, filled_by="")
-            for strategy in strategies
-        ]
+        kept = {"parameters": "none", "all": "activations"}
+        gathered = tuple(kept.get(each, each) for each in table.values["keep_gathered"])
+        values = {**table.values, "zero": (0,), "zero_degree": (0,), "keep_gathered": gathered}
+        codes = {name: codes for name, codes in table.codes.items() if len(values[name]) > 1}
+        whole = self._wholes(Strategies(values, codes, len(table)))
+        alone = replace(whole, optimizer=np.zeros(len(table)), refresh=np.zeros(len(table)))
+        found = self._of_order(alone, table)
+        return replace(found, size=np.zeros(len(table)))
 
-    def _of_passes(self, whole: StageCost, strategy: Strategy) -> Bound:
-        """Of forward and backward passes alone."""
-        return self._of_order(replace(whole, optimizer=0.0, refresh=0.0), strategy)
-
-    def _of_order(self, whole: StageCost, strategy: Strategy) -> Bound:
-        ranks, count = strategy.pp, strategy.microbatches
-        training = self._workload.training
-        work = _work(whole, strategy) if training else whole.passes[FORWARD].seconds
+    def _of_order(self, whole: _Wholes, table: Strategies) -> ManyBounds:
+        ranks, count = table.column("pp"), table.column("microbatches")
+        forward, backward, first_part, second_part = whole.passes
+        held = np.zeros(len(table))
+        if self._workload.training:
+            families = [find_schedule(name) for name in table.values["schedule"]]
+            codes = table.codes.get("schedule", np.zeros(len(table), np.int16))
+            splits = np.array([each.splits_backward for each in families])[codes]
+            plain = np.array([_is_plain(each) for each in families])[codes]
+            plain &= table.column("chunks") == 1
+            both = np.minimum(backward, first_part + second_part)
+            work = forward + np.where(splits, both, backward)
+            # Nothing waits for the second part of a backward pass.
+            once = forward + np.where(splits, np.minimum(backward, first_part), backward)
+            waiting = np.where(plain, work / (1 - (1 - 1 / count) ** ranks), once)
+            held = np.maximum(0.0, whole.held)
+        else:
+            work = forward
+            waiting = work + (count - 1) * work / ranks
         busiest = (count * work + whole.optimizer + whole.refresh) / ranks
-        waiting = _piped(whole, work, strategy) if training else work + (count - 1) * work / ranks
-        seconds = self._overhead + max(busiest, waiting)
-        held = max(0.0, whole.memory[FORWARD].delta) if training else 0.0
-        return Bound(
-            seconds * (1 - SLACK),
-            BLOCKS if busiest >= waiting else PIPELINE,
-            (whole.state.total + held) / ranks * (1 - SLACK),
-            HELD,
+        return ManyBounds(
+            (self._overhead + np.maximum(busiest, waiting)) * (1 - SLACK),
+            np.where(waiting > busiest, REASONS.index(PIPELINE), REASONS.index(BLOCKS)),
+            (whole.state + held) / ranks * (1 - SLACK),
+            np.full(len(table), REASONS.index(HELD)),
         )
 
-    def _whole(self, strategy: Strategy, *, splits: bool = False) -> StageCost:
-        """The model as one stage, on the devices of one of the strategy's stages."""
-        simulator = self._simulator
-        programs = simulator.planner.block_programs(strategy)
-        mesh, _ = simulator.planner.mesh(strategy)
+    def _wholes(self, table: Strategies) -> _Wholes:
+        """The model as one stage, on the devices of one of each strategy's stages."""
+        first, which = table.distinct(name for name in FIELDS if name not in ORDERING)
+        points = table.taken(first)
+        families = (find_schedule(table.values["schedule"][code]) for code in _codes(table))
+        splits = self._workload.training and any(each.splits_backward for each in families)
+        kinds, kind, degrees, mesh = kinds_of(self._simulator.planner, points)
+        alike = Points(
+            degrees=degrees[mesh],
+            samples=self._workload.batch_size // points.column("microbatches"),
+            ranks=points.column("pp"),
+            splits=np.full(len(points), splits),
+        )
+        found = np.zeros((len(_Wholes.NAMES), len(points)))
+        for number, (each, placement) in enumerate(kinds):
+            self._add(found, each, placement, np.flatnonzero(kind == number), alike)
+        return _Wholes.of(found[:, which])
+
+    def _add(
+        self, found: Floats, kind: ProgramKind, placement: str, which: Places, points: Points
+    ) -> None:
+        """Fills in points of one kind, part by part where they differ in more than sizes."""
+        try:
+            cost = self._stage(kind, placement, points.taken(which))
+        except Divergence as divergence:
+            for where in (divergence.where, ~divergence.where):
+                self._add(found, kind, placement, which[where], points)
+            return
+        seconds = [each.seconds for each in cost.passes]
+        seconds += [0.0] * (COST_KINDS - len(seconds))
+        held = cost.memory[FORWARD].delta
+        numbers = (*seconds, cost.optimizer, cost.refresh, cost.state.total, held)
+        for place, number in enumerate(numbers):
+            found[place, which] = number
+
+    def _stage(self, kind: ProgramKind, placement: str, points: Points) -> StageCost:
+        simulator = self._simulator.fresh()
+        programs, pricing = priced_programs(simulator, kind, placement, points)
         stage = Stage(0, tuple(range(len(programs))), programs)
-        # The order does not matter here, only how many ranks the devices are laid out in.
-        order = compile_schedule(forward_only(strategy.pp, 1, 1))
-        plan = Plan(self._workload, strategy, mesh, programs[0].sizes, (stage,), order)
-        return simulator.stage_cost(plan, 0, splits=splits)
+        uses = charged_elsewhere(self._workload.program, ((0,),), [stage], 0)
+        return simulator.make_stage_cost(programs, uses, pricing, bool(points.splits.any()))
 
 
-def _splits(strategies: Iterable[Strategy]) -> bool:
-    return any(find_schedule(each.schedule).splits_backward for each in strategies)
+def _codes(table: Strategies) -> list[int]:
+    """The codes of the schedules that occur."""
+    codes = table.codes.get("schedule")
+    return [0] if codes is None else np.unique(codes).tolist()
 
 
-def _work(whole: StageCost, strategy: Strategy) -> float:
-    """Seconds that all stages together spend on a microbatch, at least."""
-    return whole.passes[FORWARD].seconds + _backward(whole, strategy, (INPUT_PART, WEIGHT_PART))
-
-
-def _piped(whole: StageCost, work: float, strategy: Strategy) -> float:
-    """Seconds from the first action to the last of the first rank, at least."""
-    family = find_schedule(strategy.schedule)
-    plain = family.placement == "loop" and family.copies == 1 and not family.splits_backward
-    if plain and strategy.chunks == 1:
-        return work / (1 - (1 - 1 / strategy.microbatches) ** strategy.pp)
-    # Nothing waits for the second part of a backward pass.
-    return whole.passes[FORWARD].seconds + _backward(whole, strategy, (INPUT_PART,))
-
-
-def _backward(whole: StageCost, strategy: Strategy, parts: Sequence[int]) -> float:
-    """Seconds of a backward pass, at least; of these parts of it, where the schedule has parts."""
-    seconds = whole.passes[BACKWARD].seconds
-    if not find_schedule(strategy.schedule).splits_backward:
-        return seconds
-    return min(seconds, sum(whole.passes[kind].seconds for kind in parts))
+def _is_plain(family: ScheduleFamily) -> bool:
+    """Whether, with one chunk, rank r holds stage r alone and backward passes are whole."""
+    return family.placement == "loop" and family.copies == 1 and not family.splits_backward
 
 
 def _side_by_side(works: Sequence[Work]) -> Work:

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from distir.cost.amounts import Many, many
 from distir.cost.cluster import Group
 from distir.cost.collectives import CollectiveKind, Copies
-from distir.plan import BlockProgram, Stage
+from distir.mesh import MESH_CHOICES
+from distir.plan import BlockProgram, Planner, Stage
 from distir.plan.grid import Grid
 from distir.plan.planner import ProgramKind
 from distir.schedules import InFlight
@@ -35,7 +36,7 @@ from distir.simulation.tied import (
     tied_bytes,
     tied_seconds,
 )
-from distir.strategies import Places, distinct
+from distir.strategies import Places, Strategies, distinct
 
 if TYPE_CHECKING:
     from distir.simulation.fast import Simulator
@@ -52,6 +53,9 @@ Span = tuple[int, int, int]
 Partition = tuple[int, tuple[int, ...]]
 """The number of a shape, and where its stages begin and end."""
 
+
+KIND = ("zero", "recompute", "recompute_every", "keep_gathered", "placement")
+"""What the kind of its programs and their place on the cluster depend on besides the mesh."""
 
 _Runs = tuple[tuple[int, Elsewhere, int], ...]
 """A stage as runs of equal blocks: the kind, what is charged for elsewhere, and how many."""
@@ -75,6 +79,28 @@ class Points:
         return Points(
             self.degrees[which], self.samples[which], self.ranks[which], self.splits[which]
         )
+
+
+def kinds_of(
+    planner: Planner, table: Strategies
+) -> tuple[list[tuple[ProgramKind, str]], Places, Places, Places]:
+    """Kinds of programs with their placement, and which of them each strategy has; the different
+    degrees of meshes, of shape (meshes, mesh axes), and which of them each strategy has."""
+    first, mesh = table.distinct(MESH_CHOICES)
+    found = [planner.mesh(table[int(place)]) for place in first]
+    width = max(len(degrees) for _, degrees in found)
+    degrees = np.array([(*own, *[1] * (width - len(own))) for _, own in found], np.int64)
+    meshes: dict[object, int] = {}
+    of_mesh = [meshes.setdefault(each, len(meshes)) for each, _ in found]
+    first, other = table.distinct(KIND)
+    first, which = distinct(np.array(of_mesh, np.int64)[mesh] * len(first) + other)
+    kinds: dict[tuple[ProgramKind, str], int] = {}
+    numbers: list[int] = []
+    for place in first.tolist():
+        strategy = table[place]
+        kind = (planner.kind(strategy), strategy.placement)
+        numbers.append(kinds.setdefault(kind, len(kinds)))
+    return list(kinds), np.array(numbers, np.int64)[which], degrees, mesh
 
 
 class PointRows:
@@ -231,6 +257,20 @@ def distinct_rows(rows: NDArray[Any]) -> tuple[Places, Places]:
 # --- points of one kind ---------------------------------------------------------------------------
 
 
+def priced_programs(
+    simulator: Simulator, kind: ProgramKind, placement: str, points: Points
+) -> tuple[tuple[BlockProgram, ...], ManyPricing]:
+    """The programs of all blocks at points of one kind, and what they cost there."""
+    axes = range(len(kind.mesh.names))
+    degrees: Any = tuple(many(points.degrees[:, axis]) for axis in axes)
+    samples: Any = many(points.samples)
+    ranks: Any = many(points.ranks)
+    programs = simulator.planner.programs_at(kind, degrees, samples)
+    grid = Grid.of(kind.mesh, degrees, ranks, placement)
+    product = narrower_products(simulator.workload, simulator.cluster.device)
+    return programs, ManyPricing(simulator.cost, grid, product)
+
+
 class _KindRows:
     """Points of one kind: their number is their place among these from here on."""
 
@@ -241,14 +281,7 @@ class _KindRows:
         self.rows, self.simulator = rows, rows.simulator.fresh()
         self.workload, self.kind, self.placement = self.simulator.workload, kind, placement
         self.which, self.points = which, points
-        axes = range(len(kind.mesh.names))
-        degrees: Any = tuple(many(points.degrees[:, axis]) for axis in axes)
-        samples: Any = many(points.samples)
-        self.programs = rows.simulator.planner.programs_at(kind, degrees, samples)
-        ranks: Any = many(points.ranks)
-        grid = Grid.of(kind.mesh, degrees, ranks, placement)
-        product = narrower_products(self.workload, self.simulator.cluster.device)
-        self.pricing = ManyPricing(self.simulator.cost, grid, product)
+        self.programs, self.pricing = priced_programs(self.simulator, kind, placement, points)
         kinds: dict[BlockProgram, int] = {}
         self.block_kinds = [kinds.setdefault(program, len(kinds)) for program in self.programs]
         self.splits = bool(points.splits.any())
@@ -488,4 +521,4 @@ class _KindRows:
         return forward, backward
 
 
-__all__ = ["PointRows", "Points", "Shape"]
+__all__ = ["PointRows", "Points", "Shape", "kinds_of", "priced_programs"]
