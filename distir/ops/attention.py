@@ -89,6 +89,23 @@ def _flops(query: TensorType, key: TensorType, value: TensorType, causal: bool) 
     return 2.0 * pairs * (depth + value.shape[3]) * (0.5 if causal else 1.0)
 
 
+def _attention_work(
+    op: Attention,
+    operands: Sequence[TensorType],
+    results: Sequence[TensorType],
+    times: float = 1.0,
+) -> Work:
+    """So many times the products of the forward pass; operands are read and results written once,
+    scores never are."""
+    return Work(
+        kind=OpClass.ATTENTION,
+        flops=times * _flops(operands[0], operands[1], operands[2], op.causal),
+        bytes_read=sum(t.size_bytes for t in operands),
+        bytes_written=sum(t.size_bytes for t in results),
+        dtype=results[0].dtype.short_name,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Seen:
     """What rows know of the columns that they have met: the largest score, the sum of all
@@ -156,19 +173,11 @@ class FusedAttention(Circulating):
 
     def signature(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Signature:
         builder, query, key, value, result = _attention_dims(operands, Kind.PARALLEL)
-        dims = [query, key, value]
-        if len(operands) > 3:
-            dims.append(_mask_dims(operands[3], query, key))
+        dims = _with_mask((query, key, value), operands)
         return builder.build(dims, (result,))
 
     def work(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Work:
-        return Work(
-            kind=OpClass.ATTENTION,
-            flops=_flops(operands[0], operands[1], operands[2], self.causal),
-            bytes_read=sum(t.size_bytes for t in operands),
-            bytes_written=results[0].size_bytes,
-            dtype=results[0].dtype.short_name,
-        )
+        return _attention_work(self, operands, results)
 
     def model_flops(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> float:
         return _flops(operands[0], operands[1], operands[2], causal=False)
@@ -274,9 +283,14 @@ def _kept(op: Attention, indices: Mapping[int, Array], shape: Sequence[int]) -> 
     return kept.reshape(shape) / (1 - op.dropout)
 
 
-def _mask_dims(mask: TensorType, query: Dims, key: Dims) -> Dims:
+def _with_mask(dims: Sequence[Dims], operands: Sequence[TensorType]) -> Sequence[Dims]:
+    """Dims of all operands: those of query, key, … and, if there is one, of the mask behind."""
+    if len(operands) == len(dims):
+        return dims
+    (query, key), mask = dims[:2], operands[-1]
     aligned = (query[0], query[1], query[2], key[2])[4 - mask.rank :]
-    return tuple(() if n == 1 else dims for n, dims in zip(mask.shape, aligned, strict=True))
+    of_mask = tuple(() if n == 1 else loops for n, loops in zip(mask.shape, aligned, strict=True))
+    return (*dims, of_mask)
 
 
 @register_op("FusedAttentionGradient")
@@ -303,20 +317,12 @@ class FusedAttentionGradient(Circulating):
 
     def signature(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Signature:
         builder, query, key, value, result = _attention_dims(operands, Kind.SUM)
-        dims = [query, key, value, result, result]
-        if len(operands) > 5:
-            dims.append(_mask_dims(operands[5], query, key))
+        dims = _with_mask((query, key, value, result, result), operands)
         return builder.build(dims, (query, key, value))
 
     def work(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Work:
         # Five products against the forward pass's two (Dao et al. 2022, algorithm 4).
-        return Work(
-            kind=OpClass.ATTENTION,
-            flops=2.5 * _flops(operands[0], operands[1], operands[2], self.causal),
-            bytes_read=sum(t.size_bytes for t in operands),
-            bytes_written=sum(t.size_bytes for t in results),
-            dtype=results[0].dtype.short_name,
-        )
+        return _attention_work(self, operands, results, 2.5)
 
     def evaluate(self, *operands: Array) -> tuple[Array, ...]:
         return self.evaluate_shard({}, *operands)
@@ -397,19 +403,11 @@ class FusedAttentionScoreGradient(Op):
 
     def signature(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Signature:
         builder, query, key, value, result = _attention_dims(operands, Kind.PARALLEL)
-        dims = [query, key, value, result, result]
-        if len(operands) > 5:
-            dims.append(_mask_dims(operands[5], query, key))
+        dims = _with_mask((query, key, value, result, result), operands)
         return builder.build(dims, ((query[0], query[1], query[2], key[2]),))
 
     def work(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Work:
-        return Work(
-            kind=OpClass.ATTENTION,
-            flops=_flops(operands[0], operands[1], operands[2], self.causal),
-            bytes_read=sum(t.size_bytes for t in operands),
-            bytes_written=results[0].size_bytes,
-            dtype=results[0].dtype.short_name,
-        )
+        return _attention_work(self, operands, results)
 
     def evaluate(self, *operands: Array) -> tuple[Array, ...]:
         return self.evaluate_shard({}, *operands)

@@ -18,7 +18,7 @@ from distir.ops.tensor import zeros
 Array = Any
 
 
-def _lookup_work(operands: Sequence[TensorType], results: Sequence[TensorType]) -> Work:
+def lookup_work(operands: Sequence[TensorType], results: Sequence[TensorType]) -> Work:
     """Of the table only what is picked is read."""
     size = sum(t.size_bytes for t in results)
     return Work(
@@ -101,14 +101,7 @@ class Gather(Op):
         return builder.build([(*before, rows, *after), index], [(*before, *index, *after)])
 
     def work(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Work:
-        # Only the picked rows are read.
-        size = results[0].size_bytes
-        return Work(
-            kind=OpClass.MEMORY,
-            flops=0.0,
-            bytes_read=size + operands[1].size_bytes,
-            bytes_written=size,
-        )
+        return lookup_work(operands, results)
 
     def evaluate(self, *operands: Array) -> tuple[Array, ...]:
         import numpy as np
@@ -263,7 +256,7 @@ class GatherElements(Op):
         return builder.build((table_dims, index_dims), (index_dims,))
 
     def work(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Work:
-        return _lookup_work(operands, results)
+        return lookup_work(operands, results)
 
     def evaluate(self, *operands: Array) -> tuple[Array, ...]:
         import numpy as np
@@ -417,7 +410,7 @@ class GatherND(Op):
         return builder.build((data, index), (result,))
 
     def work(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Work:
-        return _lookup_work(operands, results)
+        return lookup_work(operands, results)
 
     def evaluate(self, *operands: Array) -> tuple[Array, ...]:
         data, index = operands

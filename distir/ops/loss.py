@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from distir.cost.work import OpClass, Work
+from distir.cost.work import Work
 from distir.errors import ShapeError
 from distir.ir.core import Backward, Gradients, Node, Op, Value
 from distir.ir.signature import Kind, Signature, SignatureBuilder
 from distir.ir.types import TensorType
 from distir.ops.base import register_op
+from distir.ops.lookup import lookup_work
 
 if TYPE_CHECKING:
     from distir.ir.builder import Builder
@@ -113,13 +114,7 @@ class PickLast(Op):
         return builder.build(((*rows, classes), rows), (rows,))
 
     def work(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Work:
-        size = results[0].size_bytes
-        return Work(
-            kind=OpClass.MEMORY,
-            flops=0.0,
-            bytes_read=size + operands[1].size_bytes,
-            bytes_written=size,
-        )
+        return lookup_work(operands, results)
 
     def evaluate(self, *operands: Array) -> tuple[Array, ...]:
         import numpy as np

@@ -19,7 +19,7 @@ Array = Any
 
 
 class _Pool(Op):
-    """Base: every channel on its own."""
+    """Base: every channel on its own. Says what holds of a pooling; its gradient says otherwise."""
 
     __slots__ = ()
     kernel: tuple[int, ...]
@@ -32,11 +32,18 @@ class _Pool(Op):
         """How the kernel moves."""
         return Window(self.strides, self.pads, self.dilations)
 
-    def pooled(self, x: TensorType) -> TensorType:
-        """Type of the pooled tensor; raises `ShapeError`."""
+    def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
+        x = operands[0]
         if x.rank < 2:
             raise ShapeError(f"{self.name}: {x}; expected batch, channels and space")
-        return x.with_shape((*x.shape[:2], *self.window.result_sizes(x.shape[2:], self.kernel)))
+        return (x.with_shape((*x.shape[:2], *self.window.result_sizes(x.shape[2:], self.kernel))),)
+
+    def signature(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Signature:
+        builder, x, pooled = self.dims(operands[0], results[0])
+        return builder.build((x,), (pooled,))
+
+    def work(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Work:
+        return self.pool_work(results[0], operands, results)
 
     def dims(self, x: TensorType, pooled: TensorType) -> tuple[SignatureBuilder, Dims, Dims]:
         """Dims of the operand and of the pooled tensor."""
@@ -66,16 +73,6 @@ class MaxPool(_Pool):
     strides: tuple[int, ...]
     pads: tuple[int, ...]
     dilations: tuple[int, ...]
-
-    def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
-        return (self.pooled(operands[0]),)
-
-    def signature(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Signature:
-        builder, x, pooled = self.dims(operands[0], results[0])
-        return builder.build((x,), (pooled,))
-
-    def work(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Work:
-        return self.pool_work(results[0], operands, results)
 
     def evaluate(self, *operands: Array) -> tuple[Array, ...]:
         import numpy as np
@@ -135,16 +132,6 @@ class AveragePool(_Pool):
     dilations: tuple[int, ...]
     overhang: tuple[int, ...]
     count_include_pad: bool = False
-
-    def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
-        return (self.pooled(operands[0]),)
-
-    def signature(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Signature:
-        builder, x, pooled = self.dims(operands[0], results[0])
-        return builder.build((x,), (pooled,))
-
-    def work(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Work:
-        return self.pool_work(results[0], operands, results)
 
     def counts(self, space: Sequence[int]) -> Array:
         """By what the sum of every window is divided."""

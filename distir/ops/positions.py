@@ -8,7 +8,7 @@ from typing import Any
 
 from distir.errors import ShapeError
 from distir.ir.core import Backward, Gradients, Op
-from distir.ir.signature import Kind, Signature, SignatureBuilder
+from distir.ir.signature import Kind, Signature, SignatureBuilder, broadcast_signature
 from distir.ir.types import DType, TensorType
 from distir.ops.base import normalize_axis, register_op
 from distir.ops.lookup import GatherElementsGradient
@@ -119,13 +119,9 @@ class CumSum(Op):
         return (operands[0],)
 
     def signature(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Signature:
-        builder = SignatureBuilder()
-        axis = self.axis % operands[0].rank
-        dims = tuple(
-            builder.loop(size, Kind.WHOLE if dim == axis else Kind.PARALLEL)
-            for dim, size in enumerate(operands[0].shape)
-        )
-        return builder.build((dims,), (dims,))
+        shape = operands[0].shape
+        whole = frozenset((self.axis % len(shape),))
+        return broadcast_signature([shape], shape, whole_dims=whole)
 
     def evaluate(self, *operands: Array) -> tuple[Array, ...]:
         import numpy as np
