@@ -95,9 +95,10 @@ def _answers(
     with _connected(backend, jobs), joblib.parallel_config(backend=backend, n_jobs=jobs):
         work = joblib.delayed(_evaluate)
         tasks = (work(payload, *part) for part in parts)
-        if backend == "ray":  # whose backend gives lists only
-            while part := list(islice(tasks, AHEAD * jobs)):
-                yield from joblib.Parallel(batch_size=1)(part)
+        if backend == "ray":  # whose backend gives lists only; its processes stay for all of them
+            with joblib.Parallel(batch_size=1) as parallel:
+                while part := list(islice(tasks, AHEAD * jobs)):
+                    yield from parallel(part)
             return
         ahead = {"batch_size": 1, "pre_dispatch": AHEAD * jobs}
         yield from joblib.Parallel(return_as="generator", **ahead)(tasks)
@@ -108,24 +109,45 @@ def _connected(backend: str, jobs: int) -> Generator[None, None, None]:
     """A cluster to send work to, where the backend has one. Its address comes from the environment
     (`DASK_SCHEDULER_ADDRESS`, `RAY_ADDRESS`); without one, it is started on this machine.
     """
-    client: Any = None
+    started = {"dask": _dask, "ray": _ray}.get(backend)
+    if started is None:
+        yield
+        return
     try:
-        if backend == "dask":
-            client = import_module("distributed").Client
-        elif backend == "ray":
-            import_module("ray.util.joblib").register_ray()
+        connection = started(jobs)
     except ImportError as error:
         package = {"dask": "'dask[distributed]'"}.get(backend, backend)
         raise DistirError(
             f"the backend {backend} is missing; try: pip install {package}"
         ) from error
-    if client is None:
+    with connection:
         yield
-        return
+
+
+def _dask(jobs: int) -> contextlib.AbstractContextManager[Any]:
+    client: Any = import_module("distributed").Client
     address = os.environ.get("DASK_SCHEDULER_ADDRESS")
     here = {"n_workers": jobs, "threads_per_worker": 1, "dashboard_address": None}
-    with client(address) if address else client(**here):
+    return client(address) if address else client(**here)
+
+
+def _ray(jobs: int) -> contextlib.AbstractContextManager[Any]:
+    ray: Any = import_module("ray")
+    import_module("ray.util.joblib").register_ray()
+    if ray.is_initialized():
+        return contextlib.nullcontext()
+    address = os.environ.get("RAY_ADDRESS")
+    here: dict[str, Any] = {"num_cpus": jobs, "include_dashboard": False}
+    ray.init(log_to_driver=False, **({"address": address} if address else here))
+    return _closing(ray.shutdown)
+
+
+@contextlib.contextmanager
+def _closing(close: Callable[[], None]) -> Generator[None, None, None]:
+    try:
         yield
+    finally:
+        close()
 
 
 def _cloudpickle() -> Any:

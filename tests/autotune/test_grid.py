@@ -184,11 +184,13 @@ def test_a_plugin_is_sent_to_processes() -> None:
     assert objective.metric == "own"
 
 
-def test_a_dask_cluster_finds_the_same() -> None:
-    pytest.importorskip("distributed")
+@pytest.mark.parametrize(("backend", "package"), [("dask", "distributed"), ("ray", "ray")])
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::FutureWarning")  # ray's own
+def test_a_cluster_finds_the_same(backend: str, package: str) -> None:
+    pytest.importorskip(package, reason=f"{package} is not installed: pip install {package}")
     problem = load_problem("mlp-2x8", devices=4, batch_size=16)
     objective = problem.objective("throughput")
-    chunks = chunks_in_processes(problem, objective, Asked("throughput"), jobs=2, backend="dask")
+    chunks = chunks_in_processes(problem, objective, Asked("throughput"), jobs=2, backend=backend)
     grid = evaluate_grid(problem.space, objective, chunks=chunks)
     alone = evaluate_grid(problem.space, problem.objective("throughput"))
     assert outcome(grid) == outcome(alone)
