@@ -470,7 +470,12 @@ def _unsupported(key: str) -> str:
         return f"{key} is not supported: it draws random numbers; feed them as an input"
     if "Sequence" in key or key.startswith("Optional"):
         return f"{key} is not supported: it makes sequences instead of tensors"
-    if key in ("NonZero", "Unique", "Compress", "NonMaxSuppression"):
+    if key == "NonZero":
+        return (
+            f"{key} is not supported: the shape of its result depends on data; a mixture of "
+            "experts can be given by its config.json, or exported with experts as batched products"
+        )
+    if key in ("Unique", "Compress", "NonMaxSuppression"):
         return f"{key} is not supported: the shape of its result depends on data"
     if "Quant" in key or key.endswith("Integer"):
         return f"{key} is not supported: export the model before quantization"

@@ -566,3 +566,14 @@ def test_a_model_without_parameters_is_said_to_be_one() -> None:
     workload = Workload(model=LoadedModel("softmax", import_onnx(made)), batch_size=4)
     with pytest.raises(TransformError, match="no parameter meets an input"):
         _ = workload.program
+
+
+def test_tokens_of_an_expert_are_refused_with_what_works() -> None:
+    made = model(
+        {"x": (FLOAT, ["batch", 4])},
+        [node("Cast", "x", "chosen", to=BOOL), node("NonZero", "chosen", "y")],
+        "y",
+        {},
+    )
+    with pytest.raises(UnsupportedOpError, match="a mixture of experts can be given by its config"):
+        import_onnx(made)
