@@ -91,7 +91,7 @@ def _leaves(factors: Iterable[_Factor]) -> list[_Factor]:
         if root.children is None:
             found.append(root)
         else:
-            found.extend(_leaves(root.children))
+            found += _leaves(root.children)
     return found
 
 
@@ -399,13 +399,13 @@ class _Inference:
             return axis
 
         dims = {
-            value: tuple(tuple(axis_of(leaf) for leaf in _leaves(dim)) for dim in factors)
+            value: tuple([tuple([axis_of(leaf) for leaf in _leaves(dim)]) for dim in factors])
             for value, factors in self.dims.items()
         }
         loops: dict[Node, tuple[tuple[Axis, ...], ...]] = {}
         kinds: dict[Node, dict[Axis, Kind]] = {}
         for node in self._nodes:
-            own = [tuple(axis_of(leaf) for leaf in _leaves(loop)) for loop in self.loops[node]]
+            own = [tuple([axis_of(leaf) for leaf in _leaves(loop)]) for loop in self.loops[node]]
             loops[node] = tuple(own)
             kinds[node] = {
                 axis: kind

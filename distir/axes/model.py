@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 
 from distir.ir.core import Node, Value
 from distir.ir.signature import Kind
@@ -47,7 +48,7 @@ class Axes:
 
     def of(self, value: Value) -> frozenset[Axis]:
         """All axes that a value carries."""
-        return frozenset(axis for dim in self.dims[value] for axis in dim)
+        return frozenset(chain.from_iterable(self.dims[value]))
 
     def type_at(self, value: Value, sizes: Mapping[Axis, int]) -> TensorType:
         """The value's type when axes have other sizes; those not in `sizes` keep their own."""

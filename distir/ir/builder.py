@@ -77,7 +77,7 @@ class Builder:
 
     def build(self, outputs: Sequence[Value]) -> Function:
         """The function computing `outputs`, verified."""
-        from distir.ir.verifier import verify
+        from distir.ir.verifier import verify_order
 
         function = Function(
             name=self.name,
@@ -88,5 +88,5 @@ class Builder:
             outputs=tuple(outputs),
             notes=tuple(self.notes),
         )
-        verify(function)
+        verify_order(function)
         return function

@@ -159,12 +159,12 @@ class Node:
     @property
     def operand_types(self) -> tuple[TensorType, ...]:
         """Types of the operands, in order."""
-        return tuple(value.type for value in self.operands)
+        return tuple([value.type for value in self.operands])
 
     @property
     def result_types(self) -> tuple[TensorType, ...]:
         """Types of the results, in order."""
-        return tuple(value.type for value in self.results)
+        return tuple([value.type for value in self.results])
 
     @property
     def result(self) -> Value:

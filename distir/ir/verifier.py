@@ -8,6 +8,17 @@ from distir.ir.core import Function, Node, Value
 
 def verify(function: Function) -> None:
     """Raises `VerificationError`, showing the neighbourhood, if `function` breaks a rule."""
+    verify_order(function)
+    for position, node in enumerate(function.nodes):
+        inferred = node.op.infer(*node.operand_types)
+        if inferred != node.result_types:
+            found = ", ".join(map(str, node.result_types))
+            expected = ", ".join(map(str, inferred))
+            raise _error(function, position, f"results are {found}; the op gives {expected}")
+
+
+def verify_order(function: Function) -> None:
+    """The rules but that of types, for a function whose types have just been inferred."""
     defined: set[Value] = set()
     for value in function.sources():
         if value in defined:
@@ -21,11 +32,6 @@ def verify(function: Function) -> None:
             if result in defined:
                 raise _error(function, position, f"{result} is assigned twice")
             defined.add(result)
-        inferred = node.op.infer(*node.operand_types)
-        if inferred != node.result_types:
-            found = ", ".join(map(str, node.result_types))
-            expected = ", ".join(map(str, inferred))
-            raise _error(function, position, f"results are {found}; the op gives {expected}")
     for output in function.outputs:
         if output not in defined:
             raise VerificationError(f"{function.name}: output {output} is never computed")
