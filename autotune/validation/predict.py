@@ -19,6 +19,7 @@ from distir.ir import Function
 from distir.plan import Plan, Planner
 from distir.simulation import SimulationResult
 from distir.simulation.instructions import narrower_products
+from distir.strategy import Strategy
 
 __all__ = ["Outcome", "Prepared", "predict", "prepare"]
 
@@ -143,27 +144,37 @@ def outcome_of(case: Case, profile: CostProfile, result: SimulationResult) -> Ou
     kinds = dict.fromkeys(kind for stage in result.stages for kind in stage.seconds)
     count = len(result.stages)
     held = result.metrics["peak_memory_bytes"]
+    outside = outside_bytes(case.strategy)
     return Outcome(
         case,
         result.metrics["iteration_seconds"],
-        as_counted(held, case.measured.counter or "allocated"),
-        _needed(held, profile) <= case.hardware.cluster.device.memory_bytes,
+        as_counted(held, case.measured.counter or "allocated", outside),
+        _needed(held, profile, outside) <= case.hardware.cluster.device.memory_bytes,
         {kind: sum(s.seconds.get(kind, 0.0) for s in result.stages) / count for kind in kinds},
     )
 
 
-def as_counted(held_bytes: float, counter: str) -> float:
-    """What a counter of memory shows when tensors hold so many bytes."""
-    return _scaled(held_bytes, _counters()[counter])
+def outside_bytes(strategy: Strategy) -> float:
+    """What lies outside of tensors: the context, and buffers of every group that a device
+    communicates in, one per kind of parallelism."""
+    degrees = (strategy.dp, strategy.tp, strategy.pp, strategy.cp, strategy.ep)
+    sizes = _counters()["outside"]
+    groups = sum(degree > 1 for degree in degrees)
+    return 1e9 * (sizes["context_gb"] + groups * sizes["communicator_gb"])
 
 
-def _needed(held_bytes: float, profile: CostProfile) -> float:
+def as_counted(held_bytes: float, counter: str, outside: float) -> float:
+    """What a counter of memory shows when tensors hold so many bytes, with so many outside."""
+    return _scaled(held_bytes, _counters()[counter], outside)
+
+
+def _needed(held_bytes: float, profile: CostProfile, outside: float) -> float:
     """What a device must have for tensors to hold so many bytes."""
-    return _scaled(held_bytes, _counters()["limit"][profile.allocator])
+    return _scaled(held_bytes, _counters()["limit"][profile.allocator], outside)
 
 
-def _scaled(held_bytes: float, entry: Mapping[str, float]) -> float:
-    return held_bytes * entry["times"] + entry["plus_gb"] * 1e9
+def _scaled(held_bytes: float, entry: Mapping[str, Any], outside: float) -> float:
+    return held_bytes * entry["times"] + outside * entry["outside"]
 
 
 @lru_cache(maxsize=1)
