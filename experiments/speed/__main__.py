@@ -1,4 +1,4 @@
-"""`python -m experiments.speed`: a table of medians, and JSON for comparisons later."""
+"""`python -m experiments.speed`: what is wanted and what is, and JSON for comparisons later."""
 
 from __future__ import annotations
 
@@ -11,29 +11,41 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
-from experiments.speed.measurements import Measurement, measure_all
+from experiments.speed.measurements import Measurement, Options, measure_all
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measures, prints a table, writes JSON."""
     parser = argparse.ArgumentParser(prog="experiments.speed", description=__doc__)
-    parser.add_argument("--repeats", type=int, default=3, help="runs of each (default: 3)")
+    parser.add_argument("--repeats", type=int, default=3, help="runs of the quick ones")
+    parser.add_argument("--slice", type=int, default=1 << 18, help="strategies of a slice")
+    parser.add_argument("--slices", type=int, default=3, help="how many, spread over the space")
+    parser.add_argument(
+        "--quick", action="store_true", help="without the million strategies on two cores"
+    )
     parser.add_argument("--json", metavar="FILE", type=Path, help="write the figures there, too")
-    options = parser.parse_args(argv)
-    found = measure_all(options.repeats, lambda name: print(f"… {name}", file=sys.stderr))
+    asked = parser.parse_args(argv)
+    options = Options(asked.repeats, asked.slice, asked.slices, million=not asked.quick)
+    found = list(measure_all(options, lambda name: print(f"… {name}", file=sys.stderr)))
     print(table(found))
-    if options.json is not None:
-        options.json.write_text(json.dumps(report(found), indent=2) + "\n", encoding="utf-8")
+    if asked.json is not None:
+        asked.json.write_text(json.dumps(report(found), indent=2) + "\n", encoding="utf-8")
     return 0
 
 
 def table(found: Sequence[Measurement]) -> str:
-    """One line each: median, fastest, slowest, and what is wanted."""
-    lines = [f"{'':32}{'median':>10}{'fastest':>10}{'slowest':>10}{'wanted':>10}"]
+    """One line each: the median, the least, the most, and what is wanted."""
+    lines = [f"{'':44}{'median':>11}{'least':>11}{'most':>11}  {'unit':10}{'wanted':>10}"]
     for each in found:
-        wanted = "" if each.wanted_seconds is None else f"< {each.wanted_seconds:g} s"
-        columns = (each.median_seconds, min(each.seconds), max(each.seconds))
-        lines.append(f"{each.name:32}{''.join(f'{value:8.3f} s' for value in columns)}{wanted:>10}")
+        columns = (each.median, min(each.values), max(each.values))
+        numbers = "".join(
+            f"{value:11,.3f}" if value < 100 else f"{value:11,.0f}" for value in columns
+        )
+        wanted = ""
+        if each.wanted is not None:
+            wanted = f"{'>' if each.more_is_better else '<'} {each.wanted:,g}"
+        said = {True: "  met", False: "  missed", None: ""}[each.met]
+        lines.append(f"{each.name:44}{numbers}  {each.unit:10}{wanted:>10}{said}")
     return "\n".join(lines)
 
 
@@ -44,6 +56,7 @@ def report(found: Sequence[Measurement]) -> dict[str, object]:
         "python": platform.python_version(),
         "machine": platform.machine(),
         "processors": os.cpu_count(),
+        "load": os.getloadavg(),
         "measurements": [each.to_dict() for each in found],
     }
 

@@ -70,6 +70,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         slices.append({"strategies": len(strategies), "seconds": seconds})
         print(f"… {len(strategies)} strategies in {seconds:.1f} s", file=sys.stderr)
     found["slices"] = slices
+    found["peak_memory_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     chance = random.Random(0)
     alone = problem.space.samples(chance, options.alone)
     _, seconds = timed(lambda: [simulator.simulate(each) for each in alone])
@@ -78,7 +79,6 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     plans = [simulator.plan(each) for each in quick]
     _, seconds = timed(lambda: [simulate_reference(plan, simulator.cost) for plan in plans])
     found["reference_engine_seconds_each"] = seconds / len(plans) if plans else 0.0
-    found["peak_memory_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     if options.json:
         options.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
     if options.profile:
