@@ -32,15 +32,22 @@ def cut_into_blocks(
         pieces,
         patterns.remember(lambda piece: _standing(piece, function.outputs, uses, axes, roles)),
     )
-    blocks = _with_weights(function, roles, pieces)
-    kinds = patterns.kinds(pieces, blocks, axes)
-    layers = repeated_runs(kinds)
-    if len(layers) < len(pieces):
-        pieces = [[node for i in layer for node in pieces[i]] for layer in layers]
-        blocks = _with_weights(function, roles, pieces)
-        kinds = patterns.kinds(pieces, blocks, axes)
-    representative = tuple(kinds)
+    firsts = patterns.firsts(pieces)
+    kinds = _kinds(firsts, _with_weights(function, roles, pieces, set(firsts)), axes)
+    pieces = [[node for i in layer for node in pieces[i]] for layer in repeated_runs(kinds)]
+    found = _with_weights(function, roles, pieces, range(len(pieces)))
+    representative = tuple(_kinds(patterns.firsts(pieces), found, axes))
+    blocks = tuple(found.values())
     return Blocks(function, axes, roles, blocks, representative, _tie(blocks, representative, axes))
+
+
+def _kinds(firsts: Sequence[int], blocks: Mapping[int, Block], axes: Axes) -> list[int]:
+    """Per block the first that equals it, where it is known to equal one already."""
+    by_key: dict[Hashable, int] = {}
+    kinds = {
+        first: by_key.setdefault(blocks[first].key(axes), first) for first in dict.fromkeys(firsts)
+    }
+    return [kinds[first] for first in firsts]
 
 
 class _Patterns:
@@ -74,19 +81,10 @@ class _Patterns:
 
         return found
 
-    def kinds(
-        self, pieces: Iterable[Sequence[Node]], blocks: Iterable[Block], axes: Axes
-    ) -> list[int]:
-        """Per block, made of a piece, the first that equals it."""
-        by_pattern: dict[Hashable, int] = {}
-        by_key: dict[Hashable, int] = {}
-        kinds: list[int] = []
-        for index, (piece, block) in enumerate(zip(pieces, blocks, strict=True)):
-            pattern = self._of(piece)
-            if pattern not in by_pattern:
-                by_pattern[pattern] = by_key.setdefault(block.key(axes), index)
-            kinds.append(by_pattern[pattern])
-        return kinds
+    def firsts(self, pieces: Iterable[Sequence[Node]]) -> list[int]:
+        """Per piece the first that it is known to equal."""
+        first: dict[Hashable, int] = {}
+        return [first.setdefault(self._of(piece), index) for index, piece in enumerate(pieces)]
 
 
 LONGEST_PERIOD = 8
@@ -255,40 +253,39 @@ def _border(
 
 
 def _with_weights(
-    function: Function, roles: Roles, pieces: Iterable[Sequence[Node]]
-) -> tuple[Block, ...]:
-    """Blocks with the ops on parameters alone that they need; one needed twice is kept twice."""
+    function: Function, roles: Roles, pieces: Sequence[Sequence[Node]], wanted: Collection[int]
+) -> dict[int, Block]:
+    """The blocks of the wanted pieces, with the ops on parameters alone that they need; one needed
+    twice is kept twice."""
     producers = function.producers()
     carried_until: dict[Value, int] = {}
-    pieces = list(pieces)
     for index, piece in enumerate(pieces):
         for node in piece:
             for value in node.operands:
                 if value in roles.activations:
                     carried_until[value] = index
-    made: list[set[Value]] = [{v for node in piece for v in node.results} for piece in pieces]
     trained = set(function.parameters)
-    blocks: list[Block] = []
+    blocks: dict[int, Block] = {}
     live: dict[Value, None] = {}
     for index, piece in enumerate(pieces):
         inputs = tuple(live)
-        for node in piece:
-            live.update(dict.fromkeys(node.results))
+        made = dict.fromkeys(value for node in piece for value in node.results)
+        live.update(made)
         for value in [v for v in live if carried_until.get(v, -1) <= index]:
             del live[value]
+        if index not in wanted:
+            continue
         nodes = [*_weight_nodes(piece, producers, roles), *piece]
         read = dict.fromkeys(value for node in nodes for value in node.operands)
-        blocks.append(
-            Block(
-                nodes=tuple(nodes),
-                inputs=inputs,
-                outputs=tuple(live),
-                results=tuple(v for v in function.outputs if v in made[index]),
-                free=tuple(v for v in read if v in roles.free),
-                parameters=tuple(v for v in read if v in trained),
-            )
+        blocks[index] = Block(
+            nodes=tuple(nodes),
+            inputs=inputs,
+            outputs=tuple(live),
+            results=tuple(v for v in function.outputs if v in made),
+            free=tuple(v for v in read if v in roles.free),
+            parameters=tuple(v for v in read if v in trained),
         )
-    return tuple(blocks)
+    return blocks
 
 
 def _weight_nodes(
