@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from distir.axes.infer import infer_ordered
+from distir.axes.infer import UnsettledError, infer_ordered
 from distir.axes.model import Axes, Axis
 from distir.axes.order import canonical_order
 from distir.errors import TransformError
@@ -241,16 +241,26 @@ def build_program(
     function = _with_main_output(function, output, keep_others=not training)
     function = canonical_order(lower_always(function))
     fold = Fold.of(function)
-    short = _Analysed.of(fold.short) if fold else None
-    whole = fold.unfold(short.function, short.axes, short.extents.axes) if fold and short else None
-    if short is None or whole is None:
+    found = _by_the_short(fold) if fold else None
+    if found is None:
         short = _Analysed.of(function)
-        whole = Unfolded(short.function, short.axes, {})
+        found = short, Unfolded(short.function, short.axes, {})
+    short, whole = found
     extents, axes = short.extents, whole.axes
     function = _with_batched_tables(whole.function, axes, extents.batches)
     if training:
         function, axes = attach_loss(function, axes, loss or short.usual_loss)
     return Program(cut_into_blocks(function, axes, whole.places), training, extents)
+
+
+def _by_the_short(fold: Fold) -> tuple[_Analysed, Unfolded] | None:
+    """What is found in the short function, and the whole unfolded by it, if copies are alike."""
+    try:
+        short = _Analysed.of(fold.short, fold.settled)
+    except UnsettledError:
+        return None
+    whole = fold.unfold(short.function, short.axes, short.extents.axes)
+    return None if whole is None else (short, whole)
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,9 +272,9 @@ class _Analysed:
     extents: Extents
 
     @classmethod
-    def of(cls, function: Function) -> _Analysed:
+    def of(cls, function: Function, settled: Mapping[Value, Value] | None = None) -> _Analysed:
         """What the ops say, in the order in which they are."""
-        function, axes = infer_ordered(function)
+        function, axes = infer_ordered(function, settled=settled)
         return cls(function, axes, find_extents(function, axes))
 
     @property

@@ -34,21 +34,33 @@ def infer_axes(
     return infer_ordered(canonical_order(function), seeds)
 
 
+class UnsettledError(TransformError):
+    """A piece says something new of axes that were there before it."""
+
+
 def infer_ordered(
-    function: Function, seeds: Mapping[Value, AxisDims] | None = None
+    function: Function,
+    seeds: Mapping[Value, AxisDims] | None = None,
+    settled: Mapping[Value, Value] | None = None,
 ) -> tuple[Function, Axes]:
-    """The same for a function whose ops are in the order in which they are to be looked at."""
-    bounded, axes = _infer_once(function, seeds or {})
+    """The same for a function whose ops are in the order in which they are to be looked at.
+
+    `settled` has the first results of the first and last ops of pieces that are to say nothing new
+    of axes from before them: they split none and unite no two. Raises `UnsettledError` if one does.
+    """
+    bounded, axes = _infer_once(function, seeds or {}, settled or {})
     for _ in range(MAX_PASSES - 1):
         if bounded is function:
             break
         function = _move_boundaries_up(bounded, axes)
-        bounded, axes = _infer_once(function, seeds or {})
+        bounded, axes = _infer_once(function, seeds or {}, settled or {})
     return bounded, axes
 
 
-def _infer_once(function: Function, seeds: Mapping[Value, AxisDims]) -> tuple[Function, Axes]:
-    inference = _Inference(function, seeds)
+def _infer_once(
+    function: Function, seeds: Mapping[Value, AxisDims], settled: Mapping[Value, Value]
+) -> tuple[Function, Axes]:
+    inference = _Inference(function, seeds, settled)
     return inference.run(), inference.axes()
 
 
@@ -147,6 +159,7 @@ class _Crossing:
 class _Inference:
     function: Function
     seeds: Mapping[Value, AxisDims]
+    settled: Mapping[Value, Value] = field(default_factory=dict[Value, Value])
     dims: dict[Value, list[list[_Factor]]] = field(default_factory=dict)
     loops: dict[Node, list[list[_Factor]]] = field(default_factory=dict)
     kinds: dict[Node, list[Kind]] = field(default_factory=dict)
@@ -159,12 +172,28 @@ class _Inference:
     def run(self) -> Function:
         for value in self.function.sources():
             self._declare(value)
+        ends: dict[Value, set[_Factor]] = {}
         for node in self.function.nodes:
+            if self.settled and node.results[0] in self.settled:
+                ends[self.settled[node.results[0]]] = self._met()
             self._visit(node)
+            if ends and node.results[0] in ends:
+                self._check_settled(ends.pop(node.results[0]))
         if not self.crossings:
             return self.function
         self._finish_boundaries()
         return replace(self.function, nodes=tuple(self._nodes))
+
+    def _met(self) -> set[_Factor]:
+        """The leaves of all that has been read and made so far."""
+        values = {v for node in self._nodes for v in (*node.operands, *node.results)}
+        return {leaf for v in values for dim in self.dims[v] for leaf in _leaves(dim)}
+
+    @staticmethod
+    def _check_settled(before: set[_Factor]) -> None:
+        now = {leaf.find() for leaf in before}
+        if len(now) < len(before) or any(leaf.children is not None for leaf in now):
+            raise UnsettledError("a piece says something new of axes from before it")
 
     def _declare(self, value: Value) -> None:
         seed = self.seeds.get(value)

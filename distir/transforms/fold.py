@@ -8,8 +8,8 @@ Why what is copied is what an analysis of the whole finds (docs/decisions/0016):
 before say about the values that cross into the next is a state, and every copy makes the next
 state from it in the same way, since copies are equal. If two neighbours come out alike, the state
 that went into the first has come out again, so every further copy comes out alike. The neighbours
-that are compared are the second copy and the last; if they differ in anything, nothing is copied
-and the whole is analysed.
+that are compared are the second copy and the last; if they differ in anything, or the last says
+something new of axes from before it, nothing is copied and the whole is analysed.
 """
 
 from __future__ import annotations
@@ -51,6 +51,16 @@ class Fold:
         if not repeats:
             return None
         return cls(function, _shortened(function, repeats, homes), repeats, homes)
+
+    @property
+    def settled(self) -> Mapping[Value, Value]:
+        """Of the last copies, the first results of the first and last node: since each comes after
+        a copy that equals it, it is to say nothing new of axes that were there before."""
+        nodes = self.whole.nodes
+        return {
+            nodes[repeat.omitted.stop].results[0]: nodes[repeat.end - 1].results[0]
+            for repeat in self.repeats
+        }
 
     def unfold(self, function: Function, axes: Axes, named: Collection[Axis]) -> Unfolded | None:
         """The whole, given the short function with its boundaries, and its axes. None if copies

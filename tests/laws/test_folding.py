@@ -309,6 +309,14 @@ def test_any_stack(plan: Plan, training: bool) -> None:
     check(plan.build(), training)
 
 
+@pytest.mark.parametrize("copies", range(4, 9))
+def test_copies_that_go_on_cutting_a_shared_axis_are_not_settled(copies: int) -> None:
+    """Every copy cuts the axis of a shared weight once more; in the end all have the finest."""
+    sharing = LAYERS[4]
+    plan = Plan([((sharing, sharing, _shuffled), copies)], None, None, gives=False)
+    check(plan.build(), training=False)
+
+
 @pytest.mark.parametrize("training", [True, False])
 def test_layers_are_equal_only_if_their_pieces_share_axes_alike(training: bool) -> None:
     """Pieces of layers may be equal one by one, and yet not what they hand on."""
