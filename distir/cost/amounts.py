@@ -63,7 +63,10 @@ class Many(np.ndarray):  # type: ignore[type-arg]
         return int(self)
 
     def __hash__(self) -> int:  # type: ignore[override]
-        return hash(self.tobytes())
+        known = self.__dict__
+        if "hash" not in known:  # numbers do not change
+            known["hash"] = hash(self.tobytes())
+        return known["hash"]
 
     def __round__(self, digits: int = 0) -> Any:
         return np.round(self, digits)
