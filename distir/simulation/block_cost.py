@@ -215,8 +215,9 @@ class Chains:
         self._left_by: dict[object, list[tuple[int, _Times]]] = {}
         self._tails: dict[int, tuple[float, Mapping[str, float]]] = {}
 
-    def run(self, runs: Sequence[tuple[Pass, int]]) -> ChainCost:
-        """Schedules `count` times each pass, one after the other, each fed by the one before."""
+    def run(self, runs: Sequence[tuple[Pass, int]], *, says_ends: bool = True) -> ChainCost:
+        """Schedules `count` times each pass, one after the other, each fed by the one before.
+        `says_ends`: also when blocks end, which takes longer to find out."""
         exact = None
         if any(each.is_free_at_any_time for each, _ in runs):
             exact = frozenset(stream for each, _ in runs for stream in each.streams)
@@ -229,11 +230,14 @@ class Chains:
             while left:
                 step = self._step(state, each, exact)
                 times = left if step.after == state else 1
-                first = last = self._host_bound(streams + step.seconds, launches + launch)
+                begin = streams, launches
                 streams, launches = streams + times * step.seconds, launches + times * launch
-                if times > 1:
+                if says_ends:
                     last = self._host_bound(streams, launches)
-                ends.append((first, last, times))
+                    first = last
+                    if times > 1:
+                        first = self._host_bound(begin[0] + step.seconds, begin[1] + launch)
+                    ends.append((first, last, times))
                 steps[id(step)] = step, steps.get(id(step), (step, 0))[1] + times
                 state, left = step.after, left - times
         tail, waited = self._tail(state)

@@ -22,6 +22,7 @@ from distir.plan.feasibility import explain_many
 from distir.plan.passes import BlockPasses, Segment, block_passes, composed, is_reversed
 from distir.schedules import (
     BACKWARD,
+    COMPLETING,
     COST_KINDS,
     FORWARD,
     INPUT_PART,
@@ -238,7 +239,8 @@ class Simulator:
         if key not in self._weights:
             alone = (Segment(program, kind) for kind in (FORWARD, BACKWARD))
             self._weights[key] = sum(
-                self._run([(self._pass(each, pricing), 1)]).cost.seconds for each in alone
+                self._run([(self._pass(each, pricing), 1)], settles=False).cost.seconds
+                for each in alone
             )
         return self._weights[key]
 
@@ -284,10 +286,10 @@ class Simulator:
             )
         return self._step_ends[key]
 
-    def _run(self, runs: Sequence[tuple[Pass, int]]) -> ChainCost:
-        """A chain of passes. Its gradients may be settled as soon as they are computed, or, where
-        the stack does not overlap that with anything, at the end."""
-        chain = self._chains.run(runs)
+    def _run(self, runs: Sequence[tuple[Pass, int]], *, settles: bool) -> ChainCost:
+        """A chain of passes. If it `settles` gradients, that may be as soon as they are computed,
+        or, where the stack does not overlap that with anything, at the end."""
+        chain = self._chains.run(runs, says_ends=settles)
         if self.cost.profile.overlaps_gradients:
             return chain
         end = chain.cost.seconds
@@ -335,7 +337,8 @@ class Simulator:
                 [
                     (self._pass(run[0][kind], pricing), run[-1])
                     for run in (reversed(runs) if is_reversed(kind) else runs)
-                ]
+                ],
+                settles=kind in COMPLETING,
             )
             for kind in range(len(runs[0][0]))
         ]
