@@ -131,6 +131,9 @@ class _Ranks:
         self.first_of_rank = np.cumsum([0, *map(len, owned[:-1])])
         self.rank_of_entry = np.repeat(np.arange(len(owned)), [len(own) for own in owned])
         self.stage_of_entry = np.concatenate([np.asarray(own, np.int64) for own in owned])
+        stages = range(1 + int(self.stage_of_entry.max()))
+        self.of_stage = [np.flatnonzero(self.stage_of_entry == stage) for stage in stages]
+        """The entries of each stage."""
         most = max(len(flight.counts) for flight in plans.flights)
         shape = (most, len(self.stage_of_entry), 2)
         counts = np.array([np.resize(flight.counts, shape) for flight in plans.flights])
@@ -144,7 +147,7 @@ class _Ranks:
         by_rank = np.add.reduceat(holds, self.first_of_rank, axis=-1)
         worst = np.maximum.reduceat(beside, self.first_of_rank, axis=-1)
         over = (by_rank.max(axis=1) + worst > self.chain.capacity).any(axis=-1)
-        (plans,) = np.nonzero(over)
+        (plans,) = np.nonzero(over & self._may_fit())
         holds, by_rank, worst = holds[plans], by_rank[plans], worst[plans]
         situation = by_rank.argmax(axis=1)[:, self.rank_of_entry]
         entries = np.arange(len(self.stage_of_entry))
@@ -154,15 +157,13 @@ class _Ranks:
         share = own / np.maximum(by_rank.max(axis=1)[:, self.rank_of_entry], 1.0)
         several = np.array([len(own) > 1 for own in self.owned])
         beside = (worst * several)[:, self.rank_of_entry]
-        stages = range(1 + int(self.stage_of_entry.max()))
-        of_stage = [np.flatnonzero(self.stage_of_entry == stage) for stage in stages]
-        most = max(map(len, of_stage))
-        entry = np.array([np.resize(each, most) for each in of_stage]).T
+        most = max(map(len, self.of_stage))
+        entry = np.array([np.resize(each, most) for each in self.of_stage]).T
         points = self.plans.points[plans]
         return _Needs(
             plans,
             points,
-            np.full(len(plans), len(of_stage)),
+            np.full(len(plans), len(self.of_stage)),
             _heaviest(self.chain.weights[points], self.plans.bounds[plans]),
             passing[plans],
             counts[:, entry, 0],
@@ -170,6 +171,15 @@ class _Ranks:
             share[:, entry],
             beside[:, entry],
         )
+
+    def _may_fit(self) -> Flags:
+        """Whether all ranks together hold all blocks, with what is in flight where least is."""
+        held, points = self.chain.held, self.plans.points
+        blocks = np.bincount(self.chain.kinds)
+        state, kept = held.state @ blocks, np.maximum(held.after_forward @ blocks, 0.0)
+        least = self.in_flight[..., 0].min(axis=(1, 2))[self.plans.flight]
+        needed = min(map(len, self.of_stage)) * (state[points] + kept[points] * least)
+        return needed <= len(self.owned) * self.chain.capacity
 
     def _passing(self) -> Floats:
         """What blocks need in passing, of shape (plans, kinds of block)."""
@@ -213,12 +223,10 @@ class _Search:
 
     def search(self) -> tuple[Places, Cuts]:
         """The plans for which something fits, and where stages begin."""
-        needs = self.needs
-        rows = np.flatnonzero(self._may_fit())
         total = self.chain.weights.sum(axis=1)
-        fits, begins, high = self._filled(needs.taken(rows), total[needs.points[rows]])
-        rows, begins, high = rows[fits], begins[fits], high[fits]
-        some = needs.taken(rows)
+        fits, begins, high = self._filled(self.needs, total[self.needs.points])
+        (rows,) = np.nonzero(fits)
+        begins, high, some = begins[rows], high[rows], self.needs.taken(rows)
         low = np.minimum(some.lightest, high)
         for _ in range(TRIES if len(rows) else 0):
             limit = np.sqrt(low * high)
@@ -226,16 +234,6 @@ class _Search:
             begins = np.where(fits[:, None], better, begins)
             high, low = np.where(fits, heaviest, high), np.where(fits, low, limit)
         return rows, begins
-
-    def _may_fit(self) -> Flags:
-        """Whether all ranks together hold all blocks, with what is in flight where least is."""
-        needs, held = self.needs, self.chain.held
-        counts = np.bincount(self.chain.kinds)
-        own = np.arange(needs.share.shape[2]) < needs.stages[:, None, None]
-        each = [values[needs.points] @ counts for values in (held.state, held.after_forward)]
-        least = np.where(own, needs.forward, np.inf).min(axis=(1, 2))
-        needed = needs.share.shape[1] * (each[0] + np.maximum(each[1], 0.0) * least)
-        return needed <= needs.share.sum(axis=(1, 2)) * self.chain.capacity
 
     def _filled(self, needs: _Needs, limit: Floats) -> tuple[Flags, Cuts, Floats]:
         """Fills stages with blocks from the last to the first, none heavier than the limit, run by
