@@ -112,7 +112,7 @@ class Simulator:
         if own.workload is not workload or (own.fuse, own.narrow) != (fuse, narrow):
             raise ValueError("the planner is of another workload, fuses otherwise, or narrows")
         self._instructions: dict[object, tuple[Instruction, ...]] = {}
-        self._passes: dict[object, Pass] = {}
+        self._known_passes: dict[object, dict[Segment, Pass]] = {}
         self._chains = Chains(cast("HostBound", self.cost.host_bound_seconds))
         self._weights: dict[object, float] = {}
         self._step_ends: dict[object, _StepEnd] = {}
@@ -218,13 +218,14 @@ class Simulator:
 
     # --- blocks -----------------------------------------------------------------------------------
 
-    def _pass(self, segment: Segment, pricing: Pricing) -> Pass:
-        key = (segment, pricing.grid.mesh)
-        if key not in self._passes:
-            own = composed(segment)
-            instructions = [each for node in own.nodes for each in self._priced(node, pricing)]
-            self._passes[key] = Pass.of(instructions, own.handed, own.handing)
-        return self._passes[key]
+    def _passes(self, segments: Sequence[Segment], pricing: Pricing) -> list[Pass]:
+        known = self._known_passes.setdefault(pricing.grid.mesh, {})
+        for segment in segments:
+            if segment not in known:
+                own = composed(segment)
+                instructions = [each for node in own.nodes for each in self._priced(node, pricing)]
+                known[segment] = Pass.of(instructions, own.handed, own.handing)
+        return [known[segment] for segment in segments]
 
     def _priced(self, node: Node, pricing: Pricing) -> tuple[Instruction, ...]:
         """The instructions of a node, which may be in several passes."""
@@ -237,10 +238,10 @@ class Simulator:
         """Seconds of both passes of a block on its own."""
         key = (program, pricing.grid.mesh)
         if key not in self._weights:
-            alone = (Segment(program, kind) for kind in (FORWARD, BACKWARD))
+            alone = [Segment(program, kind) for kind in (FORWARD, BACKWARD)]
             self._weights[key] = sum(
-                self._run([(self._pass(each, pricing), 1)], settles=False).cost.seconds
-                for each in alone
+                self._run([(each, 1)], settles=False).cost.seconds
+                for each in self._passes(alone, pricing)
             )
         return self._weights[key]
 
@@ -332,16 +333,13 @@ class Simulator:
             (*alike, len(list(group)))
             for alike, group in groupby(zip(block_passes(programs, splits), uses, strict=True))
         ]
-        chains = [
-            self._run(
-                [
-                    (self._pass(run[0][kind], pricing), run[-1])
-                    for run in (reversed(runs) if is_reversed(kind) else runs)
-                ],
-                settles=kind in COMPLETING,
-            )
-            for kind in range(len(runs[0][0]))
-        ]
+        chains: list[ChainCost] = []
+        for kind in range(len(runs[0][0])):
+            ordered = runs[::-1] if is_reversed(kind) else runs
+            passes = self._passes([run[0][kind] for run in ordered], pricing)
+            counts = (run[-1] for run in ordered)
+            chain = list(zip(passes, counts, strict=True))
+            chains.append(self._run(chain, settles=kind in COMPLETING))
         programs = [run[0][FORWARD].program for run in runs]
         ends = [
             (self._step_end(program, pricing, away), count)
