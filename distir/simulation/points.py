@@ -6,9 +6,9 @@ sizes are `Many`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import groupby, pairwise
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -18,24 +18,17 @@ from distir.cost.amounts import Many, many
 from distir.cost.cluster import Group
 from distir.cost.collectives import CollectiveKind, Copies
 from distir.mesh import MESH_CHOICES
-from distir.plan import BlockProgram, Planner, Stage
+from distir.plan import BlockProgram, Planner
 from distir.plan.grid import Grid
 from distir.plan.planner import ProgramKind
 from distir.schedules import InFlight
-from distir.simulation.fitting import Chain, Plans, fitted_bounds
 from distir.simulation.instructions import Pricing, narrower_products
-from distir.simulation.partition import Shape, rounded_weights
+from distir.simulation.layouts import Layouts, Span, StageCuts, distinct_rows
+from distir.simulation.partition import Shape
 from distir.simulation.rank_columns import LayoutGroup
 from distir.simulation.report import padding_fraction
 from distir.simulation.stage_columns import NAMES, numbers_of
-from distir.simulation.tied import (
-    NOWHERE,
-    Elsewhere,
-    Ranks,
-    charged_elsewhere,
-    tied_bytes,
-    tied_seconds,
-)
+from distir.simulation.tied import NOWHERE, Elsewhere, Ranks, tied_seconds
 from distir.strategies import Places, Strategies, distinct
 
 if TYPE_CHECKING:
@@ -45,14 +38,6 @@ Floats = NDArray[np.float64]
 
 Between = tuple[tuple[int, ...], ...]
 """Groups of ranks that add up gradients between them."""
-
-Span = tuple[int, int, int]
-"""A stage: its first block, the one behind its last, and what is charged elsewhere, by number."""
-
-
-Partition = tuple[int, tuple[int, ...]]
-"""The number of a shape, and where its stages begin and end."""
-
 
 KIND = ("zero", "recompute", "recompute_every", "keep_gathered", "placement")
 """What the kind of its programs and their place on the cluster depend on besides the mesh."""
@@ -121,9 +106,7 @@ class PointRows:
     ) -> None:
         """Layouts are sorted by their points; `flights` are what is in flight on their ranks."""
         self.simulator = simulator
-        self.shapes, self.flights = shapes, flights
-        self.flight_of_layout = flight_of_layout
-        self.point_of_layout, self.shape_of_layout = point_of_layout, shape_of_layout
+        self.layouts = Layouts(shapes, flights, point_of_layout, shape_of_layout, flight_of_layout)
         count = len(point_of_layout)
         self.rankings: list[Grid] = []
         """Where ranks can lie."""
@@ -186,7 +169,7 @@ class PointRows:
 
     def group(self, layouts: Places) -> LayoutGroup:
         """Layouts of one shape whose ranks share the same, one per plan."""
-        shape, number = self.shape_of_layout[layouts[0]], int(self.tied_of_layout[layouts[0]])
+        shape, number = self.layouts.shape[layouts[0]], int(self.tied_of_layout[layouts[0]])
         places = self._place[layouts]
         between = next(ranks for ranks, each in self._tied.items() if each == number)
         seconds = self._seconds[int(shape), number][:, places] if between else ()
@@ -248,12 +231,6 @@ class ManyPricing(Pricing):
         return known[mesh_axes]
 
 
-def distinct_rows(rows: NDArray[Any]) -> tuple[Places, Places]:
-    """Where each row is found first, and which of them each is."""
-    _, first, which = np.unique(rows, axis=0, return_index=True, return_inverse=True)
-    return first, which.reshape(-1)
-
-
 # --- points of one kind ---------------------------------------------------------------------------
 
 
@@ -286,7 +263,9 @@ class _KindRows:
         self.block_kinds = [kinds.setdefault(program, len(kinds)) for program in self.programs]
         self.splits = bool(points.splits.any())
         self._rankings = self._number_rankings()
-        self._uses: dict[tuple[Elsewhere, ...], int] = {}
+        self.cuts = StageCuts(
+            self.simulator, self.programs, self.block_kinds, self.pricing, self.splits, len(which)
+        )
         self._span_numbers: dict[Span, int] = {}
         self._stage_numbers: dict[_Runs, int] = {}
         self._wanted: list[NDArray[np.bool_]] = []
@@ -294,14 +273,15 @@ class _KindRows:
     def add(self) -> None:
         """Adds the rows of all stages of all layouts."""
         described = [
-            (shape, layouts, own, self._numbered(spans, own), self._tied_seconds(tied, own))
-            for shape, layouts, own, spans, tied in self._layouts()
+            (own, self._numbered(own.spans, own.points), self._tied_seconds(own.tied, own.points))
+            for own in self.cuts.alike(self.rows.layouts, self.which)
         ]
         values, row_of = self._values()
         first = self.rows.add_rows(values)
-        for shape, layouts, own, spans, tied in described:
-            self.rows.describe(shape, layouts, first + row_of[spans][:, own], tied)
-            self.rows.ranking_of_layout[layouts] = self._rankings[own]
+        for own, stages, seconds in described:
+            rows = first + row_of[stages][:, own.points]
+            self.rows.describe(own.shape, own.layouts, rows, seconds)
+            self.rows.ranking_of_layout[own.layouts] = self._rankings[own.points]
         self.rows.padding[self.which] = self._padding()
 
     def _number_rankings(self) -> Places:
@@ -331,117 +311,6 @@ class _KindRows:
                 longer = dict(zip(sizes.padded, map(int, padded[place]), strict=True))
                 found[which == number] = padding_fraction(self.workload, longer)
         return found
-
-    # --- where stages begin -----------------------------------------------------------------------
-
-    def _layouts(
-        self,
-    ) -> Iterator[tuple[int, Places, Places, list[Span], dict[tuple[int, ...], Any]]]:
-        """Layouts with equal stages: their shape, their numbers, their points, these stages, and
-        the bytes of gradients that ranks add up between them."""
-        of_layout = self.rows.point_of_layout
-        begin, end = (np.searchsorted(of_layout, self.which, side) for side in ("left", "right"))
-        counts = end - begin
-        starts = np.repeat(begin - np.concatenate([[0], np.cumsum(counts)[:-1]]), counts)
-        layouts = np.arange(int(counts.sum())) + starts
-        places = np.repeat(np.arange(len(self.which)), counts)
-        shapes = self.rows.shape_of_layout[layouts]
-        weights = self._weights()
-        by_block = rounded_weights(weights[:, self.block_kinds])
-        first, heavy = distinct_rows(by_block)
-        cases, which = distinct(heavy[places] * len(self.rows.shapes) + shapes)
-        bounds = self.simulator.partitions.bounds(
-            by_block[first[heavy[places[cases]]]], self.rows.shapes, shapes[cases]
-        )
-        alike: dict[Partition, list[int]] = {}
-        for case, own in enumerate(zip(shapes[cases].tolist(), bounds, strict=True)):
-            alike.setdefault(own, []).append(case)
-        of_case = np.empty(len(cases), np.int64)
-        for partition, own in enumerate(alike.values()):
-            of_case[own] = partition
-        number = of_case[which]
-        partitions = {each: partition for partition, each in enumerate(alike)}
-        held = self.simulator.block_bytes(
-            self.programs, self.block_kinds, self.splits, len(self.which)
-        )
-        kinds = np.array(self.block_kinds)
-        chain = Chain(kinds, by_block.astype(np.float64), held, self.simulator.capacity)
-        for some, own in self._fitted(chain, list(alike), number, layouts, places):
-            number[some] = partitions.setdefault(own, len(partitions))
-        order = np.argsort(number, kind="stable")
-        ends = np.cumsum(np.bincount(number, minlength=len(partitions)))
-        for (shape, own), chosen in zip(partitions, np.split(order, ends[:-1]), strict=True):
-            spans, tied = self._shared(self.rows.shapes[shape], own)
-            yield shape, layouts[chosen], places[chosen], spans, tied
-
-    def _fitted(
-        self,
-        chain: Chain,
-        partitions: Sequence[Partition],
-        number: Places,
-        layouts: Places,
-        places: Places,
-    ) -> list[tuple[int, Partition]]:
-        """The layouts that do not fit in memory with the partitions of these numbers, but do with
-        another: this one. `layouts` lie at the points `places`."""
-        of_shape: dict[int, list[int]] = {}
-        for partition, (shape, bounds) in enumerate(partitions):
-            if len(bounds) > 2:
-                of_shape.setdefault(shape, []).append(partition)
-        groups: list[Plans] = []
-        chosen: list[Places] = []
-        for own in of_shape.values():
-            bounds = np.array([partitions[each][1] for each in own])
-            place = np.full(len(partitions), -1)
-            place[own] = np.arange(len(own))
-            (some,) = np.nonzero(place[number] >= 0)
-            flights, flight = np.unique(
-                self.rows.flight_of_layout[layouts[some]], return_inverse=True
-            )
-            in_flight = [self.rows.flights[each] for each in flights.tolist()]
-            groups.append(Plans(bounds[place[number[some]]], places[some], in_flight, flight))
-            chosen.append(some)
-        return [
-            (layout, (shape, tuple(bounds)))
-            for shape, some, (moved, found) in zip(
-                of_shape, chosen, fitted_bounds(chain, groups), strict=True
-            )
-            for layout, bounds in zip(some[moved].tolist(), found.tolist(), strict=True)
-        ]
-
-    def _weights(self) -> Floats:
-        """Seconds of the different blocks, of shape (points, programs)."""
-        found = [
-            np.broadcast_to(
-                np.asarray(self.simulator.weight(program, self.pricing)), len(self.which)
-            )
-            for program in dict.fromkeys(self.programs)
-        ]
-        return np.stack(found, axis=1)
-
-    def _shared(
-        self, shape: Shape, bounds: Sequence[int]
-    ) -> tuple[list[Span], dict[tuple[int, ...], Any]]:
-        """The stages, with the number of what is charged for elsewhere; and the bytes of gradients
-        that ranks add up between them."""
-        own, _ = shape
-        ends = list(pairwise(bounds))
-        copied = sum(map(len, own)) > len(ends)
-        if not (self.workload.program.sharing_blocks or copied):
-            return [(a, b, 0) for a, b in ends], {}
-        stages = [
-            Stage(index, tuple(range(a, b)), self.programs[a:b])
-            for index, (a, b) in enumerate(ends)
-        ]
-        spans: list[Span] = []
-        for stage, (a, b) in enumerate(ends):
-            found = charged_elsewhere(self.workload.program, own, stages, stage)
-            charged = any(each != NOWHERE for each in found)
-            uses = self._uses.setdefault(found, len(self._uses) + 1) if charged else 0
-            spans.append((a, b, uses))
-        if not self.workload.training:
-            return spans, {}
-        return spans, dict(tied_bytes(self.workload, own, stages))
 
     def _tied_seconds(
         self, tied: dict[tuple[int, ...], Any], points: Places
@@ -481,7 +350,7 @@ class _KindRows:
     def _runs(self, begin: int, end: int, charged: int) -> _Runs:
         uses: Sequence[Elsewhere] = [NOWHERE] * (end - begin)
         if charged:
-            uses = next(found for found, number in self._uses.items() if number == charged)
+            uses = next(found for found, number in self.cuts.uses.items() if number == charged)
         alike = zip(self.block_kinds[begin:end], uses, strict=True)
         return tuple((*each, len(list(group))) for each, group in groupby(alike))
 

@@ -1,0 +1,187 @@
+"""Where the stages of many plans begin, and what they share.
+
+A *layout* is a point with a shape and with what is in flight on its ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distir.plan import BlockProgram, Stage
+from distir.schedules import InFlight
+from distir.simulation.fitting import Chain, Plans, fitted_bounds
+from distir.simulation.instructions import Pricing
+from distir.simulation.partition import Shape, rounded_weights
+from distir.simulation.tied import NOWHERE, Elsewhere, charged_elsewhere, tied_bytes
+from distir.strategies import Places, distinct
+
+if TYPE_CHECKING:
+    from distir.simulation.fast import Simulator
+
+Floats = NDArray[np.float64]
+
+Span = tuple[int, int, int]
+"""A stage: its first block, the one behind its last, and what is charged elsewhere, by number."""
+
+Partition = tuple[int, tuple[int, ...]]
+"""The number of a shape, and where its stages begin and end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layouts:
+    """Layouts sorted by their points: per layout the point, and the numbers of its shape and of
+    what is in flight on its ranks."""
+
+    shapes: Sequence[Shape]
+    flights: Sequence[InFlight]
+    point: Places
+    shape: Places
+    flight: Places
+
+
+@dataclass(frozen=True, slots=True)
+class AlikeLayouts:
+    """Layouts with equal stages: their shape, their numbers, their points among those of the kind;
+    the stages; and the bytes of gradients that ranks add up between them, by ranks."""
+
+    shape: int
+    layouts: Places
+    points: Places
+    spans: list[Span]
+    tied: dict[tuple[int, ...], Any]
+
+
+class StageCuts:
+    """Cuts the blocks of many points, which share their programs, into stages."""
+
+    def __init__(
+        self,
+        simulator: Simulator,
+        programs: tuple[BlockProgram, ...],
+        block_kinds: Sequence[int],
+        pricing: Pricing,
+        splits: bool,
+        points: int,
+    ) -> None:
+        """`block_kinds` are the numbers of the different programs; `splits`: whether some schedule
+        has the backward pass in two parts."""
+        self.simulator, self.workload = simulator, simulator.workload
+        self.programs, self.block_kinds, self.pricing = programs, block_kinds, pricing
+        self.splits, self.points = splits, points
+        self.uses: dict[tuple[Elsewhere, ...], int] = {}
+        """What is charged elsewhere, per block of a stage, by number."""
+
+    def alike(self, every: Layouts, which: Places) -> Iterator[AlikeLayouts]:
+        """The layouts at the points that are numbered `which`, those with equal stages together."""
+        begin, end = (np.searchsorted(every.point, which, side) for side in ("left", "right"))
+        counts = end - begin
+        starts = np.repeat(begin - np.concatenate([[0], np.cumsum(counts)[:-1]]), counts)
+        layouts = np.arange(int(counts.sum())) + starts
+        places = np.repeat(np.arange(self.points), counts)
+        shapes = every.shape[layouts]
+        weights = self._weights()
+        by_block = rounded_weights(weights[:, self.block_kinds])
+        first, heavy = distinct_rows(by_block)
+        cases, which = distinct(heavy[places] * len(every.shapes) + shapes)
+        bounds = self.simulator.partitions.bounds(
+            by_block[first[heavy[places[cases]]]], every.shapes, shapes[cases]
+        )
+        alike: dict[Partition, list[int]] = {}
+        for case, own in enumerate(zip(shapes[cases].tolist(), bounds, strict=True)):
+            alike.setdefault(own, []).append(case)
+        of_case = np.empty(len(cases), np.int64)
+        for partition, own in enumerate(alike.values()):
+            of_case[own] = partition
+        number = of_case[which]
+        partitions = {each: partition for partition, each in enumerate(alike)}
+        held = self.simulator.block_bytes(self.programs, self.block_kinds, self.splits, self.points)
+        kinds = np.array(self.block_kinds)
+        chain = Chain(kinds, by_block.astype(np.float64), held, self.simulator.capacity)
+        for some, own in self._fitted(chain, list(alike), number, every, layouts, places):
+            number[some] = partitions.setdefault(own, len(partitions))
+        order = np.argsort(number, kind="stable")
+        ends = np.cumsum(np.bincount(number, minlength=len(partitions)))
+        for (shape, own), chosen in zip(partitions, np.split(order, ends[:-1]), strict=True):
+            spans, tied = self._shared(every.shapes[shape], own)
+            yield AlikeLayouts(shape, layouts[chosen], places[chosen], spans, tied)
+
+    def _fitted(
+        self,
+        chain: Chain,
+        partitions: Sequence[Partition],
+        number: Places,
+        every: Layouts,
+        layouts: Places,
+        places: Places,
+    ) -> list[tuple[int, Partition]]:
+        """The layouts that do not fit in memory with the partitions of these numbers, but do with
+        another: this one. `layouts` lie at the points `places`."""
+        of_shape: dict[int, list[int]] = {}
+        for partition, (shape, bounds) in enumerate(partitions):
+            if len(bounds) > 2:
+                of_shape.setdefault(shape, []).append(partition)
+        groups: list[Plans] = []
+        chosen: list[Places] = []
+        for own in of_shape.values():
+            bounds = np.array([partitions[each][1] for each in own])
+            place = np.full(len(partitions), -1)
+            place[own] = np.arange(len(own))
+            (some,) = np.nonzero(place[number] >= 0)
+            flights, flight = np.unique(every.flight[layouts[some]], return_inverse=True)
+            in_flight = [every.flights[each] for each in flights.tolist()]
+            groups.append(Plans(bounds[place[number[some]]], places[some], in_flight, flight))
+            chosen.append(some)
+        return [
+            (layout, (shape, tuple(bounds)))
+            for shape, some, (moved, found) in zip(
+                of_shape, chosen, fitted_bounds(chain, groups), strict=True
+            )
+            for layout, bounds in zip(some[moved].tolist(), found.tolist(), strict=True)
+        ]
+
+    def _weights(self) -> Floats:
+        """Seconds of the different blocks, of shape (points, programs)."""
+        found = [
+            np.broadcast_to(np.asarray(self.simulator.weight(program, self.pricing)), self.points)
+            for program in dict.fromkeys(self.programs)
+        ]
+        return np.stack(found, axis=1)
+
+    def _shared(
+        self, shape: Shape, bounds: Sequence[int]
+    ) -> tuple[list[Span], dict[tuple[int, ...], Any]]:
+        """The stages, with the number of what is charged for elsewhere; and the bytes of gradients
+        that ranks add up between them."""
+        own, _ = shape
+        ends = list(pairwise(bounds))
+        copied = sum(map(len, own)) > len(ends)
+        if not (self.workload.program.sharing_blocks or copied):
+            return [(a, b, 0) for a, b in ends], {}
+        stages = [
+            Stage(index, tuple(range(a, b)), self.programs[a:b])
+            for index, (a, b) in enumerate(ends)
+        ]
+        spans: list[Span] = []
+        for stage, (a, b) in enumerate(ends):
+            found = charged_elsewhere(self.workload.program, own, stages, stage)
+            charged = any(each != NOWHERE for each in found)
+            uses = self.uses.setdefault(found, len(self.uses) + 1) if charged else 0
+            spans.append((a, b, uses))
+        if not self.workload.training:
+            return spans, {}
+        return spans, dict(tied_bytes(self.workload, own, stages))
+
+
+def distinct_rows(rows: NDArray[Any]) -> tuple[Places, Places]:
+    """Where each row is found first, and which of them each is."""
+    _, first, which = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+    return first, which.reshape(-1)
+
+
+__all__ = ["AlikeLayouts", "Layouts", "Span", "StageCuts", "distinct_rows"]
