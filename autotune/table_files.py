@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from autotune.csv_text import header, lines
+from autotune.table_columns import Coded, TableColumn, columns
 from distir.errors import DistirError
-from distir.strategies import FIELDS, Strategies
 
 if TYPE_CHECKING:
     from autotune.chunks import Chunk
@@ -58,35 +56,16 @@ def table_file(path: str, batch_size: int) -> Generator[Callable[[Chunk], None],
         writer.close()
 
 
-def columns(chunk: Chunk, batch_size: int, metrics: Sequence[str]) -> dict[str, Any]:
-    """A chunk as columns: number, choices, state, reason, metrics."""
-    found = chunk.evaluations
-    unknown = np.full(len(chunk), np.nan)
-    states = np.where(found.failed, "failed", np.where(found.feasible, "feasible", "infeasible"))
-    strategies = Strategies.of(chunk.strategies)
-    chosen = {name: strategies.column(name) for name in FIELDS}
-    micro_batch = batch_size // (chosen["dp"] * chosen["microbatches"])
-    return {
-        "number": chunk.numbers.tolist(),
-        **{name: values.tolist() for name, values in chosen.items()},
-        "micro_batch": micro_batch.tolist(),
-        "state": states.tolist(),
-        "reason": [found.reasons.get(index) for index in range(len(chunk))],
-        **{name: found.metrics.get(name, unknown).tolist() for name in metrics},
-    }
-
-
 class _Csv:
     def __init__(self, path: str):
         self._file = _opened(path)
-        self._writer = csv.writer(self._file)
         self._begun = False
 
-    def write(self, table: dict[str, Any]) -> None:
+    def write(self, table: Mapping[str, TableColumn]) -> None:
         if not self._begun:
-            self._writer.writerow(table)
+            self._file.write(header(table))
             self._begun = True
-        self._writer.writerows(zip(*table.values(), strict=True))
+        self._file.writelines(lines(table))
 
     def close(self) -> None:
         self._file.close()
@@ -98,21 +77,27 @@ class _Parquet:
         self._path = path
         self._writer: Any = None
 
-    def write(self, table: dict[str, Any]) -> None:
+    def write(self, table: Mapping[str, TableColumn]) -> None:
         arrow = self._arrow
+        arrays = {name: _array(arrow, column) for name, column in table.items()}
         if self._writer is None:
-            arrays = {name: arrow.array(each) for name, each in table.items()}
             fields = [(name, _kind(arrow, each.type)) for name, each in arrays.items()]
             try:
                 writer: Any = import_module("pyarrow.parquet")
                 self._writer = writer.ParquetWriter(self._path, arrow.schema(fields))
             except OSError as error:
                 raise DistirError(f"{self._path} cannot be written: {error}") from error
-        self._writer.write_table(arrow.table(table, self._writer.schema))
+        self._writer.write_table(arrow.table(arrays, self._writer.schema))
 
     def close(self) -> None:
         if self._writer is not None:
             self._writer.close()
+
+
+def _array(arrow: Any, column: TableColumn) -> Any:
+    if not isinstance(column, Coded):
+        return arrow.array(column)
+    return arrow.array(list(column.values)).take(arrow.array(column.codes))
 
 
 def _kind(arrow: Any, found: Any) -> Any:

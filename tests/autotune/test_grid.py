@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import csv
+import io
 import itertools
 import math
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,10 +19,12 @@ from hypothesis import strategies as st
 from autotune import load_problem
 from autotune.chunks import Chunk, chunks_here, stretches
 from autotune.collect import Collector, second_metric
+from autotune.csv_text import header, lines
 from autotune.grid import Grid, evaluate_grid
 from autotune.jobs import Asked, chunks_in_processes
 from autotune.objectives import Evaluation, Objective
 from autotune.objectives.columns import Evaluations
+from autotune.table_columns import Coded, TableColumn
 from autotune.table_files import table_file
 from autotune.testing import toy_problem
 from autotune.trial import Trial, best_of_layouts, closest_of, pareto_front, ranked
@@ -228,6 +232,32 @@ def test_every_strategy_is_a_row(tmp_path: Path, suffix: str) -> None:
     assert states == {"failed", "infeasible", "feasible"}
     assert all((row["state"] == "failed") == (int(row["tp"]) == 1) for row in rows)
     assert all(float(row["cost"]) == 1.0 for row in rows if row["state"] != "failed")
+
+
+words = st.text(st.sampled_from("ab,;\"\r\n '#1"), max_size=4)
+cells = st.one_of(words, st.integers(), st.booleans(), st.none())
+
+
+@given(st.data(), st.integers(0, 30))
+def test_text_of_columns_is_what_csv_writes(data: st.DataObject, count: int) -> None:
+    def column(values: st.SearchStrategy[Any]) -> list[Any]:
+        return data.draw(st.lists(values, min_size=count, max_size=count))
+
+    def coded() -> Coded:
+        values = data.draw(st.lists(cells, min_size=1, max_size=5))
+        return Coded(values, np.array(column(st.integers(0, len(values) - 1)), np.int16))
+
+    table: dict[str, TableColumn] = {"number": np.array(column(st.integers(0, 2**60)), np.int64)}
+    table |= {name: coded() for name in data.draw(st.lists(words, unique=True, max_size=5))}
+    table["seconds"] = np.array(column(st.one_of(st.floats(), st.just(-0.0))), np.float64)
+    table["last"] = coded()
+    plain = [
+        [each.values[code] for code in each.codes] if isinstance(each, Coded) else each.tolist()
+        for each in table.values()
+    ]
+    expected = io.StringIO()
+    csv.writer(expected).writerows([list(table), *zip(*plain, strict=True)])
+    assert "".join([header(table), *lines(table)]) == expected.getvalue()
 
 
 def test_a_table_has_a_known_kind(tmp_path: Path) -> None:
