@@ -14,6 +14,7 @@ from autotune.objectives.columns import Column, Evaluations
 from autotune.objectives.objective import Objective
 from autotune.study import Measure
 from autotune.trial import Trial
+from distir.strategies import Places
 from distir.strategy import Strategy
 from search_spaces import SearchSpace
 from search_spaces.columns import SpaceColumns
@@ -22,23 +23,40 @@ MOST = 4096
 """Strategies of the largest chunk where they are evaluated one by one."""
 QUICK_SECONDS = 0.2
 """A chunk that took less may be followed by a larger one."""
-MOST_AT_ONCE = 1 << 18
+MOST_AT_ONCE = 1 << 17
 """Strategies of the largest chunk where many are evaluated at once: what memory allows."""
 FIRST_AT_ONCE = 1 << 12
 """Those of the first one, so that there is something to show soon."""
-SHARES = 16
+GROWTH = 8
+"""How much larger the next chunk may be: what strategies share is found out once per chunk."""
+SHARES = 8
 """Chunks of the largest size, at least, in spaces that have so many: processes share them."""
+LAST_SHARES = 32
+"""The smallest of the last chunks are no smaller than one of so many: with them processes end
+together."""
 
 
-def stretches(count: int) -> Iterator[tuple[int, int]]:
-    """The chunks `(first, size)` of a space of which many are evaluated at once, growing to the
-    largest. They depend on nothing but the size of the space, so that results are the same to the
-    last bit, wherever chunks are evaluated."""
+def stretches(borders: Places) -> Iterator[tuple[int, int]]:
+    """The chunks `(first, size)` of a space of which many are evaluated at once: growing to the
+    largest, in the end halves of what is left. They end at `borders`, where programs differ, unless
+    these are far. They depend on nothing but the space, so that results are the same to the last
+    bit, wherever chunks are evaluated."""
+    count = int(borders[-1]) if len(borders) else 0
+    most = max(FIRST_AT_ONCE, min(MOST_AT_ONCE, count // SHARES))
+    least = max(FIRST_AT_ONCE, count // LAST_SHARES)
     first, size = 0, FIRST_AT_ONCE
-    most = max(size, min(MOST_AT_ONCE, count // SHARES))
     while first < count:
-        yield first, min(size, count - first)
-        first, size = first + size, min(4 * size, most)
+        wanted = min(size, max((count - first) // 2, least))
+        end = _end(borders, first, wanted)
+        yield first, end - first
+        first, size = end, min(GROWTH * size, most)
+
+
+def _end(borders: Places, first: int, wanted: int) -> int:
+    """The last border in the second half of what is wanted, or where that ends."""
+    end = min(first + wanted, int(borders[-1]))
+    near = int(borders[max(0, int(np.searchsorted(borders, end, side="right")) - 1)])
+    return near if first + wanted // 2 < near <= end else end
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +143,7 @@ def _one_by_one(
 
 def _at_once(space: SearchSpace, objective: Objective) -> Generator[Chunk, None, None]:
     table = SpaceColumns(space)
-    for stretch in stretches(len(table)):
+    for stretch in stretches(table.borders):
         yield evaluated_chunk(objective, *table.taken(*stretch))
 
 

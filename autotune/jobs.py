@@ -10,20 +10,20 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
-from itertools import islice
+from itertools import islice, repeat
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from autotune.chunks import Chunk, evaluated, stretches
 from autotune.objectives.columns import Evaluations
 from autotune.objectives.objective import Objective, ObjectiveFunction
 from distir.errors import DistirError
+from distir.strategies import Places
 from distir.strategy import Strategy
 from search_spaces import SearchSpace
 from search_spaces.columns import SpaceColumns
@@ -59,36 +59,41 @@ def chunks_in_processes(
     """All of the problem's space, evaluated in `jobs` processes."""
     if problem.changed is None:
         raise DistirError("this problem cannot be made again in other processes; use one job")
-    size = problem.space.count()
     at_once = objective.many is not None and asked.trial_timeout is None
-    parts = stretches(size) if at_once else ((number, 1) for number in range(size))
-    waiting = list(parts)
-    taken = _taken(problem.space, at_once)
-    with contextlib.closing(_answers(problem, asked, waiting, jobs, backend)) as answers:
-        for stretch, answer in zip(waiting, answers, strict=False):
-            numbers, chosen = taken(*stretch)
+    parts = _Parts.of(problem.space, at_once)
+    with contextlib.closing(_answers(problem, asked, parts.every(), jobs, backend)) as answers:
+        for part, answer in zip(parts.every(), answers, strict=False):
+            numbers, chosen = parts.taken(*part)
             objective.metric = objective.metric or answer.metric
             found = answer.evaluations
             costs = objective.costs(found)
             yield Chunk(numbers, chosen, found, costs, answer.started, answer.seconds)
 
 
-def _taken(
-    space: SearchSpace, at_once: bool
-) -> Callable[[int, int], tuple[NDArray[np.int64], Sequence[Strategy]]]:
-    """A function that gives so many strategies from some place on, with their numbers."""
-    if at_once:
-        return SpaceColumns(space).taken
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """A space in parts, each with its place and its size."""
 
-    def taken(first: int, count: int) -> tuple[NDArray[np.int64], Sequence[Strategy]]:
-        chosen = list(islice(space.enumerate(first), count))
-        return np.arange(first, first + len(chosen)), chosen
+    every: Callable[[], Iterable[tuple[int, int]]]
+    taken: Callable[[int, int], tuple[Places, Sequence[Strategy]]]
+    """The strategies of a part, with their numbers."""
 
-    return taken
+    @classmethod
+    def of(cls, space: SearchSpace, at_once: bool) -> _Parts:
+        """Chunks that are evaluated at once, or strategies one by one."""
+        if at_once:
+            table = SpaceColumns(space)
+            return cls(lambda: stretches(table.borders), table.taken)
+
+        def taken(first: int, count: int) -> tuple[Places, Sequence[Strategy]]:
+            chosen = list(islice(space.enumerate(first), count))
+            return np.arange(first, first + len(chosen)), chosen
+
+        return cls(lambda: zip(range(space.count()), repeat(1)), taken)
 
 
 def _answers(
-    problem: Problem, asked: Asked, parts: Sequence[tuple[int, int]], jobs: int, backend: str
+    problem: Problem, asked: Asked, parts: Iterable[tuple[int, int]], jobs: int, backend: str
 ) -> Generator[_Answer, None, None]:
     joblib: Any = import_module("joblib")
     payload: bytes = _cloudpickle().dumps((problem.changed, asked))
@@ -168,10 +173,10 @@ def _prepared(payload: bytes) -> Callable[[int, int], _Answer]:
     if asked.trial_timeout is not None:
         measure = stack.enter_context(measuring(objective, asked.trial_timeout))
 
-    taken = _taken(problem.space, measure is None and objective.many is not None)
+    parts = _Parts.of(problem.space, measure is None and objective.many is not None)
 
     def answer(first: int, count: int) -> _Answer:
-        _, strategies = taken(first, count)
+        _, strategies = parts.taken(first, count)
         started, clock = time.time(), time.perf_counter()
         evaluations = evaluated(objective, strategies, measure)
         return _Answer(evaluations, objective.metric, started, time.perf_counter() - clock)

@@ -45,9 +45,13 @@ class SpaceColumns:
         shared = [heads[name] for name in program if name in names]
         order = np.lexsort((starts, *reversed(shared)))
         self._heads = {name: codes[order] for name, codes in heads.items()}
+        last = np.ones(len(order), np.bool_)
+        last[:-1] = np.any([codes[order[1:]] != codes[order[:-1]] for codes in shared], axis=0)
         self._starts = starts[order]
         """Numbers in the space of the first strategies of heads."""
         self._ends = np.cumsum(counts[order])
+        self.borders: Places = self._ends[last]
+        """Where stretches of equal programs end: ascending, the last of them the length."""
         self._tail_starts = (np.cumsum(sizes) - sizes)[tail_of_heads[order]]
 
     def __len__(self) -> int:

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune import load_problem
-from autotune.chunks import Chunk, chunks_here, stretches
+from autotune.chunks import FIRST_AT_ONCE, MOST_AT_ONCE, Chunk, chunks_here, stretches
 from autotune.collect import Collector, second_metric
 from autotune.csv_text import header, lines
 from autotune.grid import Grid, evaluate_grid
@@ -30,6 +30,7 @@ from autotune.testing import toy_problem
 from autotune.trial import Trial, best_of_layouts, closest_of, pareto_front, ranked
 from distir.errors import DistirError
 from distir.strategy import Strategy
+from search_spaces.columns import SpaceColumns
 
 
 def evaluation(kind: int, cost: float, memory: float) -> Evaluation:
@@ -104,12 +105,22 @@ def test_chunks_cover_the_space_once(at_once: bool) -> None:
         assert list(chunk.strategies) == [problem.space.at(int(n)) for n in chunk.numbers]
 
 
-@given(st.integers(0, 10**8))
-def test_stretches_follow_each_other(count: int) -> None:
-    parts = list(stretches(count))
+@given(st.lists(st.integers(1, 10**6), max_size=40))
+def test_stretches_follow_each_other(sizes: list[int]) -> None:
+    borders = np.cumsum(sizes, dtype=np.int64)
+    parts = list(stretches(borders))
     assert [first for first, _ in parts] == list(accumulate((n for _, n in parts), initial=0))[:-1]
-    assert sum(size for _, size in parts) == count
-    assert all(size > 0 for _, size in parts)
+    assert sum(size for _, size in parts) == sum(sizes)
+    assert all(0 < size <= MOST_AT_ONCE for _, size in parts)
+    assert all(size <= FIRST_AT_ONCE for _, size in parts[:1])
+
+
+@given(st.lists(st.integers(1, FIRST_AT_ONCE // 2), max_size=500))
+def test_stretches_end_where_programs_differ(sizes: list[int]) -> None:
+    """As long as no program has more strategies than half of the smallest chunk wants."""
+    borders = np.cumsum(sizes, dtype=np.int64)
+    ends = [first + size for first, size in stretches(borders)]
+    assert set(ends) <= set(borders.tolist())
 
 
 def outcome(grid: Grid) -> object:
@@ -173,6 +184,29 @@ def test_processes_find_what_one_finds(objective: str) -> None:
     shared = problem.objective(objective)
     chunks = chunks_in_processes(problem, shared, Asked(objective), jobs=2)
     assert outcome(evaluate_grid(problem.space, shared, chunks=chunks)) == outcome(alone)
+
+
+def test_tables_are_the_same_to_the_last_bit_however_many_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("autotune.chunks.FIRST_AT_ONCE", 20)
+    problem = load_problem("mlp-2x8", devices=4, batch_size=16, space="full")
+    assert len(list(stretches(SpaceColumns(problem.space).borders))) > 5
+
+    def written(jobs: int) -> bytes:
+        path, objective = tmp_path / f"{jobs}.csv", problem.objective("throughput")
+        asked = Asked("throughput")
+        chunks = chunks_in_processes(problem, objective, asked, jobs) if jobs > 1 else None
+        with table_file(str(path), problem.batch_size) as append:
+            evaluate_grid(
+                problem.space, objective, chunks=chunks, watch=lambda chunk, best: append(chunk)
+            )
+        return path.read_bytes()
+
+    alone = written(1)
+    numbers = [int(row["number"]) for row in csv.DictReader(alone.decode().splitlines())]
+    assert sorted(numbers) == list(range(problem.space.count()))
+    assert written(2) == written(3) == alone
 
 
 def test_a_plugin_is_sent_to_processes() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from distir.strategies import FIELDS, Strategies
 from search_spaces import distribution_space
-from search_spaces.columns import SpaceColumns
+from search_spaces.columns import PROGRAM, SpaceColumns
 from tests.search_spaces.test_distribution_space import Facts, devices, facts
 
 names = st.sampled_from(["small", "standard", "full"])
@@ -39,6 +41,20 @@ def test_stretches_join(workload: Facts, number: int, sizes: list[int]) -> None:
         found += map(int, numbers)
         first += size
     assert sorted(found) == list(range(len(table)))
+
+
+@given(facts, devices, names)
+def test_between_borders_programs_are_equal(workload: Facts, number: int, name: str) -> None:
+    """And each program is between two borders only."""
+    table = SpaceColumns(distribution_space(workload, number, name))
+    assert table.borders[-1:].tolist() == [len(table)][: len(table)]
+    programs = [
+        table.taken(int(first), int(end - first))[1].distinct(PROGRAM)[0]
+        for first, end in pairwise([0, *table.borders])
+    ]
+    assert all(len(each) == 1 for each in programs)
+    _, strategies = table.taken(0, len(table))
+    assert len(strategies.distinct(PROGRAM)[0]) == len(table.borders)
 
 
 @given(facts, devices)
