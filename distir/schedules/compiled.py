@@ -165,6 +165,11 @@ class CompiledSchedule:
         return tuple(map(_counts, self.runs, self.stages_of_ranks))
 
     @cached_property
+    def count_matrix(self) -> NDArray[np.int64]:
+        """The same as an array, (stages of all ranks, kinds), one rank after the other."""
+        return np.array([*chain.from_iterable(self.counts)], np.int64)
+
+    @cached_property
     def completing(self) -> tuple[tuple[tuple[int, int], ...], ...]:
         """Per rank its stages (places among its own) in the order in which their gradients are
         complete, and the kind of action with which they are."""

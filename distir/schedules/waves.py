@@ -75,6 +75,8 @@ class Loop:
     """Per channel how many go through it each time."""
     under_way: tuple[range, ...]
     """Per channel the messages that are under way when the loop begins."""
+    said: tuple[tuple[int, int], ...]
+    """Per rank the run it is in, and how many of its words it says each time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,8 @@ class Waves:
 
 
 def find_waves(compiled: CompiledSchedule) -> Waves | None:
-    """The waves of a schedule, or None where microbatches overtake each other."""
+    """The waves of a schedule, or None where microbatches overtake each other or ranks wait for
+    each other."""
     found = channels_of(compiled)
     return None if found is None else _Walk(compiled, found).run()
 
@@ -182,7 +185,7 @@ class _Walk:
         self.loops: list[Loop] = []
         self.seen: dict[object, tuple[int, list[int], list[int]]] = {}
 
-    def run(self) -> Waves:
+    def run(self) -> Waves | None:
         runnable = list(range(len(self.runs)))
         waiting: dict[int, int] = {}
         while runnable:
@@ -205,6 +208,8 @@ class _Walk:
                     repeats = repeats or again
             if repeats:
                 self._look_back()
+        if waiting:
+            return None
         count = len({each.link for each in self.channels})
         return Waves(self.channels, count, tuple(self.most), tuple(self.waves), tuple(self.loops))
 
@@ -262,7 +267,17 @@ class _Walk:
         messages = [now - then for then, now in zip(sent, self.sent, strict=True)]
         under = tuple(range(t, s) for s, t in zip(self.sent, self.taken, strict=True))
         waves = self._again(begin, times)
-        self.loops.append(Loop(begin, len(self.waves), times, waves, tuple(messages), under))
+        self.loops.append(
+            Loop(
+                begin=begin,
+                end=len(self.waves),
+                times=times,
+                waves=waves,
+                messages=tuple(messages),
+                under_way=under,
+                said=tuple(zip(self.run_of, said, strict=True)),
+            )
+        )
         self.left = [now - times * n for now, n in zip(self.left, said, strict=True)]
         self.sent = [now + times * n for now, n in zip(self.sent, messages, strict=True)]
         self.taken = [now + times * n for now, n in zip(self.taken, messages, strict=True)]

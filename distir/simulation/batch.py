@@ -6,7 +6,8 @@ for all plans together. Three things are shared further:
 
 1. strategies that differ in their schedule alone share the costs of blocks (a *point*);
 2. a stage is a run of blocks, and equal stages, wherever they lie, are looked at once (`points`);
-3. strategies with the same schedule go through it together (`rank_columns`).
+3. strategies with the same schedule, or with schedules that differ in how long they go on alone, go
+   through them together (`rank_columns`).
 
 Nothing here is done strategy by strategy.
 """
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 
 from distir.cost.amounts import Divergence
 from distir.plan.planner import ProgramKind
+from distir.simulation.pipeline_columns import alike_schedules
 from distir.simulation.points import PointRows, Points, Shape, kinds_of
 from distir.simulation.rank_columns import Hops, iterations
 from distir.simulation.report import metrics_of
@@ -107,13 +109,15 @@ class _Batch:
         bubble, communication = np.empty(count), np.empty(count)
         order = np.argsort(self.schedule, kind="stable")
         ends = np.cumsum(np.bincount(self.schedule, minlength=len(self.schedules)))
-        for number, compiled in enumerate(self.schedules):
-            first = ends[number - 1] if number else 0
-            chosen = order[first : ends[number]]
-            for some in self._parts(compiled, chosen, rows):
-                found = iterations(
-                    self.simulator, compiled, rows.pool, hops, rows.group(self.layout[some])
-                )
+        begins = ends - np.bincount(self.schedule, minlength=len(self.schedules))
+        for alike in alike_schedules(self.schedules):
+            schedules = [self.schedules[number] for number in alike]
+            chosen = np.concatenate([order[begins[number] : ends[number]] for number in alike])
+            place = np.repeat(np.arange(len(alike)), (ends - begins)[alike])
+            for part in self._parts(schedules[0], chosen, rows):
+                some = chosen[part]
+                group = rows.group(self.layout[some])
+                found = iterations(self.simulator, schedules, place[part], rows.pool, hops, group)
                 iteration[some], peak[some], bubble[some], communication[some] = found
         devices = np.prod([self.table.column(name) for name in ("dp", "tp", "cp", "pp")], axis=0)
         return metrics_of(
@@ -130,12 +134,12 @@ class _Batch:
     def _parts(
         self, compiled: CompiledSchedule, chosen: Places, rows: PointRows
     ) -> Iterator[Places]:
-        """Strategies of a schedule that go through it together: with the same ranks that add up
-        gradients between them, and no more than fit in memory."""
+        """Those of the chosen strategies, by their places, that go together: with the same ranks
+        that add up gradients between them, and no more than fit in memory. They ascend."""
         most = max(1, NUMBERS_AT_ONCE // compiled.stages)
         kinds = rows.tied_of_layout[self.layout[chosen]]
         for kind in np.unique(kinds):
-            alike = chosen[kinds == kind]
+            alike = np.flatnonzero(kinds == kind)
             for first in range(0, len(alike), most):
                 yield alike[first : first + most]
 

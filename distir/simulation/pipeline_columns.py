@@ -1,4 +1,5 @@
-"""`run_pipeline` of many plans with one schedule, as arrays: a column per plan.
+"""`run_pipeline` of many plans with one schedule, or with schedules that differ in how long they go
+on alone, as arrays: a column per plan.
 
 Plans that are alike are run once. Where ranks do one thing with all microbatches there is a closed
 form (`pipeline_phases.py`); else actions that may run at the same time are one operation on arrays
@@ -8,19 +9,25 @@ is one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
+from typing import TypeAlias
 
 import numpy as np
 
 from distir.schedules import COST_KINDS, CompiledSchedule
+from distir.schedules.pattern import pattern_of
 from distir.simulation.pipeline_phases import Phases, find_phases, run_phases
 from distir.simulation.pipeline_repeats import run_program
 from distir.simulation.pipeline_waves import Floats, Ints, WaveProgram, find_program
 
 NO_TIME = 2.0**-42
 """Of the time that has passed: what a rank waits less than that is rounding."""
+
+MOST_SCHEDULES = 1 << 13
+"""Schedules whose programs are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +46,33 @@ class PipelineColumns:
     complete; 0 where there is none."""
 
 
+Program: TypeAlias = Phases | WaveProgram | None
+"""How a schedule is run; None: action by action."""
+
+
 def run_pipeline_columns(
     compiled: CompiledSchedule, seconds: Floats, transfers: Floats, *, goes_on: bool = True
 ) -> PipelineColumns:
     """`run_pipeline` of many plans with one schedule. `seconds` and `transfers` are
     (stages · COST_KINDS, rows)."""
-    same = _distinct(seconds, transfers)
+    alike = np.zeros(seconds.shape[1], np.int64)
+    return run_alike_columns((compiled,), alike, seconds, transfers, goes_on=goes_on)
+
+
+def run_alike_columns(
+    schedules: Sequence[CompiledSchedule],
+    which: Ints,
+    seconds: Floats,
+    transfers: Floats,
+    *,
+    goes_on: bool = True,
+) -> PipelineColumns:
+    """The same of plans with schedules that are alike (`alike_schedules`); `which` of them each
+    plan has, (rows,)."""
+    same = _distinct(which, seconds, transfers)
     if same is not None:
         kept, place = same
-        found = _columns(compiled, seconds[:, kept], transfers[:, kept], goes_on)
+        found = _columns(schedules, which[kept], seconds[:, kept], transfers[:, kept], goes_on)
         return PipelineColumns(
             found.end[:, place],
             found.waited_for_transfer[:, place],
@@ -56,56 +81,106 @@ def run_pipeline_columns(
             found.begin_moving[:, place],
             tuple(each[:, place] for each in found.last_gradients),
         )
-    return _columns(compiled, seconds, transfers, goes_on)
+    return _columns(schedules, which, seconds, transfers, goes_on)
 
 
-def _distinct(seconds: Floats, transfers: Floats) -> tuple[Ints, Ints] | None:
+def alike_schedules(schedules: Sequence[CompiledSchedule]) -> list[list[int]]:
+    """The places of schedules that can go together: they differ in how often ranks say the same
+    words, at most."""
+    groups: dict[object, list[int]] = {}
+    for place, compiled in enumerate(schedules):
+        groups.setdefault(_how(compiled)[0] or compiled, []).append(place)
+    return list(groups.values())
+
+
+def _distinct(which: Ints, seconds: Floats, transfers: Floats) -> tuple[Ints, Ints] | None:
     """Plans that differ, and for each plan which of them it is like; None if nearly all differ."""
-    weights = np.random.default_rng(0).random((2, len(seconds), 1))
-    marks = (seconds * weights[0]).sum(axis=0) + (transfers * weights[1]).sum(axis=0)
+    weights = np.random.default_rng(0).random((2, len(seconds)))
+    marks = (weights[0] @ seconds + weights[1] @ transfers) * (which + 1)
     _, kept, place = np.unique(marks, return_index=True, return_inverse=True)
     like = kept[place]
     if 10 * len(kept) > 9 * len(marks):
         return None
-    if not all(np.array_equal(each[:, like], each) for each in (seconds, transfers)):
+    if not all(np.array_equal(each[..., like], each) for each in (which, seconds, transfers)):
         return None
     return kept, place
 
 
 def _columns(
-    compiled: CompiledSchedule, seconds: Floats, transfers: Floats, goes_on: bool
+    schedules: Sequence[CompiledSchedule],
+    which: Ints,
+    seconds: Floats,
+    transfers: Floats,
+    goes_on: bool,
 ) -> PipelineColumns:
-    program = _how(compiled)
+    ways = [_how(each) for each in schedules]
+    first, program = schedules[0], ways[0][0]
     if program is None:
-        return _one_by_one(compiled, seconds, transfers, goes_on)
+        return _one_by_one(first, seconds, transfers, goes_on)
+    times = np.array([each for _, each in ways], np.int64)[which].T
     if isinstance(program, Phases):
-        times, last = run_phases(program, seconds, transfers, goes_on)
-        end, for_transfer, for_stage, begin, moving = times
-        own = _by_rank(compiled, last)
+        found, last = run_phases(program, times[0].astype(float), seconds, transfers, goes_on)
+        end, for_transfer, for_stage, begin, moving = found
+        own = _by_rank(first, last)
         return PipelineColumns(end, for_transfer, for_stage, begin, moving, own)
-    found = run_program(program, seconds, transfers, goes_on)
+    kept = run_program(program, times, seconds, transfers, goes_on)
     ranks, rows = program.ranks, seconds.shape[1]
-    end, for_stage, begin, moving = found[: 4 * ranks].reshape(4, ranks, rows)
-    for_transfer = end - for_stage - _busy(compiled, seconds)
+    end, for_stage, begin, moving = kept[: 4 * ranks].reshape(4, ranks, rows)
+    for_transfer = end - for_stage - _busy(schedules, which, seconds)
     for_transfer[for_transfer < NO_TIME * end] = 0.0
-    own = _by_rank(compiled, found[4 * ranks :])
+    own = _by_rank(first, kept[4 * ranks :])
     return PipelineColumns(end, for_transfer, for_stage, begin, moving, own)
 
 
-@lru_cache(maxsize=1024)
-def _how(compiled: CompiledSchedule) -> Phases | WaveProgram | None:
-    """How the schedule is run; None: action by action."""
+@lru_cache(maxsize=MOST_SCHEDULES)
+def _how(compiled: CompiledSchedule) -> tuple[Program, tuple[int, ...]]:
+    """How the schedule is run, and how often each phase or each of what repeats. Schedules with a
+    pattern have the program of that, if they have all of it."""
+    found = pattern_of(compiled)
+    if found is not None:
+        pattern, turns = found
+        program = _program(pattern.compiled)
+        times = _times(program, pattern.compiled)
+        if isinstance(program, Phases):
+            return program, (times[0] + turns,)
+        if program is not None:
+            for place, (_, repeat) in enumerate(program.parts[:-1]):
+                assert repeat is not None
+                each = pattern.turns_in(repeat.said)
+                if each and turns % each == 0 and times[place] + turns // each >= 1:
+                    own = times[place] + turns // each
+                    return program, (*times[:place], own, *times[place + 1 :])
+    program = _program(compiled)
+    return program, _times(program, compiled)
+
+
+@lru_cache(maxsize=MOST_SCHEDULES)
+def _program(compiled: CompiledSchedule) -> Program:
     return find_phases(compiled) or find_program(compiled)
 
 
-def _busy(compiled: CompiledSchedule, seconds: Floats) -> Floats:
+def _times(program: Program, compiled: CompiledSchedule) -> tuple[int, ...]:
+    """How often each phase, or each of what repeats."""
+    if program is None:
+        return ()
+    if isinstance(program, Phases):
+        return (compiled.runs[0][0][1],)
+    return tuple(repeat.times for _, repeat in program.parts if repeat is not None)
+
+
+def _busy(schedules: Sequence[CompiledSchedule], which: Ints, seconds: Floats) -> Floats:
     """What all actions of a rank take (ranks, rows)."""
-    found = np.zeros((len(compiled.counts), seconds.shape[1]))
-    for busy, own, counts in zip(found, compiled.stages_of_ranks, compiled.counts, strict=True):
-        for stage, kinds in zip(own, counts, strict=True):
-            for kind, count in enumerate(kinds):
-                if count:
-                    busy += seconds[stage * COST_KINDS + kind] * count
+    counts = np.stack([each.count_matrix for each in schedules])
+    held = schedules[0].stages_of_ranks
+    found = np.zeros((len(held), seconds.shape[1]))
+    place = 0
+    for busy, own in zip(found, held, strict=True):
+        for stage in own:
+            for kind in range(COST_KINDS):
+                each = counts[:, place, kind]
+                if each.any():
+                    busy += seconds[stage * COST_KINDS + kind] * each[which]
+            place += 1
     return found
 
 
@@ -160,4 +235,4 @@ def _one_by_one(
     return PipelineColumns(free, transfer_wait, stage_wait, begin, begin_moving, last)
 
 
-__all__ = ["PipelineColumns", "run_pipeline_columns"]
+__all__ = ["PipelineColumns", "alike_schedules", "run_alike_columns", "run_pipeline_columns"]

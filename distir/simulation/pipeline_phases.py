@@ -43,12 +43,11 @@ class Phase:
     last: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Phases:
     """A schedule as phases, each after those that it needs."""
 
     ranks: int
-    microbatches: int
     links: int
     stages: int
     """Stages of all ranks, copies included."""
@@ -98,7 +97,7 @@ def find_phases(compiled: CompiledSchedule) -> Phases | None:
     if any(head < len(own) for head, own in zip(heads, costs, strict=True)):
         return None
     count = 1 + max(links.values(), default=-1)
-    return Phases(len(costs), times.pop(), count, len(place), tuple(found))
+    return Phases(len(costs), count, len(place), tuple(found))
 
 
 def _completes(cost: int, stage: int) -> bool:
@@ -106,31 +105,37 @@ def _completes(cost: int, stage: int) -> bool:
 
 
 def run_phases(
-    phases: Phases, seconds: Floats, transfers: Floats, goes_on: bool
+    phases: Phases, counts: Floats, seconds: Floats, transfers: Floats, goes_on: bool
 ) -> tuple[Floats, Floats]:
     """When ranks are done, what they waited for transfers and for stages, when they begin, and for
     how much of this a message was on its way (5, ranks, rows); and starts of the actions in which
-    gradients are complete (stages of all ranks, rows)."""
+    gradients are complete (stages of all ranks, rows). `counts` are microbatches (rows,)."""
     rows = seconds.shape[1]
     times = np.zeros((5, phases.ranks, rows))
     last = np.zeros((phases.stages, rows))
-    count = -(-rows // BLOCK_ROWS)
-    for a, b in pairwise(rows * i // max(1, count) for i in range(count + 1)):
+    pieces = -(-rows // BLOCK_ROWS)
+    for a, b in pairwise(rows * i // max(1, pieces) for i in range(pieces + 1)):
         _run_block(
-            phases, seconds[:, a:b], transfers[:, a:b], goes_on, times[:, :, a:b], last[:, a:b]
+            phases,
+            counts[a:b],
+            seconds[:, a:b],
+            transfers[:, a:b],
+            goes_on,
+            times[:, :, a:b],
+            last[:, a:b],
         )
     return times, last
 
 
 def _run_block(
     phases: Phases,
+    count: Floats,
     seconds: Floats,
     transfers: Floats,
     goes_on: bool,
     times: Floats,
     last: Floats,
 ) -> None:
-    count = phases.microbatches
     free, for_transfer, for_stage, begin, moving = times
     links = np.zeros((phases.links, seconds.shape[1]))
     left: dict[Ends, _Lines] = {}
@@ -175,17 +180,16 @@ def _add_waits(
     stays: Floats,
     start: _Lines,
     left: _Lines,
-    count: int,
+    count: Floats,
 ) -> None:
     """What a rank waits for messages: until they leave for the other stage, then for the transfer.
     It is free for microbatch 0 when `idle`, for others `stays` after it started the one before."""
     gone = np.maximum(left.first() - idle, 0.0)
-    if count > 1:
-        second, last = idle + stays, idle + stays * (count - 1)  # without any waiting
-        before = start.without_last(count).later(stays).beyond(second, last)
-        theirs = left.without_first(count).beyond(second, last)
-        gone += theirs.with_(before).total(count - 1)
-        gone -= before.total(count - 1)
+    second, last = idle + stays, idle + stays * (count - 1)  # without any waiting
+    before = start.without_last(count).later(stays).beyond(second, last)
+    theirs = left.without_first(count).beyond(second, last)
+    gone += theirs.with_(before).total(count - 1)
+    gone -= before.total(count - 1)
     np.maximum(gone, 0.0, out=gone)
     waited = np.maximum(start.last() - idle - stays * (count - 1), gone)
     for_stage += gone
@@ -220,21 +224,21 @@ class _Lines:
         """How much later than another function."""
         return _Lines(self.firsts - first, self.lasts - last)
 
-    def paced(self, seconds: Floats, count: int) -> _Lines:
+    def paced(self, seconds: Floats, count: Floats) -> _Lines:
         """Each at least so many seconds after the one before."""
         return _Lines(self.firsts, np.maximum(self.lasts, self.firsts + seconds * (count - 1)))
 
-    def without_first(self, count: int) -> _Lines:
+    def without_first(self, count: Floats) -> _Lines:
         """From microbatch 1 on."""
-        if count == 2:
-            return _Lines(self.lasts, self.lasts)
-        return _Lines(self.firsts + (self.lasts - self.firsts) / (count - 1), self.lasts)
+        return _Lines(self.firsts + self._step(count), self.lasts)
 
-    def without_last(self, count: int) -> _Lines:
+    def without_last(self, count: Floats) -> _Lines:
         """To the last microbatch but one."""
-        if count == 2:
-            return _Lines(self.firsts, self.firsts)
-        return _Lines(self.firsts, self.lasts - (self.lasts - self.firsts) / (count - 1))
+        return _Lines(self.firsts, self.lasts - self._step(count))
+
+    def _step(self, count: Floats) -> Floats:
+        """From each microbatch to the next; 0 where there is only one."""
+        return (self.lasts - self.firsts) / np.maximum(count - 1, 1)
 
     def with_(self, other: _Lines) -> _Lines:
         """The maximum of both."""
@@ -243,15 +247,13 @@ class _Lines:
             _add(kept, first, last)
         return _Lines(np.stack([a for a, _ in kept]), np.stack([b for _, b in kept]))
 
-    def total(self, count: int) -> Floats:
-        """Added up over so many microbatches. Between the places where two functions cross, the
-        largest one is the same."""
-        if count == 1:
-            return self.first()
+    def total(self, count: Floats) -> Floats:
+        """Added up over so many microbatches, or none. Between the places where two functions
+        cross, the largest one is the same."""
         if len(self.firsts) == 1:
             return (self.firsts[0] + self.lasts[0]) * (count / 2)
-        slopes = (self.lasts - self.firsts) / (count - 1)
-        edges = [np.zeros_like(self.firsts[0]), np.full_like(self.firsts[0], count)]
+        slopes = self._step(count)
+        edges = [np.zeros_like(count), count]
         for a, b in combinations(range(len(slopes)), 2):
             with np.errstate(divide="ignore", invalid="ignore"):
                 crossing = (self.firsts[b] - self.firsts[a]) / (slopes[a] - slopes[b])

@@ -47,16 +47,19 @@ DRIFT = 2.0**-49
 add up to."""
 
 
-def run_program(program: WaveProgram, seconds: Floats, transfers: Floats, goes_on: bool) -> Floats:
+def run_program(
+    program: WaveProgram, times: Ints, seconds: Floats, transfers: Floats, goes_on: bool
+) -> Floats:
     """What is kept of the state in the end (`WaveProgram` says in which order): (kept, rows).
-    `seconds` and `transfers` are (stages · COST_KINDS, rows)."""
+    `times` says how often what repeats does, (repeats, rows); `seconds` and `transfers` are
+    (stages · COST_KINDS, rows)."""
     rows = seconds.shape[1]
     found = np.empty((program.kept, rows))
     for a, b in _edges(rows, WHOLE_BYTES // (8 * program.size) + 1):
         whole = PlanBlock.new(
             program, seconds[program.costs, a:b], transfers[program.sent_costs, a:b]
         )
-        _run(program, whole, goes_on)
+        _run(program, times[:, a:b], whole, goes_on)
         found[:, a:b] = whole.state[: program.kept]
     return found
 
@@ -67,15 +70,15 @@ def _edges(count: int, size: int) -> list[tuple[int, int]]:
     return list(pairwise(count * i // pieces for i in range(pieces + 1)))
 
 
-def _run(program: WaveProgram, whole: PlanBlock, goes_on: bool) -> None:
+def _run(program: WaveProgram, times: Ints, whole: PlanBlock, goes_on: bool) -> None:
     """Runs part by part, block by block. Where half of a block is through a repeat, the rest waits
     for that of others."""
     rows = whole.state.shape[1]
     bytes_of_row = 8 * (program.size + len(whole.seconds) + len(whole.transfers))
     size = max(LEAST_WORK // program.actions, BLOCK_BYTES // bytes_of_row)
     pieces = _edges(rows, size)
-    for part, repeat in program.parts:
-        left = np.zeros(rows, np.int64) if repeat is None else np.full(rows, repeat.times)
+    for number, (part, repeat) in enumerate(program.parts):
+        left = np.zeros(rows, np.int64) if repeat is None else times[number].copy()
         for a, b in pieces:
             block = whole.some(slice(a, b))
             walk(block, part, part.read, part.sent, goes_on)

@@ -71,9 +71,11 @@ class Repeat:
     sent_turn: tuple[Ints, Ints, Ints, Ints]
     live_turn: tuple[Ints, Ints, Ints, Ints]
     """The same for messages under way between repeats."""
+    said: tuple[tuple[int, int], ...]
+    """Per rank the run of words it is in, and how many of them it says each time."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class WaveProgram:
     """A schedule as index arrays. A column of the state: free, waited for stage, begin, begin
     moving (of each rank), last gradients; links; when messages arrive; when they left. What ranks
@@ -167,6 +169,7 @@ class _Builder:
             self._turn([(t.sends, t.sent) for t in turns if t.sends >= 0], messages),
             # those under way after the loop's waves were under way, turned back, before them
             self._turn(live, messages),
+            loop.said,
         )
 
     def _turn(

@@ -1,9 +1,11 @@
-"""An iteration of the ranks of many plans with one schedule, as `fast` has it of one plan."""
+"""An iteration of the ranks of many plans with schedules that are alike, as `fast` has it of one
+plan."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,12 +15,12 @@ from distir.cost import CostModel
 from distir.plan.grid import Grid
 from distir.schedules import BACKWARD, COST_KINDS, FORWARD, INPUT_PART, WEIGHT_PART
 from distir.simulation.instructions import Pricing
-from distir.simulation.pipeline import PipelineColumns, run_pipeline_columns
+from distir.simulation.pipeline_columns import PipelineColumns, run_alike_columns
 from distir.simulation.stage_columns import NAMES, PLACE
 from distir.strategies import Places
 
 if TYPE_CHECKING:
-    from distir.schedules import CompiledSchedule
+    from distir.schedules import CompiledSchedule, HeldMatrix
     from distir.simulation.fast import Simulator
 
 Floats = NDArray[np.float64]
@@ -26,7 +28,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class LayoutGroup:
-    """Layouts that go through a schedule together, one per plan.
+    """Layouts that go through schedules together, one per plan.
 
     `rows` are the rows of the pool that their stages are, of shape (stages, plans); `rankings` say
     where their ranks lie. `tied` are the seconds in which groups of ranks add up gradients between
@@ -70,23 +72,31 @@ class _Stages:
 
 
 def iterations(
-    simulator: Simulator, compiled: CompiledSchedule, pool: Floats, hops: Hops, group: LayoutGroup
+    simulator: Simulator,
+    schedules: Sequence[CompiledSchedule],
+    which: Places,
+    pool: Floats,
+    hops: Hops,
+    group: LayoutGroup,
 ) -> tuple[Floats, Floats, Floats, Floats]:
     """Per plan the seconds of an iteration, the bytes of the fullest rank, and of the seconds those
-    that ranks wait for each other and for messages, on average."""
+    that ranks wait for each other and for messages, on average. `which` of the schedules, which are
+    alike, each plan has; it ascends."""
+    compiled = schedules[0]
     training = simulator.workload.training
     stages = _Stages(pool, group.rows)
     seconds = np.zeros((*group.rows.shape[:1], COST_KINDS, group.rows.shape[1]))
     for kind in _kinds(compiled):
         seconds[:, kind] = stages(f"seconds {kind}")
-    time = run_pipeline_columns(
-        compiled,
+    time = run_alike_columns(
+        schedules,
+        which,
         seconds.reshape(-1, seconds.shape[-1]),
         _transfers(compiled, pool, hops, group),
         goes_on=simulator.cost.profile.goes_on(max(map(len, compiled.stages_of_ranks))),
     )
     own = _Own(compiled)
-    exposed = own.sum(_exposed(compiled, stages, own))
+    exposed = own.sum(_exposed(schedules, which, stages, own))
     tails = _settling_tails(compiled, time, stages) if training else np.zeros_like(time.end)
     end = time.end + tails
     waited, took = np.zeros_like(end), np.zeros_like(end)
@@ -104,7 +114,7 @@ def iterations(
     iteration = length.max(axis=0)
     bubble = time.waited_for_stage - (begin - moving) + waited + (iteration - length)
     communication = exposed + refresh + tails + (time.waited_for_transfer - moving + took)
-    peak = _peaks(compiled, stages, own)
+    peak = _peaks(schedules, which, stages, own)
     return iteration, peak, bubble.mean(axis=0), communication.mean(axis=0)
 
 
@@ -125,16 +135,17 @@ class _Own:
 
 def _kinds(compiled: CompiledSchedule) -> tuple[int, ...]:
     """The kinds of action that a schedule has."""
-    counts = np.concatenate([np.asarray(own) for own in compiled.counts])
-    return tuple(np.flatnonzero(counts.sum(axis=0)).tolist())
+    return tuple(np.flatnonzero(compiled.count_matrix.sum(axis=0)).tolist())
 
 
-def _exposed(compiled: CompiledSchedule, stages: _Stages, own: _Own) -> Floats:
+def _exposed(
+    schedules: Sequence[CompiledSchedule], which: Places, stages: _Stages, own: _Own
+) -> Floats:
     """Seconds in which compute waits for collectives, of shape (stages of ranks, plans)."""
-    counts = np.concatenate([np.asarray(each) for each in compiled.counts])
+    counts = np.stack([each.count_matrix for each in schedules], axis=-1).astype(np.float64)
     waited = np.zeros((len(own.stages), stages.plans))
-    for kind in _kinds(compiled):
-        waited += stages(f"exposed {kind}")[own.stages] * counts[:, kind, None]
+    for kind in _kinds(schedules[0]):
+        waited += stages(f"exposed {kind}")[own.stages] * counts[:, kind].take(which, axis=-1)
     return waited
 
 
@@ -168,27 +179,44 @@ def _settling_tails(compiled: CompiledSchedule, time: PipelineColumns, stages: _
     return tails
 
 
-def _peaks(compiled: CompiledSchedule, stages: _Stages, own: _Own) -> Floats:
+def _peaks(
+    schedules: Sequence[CompiledSchedule], which: Places, stages: _Stages, own: _Own
+) -> Floats:
     """Bytes of the fullest rank: its state, and at the worst moment what is in flight."""
+    compiled = schedules[0]
     kinds = _kinds(compiled)
     peaks = {kind: stages(f"peak {kind}") for kind in kinds}
     forward = stages(f"delta {FORWARD}")
     both = forward + stages(f"delta {INPUT_PART}") if INPUT_PART in kinds else 0.0 * forward
     state = own.sum(stages("state")[own.stages])
     fullest = np.zeros(state.shape[1])
-    for rank, (held, chosen) in enumerate(
-        zip(compiled.held_matrices, compiled.stages_of_ranks, strict=True)
-    ):
+    for rank, chosen in enumerate(compiled.stages_of_ranks):
         places = list(chosen)
         deltas = np.stack([forward[places], both[places]], axis=1).reshape(2 * len(places), -1)
-        live = held[2] @ deltas
-        own_peaks = [
-            peaks[kind][places[place]]
-            for kind, place in zip(held[0].tolist(), held[1].tolist(), strict=True)
-        ]
-        highest = (live + np.stack(own_peaks)).max(axis=0) if own_peaks else 0.0
-        np.maximum(fullest, state[rank] + np.maximum(highest, 0.0), out=fullest)
+        highest = np.zeros(state.shape[1])
+        for (of_action, place, held), plans in _held(schedules, which, rank):
+            if len(of_action):
+                live = held @ deltas[:, plans]
+                for each, kind, at in zip(live, of_action.tolist(), place.tolist(), strict=True):
+                    each += peaks[kind][places[at], plans]
+                np.maximum(highest[plans], live.max(axis=0), out=highest[plans])
+        np.maximum(fullest, state[rank] + highest, out=fullest)
     return fullest
+
+
+def _held(
+    schedules: Sequence[CompiledSchedule], which: Places, rank: int
+) -> Iterator[tuple[HeldMatrix, slice]]:
+    """What a rank holds, and the plans in which it does; they are next to each other."""
+    ends = np.searchsorted(which, np.arange(len(schedules)), side="right").tolist()
+    first = 0
+    for (own, end), following in zip_longest(
+        zip(schedules, ends, strict=True), schedules[1:], fillvalue=None
+    ):
+        matrix = own.held_matrices[rank]
+        if following is None or following.held_matrices[rank] is not matrix:
+            yield matrix, slice(first, end)
+            first = end
 
 
 __all__ = ["Hops", "LayoutGroup", "iterations"]
