@@ -4,37 +4,28 @@ order in which every action comes after what it needs."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, pairwise
-from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from distir.schedules.action import Action, Kind
+from distir.schedules.costs import (
+    BACKWARD,
+    COMPLETING,
+    COST_KINDS,
+    FORWARD,
+    INPUT_PART,
+    WEIGHT_PART,
+    CostRun,
+)
+from distir.schedules.held import Held, HeldMatrix, held_matrix_of, held_of
 from distir.schedules.order import execution_order, number
 from distir.schedules.rhythm import Rhythm
 from distir.schedules.schedule import Schedule
-
-FORWARD, BACKWARD, INPUT_PART, WEIGHT_PART = range(4)
-"""What an action costs: F, the whole backward pass, or its two parts."""
-
-COST_KINDS = 4
-
-COMPLETING = (BACKWARD, WEIGHT_PART)
-"""Kinds with which a microbatch's gradients of parameters are complete."""
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """Microbatches in flight on a rank when one of its actions starts: per stage of the rank how
-    many are between F and B, and between B and W. `stage` and `kind` are the action's."""
-
-    stage: int
-    kind: int
-    counts: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +38,6 @@ class InFlight:
     stages_of_ranks: tuple[tuple[int, ...], ...]
     counts: tuple[tuple[tuple[int, int], ...], ...]
     kinds: tuple[int, ...]
-
-
-HeldMatrix: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
-"""The `Held` of a rank as arrays: kinds (situations,), places of their stages among the rank's
-(situations,), and counts (situations, 2 · own stages): of each stage after F, after B."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,10 +59,6 @@ class FlatActions:
     routes: Mapping[tuple[int, int], tuple[tuple[int, int], ...]]
     last_gradients: tuple[tuple[int, ...], ...]
     first: tuple[int, ...]
-
-
-CostRun: TypeAlias = tuple[tuple[int, ...], int]
-"""A word of costs, and how often it comes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,28 +167,23 @@ class CompiledSchedule:
     def held(self) -> tuple[tuple[Held, ...], ...]:
         """The situations in which a rank's actions start, without those in which another, of the
         same stage and kind, holds at least as much."""
-        return tuple(self._held())
+        return tuple(map(held_of, self.runs, self.stages_of_ranks))
 
     @cached_property
     def held_matrices(self) -> tuple[HeldMatrix, ...]:
         """What each rank holds, as arrays."""
-        return tuple(map(_held_matrix, self._held(), self.stages_of_ranks))
-
-    def _held(self) -> Iterator[tuple[Held, ...]]:
-        most = self.source.microbatches
-        for runs, own in zip(self.runs, self.stages_of_ranks, strict=True):
-            yield _held(runs, own, most)
+        return tuple(map(held_matrix_of, self.runs, self.stages_of_ranks))
 
     @cached_property
     def in_flight(self) -> InFlight:
         """What ranks hold when they hold most microbatches."""
-        kinds = {kind for matrix in self.held_matrices for kind in matrix[0].tolist()}
+        kinds = {kind for matrix in self.held_matrices for kind in matrix.kinds.tolist()}
         counts: tuple[list[tuple[int, int]], ...] = ([], [], [])
-        for of_action, place, held in self.held_matrices:
-            held = held.copy()
+        for matrix in self.held_matrices:
+            held = matrix.counts.copy()
             if kinds != {FORWARD}:
-                (own,) = np.nonzero(of_action == FORWARD)
-                held[own, 2 * place[own]] += 1
+                (own,) = np.nonzero(matrix.kinds == FORWARD)
+                held[own, 2 * matrix.places[own]] += 1
             forward, backward = held[:, ::2].sum(axis=1), held[:, 1::2].sum(axis=1)
             for found, many in zip(counts, (forward, backward, forward + backward), strict=True):
                 fullest = held[many.argmax()].tolist()
@@ -332,95 +309,6 @@ def _completing(runs: Sequence[CostRun], stages: Sequence[int]) -> tuple[tuple[i
                 found.setdefault(cost // COST_KINDS, cost % COST_KINDS)
     places = {stage: place for place, stage in enumerate(stages)}
     return tuple((places[stage], kind) for stage, kind in reversed(found.items()))
-
-
-# --- what is in flight ----------------------------------------------------------------------------
-
-
-def _held(runs: Sequence[CostRun], stages: Sequence[int], microbatches: int) -> tuple[Held, ...]:
-    """The situations in which a rank's actions start, without those in which another, of the same
-    stage and kind, holds at least as much.
-
-    Counts are digits of one number, two per stage: after F, after B.
-    """
-    base = microbatches + 1
-    trains = any(cost % COST_KINDS != FORWARD for word, _ in runs for cost in word)
-    change: dict[int, tuple[int, bool, bool]] = {}  # per cost: difference, up, down
-    for place, stage in enumerate(stages):
-        after_f, after_b = base ** (2 * place), base ** (2 * place + 1)
-        cost = stage * COST_KINDS
-        change[cost + FORWARD] = (after_f if trains else 0, trains, False)
-        change[cost + BACKWARD] = (-after_f, False, True)
-        change[cost + INPUT_PART] = (after_b - after_f, True, True)
-        change[cost + WEIGHT_PART] = (-after_b, False, True)
-    states: dict[int, list[int]] = {cost: [] for cost in change}
-    seen: set[tuple[int, int]] = set()
-    state = up = down = 0  # up, down: how often anything has grown or shrunk
-    since: dict[int, tuple[int, int]] = {}
-    for word, times in runs:
-        before_word = state
-        for turn in _turns(word, times):
-            state = before_word + turn * sum(change[cost][0] for cost in word)
-            for cost in word:
-                difference, grows, shrinks = change[cost]
-                if (cost, state) not in seen:
-                    before = since.get(cost)
-                    # Where things only grew since the last such action, this one holds at least as
-                    # much; where they only shrank, the last one did.
-                    if before is None or before[0] != up:
-                        if before is not None and before[1] == down:
-                            states[cost].pop()
-                        states[cost].append(state)
-                        since[cost] = (up, down)
-                    seen.add((cost, state))
-                state += difference
-                up += grows
-                down += shrinks
-    return tuple(
-        Held(cost // COST_KINDS, cost % COST_KINDS, counts)
-        for cost, found in states.items()
-        for counts in _largest(_digits(each, base, len(stages)) for each in found)
-    )
-
-
-def _turns(word: Sequence[int], times: int) -> Iterable[int]:
-    """Of a word that is repeated, the turns that are worth a look: where each leaves more of
-    everything than the last one, or less, the first and the last."""
-    left: Counter[tuple[int, bool]] = Counter()  # per stage: after F, after B
-    for cost in word:
-        stage, kind = divmod(cost, COST_KINDS)
-        left[stage, False] += {FORWARD: 1, BACKWARD: -1, INPUT_PART: -1, WEIGHT_PART: 0}[kind]
-        left[stage, True] += {INPUT_PART: 1, WEIGHT_PART: -1}.get(kind, 0)
-    mixed = min(left.values()) < 0 < max(left.values())
-    return range(times) if mixed or times < 3 else (0, times - 1)
-
-
-def _held_matrix(held: Sequence[Held], own: Sequence[int]) -> HeldMatrix:
-    places = {stage: place for place, stage in enumerate(own)}
-    kinds = np.array([each.kind for each in held], np.int64)
-    stages = np.array([places[each.stage] for each in held], np.int64)
-    counts = np.array([each.counts for each in held], np.int64)
-    return kinds, stages, counts.reshape(len(held), 2 * len(own))
-
-
-def _digits(state: int, base: int, stages: int) -> tuple[tuple[int, int], ...]:
-    digits: list[int] = []
-    for _ in range(2 * stages):
-        state, digit = divmod(state, base)
-        digits.append(digit)
-    return tuple(zip(digits[::2], digits[1::2], strict=True))
-
-
-def _largest(
-    found: Iterable[tuple[tuple[int, int], ...]],
-) -> list[tuple[tuple[int, int], ...]]:
-    """Without those of which another has at least as much of everything."""
-    flat = {tuple(chain.from_iterable(counts)): counts for counts in found}
-    kept: list[tuple[int, ...]] = []
-    for each in sorted(flat, key=sum, reverse=True):
-        if not any(all(map(int.__le__, each, other)) for other in kept):
-            kept.append(each)
-    return [flat[each] for each in kept]
 
 
 __all__ = [

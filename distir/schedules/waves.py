@@ -13,13 +13,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from distir.schedules.compiled import (
+from distir.schedules.compiled import CompiledSchedule
+from distir.schedules.costs import (
     BACKWARD,
     COMPLETING,
     COST_KINDS,
     FORWARD,
     INPUT_PART,
-    CompiledSchedule,
     CostRun,
 )
 from distir.schedules.rhythm import Rhythm

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,6 +23,9 @@ if TYPE_CHECKING:
     from distir.simulation.fast import Simulator
 
 Floats = NDArray[np.float64]
+
+NUMBERS_HELD = 1 << 16
+"""Numbers, of situations times plans, that are added up together: they should stay in the cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,15 +195,32 @@ def _peaks(
     for rank, chosen in enumerate(compiled.stages_of_ranks):
         places = list(chosen)
         deltas = np.stack([forward[places], both[places]], axis=1).reshape(2 * len(places), -1)
-        highest = np.zeros(state.shape[1])
-        for (of_action, place, held), plans in _held(schedules, which, rank):
-            if len(of_action):
-                live = held @ deltas[:, plans]
-                for each, kind, at in zip(live, of_action.tolist(), place.tolist(), strict=True):
-                    each += peaks[kind][places[at], plans]
-                np.maximum(highest[plans], live.max(axis=0), out=highest[plans])
-        np.maximum(fullest, state[rank] + highest, out=fullest)
+        own_peaks = np.stack([peaks[kind][places] for kind in kinds])
+        for matrix, plans in _held(schedules, which, rank):
+            most = _most_held(matrix, kinds, deltas[:, plans], own_peaks[:, :, plans])
+            most += state[rank, plans]
+            np.maximum(fullest[plans], most, out=fullest[plans])
     return fullest
+
+
+def _most_held(matrix: HeldMatrix, kinds: Sequence[int], deltas: Floats, peaks: Floats) -> Floats:
+    """Bytes in flight at the worst moment. `deltas` are (2 · own stages, plans) as the columns of
+    the matrix, `peaks` (kinds, own stages, plans)."""
+    steps = matrix.steps
+    rows = np.searchsorted(kinds, steps.kinds) * peaks.shape[1] + steps.places
+    peaks = peaks.reshape(-1, peaks.shape[-1])
+    found = np.zeros(peaks.shape[1])
+    at_once = max(64, NUMBERS_HELD // max(1, len(rows)))
+    for first in range(0, len(found) if len(rows) else 0, at_once):
+        some = slice(first, first + at_once)
+        live = deltas[steps.columns, some]
+        live *= steps.changes[:, None]
+        np.add.accumulate(live, axis=0, out=live)
+        held = live[steps.last] if len(live) else np.zeros((len(rows), live.shape[1]))
+        held[steps.last < 0] = 0.0
+        held += peaks[rows, some]
+        np.maximum(found[some], held.max(axis=0), out=found[some])
+    return found
 
 
 def _held(
@@ -209,12 +228,10 @@ def _held(
 ) -> Iterator[tuple[HeldMatrix, slice]]:
     """What a rank holds, and the plans in which it does; they are next to each other."""
     ends = np.searchsorted(which, np.arange(len(schedules)), side="right").tolist()
+    matrices = [each.held_matrices[rank] for each in schedules]
     first = 0
-    for (own, end), following in zip_longest(
-        zip(schedules, ends, strict=True), schedules[1:], fillvalue=None
-    ):
-        matrix = own.held_matrices[rank]
-        if following is None or following.held_matrices[rank] is not matrix:
+    for matrix, following, end in zip(matrices, [*matrices[1:], None], ends, strict=True):
+        if following is not matrix:
             yield matrix, slice(first, end)
             first = end
 

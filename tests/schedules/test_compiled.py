@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from time import process_time
 
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +16,7 @@ from distir.schedules import (
     SCHEDULES,
     WEIGHT_PART,
     Held,
+    HeldMatrix,
     Schedule,
     compile_schedule,
     dependencies,
@@ -130,7 +132,8 @@ def test_what_is_held_covers_every_situation_and_each_occurs(schedule):
 def test_what_is_held_as_arrays_is_what_is_held(schedule):
     compiled = compile_schedule(schedule)
     matrices = zip(compiled.stages_of_ranks, compiled.held, compiled.held_matrices, strict=True)
-    for own, held, (kinds, places, counts) in matrices:
+    for own, held, matrix in matrices:
+        kinds, places, counts = matrix.kinds, matrix.places, matrix.counts
         pairs = counts.reshape(len(counts), len(own), 2)
         found = [
             Held(own[place], kind, tuple((int(f), int(b)) for f, b in each))
@@ -138,6 +141,19 @@ def test_what_is_held_as_arrays_is_what_is_held(schedule):
         ]
         assert len(found) == len(held)
         assert set(found) == set(held)
+        check_steps(matrix)
+
+
+def check_steps(matrix: HeldMatrix) -> None:
+    """Changes, added up, are the situations again."""
+    steps = matrix.steps
+    live = np.zeros((len(steps.changes) + 1, matrix.counts.shape[1]))
+    for i, (column, change) in enumerate(zip(steps.columns, steps.changes, strict=True)):
+        live[i + 1] = live[i]
+        live[i + 1, column] += change
+    ours = np.column_stack([steps.kinds, steps.places, live[steps.last + 1]])
+    theirs = np.column_stack([matrix.kinds, matrix.places, matrix.counts])
+    assert sorted(ours.tolist()) == sorted(theirs.tolist())
 
 
 def _within(held: Held, other: Held) -> bool:

@@ -18,11 +18,18 @@ from distir.schedules import (
     CompiledSchedule,
     Rhythm,
     Schedule,
+    ScheduleFamily,
     compile_schedule,
     forward_only,
     parse_schedule,
 )
-from distir.simulation.pipeline import PipelineColumns, run_pipeline, run_pipeline_columns
+from distir.simulation.pipeline import (
+    PipelineColumns,
+    PipelineTime,
+    run_pipeline,
+    run_pipeline_columns,
+)
+from distir.simulation.pipeline_columns import alike_schedules, run_alike_columns
 
 FAMILIES = [entry.value for entry in SCHEDULES] + [forward_only]
 
@@ -99,25 +106,33 @@ def check_against_each_alone(case: Case) -> None:
     for row in range(case.seconds.shape[1]):
         seconds, transfers = case.seconds[:, row].tolist(), case.transfers[:, row].tolist()
         alone = run_pipeline(compiled, seconds, transfers, goes_on=case.goes_on)
-        makespan = max(alone.end)
+        check_row(compiled, found, row, alone, seconds)
 
-        def same(
-            ours: NDArray[np.float64], theirs: Sequence[float], size: float = makespan
-        ) -> None:
-            np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-12 * size)
 
-        same(found.end[:, row], alone.end)
-        same(found.waited_for_transfer[:, row], alone.waited_for_transfer)
-        same(found.waited_for_stage[:, row], alone.waited_for_stage)
-        same(found.begin[:, row], [alone.start[i] for i in compiled.first])
-        moving = [
-            alone.start[i] - alone.start[j] - seconds[compiled.cost[j]] if j >= 0 else 0.0
-            for i, j in ((i, compiled.needs[i]) for i in compiled.first)
-        ]
-        same(found.begin_moving[:, row], moving)
-        ours = np.array([*chain.from_iterable(each[:, row] for each in found.last_gradients)])
-        last = [i for own in compiled.last_gradients for i in own]
-        same(ours, [alone.start[i] if i >= 0 else 0.0 for i in last])
+def check_row(
+    compiled: CompiledSchedule,
+    found: PipelineColumns,
+    row: int,
+    alone: PipelineTime,
+    seconds: Sequence[float],
+) -> None:
+    makespan = max(alone.end)
+
+    def same(ours: NDArray[np.float64], theirs: Sequence[float]) -> None:
+        np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-12 * makespan)
+
+    same(found.end[:, row], alone.end)
+    same(found.waited_for_transfer[:, row], alone.waited_for_transfer)
+    same(found.waited_for_stage[:, row], alone.waited_for_stage)
+    same(found.begin[:, row], [alone.start[i] for i in compiled.first])
+    moving = [
+        alone.start[i] - alone.start[j] - seconds[compiled.cost[j]] if j >= 0 else 0.0
+        for i, j in ((i, compiled.needs[i]) for i in compiled.first)
+    ]
+    same(found.begin_moving[:, row], moving)
+    ours = np.array([*chain.from_iterable(each[:, row] for each in found.last_gradients)])
+    last = [i for own in compiled.last_gradients for i in own]
+    same(ours, [alone.start[i] if i >= 0 else 0.0 for i in last])
 
 
 def test_plans_that_are_alike_are_run_once_and_stay_in_their_places() -> None:
@@ -131,6 +146,32 @@ def test_plans_that_are_alike_are_run_once_and_stay_in_their_places() -> None:
     np.testing.assert_array_equal(found.waited_for_stage, once.waited_for_stage[:, places])
     for ours, theirs in zip(found.last_gradients, once.last_gradients, strict=True):
         np.testing.assert_array_equal(ours, theirs[:, places])
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.sampled_from(FAMILIES), st.integers(1, 5), st.booleans(), st.integers(0, 2**32 - 1))
+def test_plans_with_schedules_that_are_alike_are_as_each_alone(
+    family: ScheduleFamily, ranks: int, goes_on: bool, seed: int
+) -> None:
+    """Of a family with all numbers of microbatches that there are; a plan of each twice."""
+    chunks = family.default_chunks
+    schedules = [
+        compile_schedule(family.made(ranks, chunks, count))
+        for count in (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 40, 41, 64, 100)
+        if family.requires(ranks, chunks, count) is None
+    ]
+    groups = alike_schedules(schedules)
+    assert sorted(chain.from_iterable(groups)) == [*range(len(schedules))]
+    random = np.random.default_rng(seed)
+    for group in groups:
+        alike, which = [schedules[i] for i in group], np.repeat(np.arange(len(group)), 2)
+        shape = alike[0].stages * COST_KINDS, len(which)
+        seconds, transfers = 1 + random.random(shape), random.random(shape)
+        found = run_alike_columns(alike, which, seconds, transfers, goes_on=goes_on)
+        for row, compiled in enumerate(alike[i] for i in which):
+            costs = seconds[:, row].tolist(), transfers[:, row].tolist()
+            alone = run_pipeline(compiled, *costs, goes_on=goes_on)
+            check_row(compiled, found, row, alone, costs[0])
 
 
 @pytest.mark.parametrize("name", [entry.name for entry in SCHEDULES])
