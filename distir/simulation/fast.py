@@ -175,7 +175,7 @@ class Simulator:
         kinds = [different.index(program) for program in programs]
         held = self.block_bytes(programs, kinds, WEIGHT_PART in flight.kinds)
         chain = Chain(np.array(kinds), rounded.astype(np.float64), held, self.capacity)
-        plans = Plans(np.array([bounds]), alone, [flight], alone)
+        plans = Plans(np.array([bounds]), alone, alone, [flight], alone)
         ((_, fitted),) = fitted_bounds(chain, [plans])
         return tuple(fitted[0].tolist() if len(fitted) else bounds)[1:-1]
 

@@ -135,7 +135,7 @@ class StageCuts:
             (some,) = np.nonzero(place[number] >= 0)
             flights, flight = np.unique(every.flight[layouts[some]], return_inverse=True)
             in_flight = [every.flights[each] for each in flights.tolist()]
-            groups.append(Plans(bounds[place[number[some]]], places[some], in_flight, flight))
+            groups.append(Plans(bounds, place[number[some]], places[some], in_flight, flight))
             chosen.append(some)
         return [
             (layout, (shape, tuple(bounds)))

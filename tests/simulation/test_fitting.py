@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import combinations, pairwise
 
@@ -9,26 +10,45 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from distir import Simulator, Strategy, Workload, load_cluster, load_model
 from distir.schedules import FORWARD, InFlight, compile_schedule, find_schedule
 from distir.simulation.fitting import BlockBytes, Chain, Plans, fitted_bounds
 from distir.simulation.partition import balanced_cuts
+from distir.simulation.tied import Ranks
+from distir.strategies import Places
+
+
+def one_by_one(stages: int) -> Ranks:
+    return tuple((stage,) for stage in range(stages))
+
+
+def two_by_two(stages: int) -> Ranks:
+    return tuple(tuple(range(rank, stages, 2)) for rank in range(2))
+
+
+def both_ways(stages: int) -> Ranks:
+    return tuple((stage, stages - 1 - stage) for stage in range(stages))
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> tuple[Chain, InFlight]:
-    """Few blocks, one stage per rank."""
+def cases(
+    draw: st.DrawFn, ranks_of: Sequence[Callable[[int], Ranks]] = (one_by_one,), least: int = 1
+) -> tuple[Chain, InFlight]:
+    """Few blocks, of which a microbatch holds `least` or more."""
     different = draw(st.integers(1, 3))
     kinds = draw(st.lists(st.integers(0, different - 1), min_size=2, max_size=8))
     kinds += range(different)
     stages = draw(st.integers(2, min(4, len(kinds))))
+    ranks = draw(st.sampled_from(ranks_of))(stages)
     small = st.integers(1, 9)
     numbers = draw(st.lists(small, min_size=4 * different, max_size=4 * different))
     weight, state, kept, passing = np.array([numbers], np.float64).reshape(4, 1, different)
+    kept = np.maximum(kept - 1 + least, least)
     held = BlockBytes(state, kept, 0 * kept, {FORWARD: passing})
-    counts = tuple((draw(st.integers(1, 4)), 0) for _ in range(stages))
-    flight = InFlight(tuple((stage,) for stage in range(stages)), (counts,), (FORWARD,))
+    counts = tuple((draw(st.integers(1, 4)), 0) for own in ranks for _ in own)
+    flight = InFlight(ranks, (counts,), (FORWARD,))
     capacity = draw(st.integers(10, 200))
     return Chain(np.array(kinds), weight[:, kinds], held, float(capacity)), flight
 
@@ -43,6 +63,21 @@ def _fits(chain: Chain, flight: InFlight, bounds: tuple[int, ...]) -> bool:
     )
 
 
+def _no_plan_is_ruled_out(_: object, points: Places, *_of_plans: object) -> NDArray[np.bool_]:
+    return np.ones(len(points), np.bool_)
+
+
+def _stages(flight: InFlight) -> int:
+    return 1 + max(stage for own in flight.stages_of_ranks for stage in own)
+
+
+def _by_time(chain: Chain, flight: InFlight) -> Plans:
+    """A plan whose stages are balanced by time."""
+    cuts = balanced_cuts(chain.weights, np.array([_stages(flight)]))[0].tolist()
+    alone = np.zeros(1, np.int64)
+    return Plans(np.array([[0, *cuts, len(chain.kinds)]]), alone, alone, [flight], alone)
+
+
 def _heaviest(chain: Chain, bounds: tuple[int, ...]) -> float:
     return max(chain.weights[0, a:b].sum() for a, b in pairwise(bounds))
 
@@ -53,9 +88,9 @@ def test_stages_fit_if_any_do_and_are_nearly_as_light_as_can_be(
 ) -> None:
     chain, flight = case
     blocks, stages = len(chain.kinds), len(flight.stages_of_ranks)
-    by_time = (0, *balanced_cuts(chain.weights, np.array([stages]))[0].tolist(), blocks)
-    alone = np.zeros(1, np.int64)
-    ((moved, found),) = fitted_bounds(chain, [Plans(np.array([by_time]), alone, [flight], alone)])
+    plans = _by_time(chain, flight)
+    by_time = tuple(plans.bounds[0].tolist())
+    ((moved, found),) = fitted_bounds(chain, [plans])
     inner = combinations(range(1, blocks), stages - 1)
     fitting = [each for cuts in inner if _fits(chain, flight, each := (0, *cuts, blocks))]
     if _fits(chain, flight, by_time) or not fitting:
@@ -67,6 +102,28 @@ def test_stages_fit_if_any_do_and_are_nearly_as_light_as_can_be(
     # The ratio of the heaviest and the lightest limit is halved five times.
     total = chain.weights.sum()
     assert _heaviest(chain, bounds) <= lightest * (total / _heaviest(chain, by_time)) ** (1 / 32)
+
+
+@given(cases((one_by_one, two_by_two, both_ways)))
+def test_only_plans_are_ruled_out_for_which_nothing_is_found(case: tuple[Chain, InFlight]) -> None:
+    ((moved, found),) = fitted_bounds(case[0], [_by_time(*case)])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("distir.simulation.fitting._Ranks._have_room", _no_plan_is_ruled_out)
+        ((moved_all, found_all),) = fitted_bounds(case[0], [_by_time(*case)])
+    assert moved.tolist() == moved_all.tolist()
+    assert found.tolist() == found_all.tolist()
+
+
+@given(st.lists(cases((one_by_one, two_by_two, both_ways), least=-2), min_size=2, max_size=4))
+def test_plans_are_fitted_together_as_alone(several: list[tuple[Chain, InFlight]]) -> None:
+    chain = several[0][0]
+    blocks = len(chain.kinds)
+    groups = [_by_time(chain, flight) for _, flight in several if _stages(flight) <= blocks]
+    together = fitted_bounds(chain, groups)
+    for group, (moved, found) in zip(groups, together, strict=True):
+        ((moved_alone, found_alone),) = fitted_bounds(chain, [group])
+        assert moved.tolist() == moved_alone.tolist()
+        assert found.tolist() == found_alone.tolist()
 
 
 def test_what_is_in_flight_under_1f1b() -> None:
