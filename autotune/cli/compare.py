@@ -70,9 +70,9 @@ def _compared(arguments: argparse.Namespace) -> tuple[dict[str, Any], Renderable
 
     def watch(chunk: Chunk, best: Trial | None) -> None:
         archive.add(chunk)
-        advance(len(chunk), best)
+        advance(len(chunk), best, chunk.seconds)
 
-    with progress("evaluating", problem.space.count()) as advance:
+    with progress("evaluating", problem.space.count(), arguments.jobs) as advance:
         objective, grid = exhausted(arguments, problem, watch)
     if grid.best is None:
         raise DistirError(

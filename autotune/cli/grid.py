@@ -142,7 +142,7 @@ def _evaluated(
 ) -> tuple[Objective, Grid]:
     """The grid, with a progress bar, and every chunk to the file that was asked for."""
     with contextlib.ExitStack() as stack:
-        advance = stack.enter_context(progress("evaluating", problem.space.count()))
+        advance = stack.enter_context(progress("evaluating", problem.space.count(), arguments.jobs))
         append = None
         if file is not None:
             from autotune.table_files import table_file
@@ -152,7 +152,7 @@ def _evaluated(
         def watch(chunk: Chunk, best: Trial | None) -> None:
             if append is not None:
                 append(chunk)
-            advance(len(chunk), best)
+            advance(len(chunk), best, chunk.seconds)
 
         return exhausted(arguments, problem, watch)
 

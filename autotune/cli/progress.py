@@ -5,25 +5,32 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from autotune.trial import Trial, best_of
 
-if TYPE_CHECKING:
-    from autotune.grid import Watcher
 
-Advance = Callable[[int, "Trial | None"], None]
-"""Told how many more strategies are done, and the best so far."""
+class Advance(Protocol):
+    """Told how many more strategies are done, the best so far, and how many seconds these took the
+    process that did them."""
+
+    def __call__(self, done: int, best: Trial | None, seconds: float = 0.0, /) -> None: ...
+
+
+def _hidden(done: int, best: Trial | None, seconds: float = 0.0) -> None:
+    pass
 
 
 @contextlib.contextmanager
-def progress(what: str, total: int) -> Generator[Advance, None, None]:
+def progress(what: str, total: int, processes: int = 1) -> Generator[Advance, None, None]:
     """Shows on a terminal how much is done, at which rate, how long the rest takes, and the best
     so far.
     """
     if not sys.stderr.isatty():
-        yield lambda done, best: None
+        yield _hidden
         return
+    from datetime import timedelta
+
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -32,29 +39,44 @@ def progress(what: str, total: int) -> Generator[Advance, None, None]:
         ProgressColumn,
         Task,
         TextColumn,
-        TimeRemainingColumn,
     )
     from rich.text import Text
 
+    from autotune.pace import Pace
+
+    pace = Pace(total, processes)
+
     class Rate(ProgressColumn):
-        """Strategies per second."""
+        """Strategies per second, or seconds per strategy."""
 
         def render(self, task: Task) -> Text:
-            return Text(f"{task.speed:,.0f}/s" if task.speed else "")
+            rate = pace.rate
+            if rate is None:
+                return Text("")
+            return Text(f"{rate:,.0f}/s" if rate >= 1 else f"{1 / rate:,.0f} s each")
+
+    class Left(ProgressColumn):
+        """How long the rest takes."""
+
+        def render(self, task: Task) -> Text:
+            left = pace.left()
+            told = "-:--:--" if left is None else str(timedelta(seconds=int(left)))
+            return Text(told, style="progress.remaining")
 
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         Rate(),
-        TimeRemainingColumn(),
+        Left(),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=total)
         shown: Trial | None = None
 
-        def advance(done: int, best: Trial | None) -> None:
+        def advance(done: int, best: Trial | None, seconds: float = 0.0) -> None:
             nonlocal shown
+            pace.add(done, seconds)
             if best is not None and best is not shown:
                 shown = best
                 bar.update(task, description=f"{what}, best {best.label}")
@@ -73,8 +95,3 @@ def by_trial(advance: Advance) -> Callable[[Trial], None]:
         advance(1, best)
 
     return ended
-
-
-def by_chunk(advance: Advance) -> Watcher:
-    """Tells `advance` of chunk after chunk."""
-    return lambda chunk, best: advance(len(chunk), best)
