@@ -22,7 +22,7 @@ from search_spaces.columns import SpaceColumns
 MOST = 4096
 """Strategies of the largest chunk where they are evaluated one by one."""
 QUICK_SECONDS = 0.2
-"""A chunk that took less may be followed by a larger one."""
+"""A chunk that took less is followed by a larger one."""
 MOST_AT_ONCE = 1 << 17
 """Strategies of the largest chunk where many are evaluated at once: what memory allows."""
 FIRST_AT_ONCE = 1 << 12
@@ -137,8 +137,13 @@ def _one_by_one(
         chunk = evaluated_chunk(objective, range(first, first + len(chosen)), chosen, measure)
         yield chunk
         first += len(chosen)
-        if chunk.seconds < QUICK_SECONDS:
-            size = min(2 * size, MOST)
+        size = size_after(size, chunk.seconds)
+
+
+def size_after(size: int, seconds: float) -> int:
+    """How many strategies are evaluated one by one in the chunk after one of `size` that took so
+    long."""
+    return min(2 * size, MOST) if seconds < QUICK_SECONDS else max(1, size // 2)
 
 
 def _at_once(space: SearchSpace, objective: Objective) -> Generator[Chunk, None, None]:

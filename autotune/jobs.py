@@ -10,16 +10,17 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
-from itertools import islice, repeat
-from typing import TYPE_CHECKING, Any
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from autotune.chunks import Chunk, evaluated, stretches
+from autotune.chunks import Chunk, evaluated, size_after, stretches
 from autotune.objectives.columns import Evaluations
 from autotune.objectives.objective import Objective, ObjectiveFunction
 from distir.errors import DistirError
@@ -60,9 +61,10 @@ def chunks_in_processes(
     if problem.changed is None:
         raise DistirError("this problem cannot be made again in other processes; use one job")
     at_once = objective.many is not None and asked.trial_timeout is None
-    parts = _Parts.of(problem.space, at_once)
-    with contextlib.closing(_answers(problem, asked, parts.every(), jobs, backend)) as answers:
-        for part, answer in zip(parts.every(), answers, strict=False):
+    parts = _parts(problem.space, at_once)
+    with contextlib.closing(_answers(problem, asked, parts, jobs, backend)) as answers:
+        for part, answer in answers:
+            parts.answered(part[1], answer.seconds)
             numbers, chosen = parts.taken(*part)
             objective.metric = objective.metric or answer.metric
             found = answer.evaluations
@@ -70,43 +72,94 @@ def chunks_in_processes(
             yield Chunk(numbers, chosen, found, costs, answer.started, answer.seconds)
 
 
-@dataclass(frozen=True, slots=True)
-class _Parts:
+class _Parts(Protocol):
     """A space in parts, each with its place and its size."""
 
-    every: Callable[[], Iterable[tuple[int, int]]]
-    taken: Callable[[int, int], tuple[Places, Sequence[Strategy]]]
-    """The strategies of a part, with their numbers."""
+    def __iter__(self) -> Iterator[tuple[int, int]]: ...
 
-    @classmethod
-    def of(cls, space: SearchSpace, at_once: bool) -> _Parts:
-        """Chunks that are evaluated at once, or strategies one by one."""
-        if at_once:
-            table = SpaceColumns(space)
-            return cls(lambda: stretches(table.borders), table.taken)
+    def taken(self, first: int, count: int, /) -> tuple[Places, Sequence[Strategy]]:
+        """The strategies of a part, with their numbers."""
+        ...
 
-        def taken(first: int, count: int) -> tuple[Places, Sequence[Strategy]]:
-            chosen = list(islice(space.enumerate(first), count))
-            return np.arange(first, first + len(chosen)), chosen
+    def answered(self, count: int, seconds: float, /) -> None:
+        """Told how long a part of that size took."""
+        ...
 
-        return cls(lambda: zip(range(space.count()), repeat(1)), taken)
+
+class _AtOnce:
+    """Chunks of which the strategies are evaluated at once."""
+
+    def __init__(self, space: SearchSpace) -> None:
+        table = SpaceColumns(space)
+        self.borders, self.taken = table.borders, table.taken
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return stretches(self.borders)
+
+    def answered(self, count: int, seconds: float, /) -> None:
+        """Chunks depend on the space alone."""
+
+
+class _OneByOne:
+    """Strategies that are evaluated one by one: several in a part where they are quick, so that
+    parts take longer than sending them."""
+
+    def __init__(self, space: SearchSpace) -> None:
+        self._space = space
+        self._size = 1
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        first, count = 0, self._space.count()
+        while first < count:
+            size = min(self._size, count - first)
+            yield first, size
+            first += size
+
+    def taken(self, first: int, count: int, /) -> tuple[Places, Sequence[Strategy]]:
+        chosen = list(islice(self._space.enumerate(first), count))
+        return np.arange(first, first + len(chosen)), chosen
+
+    def answered(self, count: int, seconds: float, /) -> None:
+        self._size = size_after(count, seconds)
+
+
+def _parts(space: SearchSpace, at_once: bool) -> _Parts:
+    return _AtOnce(space) if at_once else _OneByOne(space)
 
 
 def _answers(
     problem: Problem, asked: Asked, parts: Iterable[tuple[int, int]], jobs: int, backend: str
-) -> Generator[_Answer, None, None]:
+) -> Generator[tuple[tuple[int, int], _Answer], None, None]:
+    """Parts, which are asked for as processes get to them, with their answers."""
     joblib: Any = import_module("joblib")
     payload: bytes = _cloudpickle().dumps((problem.changed, asked))
-    with _connected(backend, jobs), joblib.parallel_config(backend=backend, n_jobs=jobs):
-        work = joblib.delayed(_evaluate)
-        tasks = (work(payload, *part) for part in parts)
-        if backend == "ray":  # whose backend gives lists only; its processes stay for all of them
-            with joblib.Parallel(batch_size=1) as parallel:
-                while part := list(islice(tasks, AHEAD * jobs)):
-                    yield from parallel(part)
-            return
-        ahead = {"batch_size": 1, "pre_dispatch": AHEAD * jobs}
-        yield from joblib.Parallel(return_as="generator", **ahead)(tasks)
+    sent: deque[tuple[int, int]] = deque()
+    work = joblib.delayed(_evaluate)
+
+    def tasks() -> Iterator[Any]:
+        for part in parts:
+            sent.append(part)
+            yield work(payload, *part)
+
+    with (
+        _connected(backend, jobs),
+        joblib.parallel_config(backend=backend, n_jobs=jobs),
+        contextlib.closing(_results(joblib, tasks(), jobs, backend)) as results,
+    ):
+        for answer in results:
+            yield sent.popleft(), answer
+
+
+def _results(
+    joblib: Any, tasks: Iterator[Any], jobs: int, backend: str
+) -> Generator[_Answer, None, None]:
+    if backend == "ray":  # whose backend gives lists only; its processes stay for all of them
+        with joblib.Parallel(batch_size=1) as parallel:
+            while part := list(islice(tasks, AHEAD * jobs)):
+                yield from parallel(part)
+        return
+    ahead = {"batch_size": 1, "pre_dispatch": AHEAD * jobs}
+    yield from joblib.Parallel(return_as="generator", **ahead)(tasks)
 
 
 @contextlib.contextmanager
@@ -173,7 +226,7 @@ def _prepared(payload: bytes) -> Callable[[int, int], _Answer]:
     if asked.trial_timeout is not None:
         measure = stack.enter_context(measuring(objective, asked.trial_timeout))
 
-    parts = _Parts.of(problem.space, measure is None and objective.many is not None)
+    parts = _parts(problem.space, measure is None and objective.many is not None)
 
     def answer(first: int, count: int) -> _Answer:
         _, strategies = parts.taken(first, count)

@@ -17,7 +17,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune import load_problem
-from autotune.chunks import FIRST_AT_ONCE, MOST_AT_ONCE, Chunk, chunks_here, stretches
+from autotune.chunks import (
+    FIRST_AT_ONCE,
+    MOST,
+    MOST_AT_ONCE,
+    QUICK_SECONDS,
+    Chunk,
+    chunks_here,
+    size_after,
+    stretches,
+)
 from autotune.collect import Collector, second_metric
 from autotune.csv_text import header, lines
 from autotune.grid import Grid, evaluate_grid
@@ -186,17 +195,22 @@ def test_processes_find_what_one_finds(objective: str) -> None:
     assert outcome(evaluate_grid(problem.space, shared, chunks=chunks)) == outcome(alone)
 
 
+def dear(strategy: Strategy) -> float:
+    """What a user might say: neither smooth nor exact."""
+    return (strategy.dp + strategy.microbatches**0.5) / 3 + strategy.zero
+
+
+@pytest.mark.parametrize("asked", ["throughput", dear])
 def test_tables_are_the_same_to_the_last_bit_however_many_processes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: Any
 ) -> None:
     monkeypatch.setattr("autotune.chunks.FIRST_AT_ONCE", 20)
     problem = load_problem("mlp-2x8", devices=4, batch_size=16, space="full")
     assert len(list(stretches(SpaceColumns(problem.space).borders))) > 5
 
     def written(jobs: int) -> bytes:
-        path, objective = tmp_path / f"{jobs}.csv", problem.objective("throughput")
-        asked = Asked("throughput")
-        chunks = chunks_in_processes(problem, objective, asked, jobs) if jobs > 1 else None
+        path, objective = tmp_path / f"{jobs}.csv", problem.objective(asked)
+        chunks = chunks_in_processes(problem, objective, Asked(asked), jobs) if jobs > 1 else None
         with table_file(str(path), problem.batch_size) as append:
             evaluate_grid(
                 problem.space, objective, chunks=chunks, watch=lambda chunk, best: append(chunk)
@@ -207,6 +221,29 @@ def test_tables_are_the_same_to_the_last_bit_however_many_processes(
     numbers = [int(row["number"]) for row in csv.DictReader(alone.decode().splitlines())]
     assert sorted(numbers) == list(range(problem.space.count()))
     assert written(2) == written(3) == alone
+
+
+def test_an_interrupt_ends_processes_too() -> None:
+    problem = load_problem("mlp-2x8", devices=4, batch_size=16, space="full")
+
+    def stop(chunk: Chunk, best: Trial | None) -> None:
+        if chunk.numbers[0] > 20:
+            raise KeyboardInterrupt
+
+    objective = problem.objective(dear)
+    chunks = chunks_in_processes(problem, objective, Asked(dear), jobs=2)
+    grid = evaluate_grid(problem.space, objective, chunks=chunks, watch=stop)
+    assert not grid.complete
+    assert 20 < grid.evaluated < grid.space_size
+    again = chunks_in_processes(problem, objective, Asked(dear), jobs=2)
+    assert evaluate_grid(problem.space, objective, chunks=again).complete
+
+
+@given(st.integers(1, MOST), st.floats(0.0, 10.0))
+def test_chunks_of_slow_strategies_are_small(size: int, seconds: float) -> None:
+    after = size_after(size, seconds)
+    assert 1 <= after <= MOST
+    assert after <= size if seconds >= QUICK_SECONDS else after >= size
 
 
 def test_a_plugin_is_sent_to_processes() -> None:
