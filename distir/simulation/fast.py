@@ -170,7 +170,7 @@ class Simulator:
         weights = np.array([[self.weight(program, pricing) for program in programs]])
         rounded, alone = rounded_weights(weights), np.zeros(1, np.int64)
         shape = (flight.stages_of_ranks, chunks)
-        (bounds,) = self.partitions.bounds(rounded, [shape], alone)
+        (bounds,) = self.partitions.bounds(rounded, [shape], alone, alone)
         different = list(dict.fromkeys(programs))
         kinds = [different.index(program) for program in programs]
         held = self.block_bytes(programs, kinds, WEIGHT_PART in flight.kinds)

@@ -90,7 +90,7 @@ class StageCuts:
         first, heavy = distinct_rows(by_block)
         cases, which = distinct(heavy[places] * len(every.shapes) + shapes)
         bounds = self.simulator.partitions.bounds(
-            by_block[first[heavy[places[cases]]]], every.shapes, shapes[cases]
+            by_block[first], every.shapes, heavy[places[cases]], shapes[cases]
         )
         alike: dict[Partition, list[int]] = {}
         for case, own in enumerate(zip(shapes[cases].tolist(), bounds, strict=True)):

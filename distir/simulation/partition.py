@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
 
+from distir.strategies import Places, distinct
+
 PRECISION = 1e-6
 """Relative difference of stages' weights below which they are as heavy."""
-
-Column = NDArray[np.float64]
-Places = NDArray[np.int64]
 
 Weights = NDArray[np.float64]
 """Of shape (plans, blocks)."""
@@ -24,6 +23,14 @@ Cuts = NDArray[np.int64]
 PARTS = 100
 """Into so many parts of the heaviest block weights are rounded: cuts fall between blocks, and what
 is that little apart is cut alike."""
+
+MOST_KEPT = 1 << 16
+"""So many bounds are kept."""
+
+FAR = np.iinfo(np.int64).max
+
+Bounds = tuple[int, ...]
+"""Where stages begin and end."""
 
 Shape = tuple[tuple[tuple[int, ...], ...], int]
 """What cuts depend on besides weights: the stages of every rank, and chunks."""
@@ -37,130 +44,157 @@ def rounded_weights(weights: Weights) -> Places:
 
 
 class Partitions:
-    """Where stages begin and end, by the weights of blocks; what is found is kept."""
+    """Where stages begin and end, by the weights of blocks; what was found last is kept."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[bytes, Shape], tuple[int, ...]] = {}
+        self._shapes: dict[Shape, int] = {}
+        self._known: dict[tuple[bytes, int], Bounds] = {}
+
+    def __len__(self) -> int:
+        return len(self._known)
 
     def bounds(
-        self, rounded: Places, shapes: Sequence[Shape], which: Places
-    ) -> list[tuple[int, ...]]:
-        """The bounds of stages of plans with such `rounded_weights`, each of the shape that `which`
-        says."""
-        keys = [(row.tobytes(), shapes[n]) for row, n in zip(rounded, which.tolist(), strict=True)]
-        missing = {key: place for place, key in enumerate(keys) if key not in self._known}
+        self, rounded: Places, shapes: Sequence[Shape], rows: Places, which: Places
+    ) -> list[Bounds]:
+        """The bounds of stages of plans, each with the weights of a row of `rounded`
+        (`rounded_weights`) and of the shape that `which` says."""
+        names = [row.tobytes() for row in rounded.astype(np.uint8)]
+        numbers = [self._shapes.setdefault(shape, len(self._shapes)) for shape in shapes]
+        keys = [
+            (names[row], numbers[shape])
+            for row, shape in zip(rows.tolist(), which.tolist(), strict=True)
+        ]
+        missing = {key: case for case, key in enumerate(keys) if key not in self._known}
         if missing:
-            self._find(list(missing), rounded[list(missing.values())].astype(np.float64))
-        return [self._known[key] for key in keys]
+            cases = np.array(list(missing.values()))
+            found = _cut(rounded, shapes, rows[cases], which[cases])
+            self._known |= zip(missing, found, strict=True)
+        bounds = [self._known[key] for key in keys]
+        for key in list(islice(self._known, max(0, len(self._known) - MOST_KEPT))):
+            del self._known[key]
+        return bounds
 
-    def _find(self, keys: Sequence[tuple[bytes, Shape]], weights: Weights) -> None:
-        stages = np.array([_num_stages(ranks) for _, (ranks, _) in keys])
-        every = balanced_cuts(weights, stages)
-        alike: dict[Shape, list[int]] = {}
-        for place, (_, shape) in enumerate(keys):
-            alike.setdefault(shape, []).append(place)
-        for (ranks, chunks), places in alike.items():
-            count = _num_stages(ranks)
-            cuts = every[places, : count - 1]
-            if chunks > 1 and count > 1:
-                rank_of = {stage: rank for rank, own in enumerate(ranks) for stage in own}
-                order = [rank_of[stage] for stage in range(count)]
-                cuts = balance_ranks(weights[places], cuts, order)
-            for place, own in zip(places, cuts.tolist(), strict=True):
-                self._known[keys[place]] = (0, *own, weights.shape[1])
+
+def _cut(rounded: Places, shapes: Sequence[Shape], rows: Places, which: Places) -> list[Bounds]:
+    """The bounds of plans with the weights of these rows and of these shapes."""
+    stages = np.array([_num_stages(ranks) for ranks, _ in shapes])
+    # Shapes of equally many stages differ in what ranks hold, not in what is balanced first.
+    first, same = distinct(rows * (1 + int(stages.max())) + stages[which])
+    every = balanced_cuts(rounded[rows[first]], stages[which[first]])[same]
+    found: list[Bounds] = [()] * len(rows)
+    for shape in np.unique(which).tolist():
+        (ranks, chunks), count = shapes[shape], int(stages[shape])
+        places = np.flatnonzero(which == shape)
+        cuts = every[places, : count - 1]
+        if chunks > 1 and count > 1:
+            rank_of = {stage: rank for rank, own in enumerate(ranks) for stage in own}
+            order = [rank_of[stage] for stage in range(count)]
+            cuts = balance_ranks(rounded[rows[places]].astype(np.float64), cuts, order)
+        for place, own in zip(places.tolist(), cuts.tolist(), strict=True):
+            found[place] = (0, *own, rounded.shape[1])
+    return found
 
 
 def _num_stages(ranks: Sequence[Sequence[int]]) -> int:
     return 1 + max(stage for own in ranks for stage in own)
 
 
-def balanced_cuts(weights: Weights, stages: Places) -> Cuts:
+def balanced_cuts(weights: Places, stages: Places) -> Cuts:
     """Where stages begin (without the first) so that the heaviest is as light as can be, and of
     the stages before the last the heaviest, and so on; every stage has at least one block.
 
-    Every row is cut into its number of stages, which are no more than blocks; rows of few are
-    filled up with zeros.
+    Every row of `weights`, which are whole numbers, is cut into its number of stages, which are no
+    more than blocks; rows of few are filled up with zeros.
     """
     plans, blocks = weights.shape
-    chains = _Chains(weights)
-    every = np.arange(plans)
     cuts = np.zeros((plans, int(stages.max(initial=1)) - 1), np.int64)
-    end = np.full(plans, blocks)
-    limit = chains.total(every, end) / stages + chains.heaviest_block(every, end)
-    for left in range(cuts.shape[1] + 1, 1, -1):
-        # The limit is lowered to what the heaviest stage weighs, as long as all blocks fit in.
-        own = every[stages >= left]
-        last = end[own]
-        least = np.zeros(plans)
-        least[own] = np.maximum(chains.total(own, last) / left, chains.heaviest_block(own, last))
-        rows = own
-        while len(rows := rows[limit[rows] * (1 - 2 * PRECISION) >= least[rows]]):
-            used, heaviest = chains.fill(rows, end[rows], limit[rows] * (1 - 2 * PRECISION))
-            fits = used <= left
-            rows = rows[fits]
-            limit[rows] = heaviest[fits]
-        end[own] = chains.begin(own, last, left, limit[own])
-        cuts[own, left - 2] = end[own]
+    chains = _Chains(weights)
+    begin = np.arange(plans) * chains.width
+    end, left = begin + blocks, stages.copy()
+    total = chains.between(begin, end)
+    high = np.minimum(total, total // left + chains.heaviest[end])
+    rows = np.flatnonzero(left > 1)
+    while len(rows):
+        rows = rows[np.argsort(-left[rows], kind="stable")]
+        limit, reach = chains.limits(begin[rows], end[rows], left[rows], high[rows])
+        # The last stage is filled up to the limit, and so on, until the rest could be lighter.
+        own = np.arange(len(rows))
+        while len(own):
+            some = rows[own]
+            left[some] -= 1
+            before, first = left[some], begin[some]
+            last = np.maximum(chains.filled_down(end[some], limit[own]), first + before)
+            end[some] = last
+            cuts[some, before - 1] = last - first
+            as_heavy = (last > reach[before, own]) | (last == first + before)
+            own = own[as_heavy & (before > 1)]
+        high[rows] = limit - 1
+        rows = rows[left[rows] > 1]
     return cuts
 
 
 class _Chains:
-    """Blocks of every plan, and the runs of equal ones: `(first, end)` of each."""
+    """The blocks of every plan, as sums of their weights from the first. A *place* is one in the
+    sums of all plans, where those of plan `i` begin at `i · width`; they are larger than those of
+    the plan before, by more than any stage weighs."""
 
-    def __init__(self, weights: Weights) -> None:
-        self.weights = weights
+    def __init__(self, weights: Places) -> None:
         plans, blocks = weights.shape
-        prefix = np.zeros((plans, blocks + 1))
-        np.cumsum(weights, axis=1, out=prefix[:, 1:])
-        self.width = blocks + 1
-        self.prefix = prefix.ravel()
-        self.heaviest = np.maximum.accumulate(weights, axis=1).ravel()
-        changes = np.flatnonzero((weights[:, 1:] != weights[:, :-1]).any(axis=0)) + 1
-        self.runs = list(pairwise([0, *map(int, changes), blocks]))
+        self.width = blocks + 2
+        sums = np.zeros((plans, self.width), np.int64)
+        np.cumsum(weights, axis=1, out=sums[:, 1:-1])
+        apart = 2 * int(sums.max(initial=0)) + 2
+        sums[:, -1] = apart - 1  # no stage reaches this
+        self._sums = (sums + apart * np.arange(plans)[:, None]).ravel()
+        heaviest = np.zeros((plans, self.width), np.int64)
+        np.maximum.accumulate(weights, axis=1, out=heaviest[:, 1:-1])
+        self.heaviest = heaviest.ravel()
+        """What the heaviest block before each place weighs."""
 
-    def total(self, rows: Places, end: Places) -> Column:
-        """What the blocks before `end` weigh."""
-        return self.prefix[rows * self.width + end]
+    def between(self, begin: Places, end: Places) -> Places:
+        """What the blocks between two places weigh."""
+        return self._sums[end] - self._sums[begin]
 
-    def heaviest_block(self, rows: Places, end: Places) -> Column:
-        """What the heaviest block before `end` weighs."""
-        return self.heaviest[rows * (self.width - 1) + end - 1]
+    def filled_down(self, end: Places, limit: Places) -> Places:
+        """Where a stage begins that ends there and is filled up to the limit; before the plan's
+        first place where there is more room."""
+        return np.searchsorted(self._sums, self._sums[end] - limit)
 
-    def begin(self, rows: Places, end: Places, stages: int, limit: Column) -> Places:
-        """The first block of the last of so many stages, filled up to the limit from `end`; the
-        stages before it need a block each."""
-        first = rows * self.width
-        least = self.prefix[first + end] - limit * (1 + PRECISION)
-        low, high = np.zeros_like(end), end
-        for _ in range(self.width.bit_length()):  # by bisection: before `low`, all is below `least`
-            middle = (low + high) >> 1
-            below = self.prefix[first + middle] < least
-            low, high = np.where(below, middle + 1, low), np.where(below, high, middle)
-        return np.maximum(low, stages - 1)
+    def limits(
+        self, begin: Places, end: Places, stages: Places, high: Places
+    ) -> tuple[Places, Places]:
+        """What the heaviest of so many stages weighs at least, which is at most `high`; and how far
+        0, 1, 2, … stages reach that are lighter, of shape (stages + 1, plans). Plans with most
+        stages come first."""
+        low = np.maximum(-(-self.between(begin, end) // stages), self.heaviest[end])
+        reach = np.zeros((1 + int(stages[0]), len(begin)), np.int64)
+        rows, limit = np.arange(len(begin)), low - 1
+        while len(rows):
+            found = self._reach(begin[rows], stages[rows], limit)
+            ends = self._sums[np.minimum(found, end[rows])]
+            heaviest = np.diff(ends, axis=0).max(axis=0)
+            # No stage reaches further before the limit is one's weight with the block behind it.
+            further = self._sums[found[1:] + 1] - self._sums[found[:-1]]
+            further = np.where(further > limit, further, FAR).min(axis=0)
+            fits = found[-1] >= end[rows]
+            high[rows] = np.where(fits, heaviest, high[rows])
+            low[rows] = np.where(fits, low[rows], further)
+            reach[: len(found), rows[~fits]] = found[:, ~fits]
+            rows = rows[low[rows] < high[rows]]
+            limit = (low[rows] + high[rows]) // 2
+        return low, reach
 
-    def fill(self, rows: Places, end: Places, limit: Column) -> tuple[Column, Column]:
-        """Fills stages up to the limit, from the last block to the first, run by run: how many
-        that takes (infinitely many if a block is too heavy), and what the heaviest weighs."""
-        limit = limit * (1 + PRECISION)
-        used, heaviest = np.ones(len(rows)), np.zeros(len(rows))
-        open_stage = np.zeros(len(rows))
-        for first, last in reversed(self.runs):
-            count = np.clip(end, first, last) - first
-            weight = np.maximum(self.weights[rows, first], 1e-300)
-            added = np.minimum(count, np.floor((limit - open_stage) / weight))
-            open_stage = open_stage + added * weight
-            heaviest = np.maximum(heaviest, open_stage)
-            rest = count - added
-            per_stage = np.floor(limit / weight)
-            with np.errstate(divide="ignore", invalid="ignore"):
-                opened = np.where(rest > 0, np.ceil(rest / per_stage), 0.0)
-            fresh = opened > 0
-            used = used + opened
-            heaviest = np.where(opened > 1, np.maximum(heaviest, per_stage * weight), heaviest)
-            last_stage = np.where(fresh, rest - (opened - 1) * per_stage, 0.0) * weight
-            open_stage = np.where(fresh, last_stage, open_stage)
-            heaviest = np.maximum(heaviest, open_stage)
-        return used, heaviest
+    def _reach(self, begin: Places, stages: Places, limit: Places) -> Places:
+        """How far 0, 1, 2, … stages up to the limit reach; further than so many as a plan has, none
+        does. Plans with most stages come first."""
+        reach = np.empty((1 + int(stages[0]), len(begin)), np.int64)
+        reach[0] = begin
+        counts = len(stages) - np.searchsorted(stages[::-1], np.arange(1, len(reach)))
+        for number, count in enumerate(counts.tolist()):
+            most = self._sums[reach[number, :count]] + limit[:count]
+            reach[number + 1, :count] = np.searchsorted(self._sums, most, "right") - 1
+            reach[number + 1, count:] = reach[number, count:]
+        return reach
 
 
 def balance_ranks(weights: Weights, cuts: Cuts, rank_of_stage: Sequence[int]) -> Cuts:

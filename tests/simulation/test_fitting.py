@@ -8,7 +8,7 @@ from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -73,7 +73,7 @@ def _stages(flight: InFlight) -> int:
 
 def _by_time(chain: Chain, flight: InFlight) -> Plans:
     """A plan whose stages are balanced by time."""
-    cuts = balanced_cuts(chain.weights, np.array([_stages(flight)]))[0].tolist()
+    cuts = balanced_cuts(chain.weights.astype(np.int64), np.array([_stages(flight)]))[0].tolist()
     alone = np.zeros(1, np.int64)
     return Plans(np.array([[0, *cuts, len(chain.kinds)]]), alone, alone, [flight], alone)
 
@@ -104,14 +104,18 @@ def test_stages_fit_if_any_do_and_are_nearly_as_light_as_can_be(
     assert _heaviest(chain, bounds) <= lightest * (total / _heaviest(chain, by_time)) ** (1 / 32)
 
 
+@settings(max_examples=200)
 @given(cases((one_by_one, two_by_two, both_ways)))
 def test_only_plans_are_ruled_out_for_which_nothing_is_found(case: tuple[Chain, InFlight]) -> None:
-    ((moved, found),) = fitted_bounds(case[0], [_by_time(*case)])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("distir.simulation.fitting._Ranks._have_room", _no_plan_is_ruled_out)
-        ((moved_all, found_all),) = fitted_bounds(case[0], [_by_time(*case)])
-    assert moved.tolist() == moved_all.tolist()
-    assert found.tolist() == found_all.tolist()
+    plans = _by_time(*case)
+    for capacity in range(10, 90, 8):
+        chain = replace(case[0], capacity=float(capacity))
+        ((moved, found),) = fitted_bounds(chain, [plans])
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("distir.simulation.fitting._Ranks._have_room", _no_plan_is_ruled_out)
+            ((moved_all, found_all),) = fitted_bounds(chain, [plans])
+        assert moved.tolist() == moved_all.tolist()
+        assert found.tolist() == found_all.tolist()
 
 
 @given(st.lists(cases((one_by_one, two_by_two, both_ways), least=-2), min_size=2, max_size=4))
