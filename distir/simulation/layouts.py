@@ -5,7 +5,8 @@ A *layout* is a point with a shape and with what is in flight on its ranks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from distir.schedules import InFlight
 from distir.simulation.fitting import Chain, Plans, fitted_bounds
 from distir.simulation.instructions import Pricing
 from distir.simulation.partition import Shape, rounded_weights
-from distir.simulation.tied import NOWHERE, Elsewhere, charged_elsewhere, tied_bytes
+from distir.simulation.tied import NOWHERE, Elsewhere, Ranks, charged_to_earlier, tied_bytes
 from distir.strategies import Places, distinct
 
 if TYPE_CHECKING:
@@ -76,6 +77,9 @@ class StageCuts:
         self.splits, self.points = splits, points
         self.uses: dict[tuple[Elsewhere, ...], int] = {}
         """What is charged elsewhere, per block of a stage, by number."""
+        self._sharing = sorted(self.workload.program.sharing_blocks)
+        self._known_charged: dict[tuple[int, int, tuple[int, ...]], int] = {}
+        self._known_tied: dict[tuple[Ranks, tuple[int, ...]], dict[tuple[int, ...], Any]] = {}
 
     def alike(self, every: Layouts, which: Places) -> Iterator[AlikeLayouts]:
         """The layouts at the points that are numbered `which`, those with equal stages together."""
@@ -86,8 +90,9 @@ class StageCuts:
         places = np.repeat(np.arange(self.points), counts)
         shapes = every.shape[layouts]
         weights = self._weights()
-        by_block = rounded_weights(weights[:, self.block_kinds])
-        first, heavy = distinct_rows(by_block)
+        by_kind = rounded_weights(weights)
+        by_block = by_kind[:, self.block_kinds]
+        first, heavy = distinct_rows(by_kind)
         cases, which = distinct(heavy[places] * len(every.shapes) + shapes)
         bounds = self.simulator.partitions.bounds(
             by_block[first], every.shapes, heavy[places[cases]], shapes[cases]
@@ -108,7 +113,8 @@ class StageCuts:
         order = np.argsort(number, kind="stable")
         ends = np.cumsum(np.bincount(number, minlength=len(partitions)))
         for (shape, own), chosen in zip(partitions, np.split(order, ends[:-1]), strict=True):
-            spans, tied = self._shared(every.shapes[shape], own)
+            ranks, _ = every.shapes[shape]
+            spans, tied = self._spans(ranks, own), self._tied(ranks, own)
             yield AlikeLayouts(shape, layouts[chosen], places[chosen], spans, tied)
 
     def _fitted(
@@ -153,29 +159,52 @@ class StageCuts:
         ]
         return np.stack(found, axis=1)
 
-    def _shared(
-        self, shape: Shape, bounds: Sequence[int]
-    ) -> tuple[list[Span], dict[tuple[int, ...], Any]]:
-        """The stages, with the number of what is charged for elsewhere; and the bytes of gradients
-        that ranks add up between them."""
-        own, _ = shape
-        ends = list(pairwise(bounds))
-        copied = sum(map(len, own)) > len(ends)
-        if not (self.workload.program.sharing_blocks or copied):
-            return [(a, b, 0) for a, b in ends], {}
-        stages = [
-            Stage(index, tuple(range(a, b)), self.programs[a:b])
-            for index, (a, b) in enumerate(ends)
-        ]
-        spans: list[Span] = []
-        for stage, (a, b) in enumerate(ends):
-            found = charged_elsewhere(self.workload.program, own, stages, stage)
+    def _stage(self, index: int, blocks: Iterable[int]) -> Stage:
+        chosen = tuple(blocks)
+        return Stage(index, chosen, tuple(self.programs[block] for block in chosen))
+
+    def _spans(self, ranks: Ranks, bounds: Sequence[int]) -> list[Span]:
+        """The stages, with the number of what is charged for elsewhere."""
+        spans = [(begin, end, 0) for begin, end in pairwise(bounds)]
+        home = {block: bisect_right(bounds, block) - 1 for block in self._sharing}
+        for stage in set(home.values()):
+            begin, end, _ = spans[stage]
+            own = next(own for own in ranks if stage in own)
+            earlier = (block for block in self._sharing if home[block] in own and block < begin)
+            spans[stage] = (begin, end, self._charged(begin, end, tuple(earlier)))
+        return spans
+
+    def _charged(self, begin: int, end: int, earlier: tuple[int, ...]) -> int:
+        """The number of what is charged for elsewhere of a stage, whose rank has these blocks that
+        share parameters before it."""
+        key = (begin, end, earlier)
+        if key not in self._known_charged:
+            stage = self._stage(0, range(begin, end))
+            found = charged_to_earlier(self.workload.program, stage, earlier)
             charged = any(each != NOWHERE for each in found)
-            uses = self.uses.setdefault(found, len(self.uses) + 1) if charged else 0
-            spans.append((a, b, uses))
+            number = self.uses.setdefault(found, len(self.uses) + 1) if charged else 0
+            self._known_charged[key] = number
+        return self._known_charged[key]
+
+    def _tied(self, ranks: Ranks, bounds: Sequence[int]) -> dict[tuple[int, ...], Any]:
+        """The bytes of gradients that ranks add up between them."""
         if not self.workload.training:
-            return spans, {}
-        return spans, dict(tied_bytes(self.workload, own, stages))
+            return {}
+        if sum(map(len, ranks)) >= len(bounds):
+            blocks = [range(begin, end) for begin, end in pairwise(bounds)]
+            return self._tied_of(ranks, blocks)
+        # No stage is on several ranks: only where shared parameters are used matters.
+        key = (ranks, tuple(bisect_right(bounds, block) - 1 for block in self._sharing))
+        if key not in self._known_tied:
+            blocks = [[] for _ in bounds[1:]]
+            for block, stage in zip(self._sharing, key[1], strict=True):
+                blocks[stage].append(block)
+            self._known_tied[key] = self._tied_of(ranks, blocks)
+        return self._known_tied[key]
+
+    def _tied_of(self, ranks: Ranks, blocks: Iterable[Iterable[int]]) -> dict[tuple[int, ...], Any]:
+        stages = [self._stage(index, own) for index, own in enumerate(blocks)]
+        return dict(tied_bytes(self.workload, ranks, stages))
 
 
 def distinct_rows(rows: NDArray[Any]) -> tuple[Places, Places]:

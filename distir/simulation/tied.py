@@ -7,12 +7,12 @@ in which gradients of the parameter are made, and settles each of them once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from distir.cost import CostModel
 from distir.cost.amounts import Amount
-from distir.ir.core import Value
 from distir.plan import BlockProgram, Plan, Stage
 from distir.plan.grid import Grid
 from distir.plan.positions import positions_of
@@ -61,14 +61,20 @@ def charged_elsewhere(
     program: Program, stages_of_ranks: Ranks, stages: Sequence[Stage], index: int
 ) -> tuple[Elsewhere, ...]:
     """`elsewhere` of a stage among those of a plan, which are on these ranks."""
+    own = next(own for own in stages_of_ranks if index in own)
+    earlier = (block for each in own if each < index for block in stages[each].blocks)
+    return charged_to_earlier(program, stages[index], earlier)
+
+
+def charged_to_earlier(
+    program: Program, stage: Stage, earlier: Iterable[int]
+) -> tuple[Elsewhere, ...]:
+    """`elsewhere` of a stage whose rank has these `earlier` blocks; of them only those that share
+    parameters matter."""
     sharing, blocks = program.sharing_blocks, program.blocks.blocks
-    stage = stages[index]
     if sharing.isdisjoint(stage.blocks):
         return (NOWHERE,) * len(stage.blocks)
-    own = next(own for own in stages_of_ranks if index in own)
-    earlier = (stages[each] for each in own if each < index)
-    shared = (block for each in earlier for block in sharing.intersection(each.blocks))
-    seen = {value for block in shared for value in blocks[block].parameters}
+    seen = {value for block in sharing.intersection(earlier) for value in blocks[block].parameters}
     held: dict[int, list[int]] = {}
     buffers: dict[object, list[tuple[int, int]]] = {}
     for place, (block, local) in enumerate(zip(stage.blocks, stage.programs, strict=True)):
@@ -85,10 +91,12 @@ def charged_elsewhere(
                 buffers.setdefault((value, layout), []).append((place, position))
     added, late = ([use for uses in buffers.values() for use in uses[part]]
                    for part in (slice(1, None), slice(0, -1)))  # fmt: skip
-    return tuple(
-        Elsewhere(tuple(held.get(place, ())), _positions(added, place), _positions(late, place))
-        for place in range(len(stage.blocks))
-    )
+    found = [NOWHERE] * len(stage.blocks)
+    for place in {*held, *(place for place, _ in added), *(place for place, _ in late)}:
+        found[place] = Elsewhere(
+            tuple(held.get(place, ())), _positions(added, place), _positions(late, place)
+        )
+    return tuple(found)
 
 
 def _positions(uses: list[tuple[int, int]], place: int) -> tuple[int, ...]:
@@ -115,21 +123,26 @@ def tied_bytes(
     for rank, own in enumerate(stages_of_ranks):
         for index in own:
             homes[index].append(rank)
-    sizes_of: dict[BlockProgram, list[int]] = {}
+    sizes_of: dict[BlockProgram, list[tuple[int, int]]] = {}
     for program in {each: None for stage in stages for each in stage.programs}:
         sizes_of[program] = [
-            use.owned_type.num_elements * workload.types.gradient.itemsize
-            for use in program.parameters
+            (position, use.owned_type.num_elements * workload.types.gradient.itemsize)
+            for position, use in enumerate(program.parameters)
+            if use.gradient is not None
         ]
-    shared: dict[Value, tuple[set[int], int]] = {}
+    shared: dict[object, tuple[set[int], int]] = {}
     for stage, ranks in zip(stages, homes, strict=True):
-        for block, program in zip(stage.blocks, stage.programs, strict=True):
-            if block not in sharing and len(ranks) == 1:
-                continue
-            uses = zip(blocks[block].parameters, program.parameters, sizes_of[program], strict=True)
-            for value, use, size in uses:
-                if use.gradient is not None:
-                    shared.setdefault(value, (set(), size))[0].update(ranks)
+        pairs = list(zip(stage.blocks, stage.programs, strict=True))
+        # What no other block uses is added up at once for blocks that are alike.
+        alike = Counter(program for block, program in pairs if block not in sharing)
+        for block, program in pairs:
+            if block in sharing:
+                values = blocks[block].parameters
+                for position, size in sizes_of[program]:
+                    shared.setdefault(values[position], (set(), size))[0].update(ranks)
+            elif len(ranks) > 1 and program in alike and sizes_of[program]:
+                size = alike.pop(program) * sum(size for _, size in sizes_of[program])
+                shared[stage.index, program] = (set(ranks), size)
     sizes: dict[tuple[int, ...], int] = {}
     for ranks, size in shared.values():
         if len(ranks) > 1:
@@ -150,6 +163,7 @@ __all__ = [
     "Ranks",
     "TiedGradients",
     "charged_elsewhere",
+    "charged_to_earlier",
     "elsewhere",
     "tied_bytes",
     "tied_gradients",
