@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -142,6 +143,8 @@ def grid_of(trials: Sequence[Trial], objective: Objective, top: int = TOP) -> Gr
 
 
 def _grid(space_size: int, found: Collector, seconds: float) -> Grid:
+    import numpy as np
+
     closest = found.closest
     if closest is not None and closest.evaluation.reason is None:
         # Of many strategies at once, it was not put into words.
@@ -158,7 +161,7 @@ def _grid(space_size: int, found: Collector, seconds: float) -> Grid:
         closest=closest,
         failures=dict(found.failures.most_common()),
         seconds=seconds,
-        costs=sorted(found.costs),
+        costs=array("d", np.sort(found.costs).tobytes()),  # a list takes four times as much
     )
 
 
