@@ -7,6 +7,7 @@ spread over a cluster.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import time
@@ -23,6 +24,7 @@ import numpy as np
 from autotune.chunks import Chunk, evaluated, size_after, stretches
 from autotune.objectives.columns import Evaluations
 from autotune.objectives.objective import Objective, ObjectiveFunction
+from autotune.study import Measure
 from distir.errors import DistirError
 from distir.strategies import Places
 from distir.strategy import Strategy
@@ -213,29 +215,39 @@ def _cloudpickle() -> Any:
     return import_module("cloudpickle")
 
 
+@dataclass(frozen=True, slots=True)
+class _Worker:
+    """What a process needs to evaluate parts."""
+
+    objective: Objective
+    parts: _Parts
+    measure: Measure | None
+
+    def answer(self, first: int, count: int) -> _Answer:
+        """What the objective says of a part."""
+        _, strategies = self.parts.taken(first, count)
+        started, clock = time.time(), time.perf_counter()
+        evaluations = evaluated(self.objective, strategies, self.measure)
+        seconds = time.perf_counter() - clock
+        return _Answer(evaluations, self.objective.metric, started, seconds)
+
+
 @lru_cache(maxsize=1)
-def _prepared(payload: bytes) -> Callable[[int, int], _Answer]:
-    """In a worker: the problem, made once."""
+def _worker(payload: bytes) -> _Worker:
+    """Made once in a process."""
     from autotune.api import measuring
 
     changed, asked = _cloudpickle().loads(payload)
     problem: Problem = changed()
     objective = problem.objective(asked.objective, metric=asked.metric, direction=asked.direction)
-    stack = contextlib.ExitStack()
     measure = None
     if asked.trial_timeout is not None:
-        measure = stack.enter_context(measuring(objective, asked.trial_timeout))
-
-    parts = _parts(problem.space, measure is None and objective.many is not None)
-
-    def answer(first: int, count: int) -> _Answer:
-        _, strategies = parts.taken(first, count)
-        started, clock = time.time(), time.perf_counter()
-        evaluations = evaluated(objective, strategies, measure)
-        return _Answer(evaluations, objective.metric, started, time.perf_counter() - clock)
-
-    return answer
+        limited = contextlib.ExitStack()
+        measure = limited.enter_context(measuring(objective, asked.trial_timeout))
+        atexit.register(limited.close)  # limited trials have a process that lives as long as this
+    at_once = measure is None and objective.many is not None
+    return _Worker(objective, _parts(problem.space, at_once), measure)
 
 
 def _evaluate(payload: bytes, first: int, count: int) -> _Answer:
-    return _prepared(payload)(first, count)
+    return _worker(payload).answer(first, count)

@@ -6,6 +6,7 @@ import csv
 import io
 import itertools
 import math
+import time
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
@@ -237,6 +238,22 @@ def test_an_interrupt_ends_processes_too() -> None:
     assert 20 < grid.evaluated < grid.space_size
     again = chunks_in_processes(problem, objective, Asked(dear), jobs=2)
     assert evaluate_grid(problem.space, objective, chunks=again).complete
+
+
+def test_a_time_limit_holds_in_processes_too() -> None:
+    problem = load_problem("mlp-2x8", devices=4, batch_size=4)
+    slow = next(each for each in problem.space.enumerate() if each.tp == 2)
+
+    def cost(strategy: Strategy) -> float:
+        if strategy == slow:
+            time.sleep(60)
+        return 1.0
+
+    asked = Asked(cost, trial_timeout=0.5)
+    chunks = chunks_in_processes(problem, problem.objective(cost), asked, jobs=2)
+    grid = evaluate_grid(problem.space, problem.objective(cost), chunks=chunks)
+    assert grid.complete
+    assert grid.failures == {"took longer than 0.5 s": 1}
 
 
 @given(st.integers(1, MOST), st.floats(0.0, 10.0))
