@@ -11,6 +11,7 @@ import atexit
 import contextlib
 import os
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -146,7 +147,7 @@ def _answers(
     with (
         _connected(backend, jobs),
         joblib.parallel_config(backend=backend, n_jobs=jobs),
-        contextlib.closing(_results(joblib, tasks(), jobs, backend)) as results,
+        _ended(_results(joblib, tasks(), jobs, backend)) as results,
     ):
         for answer in results:
             yield sent.popleft(), answer
@@ -155,13 +156,27 @@ def _answers(
 def _results(
     joblib: Any, tasks: Iterator[Any], jobs: int, backend: str
 ) -> Generator[_Answer, None, None]:
-    if backend == "ray":  # whose backend gives lists only; its processes stay for all of them
-        with joblib.Parallel(batch_size=1) as parallel:
-            while part := list(islice(tasks, AHEAD * jobs)):
-                yield from parallel(part)
-        return
+    if backend == "ray":  # gives lists only
+        return _in_lists(joblib, tasks, AHEAD * jobs)
     ahead = {"batch_size": 1, "pre_dispatch": AHEAD * jobs}
-    yield from joblib.Parallel(return_as="generator", **ahead)(tasks)
+    return joblib.Parallel(return_as="generator", **ahead)(tasks)
+
+
+def _in_lists(joblib: Any, tasks: Iterator[Any], size: int) -> Generator[_Answer, None, None]:
+    with joblib.Parallel(batch_size=1) as parallel:  # its processes stay for all lists
+        while part := list(islice(tasks, size)):
+            yield from parallel(part)
+
+
+@contextlib.contextmanager
+def _ended(results: Generator[_Answer, None, None]) -> Generator[Iterator[_Answer], None, None]:
+    """Ends results, also in the middle: an interrupt."""
+    try:
+        yield results
+    finally:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that some are not used
+            results.close()
 
 
 @contextlib.contextmanager

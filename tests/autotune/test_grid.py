@@ -224,22 +224,6 @@ def test_tables_are_the_same_to_the_last_bit_however_many_processes(
     assert written(2) == written(3) == alone
 
 
-def test_an_interrupt_ends_processes_too() -> None:
-    problem = load_problem("mlp-2x8", devices=4, batch_size=16, space="full")
-
-    def stop(chunk: Chunk, best: Trial | None) -> None:
-        if chunk.numbers[0] > 20:
-            raise KeyboardInterrupt
-
-    objective = problem.objective(dear)
-    chunks = chunks_in_processes(problem, objective, Asked(dear), jobs=2)
-    grid = evaluate_grid(problem.space, objective, chunks=chunks, watch=stop)
-    assert not grid.complete
-    assert 20 < grid.evaluated < grid.space_size
-    again = chunks_in_processes(problem, objective, Asked(dear), jobs=2)
-    assert evaluate_grid(problem.space, objective, chunks=again).complete
-
-
 def test_a_time_limit_holds_in_processes_too() -> None:
     problem = load_problem("mlp-2x8", devices=4, batch_size=4)
     slow = next(each for each in problem.space.enumerate() if each.tp == 2)
