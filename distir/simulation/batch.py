@@ -24,7 +24,7 @@ from distir.cost.amounts import Divergence
 from distir.plan.planner import ProgramKind
 from distir.simulation.pipeline_columns import alike_schedules
 from distir.simulation.points import PointRows, Points, Shape, kinds_of
-from distir.simulation.rank_columns import Hops, iterations
+from distir.simulation.rank_columns import Hops, Pool, iterations
 from distir.simulation.report import metrics_of
 from distir.simulation.result import METRICS
 from distir.simulation.table import SimulationTable
@@ -103,7 +103,7 @@ class _Batch:
     def evaluate(self) -> dict[str, Column]:
         """The metrics of all strategies."""
         rows = self._point_rows()
-        hops = Hops(self.simulator.cost, rows.rankings)
+        hops, pool = Hops(self.simulator.cost, rows.rankings), Pool(rows.pool)
         count = len(self.table)
         iteration, peak = np.empty(count), np.empty(count)
         bubble, communication = np.empty(count), np.empty(count)
@@ -117,7 +117,7 @@ class _Batch:
             for part in self._parts(schedules[0], chosen, rows):
                 some = chosen[part]
                 group = rows.group(self.layout[some])
-                found = iterations(self.simulator, schedules, place[part], rows.pool, hops, group)
+                found = iterations(self.simulator, schedules, place[part], pool, hops, group)
                 iteration[some], peak[some], bubble[some], communication[some] = found
         devices = np.prod([self.table.column(name) for name in ("dp", "tp", "cp", "pp")], axis=0)
         return metrics_of(

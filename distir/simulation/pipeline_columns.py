@@ -1,7 +1,7 @@
 """`run_pipeline` of many plans with one schedule, or with schedules that differ in how long they go
 on alone, as arrays: a column per plan.
 
-Plans that are alike are run once. Where ranks do one thing with all microbatches there is a closed
+Where ranks do one thing with all microbatches there is a closed
 form (`pipeline_phases.py`); else actions that may run at the same time are one operation on arrays
 (`pipeline_waves.py`, `pipeline_repeats.py`). Where microbatches overtake each other, every action
 is one.
@@ -41,9 +41,9 @@ class PipelineColumns:
     """When a rank starts its first action."""
     begin_moving: Floats
     """For how much of this time the message that it waited for was on its way."""
-    last_gradients: tuple[Floats, ...]
-    """Per rank (own stages, rows): start of the action in which the stage's gradients are
-    complete; 0 where there is none."""
+    last_gradients: Floats
+    """(stages of all ranks, rows), one rank after the other: start of the action in which the
+    stage's gradients are complete; 0 where there is none."""
 
 
 Program: TypeAlias = Phases | WaveProgram | None
@@ -69,18 +69,6 @@ def run_alike_columns(
 ) -> PipelineColumns:
     """The same of plans with schedules that are alike (`alike_schedules`); `which` of them each
     plan has, (rows,)."""
-    same = _distinct(which, seconds, transfers)
-    if same is not None:
-        kept, place = same
-        found = _columns(schedules, which[kept], seconds[:, kept], transfers[:, kept], goes_on)
-        return PipelineColumns(
-            found.end[:, place],
-            found.waited_for_transfer[:, place],
-            found.waited_for_stage[:, place],
-            found.begin[:, place],
-            found.begin_moving[:, place],
-            tuple(each[:, place] for each in found.last_gradients),
-        )
     return _columns(schedules, which, seconds, transfers, goes_on)
 
 
@@ -91,19 +79,6 @@ def alike_schedules(schedules: Sequence[CompiledSchedule]) -> list[list[int]]:
     for place, compiled in enumerate(schedules):
         groups.setdefault(_how(compiled)[0] or compiled, []).append(place)
     return list(groups.values())
-
-
-def _distinct(which: Ints, seconds: Floats, transfers: Floats) -> tuple[Ints, Ints] | None:
-    """Plans that differ, and for each plan which of them it is like; None if nearly all differ."""
-    weights = np.random.default_rng(0).random((2, len(seconds)))
-    marks = (weights[0] @ seconds + weights[1] @ transfers) * (which + 1)
-    _, kept, place = np.unique(marks, return_index=True, return_inverse=True)
-    like = kept[place]
-    if 10 * len(kept) > 9 * len(marks):
-        return None
-    if not all(np.array_equal(each[..., like], each) for each in (which, seconds, transfers)):
-        return None
-    return kept, place
 
 
 def _columns(
@@ -120,16 +95,13 @@ def _columns(
     times = np.array([each for _, each in ways], np.int64)[which].T
     if isinstance(program, Phases):
         found, last = run_phases(program, times[0].astype(float), seconds, transfers, goes_on)
-        end, for_transfer, for_stage, begin, moving = found
-        own = _by_rank(first, last)
-        return PipelineColumns(end, for_transfer, for_stage, begin, moving, own)
+        return PipelineColumns(*found, last)
     kept = run_program(program, times, seconds, transfers, goes_on)
     ranks, rows = program.ranks, seconds.shape[1]
     end, for_stage, begin, moving = kept[: 4 * ranks].reshape(4, ranks, rows)
     for_transfer = end - for_stage - _busy(schedules, which, seconds)
     for_transfer[for_transfer < NO_TIME * end] = 0.0
-    own = _by_rank(first, kept[4 * ranks :])
-    return PipelineColumns(end, for_transfer, for_stage, begin, moving, own)
+    return PipelineColumns(end, for_transfer, for_stage, begin, moving, kept[4 * ranks :])
 
 
 @lru_cache(maxsize=MOST_SCHEDULES)
@@ -184,11 +156,6 @@ def _busy(schedules: Sequence[CompiledSchedule], which: Ints, seconds: Floats) -
     return found
 
 
-def _by_rank(compiled: CompiledSchedule, stages: Floats) -> tuple[Floats, ...]:
-    """Rows of all ranks' stages, rank by rank."""
-    return tuple(np.split(stages, np.cumsum([len(own) for own in compiled.stages_of_ranks])[:-1]))
-
-
 def _one_by_one(
     compiled: CompiledSchedule, seconds: Floats, transfers: Floats, goes_on: bool
 ) -> PipelineColumns:
@@ -231,7 +198,7 @@ def _one_by_one(
     for rank, sender in enumerate(senders):
         if sender >= 0:
             begin_moving[rank] = begin[rank] - first_ends[sender]
-    last = tuple(np.stack([starts[i] for i in own]) for own in compiled.last_gradients)
+    last = np.stack([starts[i] for own in compiled.last_gradients for i in own])
     return PipelineColumns(free, transfer_wait, stage_wait, begin, begin_moving, last)
 
 

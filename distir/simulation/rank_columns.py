@@ -3,9 +3,11 @@ plan."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from itertools import zip_longest
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +16,7 @@ from distir.cost import CostModel
 from distir.plan.grid import Grid
 from distir.schedules import BACKWARD, COST_KINDS, FORWARD, INPUT_PART, WEIGHT_PART
 from distir.simulation.instructions import Pricing
-from distir.simulation.pipeline_columns import PipelineColumns, run_alike_columns
+from distir.simulation.pipeline_columns import run_alike_columns
 from distir.simulation.stage_columns import NAMES, PLACE
 from distir.strategies import Places
 
@@ -24,8 +26,16 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 
+_T = TypeVar("_T", bound=np.generic)
+
 NUMBERS_HELD = 1 << 16
 """Numbers, of situations times plans, that are added up together: they should stay in the cache."""
+
+ROUNDING = 2.0**-48
+"""Of a number: what rounding may make of equal ones."""
+
+MOST_HELD = 1 << 13
+"""Schedules of which it is kept what their ranks hold together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +51,53 @@ class LayoutGroup:
     rankings: Places
     tied: Mapping[tuple[int, ...], Floats]
 
+    def some(self, plans: Places) -> LayoutGroup:
+        """Some of them, without what ranks add up between them."""
+        return LayoutGroup(self.rows[:, plans], self.rankings[plans], {})
+
+
+class Pool:
+    """What stages take and hold, a column each, of shape (`NAMES`, then messages, stages)."""
+
+    def __init__(self, values: Floats) -> None:
+        self.values = values
+        self._lengths: dict[tuple[int, ...], Places] = {}
+        self._messages = np.zeros((0, 0), np.int64)
+
+    def lengths(self, kinds: tuple[int, ...]) -> Places:
+        """Per stage a number that it shares with those whose actions of these kinds are as long."""
+        if kinds not in self._lengths:
+            timed = self.values[[PLACE[f"seconds {kind}"] for kind in kinds]]
+            self._lengths[kinds] = _numbered(timed)
+        return self._lengths[kinds]
+
+    def message(self, levels: Places, back: Places, stages: Places) -> Floats:
+        """Seconds of messages of stages to the next, or `back` to the previous one."""
+        return self.values[len(NAMES) :].take(self._place(levels, back, stages))
+
+    def message_lengths(self, levels: Places, back: Places, stages: Places) -> Places:
+        """Numbers that messages share that are as long."""
+        if not len(self._messages):
+            self._messages = np.stack([_numbered(each[None]) for each in self.values[len(NAMES) :]])
+        return self._messages.take(self._place(levels, back, stages))
+
+    def _place(self, levels: Places, back: Places, stages: Places) -> Places:
+        return (2 * levels + back) * self.values.shape[1] + stages
+
+
+def _numbered(values: NDArray[np.generic]) -> Places:
+    """Numbers of columns; equal ones have one, to rounding."""
+    weights = np.random.default_rng(0).random(len(values))
+    marks = np.zeros(values.shape[1])
+    for weight, row in zip(weights, values, strict=True):
+        marks += weight * row
+    _, first, found = np.unique(marks, return_index=True, return_inverse=True)
+    like, other = first.take(found), np.zeros(len(found), np.bool_)
+    for row in values:
+        other |= np.abs(row - row.take(like)) > ROUNDING * np.abs(row)
+    found[other] = len(first) + np.arange(other.sum())
+    return found
+
 
 class Hops:
     """The levels of the cluster that messages between ranks cross."""
@@ -49,35 +106,35 @@ class Hops:
         self._pricings = [Pricing(cost, grid) for grid in rankings]
         self._known: dict[tuple[int, int, int], int] = {}
 
-    def levels(self, rankings: Places, here: int, there: int) -> Places:
-        """The level between two ranks, per plan."""
-        present = np.unique(rankings)
-        found = np.zeros(len(self._pricings), np.int64)
-        for ranking in present.tolist():
-            key = (ranking, here, there)
-            if key not in self._known:
-                self._known[key] = self._pricings[ranking].level(here, there)
-            found[ranking] = self._known[key]
-        return found[rankings]
+    def levels(self, rankings: Sequence[int], pairs: Sequence[tuple[int, int]]) -> Places:
+        """The levels between pairs of ranks, of shape (pairs, rankings)."""
+        found = [[self._level(ranking, *pair) for ranking in rankings] for pair in pairs]
+        return np.array(found, np.int64).reshape(len(pairs), len(rankings))
+
+    def _level(self, ranking: int, here: int, there: int) -> int:
+        key = (ranking, here, there)
+        if key not in self._known:
+            self._known[key] = self._pricings[ranking].level(here, there)
+        return self._known[key]
 
 
 class _Stages:
     """What the stages of a group take and hold, looked up in the pool by name."""
 
-    def __init__(self, pool: Floats, rows: Places) -> None:
+    def __init__(self, pool: Pool, rows: Places) -> None:
         self._pool, self._rows = pool, rows
         self.plans = rows.shape[1]
 
     def __call__(self, name: str) -> Floats:
         """Of shape (stages, plans)."""
-        return self._pool[PLACE[name]][self._rows]
+        return self._pool.values[PLACE[name]].take(self._rows)
 
 
 def iterations(
     simulator: Simulator,
     schedules: Sequence[CompiledSchedule],
     which: Places,
-    pool: Floats,
+    pool: Pool,
     hops: Hops,
     group: LayoutGroup,
 ) -> tuple[Floats, Floats, Floats, Floats]:
@@ -86,38 +143,30 @@ def iterations(
     alike, each plan has; it ascends."""
     compiled = schedules[0]
     training = simulator.workload.training
-    stages = _Stages(pool, group.rows)
-    seconds = np.zeros((*group.rows.shape[:1], COST_KINDS, group.rows.shape[1]))
-    for kind in _kinds(compiled):
-        seconds[:, kind] = stages(f"seconds {kind}")
-    time = run_alike_columns(
-        schedules,
-        which,
-        seconds.reshape(-1, seconds.shape[-1]),
-        _transfers(compiled, pool, hops, group),
-        goes_on=simulator.cost.profile.goes_on(max(map(len, compiled.stages_of_ranks))),
-    )
-    own = _Own(compiled)
+    stages, own = _Stages(pool, group.rows), _Own(compiled)
+    goes_on = simulator.cost.profile.goes_on(max(map(len, compiled.stages_of_ranks)))
+    time = _time(schedules, which, pool, hops, group, goes_on=goes_on, training=training)
     exposed = own.sum(_exposed(schedules, which, stages, own))
-    tails = _settling_tails(compiled, time, stages) if training else np.zeros_like(time.end)
-    end = time.end + tails
-    waited, took = np.zeros_like(end), np.zeros_like(end)
+    end, waited, took = time.end, 0.0, 0.0
+    tails = _settling_tails(compiled, time, stages, own) if training else 0.0
+    end = end + tails
+    if group.tied:
+        waited, took = np.zeros_like(end), np.zeros_like(end)
     for ranks, between in group.tied.items():
         start = end[list(ranks)].max(axis=0)
         for rank in ranks:
             waited[rank] += start - end[rank]
             took[rank] += between
             end[rank] = start + between
-    refresh = own.sum(stages("refresh")[own.stages])
-    optimizer = own.sum(stages("optimizer")[own.stages])
-    begin, moving = (time.begin, time.begin_moving) if training else (0.0, 0.0)
-    end = end + optimizer + refresh
-    length = end - begin
+    refresh = own.sum(own.of(stages("refresh")))
+    end += own.sum(own.of(stages("optimizer")))
+    end += refresh
+    length = end - time.begin if training else end
     iteration = length.max(axis=0)
-    bubble = time.waited_for_stage - (begin - moving) + waited + (iteration - length)
-    communication = exposed + refresh + tails + (time.waited_for_transfer - moving + took)
+    idle = waited + (iteration - length)
+    busy = exposed + refresh + tails + took
     peak = _peaks(schedules, which, stages, own)
-    return iteration, peak, bubble.mean(axis=0), communication.mean(axis=0)
+    return iteration, peak, time.idle + idle.mean(axis=0), time.moving + busy.mean(axis=0)
 
 
 class _Own:
@@ -127,6 +176,11 @@ class _Own:
         held = compiled.stages_of_ranks
         self.stages = np.concatenate([np.asarray(own, np.int64) for own in held])
         self.first = np.cumsum([0, *(len(own) for own in held[:-1])])
+        self._each = np.array_equal(self.stages, np.arange(compiled.stages))
+
+    def of(self, values: Floats) -> Floats:
+        """Of the stages of ranks, of shape (stages of ranks, plans), from those of all stages."""
+        return values if self._each else values[self.stages]
 
     def sum(self, values: Floats) -> Floats:
         """Sums over the stages of ranks, from shape (stages of ranks, plans)."""
@@ -140,6 +194,94 @@ def _kinds(compiled: CompiledSchedule) -> tuple[int, ...]:
     return tuple(np.flatnonzero(compiled.count_matrix.sum(axis=0)).tolist())
 
 
+# --- time -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Time:
+    """When ranks begin and are done, of shape (ranks, plans), and when actions start in which
+    gradients are complete, (stages of ranks, plans). What ranks wait for each other and for
+    messages, on average, without what they wait before they begin if they train."""
+
+    begin: Floats
+    end: Floats
+    last: Floats
+    idle: Floats
+    moving: Floats
+
+
+def _time(
+    schedules: Sequence[CompiledSchedule],
+    which: Places,
+    pool: Pool,
+    hops: Hops,
+    group: LayoutGroup,
+    *,
+    goes_on: bool,
+    training: bool,
+) -> _Time:
+    """Plans that take as long are run once."""
+    compiled = schedules[0]
+    kinds, ways = _kinds(compiled), _Ways(compiled, hops, group)
+    lengths = [pool.lengths(kinds).take(group.rows), *ways.of(pool.message_lengths), [which]]
+    _, kept, place = np.unique(
+        _numbered(np.concatenate(lengths)), return_index=True, return_inverse=True
+    )
+    some = group.some(kept)
+    stages, ways = _Stages(pool, some.rows), _Ways(compiled, hops, some)
+    seconds = np.zeros((len(some.rows), COST_KINDS, len(kept)))
+    for kind in kinds:
+        seconds[:, kind] = stages(f"seconds {kind}")
+    found = run_alike_columns(
+        schedules,
+        which[kept],
+        seconds.reshape(-1, len(kept)),
+        ways.seconds(pool),
+        goes_on=goes_on,
+    )
+    idle, moving = found.waited_for_stage.mean(axis=0), found.waited_for_transfer.mean(axis=0)
+    if training:
+        before = found.begin_moving.mean(axis=0)
+        idle -= found.begin.mean(axis=0) - before
+        moving -= before
+    columns = (each.take(place, axis=-1) for each in (found.begin, found.end, found.last_gradients))
+    return _Time(*columns, idle.take(place), moving.take(place))
+
+
+class _Ways:
+    """The ways that messages take between the ranks of a schedule."""
+
+    def __init__(self, compiled: CompiledSchedule, hops: Hops, group: LayoutGroup) -> None:
+        routes = compiled.routes
+        self._shape = len(group.rows), COST_KINDS, group.rows.shape[1]
+        self._stages = np.array([stage for stage, _ in routes], np.int64)
+        self._back = np.array([step < 0 for _, step in routes], np.int64)
+        self._rows = group.rows[self._stages]
+        present, self._ranking = np.unique(group.rankings, return_inverse=True)
+        # Where a stage sends to several ranks, the slowest message counts.
+        self._levels = [
+            hops.levels(present.tolist(), [pairs[at % len(pairs)] for pairs in routes.values()])
+            for at in range(max(map(len, routes.values()), default=0))
+        ]
+
+    def of(self, found: Callable[[Places, Places, Places], NDArray[_T]]) -> list[NDArray[_T]]:
+        """What is `found` by the levels that messages cross, whether they go back, and stages:
+        (ways, plans); once for each of the ranks to which a stage sends."""
+        back = self._back[:, None]
+        return [found(each[:, self._ranking], back, self._rows) for each in self._levels]
+
+    def seconds(self, pool: Pool) -> Floats:
+        """Seconds of messages, of shape (stages · kinds of action, plans)."""
+        found = np.zeros(self._shape)
+        if self._levels:
+            longest = np.maximum.reduce(self.of(pool.message))
+            for back, kinds in enumerate([(FORWARD,), (BACKWARD, INPUT_PART)]):
+                (sent,) = np.nonzero(self._back == back)
+                for kind in kinds:
+                    found[self._stages[sent], kind] = longest[sent]
+        return found.reshape(-1, self._shape[-1])
+
+
 def _exposed(
     schedules: Sequence[CompiledSchedule], which: Places, stages: _Stages, own: _Own
 ) -> Floats:
@@ -147,93 +289,120 @@ def _exposed(
     counts = np.stack([each.count_matrix for each in schedules], axis=-1).astype(np.float64)
     waited = np.zeros((len(own.stages), stages.plans))
     for kind in _kinds(schedules[0]):
-        waited += stages(f"exposed {kind}")[own.stages] * counts[:, kind].take(which, axis=-1)
+        waited += own.of(stages(f"exposed {kind}")) * counts[:, kind].take(which, axis=-1)
     return waited
 
 
-def _transfers(compiled: CompiledSchedule, pool: Floats, hops: Hops, group: LayoutGroup) -> Floats:
-    """Seconds of messages, of shape (stages · kinds of action, plans)."""
-    stages, plans = group.rows.shape
-    seconds = np.zeros((stages * COST_KINDS, plans))
-    for (stage, step), pairs in compiled.routes.items():
-        rows, longest = group.rows[stage], np.zeros(plans)
-        for pair in pairs:
-            levels = hops.levels(group.rankings, *pair)
-            np.maximum(longest, pool[len(NAMES) + 2 * levels + (step < 0), rows], out=longest)
-        for kind in (FORWARD,) if step > 0 else (BACKWARD, INPUT_PART):
-            seconds[stage * COST_KINDS + kind] = longest
-    return seconds
-
-
-def _settling_tails(compiled: CompiledSchedule, time: PipelineColumns, stages: _Stages) -> Floats:
+def _settling_tails(compiled: CompiledSchedule, time: _Time, stages: _Stages, own: _Own) -> Floats:
     """How long gradient streams go on after the last action of their rank."""
-    service = stages("settling")
-    settled = {kind: stages(f"settled {kind}") for kind in (BACKWARD, WEIGHT_PART)}
-    tails = np.empty_like(time.end)
-    for rank, own in enumerate(compiled.stages_of_ranks):
-        done = np.zeros(time.end.shape[1])
-        for place, kind in compiled.completing[rank]:
-            stage, start = own[place], time.last_gradients[rank][place]
-            ready = settled[kind][stage] - service[stage]
-            left = np.maximum(np.maximum(done - start, ready), 0.0) + service[stage]
-            done = start + np.where(service[stage] > 0, left, done - start)
-        tails[rank] = np.maximum(0.0, done - time.end[rank])
-    return tails
+    service, done = own.of(stages("settling")), np.zeros_like(time.end)
+    if not service.any():
+        return done
+    kinds = np.zeros(len(service), np.int64)
+    turns: list[tuple[list[int], list[int]]] = []
+    for rank, completing in enumerate(compiled.completing):
+        for turn, (place, kind) in enumerate(completing):
+            if turn == len(turns):
+                turns.append(([], []))
+            at = int(own.first[rank]) + place
+            turns[turn][0].append(rank)
+            turns[turn][1].append(at)
+            kinds[at] = kind
+    ready = own.of(stages(f"settled {BACKWARD}"))
+    if (kinds == WEIGHT_PART).any():
+        in_parts = own.of(stages(f"settled {WEIGHT_PART}"))
+        ready = np.where((kinds == WEIGHT_PART)[:, None], in_parts, ready)
+    ready = np.maximum(ready - service, 0.0)
+    for ranks, places in turns:
+        start, busy = time.last[places], service[places]
+        before = done[ranks] - start
+        done[ranks] = start + np.where(busy > 0, np.maximum(before, ready[places]) + busy, before)
+    done -= time.end
+    return np.maximum(done, 0.0, out=done)
+
+
+# --- memory ---------------------------------------------------------------------------------------
 
 
 def _peaks(
     schedules: Sequence[CompiledSchedule], which: Places, stages: _Stages, own: _Own
 ) -> Floats:
     """Bytes of the fullest rank: its state, and at the worst moment what is in flight."""
-    compiled = schedules[0]
-    kinds = _kinds(compiled)
-    peaks = {kind: stages(f"peak {kind}") for kind in kinds}
+    kinds = _kinds(schedules[0])
+    peaks = np.concatenate([stages(f"peak {kind}") for kind in kinds])
     forward = stages(f"delta {FORWARD}")
     both = forward + stages(f"delta {INPUT_PART}") if INPUT_PART in kinds else 0.0 * forward
-    state = own.sum(stages("state")[own.stages])
-    fullest = np.zeros(state.shape[1])
-    for rank, chosen in enumerate(compiled.stages_of_ranks):
-        places = list(chosen)
-        deltas = np.stack([forward[places], both[places]], axis=1).reshape(2 * len(places), -1)
-        own_peaks = np.stack([peaks[kind][places] for kind in kinds])
-        for matrix, plans in _held(schedules, which, rank):
-            most = _most_held(matrix, kinds, deltas[:, plans], own_peaks[:, :, plans])
-            most += state[rank, plans]
-            np.maximum(fullest[plans], most, out=fullest[plans])
+    deltas = np.concatenate([forward, both])
+    state = own.sum(own.of(stages("state")))
+    fullest = np.empty(stages.plans)
+    for matrices, plans in _held(schedules, which):
+        steps = _joined(matrices)
+        count = len(forward)
+        columns = own.stages[steps.columns // 2] + count * (steps.columns % 2)
+        rows = own.stages[steps.places] + count * np.searchsorted(kinds, steps.kinds)
+        at_once = max(64, NUMBERS_HELD // max(1, len(columns)))
+        for first in range(plans.start, plans.stop, at_once):
+            some = slice(first, min(first + at_once, plans.stop))
+            live = deltas[columns, some]
+            live *= steps.changes[:, None]
+            np.add.accumulate(live, axis=0, out=live)
+            held = live[steps.last]
+            held += peaks[rows, some]
+            most = np.maximum.reduceat(held, steps.first, axis=0)
+            np.maximum(most, 0.0, out=most)
+            most += state[:, some]
+            np.max(most, axis=0, out=fullest[some])
     return fullest
 
 
-def _most_held(matrix: HeldMatrix, kinds: Sequence[int], deltas: Floats, peaks: Floats) -> Floats:
-    """Bytes in flight at the worst moment. `deltas` are (2 · own stages, plans) as the columns of
-    the matrix, `peaks` (kinds, own stages, plans)."""
-    steps = matrix.steps
-    rows = np.searchsorted(kinds, steps.kinds) * peaks.shape[1] + steps.places
-    peaks = peaks.reshape(-1, peaks.shape[-1])
-    found = np.zeros(peaks.shape[1])
-    at_once = max(64, NUMBERS_HELD // max(1, len(rows)))
-    for first in range(0, len(found) if len(rows) else 0, at_once):
-        some = slice(first, first + at_once)
-        live = deltas[steps.columns, some]
-        live *= steps.changes[:, None]
-        np.add.accumulate(live, axis=0, out=live)
-        held = live[steps.last] if len(live) else np.zeros((len(rows), live.shape[1]))
-        held[steps.last < 0] = 0.0
-        held += peaks[rows, some]
-        np.maximum(found[some], held.max(axis=0), out=found[some])
-    return found
-
-
 def _held(
-    schedules: Sequence[CompiledSchedule], which: Places, rank: int
-) -> Iterator[tuple[HeldMatrix, slice]]:
-    """What a rank holds, and the plans in which it does; they are next to each other."""
+    schedules: Sequence[CompiledSchedule], which: Places
+) -> Iterator[tuple[tuple[HeldMatrix, ...], slice]]:
+    """What ranks hold, and the plans in which they do; they are next to each other."""
     ends = np.searchsorted(which, np.arange(len(schedules)), side="right").tolist()
-    matrices = [each.held_matrices[rank] for each in schedules]
     first = 0
-    for matrix, following, end in zip(matrices, [*matrices[1:], None], ends, strict=True):
-        if following is not matrix:
-            yield matrix, slice(first, end)
+    for own, following, end in zip_longest(schedules, schedules[1:], ends):
+        if following is None or following.held_matrices != own.held_matrices:
+            yield own.held_matrices, slice(first, end)
             first = end
 
 
-__all__ = ["Hops", "LayoutGroup", "iterations"]
+@dataclass(frozen=True, slots=True, eq=False)
+class _Situations:
+    """What all ranks hold from situation to situation, as `HeldSteps`; `places` are among the
+    stages of all ranks, `first` the first situations of ranks."""
+
+    kinds: Places
+    places: Places
+    columns: Places
+    changes: Floats
+    last: Places
+    first: Places
+
+
+@lru_cache(maxsize=MOST_HELD)
+def _joined(matrices: tuple[HeldMatrix, ...]) -> _Situations:
+    """One rank after the other. Between them all is put away that the last one holds; before the
+    first situation there is a change of nothing."""
+    kinds, places, last, first = [], [], [], [0]
+    columns, changes = [np.zeros(1, np.int64)], [np.zeros(1)]
+    own = count = 0
+    for matrix in matrices:
+        steps = matrix.steps
+        done = sum(map(len, columns)) - 1
+        kinds.append(steps.kinds)
+        places.append(own + steps.places)
+        last.append(done + 1 + steps.last)
+        held = np.bincount(steps.columns, steps.changes, minlength=1)
+        (left,) = np.nonzero(held)
+        columns += [2 * own + steps.columns, 2 * own + left]
+        changes += [steps.changes, -held[left]]
+        own += matrix.counts.shape[1] // 2
+        count += len(steps.kinds)
+        first.append(count)
+    return _Situations(
+        *map(np.concatenate, (kinds, places, columns, changes, last)), np.array(first[:-1])
+    )
+
+
+__all__ = ["Hops", "LayoutGroup", "Pool", "iterations"]
