@@ -95,7 +95,8 @@ def _columns(
     times = np.array([each for _, each in ways], np.int64)[which].T
     if isinstance(program, Phases):
         found, last = run_phases(program, times[0].astype(float), seconds, transfers, goes_on)
-        return PipelineColumns(*found, last)
+        end, for_transfer, for_stage, begin, moving = found
+        return PipelineColumns(end, for_transfer, for_stage, begin, moving, last)
     kept = run_program(program, times, seconds, transfers, goes_on)
     ranks, rows = program.ranks, seconds.shape[1]
     end, for_stage, begin, moving = kept[: 4 * ranks].reshape(4, ranks, rows)

@@ -140,36 +140,39 @@ def _run_block(
     links = np.zeros((phases.links, seconds.shape[1]))
     left: dict[Ends, _Lines] = {}
     arrived: dict[Ends, _Lines] = {}
+    others = count - 1
     for each in phases.phases:
         rank, took = each.rank, seconds[each.cost]
         idle = free[rank].copy()
         stays = took
         if each.link >= 0 and not goes_on:
             stays = took + transfers[each.cost]
-        start = _Lines.of(idle, idle + stays * (count - 1))
+        start = _Lines.of(idle, stays)
         if each.source is not None:
-            start = arrived.pop(each.source).paced(stays, count).with_(start)
+            start = arrived.pop(each.source).paced(stays).with_(start, others)
             theirs = left.pop(each.source)
             if each.first:
                 moving[rank] = start.first() - theirs.first()
-            _add_waits(for_transfer[rank], for_stage[rank], idle, stays, start, theirs, count)
+            _add_waits(for_transfer[rank], for_stage[rank], idle, stays, start, theirs, others)
         if each.first:
             begin[rank] = start.first()
-        free[rank] = start.last() + stays
+        final = start.at(others)
         if each.last >= 0:
-            last[each.last] = start.last()
+            last[each.last] = final
+        free[rank] = final + stays
         if each.link >= 0:
             message = transfers[each.cost]
             end = start.later(took)
             left[rank, each.cost] = end
             there = end.later(message)
             if goes_on:
+                there = there.paced(message)
                 busy = links[each.link] + message
-                own = _Lines.of(busy, busy + message * (count - 1))
-                there = there.paced(message, count).with_(own)
+                if (busy > there.first()).any():
+                    there = there.with_(_Lines.of(busy, message), others)
             else:
                 for_transfer[rank] += message * count
-            links[each.link] = there.last()
+            links[each.link] = there.at(others)
             arrived[rank, each.cost] = there
 
 
@@ -180,105 +183,133 @@ def _add_waits(
     stays: Floats,
     start: _Lines,
     left: _Lines,
-    count: Floats,
+    others: Floats,
 ) -> None:
     """What a rank waits for messages: until they leave for the other stage, then for the transfer.
-    It is free for microbatch 0 when `idle`, for others `stays` after it started the one before."""
+    It is free for microbatch 0 when `idle`, for the `others` `stays` after it started the one
+    before."""
     gone = np.maximum(left.first() - idle, 0.0)
-    second, last = idle + stays, idle + stays * (count - 1)  # without any waiting
-    before = start.without_last(count).later(stays).beyond(second, last)
-    theirs = left.without_first(count).beyond(second, last)
-    gone += theirs.with_(before).total(count - 1)
-    gone -= before.total(count - 1)
-    np.maximum(gone, 0.0, out=gone)
-    waited = np.maximum(start.last() - idle - stays * (count - 1), gone)
+    second = idle + stays  # without any waiting
+    before = start.later(stays).beyond(second, stays)
+    theirs = left.after_first().beyond(second, stays)
+    if len(before.firsts) == 1:
+        more = theirs.beyond(before.firsts[0], before.slopes[0])
+        gone += more.total(others, least=0.0)
+    else:
+        gone += theirs.with_(before, others - 1).total(others)
+        gone -= before.total(others)
+        np.maximum(gone, 0.0, out=gone)
+    waited = np.maximum(start.at(others) - idle - stays * others, gone)
     for_stage += gone
-    for_transfer += waited - gone
+    waited -= gone
+    for_transfer += waited
 
 
 @dataclass(frozen=True, slots=True)
 class _Lines:
-    """The maximum of functions that are straight over microbatches: their values for the first and
-    the last one, each (functions, rows)."""
+    """The maximum of functions that are straight over microbatches: their values for the first one
+    and how much more it is for each that follows, each (functions, rows)."""
 
     firsts: Floats
-    lasts: Floats
+    slopes: Floats
 
     @staticmethod
-    def of(first: Floats, last: Floats) -> _Lines:
-        return _Lines(first[None], last[None])
+    def of(first: Floats, slope: Floats) -> _Lines:
+        return _Lines(first[None], slope[None])
 
     def first(self) -> Floats:
         """Of the first microbatch."""
-        return self.firsts.max(axis=0)
+        return self.firsts[0] if len(self.firsts) == 1 else self.firsts.max(axis=0)
 
-    def last(self) -> Floats:
-        """Of the last one."""
-        return self.lasts.max(axis=0)
+    def at(self, place: Floats) -> Floats:
+        """Of the microbatch with this number."""
+        found = self.slopes * place
+        found += self.firsts
+        return found[0] if len(found) == 1 else found.max(axis=0)
 
     def later(self, seconds: Floats) -> _Lines:
         """All of it so much later."""
-        return _Lines(self.firsts + seconds, self.lasts + seconds)
+        return _Lines(self.firsts + seconds, self.slopes)
 
-    def beyond(self, first: Floats, last: Floats) -> _Lines:
+    def beyond(self, first: Floats, slope: Floats) -> _Lines:
         """How much later than another function."""
-        return _Lines(self.firsts - first, self.lasts - last)
+        return _Lines(self.firsts - first, self.slopes - slope)
 
-    def paced(self, seconds: Floats, count: Floats) -> _Lines:
+    def paced(self, seconds: Floats) -> _Lines:
         """Each at least so many seconds after the one before."""
-        return _Lines(self.firsts, np.maximum(self.lasts, self.firsts + seconds * (count - 1)))
+        return _Lines(self.firsts, np.maximum(self.slopes, seconds))
 
-    def without_first(self, count: Floats) -> _Lines:
+    def after_first(self) -> _Lines:
         """From microbatch 1 on."""
-        return _Lines(self.firsts + self._step(count), self.lasts)
+        return _Lines(self.firsts + self.slopes, self.slopes)
 
-    def without_last(self, count: Floats) -> _Lines:
-        """To the last microbatch but one."""
-        return _Lines(self.firsts, self.lasts - self._step(count))
+    def with_(self, other: _Lines, last: Floats) -> _Lines:
+        """The maximum of both, to the microbatch with the number `last`."""
+        kept = [*zip(self.firsts, self.slopes, strict=True)]
+        for first, slope in zip(other.firsts, other.slopes, strict=True):
+            _add(kept, first, slope, last)
+        if len(kept) == 1:
+            return _Lines.of(*kept[0])
+        return _Lines(np.array([a for a, _ in kept]), np.array([b for _, b in kept]))
 
-    def _step(self, count: Floats) -> Floats:
-        """From each microbatch to the next; 0 where there is only one."""
-        return (self.lasts - self.firsts) / np.maximum(count - 1, 1)
-
-    def with_(self, other: _Lines) -> _Lines:
-        """The maximum of both."""
-        kept = [*zip(other.firsts, other.lasts, strict=True)]
-        for first, last in zip(self.firsts, self.lasts, strict=True):
-            _add(kept, first, last)
-        return _Lines(np.stack([a for a, _ in kept]), np.stack([b for _, b in kept]))
-
-    def total(self, count: Floats) -> Floats:
-        """Added up over so many microbatches, or none. Between the places where two functions
-        cross, the largest one is the same."""
+    def total(self, count: Floats, least: float | None = None) -> Floats:
+        """Added up over so many microbatches, or none; no less than `least` each. Between the
+        places where two functions cross, the largest one is the same."""
+        if least is not None:
+            if len(self.firsts) == 1:
+                return _above(self.firsts[0] - least, self.slopes[0], count) + least * count
+            flat = np.full_like(self.firsts[:1], least)
+            lines = _Lines(
+                np.concatenate([flat, self.firsts]), np.concatenate([0.0 * flat, self.slopes])
+            )
+            return lines.total(count)
         if len(self.firsts) == 1:
-            return (self.firsts[0] + self.lasts[0]) * (count / 2)
-        slopes = self._step(count)
+            return (self.firsts[0] + self.slopes[0] * ((count - 1) / 2)) * count
+        if len(self.firsts) == 2:
+            more = _above(self.firsts[1] - self.firsts[0], self.slopes[1] - self.slopes[0], count)
+            return (self.firsts[0] + self.slopes[0] * ((count - 1) / 2)) * count + more
         edges = [np.zeros_like(count), count]
-        for a, b in combinations(range(len(slopes)), 2):
+        for a, b in combinations(range(len(self.slopes)), 2):
             with np.errstate(divide="ignore", invalid="ignore"):
-                crossing = (self.firsts[b] - self.firsts[a]) / (slopes[a] - slopes[b])
+                crossing = (self.firsts[b] - self.firsts[a]) / (self.slopes[a] - self.slopes[b])
             inside = (crossing > 0) & (crossing < count)
             edges.append(np.where(inside, np.ceil(crossing), 0.0))
         found = np.zeros_like(self.firsts[0])
-        for begin, end in pairwise(np.sort(np.stack(edges), axis=0)):
-            ends = (self.firsts + slopes * at for at in (begin, end - 1))
-            first, last = (each.max(axis=0) for each in ends)
-            found += (first + last) * ((end - begin) / 2)
+        for begin, end in pairwise(np.sort(np.array(edges), axis=0)):
+            found += (self.at(begin) + self.at(end - 1)) * ((end - begin) / 2)
         return found
 
 
-def _add(kept: list[tuple[Floats, Floats]], first: Floats, last: Floats) -> None:
+def _above(first: Floats, slope: Floats, count: Floats) -> Floats:
+    """Of a straight function what is above 0, added up over so many microbatches, or none."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        crossing = np.ceil(first / (0.0 - slope))  # where it is flat, +0
+    inside = np.fmax(np.fmin(crossing, count), 0.0)
+    rising = slope > 0
+    begin, end = np.where(rising, inside, 0.0), np.where(rising, count, inside)
+    return np.maximum(end - begin, 0.0) * (first + slope * ((begin + end - 1) / 2))
+
+
+def _add(kept: list[tuple[Floats, Floats]], first: Floats, slope: Floats, last: Floats) -> None:
     """Of two functions that do not cross, in any row, by more than rounding, their maximum is
     kept."""
     for i, (a, b) in enumerate(kept):
-        sooner, later, exact = first - a, last - b, ROUNDING * np.abs(b)
-        above = (sooner >= -exact) & (later >= -exact)
-        below = (sooner <= exact) & (later <= exact)
-        if (above | below).all():
+        sooner = first - a
+        later = (slope - b) * last
+        later += sooner
+        exact = b * last
+        exact += a
+        exact *= ROUNDING
+        np.abs(exact, out=exact)
+        crossing = np.minimum(sooner, later) < -exact
+        crossing &= np.maximum(sooner, later) > exact
+        if not crossing.any():
             del kept[i]
-            _add(kept, np.maximum(first, a), np.maximum(last, b))
+            sooner += later
+            above = sooner > 0
+            _add(kept, np.where(above, first, a), np.where(above, slope, b), last)
             return
-    kept.append((first, last))
+    kept.append((first, slope))
 
 
 __all__ = ["Phase", "Phases", "find_phases", "run_phases"]

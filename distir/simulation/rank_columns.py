@@ -147,11 +147,9 @@ def iterations(
     goes_on = simulator.cost.profile.goes_on(max(map(len, compiled.stages_of_ranks)))
     time = _time(schedules, which, pool, hops, group, goes_on=goes_on, training=training)
     exposed = own.sum(_exposed(schedules, which, stages, own))
-    end, waited, took = time.end, 0.0, 0.0
     tails = _settling_tails(compiled, time, stages, own) if training else 0.0
-    end = end + tails
-    if group.tied:
-        waited, took = np.zeros_like(end), np.zeros_like(end)
+    end = time.end + tails
+    waited, took = np.zeros_like(end), np.zeros_like(end)
     for ranks, between in group.tied.items():
         start = end[list(ranks)].max(axis=0)
         for rank in ranks:
@@ -244,8 +242,13 @@ def _time(
         before = found.begin_moving.mean(axis=0)
         idle -= found.begin.mean(axis=0) - before
         moving -= before
-    columns = (each.take(place, axis=-1) for each in (found.begin, found.end, found.last_gradients))
-    return _Time(*columns, idle.take(place), moving.take(place))
+    return _Time(
+        begin=found.begin.take(place, axis=-1),
+        end=found.end.take(place, axis=-1),
+        last=found.last_gradients.take(place, axis=-1),
+        idle=idle.take(place),
+        moving=moving.take(place),
+    )
 
 
 class _Ways:
@@ -384,24 +387,31 @@ class _Situations:
 def _joined(matrices: tuple[HeldMatrix, ...]) -> _Situations:
     """One rank after the other. Between them all is put away that the last one holds; before the
     first situation there is a change of nothing."""
-    kinds, places, last, first = [], [], [], [0]
+    kinds: list[Places] = []
+    places: list[Places] = []
+    last: list[Places] = []
     columns, changes = [np.zeros(1, np.int64)], [np.zeros(1)]
-    own = count = 0
+    first = [0]
+    own = 0
     for matrix in matrices:
         steps = matrix.steps
-        done = sum(map(len, columns)) - 1
+        last.append(sum(map(len, columns)) + steps.last)
         kinds.append(steps.kinds)
         places.append(own + steps.places)
-        last.append(done + 1 + steps.last)
-        held = np.bincount(steps.columns, steps.changes, minlength=1)
+        held = np.zeros(matrix.counts.shape[1])
+        np.add.at(held, steps.columns, steps.changes)
         (left,) = np.nonzero(held)
         columns += [2 * own + steps.columns, 2 * own + left]
         changes += [steps.changes, -held[left]]
         own += matrix.counts.shape[1] // 2
-        count += len(steps.kinds)
-        first.append(count)
+        first.append(first[-1] + len(steps.kinds))
     return _Situations(
-        *map(np.concatenate, (kinds, places, columns, changes, last)), np.array(first[:-1])
+        kinds=np.concatenate(kinds),
+        places=np.concatenate(places),
+        columns=np.concatenate(columns),
+        changes=np.concatenate(changes),
+        last=np.concatenate(last),
+        first=np.array(first[:-1]),
     )
 
 
