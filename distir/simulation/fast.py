@@ -32,7 +32,7 @@ from distir.schedules import (
     InFlight,
 )
 from distir.simulation.block_cost import ChainCost, Chains, HostBound, Pass, PassCost, drain
-from distir.simulation.fitting import BlockBytes, Chain, Plans, fitted_bounds
+from distir.simulation.fitting import BlockBytes, Chain, Flights, Plans, fitted_bounds
 from distir.simulation.instructions import Instruction, Pricing, narrower_products
 from distir.simulation.memory import ChainMemory, MemoryEffect
 from distir.simulation.partition import Partitions, rounded_weights
@@ -175,7 +175,7 @@ class Simulator:
         kinds = [different.index(program) for program in programs]
         held = self.block_bytes(programs, kinds, WEIGHT_PART in flight.kinds)
         chain = Chain(np.array(kinds), rounded.astype(np.float64), held, self.capacity)
-        plans = Plans(np.array([bounds]), alone, alone, [flight], alone)
+        plans = Plans(np.array([bounds]), alone, alone, Flights.of([flight]), alone)
         ((_, fitted),) = fitted_bounds(chain, [plans])
         return tuple(fitted[0].tolist() if len(fitted) else bounds)[1:-1]
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,6 +59,64 @@ class Chain:
 
 
 @dataclass(frozen=True, slots=True)
+class Flights:
+    """What is in flight under several schedules with the same ranks and kinds of action. An *entry*
+    is a stage on a rank, those of one rank after those of the other.
+
+    `counts` are microbatches between F and B, and between B and W, of shape (2, situations,
+    entries, schedules); `fullest` is without situations that have no more of any than an earlier
+    one. `stage` and `rank` are those of each entry; `entries` are those of each stage, of shape
+    (ranks that hold it, stages).
+    """
+
+    actions: tuple[int, ...]
+    counts: Floats
+    fullest: Floats
+    stage: Places
+    rank: Places
+    entries: Places
+
+    @classmethod
+    def of(cls, flights: Sequence[InFlight]) -> Flights:
+        """Of such schedules."""
+        owned = flights[0].stages_of_ranks
+        situations = np.arange(max(len(flight.counts) for flight in flights))
+        each = [np.array(flight.counts, np.float64) for flight in flights]
+        counts = np.stack([own[situations % len(own)] for own in each], axis=-1)
+        fullest: list[int] = []
+        for one in situations.tolist():
+            if not any((counts[one] <= counts[other]).all() for other in fullest):
+                fullest.append(one)
+        stage = np.concatenate([np.asarray(own, np.int64) for own in owned])
+        homes, order = np.bincount(stage), np.argsort(stage, kind="stable")
+        copy = np.arange(int(homes.max()))[:, None] % homes
+        counts = np.moveaxis(counts, 2, 0)
+        return cls(
+            flights[0].kinds,
+            counts,
+            counts[:, fullest],
+            stage,
+            np.repeat(np.arange(len(owned)), list(map(len, owned))),
+            order[np.cumsum(homes) - homes + copy],
+        )
+
+    @property
+    def ranks(self) -> int:
+        """How many there are."""
+        return int(self.rank[-1]) + 1
+
+    @property
+    def first_of_rank(self) -> Places:
+        """The first entry of each rank."""
+        return np.searchsorted(self.rank, np.arange(self.ranks))
+
+    @property
+    def several(self) -> Flags:
+        """Whether the rank of an entry has several."""
+        return np.bincount(self.rank)[self.rank] > 1
+
+
+@dataclass(frozen=True, slots=True)
 class Plans:
     """Plans whose stages lie on the same ranks: where stages begin and end, of shape
     (cuts, stages + 1), which of these cuts each plan has, its point, and which of `flights`."""
@@ -67,8 +124,13 @@ class Plans:
     bounds: Cuts
     cut: Places
     points: Places
-    flights: Sequence[InFlight]
+    flights: Flights
     flight: Places
+
+    def taken(self, which: Places) -> Plans:
+        """Some of them."""
+        cut, points, flight = (each[which] for each in (self.cut, self.points, self.flight))
+        return Plans(self.bounds, cut, points, self.flights, flight)
 
 
 def fitted_bounds(chain: Chain, groups: Sequence[Plans]) -> list[tuple[Places, Cuts]]:
@@ -111,13 +173,12 @@ class _Sums:
         """Whether more blocks may hold less."""
         self._passing: dict[tuple[int, ...], Floats] = {}
 
-    def of_stages(self, points: Places, bounds: Cuts) -> tuple[Floats, Floats, Floats]:
-        """What stages hold at rest, of a microbatch between F and B, and between B and W, each of
-        shape (stages, plans)."""
+    def of_stages(self, points: Places, bounds: Cuts) -> tuple[Floats, Floats, Floats | None]:
+        """What stages hold at rest, of a microbatch between F and B, and between B and W (none if
+        nothing is held there), each of shape (stages, plans)."""
         at = bounds + points * len(self.before)
-        state, forward, backward = (
-            np.diff(each.take(at), axis=0) for each in (self._state, self._forward, self._backward)
-        )
+        state, forward = (np.diff(each.take(at), axis=0) for each in (self._state, self._forward))
+        backward = np.diff(self._backward.take(at), axis=0) if self._backward.any() else None
         return state, forward, backward
 
     def passing(self, actions: tuple[int, ...]) -> Floats:
@@ -167,114 +228,101 @@ class _Needs:
         )
 
 
-@lru_cache(maxsize=1024)
-def _counts(flight: InFlight) -> Floats:
-    """Microbatches in flight, of shape (after F and after B, situations, entries)."""
-    return np.moveaxis(np.array(flight.counts, np.float64), -1, 0)
-
-
 class _Ranks:
-    """What the ranks of plans hold. An *entry* is a stage on a rank."""
+    """What the ranks of plans hold."""
 
     def __init__(self, sums: _Sums, plans: Plans) -> None:
-        self.sums, self.plans, self.chain = sums, plans, sums.chain
-        owned = plans.flights[0].stages_of_ranks
-        self.ranks = len(owned)
-        self.first_of_rank = np.cumsum([0, *map(len, owned[:-1])])
-        self.rank_of_entry = np.repeat(np.arange(len(owned)), list(map(len, owned)))
-        self.stage_of_entry = np.concatenate([np.asarray(own, np.int64) for own in owned])
-        self.several = np.array([len(own) > 1 for own in owned])[self.rank_of_entry, None]
-        """Whether the rank of an entry has several."""
-        order = np.argsort(self.stage_of_entry, kind="stable")
-        homes = np.bincount(self.stage_of_entry)
-        last = np.cumsum(homes) - 1
-        most = np.arange(int(homes.max()))[:, None]
-        self.entry = order[last - (homes - 1 - most) % homes]
-        """The entries of each stage, of shape (ranks that hold it, stages)."""
-        self.copies = int(homes.min())
-        situations = max(len(flight.counts) for flight in plans.flights)
-        counts = [_counts(flight) for flight in plans.flights]
-        every = np.arange(situations)
-        self.in_flight = np.stack([own[:, every % own.shape[1]] for own in counts], axis=-1)
-        """Of shape (after F and after B, situations, entries, flights)."""
+        self.sums, self.chain, self.flights = sums, sums.chain, plans.flights
+        flights = plans.flights
+        # Where more blocks never hold less, nor do more microbatches.
+        self.in_flight = flights.counts if sums.frees else flights.fullest
+        (self.may_fit,) = np.nonzero(self._may_fit(plans))
+        self.plans = plans.taken(self.may_fit)
+        self.passing = sums.passing(flights.actions)[:, self.plans.points]
+        """What blocks need in passing, of shape (kinds of block, plans)."""
 
     def needs(self) -> _Needs:
         """The plans with a rank that holds too much, as far as no cut is known not to fit."""
-        chain, plans = self.chain, self.plans
-        (some,) = np.nonzero(self._may_fit())
-        points, flight, cut = plans.points[some], plans.flight[some], plans.cut[some]
-        passing = self._passing(points, flight)
-        holds, beside = self._loads(points, flight, cut, passing)
-        by_rank = np.add.reduceat(holds, self.first_of_rank, axis=1)
-        worst = np.maximum.reduceat(beside, self.first_of_rank, axis=0)
-        (over,) = np.nonzero((by_rank.max(axis=0) + worst > chain.capacity).any(axis=0))
-        some, points, flight, passing = some[over], points[over], flight[over], passing[:, over]
-        by_rank, holds, worst = by_rank[..., over], holds[..., over], worst[:, over]
-        situation = by_rank.argmax(axis=0)[self.rank_of_entry]
-        entries = np.arange(len(self.stage_of_entry))[:, None]
-        forward, backward = self.in_flight[:, situation, entries, flight]
+        holds, beside = self._loads()
+        first, rank = self.flights.first_of_rank, self.flights.rank
+        by_rank = np.add.reduceat(holds, first, axis=1)
+        worst = np.maximum.reduceat(beside, first, axis=0)
+        fullest = by_rank.max(axis=0)
+        (over,) = np.nonzero((fullest + worst > self.chain.capacity).any(axis=0))
+        flight = self.plans.flight[over]
+        if len(holds) == 1:
+            own = holds[0][:, over]
+            forward, backward = self.in_flight[:, 0][..., flight]
+        else:
+            situation = by_rank[..., over].argmax(axis=0)[rank]
+            own = np.take_along_axis(holds[..., over], situation[None], 0)[0]
+            every = np.arange(len(rank))[:, None]
+            forward, backward = self.in_flight[:, situation, every, flight]
         # Where a rank has several stages, each may keep its share of what the rank holds.
-        own = np.take_along_axis(holds, situation[None], 0)[0]
-        share = own / np.maximum(by_rank.max(axis=0)[self.rank_of_entry], 1.0)
-        every = (forward, backward, share, worst[self.rank_of_entry] * self.several)
-        by_stage = np.stack(every)[:, self.entry]
-        (may,) = np.nonzero(self._have_room(points, passing, by_stage))
-        some, points = some[may], points[may]
-        return _Needs(
-            some,
-            points,
-            np.full(len(some), by_stage.shape[2]),
-            _heaviest(chain.weights[points], plans.bounds[plans.cut[some]]),
-            passing[:, may].T,
-            *np.moveaxis(by_stage[..., may], -1, -2).reshape(4, len(self.entry), -1),
-        )
+        share = own / np.maximum(fullest[:, over], 1.0)[rank]
+        besides = (worst[:, over] * self.flights.several[first, None])[rank]
+        return self._chosen(over, forward, backward, share, besides)
 
-    def _may_fit(self) -> Flags:
+    def _may_fit(self, plans: Plans) -> Flags:
         """Whether all ranks together hold all blocks, with what is in flight where least is."""
-        points = self.plans.points
-        least = self.in_flight[0].min(axis=(0, 1))[self.plans.flight]
-        needed = self.copies * (self.sums.state[points] + self.sums.kept[points] * least)
-        return needed <= self.ranks * self.chain.capacity
+        least = self.in_flight[0].min(axis=(0, 1))[plans.flight]
+        needed = self.sums.state[plans.points] + self.sums.kept[plans.points] * least
+        copies = int(np.bincount(self.flights.stage).min())
+        return copies * needed <= self.flights.ranks * self.chain.capacity
 
-    def _have_room(self, points: Places, passing: Floats, by_stage: Floats) -> Flags:
-        """Whether there is room for the blocks of every frequent kind, were there no others: for so
-        many a stage as have room there alone."""
-        found = np.ones(len(points), np.bool_)
-        if self.sums.frees:
-            return found
-        held = self.chain.held
-        forward, backward, share, beside = by_stage
-        for kind in self.sums.frequent:
-            need = held.state[points, kind] + forward * held.after_forward[points, kind]
-            need += backward * held.after_backward[points, kind]
-            free = share * (self.chain.capacity - np.maximum(beside, passing[kind]))
-            room = np.floor(free / np.maximum(need, TINY) * (1 + ROUNDING)).min(axis=0)
-            found &= np.maximum(room, 0.0).sum(axis=0) >= self.sums.before[-1, kind]
-        return found
-
-    def _passing(self, points: Places, flight: Places) -> Floats:
-        """What blocks need in passing, of shape (kinds of block, plans)."""
-        actions: dict[tuple[int, ...], int] = {}
-        own = [actions.setdefault(each.kinds, len(actions)) for each in self.plans.flights]
-        every = [self.sums.passing(each)[:, points] for each in actions]
-        return every[0] if len(every) == 1 else np.choose(np.array(own)[flight], every)
-
-    def _loads(
-        self, points: Places, flight: Places, cut: Places, passing: Floats
-    ) -> tuple[Floats, Floats]:
+    def _loads(self) -> tuple[Floats, Floats]:
         """Bytes that entries hold, of shape (situations, entries, plans), and what they need in
         passing, of shape (entries, plans)."""
+        cut, stage = self.plans.cut, self.flights.stage
         bounds = np.ascontiguousarray(self.plans.bounds.T)
         before = self.sums.before[bounds]
-        present = np.moveaxis(before[1:] > before[:-1], -1, 0)
-        stage = self.stage_of_entry
-        beside = np.zeros((len(stage), len(points)))
-        for own, most in zip(present, passing, strict=True):
-            np.maximum(beside, own[stage][:, cut] * most, out=beside)
-        sums = self.sums.of_stages(points, bounds[:, cut])
-        state, forward, backward = (each[stage] for each in sums)
-        counts = self.in_flight[..., flight]
-        return state + (counts[0] * forward + counts[1] * backward), beside
+        present = (before[1:] > before[:-1])[stage]
+        beside = np.zeros((len(stage), len(cut)))
+        for kind, most in enumerate(self.passing):
+            (some,) = np.nonzero(present[..., kind].any(axis=1))
+            needed = np.where(present[some, :, kind][:, cut], most, 0.0)
+            beside[some] = np.maximum(beside[some], needed)
+        state, forward, backward = self.sums.of_stages(self.plans.points, bounds[:, cut])
+        holds = self.in_flight[0][..., self.plans.flight] * forward[stage]
+        if backward is not None:
+            holds += self.in_flight[1][..., self.plans.flight] * backward[stage]
+        holds += state[stage]
+        return holds, beside
+
+    def _chosen(
+        self, over: Places, forward: Floats, backward: Floats, share: Floats, beside: Floats
+    ) -> _Needs:
+        """The needs of those of the plans `over` that are not ruled out; the rest is of shape
+        (entries, plans)."""
+        entries = self.flights.entries
+        (may,) = np.nonzero(self._have_room(over, forward, backward, share, beside))
+        every = np.stack([each[:, may].T for each in (forward, backward, share, beside)])
+        by_stage = np.moveaxis(every[:, :, entries], 2, 1)
+        plans = self.plans.taken(over[may])
+        return _Needs(
+            self.may_fit[over[may]],
+            plans.points,
+            np.full(len(may), entries.shape[1]),
+            _heaviest(self.chain.weights[plans.points], plans.bounds[plans.cut]),
+            self.passing[:, over[may]].T,
+            *by_stage.reshape(4, len(entries), -1),
+        )
+
+    def _have_room(
+        self, over: Places, forward: Floats, backward: Floats, share: Floats, beside: Floats
+    ) -> Flags:
+        """Whether there is room for the blocks of every frequent kind, were there no others: for so
+        many a stage as have room there alone."""
+        held, points = self.chain.held, self.plans.points[over]
+        found = np.ones(len(over), np.bool_)
+        for kind in () if self.sums.frees else self.sums.frequent:
+            need = held.state[points, kind] + forward * held.after_forward[points, kind]
+            need += backward * held.after_backward[points, kind]
+            free = share * (self.chain.capacity - np.maximum(beside, self.passing[kind, over]))
+            room = np.floor(free / np.maximum(need, TINY) * (1 + ROUNDING))
+            room = np.maximum(room[self.flights.entries].min(axis=0), 0.0)
+            found &= room.sum(axis=0) >= self.sums.before[-1, kind]
+        return found
 
 
 class _Search:
@@ -382,4 +430,4 @@ def _heaviest(weights: Weights, bounds: Cuts) -> Floats:
     return np.diff(np.take_along_axis(prefix, bounds, 1), axis=1).max(axis=1, initial=0.0)
 
 
-__all__ = ["BlockBytes", "Chain", "Plans", "fitted_bounds"]
+__all__ = ["BlockBytes", "Chain", "Flights", "Plans", "fitted_bounds"]

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from distir.plan import BlockProgram, Stage
 from distir.schedules import InFlight
-from distir.simulation.fitting import Chain, Plans, fitted_bounds
+from distir.simulation.fitting import Chain, Flights, Plans, fitted_bounds
 from distir.simulation.instructions import Pricing
-from distir.simulation.partition import Shape, rounded_weights
+from distir.simulation.partition import Bounds, Shape, rounded_weights
 from distir.simulation.tied import NOWHERE, Elsewhere, Ranks, charged_to_earlier, tied_bytes
 from distir.strategies import Places, distinct
 
@@ -30,20 +30,40 @@ Floats = NDArray[np.float64]
 Span = tuple[int, int, int]
 """A stage: its first block, the one behind its last, and what is charged elsewhere, by number."""
 
-Partition = tuple[int, tuple[int, ...]]
+Partition = tuple[int, Bounds]
 """The number of a shape, and where its stages begin and end."""
 
 
-@dataclass(frozen=True, slots=True)
 class Layouts:
     """Layouts sorted by their points: per layout the point, and the numbers of its shape and of
-    what is in flight on its ranks."""
+    what is in flight on its ranks.
 
-    shapes: Sequence[Shape]
-    flights: Sequence[InFlight]
-    point: Places
-    shape: Places
-    flight: Places
+    A *family* of layouts has one shape and the same kinds of action.
+    """
+
+    def __init__(
+        self,
+        shapes: Sequence[Shape],
+        flights: Sequence[InFlight],
+        point: Places,
+        shape: Places,
+        flight: Places,
+    ) -> None:
+        self.shapes, self.point, self.shape = shapes, point, shape
+        first, pair = distinct(shape * max(1, len(flights)) + flight)
+        members: dict[tuple[int, tuple[int, ...]], list[InFlight]] = {}
+        family: list[int] = []
+        member: list[int] = []
+        for own, number in zip(shape[first].tolist(), flight[first].tolist(), strict=True):
+            key = (own, flights[number].kinds)
+            alike = members.setdefault(key, [])
+            family.append(list(members).index(key))
+            member.append(len(alike))
+            alike.append(flights[number])
+        self.family, self.member = (np.array(each, np.int64)[pair] for each in (family, member))
+        """The family of each layout, and which of the flights of its family it has."""
+        self.families = [(own, Flights.of(alike)) for (own, _), alike in members.items()]
+        """The shape of each family, and what is in flight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +130,9 @@ class StageCuts:
         chain = Chain(kinds, by_block.astype(np.float64), held, self.simulator.capacity)
         for some, own in self._fitted(chain, list(alike), number, every, layouts, places):
             number[some] = partitions.setdefault(own, len(partitions))
-        order = np.argsort(number, kind="stable")
-        ends = np.cumsum(np.bincount(number, minlength=len(partitions)))
-        for (shape, own), chosen in zip(partitions, np.split(order, ends[:-1]), strict=True):
+        found = list(partitions)
+        for partition, chosen in _grouped(number):
+            shape, own = found[partition]
             ranks, _ = every.shapes[shape]
             spans, tied = self._spans(ranks, own), self._tied(ranks, own)
             yield AlikeLayouts(shape, layouts[chosen], places[chosen], spans, tied)
@@ -128,25 +148,24 @@ class StageCuts:
     ) -> list[tuple[int, Partition]]:
         """The layouts that do not fit in memory with the partitions of these numbers, but do with
         another: this one. `layouts` lie at the points `places`."""
-        of_shape: dict[int, list[int]] = {}
+        cuts: dict[int, list[Bounds]] = {}
+        cut = np.zeros(len(partitions), np.int64)
         for partition, (shape, bounds) in enumerate(partitions):
-            if len(bounds) > 2:
-                of_shape.setdefault(shape, []).append(partition)
+            own = cuts.setdefault(shape, [])
+            cut[partition] = len(own)
+            own.append(bounds)
         groups: list[Plans] = []
-        chosen: list[Places] = []
-        for own in of_shape.values():
-            bounds = np.array([partitions[each][1] for each in own])
-            place = np.full(len(partitions), -1)
-            place[own] = np.arange(len(own))
-            (some,) = np.nonzero(place[number] >= 0)
-            flights, flight = np.unique(every.flight[layouts[some]], return_inverse=True)
-            in_flight = [every.flights[each] for each in flights.tolist()]
-            groups.append(Plans(bounds, place[number[some]], places[some], in_flight, flight))
-            chosen.append(some)
+        chosen: list[tuple[int, Places]] = []
+        for family, some in _grouped(every.family[layouts]):
+            shape, flights = every.families[family]
+            if len(cuts[shape][0]) > 2:
+                bounds, member = np.array(cuts[shape]), every.member[layouts[some]]
+                groups.append(Plans(bounds, cut[number[some]], places[some], flights, member))
+                chosen.append((shape, some))
         return [
             (layout, (shape, tuple(bounds)))
-            for shape, some, (moved, found) in zip(
-                of_shape, chosen, fitted_bounds(chain, groups), strict=True
+            for (shape, some), (moved, found) in zip(
+                chosen, fitted_bounds(chain, groups), strict=True
             )
             for layout, bounds in zip(some[moved].tolist(), found.tolist(), strict=True)
         ]
@@ -205,6 +224,13 @@ class StageCuts:
     def _tied_of(self, ranks: Ranks, blocks: Iterable[Iterable[int]]) -> dict[tuple[int, ...], Any]:
         stages = [self._stage(index, own) for index, own in enumerate(blocks)]
         return dict(tied_bytes(self.workload, ranks, stages))
+
+
+def _grouped(numbers: Places) -> Iterator[tuple[int, Places]]:
+    """The different numbers with their places."""
+    order = np.argsort(numbers, kind="stable")
+    different, first = np.unique(numbers[order], return_index=True)
+    yield from zip(different.tolist(), np.split(order, first[1:]), strict=True)
 
 
 def distinct_rows(rows: NDArray[Any]) -> tuple[Places, Places]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from distir import Simulator, Strategy, Workload, load_cluster, load_model
 from distir.schedules import FORWARD, InFlight, compile_schedule, find_schedule
-from distir.simulation.fitting import BlockBytes, Chain, Plans, fitted_bounds
+from distir.simulation.fitting import BlockBytes, Chain, Flights, Plans, fitted_bounds
 from distir.simulation.partition import balanced_cuts
 from distir.simulation.tied import Ranks
 from distir.strategies import Places
@@ -34,7 +34,10 @@ def both_ways(stages: int) -> Ranks:
 
 @st.composite
 def cases(
-    draw: st.DrawFn, ranks_of: Sequence[Callable[[int], Ranks]] = (one_by_one,), least: int = 1
+    draw: st.DrawFn,
+    ranks_of: Sequence[Callable[[int], Ranks]] = (one_by_one,),
+    least: int = 1,
+    situations: int = 1,
 ) -> tuple[Chain, InFlight]:
     """Few blocks, of which a microbatch holds `least` or more."""
     different = draw(st.integers(1, 3))
@@ -47,8 +50,9 @@ def cases(
     weight, state, kept, passing = np.array([numbers], np.float64).reshape(4, 1, different)
     kept = np.maximum(kept - 1 + least, least)
     held = BlockBytes(state, kept, 0 * kept, {FORWARD: passing})
-    counts = tuple((draw(st.integers(1, 4)), 0) for own in ranks for _ in own)
-    flight = InFlight(ranks, (counts,), (FORWARD,))
+    number = st.integers(1, 4)
+    counts = [[(draw(number), 0) for own in ranks for _ in own] for _ in range(situations)]
+    flight = InFlight(ranks, tuple(map(tuple, counts)), (FORWARD,))
     capacity = draw(st.integers(10, 200))
     return Chain(np.array(kinds), weight[:, kinds], held, float(capacity)), flight
 
@@ -63,8 +67,8 @@ def _fits(chain: Chain, flight: InFlight, bounds: tuple[int, ...]) -> bool:
     )
 
 
-def _no_plan_is_ruled_out(_: object, points: Places, *_of_plans: object) -> NDArray[np.bool_]:
-    return np.ones(len(points), np.bool_)
+def _no_plan_is_ruled_out(_: object, over: Places, *_of_plans: object) -> NDArray[np.bool_]:
+    return np.ones(len(over), np.bool_)
 
 
 def _stages(flight: InFlight) -> int:
@@ -75,7 +79,9 @@ def _by_time(chain: Chain, flight: InFlight) -> Plans:
     """A plan whose stages are balanced by time."""
     cuts = balanced_cuts(chain.weights.astype(np.int64), np.array([_stages(flight)]))[0].tolist()
     alone = np.zeros(1, np.int64)
-    return Plans(np.array([[0, *cuts, len(chain.kinds)]]), alone, alone, [flight], alone)
+    return Plans(
+        np.array([[0, *cuts, len(chain.kinds)]]), alone, alone, Flights.of([flight]), alone
+    )
 
 
 def _heaviest(chain: Chain, bounds: tuple[int, ...]) -> float:
@@ -114,6 +120,17 @@ def test_only_plans_are_ruled_out_for_which_nothing_is_found(case: tuple[Chain, 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("distir.simulation.fitting._Ranks._have_room", _no_plan_is_ruled_out)
             ((moved_all, found_all),) = fitted_bounds(chain, [plans])
+        assert moved.tolist() == moved_all.tolist()
+        assert found.tolist() == found_all.tolist()
+
+
+@given(cases((one_by_one, two_by_two, both_ways), situations=3))
+def test_situations_that_another_outdoes_do_not_matter(case: tuple[Chain, InFlight]) -> None:
+    plans = _by_time(*case)
+    every = replace(plans, flights=replace(plans.flights, fullest=plans.flights.counts))
+    for capacity in range(10, 90, 8):
+        chain = replace(case[0], capacity=float(capacity))
+        (moved, found), (moved_all, found_all) = fitted_bounds(chain, [plans, every])
         assert moved.tolist() == moved_all.tolist()
         assert found.tolist() == found_all.tolist()
 
