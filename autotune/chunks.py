@@ -23,14 +23,15 @@ MOST = 4096
 """Strategies of the largest chunk where they are evaluated one by one."""
 QUICK_SECONDS = 0.2
 """A chunk that took less is followed by a larger one."""
-MOST_AT_ONCE = 1 << 17
+MOST_AT_ONCE = 3 << 15
 """Strategies of the largest chunk where many are evaluated at once: what memory allows."""
 FIRST_AT_ONCE = 1 << 12
 """Those of the first one, so that there is something to show soon."""
 GROWTH = 8
 """How much larger the next chunk may be: what strategies share is found out once per chunk."""
-SHARES = 8
-"""Chunks of the largest size, at least, in spaces that have so many: processes share them."""
+SHARES = 12
+"""Chunks of the largest size, at least, in spaces that have so many: processes share them, and two
+of a space of a million stay below 1 GiB."""
 LAST_SHARES = 32
 """The smallest of the last chunks are no smaller than one of so many: with them processes end
 together."""
