@@ -19,7 +19,14 @@ from distir.schedules import InFlight
 from distir.simulation.fitting import Chain, Flights, Plans, fitted_bounds
 from distir.simulation.instructions import Pricing
 from distir.simulation.partition import Bounds, Shape, rounded_weights
-from distir.simulation.tied import NOWHERE, Elsewhere, Ranks, charged_to_earlier, tied_bytes
+from distir.simulation.tied import (
+    NOWHERE,
+    Elsewhere,
+    GradientBytes,
+    Ranks,
+    charged_to_earlier,
+    tied_bytes,
+)
 from distir.strategies import Places, distinct
 
 if TYPE_CHECKING:
@@ -99,6 +106,7 @@ class StageCuts:
         """What is charged elsewhere, per block of a stage, by number."""
         self._sharing = sorted(self.workload.program.sharing_blocks)
         self._known_charged: dict[tuple[int, int, tuple[int, ...]], int] = {}
+        self._gradients: dict[BlockProgram, GradientBytes] = {}
         self._known_tied: dict[tuple[Ranks, tuple[int, ...]], dict[tuple[int, ...], Any]] = {}
 
     def alike(self, every: Layouts, which: Places) -> Iterator[AlikeLayouts]:
@@ -223,7 +231,7 @@ class StageCuts:
 
     def _tied_of(self, ranks: Ranks, blocks: Iterable[Iterable[int]]) -> dict[tuple[int, ...], Any]:
         stages = [self._stage(index, own) for index, own in enumerate(blocks)]
-        return dict(tied_bytes(self.workload, ranks, stages))
+        return dict(tied_bytes(self.workload, ranks, stages, self._gradients))
 
 
 def _grouped(numbers: Places) -> Iterator[tuple[int, Places]]:

@@ -113,36 +113,54 @@ def tied_gradients(plan: Plan, cost: CostModel) -> list[TiedGradients]:
     ]
 
 
+@dataclass(frozen=True, slots=True)
+class GradientBytes:
+    """Bytes of the gradients of a block's parameters, by their positions, and of all of them."""
+
+    of_position: dict[int, int]
+    total: int
+
+    @classmethod
+    def of(cls, workload: Workload, program: BlockProgram) -> GradientBytes:
+        """Of one device's part."""
+        found = {
+            position: use.owned_type.num_elements * workload.types.gradient.itemsize
+            for position, use in enumerate(program.parameters)
+            if use.gradient is not None
+        }
+        return cls(found, sum(found.values()))
+
+
 def tied_bytes(
-    workload: Workload, stages_of_ranks: Ranks, stages: Sequence[Stage]
+    workload: Workload,
+    stages_of_ranks: Ranks,
+    stages: Sequence[Stage],
+    known: dict[BlockProgram, GradientBytes] | None = None,
 ) -> dict[tuple[int, ...], int]:
     """By the ranks that add them up the bytes of gradients: of parameters that stages on several
-    ranks use, and of all parameters of a stage that is on several ranks."""
+    ranks use, and of all parameters of a stage that is on several ranks. What is found out about
+    programs is added to what is `known`."""
+    known = {} if known is None else known
     blocks, sharing = workload.program.blocks.blocks, workload.program.sharing_blocks
     homes: list[list[int]] = [[] for _ in stages]
     for rank, own in enumerate(stages_of_ranks):
         for index in own:
             homes[index].append(rank)
-    sizes_of: dict[BlockProgram, list[tuple[int, int]]] = {}
-    for program in {each: None for stage in stages for each in stage.programs}:
-        sizes_of[program] = [
-            (position, use.owned_type.num_elements * workload.types.gradient.itemsize)
-            for position, use in enumerate(program.parameters)
-            if use.gradient is not None
-        ]
     shared: dict[object, tuple[set[int], int]] = {}
     for stage, ranks in zip(stages, homes, strict=True):
         pairs = list(zip(stage.blocks, stage.programs, strict=True))
         # What no other block uses is added up at once for blocks that are alike.
         alike = Counter(program for block, program in pairs if block not in sharing)
         for block, program in pairs:
+            if program not in known:
+                known[program] = GradientBytes.of(workload, program)
+            own = known[program]
             if block in sharing:
                 values = blocks[block].parameters
-                for position, size in sizes_of[program]:
+                for position, size in own.of_position.items():
                     shared.setdefault(values[position], (set(), size))[0].update(ranks)
-            elif len(ranks) > 1 and program in alike and sizes_of[program]:
-                size = alike.pop(program) * sum(size for _, size in sizes_of[program])
-                shared[stage.index, program] = (set(ranks), size)
+            elif len(ranks) > 1 and program in alike and own.of_position:
+                shared[stage.index, program] = (set(ranks), alike.pop(program) * own.total)
     sizes: dict[tuple[int, ...], int] = {}
     for ranks, size in shared.values():
         if len(ranks) > 1:
@@ -160,6 +178,7 @@ def tied_seconds(grid: Grid, cost: CostModel, ranks: tuple[int, ...], size_bytes
 __all__ = [
     "NOWHERE",
     "Elsewhere",
+    "GradientBytes",
     "Ranks",
     "TiedGradients",
     "charged_elsewhere",
