@@ -23,7 +23,7 @@ MOST = 4096
 """Strategies of the largest chunk where they are evaluated one by one."""
 QUICK_SECONDS = 0.2
 """A chunk that took less is followed by a larger one."""
-MOST_AT_ONCE = 3 << 15
+MOST_AT_ONCE = 1 << 18
 """Strategies of the largest chunk where many are evaluated at once: what memory allows."""
 FIRST_AT_ONCE = 1 << 12
 """Those of the first one, so that there is something to show soon."""
