@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 SCHEDULE = ("schedule", "chunks", "pp", "microbatches")
 """What of a strategy its compiled schedule depends on."""
 
-NUMBERS_AT_ONCE = 1 << 23
+NUMBERS_AT_ONCE = 1 << 19
 """Numbers, of stages times strategies, that go through a schedule together: what memory allows."""
 
 Column = NDArray[np.float64]

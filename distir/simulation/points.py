@@ -141,8 +141,13 @@ class PointRows:
 
     def finish(self) -> None:
         """All rows are there."""
-        self.pool = np.concatenate(self._parts, axis=1) if self._parts else self.pool
-        self._parts = []
+        if self._parts:
+            self.pool = np.empty((len(self._parts[0]), self._count))
+        end = self._count
+        while self._parts:  # what is put in the pool is let go
+            part = self._parts.pop()
+            self.pool[:, end - part.shape[1] : end] = part
+            end -= part.shape[1]
 
     def ranking(self, grid: Grid) -> int:
         """The number of where ranks lie."""

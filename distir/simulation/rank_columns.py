@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from distir.simulation.fast import Simulator
 
 Floats = NDArray[np.float64]
+Numbers = NDArray[np.int32]
 
 _T = TypeVar("_T", bound=np.generic)
 
@@ -61,10 +62,10 @@ class Pool:
 
     def __init__(self, values: Floats) -> None:
         self.values = values
-        self._lengths: dict[tuple[int, ...], Places] = {}
-        self._messages = np.zeros((0, 0), np.int64)
+        self._lengths: dict[tuple[int, ...], Numbers] = {}
+        self._messages = np.zeros((0, 0), np.int32)
 
-    def lengths(self, kinds: tuple[int, ...]) -> Places:
+    def lengths(self, kinds: tuple[int, ...]) -> Numbers:
         """Per stage a number that it shares with those whose actions of these kinds are as long."""
         if kinds not in self._lengths:
             timed = self.values[[PLACE[f"seconds {kind}"] for kind in kinds]]
@@ -75,17 +76,18 @@ class Pool:
         """Seconds of messages of stages to the next, or `back` to the previous one."""
         return self.values[len(NAMES) :].take(self._place(levels, back, stages))
 
-    def message_lengths(self, levels: Places, back: Places, stages: Places) -> Places:
+    def message_lengths(self, levels: Places, back: Places, stages: Places) -> Numbers:
         """Numbers that messages share that are as long."""
         if not len(self._messages):
-            self._messages = np.stack([_numbered(each[None]) for each in self.values[len(NAMES) :]])
+            messages = [_numbered(each[None]) for each in self.values[len(NAMES) :]]
+            self._messages = np.stack(messages)
         return self._messages.take(self._place(levels, back, stages))
 
     def _place(self, levels: Places, back: Places, stages: Places) -> Places:
         return (2 * levels + back) * self.values.shape[1] + stages
 
 
-def _numbered(values: NDArray[np.generic]) -> Places:
+def _numbered(values: NDArray[np.generic]) -> Numbers:
     """Numbers of columns; equal ones have one, to rounding."""
     weights = np.random.default_rng(0).random(len(values))
     marks = np.zeros(values.shape[1])
@@ -96,7 +98,7 @@ def _numbered(values: NDArray[np.generic]) -> Places:
     for row in values:
         other |= np.abs(row - row.take(like)) > ROUNDING * np.abs(row)
     found[other] = len(first) + np.arange(other.sum())
-    return found
+    return found.astype(np.int32)
 
 
 class Hops:
@@ -221,7 +223,11 @@ def _time(
     """Plans that take as long are run once."""
     compiled = schedules[0]
     kinds, ways = _kinds(compiled), _Ways(compiled, hops, group)
-    lengths = [pool.lengths(kinds).take(group.rows), *ways.of(pool.message_lengths), [which]]
+    lengths = [
+        pool.lengths(kinds).take(group.rows),
+        *ways.of(pool.message_lengths),
+        which[None].astype(np.int32),
+    ]
     _, kept, place = np.unique(
         _numbered(np.concatenate(lengths)), return_index=True, return_inverse=True
     )
