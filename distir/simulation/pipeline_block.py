@@ -76,7 +76,7 @@ def walk(
     """Runs waves; `watch` sees what happens."""
     free, links, arrived, left = block.free, block.links, block.arrived, block.left
     seconds, transfers, state = block.seconds, block.transfers, block.state
-    ranks = block.program.ranks
+    ranks, queues = block.program.ranks, block.program.queues
     for_stage = block.waits
     for wave in part.waves:
         now = free[wave.ranks]
@@ -87,7 +87,10 @@ def walk(
             for i, rank in wave.first:
                 if i < wave.reading:
                     state[3 * ranks + rank] = -moving[i]  # the start is added below
-            begin = arrived.take(slots, axis=0)
+            if queues:
+                begin = arrived.take(slots, axis=0)
+            else:
+                begin = moving + transfers[wave.read_costs]
             if watch is not None:
                 watch.see(moving, before)
                 watch.see(begin, before)
@@ -110,6 +113,10 @@ def walk(
             end = now[wave.sending]
             slots = sent_slots[wave.sent]
             left[slots] = end
+            if not queues:
+                if not goes_on:
+                    free[wave.senders] = end + transfers[wave.sent_costs]
+                continue
             there = links[wave.links]
             if watch is not None:
                 watch.see(there, end)

@@ -53,6 +53,25 @@ def run_program(
     """What is kept of the state in the end (`WaveProgram` says in which order): (kept, rows).
     `times` says how often what repeats does, (repeats, rows); `seconds` and `transfers` are
     (stages · COST_KINDS, rows)."""
+    sent = program.sent_costs
+    if goes_on and len(sent):
+        # A rank is at least as long on the next action that sends.
+        quick = transfers[sent].max(axis=0) <= seconds[sent].min(axis=0)
+    else:
+        quick = np.ones(seconds.shape[1], np.bool_)
+    if quick.all():
+        return _run_program(program.without_queues(), times, seconds, transfers, goes_on)
+    found = np.empty((program.kept, len(quick)))
+    for own, some in ((program.without_queues(), quick), (program, ~quick)):
+        found[:, some] = _run_program(
+            own, times[:, some], seconds[:, some], transfers[:, some], goes_on
+        )
+    return found
+
+
+def _run_program(
+    program: WaveProgram, times: Ints, seconds: Floats, transfers: Floats, goes_on: bool
+) -> Floats:
     rows = seconds.shape[1]
     found = np.empty((program.kept, rows))
     for a, b in _edges(rows, WHOLE_BYTES // (8 * program.size) + 1):
@@ -181,11 +200,16 @@ class _Looping:
     def _times(self, block: PlanBlock, turned: int) -> Floats:
         """When ranks, links and messages under way are free, or there."""
         live = slots_of(self.repeat.live_turn, turned)
+        if not block.program.queues:
+            return np.concatenate([block.free, block.left[live]])
         return np.concatenate([block.free, block.links, block.arrived[live], block.left[live]])
 
     def _set_times(self, block: PlanBlock, turned: int, times: Floats) -> None:
         live = slots_of(self.repeat.live_turn, turned)
         ranks, links = len(block.free), len(block.links)
+        if not block.program.queues:
+            block.free[...], block.left[live] = times[:ranks], times[ranks:]
+            return
         edges = np.cumsum([ranks, links, len(live)])
         block.free[...], block.links[...], block.arrived[live], block.left[live] = np.split(
             times, edges
@@ -195,11 +219,12 @@ class _Looping:
         """Runs two repeats, and those plans on that are on a line: to the end, if it goes so far,
         or, if not `far`, to where it ends. Whether that was worth it."""
         block, turned, rows, part = self.block, self.turned, len(self.left), self.repeat.part
+        maxima = 2 * len(part.read) + (len(part.sent) if block.program.queues else 0)
         times = [self._times(block, turned)]
         waited = [block.waits.copy()]
         seen: list[Watch] = []
         for turn in range(2):
-            after, watch = self._watched(block, turned + turn, 0 if far else part.maxima)
+            after, watch = self._watched(block, turned + turn, 0 if far else maxima)
             times.append(after)
             waited.append(block.waits.copy())
             seen.append(watch)
@@ -268,7 +293,8 @@ class _Looping:
         count = source.program.links.stop
         target.state[:count, columns] = source.state[:count, taken]
         here, put = slots_of(self.repeat.live_turn, turned), slots_of(self.repeat.live_turn, there)
-        target.arrived[np.ix_(put, columns)] = source.arrived[np.ix_(here, taken)]
+        if source.program.queues:
+            target.arrived[np.ix_(put, columns)] = source.arrived[np.ix_(here, taken)]
         target.left[np.ix_(put, columns)] = source.left[np.ix_(here, taken)]
 
     def _put_back(self, done: NDArray[np.bool_]) -> None:

@@ -7,7 +7,7 @@ per rank, link or message and a column per plan. Here is what is the same for al
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 from typing import TypeAlias
 
@@ -33,6 +33,8 @@ class Wave:
     reading: int
     """How many of the actions read."""
     read: slice
+    read_costs: Index
+    """Of the messages, among `WaveProgram.sent_costs`."""
     senders: Index
     sending: slice
     sent: slice
@@ -54,8 +56,6 @@ class Part:
     busiest: int
     """Actions on the rank with most."""
     actions: int
-    maxima: int
-    """How often something waits for one of two things."""
     last: Ints
     """Rows of the state that say when actions start in which gradients are complete."""
 
@@ -95,6 +95,24 @@ class WaveProgram:
     """Each with what is repeated after it, if anything."""
     actions: int
     """Of a wave, on average."""
+
+    def without_queues(self) -> WaveProgram:
+        """The same where messages never wait for each other: they arrive as long after they left
+        as they take, so that neither this nor when links are free is put down."""
+        count = self.left.stop - self.left.start
+        none = slice(self.kept, self.kept)
+        return replace(
+            self,
+            links=none,
+            arrived=none,
+            left=slice(self.kept, self.kept + count),
+            size=self.kept + count,
+        )
+
+    @property
+    def queues(self) -> bool:
+        """Whether messages may wait for each other."""
+        return self.arrived.stop > self.arrived.start
 
 
 def slots_of(turn: tuple[Ints, Ints, Ints, Ints], repeat: int) -> Ints:
@@ -197,7 +215,6 @@ class _Builder:
             sent=slots_of(sent, 0),
             busiest=int(counts.max()),
             actions=len(turns),
-            maxima=2 * len(read[0]) + len(sent[0]),
             last=np.array([row for wave in made for _, row in wave.last], np.int64),
         )
 
@@ -211,6 +228,9 @@ class _Builder:
             readers=_index([turn.rank for turn in readers]),
             reading=len(readers),
             read=slice(reads, reads + len(readers)),
+            read_costs=_index(
+                [self.sent_row[self.waves.channels[turn.reads].sender[1]] for turn in readers]
+            ),
             senders=_index([turn.rank for turn in senders]),
             sending=slice(from_, from_ + len(senders)),
             sent=slice(sends, sends + len(senders)),
