@@ -158,10 +158,11 @@ def _turns(word: Sequence[int], times: int) -> Iterable[int]:
 def _left(word: Sequence[int]) -> Counter[tuple[int, bool]]:
     """How many more there are after a word: per stage after F, after B."""
     left: Counter[tuple[int, bool]] = Counter()
-    for cost in word:
+    for cost, count in Counter(word).items():
         stage, kind = divmod(cost, COST_KINDS)
-        left[stage, False] += {FORWARD: 1, BACKWARD: -1, INPUT_PART: -1, WEIGHT_PART: 0}[kind]
-        left[stage, True] += {INPUT_PART: 1, WEIGHT_PART: -1}.get(kind, 0)
+        forward = {FORWARD: 1, BACKWARD: -1, INPUT_PART: -1, WEIGHT_PART: 0}[kind]
+        left[stage, False] += forward * count
+        left[stage, True] += {INPUT_PART: 1, WEIGHT_PART: -1}.get(kind, 0) * count
     return left
 
 
