@@ -79,12 +79,12 @@ class HeldSteps:
 def held_of(runs: Sequence[CostRun], stages: Sequence[int]) -> tuple[Held, ...]:
     """The situations in which a rank's actions start, without those in which another, of the same
     stage and kind, holds at least as much."""
-    return _known(*_shortened(runs, stages))[0]
+    return _held(*_shortened(runs, stages))
 
 
 def held_matrix_of(runs: Sequence[CostRun], stages: Sequence[int]) -> HeldMatrix:
     """The same as arrays; ranks that hold the same have the same object."""
-    return _known(*_shortened(runs, stages))[1]
+    return _known_matrix(*_shortened(runs, stages))
 
 
 def _shortened(
@@ -98,11 +98,8 @@ def _shortened(
 
 
 @lru_cache(maxsize=MOST_RANKS)
-def _known(
-    runs: tuple[CostRun, ...], stages: tuple[int, ...]
-) -> tuple[tuple[Held, ...], HeldMatrix]:
-    found = _held(runs, stages)
-    return found, _held_matrix(found, stages)
+def _known_matrix(runs: tuple[CostRun, ...], stages: tuple[int, ...]) -> HeldMatrix:
+    return _held_matrix(_held(runs, stages), stages)
 
 
 def _held(runs: Sequence[CostRun], stages: Sequence[int]) -> tuple[Held, ...]:
