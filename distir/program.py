@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -62,11 +63,17 @@ class Program:
     @cached_property
     def sharing_blocks(self) -> frozenset[int]:
         """Blocks with a parameter that another block uses too."""
-        users: dict[Value, list[int]] = {}
-        for index, block in enumerate(self.blocks.blocks):
-            for value in block.parameters:
-                users.setdefault(value, []).append(index)
-        return frozenset(i for found in users.values() if len(found) > 1 for i in found)
+        return frozenset(block for block, own in enumerate(self.shared_parameters) if own)
+
+    @cached_property
+    def shared_parameters(self) -> tuple[tuple[int, ...], ...]:
+        """Per block the positions of its parameters that are used elsewhere too."""
+        blocks = self.blocks.blocks
+        users = Counter(value for block in blocks for value in block.parameters)
+        return tuple(
+            tuple(place for place, value in enumerate(block.parameters) if users[value] > 1)
+            for block in blocks
+        )
 
     @cached_property
     def paddable(self) -> frozenset[Axis]:

@@ -22,7 +22,7 @@ from distir.simulation.partition import Bounds, Shape, rounded_weights
 from distir.simulation.tied import (
     NOWHERE,
     Elsewhere,
-    GradientBytes,
+    KnownGradients,
     Ranks,
     charged_to_earlier,
     tied_bytes,
@@ -106,7 +106,7 @@ class StageCuts:
         """What is charged elsewhere, per block of a stage, by number."""
         self._sharing = sorted(self.workload.program.sharing_blocks)
         self._known_charged: dict[tuple[int, int, tuple[int, ...]], int] = {}
-        self._gradients: dict[BlockProgram, GradientBytes] = {}
+        self._gradients: KnownGradients = {}
         self._known_tied: dict[tuple[Ranks, tuple[int, ...]], dict[tuple[int, ...], Any]] = {}
 
     def alike(self, every: Layouts, which: Places) -> Iterator[AlikeLayouts]:

@@ -74,15 +74,20 @@ def charged_to_earlier(
     sharing, blocks = program.sharing_blocks, program.blocks.blocks
     if sharing.isdisjoint(stage.blocks):
         return (NOWHERE,) * len(stage.blocks)
-    seen = {value for block in sharing.intersection(earlier) for value in blocks[block].parameters}
+    shared = program.shared_parameters
+    seen = {
+        blocks[block].parameters[position]
+        for block in sharing.intersection(earlier)
+        for position in shared[block]
+    }
     held: dict[int, list[int]] = {}
     buffers: dict[object, list[tuple[int, int]]] = {}
     for place, (block, local) in enumerate(zip(stage.blocks, stage.programs, strict=True)):
         if block not in sharing:
             continue
         dims = local.placed.step.axes.dims
-        uses = zip(blocks[block].parameters, local.parameters, strict=True)
-        for position, (value, use) in enumerate(uses):
+        for position in shared[block]:
+            value, use = blocks[block].parameters[position], local.parameters[position]
             if value in seen:
                 held.setdefault(place, []).append(position)
             seen.add(value)
@@ -113,54 +118,60 @@ def tied_gradients(plan: Plan, cost: CostModel) -> list[TiedGradients]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class GradientBytes:
-    """Bytes of the gradients of a block's parameters, by their positions, and of all of them."""
+GradientBytes = tuple[tuple[int, int], ...]
+"""Bytes of the gradients of a block's parameters, with the position of each that is used elsewhere
+too; those of all others together, at the place of the first, with `OWN`."""
 
-    of_position: dict[int, int]
-    total: int
+OWN = -1
 
-    @classmethod
-    def of(cls, workload: Workload, program: BlockProgram) -> GradientBytes:
-        """Of one device's part."""
-        found = {
-            position: use.owned_type.num_elements * workload.types.gradient.itemsize
-            for position, use in enumerate(program.parameters)
-            if use.gradient is not None
-        }
-        return cls(found, sum(found.values()))
+
+def _gradient_bytes(
+    workload: Workload, program: BlockProgram, shared: tuple[int, ...]
+) -> GradientBytes:
+    found: dict[int, int] = {}
+    for position, use in enumerate(program.parameters):
+        if use.gradient is not None:
+            size = use.owned_type.num_elements * workload.types.gradient.itemsize
+            key = position if position in shared else OWN
+            found[key] = found.get(key, 0) + size
+    return tuple(found.items())
+
+
+KnownGradients = dict[tuple[BlockProgram, tuple[int, ...]], GradientBytes]
+"""By program and the positions of parameters that are used elsewhere too."""
 
 
 def tied_bytes(
     workload: Workload,
     stages_of_ranks: Ranks,
     stages: Sequence[Stage],
-    known: dict[BlockProgram, GradientBytes] | None = None,
+    known: KnownGradients | None = None,
 ) -> dict[tuple[int, ...], int]:
     """By the ranks that add them up the bytes of gradients: of parameters that stages on several
     ranks use, and of all parameters of a stage that is on several ranks. What is found out about
     programs is added to what is `known`."""
     known = {} if known is None else known
-    blocks, sharing = workload.program.blocks.blocks, workload.program.sharing_blocks
+    blocks, positions = workload.program.blocks.blocks, workload.program.shared_parameters
     homes: list[list[int]] = [[] for _ in stages]
     for rank, own in enumerate(stages_of_ranks):
         for index in own:
             homes[index].append(rank)
     shared: dict[object, tuple[set[int], int]] = {}
     for stage, ranks in zip(stages, homes, strict=True):
-        pairs = list(zip(stage.blocks, stage.programs, strict=True))
-        # What no other block uses is added up at once for blocks that are alike.
-        alike = Counter(program for block, program in pairs if block not in sharing)
-        for block, program in pairs:
-            if program not in known:
-                known[program] = GradientBytes.of(workload, program)
-            own = known[program]
-            if block in sharing:
-                values = blocks[block].parameters
-                for position, size in own.of_position.items():
-                    shared.setdefault(values[position], (set(), size))[0].update(ranks)
-            elif len(ranks) > 1 and program in alike and own.of_position:
-                shared[stage.index, program] = (set(ranks), alike.pop(program) * own.total)
+        keys = [
+            (program, positions[block])
+            for block, program in zip(stage.blocks, stage.programs, strict=True)
+        ]
+        alike = Counter(keys) if len(ranks) > 1 else {}
+        for block, key in zip(stage.blocks, keys, strict=True):
+            if key not in known:
+                known[key] = _gradient_bytes(workload, *key)
+            for position, size in known[key]:
+                if position != OWN:
+                    value = blocks[block].parameters[position]
+                    shared.setdefault(value, (set(), size))[0].update(ranks)
+                elif key in alike:
+                    shared[stage.index, key] = (set(ranks), alike.pop(key) * size)
     sizes: dict[tuple[int, ...], int] = {}
     for ranks, size in shared.values():
         if len(ranks) > 1:
@@ -178,7 +189,7 @@ def tied_seconds(grid: Grid, cost: CostModel, ranks: tuple[int, ...], size_bytes
 __all__ = [
     "NOWHERE",
     "Elsewhere",
-    "GradientBytes",
+    "KnownGradients",
     "Ranks",
     "TiedGradients",
     "charged_elsewhere",
