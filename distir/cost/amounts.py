@@ -13,6 +13,7 @@ __all__ = [
     "Amount",
     "Divergence",
     "Many",
+    "Places",
     "is_all",
     "is_many",
     "is_positive",
@@ -21,10 +22,14 @@ __all__ = [
     "select",
     "smaller",
     "soft_maximum",
+    "taken",
 ]
 
 Amount: TypeAlias = "float | NDArray[np.float64]"
 """One quantity, or one per plan."""
+
+Places: TypeAlias = NDArray[np.int64]
+"""Numbers of plans."""
 
 
 class Divergence(Exception):  # noqa: N818  no error: a way to go on
@@ -112,6 +117,11 @@ def many(values: Any) -> Many:
 def is_many(amount: object) -> bool:
     """Whether it is one quantity per plan."""
     return isinstance(amount, Many)
+
+
+def taken(amount: Any, places: Places | None) -> Any:
+    """A quantity in plans that have these places among those of which it is known."""
+    return amount if places is None or np.size(amount) == 1 else amount[places]
 
 
 def select(condition: Any, first: Any, second: Any) -> Any:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TypeAlias, cast
+from typing import TypeAlias
 
-import numpy as np
-
-from distir.cost.amounts import is_positive, larger, select, smaller
+from distir.cost.amounts import Places
 from distir.simulation.instructions import COMPUTE, Instruction
+from distir.simulation.runs import Run
 from distir.simulation.timeline import LONG_AGO, Moments, Start, latest_of, moments
 
 
@@ -25,15 +24,10 @@ class PassCost:
 
 
 def _waited_at_the_end(free: Mapping[str, float], end: float) -> dict[str, float]:
-    """How long compute waits for the streams that go on until the `end`."""
+    """How long compute waits for the streams that go on until the `end`: for the first of them."""
     tail = end - free.get(COMPUTE, 0.0)
-    found: dict[str, float] = {}
-    for stream, at in free.items():
-        last = select(at >= end, tail, 0.0)
-        if is_positive(last):
-            found[stream] = last
-            tail = tail - last
-    return found
+    last = next(stream for stream, at in free.items() if at >= end)
+    return {last: tail} if tail > 0 else {}
 
 
 TOLERANCE = 1e-12
@@ -139,11 +133,11 @@ def _condensed(
 
 @dataclass(frozen=True, slots=True)
 class ChainCost:
-    """Seconds of a chain of passes, and when each of its blocks has been computed: `(of the first,
-    of the last, count)` per run of equal blocks, in between at most what lies on a line."""
+    """Seconds of a chain of passes. `settled`: when a stream is done, idle until then, that serves
+    a request per block, in order, each not before the block has been computed."""
 
     cost: PassCost
-    block_ends: tuple[tuple[float, float, int], ...]
+    settled: float = 0.0
 
 
 HostBound: TypeAlias = Callable[[float, float], float]
@@ -170,36 +164,42 @@ class _State:
         return (*self.free, None, *(why for _, why in self.border))
 
 
-class _Times:
-    """The times of a state in all plans, to be compared with those of others, but for rounding of
-    times such as `seconds`, which the pass took that led there."""
-
-    __slots__ = ("_scale", "_size", "_total", "_values")
-
-    def __init__(self, times: Sequence[float], seconds: float) -> None:
-        values = np.stack(np.broadcast_arrays(*times, np.atleast_1d(seconds)))
-        self._values = values = np.asarray(values, np.float64)
-        self._scale = np.abs(values)
-        # Sums tell most states apart; those of equal ones differ by no more than their slack.
-        self._total, self._size = float(values.sum()), float(self._scale.sum())
-
-    def is_like(self, other: _Times) -> bool:
-        """Whether all of them are the same in every plan."""
-        if abs(self._total - other._total) > 2 * TOLERANCE * (self._size + other._size):
-            return False
-        slack = np.maximum(np.maximum(self._scale, other._scale), self._scale[-1])
-        return bool((np.abs(self._values - other._values) <= TOLERANCE * slack).all())
-
-
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """What a block adds: seconds until it is computed, busy time of compute, and time that it
-    waited for streams; and the state that it leaves."""
+    """What a word adds: seconds until it is computed, busy time of compute, and time that it waited
+    for streams; time of the host to launch it; the state that it leaves; and per block, how much of
+    these seconds and of this time is that of blocks after it."""
 
     seconds: float
     compute: float
     exposed: Mapping[str, float]
+    launch: float
     after: int
+    rests: tuple[tuple[float, float], ...] = ((0.0, 0.0),)
+
+    def then(self, other: _Step) -> _Step:
+        """Both one after the other."""
+        exposed = dict(self.exposed)
+        for stream, seconds in other.exposed.items():
+            exposed[stream] = exposed.get(stream, 0.0) + seconds
+        rests = ((a + other.seconds, b + other.launch) for a, b in self.rests)
+        return _Step(
+            self.seconds + other.seconds,
+            self.compute + other.compute,
+            exposed,
+            self.launch + other.launch,
+            other.after,
+            (*rests, *other.rests),
+        )
+
+
+def exact_streams(passes: Iterable[Pass]) -> frozenset[str] | None:
+    """The streams of a chain in which something waits for nothing at all, so that it matters since
+    when they are free; None if there is no such thing."""
+    different = set(passes)
+    if not any(each.is_free_at_any_time for each in different):
+        return None
+    return frozenset(stream for each in different for stream in each.streams)
 
 
 class Chains:
@@ -211,34 +211,35 @@ class Chains:
         streams where it can; it bounds the whole, and what has been computed by any time."""
         self._host_bound = host_bound
         self._states = [_State({}, 0.0, ())]
-        self._steps: dict[tuple[int, Pass, frozenset[str] | None], _Step] = {}
-        self._left_by: dict[object, list[tuple[int, _Times]]] = {}
+        self._steps: dict[tuple[int, tuple[Pass, ...], frozenset[str] | None], _Step] = {}
+        self._left_by: dict[object, list[int]] = {}
         self._tails: dict[int, tuple[float, Mapping[str, float]]] = {}
 
-    def run(self, runs: Sequence[tuple[Pass, int]], *, says_ends: bool = True) -> ChainCost:
-        """Schedules `count` times each pass, one after the other, each fed by the one before.
-        `says_ends`: also when blocks end, which takes longer to find out."""
-        exact = None
-        if any(each.is_free_at_any_time for each, _ in runs):
-            exact = frozenset(stream for each, _ in runs for stream in each.streams)
+    def run(
+        self,
+        runs: Sequence[Run[Pass]],
+        services: Sequence[Sequence[float]] | None = None,
+        places: Places | None = None,
+    ) -> ChainCost:
+        """Schedules passes one after the other, each fed by the one before. `services`, run by run:
+        per block seconds of the stream that serves a request after each. A plan alone has no
+        `places`."""
+        exact = exact_streams(each for word, _ in runs for each in word)
         steps: dict[int, tuple[_Step, int]] = {}
-        ends: list[tuple[float, float, int]] = []
-        streams = launches = 0.0
+        streams = launches = settled = 0.0
         state = 0
-        for each, count in runs:
-            left, launch = count, each.launch_seconds
+        for number, (word, count) in enumerate(runs):
+            left = count
             while left:
-                step = self._step(state, each, exact)
+                step = self._step(state, word, exact)
                 times = left if step.after == state else 1
-                begin = streams, launches
-                streams, launches = streams + times * step.seconds, launches + times * launch
-                if says_ends:
-                    last = self._host_bound(streams, launches)
-                    first = last
-                    if times > 1:
-                        first = self._host_bound(begin[0] + step.seconds, begin[1] + launch)
-                    ends.append((first, last, times))
+                first = streams + step.seconds, launches + step.launch
+                last = streams + times * step.seconds, launches + times * step.launch
+                if services and any(services[number]):
+                    ends = self._ends(step, first, last)
+                    settled = drained(ends, services[number], times, settled)
                 steps[id(step)] = step, steps.get(id(step), (step, 0))[1] + times
+                streams, launches = last
                 state, left = step.after, left - times
         tail, waited = self._tail(state)
         exposed = dict(waited)
@@ -248,50 +249,65 @@ class Chains:
             compute += times * step.compute
             for stream, seconds in step.exposed.items():
                 exposed[stream] = exposed.get(stream, 0.0) + times * seconds
-        return ChainCost(PassCost(bound, compute, tuple(sorted(exposed.items()))), tuple(ends))
+        return ChainCost(PassCost(bound, compute, tuple(sorted(exposed.items()))), settled)
 
-    def _step(self, state: int, each: Pass, exact: frozenset[str] | None) -> _Step:
-        key = (state, each, exact)
+    def _ends(
+        self, step: _Step, first: tuple[float, float], last: tuple[float, float]
+    ) -> list[tuple[float, float]]:
+        """When the blocks of a word have been computed that is for the first and the last time at
+        such times of streams and launches."""
+        return [
+            (
+                self._host_bound(first[0] - rest, first[1] - launch),
+                self._host_bound(last[0] - rest, last[1] - launch),
+            )
+            for rest, launch in step.rests
+        ]
+
+    def _step(self, state: int, word: tuple[Pass, ...], exact: frozenset[str] | None) -> _Step:
+        key = (state, word, exact)
         if key not in self._steps:
-            self._steps[key] = self._made_step(self._states[state], each, exact)
+            made = self._made_step(self._states[state], word[0], exact)
+            for each in word[1:]:
+                made = made.then(self._step(made.after, (each,), exact))
+            self._steps[key] = made
         return self._steps[key]
 
     def _made_step(self, before: _State, each: Pass, exact: frozenset[str] | None) -> _Step:
-        """What a block adds to a state. `exact`: the streams of a chain in which something waits
-        for nothing at all, so that it matters since when they are free."""
+        """What a block adds to a state. `exact`: see `exact_streams`."""
         # What the first block receives is there when it begins.
         border = before.border or ((0.0, COMPUTE),) * len(each.inputs)
         form = each.moments(Start(tuple(before.free), tuple(why for _, why in border)))
         found = form.at((*before.free.values(), before.idle_since, *(at for at, _ in border)))
-        taken = found[form.streams[COMPUTE]]
-        border = tuple(latest_of(made, found) if made else (taken, "") for made in form.border)
-        border = tuple((at - taken, why) if why else (0.0, "") for at, why in border)
+        took = found[form.streams[COMPUTE]]
+        border = tuple(latest_of(made, found) if made else (took, "") for made in form.border)
+        border = tuple((at - took, why) if why else (0.0, "") for at, why in border)
         # Nothing that waits for the border begins sooner: since when a stream has been free
         # before that does not matter, unless something waits for nothing at all.
         floor = LONG_AGO
         if exact is None:
-            floor = cast("float", smaller(0.0, *(at for at, why in border if why)))
+            floor = min((0.0, *(at for at, why in border if why)))
         free = {
-            stream: larger(found[number] - taken, floor)
+            stream: max(found[number] - took, floor)
             for stream, number in form.streams.items()
             if stream != COMPUTE
         }
-        idle_since = larger(before.idle_since - taken, floor)
+        idle_since = max(before.idle_since - took, floor)
         if exact is not None and exact <= free.keys():
             idle_since = 0.0  # of no stream that there is
         after = _State(free, idle_since, border)
-        number = self._number(after, each, taken)
-        return _Step(taken, form.compute, form.waited(found), number)
+        number = self._number(after, each, took)
+        return _Step(took, form.compute, form.waited(found), each.launch_seconds, number)
 
     def _number(self, state: _State, left_by: Pass, seconds: float) -> int:
-        """The number of a state; what the same pass has left may be the same."""
-        times = _Times(state.times, seconds)
+        """The number of a state; what the same pass, which took so long, has left may be the
+        same."""
         known = self._left_by.setdefault((left_by, state.names), [])
-        for number, other in known:
-            if times.is_like(other):
+        for number in known:
+            if _are_alike(state.times, self._states[number].times, seconds):
                 return number
         number = len(self._states)
-        known.append((number, times))
+        known.append(number)
         self._states.append(state)
         return number
 
@@ -299,23 +315,33 @@ class Chains:
         """Seconds until all streams are done, and for which of them compute waits."""
         if state not in self._tails:
             free = {COMPUTE: 0.0, **self._states[state].free}
-            end = larger(*free.values())
+            end = max(free.values())
             self._tails[state] = end, _waited_at_the_end(free, end)
         return self._tails[state]
 
 
-def drain(
-    ends: Sequence[tuple[float, float, int]], services: Sequence[float], done: float = 0.0
+def _are_alike(times: Sequence[float], others: Sequence[float], seconds: float) -> bool:
+    """Whether times are the same, but for rounding of times such as these seconds."""
+    return all(
+        abs(a - b) <= TOLERANCE * max(abs(a), abs(b), seconds)
+        for a, b in zip(times, others, strict=True)
+    )
+
+
+def drained(
+    ends: Sequence[tuple[float, float]], services: Sequence[float], count: int, done: float
 ) -> float:
     """When a stream that serves one request per block, in order, each not before the block has
-    been computed, is done. `services` are seconds per block, run by run as in `ends`; the stream
-    is busy until `done`.
+    been computed, is done with a word that comes `count` times. It is busy until `done`; `ends` say
+    when blocks are computed for the first and the last time, `services` are seconds per block.
 
-    In a run of equal blocks the last to finish is decided by the first or the last of them: those
-    between are computed no later than a line from one to the other says.
+    The last to finish is decided by the first or the last time that a block comes: those between
+    are computed no later than a line from one to the other says.
     """
-    for (first, last, count), service in zip(ends, services, strict=True):
-        queued = larger(done, first) + count * service
-        prompt = last + service
-        done = select(service > 0, larger(queued, prompt), done)
-    return done
+    word = sum(services)
+    queued, prompt, before = done, LONG_AGO, 0.0
+    for (first, last), service in zip(ends, services, strict=True):
+        if service > 0:
+            queued, prompt = max(queued, first - before), max(prompt, last - before)
+        before += service
+    return max(queued + count * word, prompt + word) if word > 0 else done

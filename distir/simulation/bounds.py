@@ -39,6 +39,7 @@ from distir.plan.planner import ProgramKind
 from distir.schedules import COST_KINDS, FORWARD, ScheduleFamily, find_schedule
 from distir.simulation.fast import Simulator, StageCost
 from distir.simulation.points import Points, kinds_of, priced_programs
+from distir.simulation.runs import runs_of
 from distir.simulation.tied import charged_elsewhere
 from distir.strategies import FIELDS, Codes, Places, Strategies
 from distir.strategy import Strategy
@@ -273,11 +274,12 @@ class Bounds:
             found[place, which] = number
 
     def _stage(self, kind: ProgramKind, placement: str, points: Points) -> StageCost:
-        simulator = self._simulator.fresh()
+        simulator = self._simulator.of_many(len(points))
         programs, pricing = priced_programs(simulator, kind, placement, points)
         stage = Stage(0, tuple(range(len(programs))), programs)
         uses = charged_elsewhere(self._workload.program, ((0,),), [stage], 0)
-        return simulator.make_stage_cost(programs, uses, pricing, bool(points.splits.any()))
+        runs = runs_of(list(zip(programs, uses, strict=True)))
+        return simulator.make_stage_cost(runs, pricing, bool(points.splits.any()))
 
 
 def _codes(table: Strategies) -> list[int]:

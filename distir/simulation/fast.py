@@ -7,16 +7,15 @@ microbatch actions are scheduled.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import groupby
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 
 from distir.cost import Cluster, CostModel, CostProfile, load_profile
-from distir.cost.amounts import larger
+from distir.cost.amounts import Places, larger, taken
 from distir.errors import StrategyError
-from distir.ir.core import Node
+from distir.ir.core import Node, Value
 from distir.plan import BlockProgram, Plan, Planner
 from distir.plan.feasibility import explain_many
 from distir.plan.passes import BlockPasses, Segment, block_passes, composed, is_reversed
@@ -31,7 +30,8 @@ from distir.schedules import (
     Held,
     InFlight,
 )
-from distir.simulation.block_cost import ChainCost, Chains, HostBound, Pass, PassCost, drain
+from distir.simulation.block_cost import ChainCost, Chains, HostBound, Pass, PassCost
+from distir.simulation.chain_columns import ColumnChains
 from distir.simulation.fitting import BlockBytes, Chain, Flights, Plans, fitted_bounds
 from distir.simulation.instructions import Instruction, Pricing, narrower_products
 from distir.simulation.memory import ChainMemory, MemoryEffect
@@ -39,6 +39,7 @@ from distir.simulation.partition import Partitions, rounded_weights
 from distir.simulation.pipeline import PipelineTime, run_pipeline
 from distir.simulation.report import RankSeconds, make_result
 from distir.simulation.result import SimulationResult
+from distir.simulation.runs import Run, mapped, runs_of
 from distir.simulation.state import StateBytes, state_bytes
 from distir.simulation.table import SimulationTable
 from distir.simulation.tied import Elsewhere, TiedGradients, elsewhere, tied_gradients
@@ -49,12 +50,12 @@ from distir.workload import Workload
 
 @dataclass(frozen=True, slots=True)
 class Settling:
-    """Gradients that become complete during the last action of a stage. `block_ends` are the times
-    at which those of its blocks may be settled, from the start of the action, and `seconds` what
-    each of them then takes on the gradient stream, the last of them along `along`."""
+    """Gradients that become complete during the last action of a stage: `done` is when they are
+    settled, from the start of the action, if the gradient stream is idle till then; `seconds` that
+    takes of this stream; and the last of it is along `along`."""
 
-    block_ends: tuple[tuple[float, float, int], ...]
-    seconds: tuple[float, ...]
+    done: float
+    seconds: float
     along: str | None
 
 
@@ -73,17 +74,18 @@ class StageCost:
     sent_backward_bytes: float
 
 
-_Run = tuple[BlockPasses, Elsewhere, int]
-"""Equal blocks: their passes, what of them is charged elsewhere, and how many blocks."""
+Charged = tuple[BlockProgram, Elsewhere]
+"""A block, and what of it is charged elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
 class _StepEnd:
-    """What follows a block's last backward pass."""
+    """What follows a block's last backward pass. `services` are seconds on the gradient stream by
+    the kind of that pass, and `along` the mesh axis of the last collective there, if there is
+    one."""
 
-    buckets: tuple[Instruction, ...]
-    late_buckets: tuple[Instruction, ...]
-    """The same after `W`."""
+    services: Mapping[int, float]
+    along: Mapping[int, str | None]
     optimizer_seconds: float
     refresh_seconds: float
     state: StateBytes
@@ -113,7 +115,9 @@ class Simulator:
             raise ValueError("the planner is of another workload, fuses otherwise, or narrows")
         self._instructions: dict[object, tuple[Instruction, ...]] = {}
         self._known_passes: dict[object, dict[Segment, Pass]] = {}
-        self._chains = Chains(cast("HostBound", self.cost.host_bound_seconds))
+        self._chains: Chains | ColumnChains = Chains(
+            cast("HostBound", self.cost.host_bound_seconds)
+        )
         self._weights: dict[object, float] = {}
         self._step_ends: dict[object, _StepEnd] = {}
         self._stages: dict[object, StageCost] = {}
@@ -240,7 +244,7 @@ class Simulator:
         if key not in self._weights:
             alone = [Segment(program, kind) for kind in (FORWARD, BACKWARD)]
             self._weights[key] = sum(
-                self._run([(each, 1)], settles=False).cost.seconds
+                self._chains.run([((each,), 1)]).cost.seconds
                 for each in self._passes(alone, pricing)
             )
         return self._weights[key]
@@ -267,7 +271,7 @@ class Simulator:
     def _memory_of(
         self, programs: Sequence[BlockProgram], splits: bool
     ) -> tuple[MemoryEffect, ...]:
-        return self._memory.stage([(own, 1) for own in block_passes(programs, splits)])
+        return self._memory.stage([((own,), 1) for own in block_passes(programs, splits)])
 
     def _step_end(self, program: BlockProgram, pricing: Pricing, away: Elsewhere) -> _StepEnd:
         """`away`: what of the block is charged elsewhere."""
@@ -278,23 +282,32 @@ class Simulator:
                 for position, use in enumerate(program.parameters)
                 if use.gradient is not None and position not in away.held
             )
+            buckets = {
+                BACKWARD: pricing.buckets(program, away.added),
+                WEIGHT_PART: pricing.buckets(program, away.added_late),
+            }
             self._step_ends[key] = _StepEnd(
-                pricing.buckets(program, away.added),
-                pricing.buckets(program, away.added_late),
+                {kind: sum(each.seconds for each in own) for kind, own in buckets.items()},
+                {kind: own[-1].stream if own else None for kind, own in buckets.items()},
                 pricing.optimizer(self.workload, elements) if self.workload.training else 0.0,
                 sum(each.seconds for each in pricing.refresh(program, away.held)),
                 state_bytes(self.workload, program, away.held, away.added),
             )
         return self._step_ends[key]
 
-    def _run(self, runs: Sequence[tuple[Pass, int]], *, settles: bool) -> ChainCost:
-        """A chain of passes. If it `settles` gradients, that may be as soon as they are computed,
-        or, where the stack does not overlap that with anything, at the end."""
-        chain = self._chains.run(runs, says_ends=settles)
-        if self.cost.profile.overlaps_gradients:
-            return chain
-        end = chain.cost.seconds
-        return replace(chain, block_ends=tuple((end, end, n) for _, _, n in chain.block_ends))
+    def _settling(
+        self, chain: ChainCost, runs: Sequence[Run[_StepEnd]], kind: int, places: Places | None
+    ) -> Settling:
+        """Gradients are settled as soon as they are computed, or, where the stack does not overlap
+        that with anything, at the end. `runs` are in the order of the pass."""
+        seconds = sum(
+            count * taken(end.services[kind], places) for word, count in runs for end in word
+        )
+        done = chain.settled
+        if not self.cost.profile.overlaps_gradients:
+            done = chain.cost.seconds + seconds
+        along = (end.along[kind] for word, _ in reversed(runs) for end in reversed(word))
+        return Settling(done, seconds, next((axis for axis in along if axis), None))
 
     # --- stages -----------------------------------------------------------------------------------
 
@@ -308,9 +321,11 @@ class Simulator:
         splits = plan.schedule.splits_backward
         return [self._stage_cost(plan, index, pricing, splits) for index in range(len(plan.stages))]
 
-    def fresh(self) -> Simulator:
-        """The same, without what it remembers of blocks and stages."""
+    def of_many(self, points: int) -> Simulator:
+        """One of blocks and stages whose sizes are so many numbers each; without what this one
+        remembers of others."""
         made = Simulator(self.workload, self.cluster, self.cost.profile, planner=self.planner)
+        made._chains = ColumnChains(self.cost.host_bound_seconds, points)
         made.partitions = self.partitions
         return made
 
@@ -318,50 +333,60 @@ class Simulator:
         programs, uses = plan.stages[index].programs, elsewhere(plan, index)
         key = (programs, pricing.grid.mesh, uses, splits)
         if key not in self._stages:
-            self._stages[key] = self.make_stage_cost(programs, uses, pricing, splits)
+            runs = runs_of(list(zip(programs, uses, strict=True)))
+            self._stages[key] = self.make_stage_cost(runs, pricing, splits)
         return self._stages[key]
 
     def make_stage_cost(
         self,
-        programs: Sequence[BlockProgram],
-        uses: Sequence[Elsewhere],
+        blocks: Sequence[Run[Charged]],
         pricing: Pricing,
         splits: bool,
+        places: Places | None = None,
     ) -> StageCost:
-        """`uses` say per block what other blocks are charged for."""
-        runs: list[_Run] = [
-            (*alike, len(list(group)))
-            for alike, group in groupby(zip(block_passes(programs, splits), uses, strict=True))
-        ]
+        """Of a chain of blocks. Chains of different lengths in different plans are of plans at
+        these `places` among those of the blocks; raises `Uneven` where their lengths decide more
+        than sums."""
+
+        def with_passes(chain: Sequence[Charged]) -> list[tuple[BlockPasses, _StepEnd]]:
+            passes = block_passes([program for program, _ in chain], splits)
+            ends = (self._step_end(program, pricing, away) for program, away in chain)
+            return list(zip(passes, ends, strict=True))
+
+        runs = mapped(blocks, with_passes)
         chains: list[ChainCost] = []
-        for kind in range(len(runs[0][0])):
-            ordered = runs[::-1] if is_reversed(kind) else runs
-            passes = self._passes([run[0][kind] for run in ordered], pricing)
-            counts = (run[-1] for run in ordered)
-            chain = list(zip(passes, counts, strict=True))
-            chains.append(self._run(chain, settles=kind in COMPLETING))
-        programs = [run[0][FORWARD].program for run in runs]
-        ends = [
-            (self._step_end(program, pricing, away), count)
-            for program, (_, away, count) in zip(programs, runs, strict=True)
-        ]
-        early = [(each.buckets, count) for each, count in reversed(ends)]
-        settling = {BACKWARD: _settling(chains[BACKWARD], early)}
-        if len(chains) > WEIGHT_PART:
-            late = [(each.late_buckets, count) for each, count in ends]
-            settling[WEIGHT_PART] = _settling(chains[WEIGHT_PART], late)
+        settling: dict[int, Settling] = {}
+        for kind in range(len(runs[0][0][0][0])):
+            ordered = [(w[::-1], n) for w, n in reversed(runs)] if is_reversed(kind) else runs
+            passes = [
+                (tuple(self._passes([own[kind] for own, _ in word], pricing)), count)
+                for word, count in ordered
+            ]
+            if kind not in COMPLETING:
+                chains.append(self._chains.run(passes, None, places))
+                continue
+            ends = [(tuple(end for _, end in word), count) for word, count in ordered]
+            services = [[end.services[kind] for end in word] for word, _ in ends]
+            chains.append(self._chains.run(passes, services, places))
+            settling[kind] = self._settling(chains[kind], ends, kind, places)
+        optimizer = refresh = 0.0
         state = StateBytes()
-        for each, count in ends:
-            state = state.plus(each.state, count)
+        for word, count in runs:
+            for _, end in word:
+                optimizer = optimizer + count * taken(end.optimizer_seconds, places)
+                refresh = refresh + count * taken(end.refresh_seconds, places)
+                state = state.plus(end.state.at(places), count)
         return StageCost(
             passes=tuple(chain.cost for chain in chains),
-            memory=self._memory.stage([(run[0], run[-1]) for run in runs]),
+            memory=self._memory.stage(
+                [(tuple(own for own, _ in word), count) for word, count in runs], places
+            ),
             settling=settling,
-            optimizer=sum(each.optimizer_seconds * count for each, count in ends),
-            refresh=sum(each.refresh_seconds * count for each, count in ends),
+            optimizer=optimizer,
+            refresh=refresh,
             state=state,
-            sent_forward_bytes=sum(v.type.size_bytes for v in programs[-1].outputs),
-            sent_backward_bytes=sum(v.type.size_bytes for v in programs[0].input_gradients),
+            sent_forward_bytes=_total_bytes(blocks[-1][0][-1][0].outputs),
+            sent_backward_bytes=_total_bytes(blocks[0][0][0][0].input_gradients),
         )
 
     # --- the whole -------------------------------------------------------------------------------
@@ -489,18 +514,8 @@ def _seconds(stages: Sequence[StageCost]) -> list[float]:
     return found
 
 
-def _settling(chain: ChainCost, blocks: Sequence[tuple[tuple[Instruction, ...], int]]) -> Settling:
-    """`blocks` are buckets of runs of equal blocks in the order of the pass."""
-    seconds: list[float] = []
-    left = [(sum(bucket.seconds for bucket in buckets), count) for buckets, count in blocks]
-    for _, _, count in chain.block_ends:
-        while left[0][1] == 0:
-            left.pop(0)
-        service, remaining = left[0]
-        seconds.append(service)
-        left[0] = (service, remaining - count)
-    along = (buckets[-1].stream for buckets, _ in reversed(blocks) if buckets)
-    return Settling(chain.block_ends, tuple(seconds), next(along, None))
+def _total_bytes(values: Sequence[Value]) -> float:
+    return sum(value.type.size_bytes for value in values)
 
 
 def _begin(
@@ -538,7 +553,8 @@ def _settling_tail(
     done = 0.0
     for place, each in _settlings(compiled, stages, rank):
         start = time.start[compiled.last_gradients[rank][place]]
-        done = start + drain(each.block_ends, each.seconds, done - start)
+        if each.seconds > 0:
+            done = max(done + each.seconds, start + each.done)
     return larger(0.0, done - time.end[rank])
 
 
@@ -576,4 +592,4 @@ def _peak(
     }
 
 
-__all__ = ["Settling", "Simulator", "StageCost"]
+__all__ = ["Charged", "Settling", "Simulator", "StageCost"]

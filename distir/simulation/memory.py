@@ -19,11 +19,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from distir.cost.amounts import Many, select
+from distir.cost.amounts import Many, Places, select, taken
 from distir.ir.core import Node, Part, Value
 from distir.ops.collective import Sharded
 from distir.plan.passes import BlockPasses, Composed, Segment, composed
 from distir.schedules import BACKWARD, FORWARD, INPUT_PART, WEIGHT_PART
+from distir.simulation.runs import Count, Run, is_left
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +43,9 @@ class MemoryEffect:
         """Both one after the other."""
         return joined((self, other))
 
-    def times(self, count: int) -> MemoryEffect:
+    def times(self, count: Count) -> MemoryEffect:
         """`count` times in a row."""
-        if count < 2:
+        if np.ndim(count) == 0 and count < 2:
             return self if count else MemoryEffect()
         before = select(self.delta > 0, count - 1, 0)
         return MemoryEffect(
@@ -54,9 +55,18 @@ class MemoryEffect:
             self.buffer_peak + self.buffer_delta * before,
         )
 
+    def at(self, places: Places | None) -> MemoryEffect:
+        """In plans that are of these places among those known."""
+        if places is None:
+            return self
+        amounts = (self.delta, self.peak, self.buffer_delta, self.buffer_peak)
+        return MemoryEffect(*(taken(amount, places) for amount in amounts))
+
 
 def joined(effects: Sequence[MemoryEffect]) -> MemoryEffect:
     """Effects one after the other."""
+    if len(effects) == 1:
+        return effects[0]
     fields = [(e.delta, e.peak, e.buffer_delta, e.buffer_peak) for e in effects]
     if any(isinstance(amount, np.ndarray) for each in fields for amount in each):
         return _joined_in_many(fields)
@@ -201,13 +211,16 @@ class _Walk:
 
 @dataclass(frozen=True, slots=True)
 class _Visit:
-    """`count` equal blocks in a row, with the same border before each."""
+    """A block with what crosses the border before it, where it lies in its stage."""
 
     run: BlockPasses
     border: Border
     first: bool
     last: bool
-    count: int
+
+
+_Visits = tuple[tuple[_Visit, ...], Count]
+"""A word of blocks, so often in a row, with the same borders each time."""
 
 
 @dataclass(slots=True)
@@ -220,45 +233,77 @@ class ChainMemory:
         default_factory=dict
     )
 
-    def stage(self, runs: Sequence[tuple[BlockPasses, int]]) -> tuple[MemoryEffect, ...]:
-        """Effects of the kinds of action on a stage, given as runs of equal blocks: the forward
-        pass, the whole backward pass, and its two parts if the blocks have them."""
-        forward, visits = self._down(runs)
-        whole, _ = self._up(visits, splits=False)
-        parts = self._up(visits, splits=True) if len(runs[0][0]) > INPUT_PART else ()
+    def stage(
+        self, runs: Sequence[Run[BlockPasses]], places: Places | None = None
+    ) -> tuple[MemoryEffect, ...]:
+        """Effects of the kinds of action on a stage: the forward pass, the whole backward pass, and
+        its two parts if the blocks have them. Runs of different lengths in different plans are of
+        plans at these `places` among those of the passes; raises `Uneven` where that decides what
+        crosses borders."""
+        forward, visits = self._down(runs, places)
+        whole, _ = self._up(visits, places, splits=False)
+        splits = len(runs[0][0][0]) > INPUT_PART
+        parts = self._up(visits, places, splits=True) if splits else ()
         return (forward, whole, *parts)
 
-    def _down(self, runs: Sequence[tuple[BlockPasses, int]]) -> tuple[MemoryEffect, list[_Visit]]:
+    def _down(
+        self, runs: Sequence[Run[BlockPasses]], places: Places | None
+    ) -> tuple[MemoryEffect, list[_Visits]]:
         effects: list[MemoryEffect] = []
-        visits: list[_Visit] = []
-        border = Border.arriving(runs[0][0][FORWARD].received)
-        for place, (run, count) in enumerate(runs):
+        visits: list[_Visits] = []
+        border = Border.arriving(runs[0][0][0][FORWARD].received)
+        for place, (word, count) in enumerate(runs):
+            ends = place + 1 == len(runs)
             left = count
-            while left:
-                first, last = not visits, place + 1 == len(runs) and left == 1
-                effect, after = self.forward(run[FORWARD], border, first, last)
-                repeats = after == border and not first and not last
-                times = left - (place + 1 == len(runs)) if repeats else 1
-                effects.append(effect.times(times))
-                visits.append(_Visit(run, border, first, last, times))
+            while is_left(left):
+                last = ends and not is_left(left - 1)
+                effect, after, own = self._word_down(word, border, not visits, last)
+                repeats = after == border and bool(visits) and not last
+                times = left - ends if repeats else 1
+                effects.append(effect.at(places).times(times))
+                visits.append((own, times))
                 border, left = after, left - times
         return joined(effects), visits
 
-    def _up(self, visits: Sequence[_Visit], splits: bool) -> tuple[MemoryEffect, MemoryEffect]:
+    def _word_down(
+        self, word: Sequence[BlockPasses], border: Border, first: bool, last: bool
+    ) -> tuple[MemoryEffect, Border, tuple[_Visit, ...]]:
+        effects: list[MemoryEffect] = []
+        visits: list[_Visit] = []
+        for place, run in enumerate(word):
+            ends = first and place == 0, last and place + 1 == len(word)
+            visits.append(_Visit(run, border, *ends))
+            effect, border = self.forward(run[FORWARD], border, *ends)
+            effects.append(effect)
+        return joined(effects), border, tuple(visits)
+
+    def _up(
+        self, visits: Sequence[_Visits], places: Places | None, splits: bool
+    ) -> tuple[MemoryEffect, MemoryEffect]:
         """Effects of the backward pass as a whole and of nothing, or of its two parts."""
         early: list[MemoryEffect] = []
         late: list[MemoryEffect] = []
-        border = _Return(Border.arriving(visits[-1].run[BACKWARD].received))
-        for visit in reversed(visits):
-            left = visit.count
-            while left:
-                own_early, own_late, after = self.backward(visit, border, splits)
-                repeats = after == border and not visit.first and not visit.last
-                times = left if repeats else 1
-                early.append(own_early.times(times))
-                late.append(own_late.times(times))
+        border = _Return(Border.arriving(visits[-1][0][-1].run[BACKWARD].received))
+        for word, count in reversed(visits):
+            left = count
+            while is_left(left):
+                own_early, own_late, after = self._word_up(word, border, splits)
+                times = left if after == border else 1
+                early.append(own_early.at(places).times(times))
+                late.append(own_late.at(places).times(times))
                 border, left = after, left - times
         return joined(early), joined(late[::-1])
+
+    def _word_up(
+        self, word: Sequence[_Visit], border: _Return, splits: bool
+    ) -> tuple[MemoryEffect, MemoryEffect, _Return]:
+        early: list[MemoryEffect] = []
+        late: list[MemoryEffect] = []
+        for visit in reversed(word):
+            own_early, own_late, border = self.backward(visit, border, splits)
+            early.append(own_early)
+            late.append(own_late)
+        return joined(early), joined(late[::-1]), border
 
     def forward(
         self, segment: Segment, border: Border, first: bool, last: bool

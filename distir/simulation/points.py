@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -27,6 +27,7 @@ from distir.simulation.layouts import Layouts, Span, StageCuts, distinct_rows
 from distir.simulation.partition import Shape
 from distir.simulation.rank_columns import LayoutGroup
 from distir.simulation.report import padding_fraction
+from distir.simulation.runs import Run, Uneven, runs_of
 from distir.simulation.stage_columns import NAMES, numbers_of
 from distir.simulation.tied import NOWHERE, Elsewhere, Ranks, tied_seconds
 from distir.strategies import Places, Strategies, distinct
@@ -42,8 +43,12 @@ Between = tuple[tuple[int, ...], ...]
 KIND = ("zero", "recompute", "recompute_every", "keep_gathered", "placement")
 """What the kind of its programs and their place on the cluster depend on besides the mesh."""
 
-_Runs = tuple[tuple[int, Elsewhere, int], ...]
-"""A stage as runs of equal blocks: the kind, what is charged for elsewhere, and how many."""
+_Stage = tuple[Run[tuple[int, Elsewhere]], ...]
+"""A stage as runs of blocks, each with its kind and what is charged for elsewhere."""
+
+LONG = 4
+"""Copies from which on runs of different lengths are looked at together: their ends apart, at least
+two copies are left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,19 +265,20 @@ class _KindRows:
         self, rows: PointRows, kind: ProgramKind, placement: str, which: Places, points: Points
     ) -> None:
         # A simulator of its own: what is found out about these points is of no use to others.
-        self.rows, self.simulator = rows, rows.simulator.fresh()
+        self.rows, self.simulator = rows, rows.simulator.of_many(len(points))
         self.workload, self.kind, self.placement = self.simulator.workload, kind, placement
         self.which, self.points = which, points
         self.programs, self.pricing = priced_programs(self.simulator, kind, placement, points)
         kinds: dict[BlockProgram, int] = {}
         self.block_kinds = [kinds.setdefault(program, len(kinds)) for program in self.programs]
+        self.different = list(kinds)
         self.splits = bool(points.splits.any())
         self._rankings = self._number_rankings()
         self.cuts = StageCuts(
             self.simulator, self.programs, self.block_kinds, self.pricing, self.splits, len(which)
         )
         self._span_numbers: dict[Span, int] = {}
-        self._stage_numbers: dict[_Runs, int] = {}
+        self._stage_numbers: dict[_Stage, int] = {}
         self._wanted: list[NDArray[np.bool_]] = []
 
     def add(self) -> None:
@@ -352,12 +358,11 @@ class _KindRows:
             self._span_numbers[span] = number
         return self._span_numbers[span]
 
-    def _runs(self, begin: int, end: int, charged: int) -> _Runs:
+    def _runs(self, begin: int, end: int, charged: int) -> _Stage:
         uses: Sequence[Elsewhere] = [NOWHERE] * (end - begin)
         if charged:
             uses = next(found for found, number in self.cuts.uses.items() if number == charged)
-        alike = zip(self.block_kinds[begin:end], uses, strict=True)
-        return tuple((*each, len(list(group))) for each, group in groupby(alike))
+        return tuple(runs_of(list(zip(self.block_kinds[begin:end], uses, strict=True))))
 
     def _values(self) -> tuple[Floats, Places]:
         """The rows of all stages at the points where they are wanted, and which row a stage is, of
@@ -367,21 +372,47 @@ class _KindRows:
         stage, point = np.nonzero(wanted)
         levels = len(self.simulator.cluster.levels)
         found = np.empty((len(NAMES) + 2 * levels, len(stage)))
-        programs = list(dict.fromkeys(self.programs))
-        forward, backward = self._hops(programs)
-        ends = np.cumsum(wanted.sum(axis=1))
+        # Stages that differ in the lengths of long runs alone are looked at together.
+        alike: dict[_Stage, list[int]] = {}
         for number, runs in enumerate(self._stage_numbers):
-            rows = slice(ends[number - 1] if number else 0, ends[number])
-            blocks = [programs[kind] for kind, _, count in runs for _ in range(count)]
-            uses = [own for _, own, count in runs for _ in range(count)]
-            cost = self.simulator.make_stage_cost(blocks, uses, self.pricing, self.splits)
-            found[: len(NAMES), rows] = numbers_of(cost, len(self.which))[:, point[rows]]
-            found[len(NAMES) :: 2, rows] = forward[:, runs[-1][0], point[rows]]
-            found[len(NAMES) + 1 :: 2, rows] = backward[:, runs[0][0], point[rows]]
+            form = tuple((word, min(count, LONG)) for word, count in runs)
+            alike.setdefault(form, []).append(number)
+        lengths = [[count for _, count in runs] for runs in self._stage_numbers]
+        ends = np.cumsum(wanted.sum(axis=1))
+        for form, numbers in alike.items():
+            rows = np.concatenate([np.arange(ends[n] - wanted[n].sum(), ends[n]) for n in numbers])
+            counts = np.array([lengths[number] for number in numbers], np.float64)
+            own = np.repeat(counts, wanted[numbers].sum(axis=1), axis=0)
+            self._fill(found, form, rows, point[rows], own)
         return found, row_of
 
-    def _hops(self, programs: Sequence[BlockProgram]) -> tuple[Floats, Floats]:
+    def _fill(
+        self, found: Floats, form: _Stage, rows: Places, points: Places, counts: Floats
+    ) -> None:
+        """Fills in rows of stages that differ in the lengths of their long runs alone. `counts`
+        are the lengths of runs, of shape (rows, runs)."""
+        runs = [
+            (
+                tuple((self.different[kind], own) for kind, own in word),
+                counts[:, place] if count == LONG else count,
+            )
+            for place, (word, count) in enumerate(form)
+        ]
+        try:
+            cost = self.simulator.make_stage_cost(runs, self.pricing, self.splits, points)
+        except Uneven as uneven:
+            for where in (uneven.where, ~uneven.where):
+                self._fill(found, form, rows[where], points[where], counts[where])
+            return
+        found[: len(NAMES), rows] = numbers_of(cost, len(rows))
+        forward, backward = self._hops
+        found[len(NAMES) :: 2, rows] = forward[:, form[-1][0][-1][0], points]
+        found[len(NAMES) + 1 :: 2, rows] = backward[:, form[0][0][0][0], points]
+
+    @cached_property
+    def _hops(self) -> tuple[Floats, Floats]:
         """Seconds of messages forward and backward, of shape (levels, kinds of block, points)."""
+        programs = self.different
         levels = len(self.simulator.cluster.levels)
         shape = (levels, len(programs), len(self.which))
         forward, backward = np.empty(shape), np.empty(shape)

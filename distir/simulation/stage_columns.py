@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distir.schedules import BACKWARD, COST_KINDS, WEIGHT_PART
-from distir.simulation.block_cost import drain
 from distir.simulation.fast import StageCost
 
 Floats = NDArray[np.float64]
@@ -46,9 +45,8 @@ def numbers_of(cost: StageCost, points: int) -> NDArray[np.float64]:
         put(f"delta {kind}", memory.delta)
         put(f"peak {kind}", memory.peak)
     for kind, each in cost.settling.items():
-        ends = zip(each.block_ends, each.seconds, strict=True)
-        put("settling", sum(count * seconds for (_, _, count), seconds in ends))
-        put(f"settled {kind}", drain(each.block_ends, each.seconds))
+        put("settling", each.seconds)
+        put(f"settled {kind}", each.done)
     put("optimizer", cost.optimizer)
     put("refresh", cost.refresh)
     put("state", cost.state.total)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from distir.cost.amounts import Places, taken
 from distir.plan import BlockProgram
 from distir.workload import OPTIMIZERS, Workload
 
@@ -27,6 +28,11 @@ class StateBytes:
             self.gradients + count * other.gradients,
             self.optimizer + count * other.optimizer,
         )
+
+    def at(self, places: Places | None) -> StateBytes:
+        """In plans that are of these places among those known."""
+        amounts = (self.parameters, self.gradients, self.optimizer)
+        return StateBytes(*(taken(amount, places) for amount in amounts))
 
     @property
     def total(self) -> float:

@@ -11,13 +11,15 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from distir.cost.amounts import Many, is_all, is_positive, larger
+from distir.cost.amounts import Places, is_all, is_positive, larger
 from distir.simulation.instructions import COMPUTE, Instruction
+
+Floats = NDArray[np.float64]
 
 Delays = Mapping[int, float]
 """A time: by time at the start, the least that lies between."""
@@ -56,13 +58,18 @@ class Moments:
 
     def at(self, times: Sequence[float]) -> Sequence[float]:
         """All of them for times at the start; of compute, the last, it is 0."""
-        if self._is_many or any(isinstance(each, np.ndarray) for each in times):
-            given = np.stack(np.broadcast_arrays(*times, np.zeros(1)))
-            laid, places, starts = self._laid
-            found = np.maximum.reduceat(given[places] + laid, starts, axis=0)
-            return cast("Any", found.view(Many))
         given = (*times, 0.0)
         return [max([given[at] + late for at, late in each.items()]) for each in self.delays]
+
+    def many(self, times: Floats, places: Places | None) -> Floats:
+        """The same for many plans, of shape (moments, plans): at all points at which delays are
+        known, or at these `places`."""
+        laid, which, starts = self._laid
+        if places is not None and laid.shape[1] > 1:
+            laid = laid[:, places]
+        given = np.concatenate([times, np.zeros((1, times.shape[1]))])[which]
+        given += laid
+        return np.maximum.reduceat(given, starts, axis=0)
 
     def waited(self, times: Sequence[float]) -> dict[str, float]:
         """How long compute waits for which streams, at these moments."""
@@ -74,7 +81,7 @@ class Moments:
 
         in_many = isinstance(times, np.ndarray)
         if in_many:
-            found_at = cast("NDArray[np.float64]", times)
+            found_at = cast("Floats", times)
             for why, (begins, ends) in self._plain_waits.items():
                 waits = np.maximum(found_at[ends] - found_at[begins], 0.0)
                 add(why, np.add.reduce(waits, axis=0))
@@ -97,11 +104,7 @@ class Moments:
         return found
 
     @cached_property
-    def _is_many(self) -> bool:
-        return any(isinstance(late, np.ndarray) for each in self.delays for late in each.values())
-
-    @cached_property
-    def _laid(self) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
+    def _laid(self) -> tuple[Floats, Places, Places]:
         """All delays below each other, the times that they are after, and where those of each
         moment begin."""
         late = [np.atleast_1d(np.asarray(late)) for each in self.delays for late in each.values()]

@@ -53,10 +53,11 @@ def test_gathers_overlap_the_block_before(
     simulator = Simulator(workload, cluster(bandwidth))
     pricing = Pricing.of(simulator.cost, simulator.plan(STRATEGY))
     program = layer(simulator)
-    passes: list[tuple[Pass, int]] = []
+    passes: list[tuple[tuple[Pass, ...], int]] = []
     for segment in segments([program] * blocks, FORWARD):
         own = composed(segment)
-        passes.append((Pass(pricing.instructions(own.nodes), own.handed, own.handing), 1))
+        each = Pass(pricing.instructions(own.nodes), own.handed, own.handing)
+        passes.append(((each,), 1))
     (gather,) = pricing.instructions(program.forward_gathers)
     g, c = gather.seconds, sum(each.seconds for each in pricing.instructions(program.forward))
     assert (g > c) == (bandwidth < 1e10)
@@ -69,7 +70,7 @@ def test_no_more_than_two_blocks_are_together(
     workload: Workload, blocks: int, together: int
 ) -> None:
     program = layer(Simulator(workload, cluster(1e12)))
-    forward, _ = ChainMemory().stage([(each, 1) for each in block_passes([program] * blocks)])
+    forward, _ = ChainMemory().stage([((each,), 1) for each in block_passes([program] * blocks)])
     size = sum(value.type.size_bytes for value in program.forward_gathers[0].results)
     assert forward.buffer_delta == 0
     assert forward.buffer_peak == together * size

@@ -186,7 +186,7 @@ def check_memory(simulator: Simulator, plan: Plan, execution: Execution) -> None
     """Live bytes are the simulator's, action by action; and so are peak and states."""
     splits = plan.schedule.splits_backward
     effects = [
-        ChainMemory().stage([(each, 1) for each in block_passes(stage.programs, splits)])
+        ChainMemory().stage([((each,), 1) for each in block_passes(stage.programs, splits)])
         for stage in plan.stages
     ]
     for actions in execution.measured.memory:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -13,11 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distir.cost.amounts import many
-from distir.simulation.block_cost import ChainCost, Chains, Pass, drain
+from distir.simulation.block_cost import ChainCost, Chains, Pass
+from distir.simulation.chain_columns import ColumnChains
 from distir.simulation.instructions import COMPUTE, Instruction
 
+Chain = Sequence[tuple[tuple[Pass, ...], int]]
 
-def run_chain(chain: Sequence[tuple[Pass, int]]) -> ChainCost:
+
+def run_chain(chain: Chain) -> ChainCost:
     """Nothing takes time to launch."""
     return Chains(max).run(chain)
 
@@ -44,18 +46,20 @@ def passes(draw: st.DrawFn) -> Pass:
     return Pass(tuple(instructions), inputs, tuple(draw(leaving)))
 
 
-chains = st.lists(st.tuples(passes(), st.integers(1, 9)), min_size=1, max_size=3)
+words = st.lists(passes(), min_size=1, max_size=3).map(tuple)
+chains = st.lists(st.tuples(words, st.integers(1, 9)), min_size=1, max_size=3)
 
 
 def one_by_one(
-    chain: Sequence[tuple[Pass, int]],
+    chain: Chain,
 ) -> tuple[float, float, dict[str, float], list[float]]:
     """End, busy and waiting time, and when every block is computed: no border, no repetition."""
     free: dict[str, float] = {COMPUTE: 0.0}
     ready: dict[object, tuple[float, str]] = {}
     busy, waited, ends = 0.0, dict[str, float](), list[float]()
     handed: tuple[object, ...] = ()
-    for block, each in enumerate(each for each, count in chain for _ in range(count)):
+    blocks = [each for word, count in chain for _ in range(count) for each in word]
+    for block, each in enumerate(blocks):
         for number, value in enumerate(each.inputs):
             known = ready.get(handed[number]) if handed else None
             if known is not None:
@@ -86,28 +90,43 @@ def one_by_one(
     return end, busy, waited, ends
 
 
-def unrolled(block_ends: Sequence[tuple[float, float, int]]) -> list[float]:
-    return [
-        first + i * (last - first) / max(1, count - 1)
-        for first, last, count in block_ends
-        for i in range(count)
-    ]
+def settled(ends: Sequence[float], services: Sequence[float]) -> float:
+    """When a stream is done that serves one block after the other."""
+    done = 0.0
+    for end, service in zip(ends, services, strict=True):
+        done = max(done, end) + service if service else done
+    return done
 
 
-@given(chains)
+@st.composite
+def chains_with_services(draw: st.DrawFn) -> tuple[Chain, list[tuple[float, ...]]]:
+    chain = draw(chains)
+    return chain, [draw(st.tuples(*[durations for _ in word])) for word, _ in chain]
+
+
+@given(chains_with_services())
 @settings(max_examples=300, deadline=None)
-def test_a_chain_is_its_instructions_one_after_the_other(chain: list[tuple[Pass, int]]) -> None:
-    found = run_chain(chain)
+def test_a_chain_is_its_instructions_one_after_the_other(
+    drawn: tuple[Chain, list[tuple[float, ...]]],
+) -> None:
+    chain, services = drawn
+    found = Chains(max).run(chain, services)
     end, busy, waited, ends = one_by_one(chain)
     assert found.cost.seconds == end
     assert found.cost.compute == busy
     assert dict(found.cost.exposed) == {k: v for k, v in waited.items() if v}
-    assert unrolled(found.block_ends) == ends
+    each = [
+        service
+        for (_, count), own in zip(chain, services, strict=True)
+        for _ in range(count)
+        for service in own
+    ]
+    assert found.settled == settled(ends, each)
 
 
 @given(chains)
 @settings(max_examples=50, deadline=None)
-def test_shares_add_up(chain: list[tuple[Pass, int]]) -> None:
+def test_shares_add_up(chain: Chain) -> None:
     cost = run_chain(chain).cost
     assert cost.compute + sum(seconds for _, seconds in cost.exposed) == cost.seconds
 
@@ -115,42 +134,55 @@ def test_shares_add_up(chain: list[tuple[Pass, int]]) -> None:
 def test_equal_blocks_are_not_walked_once_they_are_in_step() -> None:
     one = Instruction(COMPUTE, 2.0, (), ("a",), "op")  # type: ignore[arg-type]
     two = Instruction("tp", 1.0, ("a",), ("b",), "AllReduce")  # type: ignore[arg-type]
-    found = run_chain([(Pass((one, two), (), ("b",)), 10**9)])
+    found = run_chain([((Pass((one, two), (), ("b",)),), 10**9)])
     assert found.cost.seconds == 2e9 + 1
-    assert len(found.block_ends) < 5
 
 
 def test_a_stream_that_waits_for_nothing_gets_in_step_too() -> None:
     """Since when other streams have been free is no matter once there are no others."""
     one = Instruction("tp", 2.0, (), ("a",), "AllGather")  # type: ignore[arg-type]
     two = Instruction(COMPUTE, 2.0, ("a",), ("b",), "op")  # type: ignore[arg-type]
-    found = run_chain([(Pass((one, two), (), ("b",)), 10**9)])
+    found = run_chain([((Pass((one, two), (), ("b",)),), 10**9)])
     assert found.cost.seconds == 2e9 + 2
-    assert len(found.block_ends) < 5
 
 
-@given(chains, chains)
-@settings(max_examples=100, deadline=None)
+@given(chains_with_services(), chains, st.lists(st.integers(4, 9), min_size=3, max_size=3))
+@settings(max_examples=200, deadline=None)
 def test_many_plans_at_once_are_each_of_them(
-    chain: list[tuple[Pass, int]], other: list[tuple[Pass, int]]
+    drawn: tuple[Chain, list[tuple[float, ...]]], other: Chain, lengths: list[int]
 ) -> None:
-    """The same blocks with other durations, side by side."""
-    durations = [each.seconds for block, _ in other for each in block.instructions]
-    alone: list[list[tuple[Pass, int]]] = [[], []]
-    together: list[tuple[Pass, int]] = []
-    for block, count in chain:
+    """The same blocks with other durations, side by side; runs are of other lengths in the three
+    rows, the last of which is of the first plan again."""
+    chain, services = drawn
+    durations = [each.seconds for word, _ in other for block in word for each in block.instructions]
+
+    def lasting(block: Pass, plans: Sequence[int]) -> Pass:
         seconds = [(each.seconds, durations[i % len(durations)] if each.stream else 0.0)
                    for i, each in enumerate(block.instructions)]  # fmt: skip
-        for plan in (0, 1):
-            alone[plan].append((with_seconds(block, [each[plan] for each in seconds]), count))
-        together.append((with_seconds(block, [many(each) for each in seconds]), count))
-    found = run_chain(together).cost
-    for plan in (0, 1):
-        cost = run_chain(alone[plan]).cost
-        assert np.broadcast_to(found.seconds, 2)[plan] == cost.seconds
-        assert np.broadcast_to(found.compute, 2)[plan] == cost.compute
-        waited = sum(np.broadcast_to(seconds, 2)[plan] for _, seconds in found.exposed)
-        assert waited == sum(seconds for _, seconds in cost.exposed)
+        return with_seconds(
+            block, [many(each) if len(plans) > 1 else each[plans[0]] for each in seconds]
+        )
+
+    places = np.array([0, 1, 0])
+    made: dict[tuple[Pass, tuple[int, ...]], Pass] = {}
+    together = [
+        (tuple(made.setdefault((b, (0, 1)), lasting(b, (0, 1))) for b in word),
+         np.array(lengths, np.float64) if count > 3 else count)
+        for word, count in chain
+    ]  # fmt: skip
+    found = ColumnChains(np.maximum, 2).run(together, services, places)
+    for row, plan in enumerate(places.tolist()):
+        alone = [
+            (tuple(made.setdefault((b, (plan,)), lasting(b, (plan,))) for b in word),
+             lengths[row] if count > 3 else count)
+            for word, count in chain
+        ]  # fmt: skip
+        expected = Chains(max).run(alone, services)
+        exposed = sum(seconds for _, seconds in expected.cost.exposed)
+        assert np.broadcast_to(found.cost.seconds, 3)[row] == expected.cost.seconds
+        assert np.broadcast_to(found.cost.compute, 3)[row] == expected.cost.compute
+        assert sum(np.broadcast_to(each, 3)[row] for _, each in found.cost.exposed) == exposed
+        assert np.broadcast_to(found.settled, 3)[row] == expected.settled
 
 
 def with_seconds(block: Pass, seconds: Sequence[Any]) -> Pass:
@@ -158,45 +190,22 @@ def with_seconds(block: Pass, seconds: Sequence[Any]) -> Pass:
     return Pass(tuple(instructions), block.inputs, block.outputs)
 
 
-@given(
-    st.lists(st.tuples(durations, durations, st.integers(1, 6), durations), min_size=1, max_size=4),
-    durations,
-)
-def test_a_drained_stream_serves_one_block_after_the_other(
-    runs: list[tuple[float, float, int, float]], busy_until: float
-) -> None:
-    ends: list[tuple[float, float, int]] = []
-    services: list[float] = []
-    at = 0.0
-    for gap, step, count, service in runs:
-        ends.append((at + gap, at + gap + (count - 1) * step, count))
-        services.append(service)
-        at += gap + (count - 1) * step
-    done = busy_until
-    each = [service for service, (_, _, count) in zip(services, ends, strict=True)
-            for _ in range(count)]  # fmt: skip
-    for end, service in zip(unrolled(ends), each, strict=True):
-        done = max(done, end) + service if service else done
-    assert drain(ends, services, busy_until) == done
-
-
 def test_runs_may_split_anywhere() -> None:
     one = Instruction(COMPUTE, 2.0, ("in",), ("a",), "op")  # type: ignore[arg-type]
     two = Instruction("tp", 3.0, ("a",), ("b",), "AllReduce")  # type: ignore[arg-type]
     three = Instruction(COMPUTE, 1.0, (), (), "op")
     each = Pass((one, two, three), ("in",), ("b",))
-    whole = run_chain([(each, 7)])
-    parts = run_chain([(each, 3), (each, 4)])
+    whole = run_chain([((each,), 7)])
+    parts = run_chain([((each,), 3), ((each, each), 2)])
     assert parts.cost == whole.cost
-    assert [run for run, _ in groupby(unrolled(parts.block_ends))] == unrolled(whole.block_ends)
 
 
 def test_a_chain_lasts_no_less_than_its_launches() -> None:
     """A block computes 2 s and is launched in 3 s: of five, the first is computed after 3 s."""
     one = Instruction(COMPUTE, 2.0, (), (), "op", launch_seconds=3.0)
-    found = run_chain([(Pass((one,), (), ()), 5)])
+    found = Chains(max).run([((Pass((one,), (), ()),), 5)], [[4.0]])
     assert (found.cost.seconds, found.cost.compute) == (15.0, 15.0)
-    assert unrolled(found.block_ends) == [3.0, 6.0, 9.0, 12.0, 15.0]
+    assert found.settled == 3.0 + 5 * 4.0
 
 
 def test_the_host_runs_ahead() -> None:
@@ -204,8 +213,8 @@ def test_the_host_runs_ahead() -> None:
     of all, but the 5 s of the device."""
     long = Instruction(COMPUTE, 4.0, (), (), "op", launch_seconds=1.0)
     short = Instruction(COMPUTE, 1.0, (), (), "op", launch_seconds=3.0)
-    assert run_chain([(Pass((long, short), (), ()), 1)]).cost.seconds == 5.0
-    halves = [(Pass((short, long), (), ()), 1), (Pass((short, short), (), ()), 1)]
+    assert run_chain([((Pass((long, short), (), ()),), 1)]).cost.seconds == 5.0
+    halves = [((Pass((short, long), (), ()), Pass((short, short), (), ())), 1)]
     assert run_chain(halves).cost.seconds == 10.0
 
 
@@ -214,7 +223,7 @@ def test_compute_that_waits_for_every_collective(count: int) -> None:
     """2 s of compute and 3 s of communication that the next block needs: 5 s each."""
     one = Instruction(COMPUTE, 2.0, ("in",), ("a",), "op")  # type: ignore[arg-type]
     two = Instruction("tp", 3.0, ("a",), ("b",), "AllReduce")  # type: ignore[arg-type]
-    cost = run_chain([(Pass((one, two), ("in",), ("b",)), count)]).cost
+    cost = run_chain([((Pass((one, two), ("in",), ("b",)),), count)]).cost
     assert (cost.seconds, cost.compute, cost.exposed) == (
         5.0 * count, 2.0 * count, (("tp", 3.0 * count),),
     )  # fmt: skip
@@ -222,8 +231,11 @@ def test_compute_that_waits_for_every_collective(count: int) -> None:
 
 @given(chains)
 @settings(max_examples=300, deadline=None)
-def test_runs_of_compute_are_as_good_as_their_instructions(chain: list[tuple[Pass, int]]) -> None:
-    condensed = [(Pass.of(p.instructions, p.inputs, p.outputs), count) for p, count in chain]
-    assert run_chain(condensed) == run_chain(chain)
-    assert all(len(a.instructions) <= len(b.instructions)
-               for (a, _), (b, _) in zip(condensed, chain, strict=True))  # fmt: skip
+def test_runs_of_compute_are_as_good_as_their_instructions(chain: Chain) -> None:
+    def condensed(each: Pass) -> Pass:
+        found = Pass.of(each.instructions, each.inputs, each.outputs)
+        assert len(found.instructions) <= len(each.instructions)
+        return found
+
+    shorter = [(tuple(map(condensed, word)), count) for word, count in chain]
+    assert run_chain(shorter) == run_chain(chain)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import groupby
 
 from hypothesis import HealthCheck, given, settings
 
@@ -11,6 +10,7 @@ from distir.plan.passes import block_passes
 from distir.simulation.flat import FlatPass, FlatStage, flat_stage
 from distir.simulation.instructions import Pricing
 from distir.simulation.memory import ChainMemory, MemoryEffect
+from distir.simulation.runs import runs_of
 from tests.laws.scenarios import Scenario, long_chains, scenarios
 
 
@@ -44,7 +44,7 @@ def test_blocks_compose(scenario: Scenario) -> None:
     splits = plan.schedule.splits_backward
     for index, stage in enumerate(plan.stages):
         passes = block_passes(stage.programs, splits)
-        effects = ChainMemory().stage([(each, len(list(same))) for each, same in groupby(passes)])
+        effects = ChainMemory().stage(runs_of(passes))
         flat = flat_stage(plan, index, pricing)
         assert len(effects) == (4 if splits else 2)
         for kind, effect in enumerate(effects):

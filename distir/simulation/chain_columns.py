@@ -1,0 +1,323 @@
+"""`Chains` of many plans at once, whose passes have the same instructions with other seconds.
+
+What the streams of a device do after some blocks is a table: a row per time, a column per plan. A
+long run is gone through once, copy by copy, as far as states still change, and the tables are kept:
+runs of any length, in any plan, are looked up in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distir.cost.amounts import Many, Places, is_positive, taken
+from distir.simulation.block_cost import TOLERANCE, ChainCost, Pass, PassCost, exact_streams
+from distir.simulation.instructions import COMPUTE
+from distir.simulation.runs import Run
+from distir.simulation.timeline import LONG_AGO, Moments, Start, latest_of
+
+Floats = NDArray[np.float64]
+
+ManyBound = Callable[[Floats, Floats], Any]
+"""Seconds of stretches of program, from what their streams and their launches take."""
+
+STREAMS, LAUNCHES, EXPOSED, SETTLED = range(4)
+"""Rows of sums: seconds of the streams and of the host so far, of the former those in which compute
+waited; and until when the gradient stream is busy."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Progress:
+    """How far chains have come. Chains of many lengths at few points are often in equal states:
+    `times` are those of the states that differ, of shape (times, states), at points `places` if
+    not at all of them, and `state` says in which a chain is, if not each in its own. `sums` are of
+    shape (sums, chains). `rests`: per block of the last word, seconds and launches after it.
+    `number`: of what is kept."""
+
+    start: Start
+    times: Floats
+    sums: Floats
+    places: Places | None = None
+    state: Places | None = None
+    rests: Floats = field(default_factory=lambda: np.empty((0, 2, 0)))
+    number: int | None = None
+
+    def apart(self) -> _Progress:
+        """With a state for every chain."""
+        if self.state is None:
+            return self
+        places = self.state if self.places is None else self.places[self.state]
+        return replace(self, times=self.times[:, self.state], places=places, state=None)
+
+    def of_chains(self, amount: Any) -> Any:
+        """What is known by point, by chain."""
+        places = self.places
+        if places is not None and self.state is not None:
+            places = places[self.state]
+        return taken(amount, places)
+
+
+@dataclass(frozen=True, slots=True)
+class _Word:
+    """What comes as a whole: its passes, and per pass seconds of the gradient stream after it."""
+
+    passes: tuple[Pass, ...]
+    services: tuple[float, ...]
+
+
+class ColumnChains:
+    """Chains of blocks of many plans: the points at which seconds of passes are known."""
+
+    def __init__(self, host_bound: ManyBound, points: int) -> None:
+        """`host_bound`: see `Chains`."""
+        self.bound = host_bound
+        self._points = points
+        self._known: dict[object, _Progress] = {}
+        self._repeats: dict[object, _Repeat] = {}
+
+    def run(
+        self,
+        runs: Sequence[Run[Pass]],
+        services: Sequence[Sequence[float]] | None = None,
+        places: Places | None = None,
+    ) -> ChainCost:
+        """Schedules passes one after the other, each fed by the one before, at all points or at
+        these `places`. What waits is added up under one name."""
+        exact = exact_streams(each for word, _ in runs for each in word)
+        services = services or [[0.0] * len(word) for word, _ in runs]
+        progress = self._begin(exact)
+        for (passes, count), own in zip(runs, services, strict=True):
+            word = _Word(tuple(passes), tuple(own))
+            if isinstance(count, np.ndarray):
+                progress = self._long(progress, word, count, places, exact)
+                continue
+            for _ in range(count):
+                progress = self._next(progress, word, exact)
+        sums, streams = progress.sums, len(progress.start.streams)
+        tail = np.maximum(progress.times[:streams].max(axis=0, initial=0.0), 0.0)
+        tail = tail if progress.state is None else tail[progress.state]
+        seconds: Any = self.bound(sums[STREAMS] + tail, sums[LAUNCHES])
+        found = [seconds, sums[EXPOSED] + tail, sums[SETTLED]]
+        if places is not None and progress.number is not None:
+            found = [each[places] for each in found]
+        seconds, exposed, settled = (each.view(Many) for each in found)
+        return ChainCost(PassCost(seconds, seconds - exposed, (("all", exposed),)), settled)
+
+    def _begin(self, exact: frozenset[str] | None) -> _Progress:
+        if exact not in self._known:
+            nothing = Start((), ())
+            times, sums = np.zeros((1, self._points)), np.zeros((4, self._points))
+            self._known[exact] = self._kept(_Progress(nothing, times, sums))
+        return self._known[exact]
+
+    def _kept(self, progress: _Progress) -> _Progress:
+        return replace(progress, number=len(self._known))
+
+    def _next(self, before: _Progress, word: _Word, exact: frozenset[str] | None) -> _Progress:
+        """After another word."""
+        if before.number is None:
+            return self.after(before, word, exact)
+        key = (before.number, word)
+        if key not in self._known:
+            self._known[key] = self._kept(self.after(before, word, exact))
+        return self._known[key]
+
+    def _long(
+        self,
+        before: _Progress,
+        word: _Word,
+        counts: Floats,
+        places: Places | None,
+        exact: frozenset[str] | None,
+    ) -> _Progress:
+        """After so many copies of a word in each chain."""
+        if before.number is None:
+            every = np.arange(len(counts))
+            return _Repeat(self, before.apart(), word, exact).after(counts, every)
+        key = (before.number, word)
+        if key not in self._repeats:
+            self._repeats[key] = _Repeat(self, before, word, exact)
+        chains = np.arange(self._points) if places is None else places
+        return self._repeats[key].after(counts, chains)
+
+    def after(self, before: _Progress, word: _Word, exact: frozenset[str] | None) -> _Progress:
+        """After a word."""
+        start, times, sums = before.start, before.times, before.sums.copy()
+        ends: list[Floats] = []
+        lengths: list[tuple[Any, Any]] = []
+        settles = any(map(is_positive, word.services))
+        for each in word.passes:
+            start, times, took, waited = _passed(start, times, each, before.places, exact)
+            if before.state is not None:
+                took, waited = took[before.state], waited[before.state]
+            launch = before.of_chains(each.launch_seconds)
+            sums[STREAMS] += took
+            sums[LAUNCHES] += launch
+            sums[EXPOSED] += waited
+            lengths.append((took, launch))
+            if settles:
+                ends.append(np.asarray(self.bound(*sums[[STREAMS, LAUNCHES]])))
+        if settles:
+            services = [before.of_chains(each) for each in word.services]
+            ready = _latest(ends, services)
+            whole = sum(services)
+            done = np.maximum(sums[SETTLED], ready) + whole
+            sums[SETTLED] = np.where(whole > 0, done, sums[SETTLED])
+        rests = np.zeros((len(lengths), 2, sums.shape[1]))
+        for place in range(len(lengths) - 1, 0, -1):
+            rests[place - 1] = rests[place]
+            rests[place - 1, 0] += lengths[place][0]
+            rests[place - 1, 1] += lengths[place][1]
+        return _Progress(start, times, sums, before.places, before.state, rests)
+
+
+class _Repeat:
+    """The same word again and again: where chains are after 0, 1, 2, … copies, as far as that was
+    asked for and still changes."""
+
+    def __init__(
+        self, chains: ColumnChains, before: _Progress, word: _Word, exact: frozenset[str] | None
+    ) -> None:
+        self._chains, self._word, self._exact = chains, word, exact
+        first = chains.after(before, word, exact)
+        width = first.sums.shape[1]
+        copied = (first.times.copy(), first.sums.copy(), first.rests.copy())
+        self._now = _Progress(first.start, copied[0], copied[1], first.places, None, copied[2])
+        """Where each chain is that may go on."""
+        self._reached = np.ones(width, np.int64)
+        """After how many copies."""
+        self._steady = np.full(width, -1)
+        """After how many copies the state does not change any more; -1: that is not known yet."""
+        if before.start == first.start:
+            self._steady[_alike(before, first)] = 0
+        # Columns of what is kept, by copies and chains; the first ones are those of no copies.
+        self._columns = [np.arange(width), width + np.arange(width)]
+        self._sums, self._times = [before.sums, first.sums], [first.times]
+
+    def after(self, counts: Floats, chains: Places) -> _Progress:
+        """The chains of these numbers after so many copies, at least one."""
+        self._go_on(counts, chains)
+        steady, now = self._steady[chains], self._now
+        copies = np.where(steady < 0, counts, np.minimum(counts, steady)).astype(np.int64)
+        more = counts - copies
+        columns, sums = np.stack(self._columns), np.concatenate(self._sums, axis=1)
+        here = sums[:, columns[copies, chains]]
+        there = sums[:, columns[np.minimum(copies + 1, len(columns) - 1), chains]]
+        found = here + more * (there - here)
+        settled = self._settled(found, there[SETTLED], more, chains)
+        found[SETTLED] = np.where(more > 0, settled, here[SETTLED])
+        # A state that does not change any more is there after the first copy at the latest.
+        width = len(self._steady)
+        own, state = np.unique(columns[np.maximum(copies, 1), chains] - width, return_inverse=True)
+        times = np.concatenate(self._times, axis=1)[:, own]
+        chain = np.empty(len(own), np.int64)
+        chain[state] = chains
+        places = chain if now.places is None else now.places[chain]
+        return _Progress(now.start, times, found, places, state)
+
+    def _go_on(self, counts: Floats, chains: Places) -> None:
+        """Goes through copies, as many as chains have that are not steady before."""
+        needed = np.zeros(len(self._steady), np.int64)
+        np.maximum.at(needed, chains, counts.astype(np.int64))
+        while len(going := np.flatnonzero((self._steady < 0) & (self._reached < needed))):
+            copies = int(self._reached[going].min())
+            self._step(going[self._reached[going] == copies], copies)
+
+    def _step(self, going: Places, copies: int) -> None:
+        """One copy more of the chains of these numbers, which have gone through so many."""
+        now = self._now
+        places = going if now.places is None else now.places[going]
+        before = _Progress(now.start, now.times[:, going], now.sums[:, going], places)
+        after = self._chains.after(before, self._word, self._exact)
+        self._steady[going[_alike(before, after)]] = copies
+        self._reached[going] = copies + 1
+        if len(self._columns) == copies + 1:
+            self._columns.append(np.zeros(len(self._steady), np.int64))
+        first = sum(each.shape[1] for each in self._sums)
+        self._columns[copies + 1][going] = first + np.arange(len(going))
+        self._sums.append(after.sums)
+        self._times.append(after.times)
+        now.times[:, going], now.sums[:, going] = after.times, after.sums
+        now.rests[:, :, going] = after.rests
+        self._now = replace(now, start=after.start)
+
+    def _settled(self, found: Floats, done: Floats, more: Floats, chains: Places) -> Floats:
+        """Until when the gradient stream is busy after `more` copies in the same state, and until
+        `done` after the first of these: what is decisive is the first or the last of them, as those
+        between are computed no later than a line from one to the other says."""
+        now = self._now
+        services = [taken(now.of_chains(each), chains) for each in self._word.services]
+        whole = sum(services)
+        if not is_positive(whole):
+            return done
+        ends = [
+            self._chains.bound(found[STREAMS] - rest, found[LAUNCHES] - launch)
+            for rest, launch in now.rests[:, :, chains]
+        ]
+        queued = done + (more - 1) * whole
+        last = _latest(ends, services) + whole
+        return np.where(whole > 0, np.maximum(queued, last), done)
+
+
+def _alike(before: _Progress, after: _Progress) -> NDArray[np.bool_]:
+    """The chains whose times are the same after a word, but for rounding."""
+    took = after.sums[STREAMS] - before.sums[STREAMS]
+    slack = np.maximum(np.maximum(np.abs(before.times), np.abs(after.times)), took)
+    same: NDArray[np.bool_] = np.abs(before.times - after.times) <= TOLERANCE * slack
+    return np.logical_and.reduce(same, axis=0)
+
+
+def _latest(ends: Sequence[Floats], services: Sequence[Any]) -> Floats:
+    """When a stream could begin with all services of a word at once, if each is not to begin before
+    its block has ended."""
+    found: Any = -np.inf
+    before: Any = 0.0
+    for end, service in zip(ends, services, strict=True):
+        found = np.where(service > 0, np.maximum(found, end - before), found)
+        before = before + service
+    return found
+
+
+def _passed(
+    start: Start, times: Floats, each: Pass, places: Places | None, exact: frozenset[str] | None
+) -> tuple[Start, Floats, Floats, Floats]:
+    """States after a pass, seconds until it is computed, and those that compute waited. `exact`:
+    see `exact_streams`."""
+    # What the first block receives is there when it begins.
+    if not start.border and each.inputs:
+        start = Start(start.streams, (COMPUTE,) * len(each.inputs))
+        times = np.concatenate([times, np.zeros((len(each.inputs), times.shape[1]))])
+    form = each.moments(start)
+    found = form.many(times, places)
+    took = found[form.streams[COMPUTE]]
+    whys, border = _border(form, found, took)
+    floor: Any = LONG_AGO
+    if exact is None:
+        handed = [number for number, why in enumerate(whys) if why]
+        floor = np.minimum(border[handed].min(axis=0, initial=0.0), 0.0)
+    streams = {name: number for name, number in form.streams.items() if name != COMPUTE}
+    free = np.maximum(found[list(streams.values())] - took, floor)
+    idle = np.maximum(times[len(start.streams)] - took, floor)
+    if exact is not None and exact <= streams.keys():
+        idle = np.zeros_like(idle)  # of no stream that there is
+    after = np.concatenate([free, idle[None], border])
+    waited = np.zeros_like(took)
+    for seconds in form.waited(cast("Any", found)).values():
+        waited = waited + seconds
+    return Start(tuple(streams), whys), after, took, waited
+
+
+def _border(form: Moments, found: Floats, took: Floats) -> tuple[tuple[str, ...], Floats]:
+    """What made the values that are handed on, and when, relative to compute."""
+    if all(len(made) < 2 for made in form.border):
+        plain = [made[0] if made else ("", form.streams[COMPUTE]) for made in form.border]
+        return tuple(why for why, _ in plain), found[[number for _, number in plain]] - took
+    latest = [latest_of(made, cast("Any", found)) if made else (took, "") for made in form.border]
+    return tuple(why for _, why in latest), np.stack([at for at, _ in latest]) - took
+
+
+__all__ = ["ColumnChains"]
