@@ -375,6 +375,8 @@ class _KindRows:
         # Stages that differ in the lengths of long runs alone are looked at together.
         alike: dict[_Stage, list[int]] = {}
         for number, runs in enumerate(self._stage_numbers):
+            if not wanted[number].any():
+                continue
             form = tuple((word, min(count, LONG)) for word, count in runs)
             alike.setdefault(form, []).append(number)
         lengths = [[count for _, count in runs] for runs in self._stage_numbers]

@@ -82,9 +82,10 @@ def is_left(copies: Count) -> bool:
     if not isinstance(copies, np.ndarray):
         return copies > 0
     where = copies > 0
-    if where.any() and not where.all():
+    some = bool(where.any())
+    if some and not where.all():
         raise Uneven(where)
-    return bool(where.all())
+    return some
 
 
 __all__ = ["Count", "Run", "Uneven", "is_left", "mapped", "runs_of"]
