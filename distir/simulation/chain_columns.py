@@ -74,7 +74,7 @@ class ColumnChains:
 
     def __init__(self, host_bound: ManyBound, points: int) -> None:
         """`host_bound`: see `Chains`."""
-        self.bound = host_bound
+        self._bound = host_bound
         self._points = points
         self._known: dict[object, _Progress] = {}
         self._repeats: dict[object, _Repeat] = {}
@@ -100,7 +100,7 @@ class ColumnChains:
         sums, streams = progress.sums, len(progress.start.streams)
         tail = np.maximum(progress.times[:streams].max(axis=0, initial=0.0), 0.0)
         tail = tail if progress.state is None else tail[progress.state]
-        seconds: Any = self.bound(sums[STREAMS] + tail, sums[LAUNCHES])
+        seconds: Any = self._bound(sums[STREAMS] + tail, sums[LAUNCHES])
         found = [seconds, sums[EXPOSED] + tail, sums[SETTLED]]
         if places is not None and progress.number is not None:
             found = [each[places] for each in found]
@@ -120,10 +120,10 @@ class ColumnChains:
     def _next(self, before: _Progress, word: _Word, exact: frozenset[str] | None) -> _Progress:
         """After another word."""
         if before.number is None:
-            return self.after(before, word, exact)
+            return _after(before, word, exact, self._bound)
         key = (before.number, word)
         if key not in self._known:
-            self._known[key] = self._kept(self.after(before, word, exact))
+            self._known[key] = self._kept(_after(before, word, exact, self._bound))
         return self._known[key]
 
     def _long(
@@ -137,42 +137,12 @@ class ColumnChains:
         """After so many copies of a word in each chain."""
         if before.number is None:
             every = np.arange(len(counts))
-            return _Repeat(self, before.apart(), word, exact).after(counts, every)
+            return _Repeat(before.apart(), word, exact, self._bound).after(counts, every)
         key = (before.number, word)
         if key not in self._repeats:
-            self._repeats[key] = _Repeat(self, before, word, exact)
+            self._repeats[key] = _Repeat(before, word, exact, self._bound)
         chains = np.arange(self._points) if places is None else places
         return self._repeats[key].after(counts, chains)
-
-    def after(self, before: _Progress, word: _Word, exact: frozenset[str] | None) -> _Progress:
-        """After a word."""
-        start, times, sums = before.start, before.times, before.sums.copy()
-        ends: list[Floats] = []
-        lengths: list[tuple[Any, Any]] = []
-        settles = any(map(is_positive, word.services))
-        for each in word.passes:
-            start, times, took, waited = _passed(start, times, each, before.places, exact)
-            if before.state is not None:
-                took, waited = took[before.state], waited[before.state]
-            launch = before.of_chains(each.launch_seconds)
-            sums[STREAMS] += took
-            sums[LAUNCHES] += launch
-            sums[EXPOSED] += waited
-            lengths.append((took, launch))
-            if settles:
-                ends.append(np.asarray(self.bound(*sums[[STREAMS, LAUNCHES]])))
-        if settles:
-            services = [before.of_chains(each) for each in word.services]
-            ready = _latest(ends, services)
-            whole = sum(services)
-            done = np.maximum(sums[SETTLED], ready) + whole
-            sums[SETTLED] = np.where(whole > 0, done, sums[SETTLED])
-        rests = np.zeros((len(lengths), 2, sums.shape[1]))
-        for place in range(len(lengths) - 1, 0, -1):
-            rests[place - 1] = rests[place]
-            rests[place - 1, 0] += lengths[place][0]
-            rests[place - 1, 1] += lengths[place][1]
-        return _Progress(start, times, sums, before.places, before.state, rests)
 
 
 class _Repeat:
@@ -180,10 +150,10 @@ class _Repeat:
     asked for and still changes."""
 
     def __init__(
-        self, chains: ColumnChains, before: _Progress, word: _Word, exact: frozenset[str] | None
+        self, before: _Progress, word: _Word, exact: frozenset[str] | None, bound: ManyBound
     ) -> None:
-        self._chains, self._word, self._exact = chains, word, exact
-        first = chains.after(before, word, exact)
+        self._word, self._exact, self._bound = word, exact, bound
+        first = _after(before, word, exact, bound)
         width = first.sums.shape[1]
         copied = (first.times.copy(), first.sums.copy(), first.rests.copy())
         self._now = _Progress(first.start, copied[0], copied[1], first.places, None, copied[2])
@@ -232,7 +202,7 @@ class _Repeat:
         now = self._now
         places = going if now.places is None else now.places[going]
         before = _Progress(now.start, now.times[:, going], now.sums[:, going], places)
-        after = self._chains.after(before, self._word, self._exact)
+        after = _after(before, self._word, self._exact, self._bound)
         self._steady[going[_alike(before, after)]] = copies
         self._reached[going] = copies + 1
         if len(self._columns) == copies + 1:
@@ -255,12 +225,45 @@ class _Repeat:
         if not is_positive(whole):
             return done
         ends = [
-            self._chains.bound(found[STREAMS] - rest, found[LAUNCHES] - launch)
+            self._bound(found[STREAMS] - rest, found[LAUNCHES] - launch)
             for rest, launch in now.rests[:, :, chains]
         ]
         queued = done + (more - 1) * whole
         last = _latest(ends, services) + whole
         return np.where(whole > 0, np.maximum(queued, last), done)
+
+
+def _after(
+    before: _Progress, word: _Word, exact: frozenset[str] | None, bound: ManyBound
+) -> _Progress:
+    """After a word."""
+    start, times, sums = before.start, before.times, before.sums.copy()
+    ends: list[Floats] = []
+    lengths: list[tuple[Any, Any]] = []
+    settles = any(map(is_positive, word.services))
+    for each in word.passes:
+        start, times, took, waited = _passed(start, times, each, before.places, exact)
+        if before.state is not None:
+            took, waited = took[before.state], waited[before.state]
+        launch = before.of_chains(each.launch_seconds)
+        sums[STREAMS] += took
+        sums[LAUNCHES] += launch
+        sums[EXPOSED] += waited
+        lengths.append((took, launch))
+        if settles:
+            ends.append(np.asarray(bound(*sums[[STREAMS, LAUNCHES]])))
+    if settles:
+        services = [before.of_chains(each) for each in word.services]
+        ready = _latest(ends, services)
+        whole = sum(services)
+        done = np.maximum(sums[SETTLED], ready) + whole
+        sums[SETTLED] = np.where(whole > 0, done, sums[SETTLED])
+    rests = np.zeros((len(lengths), 2, sums.shape[1]))
+    for place in range(len(lengths) - 1, 0, -1):
+        rests[place - 1] = rests[place]
+        rests[place - 1, 0] += lengths[place][0]
+        rests[place - 1, 1] += lengths[place][1]
+    return _Progress(start, times, sums, before.places, before.state, rests)
 
 
 def _alike(before: _Progress, after: _Progress) -> NDArray[np.bool_]:
