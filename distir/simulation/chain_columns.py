@@ -91,12 +91,13 @@ class ColumnChains:
         services = services or [[0.0] * len(word) for word, _ in runs]
         progress = self._begin(exact)
         for (passes, count), own in zip(runs, services, strict=True):
-            word = _Word(tuple(passes), tuple(own))
             if isinstance(count, np.ndarray):
+                word = _Word(tuple(passes), tuple(own))
                 progress = self._long(progress, word, count, places, exact)
                 continue
-            for _ in range(count):
-                progress = self._next(progress, word, exact)
+            # Block by block: what comes first is shared with chains that end before the word does.
+            for each, service in list(zip(passes, own, strict=True)) * count:
+                progress = self._next(progress, _Word((each,), (service,)), exact)
         sums, streams = progress.sums, len(progress.start.streams)
         tail = np.maximum(progress.times[:streams].max(axis=0, initial=0.0), 0.0)
         tail = tail if progress.state is None else tail[progress.state]
