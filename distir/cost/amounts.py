@@ -121,7 +121,9 @@ def is_many(amount: object) -> bool:
 
 def taken(amount: Any, places: Places | None) -> Any:
     """A quantity in plans that have these places among those of which it is known."""
-    return amount if places is None or np.size(amount) == 1 else amount[places]
+    if places is None or not isinstance(amount, np.ndarray) or amount.size == 1:
+        return amount
+    return amount[places]
 
 
 def select(condition: Any, first: Any, second: Any) -> Any:

@@ -162,9 +162,14 @@ class _Repeat:
         self._reached = np.ones(width, np.int64)
         """After how many copies."""
         self._steady = np.full(width, -1)
-        """After how many copies the state does not change any more; -1: that is not known yet."""
+        """After how many copies the state changes no more, but by `_drift`; -1: that is not known
+        yet."""
+        self._alone, self._unused = _alone(word, first.start)
+        self._change = np.full(first.times.shape, np.nan)
+        """By how much times changed with the last copy, if none did but those that may drift."""
+        self._drift = np.zeros(first.times.shape)
         if before.start == first.start:
-            self._steady[_alike(before, first)] = 0
+            self._watch(before, first, np.arange(width), 0)
         # Columns of what is kept, by copies and chains; the first ones are those of no copies.
         self._columns = [np.arange(width), width + np.arange(width)]
         self._sums, self._times = [before.sums, first.sums], [first.times]
@@ -182,12 +187,14 @@ class _Repeat:
         settled = self._settled(found, there[SETTLED], more, chains)
         found[SETTLED] = np.where(more > 0, settled, here[SETTLED])
         # A state that does not change any more is there after the first copy at the latest.
-        width = len(self._steady)
-        own, state = np.unique(columns[np.maximum(copies, 1), chains] - width, return_inverse=True)
-        times = np.concatenate(self._times, axis=1)[:, own]
-        chain = np.empty(len(own), np.int64)
-        chain[state] = chains
-        places = chain if now.places is None else now.places[chain]
+        copies, drift = np.maximum(copies, 1), self._drift[:, chains]
+        column = columns[copies, chains] - len(self._steady)
+        moved = np.where((drift != 0).any(axis=0), counts - copies, 0.0)
+        codes = column * (1 + int(moved.max(initial=0.0))) + moved.astype(np.int64)
+        _, which, state = np.unique(codes, return_index=True, return_inverse=True)
+        times = np.concatenate(self._times, axis=1)[:, column[which]]
+        times += moved[which] * drift[:, which]
+        places = chains[which] if now.places is None else now.places[chains[which]]
         return _Progress(now.start, times, found, places, state)
 
     def _go_on(self, counts: Floats, chains: Places) -> None:
@@ -204,7 +211,7 @@ class _Repeat:
         places = going if now.places is None else now.places[going]
         before = _Progress(now.start, now.times[:, going], now.sums[:, going], places)
         after = _after(before, self._word, self._exact, self._bound)
-        self._steady[going[_alike(before, after)]] = copies
+        self._watch(before, after, going, copies)
         self._reached[going] = copies + 1
         if len(self._columns) == copies + 1:
             self._columns.append(np.zeros(len(self._steady), np.int64))
@@ -215,6 +222,25 @@ class _Repeat:
         now.times[:, going], now.sums[:, going] = after.times, after.sums
         now.rests[:, :, going] = after.rests
         self._now = replace(now, start=after.start)
+
+    def _watch(self, before: _Progress, after: _Progress, going: Places, copies: int) -> None:
+        """Takes down which chains are steady after so many copies, one before `after`.
+
+        A stream for which nothing waits begins when it is free or when something is computed,
+        whichever is later. If it falls behind by as much as with the copy before while all else
+        stays the same, it did not wait, will not any more, and so falls behind by as much again.
+        """
+        change = after.times - before.times
+        took = after.sums[STREAMS] - before.sums[STREAMS]
+        slack = np.maximum(np.maximum(np.abs(before.times), np.abs(after.times)), took) * TOLERANCE
+        same = np.abs(change) <= slack
+        may = self._alone[:, None] & ((change > 0) | self._unused[:, None])
+        as_before = np.abs(change - self._change[:, going]) <= slack
+        steady = np.logical_and.reduce(same | (may & as_before), axis=0)
+        drifts = np.logical_and.reduce(same | may, axis=0)
+        self._change[:, going] = np.where(drifts, change, np.nan)
+        self._steady[going[steady]] = copies
+        self._drift[:, going[steady]] = np.where(same, 0.0, change)[:, steady]
 
     def _settled(self, found: Floats, done: Floats, more: Floats, chains: Places) -> Floats:
         """Until when the gradient stream is busy after `more` copies in the same state, and until
@@ -267,12 +293,24 @@ def _after(
     return _Progress(start, times, sums, before.places, before.state, rests)
 
 
-def _alike(before: _Progress, after: _Progress) -> NDArray[np.bool_]:
-    """The chains whose times are the same after a word, but for rounding."""
-    took = after.sums[STREAMS] - before.sums[STREAMS]
-    slack = np.maximum(np.maximum(np.abs(before.times), np.abs(after.times)), took)
-    same: NDArray[np.bool_] = np.abs(before.times - after.times) <= TOLERANCE * slack
-    return np.logical_and.reduce(same, axis=0)
+def _alone(word: _Word, start: Start) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Which of the times of a state nothing in a word waits for, and which of these do not even
+    wait for anything."""
+    streams = len(start.streams)
+    alone = np.zeros(streams + 1 + len(start.border), np.bool_)
+    alone[: streams + 1] = True
+    unused = alone.copy()
+    for each in word.passes:
+        form = each.moments(start)
+        named = {number for made in form.border for _, number in made}
+        named.update(begin for begin, _ in form.waits)
+        named.update(number for _, awaited in form.waits for _, number in awaited)
+        for place in range(streams + 1):
+            number = form.streams[start.streams[place]] if place < streams else -1
+            others = (own for at, own in enumerate(form.delays) if at != number)
+            alone[place] &= number not in named and all(place not in own for own in others)
+            unused[place] &= number < 0 or set(form.delays[number]) == {place}
+    return alone, alone & unused
 
 
 def _latest(ends: Sequence[Floats], services: Sequence[Any]) -> Floats:
@@ -309,9 +347,7 @@ def _passed(
     if exact is not None and exact <= streams.keys():
         idle = np.zeros_like(idle)  # of no stream that there is
     after = np.concatenate([free, idle[None], border])
-    waited = np.zeros_like(took)
-    for seconds in form.waited(cast("Any", found)).values():
-        waited = waited + seconds
+    waited = form.waited_in_many(found)
     return Start(tuple(streams), whys), after, took, waited
 
 

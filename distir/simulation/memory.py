@@ -228,6 +228,12 @@ class ChainMemory:
     """Memory effects of stages, composed from those of their blocks, which are kept."""
 
     _composed: dict[Segment, Composed] = field(default_factory=dict)
+    _words_down: dict[object, tuple[MemoryEffect, Border, tuple[_Visit, ...]]] = field(
+        default_factory=dict
+    )
+    _words_up: dict[object, tuple[MemoryEffect, MemoryEffect, _Return]] = field(
+        default_factory=dict
+    )
     _forward: dict[object, tuple[MemoryEffect, Border]] = field(default_factory=dict)
     _backward: dict[object, tuple[MemoryEffect, MemoryEffect, _Return]] = field(
         default_factory=dict
@@ -266,7 +272,15 @@ class ChainMemory:
         return joined(effects), visits
 
     def _word_down(
-        self, word: Sequence[BlockPasses], border: Border, first: bool, last: bool
+        self, word: tuple[BlockPasses, ...], border: Border, first: bool, last: bool
+    ) -> tuple[MemoryEffect, Border, tuple[_Visit, ...]]:
+        key = (word, border, first, last)
+        if key not in self._words_down:
+            self._words_down[key] = self._went_down(word, border, first, last)
+        return self._words_down[key]
+
+    def _went_down(
+        self, word: tuple[BlockPasses, ...], border: Border, first: bool, last: bool
     ) -> tuple[MemoryEffect, Border, tuple[_Visit, ...]]:
         effects: list[MemoryEffect] = []
         visits: list[_Visit] = []
@@ -295,7 +309,15 @@ class ChainMemory:
         return joined(early), joined(late[::-1])
 
     def _word_up(
-        self, word: Sequence[_Visit], border: _Return, splits: bool
+        self, word: tuple[_Visit, ...], border: _Return, splits: bool
+    ) -> tuple[MemoryEffect, MemoryEffect, _Return]:
+        key = (word, border, splits)
+        if key not in self._words_up:
+            self._words_up[key] = self._went_up(word, border, splits)
+        return self._words_up[key]
+
+    def _went_up(
+        self, word: tuple[_Visit, ...], border: _Return, splits: bool
     ) -> tuple[MemoryEffect, MemoryEffect, _Return]:
         early: list[MemoryEffect] = []
         late: list[MemoryEffect] = []

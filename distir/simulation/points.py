@@ -46,9 +46,9 @@ KIND = ("zero", "recompute", "recompute_every", "keep_gathered", "placement")
 _Stage = tuple[Run[tuple[int, Elsewhere]], ...]
 """A stage as runs of blocks, each with its kind and what is charged for elsewhere."""
 
-LONG = 4
-"""Copies from which on runs of different lengths are looked at together: their ends apart, at least
-two copies are left."""
+LONG = 3
+"""Copies from which on runs of different lengths are looked at together: their ends apart, there is
+at least one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,34 +73,27 @@ class Moments:
     def waited(self, times: Sequence[float]) -> dict[str, float]:
         """How long compute waits for which streams, at these moments."""
         found: dict[str, float] = {}
-
-        def add(why: str, seconds: float) -> None:
-            if is_positive(seconds):
-                found[why] = found.get(why, 0.0) + seconds
-
-        in_many = isinstance(times, np.ndarray)
-        if in_many:
-            found_at = cast("Floats", times)
-            for why, (begins, ends) in self._plain_waits.items():
-                waits = np.maximum(found_at[ends] - found_at[begins], 0.0)
-                add(why, np.add.reduce(waits, axis=0))
         for begin, awaited in self.waits:
-            if len(awaited) > 1 or not in_many:
-                at, why = latest_of(awaited, times)
-                add(why, larger(at - times[begin], 0.0))
+            at, why = latest_of(awaited, times)
+            if at > times[begin]:
+                found[why] = found.get(why, 0.0) + at - times[begin]
+        return found
+
+    def waited_in_many(self, times: Floats) -> Floats:
+        """How long compute waits in many plans, for whatever it is."""
+        begins, ends = self._plain_waits
+        found = np.maximum(times[ends] - times[begins], 0.0).sum(axis=0)
+        for begin, awaited in self.waits:
+            if len(awaited) > 1:
+                at = times[[number for _, number in awaited]].max(axis=0)
+                found += np.maximum(at - times[begin], 0.0)
         return found
 
     @cached_property
-    def _plain_waits(self) -> dict[str, tuple[list[int], list[int]]]:
-        """Waits for one stream, by that: when they begin and when they end."""
-        found: dict[str, tuple[list[int], list[int]]] = {}
-        for begin, awaited in self.waits:
-            if len(awaited) == 1:
-                ((why, end),) = awaited
-                begins, ends = found.setdefault(why, ([], []))
-                begins.append(begin)
-                ends.append(end)
-        return found
+    def _plain_waits(self) -> tuple[list[int], list[int]]:
+        """When waits for one stream begin, and when they end."""
+        plain = [(begin, awaited[0][1]) for begin, awaited in self.waits if len(awaited) == 1]
+        return [begin for begin, _ in plain], [end for _, end in plain]
 
     @cached_property
     def _laid(self) -> tuple[Floats, Places, Places]:
