@@ -109,6 +109,8 @@ def distinct_rows(columns: Iterable[tuple[Codes, int]], length: int) -> tuple[Pl
 
 def distinct(key: NDArray[Any]) -> tuple[Places, Places]:
     """Where each number is found first, and which of them each is."""
+    if len(key) < 2:  # NumPy's first answer takes 8 ms, a quarter of a plan's simulation
+        return np.arange(len(key)), np.zeros(len(key), np.int64)
     _, first, which = np.unique(key, return_index=True, return_inverse=True)
     return first, which.reshape(-1)
 

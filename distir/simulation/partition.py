@@ -82,7 +82,7 @@ def _cut(rounded: Places, shapes: Sequence[Shape], rows: Places, which: Places) 
     first, same = distinct(rows * (1 + int(stages.max())) + stages[which])
     every = balanced_cuts(rounded[rows[first]], stages[which[first]])[same]
     found: list[Bounds] = [()] * len(rows)
-    for shape in np.unique(which).tolist():
+    for shape in sorted(set(which.tolist())):
         (ranks, chunks), count = shapes[shape], int(stages[shape])
         places = np.flatnonzero(which == shape)
         cuts = every[places, : count - 1]
