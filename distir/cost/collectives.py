@@ -19,7 +19,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, cast
+
+import numpy as np
 
 from distir.cost.amounts import Amount, larger, smaller
 
@@ -32,15 +34,16 @@ CollectiveKind: TypeAlias = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One level of a route, as the members of a group see it."""
+    """One level of a route, as the members of a group see it; or of many groups whose routes have
+    the same levels."""
 
-    fan_out: int
+    fan_out: Amount
     """Parties that exchange here, each a device or a unit of the level below; more than 1."""
-    rails: int
+    rails: Amount
     """Members in each party, every one of which sends over a link of its own."""
-    bandwidth_bytes_per_second: float
+    bandwidth_bytes_per_second: Amount
     """Reached by one member, one direction."""
-    latency_seconds: float
+    latency_seconds: Amount
     """Of one step."""
 
 
@@ -54,9 +57,9 @@ class Copies:
     groups: int = 1
     chosen: int = 1
 
-    def places(self, units: int) -> float:
+    def places(self, units: Amount) -> Amount:
         """How many of so many units the copies of a row are expected in."""
-        among = min(float(units), self.chosen * max(1.0, units / self.groups))
+        among = smaller(units, self.chosen * larger(1.0, units / self.groups))
         return among * (1 - (1 - 1 / among) ** self.count)
 
 
@@ -70,11 +73,12 @@ def ring_pass(size_bytes: Amount, route: Route) -> Amount:
     One round crosses each outer level once per unit: with 2 nodes of 8, 14 hops inside and 1
     across.
     """
-    members = math.prod(link.fan_out for link in route)
-    hops, latency = members, 0.0
+    members = _members(route)
+    hops: Amount = members
+    latency: Amount = 0.0
     for link in route:
-        hops //= link.fan_out
-        latency += (link.fan_out - 1) * hops * link.latency_seconds
+        hops = hops // link.fan_out
+        latency = latency + (link.fan_out - 1) * hops * link.latency_seconds
     return (members - 1) / members * size_bytes / _slowest_rail(route) + latency
 
 
@@ -90,19 +94,21 @@ def hierarchical_pass(size_bytes: Amount, route: Route) -> Amount:
 
 def tree_pass(size_bytes: Amount, route: Route) -> Amount:
     """Broadcast or reduction along a double binary tree, pipelined, every rail in use."""
-    depth = sum(math.ceil(math.log2(link.fan_out)) * link.latency_seconds for link in route)
+    depth = sum(np.ceil(np.log2(link.fan_out)) * link.latency_seconds for link in route)
     return size_bytes / _slowest_rail(route) + depth
 
 
 def direct_exchange(size_bytes: Amount, route: Route) -> Amount:
     """All-to-all in pairwise steps; a message takes the one level that separates its ends."""
-    members = math.prod(link.fan_out for link in route)
-    below, busiest, latency = 1, 0.0, 0.0
+    members = _members(route)
+    below: Amount = 1
+    busiest: Amount = 0.0
+    latency: Amount = 0.0
     for link in route:
         peers = (link.fan_out - 1) * below
         busiest = larger(busiest, size_bytes * (peers / members) / link.bandwidth_bytes_per_second)
-        latency += peers * link.latency_seconds
-        below *= link.fan_out
+        latency = latency + peers * link.latency_seconds
+        below = below * link.fan_out
     return busiest + latency
 
 
@@ -120,26 +126,31 @@ def exchange_of_copies(size_bytes: Amount, route: Route, copies: Copies) -> Amou
     """All-to-all in which a row crosses a level once per unit that its copies are for, and is
     copied (or added up, on the way back) on the other side, while others are on their way
     (DeepSeek-AI 2024, section 3.2.2)."""
-    busiest, latency = 0.0, 0.0
-    units = 1
+    busiest: Amount = 0.0
+    latency: Amount = 0.0
+    units: Amount = 1
     for link in reversed(route):
-        units *= link.fan_out
+        units = units * link.fan_out
         share = copies.places(units) / copies.count * ((link.fan_out - 1) / link.fan_out)
         busiest = larger(busiest, size_bytes * share / link.bandwidth_bytes_per_second)
-        latency += (link.fan_out - 1) * link.latency_seconds
+        latency = latency + (link.fan_out - 1) * link.latency_seconds
     return busiest + latency
 
 
 def neighbour_exchange(size_bytes: Amount, route: Route) -> Amount:
     """Every member sends `size_bytes` to the next one of a single ring: the slowest link decides,
     which at the border of a unit is one member's own."""
-    slowest = min(link.bandwidth_bytes_per_second for link in route)
-    return size_bytes / slowest + max(link.latency_seconds for link in route)
+    slowest = smaller(*(link.bandwidth_bytes_per_second for link in route))
+    return size_bytes / slowest + larger(*(link.latency_seconds for link in route))
 
 
-def _slowest_rail(route: Route) -> float:
+def _members(route: Route) -> Amount:
+    return math.prod(cast("int", link.fan_out) for link in route)
+
+
+def _slowest_rail(route: Route) -> Amount:
     """Bytes per second at the narrowest level when every member of a unit uses its own link."""
-    return min(link.rails * link.bandwidth_bytes_per_second for link in route)
+    return smaller(*(link.rails * link.bandwidth_bytes_per_second for link in route))
 
 
 def _twice(algorithm: Algorithm) -> Algorithm:

@@ -60,11 +60,21 @@ class CostModel:
         the result of an all-gather, the local tensor of an all-to-all, what a shift hands to the
         next. A group of one costs nothing. `copies` are those among the rows of an all-to-all.
         """
-        if group.size == 1:
+        return times * self.seconds_over(kind, size_bytes, self.route(group), copies)
+
+    def seconds_over(
+        self,
+        kind: CollectiveKind,
+        size_bytes: Amount,
+        route: Route,
+        copies: Copies | None = None,
+    ) -> Amount:
+        """The same over a route: that of one group, or of many with the same levels."""
+        if not route:
             return 0.0 * size_bytes
         once = copies if self.profile.sends_copies_once else None
-        moving = collective_seconds(kind, size_bytes, self.route(group), once)
-        return times * (self.profile.collective_launch_seconds + moving)
+        moving = collective_seconds(kind, size_bytes, route, once)
+        return self.profile.collective_launch_seconds + moving
 
     def point_to_point_seconds(
         self, size_bytes: Amount, distance: int, senders: Senders | None = None

@@ -7,7 +7,7 @@ sizes are `Many`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from distir.cost.amounts import Many, many
 from distir.cost.cluster import Group
-from distir.cost.collectives import CollectiveKind, Copies
+from distir.cost.collectives import CollectiveKind, Copies, Link, Route
 from distir.mesh import MESH_CHOICES
 from distir.plan import BlockProgram, Planner
 from distir.plan.grid import Grid
@@ -199,11 +199,11 @@ def _num_stages(ranks: Ranks) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ManyPricing(Pricing):
-    """Seconds at many points, whose meshes differ in their degrees. `groups` are those of the
-    different meshes by mesh axes, with their points, as far as they are known."""
+    """Seconds at many points, whose meshes differ in their degrees. `routes` are those of the
+    groups along mesh axes, with their points, as far as they are known."""
 
-    groups: dict[tuple[str, ...], list[tuple[Group, Places]]] = field(
-        default_factory=dict[tuple[str, ...], "list[tuple[Group, Places]]"]
+    routes: dict[tuple[str, ...], list[tuple[Route, Places]]] = field(
+        default_factory=dict[tuple[str, ...], "list[tuple[Route, Places]]"]
     )
 
     def collective(
@@ -214,31 +214,45 @@ class ManyPricing(Pricing):
         times: float = 1,
         copies: Copies | None = None,
     ) -> float:
-        """Group by group."""
-        groups = self._groups(mesh_axes)
-        sizes = np.broadcast_to(np.asarray(size_bytes), sum(len(points) for _, points in groups))
+        """Groups whose routes have the same levels together."""
+        routes = self._routes(mesh_axes)
+        sizes = np.broadcast_to(np.asarray(size_bytes), sum(len(points) for _, points in routes))
         found = np.empty(len(sizes))
-        for group, points in groups:
-            found[points] = self.cost.collective_seconds(kind, sizes[points], group, copies=copies)
+        for route, points in routes:
+            found[points] = self.cost.seconds_over(kind, sizes[points], route, copies)
         return times * cast("float", found.view(Many))
 
-    def _groups(self, mesh_axes: tuple[str, ...]) -> list[tuple[Group, Places]]:
-        known = self.groups
+    def _routes(self, mesh_axes: tuple[str, ...]) -> list[tuple[Route, Places]]:
+        known = self.routes
         if mesh_axes not in known:
             spaced = [each for each in self.grid.mesh if each.name in mesh_axes]
             both = [number for each in spaced for number in (each.degree, each.stride)]
             keys = np.stack(np.broadcast_arrays(*both), axis=-1).reshape(-1, len(both))
             first, which = distinct_rows(keys)
-            known[mesh_axes] = [
-                (
-                    self.cost.cluster.product_group(
-                        tuple((int(a), int(b)) for a, b in keys[place].reshape(-1, 2))
-                    ),
-                    np.flatnonzero(which == number),
+            groups = [
+                self.cost.cluster.product_group(
+                    tuple((int(a), int(b)) for a, b in keys[place].reshape(-1, 2))
                 )
-                for number, place in enumerate(first)
+                for place in first
+            ]
+            alike: dict[tuple[bool, ...], list[int]] = {}
+            for number, group in enumerate(groups):
+                alike.setdefault(tuple(n > 1 for n in group.fan_out), []).append(number)
+            known[mesh_axes] = [
+                self._joined([groups[number] for number in numbers], np.array(numbers), which)
+                for numbers in alike.values()
             ]
         return known[mesh_axes]
+
+    def _joined(
+        self, groups: Sequence[Group], numbers: Places, which: Places
+    ) -> tuple[Route, Places]:
+        """The routes of these groups as one, and the points that have a group of these numbers."""
+        points = np.flatnonzero(np.isin(which, numbers))
+        own = np.searchsorted(numbers, which[points])
+        routes = zip(*map(self.cost.route, groups), strict=True)
+        links = (np.array([astuple(link) for link in links])[own].T for links in routes)
+        return tuple(Link(*map(many, link)) for link in links), points
 
 
 # --- points of one kind ---------------------------------------------------------------------------

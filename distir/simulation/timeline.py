@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import zip_longest
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,7 +43,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Moments:
-    """Times of a pass, by number, as delays after those at its start.
+    """Times of a pass, by number, as delays after those at its start; those with most come first.
 
     `streams` are when streams are free at its end, `border` when its outputs are ready; `waits`,
     per instruction that waits for another stream, when compute is free before and when what it
@@ -63,12 +64,16 @@ class Moments:
     def many(self, times: Floats, places: Places | None) -> Floats:
         """The same for many plans, of shape (moments, plans): at all points at which delays are
         known, or at these `places`."""
-        laid, which, starts = self._laid
+        laid, which, rounds = self._laid
         if places is not None and laid.shape[1] > 1:
-            laid = laid[:, places]
-        given = np.concatenate([times, np.zeros((1, times.shape[1]))])[which]
+            laid = laid.take(places, axis=1)
+        given = np.concatenate([times, np.zeros((1, times.shape[1]))]).take(which, axis=0)
         given += laid
-        return np.maximum.reduceat(given, starts, axis=0)
+        found, first = given[: len(self.delays)], len(self.delays)
+        for count in rounds:
+            np.maximum(found[:count], given[first : first + count], out=found[:count])
+            first += count
+        return found
 
     def waited(self, times: Sequence[float]) -> dict[str, float]:
         """How long compute waits for which streams, at these moments."""
@@ -82,7 +87,9 @@ class Moments:
     def waited_in_many(self, times: Floats) -> Floats:
         """How long compute waits in many plans, for whatever it is."""
         begins, ends = self._plain_waits
-        found = np.maximum(times[ends] - times[begins], 0.0).sum(axis=0)
+        waits = times.take(ends, axis=0)
+        waits -= times.take(begins, axis=0)
+        found = np.maximum(waits, 0.0, out=waits).sum(axis=0)
         for begin, awaited in self.waits:
             if len(awaited) > 1:
                 at = times[[number for _, number in awaited]].max(axis=0)
@@ -90,21 +97,23 @@ class Moments:
         return found
 
     @cached_property
-    def _plain_waits(self) -> tuple[list[int], list[int]]:
+    def _plain_waits(self) -> tuple[Places, Places]:
         """When waits for one stream begin, and when they end."""
         plain = [(begin, awaited[0][1]) for begin, awaited in self.waits if len(awaited) == 1]
-        return [begin for begin, _ in plain], [end for _, end in plain]
+        begins, ends = np.array(plain, np.int64).reshape(-1, 2).T
+        return begins, ends
 
     @cached_property
-    def _laid(self) -> tuple[Floats, Places, Places]:
-        """All delays below each other, the times that they are after, and where those of each
-        moment begin."""
-        late = [np.atleast_1d(np.asarray(late)) for each in self.delays for late in each.values()]
-        counts = [len(each) for each in self.delays]
+    def _laid(self) -> tuple[Floats, Places, list[int]]:
+        """All delays below each other and the times that they are after: the first of each moment,
+        the second of each that has one, and so on; and how many have a second, a third, …"""
+        rounds = list(zip_longest(*(each.items() for each in self.delays)))
+        laid = [each for row in rounds for each in row if each]
+        late = [np.atleast_1d(np.asarray(late)) for _, late in laid]
         return (
             np.stack(np.broadcast_arrays(*late)),
-            np.array([at for each in self.delays for at in each], np.int64),
-            np.cumsum([0, *counts[:-1]]),
+            np.array([at for at, _ in laid], np.int64),
+            [sum(each is not None for each in row) for row in rounds[1:]],
         )
 
 
@@ -132,20 +141,31 @@ class _Walk:
             if why
         }
         self.compute = 0.0
-        self._delays: list[Delays] = []
-        self._numbers: dict[int, int] = {}
 
     def walked(self, instructions: Sequence[Instruction], outputs: Sequence[object]) -> Moments:
-        waits: list[tuple[int, ByCause]] = []
+        waits: list[tuple[Delays, Causes]] = []
         for each in instructions:
             before = self.free[COMPUTE]
             awaited = self._awaited(each)
             self._run(each, awaited)
             if each.stream == COMPUTE and awaited:
-                waits.append((self._number(before), self._numbered(awaited)))
-        streams = {stream: self._number(free) for stream, free in self.free.items()}
-        border = tuple(self._numbered(self.ready.get(value, {})) for value in outputs)
-        return Moments(tuple(self._delays), streams, border, tuple(waits), self.compute)
+                waits.append((before, awaited))
+        handed = [self.ready.get(value, {}) for value in outputs]
+        causes = (each for own in (*handed, *(own for _, own in waits)) for each in own.values())
+        named = {id(each): each for each in (*self.free.values(), *causes, *(at for at, _ in waits))}
+        delays = sorted(named.values(), key=len, reverse=True)
+        numbers = {id(each): number for number, each in enumerate(delays)}
+
+        def numbered(causes: Causes) -> ByCause:
+            return tuple((why, numbers[id(at)]) for why, at in causes.items())
+
+        return Moments(
+            delays=tuple(delays),
+            streams={stream: numbers[id(free)] for stream, free in self.free.items()},
+            border=tuple(map(numbered, handed)),
+            waits=tuple((numbers[id(before)], numbered(awaited)) for before, awaited in waits),
+            compute=self.compute,
+        )
 
     def _awaited(self, each: Instruction) -> Causes:
         """What an instruction waits for besides its own stream, whose work is done before."""
@@ -172,15 +192,6 @@ class _Walk:
         self.ready.update((value, made) for value in each.writes)
         if stream == COMPUTE:
             self.compute += each.seconds
-
-    def _numbered(self, causes: Causes) -> ByCause:
-        return tuple((why, self._number(at)) for why, at in causes.items())
-
-    def _number(self, delays: Delays) -> int:
-        number = self._numbers.setdefault(id(delays), len(self._delays))
-        if number == len(self._delays):
-            self._delays.append(delays)
-        return number
 
 
 LONG_AGO = -math.inf
