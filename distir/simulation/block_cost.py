@@ -70,11 +70,24 @@ class Pass:
         """Its streams besides compute."""
         return frozenset(each.stream for each in self.instructions if each.stream) - {COMPUTE}
 
+    @cached_property
+    def handing(self) -> tuple[int, ...]:
+        """Per output, which of the times at the border it has: that of others which the same
+        instruction makes, or one of its own."""
+        makers = {
+            value: number for number, own in enumerate(self.instructions) for value in own.writes
+        }
+        numbers: dict[object, int] = {}
+        made = ((value in makers, makers.get(value, value)) for value in self.outputs)
+        return tuple(numbers.setdefault(key, len(numbers)) for key in made)
+
     def moments(self, start: Start) -> Moments:
         """Its times, as delays after those at its start."""
         if start not in self._moments:
-            found = moments(self.instructions, self.inputs, self.outputs, start)
-            self._moments[start] = found
+            made = [
+                self.outputs[self.handing.index(number)] for number in range(len(set(self.handing)))
+            ]
+            self._moments[start] = moments(self.instructions, self.inputs, made, start)
         return self._moments[start]
 
     @cached_property
@@ -147,11 +160,13 @@ HostBound: TypeAlias = Callable[[float, float], float]
 @dataclass(frozen=True, slots=True)
 class _State:
     """Where the streams stand between two blocks, relative to compute: when each is free, all
-    others since `idle_since`, and when what crosses the border is ready, and by which stream."""
+    others since `idle_since`, and when what crosses the border is ready: times, and by which stream
+    that was made; and which of these times each value has."""
 
     free: Mapping[str, float]
     idle_since: float
     border: tuple[tuple[float, str], ...]
+    handed: tuple[int, ...] = ()
 
     @property
     def times(self) -> tuple[float, ...]:
@@ -159,9 +174,9 @@ class _State:
         return (*self.free.values(), self.idle_since, *(at for at, _ in self.border))
 
     @property
-    def names(self) -> tuple[object, ...]:
+    def start(self) -> Start:
         """What they are times of."""
-        return (*self.free, None, *(why for _, why in self.border))
+        return Start(tuple(self.free), tuple(why for _, why in self.border), self.handed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,10 +290,10 @@ class Chains:
 
     def _made_step(self, before: _State, each: Pass, exact: frozenset[str] | None) -> _Step:
         """What a block adds to a state. `exact`: see `exact_streams`."""
-        # What the first block receives is there when it begins.
-        border = before.border or ((0.0, COMPUTE),) * len(each.inputs)
-        form = each.moments(Start(tuple(before.free), tuple(why for _, why in border)))
-        found = form.at((*before.free.values(), before.idle_since, *(at for at, _ in border)))
+        start = before.start.of_first(len(each.inputs))
+        form = each.moments(start)
+        new = len(start.border) - len(before.border)
+        found = form.at((*before.times, *[0.0] * new))
         took = found[form.streams[COMPUTE]]
         border = tuple(latest_of(made, found) if made else (took, "") for made in form.border)
         border = tuple((at - took, why) if why else (0.0, "") for at, why in border)
@@ -295,14 +310,14 @@ class Chains:
         idle_since = max(before.idle_since - took, floor)
         if exact is not None and exact <= free.keys():
             idle_since = 0.0  # of no stream that there is
-        after = _State(free, idle_since, border)
+        after = _State(free, idle_since, border, each.handing)
         number = self._number(after, each, took)
         return _Step(took, form.compute, form.waited(found), each.launch_seconds, number)
 
     def _number(self, state: _State, left_by: Pass, seconds: float) -> int:
         """The number of a state; what the same pass, which took so long, has left may be the
         same."""
-        known = self._left_by.setdefault((left_by, state.names), [])
+        known = self._left_by.setdefault((left_by, state.start), [])
         for number in known:
             if _are_alike(state.times, self._states[number].times, seconds):
                 return number

@@ -110,9 +110,8 @@ class ColumnChains:
 
     def _begin(self, exact: frozenset[str] | None) -> _Progress:
         if exact not in self._known:
-            nothing = Start((), ())
             times, sums = np.zeros((1, self._points)), np.zeros((4, self._points))
-            self._known[exact] = self._kept(_Progress(nothing, times, sums))
+            self._known[exact] = self._kept(_Progress(Start(), times, sums))
         return self._known[exact]
 
     def _kept(self, progress: _Progress) -> _Progress:
@@ -329,10 +328,10 @@ def _passed(
 ) -> tuple[Start, Floats, Floats, Floats]:
     """States after a pass, seconds until it is computed, and those that compute waited. `exact`:
     see `exact_streams`."""
-    # What the first block receives is there when it begins.
-    if not start.border and each.inputs:
-        start = Start(start.streams, (COMPUTE,) * len(each.inputs))
-        times = np.concatenate([times, np.zeros((len(each.inputs), times.shape[1]))])
+    new = len(start.of_first(len(each.inputs)).border) - len(start.border)
+    if new:
+        start = start.of_first(len(each.inputs))
+        times = np.concatenate([times, np.zeros((new, times.shape[1]))])
     form = each.moments(start)
     found = form.many(times, places)
     took = found[form.streams[COMPUTE]]
@@ -348,7 +347,7 @@ def _passed(
         idle = np.zeros_like(idle)  # of no stream that there is
     after = np.concatenate([free, idle[None], border])
     waited = form.waited_in_many(found)
-    return Start(tuple(streams), whys), after, took, waited
+    return Start(tuple(streams), whys, each.handing), after, took, waited
 
 
 def _border(form: Moments, found: Floats, took: Floats) -> tuple[tuple[str, ...], Floats]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import zip_longest
 
@@ -34,11 +34,20 @@ ByCause = tuple[tuple[str, int], ...]
 @dataclass(frozen=True, slots=True)
 class Start:
     """What is known when a pass starts: streams by name, in the order of their times; then the time
-    since when all others are free; then, per value that crosses the border, when it is ready, and
-    by which stream it was made (`""` where it is there already). Compute is free at 0."""
+    since when all others are free; then times at which values that cross the border are ready, and
+    by which stream these were made (`""` where they are there already). `handed` says which of
+    these times each value has. Compute is free at 0."""
 
-    streams: tuple[str, ...]
-    border: tuple[str, ...]
+    streams: tuple[str, ...] = ()
+    border: tuple[str, ...] = ()
+    handed: tuple[int, ...] = ()
+
+    def of_first(self, inputs: int) -> Start:
+        """That of the first block, which is handed so many values, of which nothing is known:
+        compute has made all of them."""
+        if self.border or not inputs:
+            return self
+        return replace(self, border=(COMPUTE,), handed=(0,) * inputs)
 
 
 @dataclass(frozen=True)
@@ -135,10 +144,12 @@ class _Walk:
         self.idle: Delays = {idle: 0.0}
         self.free: dict[str, Delays] = {COMPUTE: {idle + 1 + len(start.border): 0.0}}
         self.free |= {stream: {number: 0.0} for number, stream in enumerate(start.streams)}
+        border: list[Causes] = [
+            {why: {idle + 1 + number: 0.0}} if why else {}
+            for number, why in enumerate(start.border)
+        ]
         self.ready: dict[object, Causes] = {
-            value: {why: {idle + 1 + number: 0.0}}
-            for number, (value, why) in enumerate(zip(inputs, start.border, strict=False))
-            if why
+            value: border[number] for value, number in zip(inputs, start.handed, strict=False)
         }
         self.compute = 0.0
 
@@ -152,7 +163,9 @@ class _Walk:
                 waits.append((before, awaited))
         handed = [self.ready.get(value, {}) for value in outputs]
         causes = (each for own in (*handed, *(own for _, own in waits)) for each in own.values())
-        named = {id(each): each for each in (*self.free.values(), *causes, *(at for at, _ in waits))}
+        named = {
+            id(each): each for each in (*self.free.values(), *causes, *(at for at, _ in waits))
+        }
         delays = sorted(named.values(), key=len, reverse=True)
         numbers = {id(each): number for number, each in enumerate(delays)}
 
@@ -172,7 +185,7 @@ class _Walk:
         found: dict[str, Delays] = {}
         for value in each.reads:
             for why, at in self.ready.get(value, {}).items():
-                if why != each.stream:
+                if why != each.stream and found.get(why) is not at:
                     found[why] = latest(found[why], at) if why in found else at
         return found
 
