@@ -67,6 +67,11 @@ class ProgramKind:
     zero: int
     keeps_parameters: bool
 
+    @property
+    def programs(self) -> object:
+        """Equal for kinds whose equal blocks have the same program at the same sizes."""
+        return self.mesh, self.zero, self.keeps_parameters
+
 
 class Planner:
     """Makes plans for one workload."""
@@ -142,14 +147,19 @@ class Planner:
         return self._instantiated[key]
 
     def programs_at(
-        self, kind: ProgramKind, degrees: tuple[int, ...], samples: int
+        self,
+        kind: ProgramKind,
+        degrees: tuple[int, ...],
+        samples: int,
+        known: dict[object, BlockProgram] | None = None,
     ) -> tuple[BlockProgram, ...]:
         """The programs of blocks where so many samples are computed at once by a mesh of these
-        degrees; both may be `Many`."""
+        degrees; both may be `Many`. What is `known` is of kinds that differ in `keeping` alone, at
+        the same sizes, and is added to."""
         mesh, keeping = kind.mesh, kind.keeping
         sizes = self._sizes(mesh, degrees, samples)
         stored = self._stored_layouts(mesh, keeping)
-        programs: dict[object, BlockProgram] = {}
+        programs = {} if known is None else known
         found: list[BlockProgram] = []
         for placed, layouts in zip(self._chain(mesh, keeping), stored, strict=True):
             key = (placed, tuple(layouts.values()))

@@ -15,6 +15,7 @@ Nothing here is done strategy by strategy.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -153,8 +154,11 @@ class _Batch:
             self.flight_of_layout,
         )
         bounds = np.searchsorted(self.kind_of_point, np.arange(len(self.kinds) + 1))
+        alike: dict[object, list[int]] = {}
         for number, (kind, placement) in enumerate(self.kinds):
-            self._add(rows, kind, placement, np.arange(bounds[number], bounds[number + 1]))
+            alike.setdefault((kind.programs, placement), []).append(number)
+        for number in chain.from_iterable(alike.values()):
+            self._add(rows, *self.kinds[number], np.arange(bounds[number], bounds[number + 1]))
         rows.finish()
         return rows
 

@@ -38,7 +38,7 @@ from distir.plan import Stage
 from distir.plan.planner import ProgramKind
 from distir.schedules import COST_KINDS, FORWARD, ScheduleFamily, find_schedule
 from distir.simulation.fast import Simulator, StageCost
-from distir.simulation.points import Points, kinds_of, priced_programs
+from distir.simulation.points import Points, PricedPrograms, kinds_of
 from distir.simulation.runs import runs_of
 from distir.simulation.tied import charged_elsewhere
 from distir.strategies import FIELDS, Codes, Places, Strategies
@@ -275,7 +275,8 @@ class Bounds:
 
     def _stage(self, kind: ProgramKind, placement: str, points: Points) -> StageCost:
         simulator = self._simulator.of_many(len(points))
-        programs, pricing = priced_programs(simulator, kind, placement, points)
+        priced = PricedPrograms(simulator, kind, placement, points)
+        programs, pricing = priced.of(kind), priced.pricing
         stage = Stage(0, tuple(range(len(programs))), programs)
         uses = charged_elsewhere(self._workload.program, ((0,),), [stage], 0)
         runs = runs_of(list(zip(programs, uses, strict=True)))

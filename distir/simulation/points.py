@@ -64,6 +64,11 @@ class Points:
     def __len__(self) -> int:
         return len(self.samples)
 
+    @property
+    def sizes(self) -> tuple[bytes, ...]:
+        """Equal where sizes are."""
+        return self.degrees.tobytes(), self.samples.tobytes(), self.ranks.tobytes()
+
     def taken(self, which: Places) -> Points:
         """Some of them."""
         return Points(
@@ -120,6 +125,7 @@ class PointRows:
         self.padding = np.zeros(int(point_of_layout[-1]) + 1 if count else 0)
         self.pool: Floats = np.empty((0, 0))
         self._parts: list[Floats] = []
+        self._last_priced: tuple[object, PricedPrograms] | None = None
         self._count = 0
         self._ranking_numbers: dict[tuple[int, ...], int] = {}
         self._tied: dict[Between, int] = {}
@@ -136,7 +142,17 @@ class PointRows:
         """Evaluates points of one kind; raises `Divergence` if they differ in more than sizes."""
         if not len(which):
             return
-        _KindRows(self, kind, placement, which, points.taken(which)).add()
+        some = points.taken(which)
+        _KindRows(self, self._priced(kind, placement, some), kind, placement, which, some).add()
+
+    def _priced(self, kind: ProgramKind, placement: str, points: Points) -> PricedPrograms:
+        """Made anew where the last kind is not of the same programs: with a simulator of its own,
+        as what is found out about these points is of no use to others."""
+        key = (kind.programs, placement, points.sizes)
+        if self._last_priced is None or self._last_priced[0] != key:
+            own = self.simulator.of_many(len(points))
+            self._last_priced = key, PricedPrograms(own, kind, placement, points)
+        return self._last_priced[1]
 
     def add_rows(self, values: Floats) -> int:
         """Adds rows, the columns of `values`; returns the number of the first."""
@@ -146,6 +162,7 @@ class PointRows:
 
     def finish(self) -> None:
         """All rows are there."""
+        self._last_priced = None
         if self._parts:
             self.pool = np.empty((len(self._parts[0]), self._count))
         end = self._count
@@ -258,31 +275,44 @@ class ManyPricing(Pricing):
 # --- points of one kind ---------------------------------------------------------------------------
 
 
-def priced_programs(
-    simulator: Simulator, kind: ProgramKind, placement: str, points: Points
-) -> tuple[tuple[BlockProgram, ...], ManyPricing]:
-    """The programs of all blocks at points of one kind, and what they cost there."""
-    axes = range(len(kind.mesh.names))
-    degrees: Any = tuple(many(points.degrees[:, axis]) for axis in axes)
-    samples: Any = many(points.samples)
-    ranks: Any = many(points.ranks)
-    programs = simulator.planner.programs_at(kind, degrees, samples)
-    grid = Grid.of(kind.mesh, degrees, ranks, placement)
-    product = narrower_products(simulator.workload, simulator.cluster.device)
-    return programs, ManyPricing(simulator.cost, grid, product)
+class PricedPrograms:
+    """Programs of blocks at many points, and what they cost there: of all kinds that differ in what
+    rests from the forward to the backward pass alone, as most of their blocks are the same."""
+
+    def __init__(
+        self, simulator: Simulator, kind: ProgramKind, placement: str, points: Points
+    ) -> None:
+        self.simulator = simulator
+        axes = range(len(kind.mesh.names))
+        self._degrees: Any = tuple(many(points.degrees[:, axis]) for axis in axes)
+        self._samples: Any = many(points.samples)
+        ranks: Any = many(points.ranks)
+        grid = Grid.of(kind.mesh, self._degrees, ranks, placement)
+        product = narrower_products(simulator.workload, simulator.cluster.device)
+        self.pricing = ManyPricing(simulator.cost, grid, product)
+        self._known: dict[object, BlockProgram] = {}
+
+    def of(self, kind: ProgramKind) -> tuple[BlockProgram, ...]:
+        """The programs of all blocks."""
+        planner = self.simulator.planner
+        return planner.programs_at(kind, self._degrees, self._samples, self._known)
 
 
 class _KindRows:
     """Points of one kind: their number is their place among these from here on."""
 
     def __init__(
-        self, rows: PointRows, kind: ProgramKind, placement: str, which: Places, points: Points
+        self,
+        rows: PointRows,
+        priced: PricedPrograms,
+        kind: ProgramKind,
+        placement: str,
+        which: Places,
+        points: Points,
     ) -> None:
-        # A simulator of its own: what is found out about these points is of no use to others.
-        self.rows, self.simulator = rows, rows.simulator.of_many(len(points))
+        self.rows, self.simulator, self.pricing = rows, priced.simulator, priced.pricing
         self.workload, self.kind, self.placement = self.simulator.workload, kind, placement
-        self.which, self.points = which, points
-        self.programs, self.pricing = priced_programs(self.simulator, kind, placement, points)
+        self.which, self.points, self.programs = which, points, priced.of(kind)
         kinds: dict[BlockProgram, int] = {}
         self.block_kinds = [kinds.setdefault(program, len(kinds)) for program in self.programs]
         self.different = list(kinds)
@@ -442,4 +472,4 @@ class _KindRows:
         return forward, backward
 
 
-__all__ = ["PointRows", "Points", "Shape", "kinds_of", "priced_programs"]
+__all__ = ["PointRows", "Points", "PricedPrograms", "Shape", "kinds_of"]
