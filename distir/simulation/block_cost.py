@@ -74,7 +74,7 @@ class Pass:
     def handing(self) -> tuple[int, ...]:
         """Per output, which of the times at the border it has: that of others which the same
         instruction makes, or one of its own."""
-        makers = {
+        makers: dict[object, int] = {
             value: number for number, own in enumerate(self.instructions) for value in own.writes
         }
         numbers: dict[object, int] = {}
@@ -151,6 +151,22 @@ class ChainCost:
 
     cost: PassCost
     settled: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class BlockChain:
+    """Passes one after the other, each fed by the one before, as runs. `services`, run by run: per
+    block seconds of the stream that serves a request after each. Where runs are of different
+    lengths in different plans, these have `places` among those of which passes are known."""
+
+    runs: Sequence[Run[Pass]]
+    services: Sequence[Sequence[float]] | None = None
+    places: Places | None = None
+
+    @property
+    def exact(self) -> frozenset[str] | None:
+        """See `exact_streams`."""
+        return exact_streams(each for word, _ in self.runs for each in word)
 
 
 HostBound: TypeAlias = Callable[[float, float], float]
@@ -230,20 +246,17 @@ class Chains:
         self._left_by: dict[object, list[int]] = {}
         self._tails: dict[int, tuple[float, Mapping[str, float]]] = {}
 
-    def run(
-        self,
-        runs: Sequence[Run[Pass]],
-        services: Sequence[Sequence[float]] | None = None,
-        places: Places | None = None,
-    ) -> ChainCost:
-        """Schedules passes one after the other, each fed by the one before. `services`, run by run:
-        per block seconds of the stream that serves a request after each. A plan alone has no
-        `places`."""
-        exact = exact_streams(each for word, _ in runs for each in word)
+    def run_all(self, chains: Sequence[BlockChain]) -> list[ChainCost]:
+        """Schedules chains."""
+        return list(map(self.run, chains))
+
+    def run(self, chain: BlockChain) -> ChainCost:
+        """Schedules passes one after the other."""
+        exact, services = chain.exact, chain.services
         steps: dict[int, tuple[_Step, int]] = {}
         streams = launches = settled = 0.0
         state = 0
-        for number, (word, count) in enumerate(runs):
+        for number, (word, count) in enumerate(chain.runs):
             left = count
             while left:
                 step = self._step(state, word, exact)

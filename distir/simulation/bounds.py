@@ -280,7 +280,8 @@ class Bounds:
         stage = Stage(0, tuple(range(len(programs))), programs)
         uses = charged_elsewhere(self._workload.program, ((0,),), [stage], 0)
         runs = runs_of(list(zip(programs, uses, strict=True)))
-        return simulator.make_stage_cost(runs, pricing, bool(points.splits.any()))
+        whole = simulator.unpriced_stage(runs, pricing, bool(points.splits.any()))
+        return simulator.price([whole], pricing)[0]
 
 
 def _codes(table: Strategies) -> list[int]:

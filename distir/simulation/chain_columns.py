@@ -1,8 +1,10 @@
 """`Chains` of many plans at once, whose passes have the same instructions with other seconds.
 
-What the streams of a device do after some blocks is a table: a row per time, a column per plan. A
-long run is gone through once, copy by copy, as far as states still change, and the tables are kept:
-runs of any length, in any plan, are looked up in them.
+What the streams of a device do after some blocks is a table: a row per time, a column per plan.
+Chains that begin alike go on together as far as they are alike, each table having the plans that
+are still wanted. Where they are of many lengths, a run is gone through once, copy by copy, as far
+as states still change, and the tables are kept: runs of any length, in any plan, are looked up in
+them.
 """
 
 from __future__ import annotations
@@ -15,9 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distir.cost.amounts import Many, Places, is_positive, taken
-from distir.simulation.block_cost import TOLERANCE, ChainCost, Pass, PassCost, exact_streams
+from distir.simulation.block_cost import TOLERANCE, BlockChain, ChainCost, Pass, PassCost
 from distir.simulation.instructions import COMPUTE
-from distir.simulation.runs import Run
 from distir.simulation.timeline import LONG_AGO, Moments, Start, latest_of
 
 Floats = NDArray[np.float64]
@@ -35,8 +36,7 @@ class _Progress:
     """How far chains have come. Chains of many lengths at few points are often in equal states:
     `times` are those of the states that differ, of shape (times, states), at points `places` if
     not at all of them, and `state` says in which a chain is, if not each in its own. `sums` are of
-    shape (sums, chains). `rests`: per block of the last word, seconds and launches after it.
-    `number`: of what is kept."""
+    shape (sums, chains). `rests`: per block of the last word, seconds and launches after it."""
 
     start: Start
     times: Floats
@@ -44,7 +44,6 @@ class _Progress:
     places: Places | None = None
     state: Places | None = None
     rests: Floats = field(default_factory=lambda: np.empty((0, 2, 0)))
-    number: int | None = None
 
     def apart(self) -> _Progress:
         """With a state for every chain."""
@@ -52,6 +51,15 @@ class _Progress:
             return self
         places = self.state if self.places is None else self.places[self.state]
         return replace(self, times=self.times[:, self.state], places=places, state=None)
+
+    def some(self, chains: Places) -> _Progress:
+        """Some of the chains."""
+        states, state = chains, None
+        if self.state is not None:
+            states, state = np.unique(self.state[chains], return_inverse=True)
+        places = states if self.places is None else self.places[states]
+        times, sums = self.times.take(states, axis=1), self.sums.take(chains, axis=1)
+        return _Progress(self.start, times, sums, places, state)
 
     def of_chains(self, amount: Any) -> Any:
         """What is known by point, by chain."""
@@ -69,6 +77,16 @@ class _Word:
     services: tuple[float, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Ahead:
+    """What is ahead of a chain in some plans: words, with numbers of copies where these differ;
+    and which chains of a `_Progress` these plans are."""
+
+    number: int
+    words: Sequence[tuple[_Word, Floats | None]]
+    plans: Places
+
+
 class ColumnChains:
     """Chains of blocks of many plans: the points at which seconds of passes are known."""
 
@@ -76,77 +94,99 @@ class ColumnChains:
         """`host_bound`: see `Chains`."""
         self._bound = host_bound
         self._points = points
-        self._known: dict[object, _Progress] = {}
-        self._repeats: dict[object, _Repeat] = {}
 
-    def run(
+    def run_all(self, chains: Sequence[BlockChain]) -> list[ChainCost]:
+        """Schedules chains, at all points or at their `places`. What waits is added up under one
+        name."""
+        found: dict[int, ChainCost] = {}
+        every = np.arange(self._points)
+        by_exact: dict[frozenset[str] | None, list[_Ahead]] = {}
+        for number, chain in enumerate(chains):
+            plans = every if chain.places is None else chain.places
+            ahead = _Ahead(number, _words(chain), plans)
+            by_exact.setdefault(chain.exact, []).append(ahead)
+        for exact, own in by_exact.items():
+            times, sums = np.zeros((1, self._points)), np.zeros((4, self._points))
+            self._run(_Progress(Start(), times, sums), own, exact, found)
+        return [found[number] for number in range(len(chains))]
+
+    def _run(
         self,
-        runs: Sequence[Run[Pass]],
-        services: Sequence[Sequence[float]] | None = None,
-        places: Places | None = None,
-    ) -> ChainCost:
-        """Schedules passes one after the other, each fed by the one before, at all points or at
-        these `places`. What waits is added up under one name."""
-        exact = exact_streams(each for word, _ in runs for each in word)
-        services = services or [[0.0] * len(word) for word, _ in runs]
-        progress = self._begin(exact)
-        for (passes, count), own in zip(runs, services, strict=True):
-            if isinstance(count, np.ndarray):
-                word = _Word(tuple(passes), tuple(own))
-                progress = self._long(progress, word, count, places, exact)
-                continue
-            # Block by block: what comes first is shared with chains that end before the word does.
-            for each, service in list(zip(passes, own, strict=True)) * count:
-                progress = self._next(progress, _Word((each,), (service,)), exact)
+        begin: _Progress,
+        chains: list[_Ahead],
+        exact: frozenset[str] | None,
+        found: dict[int, ChainCost],
+    ) -> None:
+        """Word by word, chains together that have begun with the same words."""
+        left = [(begin, chains, 0)]
+        while left:
+            progress, ahead, done = left.pop()
+            alike: dict[tuple[_Word, bool], list[_Ahead]] = {}
+            for each in ahead:
+                if done == len(each.words):
+                    found[each.number] = self._cost(progress.some(each.plans))
+                else:
+                    word, counts = each.words[done]
+                    alike.setdefault((word, counts is None), []).append(each)
+            for (word, is_single), some in alike.items():
+                own, some = _without_others(progress, some)
+                if is_single:
+                    left.append((_after(own, word, exact, self._bound), some, done + 1))
+                    continue
+                counts = np.concatenate([cast("Floats", each.words[done][1]) for each in some])
+                plans = np.concatenate([each.plans for each in some])
+                repeat = _Repeat(own.apart(), word, exact, self._bound)
+                left.append((repeat.after(counts, plans), _numbered(some), done + 1))
+
+    def _cost(self, progress: _Progress) -> ChainCost:
         sums, streams = progress.sums, len(progress.start.streams)
         tail = np.maximum(progress.times[:streams].max(axis=0, initial=0.0), 0.0)
         tail = tail if progress.state is None else tail[progress.state]
         seconds: Any = self._bound(sums[STREAMS] + tail, sums[LAUNCHES])
         found = [seconds, sums[EXPOSED] + tail, sums[SETTLED]]
-        if places is not None and progress.number is not None:
-            found = [each[places] for each in found]
         seconds, exposed, settled = (each.view(Many) for each in found)
         return ChainCost(PassCost(seconds, seconds - exposed, (("all", exposed),)), settled)
 
-    def _begin(self, exact: frozenset[str] | None) -> _Progress:
-        if exact not in self._known:
-            times, sums = np.zeros((1, self._points)), np.zeros((4, self._points))
-            self._known[exact] = self._kept(_Progress(Start(), times, sums))
-        return self._known[exact]
 
-    def _kept(self, progress: _Progress) -> _Progress:
-        return replace(progress, number=len(self._known))
+def _words(chain: BlockChain) -> list[tuple[_Word, Floats | None]]:
+    """What comes as often in all plans block by block: that may begin as another chain does that
+    ends before the word does."""
+    services = chain.services or [[0.0] * len(word) for word, _ in chain.runs]
+    found: list[tuple[_Word, Floats | None]] = []
+    for (passes, count), own in zip(chain.runs, services, strict=True):
+        if isinstance(count, np.ndarray):
+            found.append((_Word(tuple(passes), tuple(own)), count))
+            continue
+        blocks = zip(passes, own, strict=True)
+        found += [(_Word((each,), (service,)), None) for each, service in blocks] * count
+    return found
 
-    def _next(self, before: _Progress, word: _Word, exact: frozenset[str] | None) -> _Progress:
-        """After another word."""
-        if before.number is None:
-            return _after(before, word, exact, self._bound)
-        key = (before.number, word)
-        if key not in self._known:
-            self._known[key] = self._kept(_after(before, word, exact, self._bound))
-        return self._known[key]
 
-    def _long(
-        self,
-        before: _Progress,
-        word: _Word,
-        counts: Floats,
-        places: Places | None,
-        exact: frozenset[str] | None,
-    ) -> _Progress:
-        """After so many copies of a word in each chain."""
-        if before.number is None:
-            every = np.arange(len(counts))
-            return _Repeat(before.apart(), word, exact, self._bound).after(counts, every)
-        key = (before.number, word)
-        if key not in self._repeats:
-            self._repeats[key] = _Repeat(before, word, exact, self._bound)
-        chains = np.arange(self._points) if places is None else places
-        return self._repeats[key].after(counts, chains)
+def _without_others(
+    progress: _Progress, chains: Sequence[_Ahead]
+) -> tuple[_Progress, list[_Ahead]]:
+    """Progress of the plans that these chains are of."""
+    wanted = np.zeros(progress.sums.shape[1], np.bool_)
+    for each in chains:
+        wanted[each.plans] = True
+    if wanted.all():
+        return progress, list(chains)
+    place = np.cumsum(wanted) - 1
+    some = [replace(each, plans=place[each.plans]) for each in chains]
+    return progress.some(np.flatnonzero(wanted)), some
+
+
+def _numbered(chains: Sequence[_Ahead]) -> list[_Ahead]:
+    """With plans that are numbered one after the other."""
+    ends = np.cumsum([len(each.plans) for each in chains])
+    return [
+        replace(each, plans=np.arange(end - len(each.plans), end))
+        for each, end in zip(chains, ends.tolist(), strict=True)
+    ]
 
 
 class _Repeat:
-    """The same word again and again: where chains are after 0, 1, 2, … copies, as far as that was
+    """The same word again and again: where chains are after 0, 1, 2, … copies, as far as that is
     asked for and still changes."""
 
     def __init__(

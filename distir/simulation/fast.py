@@ -30,7 +30,14 @@ from distir.schedules import (
     Held,
     InFlight,
 )
-from distir.simulation.block_cost import ChainCost, Chains, HostBound, Pass, PassCost
+from distir.simulation.block_cost import (
+    BlockChain,
+    ChainCost,
+    Chains,
+    HostBound,
+    Pass,
+    PassCost,
+)
 from distir.simulation.chain_columns import ColumnChains
 from distir.simulation.fitting import BlockBytes, Chain, Flights, Plans, fitted_bounds
 from distir.simulation.instructions import Instruction, Pricing, narrower_products
@@ -89,6 +96,25 @@ class _StepEnd:
     optimizer_seconds: float
     refresh_seconds: float
     state: StateBytes
+
+
+@dataclass(frozen=True, slots=True)
+class UnpricedStage:
+    """A chain of blocks as runs, each block with its passes and with what follows the last of them;
+    effects of its actions on memory, and what it sends. Chains of different lengths in different
+    plans are of plans at these `places` among those of the blocks."""
+
+    runs: Sequence[Run[tuple[BlockPasses, _StepEnd]]]
+    memory: tuple[MemoryEffect, ...]
+    sent_forward_bytes: float
+    sent_backward_bytes: float
+    places: Places | None
+
+    def ordered(self, kind: int) -> Sequence[Run[tuple[BlockPasses, _StepEnd]]]:
+        """Its blocks in the order in which a kind of action visits them."""
+        if not is_reversed(kind):
+            return self.runs
+        return [(word[::-1], count) for word, count in reversed(self.runs)]
 
 
 class Simulator:
@@ -243,10 +269,8 @@ class Simulator:
         key = (program, pricing.grid.mesh)
         if key not in self._weights:
             alone = [Segment(program, kind) for kind in (FORWARD, BACKWARD)]
-            self._weights[key] = sum(
-                self._chains.run([((each,), 1)]).cost.seconds
-                for each in self._passes(alone, pricing)
-            )
+            chains = [BlockChain([((each,), 1)]) for each in self._passes(alone, pricing)]
+            self._weights[key] = sum(each.cost.seconds for each in self._chains.run_all(chains))
         return self._weights[key]
 
     def block_bytes(
@@ -295,18 +319,19 @@ class Simulator:
             )
         return self._step_ends[key]
 
-    def _settling(
-        self, chain: ChainCost, runs: Sequence[Run[_StepEnd]], kind: int, places: Places | None
-    ) -> Settling:
+    def _settling(self, chain: ChainCost, stage: UnpricedStage, kind: int) -> Settling:
         """Gradients are settled as soon as they are computed, or, where the stack does not overlap
-        that with anything, at the end. `runs` are in the order of the pass."""
+        that with anything, at the end."""
+        runs = stage.ordered(kind)
         seconds = sum(
-            count * taken(end.services[kind], places) for word, count in runs for end in word
+            count * taken(end.services[kind], stage.places)
+            for word, count in runs
+            for _, end in word
         )
         done = chain.settled
         if not self.cost.profile.overlaps_gradients:
             done = chain.cost.seconds + seconds
-        along = (end.along[kind] for word, _ in reversed(runs) for end in reversed(word))
+        along = (end.along[kind] for word, _ in reversed(runs) for _, end in reversed(word))
         return Settling(done, seconds, next((axis for axis in along if axis), None))
 
     # --- stages -----------------------------------------------------------------------------------
@@ -334,19 +359,20 @@ class Simulator:
         key = (programs, pricing.grid.mesh, uses, splits)
         if key not in self._stages:
             runs = runs_of(list(zip(programs, uses, strict=True)))
-            self._stages[key] = self.make_stage_cost(runs, pricing, splits)
+            unpriced = self.unpriced_stage(runs, pricing, splits)
+            (self._stages[key],) = self.price([unpriced], pricing)
         return self._stages[key]
 
-    def make_stage_cost(
+    def unpriced_stage(
         self,
         blocks: Sequence[Run[Charged]],
         pricing: Pricing,
         splits: bool,
         places: Places | None = None,
-    ) -> StageCost:
-        """Of a chain of blocks. Chains of different lengths in different plans are of plans at
-        these `places` among those of the blocks; raises `Uneven` where their lengths decide more
-        than sums."""
+    ) -> UnpricedStage:
+        """A chain of blocks. Chains of different lengths in different plans are of plans at these
+        `places` among those of the blocks; raises `Uneven` where their lengths decide more than
+        sums."""
 
         def with_passes(chain: Sequence[Charged]) -> list[tuple[BlockPasses, _StepEnd]]:
             passes = block_passes([program for program, _ in chain], splits)
@@ -354,39 +380,59 @@ class Simulator:
             return list(zip(passes, ends, strict=True))
 
         runs = mapped(blocks, with_passes)
-        chains: list[ChainCost] = []
-        settling: dict[int, Settling] = {}
-        for kind in range(len(runs[0][0][0][0])):
-            ordered = [(w[::-1], n) for w, n in reversed(runs)] if is_reversed(kind) else runs
-            passes = [
-                (tuple(self._passes([own[kind] for own, _ in word], pricing)), count)
-                for word, count in ordered
-            ]
-            if kind not in COMPLETING:
-                chains.append(self._chains.run(passes, None, places))
-                continue
-            ends = [(tuple(end for _, end in word), count) for word, count in ordered]
-            services = [[end.services[kind] for end in word] for word, _ in ends]
-            chains.append(self._chains.run(passes, services, places))
-            settling[kind] = self._settling(chains[kind], ends, kind, places)
+        passes = [(tuple(own for own, _ in word), count) for word, count in runs]
+        return UnpricedStage(
+            runs=runs,
+            memory=self._memory.stage(passes, places),
+            sent_forward_bytes=_total_bytes(blocks[-1][0][-1][0].outputs),
+            sent_backward_bytes=_total_bytes(blocks[0][0][0][0].input_gradients),
+            places=places,
+        )
+
+    def price(self, stages: Sequence[UnpricedStage], pricing: Pricing) -> list[StageCost]:
+        """What the actions of stages take, which have the same kinds of action."""
+        costs: list[list[ChainCost]] = []
+        for kind in range(len(stages[0].memory)):
+            costs.append(self._chains.run_all([self._chain(e, kind, pricing) for e in stages]))
+        return [
+            self._priced_stage(stage, own)
+            for stage, own in zip(stages, zip(*costs, strict=True), strict=True)
+        ]
+
+    def _chain(self, stage: UnpricedStage, kind: int, pricing: Pricing) -> BlockChain:
+        """The passes of a stage in one kind of action."""
+        runs = stage.ordered(kind)
+        passes = [
+            (tuple(self._passes([own[kind] for own, _ in word], pricing)), count)
+            for word, count in runs
+        ]
+        if kind not in COMPLETING:
+            return BlockChain(passes, places=stage.places)
+        services = [[end.services[kind] for _, end in word] for word, _ in runs]
+        return BlockChain(passes, services, stage.places)
+
+    def _priced_stage(self, stage: UnpricedStage, chains: Sequence[ChainCost]) -> StageCost:
+        """`chains`: what its kinds of action take."""
         optimizer = refresh = 0.0
-        state = StateBytes()
-        for word, count in runs:
+        state, places = StateBytes(), stage.places
+        for word, count in stage.runs:
             for _, end in word:
                 optimizer = optimizer + count * taken(end.optimizer_seconds, places)
                 refresh = refresh + count * taken(end.refresh_seconds, places)
                 state = state.plus(end.state.at(places), count)
         return StageCost(
             passes=tuple(chain.cost for chain in chains),
-            memory=self._memory.stage(
-                [(tuple(own for own, _ in word), count) for word, count in runs], places
-            ),
-            settling=settling,
+            memory=stage.memory,
+            settling={
+                kind: self._settling(chain, stage, kind)
+                for kind, chain in enumerate(chains)
+                if kind in COMPLETING
+            },
             optimizer=optimizer,
             refresh=refresh,
             state=state,
-            sent_forward_bytes=_total_bytes(blocks[-1][0][-1][0].outputs),
-            sent_backward_bytes=_total_bytes(blocks[0][0][0][0].input_gradients),
+            sent_forward_bytes=stage.sent_forward_bytes,
+            sent_backward_bytes=stage.sent_backward_bytes,
         )
 
     # --- the whole -------------------------------------------------------------------------------
@@ -592,4 +638,4 @@ def _peak(
     }
 
 
-__all__ = ["Charged", "Settling", "Simulator", "StageCost"]
+__all__ = ["Charged", "Settling", "Simulator", "StageCost", "UnpricedStage"]

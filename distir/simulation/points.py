@@ -33,7 +33,7 @@ from distir.simulation.tied import NOWHERE, Elsewhere, Ranks, tied_seconds
 from distir.strategies import Places, Strategies, distinct
 
 if TYPE_CHECKING:
-    from distir.simulation.fast import Simulator
+    from distir.simulation.fast import Simulator, UnpricedStage
 
 Floats = NDArray[np.float64]
 
@@ -425,18 +425,25 @@ class _KindRows:
             alike.setdefault(form, []).append(number)
         lengths = [[count for _, count in runs] for runs in self._stage_numbers]
         ends = np.cumsum(wanted.sum(axis=1))
+        unpriced: list[tuple[Places, UnpricedStage]] = []
+        forward, backward = self._hops
         for form, numbers in alike.items():
             rows = np.concatenate([np.arange(ends[n] - wanted[n].sum(), ends[n]) for n in numbers])
             counts = np.array([lengths[number] for number in numbers], np.float64)
             own = np.repeat(counts, wanted[numbers].sum(axis=1), axis=0)
-            self._fill(found, form, rows, point[rows], own)
+            unpriced += self._unpriced(form, rows, point[rows], own)
+            found[len(NAMES) :: 2, rows] = forward[:, form[-1][0][-1][0], point[rows]]
+            found[len(NAMES) + 1 :: 2, rows] = backward[:, form[0][0][0][0], point[rows]]
+        costs = self.simulator.price([each for _, each in unpriced], self.pricing)
+        for (rows, _), cost in zip(unpriced, costs, strict=True):
+            found[: len(NAMES), rows] = numbers_of(cost, len(rows))
         return found, row_of
 
-    def _fill(
-        self, found: Floats, form: _Stage, rows: Places, points: Places, counts: Floats
-    ) -> None:
-        """Fills in rows of stages that differ in the lengths of their long runs alone. `counts`
-        are the lengths of runs, of shape (rows, runs)."""
+    def _unpriced(
+        self, form: _Stage, rows: Places, points: Places, counts: Floats
+    ) -> list[tuple[Places, UnpricedStage]]:
+        """The stages of rows that differ in the lengths of their long runs alone, all together if
+        these are even. `counts` are the lengths of runs, of shape (rows, runs)."""
         runs = [
             (
                 tuple((self.different[kind], own) for kind, own in word),
@@ -445,15 +452,15 @@ class _KindRows:
             for place, (word, count) in enumerate(form)
         ]
         try:
-            cost = self.simulator.make_stage_cost(runs, self.pricing, self.splits, points)
+            stage = self.simulator.unpriced_stage(runs, self.pricing, self.splits, points)
         except Uneven as uneven:
-            for where in (uneven.where, ~uneven.where):
-                self._fill(found, form, rows[where], points[where], counts[where])
-            return
-        found[: len(NAMES), rows] = numbers_of(cost, len(rows))
-        forward, backward = self._hops
-        found[len(NAMES) :: 2, rows] = forward[:, form[-1][0][-1][0], points]
-        found[len(NAMES) + 1 :: 2, rows] = backward[:, form[0][0][0][0], points]
+            parts = uneven.where, ~uneven.where
+            return [
+                each
+                for where in parts
+                for each in self._unpriced(form, rows[where], points[where], counts[where])
+            ]
+        return [(rows, stage)]
 
     @cached_property
     def _hops(self) -> tuple[Floats, Floats]:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distir.cost.amounts import many
-from distir.simulation.block_cost import ChainCost, Chains, Pass
+from distir.simulation.block_cost import BlockChain, ChainCost, Chains, Pass
 from distir.simulation.chain_columns import ColumnChains
 from distir.simulation.instructions import COMPUTE, Instruction
 
@@ -21,7 +21,7 @@ Chain = Sequence[tuple[tuple[Pass, ...], int]]
 
 def run_chain(chain: Chain) -> ChainCost:
     """Nothing takes time to launch."""
-    return Chains(max).run(chain)
+    return Chains(max).run(BlockChain(chain))
 
 
 # Whole numbers of seconds add up exactly, so ties are ties in both.
@@ -110,7 +110,7 @@ def test_a_chain_is_its_instructions_one_after_the_other(
     drawn: tuple[Chain, list[tuple[float, ...]]],
 ) -> None:
     chain, services = drawn
-    found = Chains(max).run(chain, services)
+    found = Chains(max).run(BlockChain(chain, services))
     end, busy, waited, ends = one_by_one(chain)
     assert found.cost.seconds == end
     assert found.cost.compute == busy
@@ -170,14 +170,14 @@ def test_many_plans_at_once_are_each_of_them(
          np.array(lengths, np.float64) if count > 3 else count)
         for word, count in chain
     ]  # fmt: skip
-    found = ColumnChains(np.maximum, 2).run(together, services, places)
+    found = ColumnChains(np.maximum, 2).run_all([BlockChain(together, services, places)])[0]
     for row, plan in enumerate(places.tolist()):
         alone = [
             (tuple(made.setdefault((b, (plan,)), lasting(b, (plan,))) for b in word),
              lengths[row] if count > 3 else count)
             for word, count in chain
         ]  # fmt: skip
-        expected = Chains(max).run(alone, services)
+        expected = Chains(max).run(BlockChain(alone, services))
         exposed = sum(seconds for _, seconds in expected.cost.exposed)
         assert np.broadcast_to(found.cost.seconds, 3)[row] == expected.cost.seconds
         assert np.broadcast_to(found.cost.compute, 3)[row] == expected.cost.compute
@@ -203,7 +203,7 @@ def test_runs_may_split_anywhere() -> None:
 def test_a_chain_lasts_no_less_than_its_launches() -> None:
     """A block computes 2 s and is launched in 3 s: of five, the first is computed after 3 s."""
     one = Instruction(COMPUTE, 2.0, (), (), "op", launch_seconds=3.0)
-    found = Chains(max).run([((Pass((one,), (), ()),), 5)], [[4.0]])
+    found = Chains(max).run(BlockChain([((Pass((one,), (), ()),), 5)], [[4.0]]))
     assert (found.cost.seconds, found.cost.compute) == (15.0, 15.0)
     assert found.settled == 3.0 + 5 * 4.0
 
