@@ -6,8 +6,7 @@ microbatch actions are scheduled.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -18,7 +17,7 @@ from distir.errors import StrategyError
 from distir.ir.core import Node, Value
 from distir.plan import BlockProgram, Plan, Planner
 from distir.plan.feasibility import explain_many
-from distir.plan.passes import BlockPasses, Segment, block_passes, composed, is_reversed
+from distir.plan.passes import BlockPasses, Segment, block_passes, composed
 from distir.schedules import (
     BACKWARD,
     COMPLETING,
@@ -27,7 +26,6 @@ from distir.schedules import (
     INPUT_PART,
     WEIGHT_PART,
     CompiledSchedule,
-    Held,
     InFlight,
 )
 from distir.simulation.block_cost import (
@@ -36,7 +34,6 @@ from distir.simulation.block_cost import (
     Chains,
     HostBound,
     Pass,
-    PassCost,
 )
 from distir.simulation.chain_columns import ColumnChains
 from distir.simulation.fitting import BlockBytes, Chain, Flights, Plans, fitted_bounds
@@ -44,77 +41,24 @@ from distir.simulation.instructions import Instruction, Pricing, narrower_produc
 from distir.simulation.memory import ChainMemory, MemoryEffect
 from distir.simulation.partition import Partitions, rounded_weights
 from distir.simulation.pipeline import PipelineTime, run_pipeline
-from distir.simulation.report import RankSeconds, make_result
+from distir.simulation.ranks import rank_seconds
+from distir.simulation.report import make_result
 from distir.simulation.result import SimulationResult
 from distir.simulation.runs import Run, mapped, runs_of
+from distir.simulation.stage_cost import (
+    Charged,
+    Settling,
+    StageCost,
+    StepEnd,
+    UnpricedStage,
+    action_seconds,
+)
 from distir.simulation.state import StateBytes, state_bytes
 from distir.simulation.table import SimulationTable
-from distir.simulation.tied import Elsewhere, TiedGradients, elsewhere, tied_gradients
+from distir.simulation.tied import Elsewhere, elsewhere, tied_gradients
 from distir.strategies import Strategies
 from distir.strategy import Strategy
 from distir.workload import Workload
-
-
-@dataclass(frozen=True, slots=True)
-class Settling:
-    """Gradients that become complete during the last action of a stage: `done` is when they are
-    settled, from the start of the action, if the gradient stream is idle till then; `seconds` that
-    takes of this stream; and the last of it is along `along`."""
-
-    done: float
-    seconds: float
-    along: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class StageCost:
-    """What a stage's actions take and hold, by kind of action: the two parts of the backward pass
-    only where the schedule has them. `settling` is by the kind of the last action."""
-
-    passes: tuple[PassCost, ...]
-    memory: tuple[MemoryEffect, ...]
-    settling: Mapping[int, Settling]
-    optimizer: float
-    refresh: float
-    state: StateBytes
-    sent_forward_bytes: float
-    sent_backward_bytes: float
-
-
-Charged = tuple[BlockProgram, Elsewhere]
-"""A block, and what of it is charged elsewhere."""
-
-
-@dataclass(frozen=True, slots=True)
-class _StepEnd:
-    """What follows a block's last backward pass. `services` are seconds on the gradient stream by
-    the kind of that pass, and `along` the mesh axis of the last collective there, if there is
-    one."""
-
-    services: Mapping[int, float]
-    along: Mapping[int, str | None]
-    optimizer_seconds: float
-    refresh_seconds: float
-    state: StateBytes
-
-
-@dataclass(frozen=True, slots=True)
-class UnpricedStage:
-    """A chain of blocks as runs, each block with its passes and with what follows the last of them;
-    effects of its actions on memory, and what it sends. Chains of different lengths in different
-    plans are of plans at these `places` among those of the blocks."""
-
-    runs: Sequence[Run[tuple[BlockPasses, _StepEnd]]]
-    memory: tuple[MemoryEffect, ...]
-    sent_forward_bytes: float
-    sent_backward_bytes: float
-    places: Places | None
-
-    def ordered(self, kind: int) -> Sequence[Run[tuple[BlockPasses, _StepEnd]]]:
-        """Its blocks in the order in which a kind of action visits them."""
-        if not is_reversed(kind):
-            return self.runs
-        return [(word[::-1], count) for word, count in reversed(self.runs)]
 
 
 class Simulator:
@@ -145,7 +89,7 @@ class Simulator:
             cast("HostBound", self.cost.host_bound_seconds)
         )
         self._weights: dict[object, float] = {}
-        self._step_ends: dict[object, _StepEnd] = {}
+        self._step_ends: dict[object, StepEnd] = {}
         self._stages: dict[object, StageCost] = {}
         self._cuts: dict[object, tuple[int, ...]] = {}
         self.partitions = Partitions()
@@ -242,7 +186,7 @@ class Simulator:
         from distir.simulation.trace import chrome_trace
 
         stages = self._stage_costs(plan)
-        seconds = _seconds(stages)
+        seconds = action_seconds(stages)
         time = self.schedule(plan.schedule, stages, self._transfers(plan, stages))
         return chrome_trace(plan, self.cost, time, seconds)
 
@@ -297,7 +241,7 @@ class Simulator:
     ) -> tuple[MemoryEffect, ...]:
         return self._memory.stage([((own,), 1) for own in block_passes(programs, splits)])
 
-    def _step_end(self, program: BlockProgram, pricing: Pricing, away: Elsewhere) -> _StepEnd:
+    def _step_end(self, program: BlockProgram, pricing: Pricing, away: Elsewhere) -> StepEnd:
         """`away`: what of the block is charged elsewhere."""
         key = (program, pricing.grid.mesh, away)
         if key not in self._step_ends:
@@ -310,7 +254,7 @@ class Simulator:
                 BACKWARD: pricing.buckets(program, away.added),
                 WEIGHT_PART: pricing.buckets(program, away.added_late),
             }
-            self._step_ends[key] = _StepEnd(
+            self._step_ends[key] = StepEnd(
                 {kind: sum(each.seconds for each in own) for kind, own in buckets.items()},
                 {kind: own[-1].stream if own else None for kind, own in buckets.items()},
                 pricing.optimizer(self.workload, elements) if self.workload.training else 0.0,
@@ -374,7 +318,7 @@ class Simulator:
         `places` among those of the blocks; raises `Uneven` where their lengths decide more than
         sums."""
 
-        def with_passes(chain: Sequence[Charged]) -> list[tuple[BlockPasses, _StepEnd]]:
+        def with_passes(chain: Sequence[Charged]) -> list[tuple[BlockPasses, StepEnd]]:
             passes = block_passes([program for program, _ in chain], splits)
             ends = (self._step_end(program, pricing, away) for program, away in chain)
             return list(zip(passes, ends, strict=True))
@@ -441,7 +385,7 @@ class Simulator:
         transfers = self._transfers(plan, stages)
         tied = tied_gradients(plan, self.cost) if plan.workload.training else []
         time = self.schedule(plan.schedule, stages, transfers)
-        ranks = _rank_seconds(plan.schedule, time, stages, tied, plan.workload.training)
+        ranks = rank_seconds(plan.schedule, time, stages, tied, plan.workload.training)
         return make_result(plan, self.cost, ranks)
 
     def schedule(
@@ -452,7 +396,7 @@ class Simulator:
     ) -> PipelineTime:
         """When actions start, given what they and messages take."""
         goes_on = self.cost.profile.goes_on(max(map(len, compiled.stages_of_ranks)))
-        return run_pipeline(compiled, _seconds(stages), transfers, goes_on=goes_on)
+        return run_pipeline(compiled, action_seconds(stages), transfers, goes_on=goes_on)
 
     def _transfers(self, plan: Plan, stages: Sequence[StageCost]) -> list[float]:
         """Seconds of the message that each kind of action sends."""
@@ -488,154 +432,8 @@ def _transfer_seconds(
     return seconds
 
 
-def _rank_seconds(
-    compiled: CompiledSchedule,
-    time: PipelineTime,
-    stages: Sequence[StageCost],
-    tied: Sequence[TiedGradients],
-    training: bool,
-) -> list[RankSeconds]:
-    """An iteration of every pipeline rank, from what its stages take and hold."""
-    seconds = _seconds(stages)
-    tails: list[float] = [0.0] * len(time.end)
-    if training:
-        tails = [_settling_tail(compiled, time, stages, rank) for rank in range(len(tails))]
-    end = [done + tail for done, tail in zip(time.end, tails, strict=True)]
-    waited, took = _add_up_tied(tied, end)
-    found: list[RankSeconds] = []
-    for rank, own in enumerate(compiled.stages_of_ranks):
-        costs = [stages[stage] for stage in own]
-        exposed: dict[str, float] = {}
-        busy = 0.0
-        for cost, counts in zip(costs, compiled.counts[rank], strict=True):
-            for each, count in zip(cost.passes, counts, strict=False):
-                busy += each.seconds * count
-                for stream, seconds_waited in each.exposed:
-                    exposed[stream] = exposed.get(stream, 0.0) + seconds_waited * count
-        compute = busy - sum(exposed.values())
-        refresh = sum(cost.refresh for cost in costs)
-        exposed["dp"] = exposed.get("dp", 0.0) + refresh
-        if training:
-            last = _settled_along(compiled, stages, rank)
-            exposed[last] = exposed.get(last, 0.0) + tails[rank]
-        optimizer = sum(cost.optimizer for cost in costs)
-        begin, moving = _begin(compiled, time, seconds, rank) if training else (0.0, 0.0)
-        found.append(
-            RankSeconds(
-                stages=own,
-                compute=compute,
-                exposed=exposed,
-                transfer=time.waited_for_transfer[rank] - moving + took[rank],
-                bubble=time.waited_for_stage[rank] - (begin - moving) + waited[rank],
-                optimizer=optimizer,
-                begin=begin,
-                end=end[rank] + optimizer + refresh,
-                memory=_peak(stages, compiled.held[rank], own),
-            )
-        )
-    return found
-
-
-def _add_up_tied(
-    tied: Sequence[TiedGradients], end: list[float]
-) -> tuple[list[float], list[float]]:
-    """Moves the `end` of ranks behind the all-reduces of gradients that they share; returns
-    per rank how long it waited for others, and how long it took."""
-    waited, took = [0.0] * len(end), [0.0] * len(end)
-    for each in tied:
-        start = larger(*(end[rank] for rank in each.ranks))
-        for rank in each.ranks:
-            waited[rank] += start - end[rank]
-            took[rank] += each.seconds
-            end[rank] = start + each.seconds
-    return waited, took
-
-
-def _seconds(stages: Sequence[StageCost]) -> list[float]:
-    """What actions take, by `stage · COST_KINDS + kind`."""
-    found = [0.0] * (len(stages) * COST_KINDS)
-    for stage, cost in enumerate(stages):
-        for kind, each in enumerate(cost.passes):
-            found[stage * COST_KINDS + kind] = each.seconds
-    return found
-
-
 def _total_bytes(values: Sequence[Value]) -> float:
     return sum(value.type.size_bytes for value in values)
 
 
-def _begin(
-    compiled: CompiledSchedule, time: PipelineTime, seconds: Sequence[float], rank: int
-) -> tuple[float, float]:
-    """When a rank starts its first action, and for how much of this time the message that it
-    waited for was on its way."""
-    first = compiled.first[rank]
-    begin, sender = time.start[first], compiled.needs[first]
-    if sender < 0:
-        return begin, 0.0
-    return begin, begin - (time.start[sender] + seconds[compiled.cost[sender]])
-
-
-def _settled_along(compiled: CompiledSchedule, stages: Sequence[StageCost], rank: int) -> str:
-    """The mesh axis of the last collective on a rank's gradients."""
-    settlings = [each for _, each in _settlings(compiled, stages, rank)]
-    return next((each.along for each in reversed(settlings) if each.along), "dp")
-
-
-def _settlings(
-    compiled: CompiledSchedule, stages: Sequence[StageCost], rank: int
-) -> list[tuple[int, Settling]]:
-    """A rank's stages (places among its own) in the order in which their gradients are complete,
-    and what is settled then."""
-    own = compiled.stages_of_ranks[rank]
-    return [(place, stages[own[place]].settling[kind]) for place, kind in compiled.completing[rank]]
-
-
-def _settling_tail(
-    compiled: CompiledSchedule, time: PipelineTime, stages: Sequence[StageCost], rank: int
-) -> float:
-    """How long the gradient stream goes on after the last action of a rank. Its stages are
-    settled in the order in which their gradients are complete."""
-    done = 0.0
-    for place, each in _settlings(compiled, stages, rank):
-        start = time.start[compiled.last_gradients[rank][place]]
-        if each.seconds > 0:
-            done = max(done + each.seconds, start + each.done)
-    return larger(0.0, done - time.end[rank])
-
-
-def _in_flight(cost: StageCost) -> tuple[MemoryEffect, MemoryEffect]:
-    """What a microbatch holds between F and B, and between B and W."""
-    forward = cost.memory[FORWARD]
-    split = len(cost.memory) > INPUT_PART
-    return forward, forward.then(cost.memory[INPUT_PART]) if split else MemoryEffect()
-
-
-def _peak(
-    stages: Sequence[StageCost], situations: Sequence[Held], own: Sequence[int]
-) -> Mapping[str, float]:
-    """Memory of a rank by what holds it, at the peak."""
-    held_bytes = buffers = 0.0
-    after = [_in_flight(stages[stage]) for stage in own]
-    for held in situations:
-        effect = stages[held.stage].memory[held.kind]
-        peak, buffered = effect.peak, effect.buffer_peak
-        for effects, counts in zip(after, held.counts, strict=True):
-            for each, count in zip(effects, counts, strict=True):
-                peak += count * each.delta
-                buffered += count * each.buffer_delta
-        if peak > held_bytes:
-            held_bytes, buffers = peak, buffered
-    state = StateBytes()
-    for stage in own:
-        state = state.plus(stages[stage].state)
-    return {
-        "parameters_bytes": state.parameters,
-        "gradients_bytes": state.gradients,
-        "optimizer_bytes": state.optimizer,
-        "activations_bytes": held_bytes - buffers,
-        "buffers_bytes": buffers,
-    }
-
-
-__all__ = ["Charged", "Settling", "Simulator", "StageCost", "UnpricedStage"]
+__all__ = ["Simulator"]

@@ -33,7 +33,8 @@ from distir.simulation.tied import NOWHERE, Elsewhere, Ranks, tied_seconds
 from distir.strategies import Places, Strategies, distinct
 
 if TYPE_CHECKING:
-    from distir.simulation.fast import Simulator, UnpricedStage
+    from distir.simulation.fast import Simulator
+    from distir.simulation.stage_cost import UnpricedStage
 
 Floats = NDArray[np.float64]
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distir.schedules import BACKWARD, COST_KINDS, WEIGHT_PART
-from distir.simulation.fast import StageCost
+from distir.simulation.stage_cost import StageCost
 
 Floats = NDArray[np.float64]
 

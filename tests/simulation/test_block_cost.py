@@ -26,7 +26,7 @@ def run_chain(chain: Chain) -> ChainCost:
 
 # Whole numbers of seconds add up exactly, so ties are ties in both.
 durations = st.integers(0, 5).map(float)
-BORDER = 2
+BORDER = 3
 
 
 @st.composite
@@ -38,10 +38,10 @@ def passes(draw: st.DrawFn) -> Pass:
     for index in range(draw(st.integers(1, 8))):
         stream = draw(st.sampled_from([COMPUTE, COMPUTE, "tp", "dp", None]))
         reads = draw(st.lists(st.sampled_from(known), min_size=1, max_size=3))
-        name = f"value {index}"
+        names = [f"value {index}", f"also {index}"][: draw(st.integers(1, 2))]
         seconds = draw(durations) if stream else 0.0
-        instructions.append(Instruction(stream, seconds, tuple(reads), (name,), "op"))  # type: ignore[arg-type]
-        known.append(name)
+        instructions.append(Instruction(stream, seconds, tuple(reads), tuple(names), "op"))  # type: ignore[arg-type]
+        known += names
     leaving = st.lists(st.sampled_from(known), min_size=BORDER, max_size=BORDER)
     return Pass(tuple(instructions), inputs, tuple(draw(leaving)))
 
@@ -183,6 +183,41 @@ def test_many_plans_at_once_are_each_of_them(
         assert np.broadcast_to(found.cost.compute, 3)[row] == expected.cost.compute
         assert sum(np.broadcast_to(each, 3)[row] for _, each in found.cost.exposed) == exposed
         assert np.broadcast_to(found.settled, 3)[row] == expected.settled
+
+
+@given(chains_with_services(), chains, st.data())
+@settings(max_examples=100, deadline=None)
+def test_chains_that_begin_alike_are_each_as_alone(
+    drawn: tuple[Chain, list[tuple[float, ...]]], other: Chain, data: st.DataObject
+) -> None:
+    """They share tables as far as they are alike, each in plans of its own."""
+    made: dict[Pass, Pass] = {}
+
+    def lasting(block: Pass) -> Pass:
+        seconds = [
+            many([each.seconds, 2 * each.seconds, 5 - each.seconds]) if each.stream else 0.0
+            for each in block.instructions
+        ]
+        return made.setdefault(block, with_seconds(block, seconds))
+
+    (_, services), asked = drawn, list[BlockChain]()
+    chain, other = ([(tuple(map(lasting, w)), n) for w, n in each] for each in (drawn[0], other))
+    for end in (len(chain), *data.draw(st.lists(st.integers(0, len(chain)), max_size=4))):
+        runs: list[Any] = [*chain[:end], *(other if end < len(chain) else [])]
+        own = [*services[:end], *([0.0] * len(word) for word, _ in runs[end:])]
+        places = np.array(data.draw(st.lists(st.integers(0, 2), min_size=1, max_size=4)))
+        lengths = st.lists(st.integers(1, 9), min_size=len(places), max_size=len(places))
+        runs = [
+            (word, np.array(data.draw(lengths), np.float64) if count > 3 else count)
+            for word, count in runs
+        ]
+        asked.append(BlockChain(runs, own, places))
+    together = ColumnChains(np.maximum, 3).run_all(asked)
+    for each, found in zip(asked, together, strict=True):
+        (alone,) = ColumnChains(np.maximum, 3).run_all([each])
+        assert found.cost.seconds.tolist() == alone.cost.seconds.tolist()  # type: ignore[attr-defined]
+        assert found.cost.compute.tolist() == alone.cost.compute.tolist()  # type: ignore[attr-defined]
+        assert found.settled.tolist() == alone.settled.tolist()  # type: ignore[attr-defined]
 
 
 def with_seconds(block: Pass, seconds: Sequence[Any]) -> Pass:
