@@ -14,6 +14,7 @@ __all__ = [
     "Divergence",
     "Many",
     "Places",
+    "doublings",
     "is_all",
     "is_many",
     "is_positive",
@@ -141,6 +142,13 @@ def is_all(condition: Any) -> bool:
 def is_positive(amount: Amount) -> bool:
     """Whether a quantity is more than nothing, in any plan."""
     return bool((np.asarray(amount) > 0).any()) if isinstance(amount, np.ndarray) else amount > 0
+
+
+def doublings(amount: Amount) -> Amount:
+    """How often 1 is doubled until it is no less: `⌈log2⌉`."""
+    if isinstance(amount, np.ndarray):
+        return np.ceil(np.log2(amount))
+    return math.ceil(math.log2(amount))
 
 
 def soft_maximum(order: float, first: Amount, second: Amount) -> Amount:

@@ -21,9 +21,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, cast
 
-import numpy as np
-
-from distir.cost.amounts import Amount, larger, smaller
+from distir.cost.amounts import Amount, doublings, larger, smaller
 
 __all__ = ["COLLECTIVES", "CollectiveKind", "Copies", "Link", "Route", "collective_seconds"]
 
@@ -94,7 +92,7 @@ def hierarchical_pass(size_bytes: Amount, route: Route) -> Amount:
 
 def tree_pass(size_bytes: Amount, route: Route) -> Amount:
     """Broadcast or reduction along a double binary tree, pipelined, every rail in use."""
-    depth = sum(np.ceil(np.log2(link.fan_out)) * link.latency_seconds for link in route)
+    depth = sum(doublings(link.fan_out) * link.latency_seconds for link in route)
     return size_bytes / _slowest_rail(route) + depth
 
 

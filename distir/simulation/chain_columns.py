@@ -26,6 +26,9 @@ Floats = NDArray[np.float64]
 ManyBound = Callable[[Floats, Floats], Any]
 """Seconds of stretches of program, from what their streams and their launches take."""
 
+FEW = 3
+"""Copies of a word that are gone through without looking whether states still change."""
+
 STREAMS, LAUNCHES, EXPOSED, SETTLED = range(4)
 """Rows of sums: seconds of the streams and of the host so far, of the former those in which compute
 waited; and until when the gradient stream is busy."""
@@ -103,7 +106,7 @@ class ColumnChains:
         by_exact: dict[frozenset[str] | None, list[_Ahead]] = {}
         for number, chain in enumerate(chains):
             plans = every if chain.places is None else chain.places
-            ahead = _Ahead(number, _words(chain), plans)
+            ahead = _Ahead(number, _words(chain, len(plans)), plans)
             by_exact.setdefault(chain.exact, []).append(ahead)
         for exact, own in by_exact.items():
             times, sums = np.zeros((1, self._points)), np.zeros((4, self._points))
@@ -148,14 +151,15 @@ class ColumnChains:
         return ChainCost(PassCost(seconds, seconds - exposed, (("all", exposed),)), settled)
 
 
-def _words(chain: BlockChain) -> list[tuple[_Word, Floats | None]]:
-    """What comes as often in all plans block by block: that may begin as another chain does that
+def _words(chain: BlockChain, plans: int) -> list[tuple[_Word, Floats | None]]:
+    """What comes a few times in all plans block by block: that may begin as another chain does that
     ends before the word does."""
     services = chain.services or [[0.0] * len(word) for word, _ in chain.runs]
     found: list[tuple[_Word, Floats | None]] = []
     for (passes, count), own in zip(chain.runs, services, strict=True):
-        if isinstance(count, np.ndarray):
-            found.append((_Word(tuple(passes), tuple(own)), count))
+        if isinstance(count, np.ndarray) or count > FEW:
+            counts = np.broadcast_to(np.asarray(count, np.float64), plans)
+            found.append((_Word(tuple(passes), tuple(own)), counts))
             continue
         blocks = zip(passes, own, strict=True)
         found += [(_Word((each,), (service,)), None) for each, service in blocks] * count
