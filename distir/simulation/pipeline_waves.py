@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import chain, pairwise
 from typing import TypeAlias
 
@@ -127,14 +128,19 @@ def find_program(compiled: CompiledSchedule) -> WaveProgram | None:
     return None if waves is None else _Builder(compiled, waves).program()
 
 
-def _index(numbers: Sequence[int]) -> Index:
-    """A slice if the numbers go up by equal steps."""
-    if not numbers:
-        return slice(0, 0)
-    step = numbers[1] - numbers[0] if len(numbers) > 1 else 1
-    if step > 0 and all(b - a == step for a, b in pairwise(numbers)):
-        return slice(numbers[0], numbers[-1] + 1, step)
-    return np.array(numbers, np.int64)
+@lru_cache(maxsize=1 << 16)
+def _index(numbers: tuple[int, ...]) -> Index:
+    """A slice if the numbers go up by equal steps. Waves of all schedules share theirs."""
+    steps = {b - a for a, b in pairwise(numbers)} or {1}
+    if not numbers or len(steps) > 1 or min(steps) < 1:
+        return np.array(numbers, np.int64) if numbers else slice(0, 0)
+    return slice(min(numbers), max(numbers) + 1, *steps)
+
+
+@lru_cache(maxsize=1 << 16)
+def _next(first: int, count: int) -> slice:
+    """So many numbers in a row."""
+    return slice(first, first + count)
 
 
 class _Builder:
@@ -219,23 +225,24 @@ class _Builder:
         )
 
     def _wave(self, wave: Sequence[Turn], reads: int, sends: int) -> Wave:
+        channels = self.waves.channels
         readers = [turn for turn in wave if turn.reads >= 0]
         senders = [turn for turn in wave if turn.sends >= 0]
         from_ = next((i for i, turn in enumerate(wave) if turn.sends >= 0), 0)
         return Wave(
-            ranks=_index([turn.rank for turn in wave]),
-            costs=_index([self.cost_row[turn.cost] for turn in wave]),
-            readers=_index([turn.rank for turn in readers]),
+            ranks=_index(tuple(turn.rank for turn in wave)),
+            costs=_index(tuple(self.cost_row[turn.cost] for turn in wave)),
+            readers=_index(tuple(turn.rank for turn in readers)),
             reading=len(readers),
-            read=slice(reads, reads + len(readers)),
+            read=_next(reads, len(readers)),
             read_costs=_index(
-                [self.sent_row[self.waves.channels[turn.reads].sender[1]] for turn in readers]
+                tuple(self.sent_row[channels[turn.reads].sender[1]] for turn in readers)
             ),
-            senders=_index([turn.rank for turn in senders]),
-            sending=slice(from_, from_ + len(senders)),
-            sent=slice(sends, sends + len(senders)),
-            links=_index([self.waves.channels[turn.sends].link for turn in senders]),
-            sent_costs=_index([self.sent_row[turn.cost] for turn in senders]),
+            senders=_index(tuple(turn.rank for turn in senders)),
+            sending=_next(from_, len(senders)),
+            sent=_next(sends, len(senders)),
+            links=_index(tuple(channels[turn.sends].link for turn in senders)),
+            sent_costs=_index(tuple(self.sent_row[turn.cost] for turn in senders)),
             first=tuple((i, turn.rank) for i, turn in enumerate(wave) if turn.first),
             last=tuple(
                 (i, self.last_row[turn.rank, turn.cost // COST_KINDS])
