@@ -146,6 +146,7 @@ def _answers(
 
     with (
         _connected(backend, jobs),
+        _replaced_quietly(),
         joblib.parallel_config(backend=backend, n_jobs=jobs),
         _ended(_results(joblib, tasks(), jobs, backend)) as results,
     ):
@@ -177,6 +178,15 @@ def _ended(results: Generator[_Answer, None, None]) -> Generator[Iterator[_Answe
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that some are not used
             results.close()
+
+
+@contextlib.contextmanager
+def _replaced_quietly() -> Generator[None, None, None]:
+    """Processes that have grown are replaced, as loky does it from 300 MB on, which large chunks
+    take. Nothing is lost by that, so nobody is warned of it."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "A worker stopped while some jobs", UserWarning)
+        yield
 
 
 @contextlib.contextmanager
