@@ -146,11 +146,10 @@ def _answers(
 
     with (
         _connected(backend, jobs),
-        _replaced_quietly(),
         joblib.parallel_config(backend=backend, n_jobs=jobs),
         _ended(_results(joblib, tasks(), jobs, backend)) as results,
     ):
-        for answer in results:
+        for answer in _replaced_quietly(results):
             yield sent.popleft(), answer
 
 
@@ -180,13 +179,16 @@ def _ended(results: Generator[_Answer, None, None]) -> Generator[Iterator[_Answe
             results.close()
 
 
-@contextlib.contextmanager
-def _replaced_quietly() -> Generator[None, None, None]:
+def _replaced_quietly(results: Iterator[_Answer]) -> Iterator[_Answer]:
     """Processes that have grown are replaced, as loky does it from 300 MB on, which large chunks
     take. Nothing is lost by that, so nobody is warned of it."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "A worker stopped while some jobs", UserWarning)
-        yield
+    while True:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "A worker stopped while some jobs", UserWarning)
+            answer = next(results, None)
+        if answer is None:
+            return
+        yield answer
 
 
 @contextlib.contextmanager

@@ -68,8 +68,9 @@ class ProgramKind:
     keeps_parameters: bool
 
     @property
-    def programs(self) -> object:
-        """Equal for kinds whose equal blocks have the same program at the same sizes."""
+    def sharing(self) -> object:
+        """All but `keeping`: equal for kinds whose equal blocks have one program at the same
+        sizes."""
         return self.mesh, self.zero, self.keeps_parameters
 
 

@@ -2,11 +2,13 @@
 
 Strategies whose programs differ in sizes alone (a *kind*) share one program, in which every size is
 `Many`: one number per plan. From there on the fast engine's own functions run, each decision made
-for all plans together. Three things are shared further:
+for all plans together. Four things are shared further:
 
 1. strategies that differ in their schedule alone share the costs of blocks (a *point*);
 2. a stage is a run of blocks, and equal stages, wherever they lie, are looked at once (`points`);
-3. strategies with the same schedule, or with schedules that differ in how long they go on alone, go
+3. kinds that differ in what is recomputed or kept alone share the programs of equal blocks, and
+   their prices (`points.PricedPrograms`);
+4. strategies with the same schedule, or with schedules that differ in how long they go on alone, go
    through them together (`rank_columns`).
 
 Nothing here is done strategy by strategy.
@@ -154,9 +156,10 @@ class _Batch:
             self.flight_of_layout,
         )
         bounds = np.searchsorted(self.kind_of_point, np.arange(len(self.kinds) + 1))
+        # Kinds that share programs come one after the other: those of the last ones are kept.
         alike: dict[object, list[int]] = {}
         for number, (kind, placement) in enumerate(self.kinds):
-            alike.setdefault((kind.programs, placement), []).append(number)
+            alike.setdefault((kind.sharing, placement), []).append(number)
         for number in chain.from_iterable(alike.values()):
             self._add(rows, *self.kinds[number], np.arange(bounds[number], bounds[number + 1]))
         rows.finish()

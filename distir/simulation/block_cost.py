@@ -71,7 +71,7 @@ class Pass:
         return frozenset(each.stream for each in self.instructions if each.stream) - {COMPUTE}
 
     @cached_property
-    def handing(self) -> tuple[int, ...]:
+    def handed_times(self) -> tuple[int, ...]:
         """Per output, which of the times at the border it has: that of others which the same
         instruction makes, or one of its own."""
         makers: dict[object, int] = {
@@ -85,7 +85,8 @@ class Pass:
         """Its times, as delays after those at its start."""
         if start not in self._moments:
             made = [
-                self.outputs[self.handing.index(number)] for number in range(len(set(self.handing)))
+                self.outputs[self.handed_times.index(number)]
+                for number in range(len(set(self.handed_times)))
             ]
             self._moments[start] = moments(self.instructions, self.inputs, made, start)
         return self._moments[start]
@@ -155,9 +156,10 @@ class ChainCost:
 
 @dataclass(frozen=True, slots=True)
 class BlockChain:
-    """Passes one after the other, each fed by the one before, as runs. `services`, run by run: per
-    block seconds of the stream that serves a request after each. Where runs are of different
-    lengths in different plans, these have `places` among those of which passes are known."""
+    """Passes one after the other, each fed by the one before, as runs of at least one copy.
+    `services`, run by run: per block seconds of the stream that serves a request after each.
+    `places` are the points at which it is wanted, among those at which passes are known; all if
+    there are none. Lengths of runs that differ are by place."""
 
     runs: Sequence[Run[Pass]]
     services: Sequence[Sequence[float]] | None = None
@@ -323,7 +325,7 @@ class Chains:
         idle_since = max(before.idle_since - took, floor)
         if exact is not None and exact <= free.keys():
             idle_since = 0.0  # of no stream that there is
-        after = _State(free, idle_since, border, each.handing)
+        after = _State(free, idle_since, border, each.handed_times)
         number = self._number(after, each, took)
         return _Step(took, form.compute, form.waited(found), each.launch_seconds, number)
 

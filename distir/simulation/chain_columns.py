@@ -2,9 +2,8 @@
 
 What the streams of a device do after some blocks is a table: a row per time, a column per plan.
 Chains that begin alike go on together as far as they are alike, each table having the plans that
-are still wanted. Where they are of many lengths, a run is gone through once, copy by copy, as far
-as states still change, and the tables are kept: runs of any length, in any plan, are looked up in
-them.
+are still wanted. A long run is gone through once, copy by copy, as far as states still change, and
+the tables are kept: runs of any length, in any plan, are looked up in them.
 """
 
 from __future__ import annotations
@@ -27,7 +26,8 @@ ManyBound = Callable[[Floats, Floats], Any]
 """Seconds of stretches of program, from what their streams and their launches take."""
 
 FEW = 3
-"""Copies of a word that are gone through without looking whether states still change."""
+"""Copies of a word, as many in all plans, that are gone through without looking whether states
+still change."""
 
 STREAMS, LAUNCHES, EXPOSED, SETTLED = range(4)
 """Rows of sums: seconds of the streams and of the host so far, of the former those in which compute
@@ -82,8 +82,8 @@ class _Word:
 
 @dataclass(frozen=True, slots=True)
 class _Ahead:
-    """What is ahead of a chain in some plans: words, with numbers of copies where these differ;
-    and which chains of a `_Progress` these plans are."""
+    """What is ahead of a chain in some plans: words that come once, or with numbers of copies by
+    plan; and which chains of a `_Progress` these plans are."""
 
     number: int
     words: Sequence[tuple[_Word, Floats | None]]
@@ -152,8 +152,8 @@ class ColumnChains:
 
 
 def _words(chain: BlockChain, plans: int) -> list[tuple[_Word, Floats | None]]:
-    """What comes a few times in all plans block by block: that may begin as another chain does that
-    ends before the word does."""
+    """Short runs are split into single blocks, so that chains share them even where one ends within
+    a word."""
     services = chain.services or [[0.0] * len(word) for word, _ in chain.runs]
     found: list[tuple[_Word, Floats | None]] = []
     for (passes, count), own in zip(chain.runs, services, strict=True):
@@ -391,7 +391,7 @@ def _passed(
         idle = np.zeros_like(idle)  # of no stream that there is
     after = np.concatenate([free, idle[None], border])
     waited = form.waited_in_many(found)
-    return Start(tuple(streams), whys, each.handing), after, took, waited
+    return Start(tuple(streams), whys, each.handed_times), after, took, waited
 
 
 def _border(form: Moments, found: Floats, took: Floats) -> tuple[tuple[str, ...], Floats]:

@@ -280,11 +280,6 @@ class Simulator:
 
     # --- stages -----------------------------------------------------------------------------------
 
-    def stage_cost(self, plan: Plan, index: int, *, splits: bool) -> StageCost:
-        """What one stage of a plan takes and holds; `splits`: also of backward passes in two
-        parts."""
-        return self._stage_cost(plan, index, self.pricing(plan), splits)
-
     def _stage_costs(self, plan: Plan) -> list[StageCost]:
         pricing = self.pricing(plan)
         splits = plan.schedule.splits_backward

@@ -128,16 +128,18 @@ def find_program(compiled: CompiledSchedule) -> WaveProgram | None:
     return None if waves is None else _Builder(compiled, waves).program()
 
 
-@lru_cache(maxsize=1 << 16)
+@lru_cache(maxsize=1 << 12)
 def _index(numbers: tuple[int, ...]) -> Index:
     """A slice if the numbers go up by equal steps. Waves of all schedules share theirs."""
     steps = {b - a for a, b in pairwise(numbers)} or {1}
     if not numbers or len(steps) > 1 or min(steps) < 1:
-        return np.array(numbers, np.int64) if numbers else slice(0, 0)
+        found = np.array(numbers, np.int64)
+        found.setflags(write=False)
+        return found if numbers else slice(0, 0)
     return slice(min(numbers), max(numbers) + 1, *steps)
 
 
-@lru_cache(maxsize=1 << 16)
+@lru_cache(maxsize=1 << 12)
 def _next(first: int, count: int) -> slice:
     """So many numbers in a row."""
     return slice(first, first + count)

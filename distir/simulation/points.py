@@ -147,9 +147,10 @@ class PointRows:
         _KindRows(self, self._priced(kind, placement, some), kind, placement, which, some).add()
 
     def _priced(self, kind: ProgramKind, placement: str, points: Points) -> PricedPrograms:
-        """Made anew where the last kind is not of the same programs: with a simulator of its own,
-        as what is found out about these points is of no use to others."""
-        key = (kind.programs, placement, points.sizes)
+        """Made anew where the last kind does not share programs, or is not at the same points, as
+        it is in whole grids: with a simulator of its own, as what is found out about these points
+        is of no use to others."""
+        key = (kind.sharing, placement, points.sizes)
         if self._last_priced is None or self._last_priced[0] != key:
             own = self.simulator.of_many(len(points))
             self._last_priced = key, PricedPrograms(own, kind, placement, points)
@@ -277,8 +278,8 @@ class ManyPricing(Pricing):
 
 
 class PricedPrograms:
-    """Programs of blocks at many points, and what they cost there: of all kinds that differ in what
-    rests from the forward to the backward pass alone, as most of their blocks are the same."""
+    """Programs of blocks at many points, and what they cost there: of all kinds that differ in
+    `keeping` alone (what is recomputed or stays gathered), as many of their blocks are equal."""
 
     def __init__(
         self, simulator: Simulator, kind: ProgramKind, placement: str, points: Points

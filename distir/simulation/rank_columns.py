@@ -1,4 +1,4 @@
-"""An iteration of the ranks of many plans with schedules that are alike, as `fast` has it of one
+"""An iteration of the ranks of many plans with schedules that are alike, as `ranks` has it of one
 plan."""
 
 from __future__ import annotations

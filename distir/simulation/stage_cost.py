@@ -35,8 +35,7 @@ class StepEnd:
 @dataclass(frozen=True, slots=True)
 class UnpricedStage:
     """A chain of blocks as runs, each block with its passes and with what follows the last of them;
-    effects of its actions on memory, and what it sends. Chains of different lengths in different
-    plans are of plans at these `places` among those of the blocks."""
+    effects of its actions on memory, and what it sends. `places`: see `BlockChain`."""
 
     runs: Sequence[Run[tuple[BlockPasses, StepEnd]]]
     memory: tuple[MemoryEffect, ...]

@@ -43,8 +43,8 @@ class Start:
     handed: tuple[int, ...] = ()
 
     def of_first(self, inputs: int) -> Start:
-        """That of the first block, which is handed so many values, of which nothing is known:
-        compute has made all of them."""
+        """At the first block of a chain, which is handed so many values: compute has made all of
+        them, at one time."""
         if self.border or not inputs:
             return self
         return replace(self, border=(COMPUTE,), handed=(0,) * inputs)
