@@ -7,7 +7,7 @@ for all plans together. Four things are shared further:
 1. strategies that differ in their schedule alone share the costs of blocks (a *point*);
 2. a stage is a run of blocks, and equal stages, wherever they lie, are looked at once (`points`);
 3. kinds that differ in what is recomputed or kept alone share the programs of equal blocks, and
-   their prices (`points.PricedPrograms`);
+   their prices (`priced_programs`);
 4. strategies with the same schedule, or with schedules that differ in how long they go on alone, go
    through them together (`rank_columns`).
 
@@ -26,7 +26,8 @@ from numpy.typing import NDArray
 from distir.cost.amounts import Divergence
 from distir.plan.planner import ProgramKind
 from distir.simulation.pipeline_columns import alike_schedules
-from distir.simulation.points import PointRows, Points, Shape, kinds_of
+from distir.simulation.points import PointRows, Shape, kinds_of
+from distir.simulation.priced_programs import Points
 from distir.simulation.rank_columns import Hops, Pool, iterations
 from distir.simulation.report import metrics_of
 from distir.simulation.result import METRICS

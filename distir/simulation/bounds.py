@@ -38,7 +38,8 @@ from distir.plan import Stage
 from distir.plan.planner import ProgramKind
 from distir.schedules import COST_KINDS, FORWARD, ScheduleFamily, find_schedule
 from distir.simulation.fast import Simulator
-from distir.simulation.points import Points, PricedPrograms, kinds_of
+from distir.simulation.points import kinds_of
+from distir.simulation.priced_programs import Points, PricedPrograms
 from distir.simulation.runs import runs_of
 from distir.simulation.stage_cost import StageCost
 from distir.simulation.tied import charged_elsewhere

@@ -309,9 +309,8 @@ class Simulator:
         splits: bool,
         places: Places | None = None,
     ) -> UnpricedStage:
-        """A chain of blocks. Chains of different lengths in different plans are of plans at these
-        `places` among those of the blocks; raises `Uneven` where their lengths decide more than
-        sums."""
+        """A chain of blocks, wanted at these `places` as in `BlockChain`. Raises `Uneven` where
+        lengths of runs that differ decide more than sums."""
 
         def with_passes(chain: Sequence[Charged]) -> list[tuple[BlockPasses, StepEnd]]:
             passes = block_passes([program for program, _ in chain], splits)

@@ -215,9 +215,9 @@ def test_chains_that_begin_alike_are_each_as_alone(
     together = ColumnChains(np.maximum, 3).run_all(asked)
     for each, found in zip(asked, together, strict=True):
         (alone,) = ColumnChains(np.maximum, 3).run_all([each])
-        assert found.cost.seconds.tolist() == alone.cost.seconds.tolist()  # type: ignore[attr-defined]
-        assert found.cost.compute.tolist() == alone.cost.compute.tolist()  # type: ignore[attr-defined]
-        assert found.settled.tolist() == alone.settled.tolist()  # type: ignore[attr-defined]
+        assert np.array_equal(found.cost.seconds, alone.cost.seconds)
+        assert np.array_equal(found.cost.compute, alone.cost.compute)
+        assert np.array_equal(found.settled, alone.settled)
 
 
 def with_seconds(block: Pass, seconds: Sequence[Any]) -> Pass:
