@@ -7,7 +7,7 @@ import pytest
 
 from distir import Strategy, Workload, load_model
 from distir.errors import StrategyError, TransformError
-from distir.execute.verify import TOLERANCE, verify
+from distir.execute.verify import RELATIVE_TOLERANCE, verify
 from distir.importers.load import LoadedModel
 from distir.ir.builder import Builder
 from distir.ir.core import Function
@@ -67,7 +67,7 @@ def test_dp_splits_all_samples() -> None:
     ids=str,
 )
 def test_numbers_are_those_of_one_device(mode: str, strategy: Strategy) -> None:
-    assert verify(workload(mode=mode), strategy).max_relative_error < TOLERANCE
+    assert verify(workload(mode=mode), strategy).max_relative_error < RELATIVE_TOLERANCE
 
 
 def test_what_follows_the_batch_in_an_input_is_none() -> None:

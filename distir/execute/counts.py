@@ -1,4 +1,4 @@
-"""What the executor counts while it runs, per device."""
+"""What the executor counts and measures while it runs: FLOPs, bytes sent, memory held."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from distir.schedules import Action
 
 BETWEEN_RANKS = ("pp",)
-"""Stands for the mesh axes where gradients of parameters that several ranks hold are added."""
+"""In place of mesh axes: the all-reduce of gradients of a parameter that several ranks hold."""
 
 
 @dataclass(slots=True)
 class Counts:
     """What one device of a stage computed and sent in a step.
 
-    `collective_bytes` is per kind and mesh axes, in the measure that costs are given in: the bytes
-    of the full tensor that takes part. `sent_bytes`, `received_bytes` are per neighbouring stage.
+    `collective_bytes[kind of collective, mesh axes]` are bytes of the full tensors that took part,
+    as the cost model counts them. `sent_bytes` and `received_bytes` are per neighbouring stage.
     """
 
     flops: float = 0.0
@@ -27,22 +27,22 @@ class Counts:
     received_bytes: dict[int, float] = field(default_factory=dict[int, float])
 
     def add_collective(self, kind: str, mesh_axes: tuple[str, ...], size_bytes: float) -> None:
-        """One more collective."""
+        """Counts one collective."""
         key = (kind, mesh_axes)
         self.collective_bytes[key] = self.collective_bytes.get(key, 0.0) + size_bytes
 
     def add_sent(self, stage: int, size_bytes: float) -> None:
-        """One more message to a stage."""
+        """Counts one message to a stage."""
         self.sent_bytes[stage] = self.sent_bytes.get(stage, 0.0) + size_bytes
 
     def add_received(self, stage: int, size_bytes: float) -> None:
-        """One more message from a stage."""
+        """Counts one message from a stage."""
         self.received_bytes[stage] = self.received_bytes.get(stage, 0.0) + size_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class ActionMemory:
-    """Bytes of activations on a device around one action of its rank."""
+    """Bytes of activations on a device before, during (at most) and after an action of its rank."""
 
     action: Action
     before: float
@@ -52,7 +52,8 @@ class ActionMemory:
 
 @dataclass(frozen=True, slots=True)
 class StageMemory:
-    """Bytes that a device of a stage holds for the whole step."""
+    """Bytes of parameters, gradients and optimizer state that a device of a stage holds for the
+    whole step."""
 
     parameters: float
     gradients: float
@@ -60,29 +61,30 @@ class StageMemory:
 
     @property
     def total(self) -> float:
-        """All of it."""
+        """Bytes of all three."""
         return self.parameters + self.gradients + self.optimizer
 
 
-Place = tuple[int, int]
-"""Rank and stage: a rank may hold several stages, and a stage live on several ranks."""
+RankStage = tuple[int, int]
+"""(rank, stage): a rank may hold several stages, and several ranks may hold one stage."""
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """All that was counted, per place; memory of activations per rank, action by action."""
+class StepMeasurements:
+    """What was counted in a step, for one device of each stage on each rank. `memory[rank]` is the
+    memory of activations, action by action."""
 
-    counts: Mapping[Place, Counts]
-    state: Mapping[Place, StageMemory]
+    counts: Mapping[RankStage, Counts]
+    state: Mapping[RankStage, StageMemory]
     memory: tuple[tuple[ActionMemory, ...], ...]
 
     def state_of(self, rank: int) -> float:
-        """Bytes that a device of a rank holds for the whole step."""
+        """Bytes that a device of a rank holds for the whole step, over all its stages."""
         return sum(state.total for (other, _), state in self.state.items() if other == rank)
 
     @property
     def peaks(self) -> tuple[float, ...]:
-        """Per rank the most bytes that one of its devices held."""
+        """Per rank, the most bytes that one of its devices held at a time."""
         return tuple(
             self.state_of(rank) + max((each.peak for each in actions), default=0.0)
             for rank, actions in enumerate(self.memory)

@@ -1,4 +1,4 @@
-"""Virtual devices: arrays per device, and the ops they run together."""
+"""The virtual devices of a stage: one NumPy array per device, and the ops they run together."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class VirtualMesh:
         return len(self.coordinates)
 
     def groups(self, mesh_axes: Sequence[str]) -> list[list[int]]:
-        """Devices that differ along these mesh axes only, in mesh order."""
+        """The groups of devices that communicate along these mesh axes, each in mesh order."""
         groups: dict[tuple[tuple[str, int], ...], list[int]] = {}
         for index, coordinate in enumerate(self.coordinates):
             key = tuple(item for item in coordinate.items() if item[0] not in mesh_axes)
@@ -48,13 +48,16 @@ class VirtualMesh:
         return list(groups.values())
 
     def run(self, nodes: Sequence[Node], held: dict[Value, Shards]) -> None:
-        """Runs an SPMD program; `held` maps values to shards and gains the results."""
+        """Runs an SPMD program. `held` maps values to shards; the results are added to it."""
         for node in nodes:
             results = self.step(node, [held[value] for value in node.operands])
             held.update(zip(node.results, results, strict=True))
 
     def step(self, node: Node, operands: Sequence[Shards]) -> list[Shards]:
-        """Runs one op on all devices; shards of its results, checked against their types."""
+        """Runs one op on all devices and returns the shards of its results.
+
+        Raises `DistirError` if a shard does not have the shape that its type says.
+        """
         op = node.op
         if isinstance(op, Collective):
             made = [self._exchange(*each) for each in zip(op.tensors, operands, strict=True)]
@@ -106,7 +109,7 @@ class VirtualMesh:
         return made
 
     def _member(self, mesh_axes: Sequence[str], coordinate: Coordinate) -> int:
-        """The place of a device among those that differ along these mesh axes only."""
+        """The index of a device in its group along these mesh axes."""
         place = 0
         for name, degree in zip(self.mesh.names, self.sizes.degrees, strict=True):
             if name in mesh_axes:
@@ -116,17 +119,17 @@ class VirtualMesh:
     # --- between whole arrays and shards ----------------------------------------------------------
 
     def scatter(self, array: Array, dims: AxisDims, layout: Layout) -> Shards:
-        """Every device's shard of a whole array. Along a pending mesh axis the first device holds
-        the array and the others zero."""
+        """Every device's shard of a whole array. Where the layout has a pending sum, the first
+        device along that mesh axis gets the array and the others get zeros."""
         return [self._shard(array, dims, layout, coordinate) for coordinate in self.coordinates]
 
     def _shard(self, array: Array, dims: AxisDims, layout: Layout, coordinate: Coordinate) -> Array:
-        spread, axes = self._spread(np.asarray(array), dims)
+        by_axis, axes = self._by_axis(np.asarray(array), dims)
         index: list[slice] = [slice(None)] * len(axes)
         for position, axis in enumerate(axes):
             start, stop = self._window(axis, layout, coordinate)
             index[position] = slice(start, stop)
-        picked = spread[tuple(index)]
+        picked = by_axis[tuple(index)]
         shape: list[int] = []
         position = 0
         for dim in dims:
@@ -146,20 +149,22 @@ class VirtualMesh:
         )
         return result if first else np.zeros_like(result)
 
-    def _spread(self, array: Array, dims: AxisDims) -> tuple[Array, list[Axis]]:
-        """The array with a dim per axis, padded with zeros where the plan pads and it is not."""
+    def _by_axis(self, array: Array, dims: AxisDims) -> tuple[Array, list[Axis]]:
+        """The array reshaped to one dim per axis, and those axes. An array that has the model's
+        sizes is filled up with zeros to the padded sizes of the plan."""
         axes = [axis for dim in dims for axis in dim]
         padded = [self.sizes.of(axis) for axis in axes]
         if array.size == math.prod(padded):
             return array.reshape(padded), axes
-        spread = array.reshape([self._unpadded(axis) for axis in axes])
-        missing = [(0, size - held) for size, held in zip(padded, spread.shape, strict=True)]
-        return np.pad(spread, missing), axes
+        by_axis = array.reshape([self._unpadded(axis) for axis in axes])
+        missing = [(0, size - held) for size, held in zip(padded, by_axis.shape, strict=True)]
+        return np.pad(by_axis, missing), axes
 
     def _unpadded(self, axis: Axis) -> int:
         return self.sizes.unpadded.get(axis, self.sizes.of(axis))
 
     def _window(self, axis: Axis, layout: Layout, coordinate: Coordinate) -> tuple[int, int]:
+        """The positions along an axis that a device holds: (first, last + 1)."""
         start, length = 0, self.sizes.of(axis)
         for name, degree, spot in zip(self.mesh.names, self.sizes.degrees, layout, strict=True):
             if spot is axis:
@@ -168,14 +173,14 @@ class VirtualMesh:
         return start, start + length
 
     def _flat(self, layout: Layout, shape: Sequence[int]) -> tuple[FlatCut, tuple[str, ...]]:
-        """How a shard of this shape is cut that lies flat, and along which mesh axes."""
+        """The mesh axes over which a shard of this shape lies flat, and how they cut it."""
         places = zip(self.mesh.names, self.sizes.degrees, layout, strict=True)
         flat = [(name, degree) for name, degree, spot in places if spot is FLAT]
         cut = FlatCut(tuple(shape), tuple(degree for _, degree in flat))
         return cut, tuple(name for name, _ in flat)
 
     def _joined(self, shards: Shards, dims: AxisDims, layout: Layout) -> Shards:
-        """What lies flat in pieces, put together."""
+        """The shards with flat pieces joined."""
         shape = [
             math.prod(
                 b - a for a, b in (self._window(axis, layout, self.coordinates[0]) for axis in dim)
@@ -191,8 +196,10 @@ class VirtualMesh:
         return joined
 
     def gather(self, shards: Shards, dims: AxisDims, layout: Layout) -> Array:
-        """The whole array: shards put in place, pending sums added, padding cut off. Copies that
-        should be equal must be: raises `DistirError` if devices disagree."""
+        """The whole array: shards put in place, pending sums added, padding cut off.
+
+        Raises `DistirError` if devices that should hold equal copies do not.
+        """
         shards, layout = self._joined(shards, dims, layout), without_flat(layout)
         axes = [axis for dim in dims for axis in dim]
         whole_shape = [self.sizes.of(axis) for axis in axes]

@@ -1,8 +1,8 @@
-"""Runs a plan on virtual devices: what it computes, sends and holds is real.
+"""Runs a plan on virtual devices: what they compute, send and hold is real.
 
-Every rank takes its actions in the order of the schedule. An action waits for messages of other
-stages; what its own rank should have made before it must be there. So a wrong order either ends
-in an error or in a deadlock, which is one too.
+Every rank takes its actions in the order of the schedule. An action waits for messages from other
+stages, but not for what its own rank should have made before. So a schedule in a wrong order ends
+in a `ScheduleError`, or in a deadlock, which is one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from distir.axes.rescale import rescale_values
 from distir.errors import DeadlockError, ScheduleError, TransformError
-from distir.execute.counts import BETWEEN_RANKS, ActionMemory, Measured
+from distir.execute.counts import BETWEEN_RANKS, ActionMemory, StepMeasurements
 from distir.execute.devices import Shards
 from distir.execute.live import Meter
 from distir.execute.stage import Message, Parameter, StageDevices, computed
@@ -37,16 +37,17 @@ Array = Any
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """The result of a step, and what was counted on the way."""
+    """The result of a step, and what was counted while it ran."""
 
     result: StepResult
-    measured: Measured
+    measured: StepMeasurements
 
 
 def execute(plan: Plan, given: StepValues, optimizer: OptimizerStep | None = None) -> Execution:
-    """Runs one step of the plan: every microbatch, then settlement and the optimizer's update.
+    """Runs one step of the plan: every microbatch, the settling of gradients, and the optimizer's
+    update, which is left out if `optimizer` is None.
 
-    Raises `ScheduleError` (`DeadlockError`) if the order of actions does not work out.
+    Raises `ScheduleError` (or its `DeadlockError`) if the schedule cannot run in its order.
     """
     return _Executor(plan, given).run(optimizer)
 
@@ -72,7 +73,7 @@ class _Executor:
         for stage in self.stages.values():
             stage.load(given.parameters, given.moments if self.training else {})
         self.memory: list[list[ActionMemory]] = [[] for _ in ranks]
-        self.homes = {
+        self.rank_of = {
             (action.stage, action.microbatch): rank
             for rank, actions in enumerate(self.schedule.ranks)
             for action in actions
@@ -84,9 +85,9 @@ class _Executor:
     def run(self, optimizer: OptimizerStep | None) -> Execution:
         self._run_schedule()
         result = self._trained(optimizer) if self.training else StepResult(self._outputs())
-        measured = Measured(
-            counts={place: stage.counts for place, stage in self.stages.items()},
-            state={place: stage.state() for place, stage in self.stages.items()},
+        measured = StepMeasurements(
+            counts={key: stage.counts for key, stage in self.stages.items()},
+            state={key: stage.state() for key, stage in self.stages.items()},
             memory=tuple(map(tuple, self.memory)),
         )
         return Execution(result, measured)
@@ -132,7 +133,7 @@ class _Executor:
                 )
 
     def _message_of(self, action: Action) -> Action | None:
-        """The action on another stage whose message this one waits for."""
+        """The action of another stage whose message this action waits for."""
         needed = dependencies(_canonical(action), self.schedule.stages)
         return next((other for other in needed if other.stage != action.stage), None)
 
@@ -159,14 +160,14 @@ class _Executor:
         else:
             sent = stage.backward(action, received)
         if 0 <= target < self.schedule.stages:
-            if self.homes.get((target, action.microbatch)) != rank:
+            if self.rank_of.get((target, action.microbatch)) != rank:
                 stage.counts.add_sent(target, sent.size_bytes)
                 sent = replace(sent, sender=action.stage)
             self.mail[_canonical(action)] = sent
         self.memory[rank].append(ActionMemory(action, before, meter.peak, meter.live))
 
     def _free_values(self, index: int) -> Mapping[Value, Array]:
-        """Values of the model that depend on inputs and constants alone, for one microbatch."""
+        """The free values of the model (see glossary) for one microbatch."""
         if index not in self._free:
             self._free[index] = self._compute_free(index)
         return self._free[index]
@@ -191,7 +192,7 @@ class _Executor:
     # --- results ----------------------------------------------------------------------------------
 
     def _results(self) -> dict[Value, list[Array]]:
-        """Per output of the program its microbatches, in order."""
+        """Per output of the program, its array for each microbatch, in order."""
         found: dict[Value, dict[int, Array]] = {}
         for stage in self.stages.values():
             for index, results in stage.results.items():
@@ -206,7 +207,7 @@ class _Executor:
         outputs = workload.program.function.outputs
         missing = [value for value in outputs if value not in found]
         if missing:
-            raise TransformError(f"no stage made the output {missing[0]}")
+            raise TransformError(f"no stage of the plan made the output {missing[0]}")
         return tuple(join_microbatches(workload, value, found[value]) for value in outputs)
 
     def _trained(self, optimizer: OptimizerStep | None) -> StepResult:
@@ -252,7 +253,10 @@ class _Executor:
     def _gather(
         self, choose: Callable[[Parameter], Shards | None], *, owned: bool = True
     ) -> dict[Value, Array]:
-        """Whole arrays of parameters' shards; copies on several ranks must agree."""
+        """Whole arrays from shards that belong to parameters, such as their gradients.
+
+        Raises `TransformError` if ranks that hold the same parameter disagree.
+        """
         found: dict[Value, Array] = {}
         for stage in self.stages.values():
             for value in stage.uses:
@@ -267,6 +271,7 @@ class _Executor:
 
 
 def _canonical(action: Action) -> Action:
+    """The action with a whole backward pass (`BW`) written `B`, as dependencies name it."""
     return action._replace(kind="B") if action.kind == "BW" else action
 
 

@@ -1,8 +1,7 @@
-"""Arrays of a rank's devices, counted while they are alive.
+"""Arrays of a rank's devices, whose bytes are counted while they are alive.
 
-A value lives from the op that makes it to its last reader; what a view shows is kept by the view.
-Counted are the arrays that are really there, at the size of the elements that the plan computes
-in (NumPy computes in float64).
+A value lives from the op that makes it to its last reader. A view keeps the memory that it shows
+alive. An array counts in the element type of the plan, although NumPy computes in float64.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from distir.ir.core import Value
 
 @dataclass(slots=True, eq=False)
 class Storage:
-    """Memory that one array takes on each device, and how many live values show it."""
+    """The memory of one array on each device, and how many live values are views of it."""
 
     size_bytes: float
     views: int = 0
@@ -25,36 +24,36 @@ class Storage:
 
 @dataclass(slots=True)
 class Meter:
-    """Bytes that a rank's devices hold for activations, now and at most."""
+    """Bytes of activations on a device of a rank: now (`live`) and at most (`peak`)."""
 
     live: float = 0.0
     peak: float = 0.0
 
     def add(self, size_bytes: float) -> None:
-        """Some more is held."""
+        """Counts memory that is taken; negative where it is freed."""
         self.live += size_bytes
         self.peak = max(self.peak, self.live)
 
     def restart(self) -> None:
-        """The peak is measured from now on."""
+        """Measures the peak from now on."""
         self.peak = self.live
 
 
 @dataclass(slots=True)
-class Held:
-    """What is held of one microbatch on one stage, by slot. Slots without a storage (parameters,
-    and what depends on inputs alone) do not count."""
+class LiveArrays:
+    """The arrays of one microbatch on one stage, by slot. Slots without a storage (parameters and
+    free values) do not count as activations."""
 
     meter: Meter
     shards: dict[int, Shards] = field(default_factory=dict[int, Shards])
     storage: dict[int, Storage] = field(default_factory=dict[int, Storage])
 
     def put(self, slot: int, shards: Shards, value: Value) -> None:
-        """A new array per device."""
+        """Adds a value that has memory of its own."""
         self.show(slot, shards, Storage(array_bytes(shards, value)))
 
     def show(self, slot: int, shards: Shards, storage: Storage | None) -> None:
-        """An array in memory that is (or may be) there already."""
+        """Adds a value whose memory may be there already: a view. None: memory is not counted."""
         self.shards[slot] = shards
         if storage is not None:
             if storage.views == 0:
@@ -63,7 +62,7 @@ class Held:
             self.storage[slot] = storage
 
     def drop(self, slot: int) -> None:
-        """The value is not read again."""
+        """Removes a value that is not read again, and frees its memory unless a view shows it."""
         del self.shards[slot]
         storage = self.storage.pop(slot, None)
         if storage is not None:
@@ -73,6 +72,6 @@ class Held:
 
 
 def array_bytes(shards: Shards, value: Value) -> float:
-    """Bytes of a value on the device that holds most of it, in the value's element type."""
+    """Bytes of the largest shard of a value, in the value's element type."""
     itemsize = value.type.dtype.itemsize
     return float(max(np.size(shard) for shard in shards) * itemsize)

@@ -1,4 +1,4 @@
-"""The sequential meaning of a Function: one op after the other, in NumPy."""
+"""Runs a function or a whole step on one device, op by op: what plans are compared with."""
 
 from __future__ import annotations
 
@@ -31,10 +31,11 @@ def evaluate(
     parameters: Sequence[Array] | Mapping[Value, Array] = (),
     dtype: str = "float64",
 ) -> list[Array]:
-    """The outputs. Floats are computed in `dtype`; integers keep theirs. No value is held longer
-    than it is read.
+    """The outputs of a function, as NumPy arrays in order.
 
-    `inputs` and `parameters` are in the function's order, or mapped from its values.
+    `inputs` and `parameters` are in the function's order, or mapped from its values. Real numbers
+    are computed in `dtype`; integers keep their type. A value is freed after its last reader.
+    Raises `TransformError` if an array is missing or has another shape than its value.
     """
     import numpy as np
 
@@ -80,7 +81,10 @@ def _as_computed(array: Array, value: Value, dtype: str) -> Array:
 
     array = np.asarray(array)
     if array.shape != value.type.shape:
-        raise TransformError(f"{value} is given an array of shape {list(array.shape)}")
+        raise TransformError(
+            f"{value} is given an array of shape {list(array.shape)}; "
+            f"expected {list(value.type.shape)}"
+        )
     return array.astype(dtype) if value.type.dtype.is_float else array
 
 
@@ -104,8 +108,8 @@ def sequential_step(
 ) -> StepResult:
     """One training step, or one pass of inference, on one device: no blocks, no placement.
 
-    The batch is computed at once. With `microbatches` it is computed piece by piece: a model whose
-    samples depend on each other (or on their place in the batch) is another function then.
+    The batch is computed in `microbatches` pieces. Where `mixes_samples` holds, another number of
+    pieces gives other results.
     """
     pieces = [_pass(workload, given, index, microbatches) for index in range(microbatches)]
     function = workload.program.function
@@ -140,7 +144,7 @@ def _gradient_key(value: Value) -> object:
 def _pass(
     workload: Workload, given: StepValues, index: int, microbatches: int
 ) -> dict[object, Array]:
-    """Outputs and gradients of one piece of the batch, by the program's own values."""
+    """Outputs (by value) and gradients (by `_gradient_key`) of one piece of the batch."""
     from distir.axes.rescale import rescale_values
 
     program = workload.program
@@ -172,7 +176,8 @@ def _tables(function: Function, sources: Mapping[Value, Array]) -> dict[Value, A
 
 
 def with_gradients(function: Function) -> tuple[Function, dict[Value, Value]]:
-    """The function of a loss followed by its derivatives; and per parameter its gradient."""
+    """The function of a loss with the ops of its backward pass behind it, and the gradient of each
+    parameter. Raises `TransformError` if the loss is not a scalar."""
     from distir.ir.builder import Builder
     from distir.transforms.differentiate import differentiate
 
@@ -195,14 +200,14 @@ def with_gradients(function: Function) -> tuple[Function, dict[Value, Value]]:
 def _updated(
     optimizer: OptimizerStep, parameter: Array, gradient: Array, moments: tuple[Array, ...]
 ) -> tuple[Array, tuple[Array, ...]]:
-    """What the optimizer makes of a parameter. Adam is written here in the other form that its
-    authors give (Kingma and Ba 2015, end of section 2), so that the op has an independent witness.
-    """
+    """The parameter and its moments after the optimizer's step. Adam is written in the other form
+    that its authors give (Kingma and Ba 2015, end of section 2), so that this is an independent
+    check of the op."""
     import numpy as np
 
     if isinstance(optimizer, MomentumStep):
         (mean,) = moments
-        # Nesterov's "heavy ball" in one line: the step is the old one, damped, and a plain one.
+        # Heavy ball (Polyak 1964) in one line: the last step, damped, plus a plain step.
         damped = optimizer.momentum * optimizer.learning_rate * mean
         stepped = parameter - damped - optimizer.learning_rate * gradient
         return stepped, ((parameter - stepped) / optimizer.learning_rate,)
@@ -218,9 +223,12 @@ def _updated(
 
 
 def mixes_samples(workload: Workload) -> bool:
-    """Whether samples depend on each other or on their place in the batch, or meet those of another
-    input: then a batch computed in microbatches is another function than the batch computed at
-    once."""
+    """Whether a batch computed in microbatches gives other results than the batch at once.
+
+    It does if the model has dropout, whose random numbers depend on a sample's place in the batch,
+    or if an op other than the loss combines samples of one input, or if any op combines samples of
+    two inputs.
+    """
     program = workload.program
     batch = batch_axes(workload)
     if has_dropout(program.function):

@@ -1,16 +1,15 @@
-"""Makes a model small enough to execute, through its logical axes: few layers, small sizes, the
-same structure.
+"""Makes a model small enough to execute: fewer blocks and shorter axes, the same structure.
 
-What a strategy does to a model depends on which axes divide and which blocks are equal, so both
-are kept: an axis divides by the degrees of the strategy exactly if it did before, axes of one size
-by necessity stay so, and of the equal blocks of a run some are left.
+What a strategy does to a model depends on which axes its degrees divide and on which blocks are
+equal, so both are kept. A degree of the strategy divides a shortened axis exactly if it divided
+the original. Axes that must have equal sizes keep them. Every kind of block stays.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -31,28 +30,30 @@ from distir.transforms.blocks import Blocks
 from distir.workload import Workload
 
 SMALLEST = 4
-"""Axes that were at least so long do not become shorter."""
+"""No axis becomes shorter than this, and no chain of blocks, unless it was shorter before."""
 
 ATTEMPTS = 8
+"""Sizes that are tried for an axis, and rounds in which tables get the rows that indices need."""
 
-MOST_SAMPLES = 1 << 13
-"""More samples than these take too long to compute in NumPy, and prove no more."""
+MOST_EXECUTED_SAMPLES = 1 << 13
+"""Samples beyond which execution in NumPy takes too long; more would prove no more."""
 
 
 def shrink(workload: Workload, strategies: Sequence[Strategy], samples: int = 2) -> Workload:
-    """A small workload on which the strategies do what they do on this one.
+    """A small workload on which the strategies act as on the whole one.
 
-    A microbatch has `samples` per replica.
+    A microbatch has `samples` samples per replica. Raises `TransformError` if the strategies need
+    more than `MOST_EXECUTED_SAMPLES` samples, or if no small sizes fit together.
     """
     degrees = _degrees(strategies)
     function = _main_part(workload)
     stages = max(strategy.stages for strategy in strategies)
     function = drop_blocks(function, max(2 * stages, SMALLEST))
-    batch = samples * _common([_pieces_of_batch(strategy) for strategy in strategies])
-    if batch > MOST_SAMPLES:
+    batch = samples * math.lcm(*(_pieces_of_batch(strategy) for strategy in strategies))
+    if batch > MOST_EXECUTED_SAMPLES:
         raise TransformError(
             f"dp x microbatches needs {batch:,} samples ({samples} in each), too many to execute; "
-            f"fewer microbatches prove as much (at most {MOST_SAMPLES:,} samples)"
+            f"fewer microbatches prove as much (at most {MOST_EXECUTED_SAMPLES:,} samples)"
         )
     loss = _loss_kind(workload) if workload.training else None
     least: dict[str, int] = {}
@@ -71,11 +72,15 @@ def shrink(workload: Workload, strategies: Sequence[Strategy], samples: int = 2)
         if not needed:
             return shrunk
         least.update(needed)
-    raise TransformError(f"{workload.model.name} cannot be made small: {least} grow for ever")
+    raise TransformError(
+        f"{workload.model.name} cannot be made small: after {ATTEMPTS} attempts its indices still "
+        f"need longer axes: {least}"
+    )
 
 
 def _degrees(strategies: Iterable[Strategy]) -> tuple[int, ...]:
-    """Every number of pieces that an axis may be cut into: a degree may be several factors."""
+    """Every number of pieces that an axis may be cut into: all divisors of the devices that share
+    a stage, because a degree may be split into factors."""
     found: set[int] = set()
     for strategy in strategies:
         most = strategy.dp * strategy.tp * strategy.cp
@@ -84,17 +89,14 @@ def _degrees(strategies: Iterable[Strategy]) -> tuple[int, ...]:
 
 
 def _pieces_of_batch(strategy: Strategy) -> int:
-    """What the batch must divide by; lists that the strategy states may split it over anything."""
+    """A number that the batch must be divisible by. Axis lists that a strategy states may split
+    the batch over any mesh axis."""
     splitting = strategy.dp * (strategy.cp * strategy.tp if strategy.axes else 1)
     return splitting * strategy.microbatches
 
 
-def _common(numbers: Iterable[int]) -> int:
-    return int(np.lcm.reduce(list(numbers)))
-
-
 def _main_part(workload: Workload) -> Function:
-    """The model without the outputs that the workload does not need."""
+    """The model with the chosen output first, and in training without the others."""
     function = workload.model.function
     outputs = list(function.outputs)
     if workload.output is not None:
@@ -112,7 +114,7 @@ def _loss_kind(workload: Workload) -> str | None:
 
 
 def without_unused(function: Function) -> Function:
-    """Without the ops, parameters and constants that no output needs."""
+    """The function without the ops, inputs, parameters and constants that no output needs."""
     function = canonical_order(function)
     read = {value for node in function.nodes for value in node.operands} | set(function.outputs)
     return replace(
@@ -126,41 +128,46 @@ def without_unused(function: Function) -> Function:
 # --- fewer blocks ---------------------------------------------------------------------------------
 
 
-def drop_blocks(function: Function, enough: int) -> Function:
-    """The function with fewer blocks: as long as it has more than `enough`, what lies between two
-    equal blocks is cut out, if every kind of block stays, twice if it was there twice. It has more
-    if it would be cut into other blocks with fewer."""
+def drop_blocks(function: Function, fewest: int) -> Function:
+    """The function with fewer blocks, at least `fewest`.
+
+    Stretches from a block up to an equal one are cut out. Every kind of block stays, and two of a
+    kind that had two or more. If the shorter function would be cut into other blocks, fewer are
+    left out.
+    """
     blocks = build_program(function, training=False).blocks
-    for least in range(enough, len(blocks.blocks)):
-        kept = _kept(blocks, least)
+    for least in range(fewest, len(blocks.blocks)):
+        kept = _kept_blocks(blocks, least)
         if len(kept) == len(blocks.blocks):
             break
         shorter = without_boundaries(_chain(blocks, kept))
         found = build_program(shorter, training=False).blocks
-        if _kinds(found, range(len(found.blocks))) == _kinds(blocks, kept):
+        if _op_names(found, range(len(found.blocks))) == _op_names(blocks, kept):
             return shorter
     return function
 
 
-def _kinds(blocks: Blocks, kept: Iterable[int]) -> list[tuple[str, ...]]:
-    """What the blocks are made of."""
-    return [tuple(node.op.name for node in blocks.blocks[index].nodes) for index in kept]
+def _op_names(blocks: Blocks, chosen: Iterable[int]) -> list[tuple[str, ...]]:
+    """The names of the ops of each chosen block."""
+    return [tuple(node.op.name for node in blocks.blocks[index].nodes) for index in chosen]
 
 
-def _kept(blocks: Blocks, enough: int) -> list[int]:
+def _kept_blocks(blocks: Blocks, fewest: int) -> list[int]:
+    """Indices of the blocks that stay if stretches are cut out until `fewest` are left."""
     kept = list(range(len(blocks.blocks)))
-    while len(kept) > enough:
-        found = _period(blocks, kept, enough)
+    while len(kept) > fewest:
+        found = _removable_stretch(blocks, kept, fewest)
         if found is None:
             break
         del kept[found[0] : found[1]]
     return kept
 
 
-def _period(blocks: Blocks, kept: Sequence[int], enough: int) -> tuple[int, int] | None:
-    """The shortest stretch from one block up to an equal one that may be cut out."""
+def _removable_stretch(blocks: Blocks, kept: Sequence[int], fewest: int) -> tuple[int, int] | None:
+    """The shortest stretch from a block up to an equal one that may be cut out: (start, stop) in
+    `kept`."""
     kinds = [blocks.representative[index] for index in kept]
-    for length in range(1, len(kept) - enough + 1):
+    for length in range(1, len(kept) - fewest + 1):
         for start in range(len(kept) - length):
             if kinds[start] != kinds[start + length]:
                 continue
@@ -172,7 +179,7 @@ def _period(blocks: Blocks, kept: Sequence[int], enough: int) -> tuple[int, int]
 
 
 def _chain(blocks: Blocks, kept: Sequence[int]) -> Function:
-    """The function of some of the blocks; each is fed by the one before that is kept."""
+    """The function of the kept blocks alone; each reads from the kept block before it."""
     function = blocks.function
     renamed: dict[Value, Value] = {}
     previous = -1
@@ -196,7 +203,7 @@ def _chain(blocks: Blocks, kept: Sequence[int]) -> Function:
 
 
 def without_boundaries(function: Function) -> Function:
-    """The function before axes were found."""
+    """The function without the boundaries that axis inference has inserted."""
     source: dict[Value, Value] = {}
     nodes: list[Node] = []
     for node in function.nodes:
@@ -218,10 +225,10 @@ def shrink_sizes(
     sequence_length: int | None,
     least: Mapping[str, int],
 ) -> tuple[Function, Mapping[Value, tuple[str, ...]]]:
-    """The function with every axis as short as can be, but for the batch.
+    """The function with every axis as short as possible, except the batch.
 
-    Also returns, per parameter and constant, the names of the axes of its dims; `least` gives sizes
-    that they must have at least.
+    Also returns, per parameter and constant, a name for the axis of each dim (empty for a dim that
+    is a product of several axes). `least` gives smallest sizes by these names.
     """
     program = build_program(function, training=False)
     sizing = _Sizing(program, degrees, least)
@@ -241,7 +248,7 @@ def shrink_sizes(
 
 @dataclass(slots=True)
 class _Sizing:
-    """Finds a short size for every class of axes that are equally long by necessity."""
+    """Finds a short size for every class of axes that must be equally long."""
 
     program: Program
     degrees: Collection[int]
@@ -257,8 +264,8 @@ class _Sizing:
         return self.program.axes
 
     def root(self, axis: Axis) -> Axis:
-        """The axis that stands for all that are as long by necessity: tied ones, and those at the
-        same place of equal blocks."""
+        """The representative of the axes that must be equally long: axes that are tied, and axes
+        at the same place of equal blocks."""
         while axis in self._root:
             axis = self._root[axis]
         return axis
@@ -269,7 +276,7 @@ class _Sizing:
             self._root[b] = a
 
     def run(self, sequence_length: int | None) -> None:
-        """Shortens one class after the other, the longest first."""
+        """Shortens one class of axes after the other, the longest first."""
         group = self.program.blocks.group
         every = list(
             dict.fromkeys(a for dims in self.axes.dims.values() for dim in dims for a in dim)
@@ -281,19 +288,20 @@ class _Sizing:
             self.members.setdefault(self.root(axis), []).append(axis)
         self.names = {axis: f"axis {number}" for number, axis in enumerate(self.members)}
         extents = self.program.extents
-        still = {self.root(axis) for axis in (*self.program.batches, *extents.beside_batch)}
+        fixed = {self.root(axis) for axis in (*self.program.batches, *extents.beside_batch)}
         followers = {self.root(axis) for axis in self.axes.follows}
         sequences = {self.root(axis) for axis in extents.sequences}
         for axis in sorted(self.members, key=lambda axis: -axis.size):
-            if axis in still or axis in self._changed or axis in followers:
+            if axis in fixed or axis in self._changed or axis in followers:
                 continue
             length = sequence_length if axis in sequences and sequence_length else axis.size
             for size in self._candidates(axis, length):
-                if self._try(axis, size, still):
+                if self._try(axis, size, fixed):
                     break
 
     def _candidates(self, axis: Axis, length: int) -> Iterable[int]:
-        """Short sizes that divide like `length`, those that no other axis has first."""
+        """Short sizes that the same degrees divide as `length`; sizes that no other axis has come
+        first."""
         smallest = max(min(SMALLEST, length), self.least.get(self.names[axis], 1))
         pattern = [length % degree == 0 for degree in self.degrees]
         fitting: list[int] = []
@@ -305,16 +313,16 @@ class _Sizing:
         taken = set(self.sizes.values())
         return [s for s in fitting if s not in taken] + [s for s in fitting if s in taken]
 
-    def _try(self, axis: Axis, size: int, still: Collection[Axis]) -> bool:
-        """Gives a class of axes a size, and other classes the sizes that follow from it. Undone if
-        they contradict each other."""
+    def _try(self, axis: Axis, size: int, fixed: Collection[Axis]) -> bool:
+        """Gives a class of axes a size, and other classes the sizes that follow from it; takes all
+        back if they contradict each other. Returns whether they fit."""
         before, changed = dict(self.sizes), set(self._changed)
         self._set(axis, size)
         while True:
             repairs = self._contradiction()
             if repairs is None:
                 return True
-            kept = {*self._changed, *still}
+            kept = {*self._changed, *fixed}
             repair = next((r for r in repairs if self.root(r[0]) not in kept and r[1] > 1), None)
             if repair is None:
                 self.sizes, self._changed = before, changed
@@ -324,15 +332,15 @@ class _Sizing:
     def _set(self, axis: Axis, size: int) -> None:
         self.sizes.update(dict.fromkeys(self.members[axis], size))
         if self.members[axis][0] not in self.axes.follows:
-            # What follows other sizes changes as often as they do.
+            # An axis that follows another one changes whenever that one does.
             self._changed.add(axis)
 
     def _contradiction(self) -> Sequence[tuple[Axis, int]] | None:
-        """What would make the first op whose sizes do not fit fit, each an axis with a size; None
-        if all do."""
+        """Repairs of the first op whose sizes do not fit, each an axis with the size that would
+        fit; empty if there is no repair, None if the sizes of all ops fit."""
         for node in self.program.function.nodes:
             operands = [self.axes.type_at(value, self.sizes) for value in node.operands]
-            repairs = self._parts_and_whole(node)
+            repairs = self._repairs_of_sum(node)
             if repairs:
                 return repairs
             try:
@@ -350,8 +358,8 @@ class _Sizing:
                         return ((dim[0], theirs),) if len(dim) == 1 else ()
         return None
 
-    def _parts_and_whole(self, node: Node) -> list[tuple[Axis, int]]:
-        """What would make the parts of a Split or Concat add up; nothing if they do."""
+    def _repairs_of_sum(self, node: Node) -> list[tuple[Axis, int]]:
+        """Repairs of a Split or Concat whose parts do not add up to the whole."""
         if isinstance(node.op, Split):
             whole, parts = node.operands[0], node.results
         elif isinstance(node.op, Concat):
@@ -359,7 +367,7 @@ class _Sizing:
         else:
             return []
         places = [self.axes.dims[value][node.op.axis] for value in (whole, *parts)]
-        total, *lengths = (prod(self.sizes.get(a, a.size) for a in place) for place in places)
+        total, *lengths = (math.prod(self.sizes.get(a, a.size) for a in place) for place in places)
         excess = sum(lengths) - total
         if not excess:
             return []
@@ -369,7 +377,7 @@ class _Sizing:
 
 
 def _rows_needed(workload: Workload, names: Mapping[Value, tuple[str, ...]]) -> dict[str, int]:
-    """Axes of parameters that are shorter than an index needs, with the size that would do."""
+    """Names of table axes with fewer rows than their indices ask for, and the rows needed."""
     program = workload.program
     sequence = program.sequence
     tied, moving = program.axes.tied, program.blocks.roles.moving
@@ -393,8 +401,8 @@ def _rows_needed(workload: Workload, names: Mapping[Value, tuple[str, ...]]) -> 
 
 
 def _known_values(workload: Workload) -> dict[Value, Any]:
-    """Values that depend on constants alone and are known, or on inputs that are as large as can
-    be, at the sizes of the workload."""
+    """The free values that can be computed at the workload's sizes, with booleans of inputs all
+    true, so that positions counted from a mask are as large as they get."""
     program = workload.program
     sizes = workload.sizes(workload.batch_size)
     known: dict[Value, Any] = {}
@@ -410,13 +418,14 @@ def _known_values(workload: Workload) -> dict[Value, Any]:
             try:
                 made = op.evaluate(*(known[value] for value in node.operands))
             except (IndexError, ValueError):
-                continue  # an index computed for other sizes
+                continue  # an index that the exporter computed for other sizes
             known.update(zip(node.results, made, strict=True))
     return known
 
 
 def _row_axis(program: Program, node: Node, names: Mapping[Value, tuple[str, ...]]) -> str | None:
-    """The name of the axis of rows that a node chooses from, if a parameter or table has it."""
+    """The name of the axis whose rows a lookup chooses from, if it is one of a parameter or
+    constant."""
     if not isinstance(node.op, (Gather, GatherElements)):
         return None
     dims = program.axes.dims

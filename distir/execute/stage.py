@@ -1,4 +1,4 @@
-"""One stage's devices: what they store, and what they do in an action."""
+"""The devices of one stage: the parameters they store, and the actions they run."""
 
 from __future__ import annotations
 
@@ -13,8 +13,14 @@ from distir.axes.rescale import resize
 from distir.errors import ScheduleError, TransformError
 from distir.execute.counts import Counts, StageMemory
 from distir.execute.devices import Shards, VirtualMesh
-from distir.execute.live import Held, Meter, array_bytes
-from distir.execute.stage_program import Instruction, ResultSlot, Source, StageProgram, flatten
+from distir.execute.live import LiveArrays, Meter, array_bytes
+from distir.execute.stage_program import (
+    ResultSlot,
+    SlotInstruction,
+    Source,
+    StageProgram,
+    flatten,
+)
 from distir.execute.values import OptimizerStep
 from distir.ir.core import Node, Value
 from distir.ir.types import TensorType
@@ -29,13 +35,14 @@ from distir.transforms.moves import Layout, Local, move
 Array = Any
 
 MOMENT_BYTES = 4
-"""The optimizer's moments are kept in fp32."""
+"""Bytes per element of an optimizer's moment: fp32."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What crosses between stages: per value one array per device, and the bytes of all values on
-    one of them; `sender` is the stage that sent it, from another rank."""
+    """The values that one stage sends to another: per value one array per device, and the bytes of
+    all values on one device. `sender` is the stage it comes from if that is on another rank, and
+    None if no message crosses a link."""
 
     shards: tuple[Shards, ...] = ()
     size_bytes: float = 0.0
@@ -44,8 +51,8 @@ class Message:
 
 @dataclass(slots=True)
 class Parameter:
-    """A parameter on a rank: its shards at rest, and those that devices own: the optimizer's state,
-    and the gradient once it is settled."""
+    """A parameter on a rank: the `shards` that devices store, and the shards that they own (see
+    glossary) of the parameter, of the optimizer's moments and of the settled gradient."""
 
     value: Value
     shards: Shards
@@ -56,26 +63,30 @@ class Parameter:
 
 @dataclass(slots=True)
 class _Running:
-    """A microbatch between the start of its forward and the end of its backward pass. `left`
-    counts the readers still to come, `waiting` holds the gradients still to be made;
-    `awaits_weights`: the first part of the backward pass has run, the second has not."""
+    """A microbatch between the start of its forward pass and the end of its backward pass."""
 
-    held: Held
-    left: Counter[int]
-    waiting: dict[int, list[tuple[int, int]]] = field(
+    live: LiveArrays
+    readers_left: Counter[int]
+    """Per slot, the number of readers still to come."""
+    awaited_gradients: dict[int, list[tuple[int, int]]] = field(
         default_factory=dict[int, list[tuple[int, int]]]
     )
+    """Slots of parameter gradients still to be made, with the (block, place) of the parameters."""
     results: dict[int, tuple[Value, Array]] = field(default_factory=dict[int, tuple[Value, Array]])
-    awaits_weights: bool = False
+    """Outputs of the model by slot: the program's value, and its whole array."""
+    awaits_weight_part: bool = False
+    """Whether `B` of a split backward pass has run and `W` has not."""
 
 
 @dataclass(slots=True)
 class StageDevices:
-    """The devices of one stage. `free` gives, per microbatch, the values of the model that depend
-    on inputs and constants alone; `loss_gradient` is the gradient of a microbatch's loss.
+    """The devices of one stage on one rank.
 
-    `parameters` are the rank's, shared by its stages. This stage updates those that it `holds`: no
-    earlier one of the rank does. `uses` are where its blocks read them, as (block, place)."""
+    `loss_gradient` is the derivative of the batch's loss by that of a microbatch. `parameters` are
+    those of the rank, shared by its stages; a stage updates those that it `holds`, which are those
+    that no earlier stage of the rank loaded. `uses` lists where blocks read a parameter, as
+    (block of the stage, place in the block's list of parameters).
+    """
 
     plan: Plan
     stage: Stage
@@ -110,7 +121,7 @@ class StageDevices:
     def load(
         self, parameters: Mapping[Value, Array], moments: Mapping[Value, tuple[Array, ...]]
     ) -> None:
-        """Stores every parameter of the stage, and the optimizer's state, as the plan says."""
+        """Stores every parameter of the stage and its optimizer state, sharded as planned."""
         for block, program in enumerate(self.stage.programs):
             actual = self._block(block).parameters
             for place, value in enumerate(actual):
@@ -125,7 +136,7 @@ class StageDevices:
                     self._scattered(block, use, parameters[value], use.owned),
                     [self._scattered(block, use, m, use.owned) for m in moments.get(value, ())],
                 )
-        self._demand_parameters()
+        self._lay_out_parameters()
 
     def _scattered(self, block: int, use: ParameterUse, array: Array, layout: Layout) -> Shards:
         dims = self.stage.programs[block].placed.step.axes.dims[use.value]
@@ -134,7 +145,7 @@ class StageDevices:
     def _moved(
         self, block: int, use: ParameterUse, shards: Shards, start: Layout, end: Layout
     ) -> Shards:
-        """A parameter's shards in another layout."""
+        """A parameter's shards, moved from one layout to another."""
         program = self.stage.programs[block]
         steps, _ = move(Local(use.value, start), end)
         making = Instantiation(self.plan.mesh, program.placed.step.axes, program.sizes, {})
@@ -142,8 +153,8 @@ class StageDevices:
             (shards,) = self._step(block, node, [shards])
         return shards
 
-    def _demand_parameters(self) -> None:
-        """Parameters in the layouts that the blocks start from."""
+    def _lay_out_parameters(self) -> None:
+        """Makes the shards of parameters in the layouts that the blocks' programs start from."""
         for source in self.program.sources:
             if source.parameter is None:
                 continue
@@ -161,16 +172,19 @@ class StageDevices:
     def forward(
         self, action: Action, received: Message, free: Mapping[Value, Array], in_parts: bool
     ) -> Message:
-        """Runs a forward action; returns what leaves for the next stage. `in_parts`: whether the
-        microbatch's backward pass has two parts."""
+        """Runs a forward action and returns the message for the next stage.
+
+        `free` are the model's free values (see glossary) of this microbatch; `in_parts` says
+        whether the microbatch's backward pass is split into `B` and `W`.
+        """
         index = action.microbatch
         if index in self._running or index in self._done:
             raise ScheduleError(f"{action} runs twice")
         program = self.program
         readers = program.readers_of_parts if in_parts else program.readers
-        running = _Running(Held(self.meter), Counter(readers))
+        running = _Running(LiveArrays(self.meter), Counter(readers))
         self._running[index] = running
-        self._provide_sources(running.held, free)
+        self._provide_sources(running.live, free)
         self._receive(running, self.program.inputs, received)
         self._run(running, self.program.forward)
         self.results[index] = [running.results[each.slot] for each in self.program.results]
@@ -180,68 +194,70 @@ class StageDevices:
         return sent
 
     def backward(self, action: Action, received: Message) -> Message:
-        """Runs a backward action; returns what leaves for the stage before."""
+        """Runs a whole backward pass and returns the message for the stage before."""
         sent = self._backward(action, received, self.program.backward)
         self._complete(action)
         return sent
 
     def input_part(self, action: Action, received: Message) -> Message:
-        """Runs the part of a backward pass that the stage before waits for; returns what leaves
-        for it."""
+        """Runs `B` of a split backward pass and returns the message for the stage before."""
         sent = self._backward(action, received, self.program.input_part)
-        self._running[action.microbatch].awaits_weights = True
+        self._running[action.microbatch].awaits_weight_part = True
         return sent
 
     def weight_part(self, action: Action) -> None:
-        """Runs the rest of a backward pass."""
+        """Runs `W` of a split backward pass."""
         running = self._running.get(action.microbatch)
-        if running is None or not running.awaits_weights:
+        if running is None or not running.awaits_weight_part:
             before = action._replace(kind="B")
-            raise ScheduleError(f"{action} needs what {before} makes, which has not run")
+            raise ScheduleError(f"{action} needs what {before} makes; {before} has not run")
         self._run(running, self.program.weight_part)
         self._complete(action)
 
     def _backward(
-        self, action: Action, received: Message, instructions: tuple[Instruction, ...]
+        self, action: Action, received: Message, instructions: tuple[SlotInstruction, ...]
     ) -> Message:
         running = self._running.get(action.microbatch)
-        if running is None or running.awaits_weights:
+        if running is None or running.awaits_weight_part:
             before = action._replace(kind="F")
-            raise ScheduleError(f"{action} needs what {before} keeps, which has not run")
+            raise ScheduleError(f"{action} needs what {before} keeps; {before} has not run")
+        awaited = running.awaited_gradients
         for each in self.program.gradients:
-            running.waiting.setdefault(each.slot, []).append((each.block, each.parameter))
-        for slot in self.program.source_slots & running.waiting.keys():
+            awaited.setdefault(each.slot, []).append((each.block, each.parameter))
+        for slot in self.program.source_slots & awaited.keys():
             self._accumulate(running, slot)
         self._receive(running, self.program.output_gradients, received)
         self._run(running, instructions)
         return self._send(running, self.program.input_gradients)
 
     def _complete(self, action: Action) -> None:
-        if self._running[action.microbatch].waiting:
-            raise TransformError(f"{action} did not make the gradients of all parameters")
+        missing = self._running[action.microbatch].awaited_gradients
+        if missing:
+            names = ", ".join(str(self.program.types[slot]) for slot in missing)
+            raise TransformError(f"{action} did not make the parameter gradients {names}")
         self._finish(action)
 
     def _finish(self, action: Action) -> None:
         running = self._running.pop(action.microbatch)
-        if running.held.storage:
-            left = [str(self.program.types[slot]) for slot in running.held.storage]
-            raise TransformError(f"{action} leaves {', '.join(left)} in memory")
+        if running.live.storage:
+            left = [str(self.program.types[slot]) for slot in running.live.storage]
+            raise TransformError(f"{action} leaves {', '.join(left)} in memory; expected nothing")
         self._done.add(action.microbatch)
 
     @property
     def in_flight(self) -> frozenset[int]:
-        """Microbatches that have begun and not ended."""
+        """Microbatches whose last action on this stage has not run."""
         return frozenset(self._running)
 
-    def _provide_sources(self, held: Held, free: Mapping[Value, Array]) -> None:
+    def _provide_sources(self, live: LiveArrays, free: Mapping[Value, Array]) -> None:
         by_block: dict[int, Mapping[Value, Array]] = {}
         for source in self.program.sources:
             if source.parameter is not None:
-                held.shards[source.slot] = self._stored[source.slot]
+                live.shards[source.slot] = self._stored[source.slot]
                 continue
             if source.block not in by_block:
                 by_block[source.block] = self._free_of_block(source.block, free)
-            held.shards[source.slot] = self._shards_of(source, by_block[source.block])
+            live.shards[source.slot] = self._shards_of(source, by_block[source.block])
 
     def _shards_of(self, source: Source, known: Mapping[Value, Array]) -> Shards:
         program = self.stage.programs[source.block]
@@ -252,8 +268,8 @@ class StageDevices:
         return self._meshes[source.block].scatter(array, dims, source.local.layout)
 
     def _free_of_block(self, block: int, free: Mapping[Value, Array]) -> dict[Value, Array]:
-        """What a block reads that depends on inputs and constants alone, by the values of the
-        block that stands for it."""
+        """The free values that a block reads, by the values of the block's program (which equal
+        blocks share)."""
         program = self.stage.programs[block]
         step, sizes = program.placed.step, program.sizes
         known = {
@@ -283,63 +299,64 @@ class StageDevices:
     def _receive(self, running: _Running, slots: tuple[int, ...], message: Message) -> None:
         types = self.program.types
         for slot, shards in zip(slots, message.shards, strict=True):
-            running.held.put(slot, shards, types[slot])
+            running.live.put(slot, shards, types[slot])
         if message.sender is not None:
             sizes = (array_bytes(message.shards[i], types[slot]) for i, slot in enumerate(slots))
             self.counts.add_received(message.sender, sum(sizes))
         for slot in slots:
-            self._made(running, slot)
+            self._deliver(running, slot)
 
     def _send(self, running: _Running, slots: tuple[int, ...]) -> Message:
-        shards = tuple(running.held.shards[slot] for slot in slots)
+        shards = tuple(running.live.shards[slot] for slot in slots)
         types = [self.program.types[slot] for slot in slots]
         for slot in slots:
             self._read(running, slot)
         return Message(shards, sum(map(array_bytes, shards, types)))
 
-    def _run(self, running: _Running, instructions: tuple[Instruction, ...]) -> None:
-        held = running.held
+    def _run(self, running: _Running, instructions: tuple[SlotInstruction, ...]) -> None:
+        live = running.live
         for each in instructions:
-            operands = [held.shards[slot] for slot in each.operands]
+            operands = [live.shards[slot] for slot in each.operands]
             made = self._step(each.block, each.node, operands)
             for slot, value, shards in zip(each.results, each.node.results, made, strict=True):
                 if each.root is None:
-                    held.put(slot, shards, value)
+                    live.put(slot, shards, value)
                 else:
-                    held.show(slot, shards, held.storage.get(each.root))
+                    live.show(slot, shards, live.storage.get(each.root))
             for slot in dict.fromkeys(each.operands):
                 self._read(running, slot)
             for slot in each.results:
-                self._made(running, slot)
+                self._deliver(running, slot)
 
     def _read(self, running: _Running, slot: int) -> None:
-        """One reader less; the last one frees the value."""
-        if slot in running.left:
-            running.left[slot] -= 1
-            if not running.left[slot]:
-                running.held.drop(slot)
+        """Counts off one reader of a value and drops the value after the last."""
+        if slot in running.readers_left:
+            running.readers_left[slot] -= 1
+            if not running.readers_left[slot]:
+                running.live.drop(slot)
 
-    def _made(self, running: _Running, slot: int) -> None:
-        """A new value goes where it is wanted: to the gradients, to the results, or nowhere."""
-        if slot in running.waiting:
+    def _deliver(self, running: _Running, slot: int) -> None:
+        """Adds a new value to the gradient buffers and to the model's outputs, where it is one of
+        them, and drops it if nobody else reads it."""
+        if slot in running.awaited_gradients:
             self._accumulate(running, slot)
         for each in self.program.results:
             if each.slot == slot and slot not in running.results:
                 dims = self.stage.programs[each.block].placed.step.axes.dims[each.local.value]
                 whole = self._meshes[each.block].gather(
-                    running.held.shards[slot], dims, each.local.layout
+                    running.live.shards[slot], dims, each.local.layout
                 )
                 running.results[slot] = self._actual_result(each), whole
-        if not running.left[slot]:
-            running.held.drop(slot)
+        if not running.readers_left[slot]:
+            running.live.drop(slot)
 
     def _actual_result(self, result: ResultSlot) -> Value:
         own = self.stage.programs[result.block].placed.step.block.results
         return self._block(result.block).results[own.index(result.local.value)]
 
     def _accumulate(self, running: _Running, slot: int) -> None:
-        shards = running.held.shards[slot]
-        for use in running.waiting.pop(slot):
+        shards = running.live.shards[slot]
+        for use in running.awaited_gradients.pop(slot):
             buffer = self._buffer(*use)
             before = self._accumulated.get(buffer)
             self._accumulated[buffer] = shards if before is None else _added(before, shards)
@@ -359,7 +376,7 @@ class StageDevices:
     # --- the end of the step ---------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Adds up every parameter's gradient over the mesh, and over its uses on the rank."""
+        """Adds up every parameter's gradient over the mesh, and over its uses on this stage."""
         for value, uses in self.uses.items():
             parameter = self.parameters[value]
             for block, place in uses:
@@ -379,8 +396,8 @@ class StageDevices:
         return shards
 
     def _buffer(self, block: int, place: int) -> tuple[int, int]:
-        """The use of a parameter in whose buffer a gradient is accumulated: the first on this
-        stage that has its gradient in the same layout."""
+        """The (block, place) whose buffer accumulates a gradient: uses of one parameter share the
+        buffer of the first use that has its gradient in the same layout."""
         uses = self.uses[self._block(block).parameters[place]]
         wanted = self._gradient_positions(block, place)
         return next(use for use in uses if self._gradient_positions(*use) == wanted)
@@ -393,8 +410,8 @@ class StageDevices:
         return positions_of(gradient.layout, program.placed.step.axes.dims[gradient.value])
 
     def update(self, optimizer: OptimizerStep) -> None:
-        """The optimizer's step on the part of every parameter that a device owns, from which the
-        stored parameter is made again."""
+        """Runs the optimizer's step on the owned part of every parameter, and makes the stored
+        shards from the result."""
         for value in self.holds:
             parameter = self.parameters[value]
             if parameter.gradient is None:
@@ -412,7 +429,8 @@ class StageDevices:
             parameter.shards = owned
 
     def whole(self, value: Value, shards: Shards, *, owned: bool = True) -> Array:
-        """The whole array behind the shards of a parameter, or of what its devices own."""
+        """The whole array from a parameter's shards, which are laid out as they are owned, or else
+        as they are stored."""
         block, place = self.uses[value][0]
         program = self.stage.programs[block]
         use = program.parameters[place]
@@ -420,7 +438,7 @@ class StageDevices:
         return self._meshes[block].gather(shards, dims, use.owned if owned else use.stored)
 
     def state(self) -> StageMemory:
-        """What a device keeps over the whole step, in the workload's element types."""
+        """Bytes that a device keeps over the whole step, in the workload's element types."""
         types, workload = self.plan.workload.types, self.plan.workload
         master = types.master.itemsize if types.master is not None else 0
         parameters = gradients = optimizer = 0.0
@@ -441,7 +459,7 @@ def _added(a: Shards, b: Shards) -> Shards:
 def types_of(
     node: Node, operands: list[Shards], results: list[Shards]
 ) -> tuple[list[TensorType], list[TensorType]]:
-    """Types of the arrays that an op read and made on one device."""
+    """Types of the shards that an op read and made on the first device."""
     operand_types, result_types = (
         [
             value.type.with_shape(np.shape(shards[0]))
@@ -453,5 +471,5 @@ def types_of(
 
 
 def computed(array: Array, value: Value) -> Array:
-    """The array as the executor computes it: real numbers in float64."""
+    """The array in the type in which the executor computes: float64 for real numbers."""
     return np.asarray(array, np.float64) if value.type.dtype.is_float else np.asarray(array)

@@ -1,7 +1,7 @@
-"""A stage as one flat program: its blocks one after the other, every value with a number.
+"""A stage as one flat program: its blocks one after the other, every value with a slot number.
 
-Equal blocks share a program and so its values; here every value of every block has a slot of its
-own, and values that cross from block to block are one slot.
+Equal blocks share a program, and so its values. Here every value of every block has a slot of its
+own; what one block hands to the next has the same slot in both.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from distir.transforms.moves import Local
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Instruction:
-    """A node on slots. `root` is set for a view: the slot whose memory it shows."""
+class SlotInstruction:
+    """A node with slots for operands and results. `root` is the slot whose memory a view shows;
+    None if the op is not a view."""
 
     block: int
     node: Node
@@ -31,8 +32,8 @@ class Instruction:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A slot that is there without being computed: a parameter (by its place in the block's list),
-    or a value that depends on inputs and constants alone."""
+    """A slot that is filled before the passes run: with a parameter (`parameter` is its place in
+    the block's list), or with a free value (`parameter` is None)."""
 
     slot: int
     block: int
@@ -42,7 +43,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class GradientSlot:
-    """Where the gradient of a block's parameter comes to lie."""
+    """The slot of the gradient of a block's parameter (`parameter` is its place in the list)."""
 
     slot: int
     block: int
@@ -51,7 +52,7 @@ class GradientSlot:
 
 @dataclass(frozen=True, slots=True)
 class ResultSlot:
-    """Where an output of the model comes to lie."""
+    """The slot of an output of the model, and its layout in the block that makes it."""
 
     slot: int
     block: int
@@ -60,16 +61,19 @@ class ResultSlot:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StageProgram:
-    """A stage's forward and backward pass, and the two parts of the latter if the schedule has
-    them. `readers` counts, per slot, who reads it until the end of the backward pass,
-    `readers_of_parts` the same where it has two; leaving the stage counts as a reader. Sources are
-    not in it: they stay."""
+    """A stage's forward and backward pass, and the two parts of the backward pass if the schedule
+    splits it.
+
+    `readers[slot]` is the number of instructions that read a slot in the forward pass and the
+    whole backward pass, plus one if the value leaves the stage; `readers_of_parts[slot]` counts the
+    same for a backward pass in two parts. Sources are not counted: they are never dropped.
+    """
 
     programs: tuple[BlockProgram, ...]
-    forward: tuple[Instruction, ...]
-    backward: tuple[Instruction, ...]
-    input_part: tuple[Instruction, ...]
-    weight_part: tuple[Instruction, ...]
+    forward: tuple[SlotInstruction, ...]
+    backward: tuple[SlotInstruction, ...]
+    input_part: tuple[SlotInstruction, ...]
+    weight_part: tuple[SlotInstruction, ...]
     types: dict[int, Value]
     sources: tuple[Source, ...]
     inputs: tuple[int, ...]
@@ -83,12 +87,13 @@ class StageProgram:
 
     @property
     def source_slots(self) -> frozenset[int]:
-        """Slots that are there without being computed."""
+        """Slots that are filled before the passes run."""
         return frozenset(source.slot for source in self.sources)
 
 
 def flatten(programs: Sequence[BlockProgram], splits_backward: bool = False) -> StageProgram:
-    """The flat program of a stage."""
+    """The flat program of a stage with these blocks; with both parts of the backward pass only if
+    the schedule `splits_backward`."""
     return _Flattening(tuple(programs)).run(splits_backward)
 
 
@@ -137,12 +142,12 @@ class _Flattening:
             readers_of_parts=_readers((*forward, *input_part, *weight_part), sent, sources),
         )
 
-    def _pass(self, kind: int) -> tuple[Instruction, ...]:
+    def _pass(self, kind: int) -> tuple[SlotInstruction, ...]:
         own = segments(self.programs, kind)
         places = list(range(len(own)))[:: -1 if is_reversed(kind) else 1]
         for before, after, here, there in zip(own, own[1:], places, places[1:], strict=False):
             self._join(here, before.sent, there, after.received)
-        found: list[Instruction] = []
+        found: list[SlotInstruction] = []
         for segment, here, there in zip(own, places, (*places[1:], -1), strict=True):
             found += [self._instruction(here, node) for node in segment.own_gathers]
             found += [self._instruction(there, node) for node in segment.ahead]
@@ -156,10 +161,10 @@ class _Flattening:
     def _all(self, block: int, values: Sequence[Value]) -> tuple[int, ...]:
         return tuple(self.slot(block, value) for value in values)
 
-    def _instruction(self, block: int, node: Node) -> Instruction:
+    def _instruction(self, block: int, node: Node) -> SlotInstruction:
         operands = self._all(block, node.operands)
         op = node.op.op if isinstance(node.op, Sharded) else node.op
-        return Instruction(
+        return SlotInstruction(
             block,
             node,
             operands,
@@ -186,7 +191,7 @@ class _Flattening:
 
 
 def _readers(
-    instructions: Sequence[Instruction], sent: Sequence[int], sources: Sequence[Source]
+    instructions: Sequence[SlotInstruction], sent: Sequence[int], sources: Sequence[Source]
 ) -> Counter[int]:
     readers = Counter(sent)
     for each in instructions:

@@ -1,4 +1,4 @@
-"""What a step begins with and what it ends with, as whole arrays; and random ones to try it on."""
+"""Inputs and results of a step as whole arrays, their microbatches, and random inputs for tests."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ OptimizerStep = SGDStep | MomentumStep | AdamStep
 
 @dataclass(frozen=True, slots=True)
 class StepValues:
-    """What a step begins with. `sources` are inputs and constants for the whole batch; `moments`
-    is the optimizer's state per parameter. Keys are values of the workload's program."""
+    """The arrays that a step begins with. `sources` are inputs and constants for the whole batch;
+    `moments` is the optimizer's state per parameter. Keys are values of the workload's program."""
 
     sources: Mapping[Value, Array]
     parameters: Mapping[Value, Array]
@@ -36,7 +36,8 @@ class StepValues:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What a step ends with: the loss when training, otherwise the outputs."""
+    """The arrays that a step ends with. `outputs` is the loss alone when training; `parameters` and
+    `moments` are those after the optimizer's step, and empty without one."""
 
     outputs: tuple[Array, ...]
     gradients: Mapping[Value, Array] = field(default_factory=dict[Value, Any])
@@ -45,7 +46,7 @@ class StepResult:
 
     @property
     def loss(self) -> float:
-        """The loss, averaged over the batch as the model says."""
+        """The loss of the batch, when training."""
         return float(self.outputs[0])
 
 
@@ -56,8 +57,8 @@ def optimizer_step(workload: Workload, step: int = 1) -> OptimizerStep:
 
 
 def loss_weight(workload: Workload, microbatches: int) -> float:
-    """What the loss of a microbatch counts in the loss of the batch: losses are means over their
-    samples, unless they are asked to be sums."""
+    """The factor of a microbatch's loss in the loss of the batch: a loss is the mean over its
+    samples, unless the workload asks for the sum."""
     return 1.0 if workload.loss == "sum" else 1.0 / microbatches
 
 
@@ -65,7 +66,7 @@ def loss_weight(workload: Workload, microbatches: int) -> float:
 
 
 def batch_axes(workload: Workload) -> frozenset[Axis]:
-    """All axes that have the size of the batch."""
+    """All axes of the program that are batches: those of inputs, and axes tied to them."""
     program = workload.program
     tied = {program.axes.tied(axis) for axis in program.batches}
     return frozenset(axis for axis in program.all_axes if program.axes.tied(axis) in tied)
@@ -74,7 +75,7 @@ def batch_axes(workload: Workload) -> frozenset[Axis]:
 def microbatch(
     workload: Workload, value: Value, array: Array, index: int, microbatches: int
 ) -> Array:
-    """The part of a source that belongs to one microbatch."""
+    """The part of an input or constant that belongs to one microbatch."""
     samples = workload.batch_size // microbatches
     held = slice(index * samples, (index + 1) * samples)
     dims = workload.program.axes.dims[value]
@@ -83,8 +84,9 @@ def microbatch(
 
 
 def join_microbatches(workload: Workload, value: Value, parts: Sequence[Array]) -> Array:
-    """The inverse of `microbatch` for an output. One that does not carry the batch is the mean; one
-    that has samples of two inputs has those that meet, one microbatch after the other."""
+    """The array of an output from its parts per microbatch: joined along the batch; the mean if the
+    output does not carry the batch. An output with the samples of two inputs (two batch axes) has
+    the pairs within each microbatch, one microbatch after the other."""
     dims = workload.program.axes.dims[value]
     axes = [axis for dim in dims for axis in dim]
     batch = batch_axes(workload)
@@ -92,8 +94,8 @@ def join_microbatches(workload: Workload, value: Value, parts: Sequence[Array]) 
     if position is None:
         return sum(parts) / len(parts)
     sizes = dict(workload.sizes(workload.batch_size // len(parts)))
-    spread = [each.reshape([sizes.get(axis, axis.size) for axis in axes]) for each in parts]
-    whole = np.concatenate(spread, axis=position)
+    by_axis = [each.reshape([sizes.get(axis, axis.size) for axis in axes]) for each in parts]
+    whole = np.concatenate(by_axis, axis=position)
     sizes[axes[position]] = workload.batch_size
     return whole.reshape(shape_at(dims, sizes))
 
@@ -103,8 +105,8 @@ def join_microbatches(workload: Workload, value: Value, parts: Sequence[Array]) 
 
 @dataclass(frozen=True, slots=True)
 class RandomValues:
-    """Random values that a program can be run with; `invented` names the tables whose values are
-    not known and were made up."""
+    """Random values to run a program with; `invented` names the tables whose values were made up,
+    because the model does not have them or has them for other sizes."""
 
     values: StepValues
     invented: tuple[str, ...]
@@ -113,12 +115,12 @@ class RandomValues:
 def random_values(
     workload: Workload, seed: int = 0, truth: float = 0.5, microbatches: int = 1
 ) -> RandomValues:
-    """Random inputs and parameters in float64, and integers in range, also within each of the
-    microbatches.
+    """Random inputs, parameters and moments; real numbers in float64.
 
-    A table without values gets made-up ones: real numbers, integers in range, or truths of which
-    the part `truth` is true. That a distributed program computes what the sequential one does is
-    proved as well with these as with any.
+    Integers that are used as indices are in range, also for one of the microbatches alone. A table
+    without values gets made-up ones: real numbers, integers in range, or booleans of which the
+    fraction `truth` is true. These show as well as any others whether a distributed program
+    computes what the sequential one does.
     """
     program, rng = workload.program, np.random.default_rng(seed)
     function, axes = program.function, program.axes
@@ -135,7 +137,7 @@ def random_values(
             sources[value] = make(value, shape_at(axes.dims[value], sizes))
             continue
         if value in bounds and np.any((known >= bounds[value]) | (known < -bounds[value])):
-            # An index that was computed for the sizes of the file.
+            # Indices that the exporter computed for the sizes in the file.
             invented.append(value.name)
             known = known % bounds[value]
         sources[value] = known.astype(np.float64) if value.type.dtype.is_float else known
@@ -166,7 +168,7 @@ class _Maker:
             return self.rng.integers(0, self.bounds[value], shape)
         truths = self.rng.random(shape) < self.truth
         if shape and shape[-1] > 1 and 0 < self.truth < 1:
-            # Masks: something stays, whichever way they are meant.
+            # A mask keeps something, whether true or false means masked.
             truths[..., 0], truths[..., -1] = True, False
         return truths if value.type.dtype is DType.BOOL else truths.astype(np.int64)
 
@@ -174,19 +176,21 @@ class _Maker:
         if not value.type.dtype.is_float:
             return self(value, shape)
         if len([size for size in shape if size > 1]) < 2:
-            # Scales of norms, variances: away from zero.
+            # Scales of norms and variances must stay away from zero.
             return 0.5 + self.rng.random(shape)
         scale = max(1, min(np.prod(shape[1:]), np.prod(shape[:-1]))) ** -0.5
         return scale * self.rng.normal(size=shape)
 
 
 _MOVING = (Reshape, Transpose, Expand, Slice, Split, Concat, Cast, Identity, Boundary)
+"""Ops whose results have only elements of their operands, so that a bound on them goes through."""
 
 
 def index_bounds(
     nodes: Sequence[Node], shapes: Mapping[Value, tuple[int, ...]]
 ) -> dict[Value, int]:
-    """Per integer value that is used as an index, the number of rows it may choose from."""
+    """Per integer value that is used as an index, the number of rows it may choose from: of all its
+    uses the fewest."""
     bounds: dict[Value, int] = {}
 
     def bound(value: Value, rows: int) -> None:
@@ -205,7 +209,7 @@ def index_bounds(
 
 
 def rows_indexed(node: Node, shapes: Mapping[Value, tuple[int, ...]]) -> int | None:
-    """How many rows the second operand of a node chooses from, if it is an index."""
+    """Number of rows that the second operand of a node chooses from; None if it is no index."""
     op = node.op
     if isinstance(op, (Gather, GatherElements, ScatterElements)):
         return shapes[node.operands[0]][op.axis]

@@ -1,5 +1,5 @@
-"""Verification: a small version of the model, executed as planned and on one device; both must
-compute the same numbers.
+"""Verification: a small version of the model is executed as planned and on one device, and both
+must compute the same numbers.
 """
 
 from __future__ import annotations
@@ -30,52 +30,54 @@ from distir.workload import Workload
 
 Array = Any
 
-TOLERANCE = 1e-10
+RELATIVE_TOLERANCE = 1e-10
 """Relative error that float64 stays far below if a plan is right."""
 
-SMALL = 1e-3
-"""Part of the largest gradient below which gradients are compared with it: some truly are zero."""
+GRADIENT_FLOOR = 1e-3
+"""Fraction of the largest gradient of the model: a smaller gradient, which may be zero but for
+rounding, is compared with that fraction instead of its own size."""
 
 ANY_CLUSTER = "dgx-a100"
-"""Results do not depend on the cluster; the stages are balanced for some."""
+"""A cluster to balance stages for; the numbers computed do not depend on it."""
 
-MARGIN = 8
-"""How many times the rounding of what a step begins with the rounding inside of it may be: sums are
-in another order on many devices."""
+ROUNDING_MARGIN = 8
+"""How many times larger the rounding within a step may be than the effect of rounding its inputs:
+many devices add up in another order than one."""
 
 MOST_ROUNDING = 1e-7
-"""What a value may move by when what the step begins with is rounded, for its agreement to say
-anything."""
+"""Largest relative change of a value by rounding the step's inputs at which its comparison still
+says something."""
 
 LAST_BIT = 2.0**-52
 """Relative distance of neighbouring numbers in float64."""
 
-STEP = 2
-"""Number of the optimizer step that is tried: beyond the first, whose update is nearly a sign."""
+STEP_NUMBER = 2
+"""Number of the optimizer step that is run: Adam's update in step 1 is nearly the gradient's sign,
+which would hide errors."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How far one value is from what it should be."""
+    """Relative error of one value that a plan computed."""
 
     name: str
     error: float
     rounding: float = 0.0
-    """How far it moves, on one device, if all numbers that the step begins with change by their
-    last bit: no plan can be expected to be closer. Looked at only for errors above the
-    tolerance."""
+    """Relative change of the value on one device if all inputs of the step change by their last
+    bit: no plan can be expected to come closer. Computed only if an error is above the tolerance.
+    """
 
     def within(self, tolerance: float) -> bool:
-        """Whether the error is below the tolerance, or no more than rounding."""
+        """Whether the error is below the tolerance, or explained by rounding."""
         if self.error < tolerance:
             return True
-        return self.rounding < MOST_ROUNDING and self.error < MARGIN * self.rounding
+        return self.rounding < MOST_ROUNDING and self.error < ROUNDING_MARGIN * self.rounding
 
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What came out of one strategy. `differences` has every value that was compared, in order of
-    computation."""
+    """The result of verifying one strategy. `differences` has every value that was compared, in
+    order of computation; `invented` names tables whose values were made up."""
 
     strategy: Strategy
     devices: int
@@ -83,7 +85,7 @@ class Verification:
     simulated_peak_bytes: float
     executed_peak_bytes: float
     invented: tuple[str, ...]
-    tolerance: float = TOLERANCE
+    tolerance: float = RELATIVE_TOLERANCE
 
     @property
     def compared(self) -> int:
@@ -92,17 +94,17 @@ class Verification:
 
     @property
     def max_relative_error(self) -> float:
-        """The largest error; infinite if anything is not a number."""
+        """The largest relative error; infinite if any value is not a number."""
         return max((each.error for each in self.differences), default=0.0)
 
     @property
     def first_difference(self) -> Difference | None:
-        """The first value that differs by more than rounding, or None."""
+        """The first value whose error rounding does not explain, or None."""
         return next((each for each in self.differences if not each.within(self.tolerance)), None)
 
     @property
     def rounded(self) -> tuple[Difference, ...]:
-        """The values that differ by more than the tolerance, and by no more than rounding."""
+        """The values whose error is above the tolerance and explained by rounding."""
         beyond = (each for each in self.differences if not each.error < self.tolerance)
         return tuple(each for each in beyond if each.within(self.tolerance))
 
@@ -112,7 +114,7 @@ class Verification:
         return self.first_difference is None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """The result as JSON values, which `autotune verify --json` writes."""
         first = self.first_difference
         return {
             "strategy": self.strategy.to_dict(),
@@ -130,11 +132,15 @@ class Verification:
 
 @dataclass(slots=True)
 class Verifier:
-    """Verifies strategies of one workload. Small versions of it are kept, per degrees."""
+    """Verifies strategies of one workload.
+
+    Small versions of the workload are kept for other strategies with the same degrees, together
+    with what one device computes on them.
+    """
 
     workload: Workload
     seed: int = 0
-    tolerance: float = TOLERANCE
+    tolerance: float = RELATIVE_TOLERANCE
     _planner: Planner | None = None
     _small: dict[object, Workload] = field(default_factory=dict[object, Workload])
     _truth: dict[object, tuple[RandomValues, StepResult]] = field(
@@ -151,7 +157,10 @@ class Verifier:
         return self._planner.explain(strategy)
 
     def verify(self, strategy: Strategy) -> Verification:
-        """Executes a strategy and compares; raises `StrategyError` if it cannot be applied."""
+        """Executes a strategy and compares the results with those of one device.
+
+        Raises `StrategyError` if the strategy cannot be applied to the whole model.
+        """
         reason = self.explain(strategy)
         if reason is not None:
             raise StrategyError(reason)
@@ -160,9 +169,10 @@ class Verifier:
         plan = simulator.plan(strategy)
         peak = simulator.simulate_plan(plan).metrics["peak_memory_bytes"]
         given, truth = self.truth(small, strategy.microbatches)
-        execution = execute(plan, given.values, optimizer_step(small, STEP))
+        execution = execute(plan, given.values, optimizer_step(small, STEP_NUMBER))
         differences = tuple(compare(small, execution.result, truth))
-        if any(self.tolerance <= each.error < MARGIN * MOST_ROUNDING for each in differences):
+        worth_explaining = ROUNDING_MARGIN * MOST_ROUNDING
+        if any(self.tolerance <= each.error < worth_explaining for each in differences):
             moved = self.rounding(small, strategy.microbatches)
             differences = tuple(replace(each, rounding=moved[each.name]) for each in differences)
         return Verification(
@@ -184,55 +194,59 @@ class Verifier:
         return self._small[degrees]
 
     def truth(self, small: Workload, microbatches: int) -> tuple[RandomValues, StepResult]:
-        """Random values for a small workload, and what a step makes of them on one device."""
+        """Random values for a small workload, and the result of a step on one device from them."""
         key = (id(small), microbatches)
         if key not in self._truth:
             self._truth[key] = sequential_truth(small, microbatches, self.seed)
         return self._truth[key]
 
     def rounding(self, small: Workload, microbatches: int) -> Mapping[str, float]:
-        """How far every value moves, on one device, if all that a step begins with changes by its
-        last bit."""
+        """Relative change of every value, by name, on one device, if all inputs of the step change
+        by their last bit."""
         key = (id(small), microbatches)
         if key not in self._rounding:
             given, truth = self.truth(small, microbatches)
             values = last_bit_changed(given.values, self.seed)
             pieces = microbatches if mixes_samples(small) else 1
-            moved = sequential_step(small, values, optimizer_step(small, STEP), pieces)
+            moved = sequential_step(small, values, optimizer_step(small, STEP_NUMBER), pieces)
             self._rounding[key] = {each.name: each.error for each in compare(small, moved, truth)}
         return self._rounding[key]
 
 
 def verify(workload: Workload, strategy: Strategy) -> Verification:
-    """Verifies one strategy."""
+    """Verifies one strategy; see `Verifier.verify`."""
     return Verifier(workload).verify(strategy)
 
 
 def sequential_truth(
     workload: Workload, microbatches: int = 1, seed: int = 0
 ) -> tuple[RandomValues, StepResult]:
-    """Random values and what a step on one device makes of them, at once if the samples do not
-    depend on each other.
+    """Random values, and the result of a step on one device from them: of the whole batch at once
+    if its samples do not depend on each other, otherwise in `microbatches` pieces.
 
-    Tables without values get made-up ones. Where these lead out of the numbers (all positions
-    masked), others are tried.
+    Tables without values get made-up ones. If these give infinities or NaNs (a mask may hide all
+    positions), others are tried. Raises `TransformError` if none give numbers.
     """
     pieces = microbatches if mixes_samples(workload) else 1
     first = ""
     for truth in (0.5, 1.0, 0.0):
         given = random_values(workload, seed, truth, microbatches)
-        result = sequential_step(workload, given.values, optimizer_step(workload, STEP), pieces)
+        result = sequential_step(
+            workload, given.values, optimizer_step(workload, STEP_NUMBER), pieces
+        )
         wrong = [name for name, array in _named(workload, result) if not np.isfinite(array).all()]
         if not wrong:
             return given, result
         first = first or wrong[0]
     raise TransformError(
-        f"{workload.model.name} cannot be executed with random values: {first} is not a number"
+        f"{workload.model.name} cannot be executed with random values: {first} comes out infinite "
+        "or not a number; expected numbers"
     )
 
 
 def last_bit_changed(values: StepValues, seed: int = 0) -> StepValues:
-    """The same inputs, constants and parameters, every real number up or down by its last bit."""
+    """The same values with every real number of inputs, constants and parameters moved up or down
+    by its last bit, at random."""
     rng = np.random.default_rng(seed)
 
     def changed(array: Array) -> Array:
@@ -248,13 +262,13 @@ def last_bit_changed(values: StepValues, seed: int = 0) -> StepValues:
 
 
 def compare(workload: Workload, found: StepResult, expected: StepResult) -> Iterator[Difference]:
-    """Relative errors of loss, outputs, gradients and what the optimizer made of the parameters.
+    """Relative errors of the loss or the outputs, of gradients and of updated parameters.
 
-    A value is compared with its own scale; gradients, with `SMALL` of the largest one if theirs is
-    less.
+    An error is relative to the scale of the expected value; for gradients and updated parameters
+    the scale is at least `GRADIENT_FLOOR` times the largest gradient.
     """
     scales = [scale_of(array) for array in expected.gradients.values()]
-    floor = SMALL * max(scales, default=0.0)
+    floor = GRADIENT_FLOOR * max(scales, default=0.0)
     theirs = dict(_named(workload, found))
     for name, array in _named(workload, expected):
         least = floor if name.startswith(("gradient", "updated")) else 0.0
@@ -266,16 +280,16 @@ def compare(workload: Workload, found: StepResult, expected: StepResult) -> Iter
 
 def _named(workload: Workload, result: StepResult) -> Iterator[tuple[str, Array]]:
     function = workload.program.function
-    ends = _apart(function.outputs)
+    outputs = _distinct_names(function.outputs)
     for value, array in zip(function.outputs, result.outputs, strict=True):
-        yield ("loss" if workload.training else f"output {ends[value]}"), array
-    numbers = _apart(function.parameters)
-    yield from _by_parameter("gradient of", numbers, result.gradients)
-    yield from _by_parameter("updated", numbers, result.parameters)
+        yield ("loss" if workload.training else f"output {outputs[value]}"), array
+    parameters = _distinct_names(function.parameters)
+    yield from _by_parameter("gradient of", parameters, result.gradients)
+    yield from _by_parameter("updated", parameters, result.parameters)
 
 
-def _apart(values: Sequence[Value]) -> Mapping[Value, str]:
-    """Names for values, numbered where several have the same."""
+def _distinct_names(values: Sequence[Value]) -> Mapping[Value, str]:
+    """Distinct names of values: numbered where several have the same."""
     names: dict[Value, str] = {}
     taken: dict[str, int] = {}
     for value in dict.fromkeys(values):
@@ -293,13 +307,13 @@ def _by_parameter(
 
 
 def scale_of(array: Array) -> float:
-    """The largest magnitude."""
+    """The largest magnitude in the array; 0 if it is empty."""
     return float(np.max(np.abs(array), initial=0.0))
 
 
 def relative_error(found: Array, expected: Array, least: float = 0.0) -> float:
-    """The largest difference over the scale of what is expected, or over `least` if that is
-    more. Infinite where shapes differ or something is not a number."""
+    """The largest difference, divided by the largest expected magnitude or by `least`, whichever is
+    more. Infinite if the shapes differ or an element is not a number."""
     found, expected = np.asarray(found), np.asarray(expected)
     if found.shape != expected.shape or not np.isfinite(found).all():
         return float("inf")
@@ -311,7 +325,7 @@ def relative_error(found: Array, expected: Array, least: float = 0.0) -> float:
 
 
 __all__ = [
-    "TOLERANCE",
+    "RELATIVE_TOLERANCE",
     "Difference",
     "Verification",
     "Verifier",

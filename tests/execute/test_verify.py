@@ -12,7 +12,14 @@ from autotune.cli import main
 from distir import Strategy, Workload, load_model
 from distir.errors import StrategyError
 from distir.execute import executor
-from distir.execute.verify import MARGIN, Difference, Verification, Verifier, relative_error, verify
+from distir.execute.verify import (
+    ROUNDING_MARGIN,
+    Difference,
+    Verification,
+    Verifier,
+    relative_error,
+    verify,
+)
 from distir.importers.load import LoadedModel
 from distir.ir import Builder, Function
 from distir.models.layers import linear
@@ -131,7 +138,7 @@ def test_what_rounding_explains_passes_and_is_said(number: float, lost: bool) ->
     found = verify(workload, Strategy(tp=4))
     assert found.passed
     assert bool(found.rounded) is (found.max_relative_error > found.tolerance) is lost
-    assert all(each.error < MARGIN * each.rounding for each in found.rounded)
+    assert all(each.error < ROUNDING_MARGIN * each.rounding for each in found.rounded)
 
 
 def test_what_rounding_does_not_explain_fails() -> None:

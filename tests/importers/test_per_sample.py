@@ -10,7 +10,7 @@ import pytest
 from distir import Strategy, Workload, load_model
 from distir.axes.rescale import rescale
 from distir.execute.sequential import evaluate
-from distir.execute.verify import TOLERANCE, verify
+from distir.execute.verify import RELATIVE_TOLERANCE, verify
 from distir.importers.onnx import read_onnx
 from distir.ops.lookup import GatherND
 from distir.program import build_program
@@ -91,7 +91,10 @@ def test_samples_may_be_split(made: Any, tmp_path: Any) -> None:
     path = tmp_path / "model.onnx"
     onnx.save(made, path)
     workload = Workload(model=load_model(path), batch_size=8)
-    assert verify(workload, Strategy(dp=2, tp=2, microbatches=2)).max_relative_error < TOLERANCE
+    assert (
+        verify(workload, Strategy(dp=2, tp=2, microbatches=2)).max_relative_error
+        < RELATIVE_TOLERANCE
+    )
 
 
 def test_rows_that_are_no_sample_numbers_stay_a_lookup() -> None:

@@ -21,7 +21,7 @@ from distir.execute.counts import BETWEEN_RANKS
 from distir.execute.executor import Execution, execute
 from distir.execute.shrink import shrink
 from distir.execute.values import optimizer_step
-from distir.execute.verify import TOLERANCE, Verifier, compare, sequential_truth
+from distir.execute.verify import RELATIVE_TOLERANCE, Verifier, compare, sequential_truth
 from distir.importers.load import LoadedModel
 from distir.ir import Function, Node
 from distir.models.transformer import TransformerConfig
@@ -58,7 +58,7 @@ def check_numbers(plan: Plan) -> Execution:
         reject()  # gates that feed gates leave the numbers that float64 has
     execution = execute(plan, given.values, optimizer_step(workload, 2))
     for each in compare(workload, execution.result, truth):
-        assert each.error < TOLERANCE, each
+        assert each.error < RELATIVE_TOLERANCE, each
     return execution
 
 

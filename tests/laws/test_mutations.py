@@ -15,7 +15,7 @@ from distir.execute.devices import VirtualMesh
 from distir.execute.executor import execute
 from distir.execute.shrink import shrink
 from distir.execute.values import RandomValues, StepResult, optimizer_step
-from distir.execute.verify import TOLERANCE, compare, sequential_truth
+from distir.execute.verify import RELATIVE_TOLERANCE, compare, sequential_truth
 from distir.ir.core import Node
 from distir.ops.collective import AllReduce, Collective
 from distir.ops.elementwise import Identity
@@ -45,7 +45,9 @@ def is_caught(plan: Plan, truth: tuple[RandomValues, StepResult]) -> bool:
         found = execute(plan, given.values, optimizer_step(plan.workload, 2)).result
     except DistirError:
         return True
-    return any(not each.error < TOLERANCE for each in compare(plan.workload, found, expected))
+    return any(
+        not each.error < RELATIVE_TOLERANCE for each in compare(plan.workload, found, expected)
+    )
 
 
 def test_nothing_is_caught_where_nothing_is_wrong(

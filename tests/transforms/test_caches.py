@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from distir import Strategy, Workload
-from distir.execute.verify import TOLERANCE, verify
+from distir.execute.verify import RELATIVE_TOLERANCE, verify
 from distir.importers.load import LoadedModel
 from distir.ir.builder import Builder
 from distir.ir.core import Function, Value
@@ -59,7 +59,7 @@ def test_heads_of_caches_are_split(takes: bool, gives: bool, mode: str) -> None:
     workload = Workload(model=model, batch_size=4, mode=mode)  # pyright: ignore[reportArgumentType]
     assert ("heads", HEADS) in workload.internal_axes
     result = verify(workload, Strategy(dp=2, tp=2, pp=2))
-    assert result.max_relative_error < TOLERANCE
+    assert result.max_relative_error < RELATIVE_TOLERANCE
     assert result.simulated_peak_bytes == result.executed_peak_bytes
 
 

@@ -12,7 +12,7 @@ from distir import LoadedModel, Strategy, Workload, load_model
 from distir.execute.sequential import sequential_step
 from distir.execute.shrink import shrink
 from distir.execute.values import random_values
-from distir.execute.verify import TOLERANCE, compare
+from distir.execute.verify import RELATIVE_TOLERANCE, compare
 from distir.ir.core import Function
 from distir.transforms.fused_attention import with_eager_attention, with_fused_attention
 from tests.conftest import shared_path
@@ -41,7 +41,7 @@ def check(workload: Workload) -> None:
     truth = sequential_step(workload, given)
     found = sequential_step(other, replace(given, sources=sources))
     for each in compare(workload, found, truth):
-        assert each.error < TOLERANCE, each
+        assert each.error < RELATIVE_TOLERANCE, each
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama-8layer"])
