@@ -1,13 +1,13 @@
 PYTHON = .venv/bin/python
 
-.PHONY: help install test lint format types bench
+.PHONY: help install test lint format types docs bench
 
 help:  ## these lines
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/'
 
 install:  ## make .venv, with all that development needs
 	python3 -m venv .venv
-	$(PYTHON) -m pip install --editable '.[dev]'
+	$(PYTHON) -m pip install --editable '.[dev,docs]'
 
 test:  ## run the tests on all cores
 	$(PYTHON) -m pytest -n auto
@@ -23,6 +23,9 @@ format:  ## fix what can be fixed without thought
 
 types:  ## pyright, strict
 	$(PYTHON) -m pyright --pythonpath $(PYTHON)
+
+docs:  ## the documentation as a site in build/docs; a broken link is an error
+	$(PYTHON) -m sphinx -q -W --keep-going -c docs -d build/doctrees . build/docs
 
 bench:  ## how long things take; writes speed.json
 	$(PYTHON) -m experiments.speed --json speed.json

@@ -1,0 +1,163 @@
+"""The directive `public-names PACKAGE`: the reference of every name in the package's `__all__`.
+
+A public name, or a public method or property of one, without a docstring is a warning, and so
+makes a strict build fail. Types in signatures link to the public name of the same thing.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Iterator
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from docutils.statemachine import StringList
+from sphinx.addnodes import pending_xref
+from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
+from sphinx.pycode import ModuleAnalyzer
+from sphinx.util import logging
+from sphinx.util.docutils import SphinxDirective
+
+PACKAGES = ("distir", "autotune", "search_spaces")
+
+logger = logging.getLogger(__name__)
+
+
+class PublicNames(SphinxDirective):
+    """Documents the public names of the package that is its argument."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        self.env.note_reread()  # the page depends on code
+        package = self.arguments[0]
+        for name in undocumented(package):
+            logger.warning("%s has no docstring", name, location=self.get_location())
+        lines = ["```{eval-rst}", f".. py:module:: {package}", ""]
+        for name in public_names(package):
+            lines += [*_entry(package, name), ""]
+        lines.append("```")
+        container = nodes.Element()
+        self.state.nested_parse(StringList(lines, source=__file__), 0, container)
+        return container.children
+
+
+def public_names(package: str) -> list[str]:
+    """The names that a package exports."""
+    return list(import_module(package).__all__)
+
+
+def undocumented(package: str) -> Iterator[str]:
+    """Public names, and public methods and properties of public classes, without docstrings."""
+    for name in public_names(package):
+        thing = getattr(import_module(package), name)
+        if not docstring(package, name):
+            yield f"{package}.{name}"
+        if inspect.isclass(thing):
+            for member, value in vars(thing).items():
+                text = _own_docstring(value)
+                if not member.startswith("_") and text is not None and not text.strip():
+                    yield f"{package}.{name}.{member}"
+
+
+def docstring(package: str, name: str) -> str:
+    """What is written about a public name; empty if nothing is."""
+    thing = getattr(import_module(package), name)
+    if not _is_data(thing):
+        text = inspect.getdoc(thing) or ""
+        # A dataclass without a docstring gets its signature for one.
+        return "" if text.startswith(f"{name}(") else text
+    home = home_module(package, name)
+    written = ModuleAnalyzer.for_module(home).find_attr_docs().get(("", name), [])
+    return "\n".join(written)
+
+
+def _own_docstring(member: Any) -> str | None:
+    """The docstring of a method or property, and None for anything else."""
+    if isinstance(member, (classmethod, staticmethod)):
+        member = member.__func__
+    if isinstance(member, property) or inspect.isfunction(member):
+        return member.__doc__ or ""
+    return None
+
+
+def _is_data(thing: Any) -> bool:
+    return not (inspect.isclass(thing) or inspect.isroutine(thing))
+
+
+@cache
+def home_module(package: str, name: str) -> str:
+    """The module that defines a public name, by the package's own import statements."""
+    source = Path(str(import_module(package).__file__)).read_text(encoding="utf-8")
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            for alias in node.names:
+                if (alias.asname or alias.name) == name:
+                    return _home_beyond(node.module, alias.name)
+    return package
+
+
+def _home_beyond(module: str, name: str) -> str:
+    """`module`, or where it has the name from if it is a package that only passes it on."""
+    file = str(import_module(module).__file__)
+    return home_module(module, name) if file.endswith("__init__.py") else module
+
+
+def _entry(package: str, name: str) -> list[str]:
+    """The reStructuredText that documents one name."""
+    thing = getattr(import_module(package), name)
+    if inspect.isclass(thing):
+        kind = "autoexception" if issubclass(thing, BaseException) else "autoclass"
+        return [f".. {kind}:: {package}.{name}"]
+    if inspect.isroutine(thing):
+        return [f".. autofunction:: {package}.{name}"]
+    body = [f"   {line}" for line in docstring(package, name).splitlines()]
+    return [f".. py:data:: {name}", "", *body]
+
+
+@cache
+def _public_by_definition() -> dict[str, str]:
+    """Public names by where the thing is defined, and by what it is called there."""
+    found: dict[str, str] = {}
+    for package in PACKAGES:
+        for name in public_names(package):
+            thing = getattr(import_module(package), name)
+            found.setdefault(name, f"{package}.{name}")
+            if not _is_data(thing):
+                found[f"{thing.__module__}.{thing.__qualname__}"] = f"{package}.{name}"
+    return found
+
+
+def resolve(
+    app: Sphinx, env: BuildEnvironment, node: pending_xref, text: nodes.TextElement
+) -> nodes.Node | None:
+    """Links what a signature mentions; what is not ours, or is ours but private, stays text."""
+    if node.get("refdomain") != "py":
+        return None
+    target = str(node["reftarget"])
+    public = _public_by_definition().get(target)
+    if public is not None:
+        python = env.get_domain("py")
+        return python.resolve_xref(env, node["refdoc"], app.builder, "obj", public, node, text)
+    ours = target.split(".", maxsplit=1)[0] in PACKAGES
+    return text if not ours or _exists(target) else None
+
+
+def _exists(target: str) -> bool:
+    module, _, name = target.rpartition(".")
+    try:
+        return hasattr(import_module(module), name)
+    except ImportError:
+        return False
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Registers the directive, and how references are resolved."""
+    app.add_directive("public-names", PublicNames)
+    app.connect("missing-reference", resolve)
+    return {"parallel_read_safe": True}
