@@ -28,7 +28,7 @@ from autotune.problem import Problem
 from autotune.trial import Trial
 from distir.errors import DistirError
 from distir.simulation.bounds import ORDERING, REASONS, Bounds, ManyBounds
-from distir.simulation.fast import Simulator
+from distir.simulation.simulator import Simulator
 from distir.strategies import FIELDS, Codes, Places, Strategies
 from search_spaces import SearchSpace
 from search_spaces.named import DEFAULTS
@@ -179,7 +179,7 @@ class _Search:
         self.devices = problem.devices
         self.capacity = problem.memory_bytes
         self.objective = objective
-        self.bounds = Bounds(problem.simulator)
+        self.bounds = Bounds(problem.simulator.stages)
         self.found = Collector(objective, top)
         self.advance = advance
         self.ruled_out: Counter[str] = Counter()

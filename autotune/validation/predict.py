@@ -18,7 +18,7 @@ from distir.importers.probe import build_at_probe_sizes
 from distir.ir import Function
 from distir.plan import Plan, Planner
 from distir.simulation import SimulationResult
-from distir.simulation.instructions import narrower_products
+from distir.simulation.pricing.instructions import narrower_products
 from distir.strategy import Strategy
 
 __all__ = ["Outcome", "Prepared", "predict", "prepare"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -93,6 +93,15 @@ class BlockProgram:
     refresh_by_parameter: tuple[tuple[Node, ...], ...]
     given: tuple[Local, ...]
     parameters: tuple[ParameterUse, ...]
+
+    def trained_elements(self, without: Collection[int] = ()) -> int:
+        """Elements of parameters that one device updates, but for those at the positions
+        `without`."""
+        return sum(
+            use.owned_type.num_elements
+            for position, use in enumerate(self.parameters)
+            if use.gradient is not None and position not in without
+        )
 
     def in_action(self, kind: int) -> BlockPass:
         """What the block does in a kind of action, by the numbers of `distir.schedules`."""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from distir.schedules.family import schedule_family
-from distir.schedules.interleaved import groups_of
-from distir.schedules.rhythm import Rhythm, Step, one_pipeline, runs_of
+from distir.schedules.core.family import schedule_family
+from distir.schedules.core.rhythm import Rhythm, Step, groups_of, one_pipeline, runs_of
 
 __all__ = ["forward_only"]
 

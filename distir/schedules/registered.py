@@ -5,21 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 from distir.registry import Registry
-from distir.schedules.breadth_first import breadth_first
-from distir.schedules.chimera import chimera
-from distir.schedules.family import ScheduleFamily
-from distir.schedules.gpipe import gpipe
-from distir.schedules.interleaved import interleaved
-from distir.schedules.load import family_of_file
-from distir.schedules.one_f_one_b import one_f_one_b
-from distir.schedules.zero_bubble import zb_h1, zb_h2, zb_v
+from distir.schedules.core.family import ScheduleFamily
+from distir.schedules.core.load import family_of_file
+from distir.schedules.families import families
 
 __all__ = ["SCHEDULES", "find_schedule"]
 
 SCHEDULES: Registry[ScheduleFamily] = Registry("schedule")
 """Schedules for training, by name."""
 
-for _family in (gpipe, one_f_one_b, interleaved, breadth_first, zb_h1, zb_h2, zb_v, chimera):
+for _family in families():
     SCHEDULES.add(_family.name, _family, _family.summary)
 
 

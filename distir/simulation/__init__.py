@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from distir.simulation.fast import Simulator
 from distir.simulation.result import SimulationResult, StageReport
+from distir.simulation.simulator import Simulator
 from distir.simulation.table import SimulationTable
 
 __all__ = ["SimulationResult", "SimulationTable", "Simulator", "StageReport"]

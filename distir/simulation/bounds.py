@@ -37,12 +37,12 @@ from distir.cost.amounts import Divergence
 from distir.plan import Stage
 from distir.plan.planner import ProgramKind
 from distir.schedules import COST_KINDS, FORWARD, ScheduleFamily, find_schedule
-from distir.simulation.fast import Simulator
-from distir.simulation.points import kinds_of
-from distir.simulation.priced_programs import Points, PricedPrograms
-from distir.simulation.runs import runs_of
-from distir.simulation.stage_cost import StageCost
-from distir.simulation.tied import charged_elsewhere
+from distir.simulation.many.priced_programs import PricedPrograms
+from distir.simulation.many.program_sizes import ProgramSizes, kinds_of
+from distir.simulation.pricing.repeats import runs_of
+from distir.simulation.pricing.stage_cost import StageCost
+from distir.simulation.pricing.stages import StagePricer
+from distir.simulation.pricing.tied import charged_elsewhere
 from distir.strategies import FIELDS, Codes, Places, Strategies
 from distir.strategy import Strategy
 
@@ -146,13 +146,13 @@ class _Products:
 
 
 class Bounds:
-    """Bounds for the strategies of one simulator's workload and cluster."""
+    """Bounds for the strategies of the workload and the cluster that `pricer` is for."""
 
-    def __init__(self, simulator: Simulator) -> None:
-        self._simulator = simulator
-        self._workload = simulator.workload
+    def __init__(self, pricer: StagePricer) -> None:
+        self._pricer = pricer
+        self._workload = pricer.workload
         training = self._workload.training
-        self._overhead = simulator.cost.profile.iteration_overhead_seconds if training else 0.0
+        self._overhead = pricer.cost.profile.iteration_overhead_seconds if training else 0.0
         self._products: dict[tuple[int, bool], _Products] = {}
         self._seconds: dict[tuple[int, int, bool], float] = {}
 
@@ -183,12 +183,12 @@ class Bounds:
         if key not in self._seconds:
             if key[1:] not in self._products:
                 self._products[key[1:]] = self._make_products(microbatches, waited_for)
-            self._seconds[key] = self._products[key[1:]].seconds(self._simulator.cost, devices)
+            self._seconds[key] = self._products[key[1:]].seconds(self._pricer.cost, devices)
         return self._seconds[key]
 
     def _make_products(self, microbatches: int, waited_for: bool) -> _Products:
         found: dict[str, list[Work]] = {}
-        for program in self._simulator.planner.block_programs(Strategy(microbatches=microbatches)):
+        for program in self._pricer.planner.block_programs(Strategy(microbatches=microbatches)):
             back = program.backward_parts[0].nodes if waited_for else program.backward
             for node in (*program.forward, *back):
                 work = node.op.work(node.operand_types, node.result_types)
@@ -246,8 +246,8 @@ class Bounds:
         points = table.taken(first)
         families = (find_schedule(table.values["schedule"][code]) for code in _codes(table))
         splits = self._workload.training and any(each.splits_backward for each in families)
-        kinds, kind, degrees, mesh = kinds_of(self._simulator.planner, points)
-        alike = Points(
+        kinds, kind, degrees, mesh = kinds_of(self._pricer.planner, points)
+        alike = ProgramSizes(
             degrees=degrees[mesh],
             samples=self._workload.batch_size // points.column("microbatches"),
             ranks=points.column("pp"),
@@ -259,7 +259,7 @@ class Bounds:
         return _Wholes.of(found[:, which])
 
     def _add(
-        self, found: Floats, kind: ProgramKind, placement: str, which: Places, points: Points
+        self, found: Floats, kind: ProgramKind, placement: str, which: Places, points: ProgramSizes
     ) -> None:
         """Fills in points of one kind, part by part where they differ in more than sizes."""
         try:
@@ -275,15 +275,15 @@ class Bounds:
         for place, number in enumerate(numbers):
             found[place, which] = number
 
-    def _stage(self, kind: ProgramKind, placement: str, points: Points) -> StageCost:
-        simulator = self._simulator.of_many(len(points))
-        priced = PricedPrograms(simulator, kind, placement, points)
+    def _stage(self, kind: ProgramKind, placement: str, points: ProgramSizes) -> StageCost:
+        pricer = self._pricer.of_many(len(points))
+        priced = PricedPrograms(pricer, kind, placement, points)
         programs, pricing = priced.of(kind), priced.pricing
         stage = Stage(0, tuple(range(len(programs))), programs)
         uses = charged_elsewhere(self._workload.program, ((0,),), [stage], 0)
         runs = runs_of(list(zip(programs, uses, strict=True)))
-        whole = simulator.unpriced_stage(runs, pricing, bool(points.splits.any()))
-        return simulator.price([whole], pricing)[0]
+        whole = pricer.unpriced_stage(runs, pricing, bool(points.splits.any()))
+        return pricer.price([whole], pricing)[0]
 
 
 def _codes(table: Strategies) -> list[int]:

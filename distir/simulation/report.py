@@ -3,32 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from distir.axes.model import Axis
 from distir.cost import CostModel
 from distir.cost.amounts import larger
 from distir.plan import Plan
+from distir.simulation.ranks.one import RankSeconds
 from distir.simulation.result import SECONDS_KINDS, SimulationResult, StageReport
 from distir.units import format_bytes
 from distir.workload import Workload
-
-
-@dataclass(frozen=True, slots=True)
-class RankSeconds:
-    """One pipeline rank in an iteration, with the stages it holds. `begin` and `end` are when its
-    iteration begins and when it is done; the others may have begun before, and may go on."""
-
-    stages: tuple[int, ...]
-    compute: float
-    exposed: Mapping[str, float]
-    transfer: float
-    bubble: float
-    optimizer: float
-    begin: float
-    end: float
-    memory: Mapping[str, float]
 
 
 def make_result(plan: Plan, cost: CostModel, stages: Sequence[RankSeconds]) -> SimulationResult:

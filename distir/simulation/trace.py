@@ -7,16 +7,16 @@ first of them and of those in which gradients are settled.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from distir.cost import CostModel
 from distir.plan import Plan
 from distir.schedules import COST_KINDS, Action
-from distir.simulation.instructions import COMPUTE
-from distir.simulation.pipeline import PipelineTime
-from distir.simulation.reference import GRADIENTS, Span, World
+from distir.simulation.pipeline.one import PipelineTime
+from distir.simulation.pricing.instructions import COMPUTE, GRADIENTS
+from distir.simulation.spans import StreamSpan, action_spans, step_end_spans
 
 MOST_ACTIONS = 50_000
 MOST_OPS = 50_000
@@ -40,26 +40,36 @@ class _TimedAction:
     last: bool
 
 
+@dataclass(frozen=True, slots=True)
+class _PlacedSpan:
+    """A span in the time of the step, on a device of `rank`; `action` is None for what comes after
+    all actions."""
+
+    rank: int
+    span: StreamSpan
+    action: Action | None = None
+
+
 def chrome_trace(
     plan: Plan, cost: CostModel, time: PipelineTime, seconds: Sequence[float]
 ) -> dict[str, Any]:
     """The trace of a plan whose actions run at `time` and take `seconds` per kind."""
-    world = World(plan, cost, one_per_rank=True)
     actions = _timed_actions(plan, time, seconds)
-    details = _detailed(actions, world)
+    kinds = dict.fromkeys((each.action.stage, each.kind) for each in actions)
+    passes = {key: action_spans(plan, *key, cost) for key in kinds}
+    details = _detailed(actions, passes)
     gradients_free = [0.0] * len(time.end)
-    spans: list[Span] = []
-    passes = {stage: world.rehearse(stage) for stage in range(len(plan.stages))}
+    spans: list[_PlacedSpan] = []
     for each in actions:
         if each.last or each in details:
-            ops = passes[each.action.stage][each.kind]
-            moved = list(_moved(ops, each, gradients_free))
+            moved = list(_moved(passes[each.action.stage, each.kind], each, gradients_free))
             spans += moved if each in details else []
     if plan.workload.training:
-        spans += world.finish(time.end, gradients_free)
+        finishing = step_end_spans(plan, cost, time.end, gradients_free)
+        spans += (_PlacedSpan(rank, span) for rank, span in finishing)
     shown = actions[:MOST_ACTIONS]
     threads = {stream: thread for thread, stream in enumerate(_streams(plan))}
-    streams = {(span.rank, span.stream) for span in spans}
+    streams = {(each.rank, each.span.stream) for each in spans}
     return {
         "displayTimeUnit": "ms",
         "otherData": {
@@ -70,7 +80,7 @@ def chrome_trace(
         "traceEvents": [
             *_names(plan, streams),
             *(_action_event(each) for each in shown),
-            *(_op_event(span, threads[span.stream]) for span in spans),
+            *(_op_event(each, threads[each.span.stream]) for each in spans),
         ],
     }
 
@@ -87,19 +97,24 @@ def _timed_actions(plan: Plan, time: PipelineTime, seconds: Sequence[float]) -> 
     return sorted(found, key=lambda each: (each.start, each.rank))
 
 
-def _detailed(actions: Sequence[_TimedAction], world: World) -> set[_TimedAction]:
-    """The actions whose ops are shown."""
+def _detailed(
+    actions: Sequence[_TimedAction], passes: Mapping[tuple[int, int], Sequence[StreamSpan]]
+) -> set[_TimedAction]:
+    """The actions whose ops are shown: first those in which gradients are settled, then as many as
+    there is room for."""
     found: set[_TimedAction] = set()
     room = MOST_OPS
     for each in sorted(actions, key=lambda each: not each.last):
-        room -= len(world.stages[each.action.stage].passes[each.kind].steps)
+        room -= len(passes[each.action.stage, each.kind])
         if room < 0:
             break
         found.add(each)
     return found
 
 
-def _moved(ops: Sequence[Span], at: _TimedAction, gradients_free: list[float]) -> Iterator[Span]:
+def _moved(
+    ops: Sequence[StreamSpan], at: _TimedAction, gradients_free: list[float]
+) -> Iterator[_PlacedSpan]:
     """The ops of a pass at the time of an action. Only the last backward pass settles gradients,
     behind those of the rank's other stages."""
     for span in ops:
@@ -109,7 +124,7 @@ def _moved(ops: Sequence[Span], at: _TimedAction, gradients_free: list[float]) -
                 continue
             start = max(start, gradients_free[at.rank])
             gradients_free[at.rank] = start + seconds
-        yield replace(span, rank=at.rank, start=start, end=start + seconds, action=at.action)
+        yield _PlacedSpan(at.rank, replace(span, start=start, end=start + seconds), at.action)
 
 
 # --- events --------------------------------------------------------------------------------------
@@ -146,10 +161,11 @@ def _action_event(each: _TimedAction) -> dict[str, Any]:
     return _event(str(each.action), kind, each.rank, 0, (each.start, each.end), arguments)
 
 
-def _op_event(span: Span, thread: int) -> dict[str, Any]:
-    arguments = {} if span.action is None else {"action": str(span.action)}
-    kind = "compute" if span.stream == COMPUTE else "communication"
-    return _event(span.label, kind, span.rank, thread, (span.start, span.end), arguments)
+def _op_event(each: _PlacedSpan, thread: int) -> dict[str, Any]:
+    arguments = {} if each.action is None else {"action": str(each.action)}
+    kind = "compute" if each.span.stream == COMPUTE else "communication"
+    when = (each.span.start, each.span.end)
+    return _event(each.span.label, kind, each.rank, thread, when, arguments)
 
 
 def _event(

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distir.schedules import COST_KINDS, compile_schedule, find_schedule
-from distir.simulation.pipeline import run_pipeline_columns
+from distir.simulation.pipeline.one import run_pipeline_columns
 
 CASES = (
     ("1f1b", 8, 1, 512),

@@ -20,8 +20,8 @@ from time import process_time
 from typing import Any
 
 from autotune.problem import load_problem
-from distir.simulation.fast import Simulator
 from distir.simulation.reference import simulate_reference
+from distir.simulation.simulator import Simulator
 from search_spaces.columns import SpaceColumns
 
 FUNCTIONS = 25

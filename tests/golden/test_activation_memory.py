@@ -20,7 +20,7 @@ from distir.models.transformer import TransformerConfig
 from distir.models.zoo import find_model
 from distir.ops.collective import AllToAll
 from distir.plan import Planner
-from distir.simulation.memory import storages
+from distir.simulation.pricing.memory import storages
 from distir.strategy import Strategy
 from distir.workload import Workload
 

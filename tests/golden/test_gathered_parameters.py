@@ -21,9 +21,9 @@ from distir.ops.collective import Collective
 from distir.plan import BlockProgram
 from distir.plan.passes import block_passes, composed, segments
 from distir.schedules import FORWARD
-from distir.simulation.block_cost import BlockChain, Chains, Pass
-from distir.simulation.instructions import Pricing
-from distir.simulation.memory import ChainMemory
+from distir.simulation.pricing.chains import BlockChain, Chains, Pass
+from distir.simulation.pricing.instructions import Pricing
+from distir.simulation.pricing.memory import ChainMemory
 
 REPLICAS = 4
 STRATEGY = Strategy(dp=REPLICAS, zero=3)

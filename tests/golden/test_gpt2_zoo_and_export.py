@@ -8,7 +8,7 @@ import pytest
 
 from distir import Simulator, Strategy, Workload, load_cluster, load_model
 from distir.program import parameter_count
-from distir.simulation.flat import flat_stage
+from distir.simulation.reference.flat import flat_stage
 from distir.simulation.report import model_flops
 from tests.conftest import shared_path
 

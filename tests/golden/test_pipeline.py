@@ -16,8 +16,10 @@ from hypothesis import strategies as st
 
 from distir import Cluster, Simulator, Strategy, Workload, load_cluster, load_model
 from distir.cost import Level, load_profile
-from distir.schedules import COST_KINDS, Schedule, compile_schedule, gpipe, one_f_one_b
-from distir.simulation.pipeline import PipelineTime, run_pipeline
+from distir.schedules import COST_KINDS, Schedule, compile_schedule
+from distir.schedules.families.gpipe import gpipe
+from distir.schedules.families.one_f_one_b import one_f_one_b
+from distir.simulation.pipeline.one import PipelineTime, run_pipeline
 
 Generator = Callable[[int, int, int], Schedule]
 """Of ranks, chunks per rank and microbatches."""

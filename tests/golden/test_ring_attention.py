@@ -19,8 +19,8 @@ from distir.ops.attention import FusedAttention
 from distir.ops.collective import Collective, Sharded
 from distir.ops.ring import Ring
 from distir.plan import BlockProgram, Planner
-from distir.simulation.block_cost import BlockChain, Chains, Pass
-from distir.simulation.instructions import COMPUTE, Pricing
+from distir.simulation.pricing.chains import BlockChain, Chains, Pass
+from distir.simulation.pricing.instructions import COMPUTE, Pricing
 
 CP, LENGTH = 4, 4096
 RING = Strategy(cp=CP, cp_exchange="ring")

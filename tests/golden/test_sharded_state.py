@@ -17,7 +17,7 @@ from distir.importers.load import load_source
 from distir.ir.core import Node
 from distir.ops.collective import Collective
 from distir.plan import BlockProgram, Planner
-from distir.simulation.state import StateBytes, state_bytes
+from distir.simulation.pricing.state import StateBytes, state_bytes
 from distir.strategy import Strategy
 from distir.workload import Workload
 

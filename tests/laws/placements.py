@@ -14,7 +14,8 @@ from distir.importers.load import LoadedModel
 from distir.ir import Function
 from distir.mesh import entries_of
 from distir.plan import Plan, Planner
-from distir.schedules import chimera, compile_schedule
+from distir.schedules import compile_schedule
+from distir.schedules.families.chimera import chimera
 from distir.simulation import Simulator
 from distir.strategy import Strategy
 from distir.transforms.place import Entry, Mesh

@@ -21,7 +21,7 @@ from distir.ops.linalg import MatMul
 from distir.ops.tensor import Concat, Expand, Reshape, Slice, Split, Transpose
 from distir.plan import Plan, Planner
 from distir.schedules import SCHEDULES, Action, Schedule, compile_schedule, dependencies
-from distir.simulation.fast import Simulator
+from distir.simulation.simulator import Simulator
 from distir.strategy import KEEP_GATHERED, PLACEMENT, Strategy
 from distir.workload import Workload
 

@@ -36,7 +36,7 @@ def searches(draw: st.DrawFn) -> tuple[Simulator, list[Strategy]]:
 @given(searches())
 def test_no_strategy_is_below_its_bounds(search: tuple[Simulator, list[Strategy]]) -> None:
     simulator, strategies = search
-    bounds = Bounds(simulator)
+    bounds = Bounds(simulator.stages)
     table = Strategies.of(strategies)
     together = (bounds.unsharded(table), bounds.ordered(table))
     for place, strategy in enumerate(strategies):
@@ -53,7 +53,7 @@ def test_parts_of_backward_passes_that_nothing_waits_for_are_in_no_bound_of_a_mi
     """With few microbatches a step of ZB-H1 is shorter than all that one of them takes."""
     workload = Workload(model=load_model("mlp-16x8192"), batch_size=4096, optimizer="sgd")
     simulator = Simulator(workload, load_cluster("dgx-a100", 4))
-    bounds = Bounds(simulator)
+    bounds = Bounds(simulator.stages)
     for microbatches in (1, 2, 8):
         strategy = Strategy(pp=4, microbatches=microbatches, schedule="zb-h1")
         seconds = simulator.simulate(strategy).metrics["iteration_seconds"]

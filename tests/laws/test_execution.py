@@ -30,9 +30,9 @@ from distir.plan import BlockProgram, Plan
 from distir.plan.passes import block_passes
 from distir.schedules import WEIGHT_PART, kind_of
 from distir.simulation import Simulator
-from distir.simulation.instructions import Pricing
-from distir.simulation.memory import ChainMemory
-from distir.simulation.tied import elsewhere, tied_gradients
+from distir.simulation.pricing.instructions import Pricing
+from distir.simulation.pricing.memory import ChainMemory
+from distir.simulation.pricing.tied import elsewhere, tied_gradients
 from tests.conftest import shared_path
 from tests.laws.convolutions import convolutions
 from tests.laws.placements import AnyPlan, any_plan, any_plans

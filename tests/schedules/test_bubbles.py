@@ -14,22 +14,14 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from distir.schedules import (
-    COST_KINDS,
-    FORWARD,
-    SCHEDULES,
-    Schedule,
-    breadth_first,
-    chimera,
-    compile_schedule,
-    gpipe,
-    interleaved,
-    one_f_one_b,
-    zb_h1,
-    zb_h2,
-    zb_v,
-)
-from distir.simulation.pipeline import run_pipeline
+from distir.schedules import COST_KINDS, FORWARD, SCHEDULES, Schedule, compile_schedule
+from distir.schedules.families.breadth_first import breadth_first
+from distir.schedules.families.chimera import chimera
+from distir.schedules.families.gpipe import gpipe
+from distir.schedules.families.interleaved import interleaved
+from distir.schedules.families.one_f_one_b import one_f_one_b
+from distir.schedules.families.zero_bubble import zb_h1, zb_h2, zb_v
+from distir.simulation.pipeline.one import run_pipeline
 
 seconds_ = st.integers(1, 6)
 ranks_ = st.integers(1, 7)

@@ -21,10 +21,10 @@ from distir.schedules import (
     compile_schedule,
     dependencies,
     forward_only,
-    one_f_one_b,
     parse_schedule,
     validate,
 )
+from distir.schedules.families.one_f_one_b import one_f_one_b
 
 FAMILIES = [entry.value for entry in SCHEDULES] + [forward_only]
 

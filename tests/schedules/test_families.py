@@ -14,18 +14,16 @@ from distir.schedules import (
     SCHEDULES,
     Action,
     ScheduleFamily,
-    breadth_first,
-    chimera,
     format_schedule,
     forward_only,
-    interleaved,
     parse_schedule,
     stages_on_ranks,
     validate,
-    zb_h1,
-    zb_h2,
-    zb_v,
 )
+from distir.schedules.families.breadth_first import breadth_first
+from distir.schedules.families.chimera import chimera
+from distir.schedules.families.interleaved import interleaved
+from distir.schedules.families.zero_bubble import zb_h1, zb_h2, zb_v
 
 FAMILIES = [entry.value for entry in SCHEDULES] + [forward_only]
 

@@ -5,14 +5,10 @@ from __future__ import annotations
 import pytest
 
 from distir.errors import DeadlockError, ScheduleError, UnknownNameError
-from distir.schedules import (
-    SCHEDULES,
-    chimera,
-    find_schedule,
-    load_schedule,
-    one_f_one_b,
-    zb_v,
-)
+from distir.schedules import SCHEDULES, find_schedule, load_schedule
+from distir.schedules.families.chimera import chimera
+from distir.schedules.families.one_f_one_b import one_f_one_b
+from distir.schedules.families.zero_bubble import zb_v
 
 
 @pytest.fixture

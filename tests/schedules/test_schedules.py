@@ -14,13 +14,13 @@ from distir.schedules import (
     dependencies,
     format_schedule,
     forward_only,
-    gpipe,
     max_in_flight,
-    one_f_one_b,
     parse_action,
     parse_schedule,
     validate,
 )
+from distir.schedules.families.gpipe import gpipe
+from distir.schedules.families.one_f_one_b import one_f_one_b
 
 generators = st.sampled_from([gpipe, one_f_one_b, forward_only])
 stages_ = st.integers(1, 7)

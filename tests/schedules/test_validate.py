@@ -7,15 +7,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from distir.errors import DeadlockError, ScheduleError
-from distir.schedules import (
-    Action,
-    Schedule,
-    format_grid,
-    gpipe,
-    one_f_one_b,
-    parse_schedule,
-    validate,
-)
+from distir.schedules import Action, Schedule, format_grid, parse_schedule, validate
+from distir.schedules.families.gpipe import gpipe
+from distir.schedules.families.one_f_one_b import one_f_one_b
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 
 from distir.schedules import compile_schedule
-from distir.schedules.rhythm import Rhythm
-from distir.schedules.waves import Turn, find_waves
+from distir.schedules.compiled.waves import Turn, find_waves
+from distir.schedules.core.rhythm import Rhythm
 from tests.schedules.test_rhythm import rhythms
 
 

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from distir import Simulator, Strategy, Workload, load_cluster, load_model
 from distir.schedules import FORWARD, InFlight, compile_schedule, find_schedule
-from distir.simulation.fitting import BlockBytes, Chain, Flights, Plans, fitted_bounds
-from distir.simulation.partition import balanced_cuts
-from distir.simulation.tied import Ranks
+from distir.simulation.cutting.fitting import BlockBytes, Chain, Flights, Plans, fitted_bounds
+from distir.simulation.cutting.partition import balanced_cuts
+from distir.simulation.pricing.tied import Ranks
 from distir.strategies import Places
 
 
@@ -118,7 +118,9 @@ def test_only_plans_are_ruled_out_for_which_nothing_is_found(case: tuple[Chain, 
         chain = replace(case[0], capacity=float(capacity))
         ((moved, found),) = fitted_bounds(chain, [plans])
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("distir.simulation.fitting._Ranks._have_room", _no_plan_is_ruled_out)
+            patch.setattr(
+                "distir.simulation.cutting.fitting._Ranks._have_room", _no_plan_is_ruled_out
+            )
             ((moved_all, found_all),) = fitted_bounds(chain, [plans])
         assert moved.tolist() == moved_all.tolist()
         assert found.tolist() == found_all.tolist()

@@ -6,7 +6,7 @@ import pytest
 
 from distir import Simulator, Strategy, Workload, load_cluster, load_model
 from distir.cost import OpClass, Work, load_profile
-from distir.simulation.instructions import Pricing
+from distir.simulation.pricing.instructions import Pricing
 
 
 def pricing(cluster: str, precision: str) -> Pricing:

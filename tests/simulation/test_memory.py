@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from hypothesis import HealthCheck, given, settings
 
 from distir.plan.passes import block_passes
-from distir.simulation.flat import FlatPass, FlatStage, flat_stage
-from distir.simulation.instructions import Pricing
-from distir.simulation.memory import ChainMemory, MemoryEffect
-from distir.simulation.runs import runs_of
+from distir.simulation.pricing.instructions import Pricing
+from distir.simulation.pricing.memory import ChainMemory, MemoryEffect
+from distir.simulation.pricing.repeats import runs_of
+from distir.simulation.reference.flat import FlatPass, FlatStage, flat_stage
 from tests.laws.scenarios import Scenario, long_chains, scenarios
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from distir import Simulator, Strategy, Workload, load_cluster, load_model
 from distir.cost import load_profile
-from distir.simulation.instructions import Pricing
+from distir.simulation.pricing.instructions import Pricing
 
 CLUSTER = load_cluster("dgx-a100", 32)
 IDEAL = load_profile("ideal")

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distir.simulation.partition import Partitions
-from distir.simulation.partition import balance_ranks as balance_many
-from distir.simulation.partition import balanced_cuts as cut_many
+from distir.simulation.cutting.partition import Partitions
+from distir.simulation.cutting.partition import balance_ranks as balance_many
+from distir.simulation.cutting.partition import balanced_cuts as cut_many
 
 weights_and_stages = st.lists(st.sampled_from([0, 1, 2, 4, 7, 14]), min_size=1, max_size=9).flatmap(
     lambda weights: st.tuples(st.just(weights), st.integers(1, len(weights)))
@@ -68,7 +68,7 @@ def test_plans_are_cut_together_as_alone(several: list[tuple[list[int], int]]) -
 
 
 def test_only_so_many_bounds_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("distir.simulation.partition.MOST_KEPT", 3)
+    monkeypatch.setattr("distir.simulation.cutting.partition.MOST_KEPT", 3)
     partitions, alone = Partitions(), np.zeros(1, np.int64)
     weights = np.array([[heaviest, *[50] * 7] for heaviest in range(51, 60)])
     shapes = [(((0,), (1,)), 1)]

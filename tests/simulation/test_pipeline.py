@@ -23,13 +23,13 @@ from distir.schedules import (
     forward_only,
     parse_schedule,
 )
-from distir.simulation.pipeline import (
+from distir.simulation.pipeline.many import alike_schedules, run_alike_columns
+from distir.simulation.pipeline.one import (
     PipelineColumns,
     PipelineTime,
     run_pipeline,
     run_pipeline_columns,
 )
-from distir.simulation.pipeline_columns import alike_schedules, run_alike_columns
 
 FAMILIES = [entry.value for entry in SCHEDULES] + [forward_only]
 

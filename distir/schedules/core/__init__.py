@@ -1,0 +1,1 @@
+"""A schedule as data: actions, their order and its text, families, validation."""

@@ -1,0 +1,153 @@
+"""What is known about a schedule besides its order: what it needs and what it costs to have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeAlias
+
+from distir.errors import ScheduleError
+from distir.schedules.core.rhythm import Rhythm
+from distir.schedules.core.schedule import Schedule
+
+__all__ = [
+    "Placement",
+    "ScheduleFamily",
+    "ScheduleGenerator",
+    "counted",
+    "schedule_family",
+    "stages_on_ranks",
+]
+
+LAST = 1000
+"""The place in lists of a family that states none: behind those of this package."""
+
+Placement: TypeAlias = Literal["loop", "V", "mirror", "stated"]
+"""Which of the `ranks · chunks` stages a rank holds.
+
+- `loop`: rank `r` of `p` holds stages `r`, `r + p`, `r + 2p`, …; with one chunk just stage `r`.
+- `V`: down the ranks and up again; rank `r` holds stages `r` and `2p - 1 - r`.
+- `mirror`: rank `r` holds stage `r` and a second copy of stage `p - 1 - r`.
+- `stated`: as a file says.
+"""
+
+
+class ScheduleGenerator(Protocol):
+    """A pure function that makes the schedule for pipeline ranks, chunks (stages) per rank and
+    microbatches, or its rhythm."""
+
+    def __call__(self, ranks: int, chunks: int, microbatches: int, /) -> Schedule | Rhythm: ...
+
+
+class Requirement(Protocol):
+    """Says why a schedule does not exist for these numbers, or None."""
+
+    def __call__(self, ranks: int, chunks: int, microbatches: int, /) -> str | None: ...
+
+
+def _nothing(_ranks: int, _chunks: int, _microbatches: int, /) -> str | None:
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ScheduleFamily:
+    """A kind of schedule; called with `(ranks, chunks, microbatches)` it makes one."""
+
+    name: str
+    generate: ScheduleGenerator
+    """The bare generator; it relies on `requires`."""
+    summary: str
+    """One line for lists."""
+    source: str
+    """The paper."""
+    listed_at: int = LAST
+    """Where lists and search spaces show it: in ascending order, equal ones by name."""
+    default_chunks: int = 1
+    """Stages per rank where nobody says otherwise."""
+    least_chunks: int = 1
+    most_chunks: int | None = 1
+    """None: any number."""
+    splits_backward: bool = False
+    """Whether the backward pass comes in two parts, `B` and `W`."""
+    copies: int = 1
+    """Ranks that hold a stage's parameters. With two, gradients must be added up between them."""
+    placement: Placement = "loop"
+    demands: Requirement = _nothing
+    """What is needed besides a fitting number of chunks."""
+
+    def requires(self, ranks: int, chunks: int, microbatches: int) -> str | None:
+        """What the schedule needs that these numbers do not give, or None."""
+        for what, number in (("rank", ranks), ("microbatch", microbatches)):
+            if number < 1:
+                return f"{self.name} needs at least one {what}, not {number}"
+        least, most = self.least_chunks, self.most_chunks
+        if chunks < least or (most is not None and chunks > most):
+            if least == most:
+                takes = f"has {counted(least, 'chunk')}"
+            elif chunks < least:
+                takes = f"needs at least {counted(least, 'chunk')}"
+            else:
+                takes = f"has at most {most} chunks"
+            return f"{self.name} {takes} per rank, not {chunks}"
+        return self.demands(ranks, chunks, microbatches)
+
+    def __call__(self, ranks: int, chunks: int, microbatches: int) -> Schedule:
+        """The schedule; raises `ScheduleError` if there is none for these numbers."""
+        made = self.made(ranks, chunks, microbatches)
+        return made.schedule() if isinstance(made, Rhythm) else made
+
+    def made(self, ranks: int, chunks: int, microbatches: int) -> Schedule | Rhythm:
+        """What the generator makes of the numbers: its rhythm, if it knows it, which is short
+        however many microbatches there are. Raises `ScheduleError`."""
+        reason = self.requires(ranks, chunks, microbatches)
+        if reason is not None:
+            raise ScheduleError(reason)
+        return self.generate(ranks, chunks, microbatches)
+
+
+def schedule_family(
+    name: str,
+    *,
+    summary: str,
+    source: str,
+    listed_at: int = LAST,
+    default_chunks: int = 1,
+    least_chunks: int = 1,
+    most_chunks: int | None = 1,
+    splits_backward: bool = False,
+    copies: int = 1,
+    placement: Placement = "loop",
+    demands: Requirement = _nothing,
+) -> Callable[[ScheduleGenerator], ScheduleFamily]:
+    """Makes a family of a generator; for use as a decorator."""
+    return lambda generate: ScheduleFamily(
+        name=name,
+        generate=generate,
+        summary=summary,
+        source=source,
+        listed_at=listed_at,
+        default_chunks=default_chunks,
+        least_chunks=least_chunks,
+        most_chunks=most_chunks,
+        splits_backward=splits_backward,
+        copies=copies,
+        placement=placement,
+        demands=demands,
+    )
+
+
+def stages_on_ranks(placement: Placement, ranks: int, chunks: int) -> tuple[tuple[int, ...], ...]:
+    """The stages that each rank holds, in pipeline order."""
+    if placement == "loop":
+        return tuple(tuple(range(rank, ranks * chunks, ranks)) for rank in range(ranks))
+    if placement == "V":
+        return tuple((rank, 2 * ranks - 1 - rank) for rank in range(ranks))
+    if placement == "mirror":
+        pairs = (sorted((rank, ranks - 1 - rank)) for rank in range(ranks))
+        return tuple((low, high) for low, high in pairs)
+    raise ValueError("only the schedule itself says where its stages are")
+
+
+def counted(count: int, what: str, plural: str = "s") -> str:
+    """`1 chunk`, `2 chunks`."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}{plural}"

@@ -1,0 +1,92 @@
+"""A user's own schedule, from a text file in the notation of `parse_schedule`."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from os import PathLike
+from pathlib import Path
+
+from distir.errors import ScheduleError
+from distir.schedules.core.family import ScheduleFamily, counted
+from distir.schedules.core.schedule import Schedule, parse_schedule
+from distir.schedules.core.validate import validate
+
+__all__ = ["family_of_file", "load_schedule"]
+
+
+def load_schedule(path: str | PathLike[str]) -> Schedule:
+    """Reads and validates a schedule; errors name the file and show the grid where it is wrong."""
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ScheduleError(f"{path}: the schedule file cannot be read: {reason}") from error
+    except UnicodeDecodeError as error:
+        raise ScheduleError(f"{path}: the schedule is not text in UTF-8") from error
+    try:
+        schedule = parse_schedule(text, path.name)
+        validate(schedule)
+    except ScheduleError as error:
+        raise type(error)(f"{path}: {error}") from error
+    return schedule
+
+
+def family_of_file(path: str | PathLike[str]) -> ScheduleFamily:
+    """The schedule in a file as a family with one member.
+
+    A file states its ranks, chunks and microbatches, so a strategy must have the same. It is read
+    once, unless it changes.
+    """
+    try:
+        changed = Path(path).stat().st_mtime_ns
+    except OSError:
+        changed = 0  # reading it says what is the matter
+    return _family(str(path), changed)
+
+
+@lru_cache(maxsize=32)
+def _family(path: str, _changed: int) -> ScheduleFamily:
+    schedule = load_schedule(path)
+    ranks = len(schedule.ranks)
+    chunks, uneven = divmod(schedule.stages, ranks)
+    homes = [stage for own in schedule.stages_of_ranks for stage in own]
+    copies = max(homes.count(stage) for stage in range(schedule.stages))
+
+    def demands(wanted_ranks: int, wanted_chunks: int, microbatches: int, /) -> str | None:
+        if uneven:
+            return (
+                f"{path} has {schedule.stages} stages on {ranks} ranks; expected as many stages "
+                "for every rank"
+            )
+        if not schedule.has_backward:
+            return f"{path} has forward passes only; expected backward passes as well"
+        found = (ranks, chunks, schedule.microbatches)
+        wanted = (wanted_ranks, wanted_chunks, microbatches)
+        if found != wanted:
+            return f"{path} is for {_numbers(*found)}, not for {_numbers(*wanted)}"
+        return None
+
+    def generate(_ranks: int, _chunks: int, _microbatches: int, /) -> Schedule:
+        return schedule
+
+    return ScheduleFamily(
+        name=path,
+        generate=generate,
+        summary=f"{_numbers(ranks, chunks, schedule.microbatches)}, from a file",
+        source=path,
+        default_chunks=max(1, chunks),
+        least_chunks=1,
+        most_chunks=None,
+        splits_backward=schedule.splits_backward,
+        copies=copies,
+        placement="stated",
+        demands=demands,
+    )
+
+
+def _numbers(ranks: int, chunks: int, microbatches: int) -> str:
+    return (
+        f"{counted(ranks, 'rank')} x {counted(chunks, 'chunk')} and "
+        f"{counted(microbatches, 'microbatch', 'es')}"
+    )

@@ -1,0 +1,34 @@
+"""Breadth-first: every chunk runs all microbatches before the next one starts."""
+
+from __future__ import annotations
+
+from distir.schedules.core.family import schedule_family
+from distir.schedules.core.rhythm import Rhythm, Run, Step, one_pipeline, runs_of
+
+__all__ = ["breadth_first"]
+
+
+@schedule_family(
+    "breadth-first",
+    listed_at=4,
+    summary="each chunk runs all microbatches at once; small bubble, each parameter used in one go",
+    source="Lamy-Poirier 2023, Breadth-First Pipeline Parallelism",
+    default_chunks=2,
+    least_chunks=2,
+    most_chunks=None,
+)
+def breadth_first(ranks: int, chunks: int, microbatches: int) -> Rhythm:
+    """GPipe over chunks: rank `r` of `p` holds stages `r`, `p + r`, `2p + r`, … and runs all
+    microbatches through each in turn, then back. Lamy-Poirier 2023.
+
+    The bubble is that of the interleaved schedule and all activations are kept; a stage's passes
+    follow each other, so that sharded parameters are gathered once each way and gradients of the
+    last stages are settled while the first ones compute.
+    """
+    orders: list[tuple[Run, ...]] = []
+    for rank in range(ranks):
+        stages = range(rank, ranks * chunks, ranks)
+        forward: list[Step] = [(stage, "F") for stage in stages]
+        backward: list[Step] = [(stage, "B") for stage in reversed(stages)]
+        orders.append(runs_of(*(([step], microbatches) for step in (*forward, *backward))))
+    return one_pipeline(orders, [*range(ranks)] * chunks, microbatches, "breadth-first")

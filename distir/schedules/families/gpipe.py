@@ -1,0 +1,28 @@
+"""GPipe: all forward passes, then all backward passes."""
+
+from __future__ import annotations
+
+from distir.schedules.core.family import schedule_family
+from distir.schedules.core.rhythm import Rhythm, one_pipeline, runs_of
+
+__all__ = ["gpipe"]
+
+
+@schedule_family(
+    "gpipe",
+    listed_at=1,
+    summary="all forward passes, then all backward passes; keeps all activations",
+    source="Huang et al. 2019, GPipe: Efficient Training of Giant Neural Networks using Pipeline "
+    "Parallelism",
+)
+def gpipe(ranks: int, chunks: int, microbatches: int) -> Rhythm:
+    """Every stage keeps the activations of all microbatches. Huang et al. 2019 (GPipe).
+
+    Backward passes run in the order of the forward passes; the reverse order is as fast.
+    """
+    assert chunks == 1
+    orders = [
+        runs_of(([(stage, "F")], microbatches), ([(stage, "B")], microbatches))
+        for stage in range(ranks)
+    ]
+    return one_pipeline(orders, range(ranks), microbatches, "gpipe")

@@ -1,0 +1,250 @@
+"""Where the stages of many plans begin, and what they share.
+
+A *layout* is a point with a shape and with what is in flight on its ranks.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distir.plan import BlockProgram, Stage
+from distir.schedules import InFlight
+from distir.simulation.cutting.fitting import Chain, Flights, Plans, fitted_bounds
+from distir.simulation.cutting.partition import Bounds, Partitions, Shape, rounded_weights
+from distir.simulation.pricing.instructions import Pricing
+from distir.simulation.pricing.stages import StagePricer
+from distir.simulation.pricing.tied import (
+    NOWHERE,
+    Elsewhere,
+    KnownGradients,
+    Ranks,
+    charged_to_earlier,
+    tied_bytes,
+)
+from distir.strategies import Places, distinct
+
+Floats = NDArray[np.float64]
+
+Span = tuple[int, int, int]
+"""A stage: its first block, the one behind its last, and what is charged elsewhere, by number."""
+
+Partition = tuple[int, Bounds]
+"""The number of a shape, and where its stages begin and end."""
+
+
+class Layouts:
+    """Layouts sorted by their points: per layout the point, and the numbers of its shape and of
+    what is in flight on its ranks.
+
+    A *family* of layouts has one shape and the same kinds of action.
+    """
+
+    def __init__(
+        self,
+        shapes: Sequence[Shape],
+        flights: Sequence[InFlight],
+        point: Places,
+        shape: Places,
+        flight: Places,
+    ) -> None:
+        self.shapes, self.point, self.shape = shapes, point, shape
+        first, pair = distinct(shape * max(1, len(flights)) + flight)
+        members: dict[tuple[int, tuple[int, ...]], list[InFlight]] = {}
+        family: list[int] = []
+        member: list[int] = []
+        for own, number in zip(shape[first].tolist(), flight[first].tolist(), strict=True):
+            key = (own, flights[number].kinds)
+            alike = members.setdefault(key, [])
+            family.append(list(members).index(key))
+            member.append(len(alike))
+            alike.append(flights[number])
+        self.family, self.member = (np.array(each, np.int64)[pair] for each in (family, member))
+        """The family of each layout, and which of the flights of its family it has."""
+        self.families = [(own, Flights.of(alike)) for (own, _), alike in members.items()]
+        """The shape of each family, and what is in flight."""
+
+
+@dataclass(frozen=True, slots=True)
+class AlikeLayouts:
+    """Layouts with equal stages: their shape, their numbers, their points among those of the kind;
+    the stages; and the bytes of gradients that ranks add up between them, by ranks."""
+
+    shape: int
+    layouts: Places
+    points: Places
+    spans: list[Span]
+    tied: dict[tuple[int, ...], Any]
+
+
+class StageCuts:
+    """Cuts the blocks of many points, which share their programs, into stages."""
+
+    def __init__(
+        self,
+        pricer: StagePricer,
+        partitions: Partitions,
+        programs: tuple[BlockProgram, ...],
+        block_kinds: Sequence[int],
+        pricing: Pricing,
+        splits: bool,
+        points: int,
+    ) -> None:
+        """`block_kinds` are the numbers of the different programs; `splits`: whether some schedule
+        has the backward pass in two parts."""
+        self.pricer, self.workload = pricer, pricer.workload
+        self.partitions = partitions
+        self.programs, self.block_kinds, self.pricing = programs, block_kinds, pricing
+        self.splits, self.points = splits, points
+        self.uses: dict[tuple[Elsewhere, ...], int] = {}
+        """What is charged elsewhere, per block of a stage, by number."""
+        self._sharing = sorted(self.workload.program.sharing_blocks)
+        self._known_charged: dict[tuple[int, int, tuple[int, ...]], int] = {}
+        self._gradients: KnownGradients = {}
+        self._known_tied: dict[tuple[Ranks, tuple[int, ...]], dict[tuple[int, ...], Any]] = {}
+
+    def alike(self, every: Layouts, which: Places) -> Iterator[AlikeLayouts]:
+        """The layouts at the points that are numbered `which`, those with equal stages together."""
+        begin, end = (np.searchsorted(every.point, which, side) for side in ("left", "right"))
+        counts = end - begin
+        starts = np.repeat(begin - np.concatenate([[0], np.cumsum(counts)[:-1]]), counts)
+        layouts = np.arange(int(counts.sum())) + starts
+        places = np.repeat(np.arange(self.points), counts)
+        shapes = every.shape[layouts]
+        weights = self._weights()
+        by_kind = rounded_weights(weights)
+        by_block = by_kind[:, self.block_kinds]
+        first, heavy = distinct_rows(by_kind)
+        cases, which = distinct(heavy[places] * len(every.shapes) + shapes)
+        bounds = self.partitions.bounds(
+            by_block[first], every.shapes, heavy[places[cases]], shapes[cases]
+        )
+        alike: dict[Partition, list[int]] = {}
+        for case, own in enumerate(zip(shapes[cases].tolist(), bounds, strict=True)):
+            alike.setdefault(own, []).append(case)
+        of_case = np.empty(len(cases), np.int64)
+        for partition, own in enumerate(alike.values()):
+            of_case[own] = partition
+        number = of_case[which]
+        partitions = {each: partition for partition, each in enumerate(alike)}
+        held = self.pricer.block_bytes(self.programs, self.block_kinds, self.splits, self.points)
+        kinds = np.array(self.block_kinds)
+        chain = Chain(kinds, by_block.astype(np.float64), held, self.pricer.capacity)
+        for some, own in self._fitted(chain, list(alike), number, every, layouts, places):
+            number[some] = partitions.setdefault(own, len(partitions))
+        found = list(partitions)
+        for partition, chosen in _grouped(number):
+            shape, own = found[partition]
+            ranks, _ = every.shapes[shape]
+            spans, tied = self._spans(ranks, own), self._tied(ranks, own)
+            yield AlikeLayouts(shape, layouts[chosen], places[chosen], spans, tied)
+
+    def _fitted(
+        self,
+        chain: Chain,
+        partitions: Sequence[Partition],
+        number: Places,
+        every: Layouts,
+        layouts: Places,
+        places: Places,
+    ) -> list[tuple[int, Partition]]:
+        """The layouts that do not fit in memory with the partitions of these numbers, but do with
+        another: this one. `layouts` lie at the points `places`."""
+        cuts: dict[int, list[Bounds]] = {}
+        cut = np.zeros(len(partitions), np.int64)
+        for partition, (shape, bounds) in enumerate(partitions):
+            own = cuts.setdefault(shape, [])
+            cut[partition] = len(own)
+            own.append(bounds)
+        groups: list[Plans] = []
+        chosen: list[tuple[int, Places]] = []
+        for family, some in _grouped(every.family[layouts]):
+            shape, flights = every.families[family]
+            if len(cuts[shape][0]) > 2:
+                bounds, member = np.array(cuts[shape]), every.member[layouts[some]]
+                groups.append(Plans(bounds, cut[number[some]], places[some], flights, member))
+                chosen.append((shape, some))
+        return [
+            (layout, (shape, tuple(bounds)))
+            for (shape, some), (moved, found) in zip(
+                chosen, fitted_bounds(chain, groups), strict=True
+            )
+            for layout, bounds in zip(some[moved].tolist(), found.tolist(), strict=True)
+        ]
+
+    def _weights(self) -> Floats:
+        """Seconds of the different blocks, of shape (points, programs)."""
+        found = [
+            np.broadcast_to(np.asarray(self.pricer.weight(program, self.pricing)), self.points)
+            for program in dict.fromkeys(self.programs)
+        ]
+        return np.stack(found, axis=1)
+
+    def _stage(self, index: int, blocks: Iterable[int]) -> Stage:
+        chosen = tuple(blocks)
+        return Stage(index, chosen, tuple(self.programs[block] for block in chosen))
+
+    def _spans(self, ranks: Ranks, bounds: Sequence[int]) -> list[Span]:
+        """The stages, with the number of what is charged for elsewhere."""
+        spans = [(begin, end, 0) for begin, end in pairwise(bounds)]
+        home = {block: bisect_right(bounds, block) - 1 for block in self._sharing}
+        for stage in set(home.values()):
+            begin, end, _ = spans[stage]
+            own = next(own for own in ranks if stage in own)
+            earlier = (block for block in self._sharing if home[block] in own and block < begin)
+            spans[stage] = (begin, end, self._charged(begin, end, tuple(earlier)))
+        return spans
+
+    def _charged(self, begin: int, end: int, earlier: tuple[int, ...]) -> int:
+        """The number of what is charged for elsewhere of a stage, whose rank has these blocks that
+        share parameters before it."""
+        key = (begin, end, earlier)
+        if key not in self._known_charged:
+            stage = self._stage(0, range(begin, end))
+            found = charged_to_earlier(self.workload.program, stage, earlier)
+            charged = any(each != NOWHERE for each in found)
+            number = self.uses.setdefault(found, len(self.uses) + 1) if charged else 0
+            self._known_charged[key] = number
+        return self._known_charged[key]
+
+    def _tied(self, ranks: Ranks, bounds: Sequence[int]) -> dict[tuple[int, ...], Any]:
+        """The bytes of gradients that ranks add up between them."""
+        if not self.workload.training:
+            return {}
+        if sum(map(len, ranks)) >= len(bounds):
+            blocks = [range(begin, end) for begin, end in pairwise(bounds)]
+            return self._tied_of(ranks, blocks)
+        # No stage is on several ranks: only where shared parameters are used matters.
+        key = (ranks, tuple(bisect_right(bounds, block) - 1 for block in self._sharing))
+        if key not in self._known_tied:
+            blocks = [[] for _ in bounds[1:]]
+            for block, stage in zip(self._sharing, key[1], strict=True):
+                blocks[stage].append(block)
+            self._known_tied[key] = self._tied_of(ranks, blocks)
+        return self._known_tied[key]
+
+    def _tied_of(self, ranks: Ranks, blocks: Iterable[Iterable[int]]) -> dict[tuple[int, ...], Any]:
+        stages = [self._stage(index, own) for index, own in enumerate(blocks)]
+        return dict(tied_bytes(self.workload, ranks, stages, self._gradients))
+
+
+def _grouped(numbers: Places) -> Iterator[tuple[int, Places]]:
+    """The different numbers with their places."""
+    order = np.argsort(numbers, kind="stable")
+    different, first = np.unique(numbers[order], return_index=True)
+    yield from zip(different.tolist(), np.split(order, first[1:]), strict=True)
+
+
+def distinct_rows(rows: NDArray[Any]) -> tuple[Places, Places]:
+    """Where each row is found first, and which of them each is."""
+    _, first, which = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+    return first, which.reshape(-1)
+
+
+__all__ = ["AlikeLayouts", "Layouts", "Span", "StageCuts", "distinct_rows"]

@@ -1,0 +1,1 @@
+"""Many strategies simulated at once, as columns of numbers."""

@@ -1,0 +1,192 @@
+"""Many strategies at once: the one place where plans become arrays.
+
+Strategies whose programs differ in sizes alone (a *kind*) share one program, in which every size is
+`Many`: one number per plan. From there on the fast engine's own functions run, each decision made
+for all plans together. Four things are shared further:
+
+1. strategies that differ in their schedule alone share the costs of blocks (a *point*);
+2. a stage is a run of blocks, and equal stages, wherever they lie, are looked at once (`points`);
+3. kinds that differ in what is recomputed or kept alone share the programs of equal blocks, and
+   their prices (`priced_programs`);
+4. strategies with the same schedule, or with schedules that differ in how long they go on alone, go
+   through them together (`rank_columns`).
+
+Nothing here is done strategy by strategy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distir.cost.amounts import Divergence
+from distir.plan.planner import ProgramKind
+from distir.simulation.cutting.partition import Partitions
+from distir.simulation.many.program_sizes import ProgramSizes, kinds_of
+from distir.simulation.many.stage_rows import Shape, StageRows
+from distir.simulation.pipeline.many import alike_schedules
+from distir.simulation.pricing.stage_table import StageTable
+from distir.simulation.pricing.stages import StagePricer
+from distir.simulation.ranks.many import LinkLevels, iterations
+from distir.simulation.report import metrics_of
+from distir.simulation.result import METRICS, SimulationResult
+from distir.simulation.table import SimulationTable
+from distir.strategies import Places, Strategies, distinct
+from distir.strategy import Strategy
+
+if TYPE_CHECKING:
+    from distir.schedules import CompiledSchedule, InFlight
+
+SCHEDULE = ("schedule", "chunks", "pp", "microbatches")
+"""What of a strategy its compiled schedule depends on."""
+
+NUMBERS_AT_ONCE = 1 << 19
+"""Numbers, of stages times strategies, that go through a schedule together: what memory allows."""
+
+Column = NDArray[np.float64]
+
+
+def simulate_many(
+    pricer: StagePricer,
+    partitions: Partitions,
+    table: Strategies,
+    explain: Callable[[Strategies], Mapping[int, str]],
+    simulate: Callable[[Strategy], SimulationResult],
+) -> SimulationTable:
+    """The metrics of strategies as columns, equal to simulating them one by one. `explain` says
+    which cannot run; `simulate` is for those whose report is asked for."""
+    metrics = {name: np.full(len(table), np.nan) for name in METRICS}
+    invalid = explain(table)
+    valid = np.ones(len(table), np.bool_)
+    valid[list(invalid)] = False
+    if valid.any():
+        some = table if valid.all() else table.taken(np.flatnonzero(valid))
+        for name, values in _Batch(pricer, partitions, some).evaluate().items():
+            metrics[name][valid] = values
+    with np.errstate(invalid="ignore"):
+        feasible = metrics["peak_memory_bytes"] <= pricer.capacity
+    return SimulationTable(table, metrics, feasible, invalid, simulate)
+
+
+class _Batch:
+    """Strategies sorted by what they share. Everything is numbered: `self.point[i]` is the number
+    of the point of strategy `i`, and so on."""
+
+    def __init__(self, pricer: StagePricer, partitions: Partitions, table: Strategies) -> None:
+        self.pricer, self.partitions, self.table = pricer, partitions, table
+        planner = pricer.planner
+        first, self.schedule = table.distinct(SCHEDULE)
+        self.schedules = [planner.schedule(table[int(place)]) for place in first]
+        shapes: dict[Shape, int] = {}
+        chunks = table.column("chunks")[first]
+        of_schedule = [
+            shapes.setdefault((compiled.stages_of_ranks, int(count)), len(shapes))
+            for compiled, count in zip(self.schedules, chunks, strict=True)
+        ]
+        self.shapes = list(shapes)
+        flights: dict[InFlight, int] = {}
+        of_flight = [
+            flights.setdefault(compiled.in_flight, len(flights)) for compiled in self.schedules
+        ]
+        self.flights = list(flights)
+        shape, flight = (np.array(each)[self.schedule] for each in (of_schedule, of_flight))
+        splits = np.array([each.splits_backward for each in self.schedules])[self.schedule]
+
+        self.kinds, kind, degrees, of_degrees = kinds_of(planner, table)
+        _, rest = table.distinct(("pp", "microbatches"))
+        first, point = distinct(_paired(_paired(kind, of_degrees), rest))
+        self.points = ProgramSizes(
+            degrees=degrees[of_degrees[first]],
+            samples=pricer.workload.batch_size // table.column("microbatches")[first],
+            ranks=table.column("pp")[first],
+            splits=np.bincount(point, weights=splits) > 0,
+        )
+        self.kind_of_point = kind[first]  # ascends, as numbers of points are those of kinds first
+        first, self.layout = distinct(_paired(_paired(point, shape), flight))
+        self.point_of_layout, self.shape_of_layout = point[first], shape[first]
+        self.flight_of_layout = flight[first]
+
+    # --- evaluation -------------------------------------------------------------------------------
+
+    def evaluate(self) -> dict[str, Column]:
+        """The metrics of all strategies."""
+        rows = self._point_rows()
+        levels, table = LinkLevels(self.pricer.cost, rows.rankings), StageTable(rows.pool)
+        count = len(self.table)
+        iteration, peak = np.empty(count), np.empty(count)
+        bubble, communication = np.empty(count), np.empty(count)
+        order = np.argsort(self.schedule, kind="stable")
+        ends = np.cumsum(np.bincount(self.schedule, minlength=len(self.schedules)))
+        begins = ends - np.bincount(self.schedule, minlength=len(self.schedules))
+        for alike in alike_schedules(self.schedules):
+            schedules = [self.schedules[number] for number in alike]
+            chosen = np.concatenate([order[begins[number] : ends[number]] for number in alike])
+            place = np.repeat(np.arange(len(alike)), (ends - begins)[alike])
+            for part in self._parts(schedules[0], chosen, rows):
+                some = chosen[part]
+                group = rows.group(self.layout[some])
+                found = iterations(self.pricer, schedules, place[part], table, levels, group)
+                iteration[some], peak[some], bubble[some], communication[some] = found
+        devices = np.prod([self.table.column(name) for name in ("dp", "tp", "cp", "pp")], axis=0)
+        return metrics_of(
+            self.pricer.workload,
+            self.pricer.cost,
+            devices=devices,
+            iteration=iteration,
+            peak_memory_bytes=peak,
+            bubble=bubble,
+            communication=communication,
+            padding=rows.padding[self.point_of_layout[self.layout]],
+        )
+
+    def _parts(
+        self, compiled: CompiledSchedule, chosen: Places, rows: StageRows
+    ) -> Iterator[Places]:
+        """Those of the chosen strategies, by their places, that go together: with the same ranks
+        that add up gradients between them, and no more than fit in memory. They ascend."""
+        most = max(1, NUMBERS_AT_ONCE // compiled.stages)
+        kinds = rows.tied_of_layout[self.layout[chosen]]
+        for kind in np.unique(kinds):
+            alike = np.flatnonzero(kinds == kind)
+            for first in range(0, len(alike), most):
+                yield alike[first : first + most]
+
+    def _point_rows(self) -> StageRows:
+        rows = StageRows(
+            self.pricer,
+            self.partitions,
+            self.shapes,
+            self.flights,
+            self.point_of_layout,
+            self.shape_of_layout,
+            self.flight_of_layout,
+        )
+        bounds = np.searchsorted(self.kind_of_point, np.arange(len(self.kinds) + 1))
+        # Kinds that share programs come one after the other: those of the last ones are kept.
+        alike: dict[object, list[int]] = {}
+        for number, (kind, placement) in enumerate(self.kinds):
+            alike.setdefault((kind.sharing, placement), []).append(number)
+        for number in chain.from_iterable(alike.values()):
+            self._add(rows, *self.kinds[number], np.arange(bounds[number], bounds[number + 1]))
+        rows.finish()
+        return rows
+
+    def _add(self, rows: StageRows, kind: ProgramKind, placement: str, which: Places) -> None:
+        """Evaluates points of one kind; where they turn out to differ in more than sizes, part by
+        part."""
+        try:
+            rows.add(kind, placement, which, self.points)
+        except Divergence as divergence:
+            for where in (divergence.where, ~divergence.where):
+                self._add(rows, kind, placement, which[where])
+
+
+def _paired(first: Places, second: Places) -> Places:
+    """One number for two; in the order of the first, then of the second."""
+    if not len(second):
+        return first
+    return first.astype(np.int64) * (int(second.max()) + 1) + second

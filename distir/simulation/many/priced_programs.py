@@ -1,0 +1,105 @@
+"""Programs of blocks at many points, and what they cost there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, field
+from typing import Any, cast
+
+import numpy as np
+
+from distir.cost.amounts import Many, many
+from distir.cost.cluster import Group
+from distir.cost.collectives import CollectiveKind, Copies, Link, Route
+from distir.plan import BlockProgram
+from distir.plan.grid import Grid
+from distir.plan.planner import ProgramKind
+from distir.simulation.cutting.many import distinct_rows
+from distir.simulation.many.program_sizes import ProgramSizes
+from distir.simulation.pricing.instructions import Pricing, narrower_products
+from distir.simulation.pricing.stages import StagePricer
+from distir.strategies import Places
+
+
+@dataclass(frozen=True, slots=True)
+class ManyPricing(Pricing):
+    """Seconds at many points, whose meshes differ in their degrees. `routes` are those of the
+    groups along mesh axes, with their points, as far as they are known."""
+
+    routes: dict[tuple[str, ...], list[tuple[Route, Places]]] = field(
+        default_factory=dict[tuple[str, ...], "list[tuple[Route, Places]]"]
+    )
+
+    def collective(
+        self,
+        kind: CollectiveKind,
+        mesh_axes: tuple[str, ...],
+        size_bytes: float,
+        times: float = 1,
+        copies: Copies | None = None,
+    ) -> float:
+        """Groups whose routes have the same levels together."""
+        routes = self._routes(mesh_axes)
+        sizes = np.broadcast_to(np.asarray(size_bytes), sum(len(points) for _, points in routes))
+        found = np.empty(len(sizes))
+        for route, points in routes:
+            found[points] = self.cost.seconds_over(kind, sizes[points], route, copies)
+        return times * cast("float", found.view(Many))
+
+    def _routes(self, mesh_axes: tuple[str, ...]) -> list[tuple[Route, Places]]:
+        known = self.routes
+        if mesh_axes not in known:
+            spaced = [each for each in self.grid.mesh if each.name in mesh_axes]
+            both = [number for each in spaced for number in (each.degree, each.stride)]
+            keys = np.stack(np.broadcast_arrays(*both), axis=-1).reshape(-1, len(both))
+            first, which = distinct_rows(keys)
+            groups = [
+                self.cost.cluster.product_group(
+                    tuple((int(a), int(b)) for a, b in keys[place].reshape(-1, 2))
+                )
+                for place in first
+            ]
+            alike: dict[tuple[bool, ...], list[int]] = {}
+            for number, group in enumerate(groups):
+                alike.setdefault(tuple(n > 1 for n in group.fan_out), []).append(number)
+            known[mesh_axes] = [
+                self._joined([groups[number] for number in numbers], np.array(numbers), which)
+                for numbers in alike.values()
+            ]
+        return known[mesh_axes]
+
+    def _joined(
+        self, groups: Sequence[Group], numbers: Places, which: Places
+    ) -> tuple[Route, Places]:
+        """The routes of these groups as one, and the points that have a group of these numbers."""
+        points = np.flatnonzero(np.isin(which, numbers))
+        own = np.searchsorted(numbers, which[points])
+        routes = zip(*map(self.cost.route, groups), strict=True)
+        links = (np.array([astuple(link) for link in links])[own].T for links in routes)
+        return tuple(Link(*map(many, link)) for link in links), points
+
+
+class PricedPrograms:
+    """Programs of blocks at many points, and what they cost there: of all kinds that differ in
+    `keeping` alone (what is recomputed or stays gathered), as many of their blocks are equal."""
+
+    def __init__(
+        self, pricer: StagePricer, kind: ProgramKind, placement: str, points: ProgramSizes
+    ) -> None:
+        self.pricer = pricer
+        axes = range(len(kind.mesh.names))
+        self._degrees: Any = tuple(many(points.degrees[:, axis]) for axis in axes)
+        self._samples: Any = many(points.samples)
+        ranks: Any = many(points.ranks)
+        grid = Grid.of(kind.mesh, self._degrees, ranks, placement)
+        product = narrower_products(pricer.workload, pricer.cost.cluster.device)
+        self.pricing = ManyPricing(pricer.cost, grid, product)
+        self._known: dict[object, BlockProgram] = {}
+
+    def of(self, kind: ProgramKind) -> tuple[BlockProgram, ...]:
+        """The programs of all blocks."""
+        planner = self.pricer.planner
+        return planner.programs_at(kind, self._degrees, self._samples, self._known)
+
+
+__all__ = ["ManyPricing", "PricedPrograms"]

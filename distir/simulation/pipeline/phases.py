@@ -1,0 +1,315 @@
+"""Schedules in which ranks do one thing with all microbatches, then the next: in closed form.
+
+In a phase a rank does the same for microbatch 0, 1, 2, …, each of which takes as long. If what
+arrives for microbatch `j` arrives at the maximum of some functions `first + slope · j`, the rank
+starts it at the maximum of such functions, too: slopes that are less than what an action takes are
+raised to that (microbatch 0 holds the later ones up), and there is one function more, that of a
+rank which never waits. The same is true of a link. So a phase costs as much with ten thousand
+microbatches as with ten.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import combinations, pairwise
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distir.schedules import COMPLETING, COST_KINDS, CompiledSchedule
+from distir.schedules.compiled.waves import Ends, channels_of
+
+Floats: TypeAlias = NDArray[np.float64]
+
+BLOCK_ROWS = 2048
+"""Plans that are run together: what is computed for them should stay in the cache."""
+
+ROUNDING = 2.0**-50
+"""Of a time: what rounding may make of equal ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """What a rank does with all microbatches. `source`: what sends it its messages; `link`: on
+    which it sends, or -1; `first`: the rank's first phase; `last`: the place, among the stages of
+    all ranks, of the one whose gradients are complete in it, or -1."""
+
+    rank: int
+    cost: int
+    source: Ends | None
+    link: int
+    first: bool
+    last: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Phases:
+    """A schedule as phases, each after those that it needs."""
+
+    ranks: int
+    links: int
+    stages: int
+    """Stages of all ranks, copies included."""
+    phases: tuple[Phase, ...]
+
+
+def find_phases(compiled: CompiledSchedule) -> Phases | None:
+    """The phases of a schedule; None if it is not made of phases, or they need parts of each
+    other."""
+    ranks = compiled.runs
+    times = {n for runs in ranks for _, n in runs}
+    costs = [[cost for word, _ in runs for cost in word] for runs in ranks]
+    single = all(len(word) == 1 for runs in ranks for word, _ in runs)
+    if not single or len(times) > 1 or any(len({*own}) < len(own) for own in costs):
+        return None
+    channels = channels_of(compiled)
+    if channels is None:
+        return None
+    sources = {each.reader: each.sender for each in channels}
+    links = {each.sender: each.link for each in channels}
+    place = {
+        (rank, stage): sum(map(len, compiled.stages_of_ranks[:rank])) + i
+        for rank, own in enumerate(compiled.stages_of_ranks)
+        for i, stage in enumerate(own)
+    }
+    ends = {
+        (rank, stage): max((i for i, c in enumerate(own) if _completes(c, stage)), default=-1)
+        for rank, own in enumerate(costs)
+        for stage in compiled.stages_of_ranks[rank]
+    }
+    found: list[Phase] = []
+    done: set[Ends | None] = {None}
+    heads = [0 for _ in costs]
+    moved = True
+    while moved:
+        moved = False
+        for rank, own in enumerate(costs):
+            while heads[rank] < len(own) and sources.get((rank, own[heads[rank]])) in done:
+                at, cost = heads[rank], own[heads[rank]]
+                stage = cost // COST_KINDS
+                last = place[rank, stage] if ends[rank, stage] == at else -1
+                source, link = sources.get((rank, cost)), links.get((rank, cost), -1)
+                found.append(Phase(rank, cost, source, link, at == 0, last))
+                done.add((rank, cost))
+                heads[rank] += 1
+                moved = True
+    if any(head < len(own) for head, own in zip(heads, costs, strict=True)):
+        return None
+    count = 1 + max(links.values(), default=-1)
+    return Phases(len(costs), count, len(place), tuple(found))
+
+
+def _completes(cost: int, stage: int) -> bool:
+    return cost // COST_KINDS == stage and cost % COST_KINDS in COMPLETING
+
+
+def run_phases(
+    phases: Phases, counts: Floats, seconds: Floats, transfers: Floats, goes_on: bool
+) -> tuple[Floats, Floats]:
+    """When ranks are done, what they waited for transfers and for stages, when they begin, and for
+    how much of this a message was on its way (5, ranks, rows); and starts of the actions in which
+    gradients are complete (stages of all ranks, rows). `counts` are microbatches (rows,)."""
+    rows = seconds.shape[1]
+    times = np.zeros((5, phases.ranks, rows))
+    last = np.zeros((phases.stages, rows))
+    pieces = -(-rows // BLOCK_ROWS)
+    for a, b in pairwise(rows * i // max(1, pieces) for i in range(pieces + 1)):
+        _run_block(
+            phases,
+            counts[a:b],
+            seconds[:, a:b],
+            transfers[:, a:b],
+            goes_on,
+            times[:, :, a:b],
+            last[:, a:b],
+        )
+    return times, last
+
+
+def _run_block(
+    phases: Phases,
+    count: Floats,
+    seconds: Floats,
+    transfers: Floats,
+    goes_on: bool,
+    times: Floats,
+    last: Floats,
+) -> None:
+    free, for_transfer, for_stage, begin, moving = times
+    links = np.zeros((phases.links, seconds.shape[1]))
+    left: dict[Ends, _Lines] = {}
+    arrived: dict[Ends, _Lines] = {}
+    others = count - 1
+    for each in phases.phases:
+        rank, took = each.rank, seconds[each.cost]
+        idle = free[rank].copy()
+        stays = took
+        if each.link >= 0 and not goes_on:
+            stays = took + transfers[each.cost]
+        start = _Lines.of(idle, stays)
+        if each.source is not None:
+            start = arrived.pop(each.source).paced(stays).with_(start, others)
+            theirs = left.pop(each.source)
+            if each.first:
+                moving[rank] = start.first() - theirs.first()
+            _add_waits(for_transfer[rank], for_stage[rank], idle, stays, start, theirs, others)
+        if each.first:
+            begin[rank] = start.first()
+        final = start.at(others)
+        if each.last >= 0:
+            last[each.last] = final
+        free[rank] = final + stays
+        if each.link >= 0:
+            message = transfers[each.cost]
+            end = start.later(took)
+            left[rank, each.cost] = end
+            there = end.later(message)
+            if goes_on:
+                there = there.paced(message)
+                busy = links[each.link] + message
+                if (busy > there.first()).any():
+                    there = there.with_(_Lines.of(busy, message), others)
+            else:
+                for_transfer[rank] += message * count
+            links[each.link] = there.at(others)
+            arrived[rank, each.cost] = there
+
+
+def _add_waits(
+    for_transfer: Floats,
+    for_stage: Floats,
+    idle: Floats,
+    stays: Floats,
+    start: _Lines,
+    left: _Lines,
+    others: Floats,
+) -> None:
+    """What a rank waits for messages: until they leave for the other stage, then for the transfer.
+    It is free for microbatch 0 when `idle`, for the `others` `stays` after it started the one
+    before."""
+    gone = np.maximum(left.first() - idle, 0.0)
+    second = idle + stays  # without any waiting
+    before = start.later(stays).beyond(second, stays)
+    theirs = left.after_first().beyond(second, stays)
+    if len(before.firsts) == 1:
+        more = theirs.beyond(before.firsts[0], before.slopes[0])
+        gone += more.total(others, least=0.0)
+    else:
+        gone += theirs.with_(before, others - 1).total(others)
+        gone -= before.total(others)
+        np.maximum(gone, 0.0, out=gone)
+    waited = np.maximum(start.at(others) - idle - stays * others, gone)
+    for_stage += gone
+    waited -= gone
+    for_transfer += waited
+
+
+@dataclass(frozen=True, slots=True)
+class _Lines:
+    """The maximum of functions that are straight over microbatches: their values for the first one
+    and how much more it is for each that follows, each (functions, rows)."""
+
+    firsts: Floats
+    slopes: Floats
+
+    @staticmethod
+    def of(first: Floats, slope: Floats) -> _Lines:
+        return _Lines(first[None], slope[None])
+
+    def first(self) -> Floats:
+        """Of the first microbatch."""
+        return self.firsts[0] if len(self.firsts) == 1 else self.firsts.max(axis=0)
+
+    def at(self, place: Floats) -> Floats:
+        """Of the microbatch with this number."""
+        found = self.slopes * place
+        found += self.firsts
+        return found[0] if len(found) == 1 else found.max(axis=0)
+
+    def later(self, seconds: Floats) -> _Lines:
+        """All of it so much later."""
+        return _Lines(self.firsts + seconds, self.slopes)
+
+    def beyond(self, first: Floats, slope: Floats) -> _Lines:
+        """How much later than another function."""
+        return _Lines(self.firsts - first, self.slopes - slope)
+
+    def paced(self, seconds: Floats) -> _Lines:
+        """Each at least so many seconds after the one before."""
+        return _Lines(self.firsts, np.maximum(self.slopes, seconds))
+
+    def after_first(self) -> _Lines:
+        """From microbatch 1 on."""
+        return _Lines(self.firsts + self.slopes, self.slopes)
+
+    def with_(self, other: _Lines, last: Floats) -> _Lines:
+        """The maximum of both, to the microbatch with the number `last`."""
+        kept = [*zip(self.firsts, self.slopes, strict=True)]
+        for first, slope in zip(other.firsts, other.slopes, strict=True):
+            _add(kept, first, slope, last)
+        if len(kept) == 1:
+            return _Lines.of(*kept[0])
+        return _Lines(np.array([a for a, _ in kept]), np.array([b for _, b in kept]))
+
+    def total(self, count: Floats, least: float | None = None) -> Floats:
+        """Added up over so many microbatches, or none; no less than `least` each. Between the
+        places where two functions cross, the largest one is the same."""
+        if least is not None:
+            if len(self.firsts) == 1:
+                return _above(self.firsts[0] - least, self.slopes[0], count) + least * count
+            flat = np.full_like(self.firsts[:1], least)
+            lines = _Lines(
+                np.concatenate([flat, self.firsts]), np.concatenate([0.0 * flat, self.slopes])
+            )
+            return lines.total(count)
+        if len(self.firsts) == 1:
+            return (self.firsts[0] + self.slopes[0] * ((count - 1) / 2)) * count
+        if len(self.firsts) == 2:
+            more = _above(self.firsts[1] - self.firsts[0], self.slopes[1] - self.slopes[0], count)
+            return (self.firsts[0] + self.slopes[0] * ((count - 1) / 2)) * count + more
+        edges = [np.zeros_like(count), count]
+        for a, b in combinations(range(len(self.slopes)), 2):
+            with np.errstate(divide="ignore", invalid="ignore"):
+                crossing = (self.firsts[b] - self.firsts[a]) / (self.slopes[a] - self.slopes[b])
+            inside = (crossing > 0) & (crossing < count)
+            edges.append(np.where(inside, np.ceil(crossing), 0.0))
+        found = np.zeros_like(self.firsts[0])
+        for begin, end in pairwise(np.sort(np.array(edges), axis=0)):
+            found += (self.at(begin) + self.at(end - 1)) * ((end - begin) / 2)
+        return found
+
+
+def _above(first: Floats, slope: Floats, count: Floats) -> Floats:
+    """Of a straight function what is above 0, added up over so many microbatches, or none."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        crossing = np.ceil(first / (0.0 - slope))  # where it is flat, +0
+    inside = np.fmax(np.fmin(crossing, count), 0.0)
+    rising = slope > 0
+    begin, end = np.where(rising, inside, 0.0), np.where(rising, count, inside)
+    return np.maximum(end - begin, 0.0) * (first + slope * ((begin + end - 1) / 2))
+
+
+def _add(kept: list[tuple[Floats, Floats]], first: Floats, slope: Floats, last: Floats) -> None:
+    """Of two functions that do not cross, in any row, by more than rounding, their maximum is
+    kept."""
+    for i, (a, b) in enumerate(kept):
+        sooner = first - a
+        later = (slope - b) * last
+        later += sooner
+        exact = b * last
+        exact += a
+        exact *= ROUNDING
+        np.abs(exact, out=exact)
+        crossing = np.minimum(sooner, later) < -exact
+        crossing &= np.maximum(sooner, later) > exact
+        if not crossing.any():
+            del kept[i]
+            sooner += later
+            above = sooner > 0
+            _add(kept, np.where(above, first, a), np.where(above, slope, b), last)
+            return
+    kept.append((first, slope))
+
+
+__all__ = ["Phase", "Phases", "find_phases", "run_phases"]

@@ -1,0 +1,324 @@
+"""A block's program as instructions: which stream, how long, what it waits for.
+
+This is the one place where nodes become seconds. Both engines read instructions; they differ in
+how they schedule and compose them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import cast
+
+from distir.cost import CostModel, Device, OpClass, Work
+from distir.cost.amounts import smaller
+from distir.cost.collectives import CollectiveKind, Copies
+from distir.ir.core import Node, Op, Part, Value
+from distir.ops.collective import Collective, Sharded
+from distir.ops.loss import CrossEntropy, CrossEntropyGradient
+from distir.ops.ring import ROWS, Circulating, Ring
+from distir.plan import BlockProgram, Plan
+from distir.plan.grid import RANKS, Grid
+from distir.simulation.pricing.state import optimizer_bytes_per_element
+from distir.workload import OPTIMIZERS, Workload
+
+COMPUTE = "compute"
+"""Name of the compute stream; communication streams are named by the choices (dp, tp, …) that
+mesh axes belong to."""
+
+GRADIENTS = "gradients"
+"""Name of the stream on which gradients are settled."""
+
+LOSS_PASSES: dict[type[Op], tuple[int, int, int]] = {
+    CrossEntropy: (22, 16, 7),
+    CrossEntropyGradient: (8, 6, 3),
+}
+"""Bytes read and written per logit, and launches, of a loss that is spelled out on fp32 logits.
+Forward: cast (2 read, 4 written), maximum (4, 0), difference (4, 4), exponential (4, 4), sum
+(4, 0), quotient (4, 4). Backward: times the gradient (4, 4), cast (4, 2)."""
+
+METRIC_PASSES = (14, 8, 3)
+"""The same of a metric that is a cross-entropy of its own, as PyTorch runs it: cast (2, 4),
+logarithm of the softmax, which reads three times (12, 4; aten/src/ATen/native/cuda/SoftMax.cu,
+cunn_SoftMaxForward), and the choice of the targets, which is a launch and hardly a byte."""
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """Something that occupies a stream. `stream` None: a view, done as soon as its operand is. The
+    devices that differ along `mesh_axes` take part. `after_compute`: it is issued once all compute
+    before it in program order is done. The host needs `launch_seconds` to start it."""
+
+    stream: str | None
+    seconds: float
+    reads: tuple[Value, ...]
+    writes: tuple[Value, ...]
+    label: str
+    size_bytes: float = 0.0
+    mesh_axes: tuple[str, ...] = ()
+    after_compute: bool = False
+    launch_seconds: float = 0.0
+
+
+def narrower_products(workload: Workload, device: Device) -> str | None:
+    """The narrower type that products of a workload run in, where a device has it."""
+    product = workload.types.product
+    return product if product is not None and device.supports(product) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Pricing:
+    """Seconds on a cluster with a mesh laid out on it."""
+
+    cost: CostModel
+    grid: Grid
+    product: str | None = None
+    """A narrower type that operands of products are cast to, where the device has it."""
+
+    @classmethod
+    def of(cls, cost: CostModel, plan: Plan) -> Pricing:
+        """The pricing of a plan."""
+        return cls(cost, plan.grid, narrower_products(plan.workload, cost.cluster.device))
+
+    def of_node(self, node: Node) -> tuple[Instruction, ...]:
+        """The instructions of one node."""
+        return self._ring(node, node.op) if isinstance(node.op, Ring) else (self._single(node),)
+
+    def _ring(self, node: Node, op: Ring) -> tuple[Instruction, ...]:
+        """Rounds of attention, all but the first of them beside what brings their columns.
+
+        A round takes as long as the longer of both, and the last one begins when all columns have
+        come: `max((n - 1) · computing, (n - 1) · moving) + computing`. So two instructions compute,
+        the last round and those before it, and one moves. What goes home does so at the end.
+        """
+        types = node.operand_types, node.result_types
+        rounds, home = op.degree - 1, [node.results[i] for i in op.op.returning]
+        before, arrived = (Value(node.result_types[0], "in flight") for _ in range(2))
+        moving = [node.operands[i] for i in op.op.travelling]
+        work = self._uneven(op, op.round_work(*types))
+        found = (
+            self._pass_on(op, rounds, op.round_bytes(*types), moving, [arrived]),
+            self._computed(op.op, work * rounds, node.operands, [before]),
+            self._computed(op.op, work, (*node.operands, before, arrived), node.results),
+        )
+        if not home:
+            return found
+        return (*found, self._pass_on(op, 1, op.return_bytes(types[1]), home, home))
+
+    def _pass_on(
+        self,
+        op: Ring,
+        times: float,
+        size_bytes: float,
+        reads: Sequence[Value],
+        writes: Sequence[Value],
+    ) -> Instruction:
+        return Instruction(
+            self.grid.stream(op.mesh_axes),
+            self.collective(op.kind, op.mesh_axes, size_bytes, times),
+            tuple(reads),
+            tuple(writes),
+            op.name,
+            times * size_bytes,
+            op.mesh_axes,
+            launch_seconds=times * self.cost.profile.launch_seconds,
+        )
+
+    def _computed(
+        self, op: Op, work: Work, reads: Sequence[Value], writes: Sequence[Value]
+    ) -> Instruction:
+        return Instruction(
+            COMPUTE,
+            cast("float", self.cost.kernel_seconds(work)),
+            tuple(reads),
+            tuple(writes),
+            op.name,
+            launch_seconds=cast("float", self.cost.launch_seconds(work)),
+        )
+
+    def _single(self, node: Node) -> Instruction:
+        op = node.op
+        if isinstance(op, Collective):
+            size = op.total_bytes(node.operand_types, node.result_types)
+            seconds = self.collective(op.kind, op.mesh_axes, size, copies=op.copies)
+            return Instruction(
+                self.grid.stream(op.mesh_axes),
+                seconds * self._exposed_fraction(op, node.part),
+                node.operands,
+                node.results,
+                op.name,
+                size,
+                op.mesh_axes,
+                after_compute=node.part is Part.STATE,
+                launch_seconds=self.cost.profile.launch_seconds,
+            )
+        work = self._uneven(op, op.work(node.operand_types, node.result_types))
+        if not work.flops and not work.bytes:
+            return Instruction(None, 0.0, node.operands, node.results, op.name)
+        narrow = sum(t.size_bytes for t in node.operand_types if t.dtype.short_name == self.product)
+        works = (*self._with_casts(self._spelled_out(node, work), narrow), *self._metrics(node))
+        return Instruction(
+            COMPUTE,
+            cast("float", sum(self.cost.kernel_seconds(each) for each in works)),
+            node.operands,
+            node.results,
+            op.name,
+            launch_seconds=cast("float", sum(self.cost.launch_seconds(each) for each in works)),
+        )
+
+    def _uneven(self, op: Op, work: Work) -> Work:
+        """The work of the device that has most, where rows are split that have not as much."""
+        if self.cost.profile.balances_context or not isinstance(op, (Ring, Sharded)):
+            return work
+        windows = (window for window in op.windows if window.loop == ROWS)
+        pieces = math.prod(
+            degree for window in windows for _, by in window.factors for _, degree in by
+        )
+        if not isinstance(op.op, Circulating):
+            return work
+        return replace(work, flops=work.flops * op.op.unevenness(pieces))
+
+    def _spelled_out(self, node: Node, work: Work) -> Work:
+        """A loss as stacks run it that have no kernel for it: a pass over memory per step."""
+        passes = LOSS_PASSES.get(type(node.op))
+        if passes is None or not self.cost.profile.spells_loss_out:
+            return work
+        read, written, launches = passes
+        logits = node.operands[0].type.num_elements
+        return replace(
+            work,
+            bytes_read=float(read * logits),
+            bytes_written=float(written * logits),
+            launches=launches,
+        )
+
+    def _metrics(self, node: Node) -> tuple[Work, ...]:
+        """What a stack computes of the logits beside the loss, to log it."""
+        count = self.cost.profile.loss_metrics
+        if not count or not isinstance(node.op, CrossEntropy):
+            return ()
+        read, written, launches = METRIC_PASSES
+        logits = count * node.operands[0].type.num_elements
+        work = Work(
+            bytes_read=float(read * logits),
+            bytes_written=float(written * logits),
+            launches=count * launches,
+        )
+        return (work,)
+
+    def _with_casts(self, work: Work, narrow_bytes: float = 0.0) -> tuple[Work, ...]:
+        """A product in the narrower type, and its share of the kernels that cast its operands.
+
+        What a product takes its derivative's products take too, transposed: one kernel reads it
+        once in the wider type and writes both layouts (Transformer Engine, nvte_cast_transpose),
+        so that of each operand a product pays half the reading and the writing of its own. The
+        `narrow_bytes` of its operands are of the narrower type already: what products alone read
+        is made in it by the kernel before.
+        """
+        on_matrix_units = work.kind is OpClass.PRODUCT and work.dtype != "fp32"
+        if self.product is None or not on_matrix_units:
+            return (work,)
+        half = 0.5 * (work.bytes_read - narrow_bytes)
+        product = replace(work, bytes_read=half + narrow_bytes, dtype=self.product)
+        return (Work(bytes_read=half, bytes_written=half), product) if half else (product,)
+
+    def _exposed_fraction(self, op: Collective, part: Part) -> float:
+        """What of a collective a stack leaves that pipelines it with the product beside it, or with
+        another microbatch."""
+        profile = self.cost.profile
+        pipelined = op.kind in ("all_gather", "reduce_scatter") and part is Part.MODEL
+        hidden = pipelined and profile.overlaps_activations
+        hidden |= op.copies is not None and profile.overlaps_exchanges
+        return 1.0 - profile.overlapped_fraction * hidden
+
+    def collective(
+        self,
+        kind: CollectiveKind,
+        mesh_axes: tuple[str, ...],
+        size_bytes: float,
+        times: float = 1,
+        copies: Copies | None = None,
+    ) -> float:
+        """Seconds of a collective over these mesh axes, of so many in a row."""
+        group = self.grid.group(self.cost.cluster, mesh_axes)
+        seconds = self.cost.collective_seconds(kind, size_bytes, group, times, copies)
+        return cast("float", seconds)
+
+    def message(
+        self, size_bytes: float, repeated_along: tuple[str, ...], here: int, there: int
+    ) -> float:
+        """Seconds to send a value from one pipeline rank to another.
+
+        What the devices along some mesh axes all hold may as well be sent in parts, one by each,
+        and gathered where it arrives (Narayanan et al. 2021, section 4.1): the faster counts.
+        """
+        return self.message_at(self.level(here, there), size_bytes, repeated_along)
+
+    def level(self, here: int, there: int) -> int:
+        """Index of the outermost level between two pipeline ranks."""
+        distance = abs(there - here) * self.grid.stride(RANKS)
+        return self.cost.cluster.crossed_level(distance, self.grid.senders(min(here, there)))
+
+    def message_at(self, level: int, size_bytes: float, repeated_along: tuple[str, ...]) -> float:
+        """`message` over a level of the cluster."""
+        whole = self.cost.hop_seconds(size_bytes, level)
+        if not repeated_along:
+            return cast("float", whole)
+        part = self.cost.hop_seconds(size_bytes / self.grid.members(repeated_along), level)
+        gather = self.collective("all_gather", repeated_along, size_bytes)
+        return cast("float", smaller(whole, part + gather))
+
+    def instructions(self, nodes: Sequence[Node]) -> tuple[Instruction, ...]:
+        """The instructions of a program."""
+        return tuple(each for node in nodes for each in self.of_node(node))
+
+    def buckets(
+        self, program: BlockProgram, without: Collection[int] = ()
+    ) -> tuple[Instruction, ...]:
+        """Gradient settlement of a block: like collectives fused into one bucket each. `without`
+        are positions of parameters that are settled elsewhere."""
+        return self._fused(program.settle_by_parameter, without, "gradients")
+
+    def refresh(
+        self, program: BlockProgram, without: Collection[int] = ()
+    ) -> tuple[Instruction, ...]:
+        """Stored parameters made from the parts that devices have updated, in buckets."""
+        return self._fused(program.refresh_by_parameter, without, "parameters")
+
+    def _fused(
+        self, by_parameter: Sequence[Sequence[Node]], without: Collection[int], what: str
+    ) -> tuple[Instruction, ...]:
+        sizes: dict[tuple[CollectiveKind, tuple[str, ...], str], float] = {}
+        for position, nodes in enumerate(by_parameter):
+            for node in nodes:
+                op = node.op
+                if isinstance(op, Collective) and position not in without:
+                    size = op.total_bytes(node.operand_types, node.result_types)
+                    key = (op.kind, op.mesh_axes, op.name)
+                    sizes[key] = sizes.get(key, 0.0) + size
+        return tuple(
+            Instruction(
+                self.grid.stream(axes),
+                self.collective(kind, axes, size),
+                (),
+                (),
+                f"{name} {what}",
+                size,
+                axes,
+            )
+            for (kind, axes, name), size in sizes.items()
+        )
+
+    def optimizer(self, workload: Workload, elements: float) -> float:
+        """Seconds of one fused optimizer kernel over this many parameters."""
+        if not elements:
+            return 0.0
+        half = 0.5 * elements * optimizer_bytes_per_element(workload)
+        work = Work(
+            kind=OpClass.MEMORY,
+            flops=OPTIMIZERS[workload.optimizer].flops_per_element * elements,
+            bytes_read=half,
+            bytes_written=half,
+        )
+        return cast("float", self.cost.op_seconds(work))

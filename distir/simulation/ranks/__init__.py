@@ -1,0 +1,1 @@
+"""What each pipeline rank does with an iteration: of one plan, or of many plans as columns."""

@@ -1,0 +1,376 @@
+"""An iteration of the ranks of many plans with schedules that are alike, as `ranks` has it of one
+plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import zip_longest
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distir.cost import CostModel
+from distir.plan.grid import Grid
+from distir.schedules import BACKWARD, COST_KINDS, FORWARD, INPUT_PART, WEIGHT_PART
+from distir.simulation.pipeline.many import run_alike_columns
+from distir.simulation.pricing.instructions import Pricing
+from distir.simulation.pricing.stage_table import PLACE, StageTable, numbered_columns
+from distir.simulation.pricing.stages import StagePricer
+from distir.strategies import Places
+
+if TYPE_CHECKING:
+    from distir.schedules import CompiledSchedule, HeldMatrix
+
+Floats = NDArray[np.float64]
+
+_T = TypeVar("_T", bound=np.generic)
+
+NUMBERS_HELD = 1 << 16
+"""Numbers, of situations times plans, that are added up together: they should stay in the cache."""
+
+MOST_HELD = 1 << 13
+"""Schedules of which it is kept what their ranks hold together."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutGroup:
+    """Layouts that go through schedules together, one per plan.
+
+    `rows` are the rows of the table that their stages are, of shape (stages, plans); `rankings` say
+    where their ranks lie. `tied` are the seconds in which groups of ranks add up gradients between
+    them, in order.
+    """
+
+    rows: Places
+    rankings: Places
+    tied: Mapping[tuple[int, ...], Floats]
+
+    def some(self, plans: Places) -> LayoutGroup:
+        """Some of them, without what ranks add up between them."""
+        return LayoutGroup(self.rows[:, plans], self.rankings[plans], {})
+
+
+class LinkLevels:
+    """The levels of the cluster that messages between ranks cross."""
+
+    def __init__(self, cost: CostModel, rankings: list[Grid]) -> None:
+        self._pricings = [Pricing(cost, grid) for grid in rankings]
+        self._known: dict[tuple[int, int, int], int] = {}
+
+    def levels(self, rankings: Sequence[int], pairs: Sequence[tuple[int, int]]) -> Places:
+        """The levels between pairs of ranks, of shape (pairs, rankings)."""
+        found = [[self._level(ranking, *pair) for ranking in rankings] for pair in pairs]
+        return np.array(found, np.int64).reshape(len(pairs), len(rankings))
+
+    def _level(self, ranking: int, here: int, there: int) -> int:
+        key = (ranking, here, there)
+        if key not in self._known:
+            self._known[key] = self._pricings[ranking].level(here, there)
+        return self._known[key]
+
+
+class _Stages:
+    """What the stages of a group take and hold, looked up in the table by name."""
+
+    def __init__(self, table: StageTable, rows: Places) -> None:
+        self._table, self._rows = table, rows
+        self.plans = rows.shape[1]
+
+    def __call__(self, name: str) -> Floats:
+        """Of shape (stages, plans)."""
+        return self._table.values[PLACE[name]].take(self._rows)
+
+
+def iterations(
+    pricer: StagePricer,
+    schedules: Sequence[CompiledSchedule],
+    which: Places,
+    table: StageTable,
+    levels: LinkLevels,
+    group: LayoutGroup,
+) -> tuple[Floats, Floats, Floats, Floats]:
+    """Per plan the seconds of an iteration, the bytes of the fullest rank, and of the seconds those
+    that ranks wait for each other and for messages, on average. `which` of the schedules, which are
+    alike, each plan has; it ascends."""
+    compiled = schedules[0]
+    training = pricer.workload.training
+    stages, own = _Stages(table, group.rows), _Own(compiled)
+    goes_on = pricer.cost.profile.goes_on(max(map(len, compiled.stages_of_ranks)))
+    time = _time(schedules, which, table, levels, group, goes_on=goes_on, training=training)
+    exposed = own.sum(_exposed(schedules, which, stages, own))
+    tails = _settling_tails(compiled, time, stages, own) if training else 0.0
+    end = time.end + tails
+    waited, took = np.zeros_like(end), np.zeros_like(end)
+    for ranks, between in group.tied.items():
+        start = end[list(ranks)].max(axis=0)
+        for rank in ranks:
+            waited[rank] += start - end[rank]
+            took[rank] += between
+            end[rank] = start + between
+    refresh = own.sum(own.of(stages("refresh")))
+    end += own.sum(own.of(stages("optimizer")))
+    end += refresh
+    length = end - time.begin if training else end
+    iteration = length.max(axis=0)
+    idle = waited + (iteration - length)
+    busy = exposed + refresh + tails + took
+    peak = _peaks(schedules, which, stages, own)
+    return iteration, peak, time.idle + idle.mean(axis=0), time.moving + busy.mean(axis=0)
+
+
+class _Own:
+    """The stages of all ranks, one rank after the other."""
+
+    def __init__(self, compiled: CompiledSchedule) -> None:
+        held = compiled.stages_of_ranks
+        self.stages = np.concatenate([np.asarray(own, np.int64) for own in held])
+        self.first = np.cumsum([0, *(len(own) for own in held[:-1])])
+        self._each = np.array_equal(self.stages, np.arange(compiled.stages))
+
+    def of(self, values: Floats) -> Floats:
+        """Of the stages of ranks, of shape (stages of ranks, plans), from those of all stages."""
+        return values if self._each else values[self.stages]
+
+    def sum(self, values: Floats) -> Floats:
+        """Sums over the stages of ranks, from shape (stages of ranks, plans)."""
+        if len(self.first) == len(self.stages):
+            return values
+        return np.add.reduceat(values, self.first, axis=0)
+
+
+def _kinds(compiled: CompiledSchedule) -> tuple[int, ...]:
+    """The kinds of action that a schedule has."""
+    return tuple(np.flatnonzero(compiled.count_matrix.sum(axis=0)).tolist())
+
+
+# --- time -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Time:
+    """When ranks begin and are done, of shape (ranks, plans), and when actions start in which
+    gradients are complete, (stages of ranks, plans). What ranks wait for each other and for
+    messages, on average, without what they wait before they begin if they train."""
+
+    begin: Floats
+    end: Floats
+    last: Floats
+    idle: Floats
+    moving: Floats
+
+
+def _time(
+    schedules: Sequence[CompiledSchedule],
+    which: Places,
+    table: StageTable,
+    levels: LinkLevels,
+    group: LayoutGroup,
+    *,
+    goes_on: bool,
+    training: bool,
+) -> _Time:
+    """Plans that take as long are run once."""
+    compiled = schedules[0]
+    kinds, ways = _kinds(compiled), _Ways(compiled, levels, group)
+    lengths = [
+        table.lengths(kinds).take(group.rows),
+        *ways.of(table.message_lengths),
+        which[None].astype(np.int32),
+    ]
+    _, kept, place = np.unique(
+        numbered_columns(np.concatenate(lengths)), return_index=True, return_inverse=True
+    )
+    some = group.some(kept)
+    stages, ways = _Stages(table, some.rows), _Ways(compiled, levels, some)
+    seconds = np.zeros((len(some.rows), COST_KINDS, len(kept)))
+    for kind in kinds:
+        seconds[:, kind] = stages(f"seconds {kind}")
+    found = run_alike_columns(
+        schedules,
+        which[kept],
+        seconds.reshape(-1, len(kept)),
+        ways.seconds(table),
+        goes_on=goes_on,
+    )
+    idle, moving = found.waited_for_stage.mean(axis=0), found.waited_for_transfer.mean(axis=0)
+    if training:
+        before = found.begin_moving.mean(axis=0)
+        idle -= found.begin.mean(axis=0) - before
+        moving -= before
+    return _Time(
+        begin=found.begin.take(place, axis=-1),
+        end=found.end.take(place, axis=-1),
+        last=found.last_gradients.take(place, axis=-1),
+        idle=idle.take(place),
+        moving=moving.take(place),
+    )
+
+
+class _Ways:
+    """The ways that messages take between the ranks of a schedule."""
+
+    def __init__(self, compiled: CompiledSchedule, levels: LinkLevels, group: LayoutGroup) -> None:
+        routes = compiled.routes
+        self._shape = len(group.rows), COST_KINDS, group.rows.shape[1]
+        self._stages = np.array([stage for stage, _ in routes], np.int64)
+        self._back = np.array([step < 0 for _, step in routes], np.int64)
+        self._rows = group.rows[self._stages]
+        present, self._ranking = np.unique(group.rankings, return_inverse=True)
+        # Where a stage sends to several ranks, the slowest message counts.
+        self._levels = [
+            levels.levels(present.tolist(), [pairs[at % len(pairs)] for pairs in routes.values()])
+            for at in range(max(map(len, routes.values()), default=0))
+        ]
+
+    def of(self, found: Callable[[Places, Places, Places], NDArray[_T]]) -> list[NDArray[_T]]:
+        """What is `found` by the levels that messages cross, whether they go back, and stages:
+        (ways, plans); once for each of the ranks to which a stage sends."""
+        back = self._back[:, None]
+        return [found(each[:, self._ranking], back, self._rows) for each in self._levels]
+
+    def seconds(self, table: StageTable) -> Floats:
+        """Seconds of messages, of shape (stages · kinds of action, plans)."""
+        found = np.zeros(self._shape)
+        if self._levels:
+            longest = np.maximum.reduce(self.of(table.message))
+            for back, kinds in enumerate([(FORWARD,), (BACKWARD, INPUT_PART)]):
+                (sent,) = np.nonzero(self._back == back)
+                for kind in kinds:
+                    found[self._stages[sent], kind] = longest[sent]
+        return found.reshape(-1, self._shape[-1])
+
+
+def _exposed(
+    schedules: Sequence[CompiledSchedule], which: Places, stages: _Stages, own: _Own
+) -> Floats:
+    """Seconds in which compute waits for collectives, of shape (stages of ranks, plans)."""
+    counts = np.stack([each.count_matrix for each in schedules], axis=-1).astype(np.float64)
+    waited = np.zeros((len(own.stages), stages.plans))
+    for kind in _kinds(schedules[0]):
+        waited += own.of(stages(f"exposed {kind}")) * counts[:, kind].take(which, axis=-1)
+    return waited
+
+
+def _settling_tails(compiled: CompiledSchedule, time: _Time, stages: _Stages, own: _Own) -> Floats:
+    """How long gradient streams go on after the last action of their rank."""
+    service, done = own.of(stages("settling")), np.zeros_like(time.end)
+    if not service.any():
+        return done
+    kinds = np.zeros(len(service), np.int64)
+    turns: list[tuple[list[int], list[int]]] = []
+    for rank, completing in enumerate(compiled.completing):
+        for turn, (place, kind) in enumerate(completing):
+            if turn == len(turns):
+                turns.append(([], []))
+            at = int(own.first[rank]) + place
+            turns[turn][0].append(rank)
+            turns[turn][1].append(at)
+            kinds[at] = kind
+    ready = own.of(stages(f"settled {BACKWARD}"))
+    if (kinds == WEIGHT_PART).any():
+        in_parts = own.of(stages(f"settled {WEIGHT_PART}"))
+        ready = np.where((kinds == WEIGHT_PART)[:, None], in_parts, ready)
+    ready = np.maximum(ready - service, 0.0)
+    for ranks, places in turns:
+        start, busy = time.last[places], service[places]
+        before = done[ranks] - start
+        done[ranks] = start + np.where(busy > 0, np.maximum(before, ready[places]) + busy, before)
+    done -= time.end
+    return np.maximum(done, 0.0, out=done)
+
+
+# --- memory ---------------------------------------------------------------------------------------
+
+
+def _peaks(
+    schedules: Sequence[CompiledSchedule], which: Places, stages: _Stages, own: _Own
+) -> Floats:
+    """Bytes of the fullest rank: its state, and at the worst moment what is in flight."""
+    kinds = _kinds(schedules[0])
+    peaks = np.concatenate([stages(f"peak {kind}") for kind in kinds])
+    forward = stages(f"delta {FORWARD}")
+    both = forward + stages(f"delta {INPUT_PART}") if INPUT_PART in kinds else 0.0 * forward
+    deltas = np.concatenate([forward, both])
+    state = own.sum(own.of(stages("state")))
+    fullest = np.empty(stages.plans)
+    for matrices, plans in _held(schedules, which):
+        steps = _joined(matrices)
+        count = len(forward)
+        columns = own.stages[steps.columns // 2] + count * (steps.columns % 2)
+        rows = own.stages[steps.places] + count * np.searchsorted(kinds, steps.kinds)
+        at_once = max(64, NUMBERS_HELD // max(1, len(columns)))
+        for first in range(plans.start, plans.stop, at_once):
+            some = slice(first, min(first + at_once, plans.stop))
+            live = deltas[columns, some]
+            live *= steps.changes[:, None]
+            np.add.accumulate(live, axis=0, out=live)
+            held = live[steps.last]
+            held += peaks[rows, some]
+            most = np.maximum.reduceat(held, steps.first, axis=0)
+            np.maximum(most, 0.0, out=most)
+            most += state[:, some]
+            np.max(most, axis=0, out=fullest[some])
+    return fullest
+
+
+def _held(
+    schedules: Sequence[CompiledSchedule], which: Places
+) -> Iterator[tuple[tuple[HeldMatrix, ...], slice]]:
+    """What ranks hold, and the plans in which they do; they are next to each other."""
+    ends = np.searchsorted(which, np.arange(len(schedules)), side="right").tolist()
+    first = 0
+    for own, following, end in zip_longest(schedules, schedules[1:], ends):
+        if following is None or following.held_matrices != own.held_matrices:
+            yield own.held_matrices, slice(first, end)
+            first = end
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Situations:
+    """What all ranks hold from situation to situation, as `HeldSteps`; `places` are among the
+    stages of all ranks, `first` the first situations of ranks."""
+
+    kinds: Places
+    places: Places
+    columns: Places
+    changes: Floats
+    last: Places
+    first: Places
+
+
+@lru_cache(maxsize=MOST_HELD)
+def _joined(matrices: tuple[HeldMatrix, ...]) -> _Situations:
+    """One rank after the other. Between them all is put away that the last one holds; before the
+    first situation there is a change of nothing."""
+    kinds: list[Places] = []
+    places: list[Places] = []
+    last: list[Places] = []
+    columns, changes = [np.zeros(1, np.int64)], [np.zeros(1)]
+    first = [0]
+    own = 0
+    for matrix in matrices:
+        steps = matrix.steps
+        last.append(sum(map(len, columns)) + steps.last)
+        kinds.append(steps.kinds)
+        places.append(own + steps.places)
+        held = np.zeros(matrix.counts.shape[1])
+        np.add.at(held, steps.columns, steps.changes)
+        (left,) = np.nonzero(held)
+        columns += [2 * own + steps.columns, 2 * own + left]
+        changes += [steps.changes, -held[left]]
+        own += matrix.counts.shape[1] // 2
+        first.append(first[-1] + len(steps.kinds))
+    return _Situations(
+        kinds=np.concatenate(kinds),
+        places=np.concatenate(places),
+        columns=np.concatenate(columns),
+        changes=np.concatenate(changes),
+        last=np.concatenate(last),
+        first=np.array(first[:-1]),
+    )
+
+
+__all__ = ["LayoutGroup", "LinkLevels", "StageTable", "iterations"]

@@ -1,0 +1,170 @@
+"""An iteration of the pipeline ranks of one plan, from what their stages take and hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from distir.cost.amounts import larger
+from distir.schedules import FORWARD, INPUT_PART, CompiledSchedule, Held
+from distir.simulation.pipeline.one import PipelineTime
+from distir.simulation.pricing.memory import MemoryEffect
+from distir.simulation.pricing.stage_cost import Settling, StageCost, action_seconds
+from distir.simulation.pricing.state import StateBytes
+from distir.simulation.pricing.tied import TiedGradients
+
+
+@dataclass(frozen=True, slots=True)
+class RankSeconds:
+    """One pipeline rank in an iteration, with the stages it holds. `begin` and `end` are when its
+    iteration begins and when it is done; the others may have begun before, and may go on."""
+
+    stages: tuple[int, ...]
+    compute: float
+    exposed: Mapping[str, float]
+    transfer: float
+    bubble: float
+    optimizer: float
+    begin: float
+    end: float
+    memory: Mapping[str, float]
+
+
+def rank_seconds(
+    compiled: CompiledSchedule,
+    time: PipelineTime,
+    stages: Sequence[StageCost],
+    tied: Sequence[TiedGradients],
+    training: bool,
+) -> list[RankSeconds]:
+    """An iteration of every pipeline rank, from what its stages take and hold."""
+    seconds = action_seconds(stages)
+    tails: list[float] = [0.0] * len(time.end)
+    if training:
+        tails = [_settling_tail(compiled, time, stages, rank) for rank in range(len(tails))]
+    end = [done + tail for done, tail in zip(time.end, tails, strict=True)]
+    waited, took = _add_up_tied(tied, end)
+    found: list[RankSeconds] = []
+    for rank, own in enumerate(compiled.stages_of_ranks):
+        costs = [stages[stage] for stage in own]
+        exposed: dict[str, float] = {}
+        busy = 0.0
+        for cost, counts in zip(costs, compiled.counts[rank], strict=True):
+            for each, count in zip(cost.passes, counts, strict=False):
+                busy += each.seconds * count
+                for stream, seconds_waited in each.exposed:
+                    exposed[stream] = exposed.get(stream, 0.0) + seconds_waited * count
+        compute = busy - sum(exposed.values())
+        refresh = sum(cost.refresh for cost in costs)
+        exposed["dp"] = exposed.get("dp", 0.0) + refresh
+        if training:
+            last = _settled_along(compiled, stages, rank)
+            exposed[last] = exposed.get(last, 0.0) + tails[rank]
+        optimizer = sum(cost.optimizer for cost in costs)
+        begin, moving = _begin(compiled, time, seconds, rank) if training else (0.0, 0.0)
+        found.append(
+            RankSeconds(
+                stages=own,
+                compute=compute,
+                exposed=exposed,
+                transfer=time.waited_for_transfer[rank] - moving + took[rank],
+                bubble=time.waited_for_stage[rank] - (begin - moving) + waited[rank],
+                optimizer=optimizer,
+                begin=begin,
+                end=end[rank] + optimizer + refresh,
+                memory=_peak(stages, compiled.held[rank], own),
+            )
+        )
+    return found
+
+
+def _add_up_tied(
+    tied: Sequence[TiedGradients], end: list[float]
+) -> tuple[list[float], list[float]]:
+    """Moves the `end` of ranks behind the all-reduces of gradients that they share; returns
+    per rank how long it waited for others, and how long it took."""
+    waited, took = [0.0] * len(end), [0.0] * len(end)
+    for each in tied:
+        start = larger(*(end[rank] for rank in each.ranks))
+        for rank in each.ranks:
+            waited[rank] += start - end[rank]
+            took[rank] += each.seconds
+            end[rank] = start + each.seconds
+    return waited, took
+
+
+def _begin(
+    compiled: CompiledSchedule, time: PipelineTime, seconds: Sequence[float], rank: int
+) -> tuple[float, float]:
+    """When a rank starts its first action, and for how much of this time the message that it
+    waited for was on its way."""
+    first = compiled.first[rank]
+    begin, sender = time.start[first], compiled.needs[first]
+    if sender < 0:
+        return begin, 0.0
+    return begin, begin - (time.start[sender] + seconds[compiled.cost[sender]])
+
+
+def _settled_along(compiled: CompiledSchedule, stages: Sequence[StageCost], rank: int) -> str:
+    """The mesh axis of the last collective on a rank's gradients."""
+    settlings = [each for _, each in _settlings(compiled, stages, rank)]
+    return next((each.along for each in reversed(settlings) if each.along), "dp")
+
+
+def _settlings(
+    compiled: CompiledSchedule, stages: Sequence[StageCost], rank: int
+) -> list[tuple[int, Settling]]:
+    """A rank's stages (places among its own) in the order in which their gradients are complete,
+    and what is settled then."""
+    own = compiled.stages_of_ranks[rank]
+    return [(place, stages[own[place]].settling[kind]) for place, kind in compiled.completing[rank]]
+
+
+def _settling_tail(
+    compiled: CompiledSchedule, time: PipelineTime, stages: Sequence[StageCost], rank: int
+) -> float:
+    """How long the gradient stream goes on after the last action of a rank. Its stages are
+    settled in the order in which their gradients are complete."""
+    done = 0.0
+    for place, each in _settlings(compiled, stages, rank):
+        start = time.start[compiled.last_gradients[rank][place]]
+        if each.seconds > 0:
+            done = max(done + each.seconds, start + each.done)
+    return larger(0.0, done - time.end[rank])
+
+
+def _in_flight(cost: StageCost) -> tuple[MemoryEffect, MemoryEffect]:
+    """What a microbatch holds between F and B, and between B and W."""
+    forward = cost.memory[FORWARD]
+    split = len(cost.memory) > INPUT_PART
+    return forward, forward.then(cost.memory[INPUT_PART]) if split else MemoryEffect()
+
+
+def _peak(
+    stages: Sequence[StageCost], situations: Sequence[Held], own: Sequence[int]
+) -> Mapping[str, float]:
+    """Memory of a rank by what holds it, at the peak."""
+    held_bytes = buffers = 0.0
+    after = [_in_flight(stages[stage]) for stage in own]
+    for held in situations:
+        effect = stages[held.stage].memory[held.kind]
+        peak, buffered = effect.peak, effect.buffer_peak
+        for effects, counts in zip(after, held.counts, strict=True):
+            for each, count in zip(effects, counts, strict=True):
+                peak += count * each.delta
+                buffered += count * each.buffer_delta
+        if peak > held_bytes:
+            held_bytes, buffers = peak, buffered
+    state = StateBytes()
+    for stage in own:
+        state = state.plus(stages[stage].state)
+    return {
+        "parameters_bytes": state.parameters,
+        "gradients_bytes": state.gradients,
+        "optimizer_bytes": state.optimizer,
+        "activations_bytes": held_bytes - buffers,
+        "buffers_bytes": buffers,
+    }
+
+
+__all__ = ["RankSeconds", "rank_seconds"]

@@ -1,0 +1,471 @@
+"""The reference engine: every device, every op, one after the other. Slow and easy to believe.
+
+Every device is a process that walks through its rank's actions op by op, with clocks for its
+streams and a set of storages. It stops where it needs others: at a collective until all members of
+its group have come, at an action until the message has been sent. It shares with the fast engine
+the plan and the prices of instructions, not how they are put together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Hashable, Iterable
+from dataclasses import dataclass, field
+
+from distir.cost import CostModel
+from distir.errors import DeadlockError
+from distir.plan import Plan
+from distir.schedules import (
+    COMPLETING,
+    Action,
+    dependencies,
+    kind_of,
+)
+from distir.simulation.pricing.instructions import COMPUTE, GRADIENTS, Instruction, Pricing
+from distir.simulation.pricing.tied import tied_gradients
+from distir.simulation.ranks.one import RankSeconds
+from distir.simulation.reference.flat import FlatPass, FlatStage, flat_stage
+from distir.simulation.report import make_result
+from distir.simulation.result import SimulationResult
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Something that a device did. `action` is None for what comes after all actions."""
+
+    device: int
+    rank: int
+    stream: str
+    label: str
+    start: float
+    end: float
+    action: Action | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ActionSpan:
+    """One action on one device."""
+
+    device: int
+    rank: int
+    action: Action
+    start: float
+    end: float
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceRun:
+    """What the reference engine found out. `live_bytes` has the most that every device held of
+    activations, by device."""
+
+    result: SimulationResult
+    actions: tuple[ActionSpan, ...]
+    spans: tuple[Span, ...]
+    live_bytes: tuple[int, ...]
+
+
+def simulate_reference(plan: Plan, cost: CostModel) -> ReferenceRun:
+    """Runs a plan on a cluster, device by device."""
+    return World(plan, cost).run()
+
+
+# --- how devices wait for each other -------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Meeting:
+    """A device has come to a collective at `at` and goes on when all `members` have; it is told
+    when the last of them came."""
+
+    key: Hashable
+    members: int
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Message:
+    """A device waits for a message; it is told when the sender was done and when it arrives."""
+
+    key: Hashable
+
+
+_Process = Generator[_Meeting | _Message, tuple[float, float], None]
+
+
+@dataclass(slots=True)
+class _Device:
+    """One device: its clocks, its memory, and where its time went."""
+
+    number: int
+    rank: int
+    lane: int
+    """Its place within the rank."""
+    clock: float = 0.0
+    begin: float = 0.0
+    """When the step begins here."""
+    gradients_free: float = 0.0
+    settled_along: str = "dp"
+    """The stream of the last collective on gradients."""
+    compute: float = 0.0
+    exposed: dict[str, float] = field(default_factory=dict)
+    transfer: float = 0.0
+    bubble: float = 0.0
+    optimizer: float = 0.0
+    live: dict[tuple[int, int, int], int] = field(default_factory=dict)
+    """Bytes by stage, microbatch and storage."""
+    live_bytes: int = 0
+    buffer_bytes: int = 0
+    peak_bytes: int = 0
+    buffer_bytes_at_peak: int = 0
+
+    def expose(self, stream: str, seconds: float) -> None:
+        """Books time that compute waited for a stream."""
+        self.exposed[stream] = self.exposed.get(stream, 0.0) + seconds
+
+    def allocate(self, key: tuple[int, int, int], size: int, buffer: bool) -> None:
+        """Takes memory for a storage."""
+        assert key not in self.live, "a storage is allocated twice"
+        self.live[key] = size
+        self.live_bytes += size
+        self.buffer_bytes += size if buffer else 0
+
+    def note_peak(self) -> None:
+        """Remembers the first instant at which most memory is held."""
+        if self.live_bytes > self.peak_bytes:
+            self.peak_bytes, self.buffer_bytes_at_peak = self.live_bytes, self.buffer_bytes
+
+    def free(self, key: tuple[int, int, int], buffer: bool) -> None:
+        """Gives it back."""
+        size = self.live.pop(key)
+        self.live_bytes -= size
+        self.buffer_bytes -= size if buffer else 0
+
+
+class World:
+    """All devices, and what has been sent."""
+
+    def __init__(self, plan: Plan, cost: CostModel) -> None:
+        self.plan = plan
+        self.cost = cost
+        self.pricing = Pricing.of(cost, plan)
+        self.schedule = plan.schedule.schedule
+        self.stages = [flat_stage(plan, index, self.pricing) for index in range(len(plan.stages))]
+        self.home = {
+            (action.stage, action.microbatch): rank
+            for rank, actions in enumerate(self.schedule.ranks)
+            for action in actions
+        }
+        self.goes_on = cost.profile.goes_on(max(map(len, self.schedule.stages_of_ranks)))
+        per_rank = plan.devices_per_stage
+        self.devices = [
+            _Device(rank * per_rank + lane, rank, lane)
+            for rank in range(len(self.schedule.ranks))
+            for lane in range(per_rank)
+        ]
+        self.link_free: dict[Hashable, float] = {}
+        self.arrived: dict[Hashable, tuple[float, float]] = {}
+        self.actions: list[ActionSpan] = []
+        self.spans: list[Span] = []
+
+    def run(self) -> ReferenceRun:
+        """Runs the whole step on every device."""
+        self._interleave({each.number: self._process(each) for each in self.devices})
+        return self._report()
+
+    def _interleave(self, waiting: dict[int, _Process]) -> None:
+        """Lets every process go as far as it can until all are done."""
+        answers: dict[int, tuple[float, float] | None] = dict.fromkeys(waiting)
+        wants: dict[int, _Meeting | _Message] = {}
+        while waiting:
+            for number, answer in answers.items():
+                try:
+                    process = waiting[number]
+                    wants[number] = next(process) if answer is None else process.send(answer)
+                except StopIteration:
+                    del waiting[number]
+                    wants.pop(number, None)
+            answers = self._answers(wants)
+            if waiting and not answers:
+                raise DeadlockError(f"devices wait for each other for ever: {wants}")
+
+    def _answers(
+        self, wants: dict[int, _Meeting | _Message]
+    ) -> dict[int, tuple[float, float] | None]:
+        """Devices that can go on, with what they are told."""
+        present: dict[Hashable, list[int]] = {}
+        for number, want in wants.items():
+            if isinstance(want, _Meeting):
+                present.setdefault(want.key, []).append(number)
+        found: dict[int, tuple[float, float] | None] = {}
+        for number, want in wants.items():
+            if isinstance(want, _Message):
+                if want.key in self.arrived:
+                    found[number] = self.arrived[want.key]
+                continue
+            others = [wants[other] for other in present[want.key]]
+            if len(others) == want.members:
+                last = max(other.at for other in others if isinstance(other, _Meeting))
+                found[number] = (last, last)
+        return found
+
+    # --- what a device does ----------------------------------------------------------------------
+
+    def _process(self, device: _Device) -> _Process:
+        actions = self.schedule.ranks[device.rank]
+        for position, action in enumerate(actions):
+            yield from self._wait_for_inputs(device, action)
+            if not position and self.plan.workload.training:
+                device.begin, device.transfer, device.bubble = device.clock, 0.0, 0.0
+            begin = device.clock
+            stage = self.stages[action.stage]
+            kind = kind_of(action, self.plan.schedule.splits_backward)
+            last = kind in COMPLETING and not any(
+                later.stage == action.stage and later.kind in ("B", "W", "BW")
+                for later in actions[position + 1 :]
+            )
+            each = stage.passes[kind]
+            yield from self._run_pass(device, action, stage, each, last)
+            self.actions.append(ActionSpan(device.number, device.rank, action, begin, device.clock))
+            self._send(device, action, each)
+        assert not device.live, "an activation was never freed"
+        if self.plan.workload.training:
+            yield from self._finish_step(device)
+
+    def _wait_for_inputs(self, device: _Device, action: Action) -> _Process:
+        for needed in dependencies(action, self.schedule.stages):
+            if self.home[needed.stage, needed.microbatch] == device.rank:
+                continue
+            left, arrived = yield _Message((needed, device.lane))
+            if arrived > device.clock:
+                moving = arrived - max(left, device.clock)
+                device.transfer += moving
+                device.bubble += arrived - device.clock - moving
+                device.clock = arrived
+
+    def _run_pass(
+        self, device: _Device, action: Action, stage: FlatStage, each: FlatPass, settle: bool
+    ) -> _Process:
+        """Runs an action; `settle` if the gradients of its stage are complete with it. Every stream
+        is idle when it begins, and when it ends."""
+        begin = device.clock
+        launched = 0.0
+        overlaps = self.cost.profile.overlaps_gradients
+        free: dict[str, float] = {COMPUTE: begin}
+        ready: dict[int, tuple[float, str]] = {}
+
+        def key(storage: int) -> tuple[int, int, int]:
+            return (action.stage, action.microbatch, storage)
+
+        def free_storages(storages: Iterable[int]) -> None:
+            for storage in storages:
+                device.free(key(storage), storage in stage.buffers)
+
+        for number in each.received:
+            device.allocate(key(number), stage.storage_bytes[number], number in stage.buffers)
+        device.note_peak()
+        free_storages(each.dying.get(-1, ()))
+        if settle and overlaps:
+            yield from self._settle(device, each, 0, begin, action)
+        for position, step in enumerate(each.steps):
+            instruction = step.instruction
+            launched += instruction.launch_seconds
+            at, cause = begin, ""
+            for number in step.reads:
+                if number in ready and ready[number][0] > at:
+                    at, cause = ready[number]
+            stream = instruction.stream
+            if instruction.after_compute:
+                at = max(at, free[COMPUTE])
+            if stream is None:
+                end, maker = at, cause
+            else:
+                start = max(at, free.get(stream, begin))
+                if stream == COMPUTE:
+                    device.compute += instruction.seconds
+                    if start > free[COMPUTE]:
+                        device.expose(cause, start - free[COMPUTE])
+                else:
+                    start = yield from self._meet(
+                        device, instruction.mesh_axes, start, (action, "step", position)
+                    )
+                end, maker = start + instruction.seconds, stream
+                free[stream] = end
+                self._note(device, stream, instruction, start, end, action)
+            for number in step.writes:
+                ready[number] = (end, maker)
+                if number in stage.storage_bytes and number not in step.reads:
+                    size = stage.storage_bytes[number]
+                    device.allocate(key(number), size, number in stage.buffers)
+            device.note_peak()
+            free_storages(each.dying.get(position, ()))
+            if settle and overlaps:
+                computed = self._no_sooner_than_launched(begin, free[COMPUTE], launched)
+                yield from self._settle(device, each, position + 1, computed, action)
+        free_storages(each.leaving)
+        done = max(free.values())
+        if done > free[COMPUTE]:
+            slowest = max((name for name in free if name != COMPUTE), key=lambda name: free[name])
+            device.expose(slowest, done - free[COMPUTE])
+        device.clock = self._no_sooner_than_launched(begin, done, launched)
+        device.compute += device.clock - done
+        for done_steps in range(1 + len(each.steps) if settle and not overlaps else 0):
+            yield from self._settle(device, each, done_steps, device.clock, action)
+
+    def _no_sooner_than_launched(self, begin: float, done: float, launched: float) -> float:
+        """When what streams have done by `done` can have been, given the launches since `begin`."""
+        return begin + float(self.cost.host_bound_seconds(done - begin, launched))
+
+    def _settle(
+        self, device: _Device, each: FlatPass, done: int, computed: float, action: Action
+    ) -> _Process:
+        """Starts the collectives on gradients that are complete after `done` steps."""
+        for index, bucket in enumerate(each.settled_after(done)):
+            assert bucket.stream is not None
+            came = max(device.gradients_free, computed)
+            start = yield from self._meet(
+                device, bucket.mesh_axes, came, (action, "settle", done, index)
+            )
+            device.gradients_free = start + bucket.seconds
+            device.settled_along = bucket.stream
+            self._note(device, GRADIENTS, bucket, start, device.gradients_free, action)
+
+    def _meet(
+        self, device: _Device, mesh_axes: tuple[str, ...], at: float, what: Hashable
+    ) -> Generator[_Meeting, tuple[float, float], float]:
+        """Waits for the devices that differ along some mesh axes only; returns when all have
+        come."""
+        group, members = self.group(device, mesh_axes)
+        start, _ = yield _Meeting((what, mesh_axes, group), members, at)
+        return start
+
+    def group(self, device: _Device, mesh_axes: tuple[str, ...]) -> tuple[Hashable, int]:
+        """What the devices that differ along these mesh axes only have in common, and their
+        number."""
+        members, lane = 1, device.lane
+        common: list[int] = [device.rank]
+        places = zip(self.plan.mesh.names, self.plan.sizes.degrees, strict=True)
+        for name, degree in reversed(list(places)):
+            lane, place = divmod(lane, degree)
+            if name in mesh_axes:
+                members *= degree
+            else:
+                common.append(place)
+        return tuple(common), members
+
+    def _send(self, device: _Device, action: Action, each: FlatPass) -> None:
+        """Puts what an action made on the link to the rank that needs it."""
+        if action.kind == "W":
+            return
+        next_stage = action.stage + (1 if action.kind == "F" else -1)
+        here = device.rank
+        there = self.home.get((next_stage, action.microbatch), here)
+        if there == here:
+            return
+        programs = self.plan.stages[action.stage].programs
+        if action.kind == "F":
+            along = programs[-1].outputs_repeated_along
+        else:
+            along = programs[0].input_gradients_repeated_along
+        # Where a stage is on several ranks, its messages take as long as the slowest of them.
+        routes = self.plan.schedule.routes[action.stage, next_stage - action.stage]
+        seconds = max(self.pricing.message(each.sent_bytes, along, *pair) for pair in routes)
+        link = (device.number, there, action.kind == "F")
+        leaves = max(device.clock, self.link_free.get(link, 0.0))
+        self.link_free[link] = leaves + seconds
+        sent = action._replace(kind="B") if action.kind == "BW" else action
+        self.arrived[sent, device.lane] = (device.clock, leaves + seconds)
+        if not self.goes_on:
+            device.transfer += leaves + seconds - device.clock
+            device.clock = leaves + seconds
+
+    def _finish_step(self, device: _Device) -> _Process:
+        """What comes after all actions: gradients still to be settled, gradients of parameters
+        that several stages hold, the optimizer."""
+        tail = max(0.0, device.gradients_free - device.clock)
+        device.expose(device.settled_along, tail)
+        device.clock += tail
+        own = self.schedule.stages_of_ranks[device.rank]
+        for index, tied in enumerate(tied_gradients(self.plan, self.cost)):
+            if device.rank not in tied.ranks:
+                continue
+            start, _ = yield _Meeting(("tied", index, device.lane), len(tied.ranks), device.clock)
+            device.bubble += start - device.clock
+            device.transfer += tied.seconds
+            device.clock = start + tied.seconds
+            self.spans.append(
+                Span(
+                    device.number,
+                    device.rank,
+                    "pp",
+                    "AllReduce tied gradients",
+                    start,
+                    device.clock,
+                )
+            )
+        for seconds in (s for stage in own for s in self.stages[stage].optimizer_seconds):
+            span = (device.clock, device.clock + seconds)
+            self.spans.append(Span(device.number, device.rank, COMPUTE, "optimizer", *span))
+            device.clock += seconds
+            device.optimizer += seconds
+        refreshing = [each for stage in own for each in self.stages[stage].refreshing]
+        for index, bucket in enumerate(refreshing):
+            assert bucket.stream is not None
+            start = yield from self._meet(
+                device, bucket.mesh_axes, device.clock, ("refresh", index)
+            )
+            end = start + bucket.seconds
+            self.spans.append(Span(device.number, device.rank, GRADIENTS, bucket.label, start, end))
+            device.expose("dp", end - device.clock)
+            device.clock = end
+
+    def _note(
+        self,
+        device: _Device,
+        stream: str,
+        instruction: Instruction,
+        start: float,
+        end: float,
+        action: Action,
+    ) -> None:
+        self.spans.append(
+            Span(device.number, device.rank, stream, instruction.label, start, end, action)
+        )
+
+    # --- the report ------------------------------------------------------------------------------
+
+    def _report(self) -> ReferenceRun:
+        reports: list[RankSeconds] = []
+        for rank, own in enumerate(self.schedule.stages_of_ranks):
+            members = [device for device in self.devices if device.rank == rank]
+            slowest = max(members, key=lambda device: device.clock)
+            states = [self.stages[stage].state for stage in own]
+            fullest = max(members, key=lambda device: device.peak_bytes)
+            reports.append(
+                RankSeconds(
+                    stages=own,
+                    compute=slowest.compute,
+                    exposed=slowest.exposed,
+                    transfer=slowest.transfer,
+                    bubble=slowest.bubble,
+                    optimizer=slowest.optimizer,
+                    begin=slowest.begin,
+                    end=slowest.clock,
+                    memory={
+                        "parameters_bytes": sum(state.parameters for state in states),
+                        "gradients_bytes": sum(state.gradients for state in states),
+                        "optimizer_bytes": sum(state.optimizer for state in states),
+                        "activations_bytes": float(
+                            fullest.peak_bytes - fullest.buffer_bytes_at_peak
+                        ),
+                        "buffers_bytes": float(fullest.buffer_bytes_at_peak),
+                    },
+                )
+            )
+        return ReferenceRun(
+            make_result(self.plan, self.cost, reports),
+            tuple(self.actions),
+            tuple(self.spans),
+            tuple(device.peak_bytes for device in self.devices),
+        )
+
+
+__all__ = ["ActionSpan", "ReferenceRun", "Span", "simulate_reference"]

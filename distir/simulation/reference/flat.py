@@ -1,0 +1,244 @@
+"""A stage's program laid out flat: every op of every block, every value and storage numbered.
+
+For the reference engine and for traces; the fast engine never does this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from distir.ir.core import Node, Part, Value
+from distir.ops.collective import Sharded
+from distir.plan import BlockProgram, Plan
+from distir.plan.passes import is_reversed, segments
+from distir.schedules import (
+    BACKWARD,
+    COMPLETING,
+    COST_KINDS,
+    FORWARD,
+    INPUT_PART,
+    WEIGHT_PART,
+)
+from distir.simulation.pricing.instructions import Instruction, Pricing
+from distir.simulation.pricing.state import (
+    StateBytes,
+    optimizer_state_bytes,
+)
+from distir.simulation.pricing.tied import Elsewhere, elsewhere
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One instruction of a stage. `reads` and `writes` are numbers of values; `block` is the
+    index in the model of the block it belongs to."""
+
+    instruction: Instruction
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    block: int
+
+
+@dataclass(slots=True)
+class FlatPass:
+    """All steps of one kind of action, with the values that come from another stage and go to one.
+
+    `dying[i]` are the storages that step `i` is the last to need, `dying[-1]` those that nothing
+    needs; `leaving` are freed at the end. `settling` are the collectives on gradients that may
+    start, in the last such action, once so many steps are computed.
+    """
+
+    steps: list[Step] = field(default_factory=list)
+    received: tuple[int, ...] = ()
+    sent: tuple[int, ...] = ()
+    sent_bytes: int = 0
+    dying: dict[int, list[int]] = field(default_factory=dict)
+    leaving: list[int] = field(default_factory=list)
+    settling: list[tuple[int, Instruction]] = field(default_factory=list)
+
+    def settled_after(self, done: int) -> Iterable[Instruction]:
+        """The collectives on gradients that are complete after `done` steps."""
+        return (bucket for at, bucket in self.settling if at == done)
+
+
+@dataclass(slots=True)
+class FlatStage:
+    """A stage, flat, its passes by kind of action. `storage_bytes` has every storage that is a
+    stage's own: no parameters, no inputs of the model; those in `buffers` belong to the loss or to
+    moving state.
+
+    `optimizer_seconds` has one entry per block; `refreshing` are the collectives that make stored
+    parameters from updated parts."""
+
+    passes: tuple[FlatPass, ...] = field(
+        default_factory=lambda: tuple(FlatPass() for _ in range(COST_KINDS))
+    )
+    storage: dict[int, int] = field(default_factory=dict)
+    storage_bytes: dict[int, int] = field(default_factory=dict)
+    buffers: set[int] = field(default_factory=set)
+    optimizer_seconds: list[float] = field(default_factory=list)
+    refreshing: list[Instruction] = field(default_factory=list)
+    state: StateBytes = field(default_factory=StateBytes)
+
+
+class _Numbering:
+    """Gives numbers to values, block by block, and finds their storages."""
+
+    def __init__(self, flat: FlatStage, pricing: Pricing) -> None:
+        self.flat = flat
+        self.pricing = pricing
+        self.next = 0
+        self.priced: dict[Node, tuple[Instruction, ...]] = {}
+
+    def fresh(self, value: Value, known: dict[Value, int], *, own: bool) -> int:
+        """A number for a value. `own`: it takes memory of its own."""
+        number = known[value] = self.next
+        self.next += 1
+        self.flat.storage[number] = number
+        if own:
+            self.flat.storage_bytes[number] = value.type.size_bytes
+        return number
+
+    def numbers(self, values: Sequence[Value], known: dict[Value, int]) -> tuple[int, ...]:
+        """Numbers of values; those that no op has made are there without memory of their own."""
+        return tuple(
+            known[value] if value in known else self.fresh(value, known, own=False)
+            for value in values
+        )
+
+    def receive(self, values: Sequence[Value], known: dict[Value, int]) -> tuple[int, ...]:
+        """Numbers for what another stage sends."""
+        return tuple(self.fresh(value, known, own=True) for value in values)
+
+    def add(self, nodes: Sequence[Node], known: dict[Value, int], to: FlatPass, block: int) -> None:
+        """Adds the steps of a block."""
+        for node in nodes:
+            if node not in self.priced:
+                self.priced[node] = self.pricing.of_node(node)
+            for instruction in self.priced[node]:
+                self._add_step(node, instruction, known, to, block)
+
+    def _add_step(
+        self,
+        node: Node,
+        instruction: Instruction,
+        known: dict[Value, int],
+        to: FlatPass,
+        block: int,
+    ) -> None:
+        reads = self.numbers(instruction.reads, known)
+        view = (node.op.op if isinstance(node.op, Sharded) else node.op).is_view
+        # What instructions of one node hand to each other takes no memory; what one writes in
+        # place has its number.
+        writes = tuple(
+            known[value]
+            if value in instruction.reads
+            else self.fresh(value, known, own=not view and value in node.results)
+            for value in instruction.writes
+        )
+        if node.part is not Part.MODEL and not view:
+            self.flat.buffers.update(writes)
+        if view:
+            for number in writes:
+                self.flat.storage[number] = self.flat.storage[reads[0]]
+        to.steps.append(Step(instruction, reads, writes, block))
+
+
+def flat_stage(plan: Plan, index: int, pricing: Pricing) -> FlatStage:
+    """Lays out one stage of a plan: the backward pass as a whole, and its parts if the schedule has
+    them."""
+    flat = FlatStage()
+    numbering = _Numbering(flat, pricing)
+    programs = plan.stages[index].programs
+    known: list[dict[Value, int]] = [{} for _ in programs]
+    _lay_out(plan, index, FORWARD, numbering, known)
+    saved = [dict(each) for each in known]
+    _lay_out(plan, index, BACKWARD, numbering, known)
+    forward, whole, input_part, weight_part = flat.passes
+    _find_deaths(flat, [forward, whole])
+    if plan.schedule.splits_backward:
+        _lay_out(plan, index, INPUT_PART, numbering, saved)
+        _lay_out(plan, index, WEIGHT_PART, numbering, saved)
+        forward.dying.clear()
+        forward.leaving.clear()
+        _find_deaths(flat, [forward, input_part, weight_part])
+    for program, away in zip(programs, elsewhere(plan, index), strict=True):
+        _add_state(plan, flat, program, away, pricing)
+    return flat
+
+
+def _lay_out(
+    plan: Plan, index: int, kind: int, numbering: _Numbering, known: Sequence[dict[Value, int]]
+) -> None:
+    """Adds the steps of one kind of action, block by block. `known` are the numbers of the values
+    of the blocks."""
+    flat, stage = numbering.flat, plan.stages[index]
+    to = flat.passes[kind]
+    uses = elsewhere(plan, index)
+    places = list(range(len(stage.programs)))[:: -1 if is_reversed(kind) else 1]
+    own = segments(stage.programs, kind)
+    handed = to.received = numbering.receive(own[0].received, known[places[0]])
+    for segment, place, after in zip(own, places, (*places[1:], -1), strict=True):
+        known[place].update(zip(segment.received, handed, strict=True))
+        block = stage.blocks[place]
+        numbering.add(segment.own_gathers, known[place], to, block)
+        numbering.add(segment.ahead, known[after], to, stage.blocks[after])
+        numbering.add(segment.body, known[place], to, block)
+        handed = numbering.numbers(segment.sent, known[place])
+        flat.buffers.difference_update(flat.storage[number] for number in handed)
+        if kind in COMPLETING:
+            away = uses[place].added_late if kind == WEIGHT_PART else uses[place].added
+            for bucket in numbering.pricing.buckets(segment.program, without=away):
+                to.settling.append((len(to.steps), bucket))
+    to.sent = handed
+    to.sent_bytes = sum(value.type.size_bytes for value in own[-1].sent)
+
+
+def _add_state(
+    plan: Plan, flat: FlatStage, program: BlockProgram, away: Elsewhere, pricing: Pricing
+) -> None:
+    """What a block's parameters hold for good, and what their optimizer step takes."""
+    workload = plan.workload
+    trained = 0
+    for position, use in enumerate(program.parameters):
+        if position not in away.held:
+            flat.state = flat.state.plus(StateBytes(parameters=float(use.type.size_bytes)))
+        if not workload.training or use.gradient is None:
+            continue
+        if position not in away.added:
+            gradient = program.values[use.gradient].type.num_elements
+            size = float(gradient * workload.types.gradient_bytes)
+            flat.state = flat.state.plus(StateBytes(gradients=size))
+        if position not in away.held:
+            elements = use.owned_type.num_elements
+            trained += elements
+            size = float(elements * optimizer_state_bytes(workload))
+            flat.state = flat.state.plus(StateBytes(optimizer=size))
+    if workload.training:
+        seconds = pricing.optimizer(workload, trained)
+        flat.optimizer_seconds.append(seconds)
+        flat.refreshing.extend(pricing.refresh(program, without=away.held))
+
+
+def _find_deaths(flat: FlatStage, passes: Sequence[FlatPass]) -> None:
+    """When every storage is freed in passes that follow each other: after its last use, in the last
+    pass that has one; what another stage is sent, not before the end of that pass."""
+    storage, sizes = flat.storage, flat.storage_bytes
+    later: set[int] = set()
+    for each in reversed(passes):
+        touched = {storage[number]: -1 for number in each.received}
+        for position, step in enumerate(each.steps):
+            for number in (*step.reads, *step.writes):
+                touched[storage[number]] = position
+        sent = {storage[number] for number in each.sent}
+        for root, position in touched.items():
+            if root not in sizes or root in later:
+                continue
+            if root in sent:
+                each.leaving.append(root)
+            else:
+                each.dying.setdefault(position, []).append(root)
+        later.update(touched)
+
+
+__all__ = ["FlatPass", "FlatStage", "Step", "flat_stage"]

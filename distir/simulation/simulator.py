@@ -1,0 +1,218 @@
+"""The fast engine: never touches a device or an equal block twice.
+
+Equal blocks are summarised once and composed; all devices of a stage are one; only stage ×
+microbatch actions are scheduled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from distir.cost import Cluster, CostModel, CostProfile, load_profile
+from distir.cost.amounts import larger
+from distir.errors import StrategyError
+from distir.plan import Plan, Planner
+from distir.plan.feasibility import explain_many
+from distir.schedules import (
+    BACKWARD,
+    COST_KINDS,
+    FORWARD,
+    INPUT_PART,
+    CompiledSchedule,
+)
+from distir.simulation.cutting.one import balanced_stages
+from distir.simulation.cutting.partition import Partitions
+from distir.simulation.many.batch import simulate_many
+from distir.simulation.pipeline.one import PipelineTime, run_pipeline
+from distir.simulation.pricing.instructions import Pricing, narrower_products
+from distir.simulation.pricing.memory import ChainMemory
+from distir.simulation.pricing.repeats import runs_of
+from distir.simulation.pricing.stage_cost import (
+    StageCost,
+    action_seconds,
+)
+from distir.simulation.pricing.stages import StagePricer
+from distir.simulation.pricing.tied import elsewhere, tied_gradients
+from distir.simulation.ranks.one import rank_seconds
+from distir.simulation.report import make_result
+from distir.simulation.result import SimulationResult
+from distir.simulation.table import SimulationTable
+from distir.strategies import Strategies
+from distir.strategy import Strategy
+from distir.workload import Workload
+
+
+class Simulator:
+    """Simulates strategies of one workload on one cluster; what they share is kept."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        cluster: Cluster,
+        profile: CostProfile | None = None,
+        *,
+        planner: Planner | None = None,
+    ) -> None:
+        """`planner`: one of this workload, to be shared by simulators of several clusters or
+        software stacks that fuse alike, and whose devices have the same types."""
+        self.workload = workload
+        self.cluster = cluster
+        self.cost = CostModel(cluster, profile or load_profile())
+        fuse = self.cost.profile.fuses_elementwise
+        narrow = narrower_products(workload, cluster.device) is not None
+        self.planner = planner or Planner(workload, fuse=fuse, narrow=narrow)
+        own = self.planner
+        if own.workload is not workload or (own.fuse, own.narrow) != (fuse, narrow):
+            raise ValueError("the planner is of another workload, fuses otherwise, or narrows")
+        self.stages = StagePricer(workload, self.cost, self.planner, ChainMemory())
+        self._partitions = Partitions()
+        self._stages: dict[object, StageCost] = {}
+        self._cuts: dict[object, tuple[int, ...]] = {}
+
+    def repriced(self, profile: CostProfile, cluster: Cluster) -> Simulator:
+        """A simulator with other constants or hardware; what does not depend on them is shared."""
+        made = Simulator(self.workload, cluster, profile, planner=self.planner)
+        made.stages = self.stages.repriced(made.cost)
+        return made
+
+    def explain(self, strategy: Strategy) -> str | None:
+        """Why a strategy cannot run on this cluster with this workload, or None."""
+        if strategy.devices > self.cluster.num_devices:
+            return (
+                f"dp x tp x cp x pp = {strategy.dp} x {strategy.tp} x {strategy.cp} x "
+                f"{strategy.pp} = {strategy.devices} devices; the cluster has "
+                f"{self.cluster.num_devices}"
+            )
+        return self.planner.explain(strategy)
+
+    def explain_many(self, strategies: Strategies) -> dict[int, str]:
+        """Why strategies cannot run, by their positions; those that can are not in it."""
+        reasons = explain_many(self.workload, strategies)
+        first, which = strategies.distinct(("dp", "tp", "cp", "pp"))
+        for number, place in enumerate(first.tolist()):
+            if strategies[place].devices > self.cluster.num_devices:
+                reason = self.explain(strategies[place]) or ""
+                reasons |= dict.fromkeys(np.flatnonzero(which == number).tolist(), reason)
+        return reasons
+
+    def plan(self, strategy: Strategy) -> Plan:
+        """The plan of a strategy, with stages balanced by simulated cost; raises
+        `StrategyError`."""
+        reason = self.explain(strategy)
+        if reason is not None:
+            raise StrategyError(reason)
+        programs = self.planner.block_programs(strategy)
+        whole = self.planner.plan(strategy, ())
+        if strategy.stages == 1:
+            return whole
+        pricing, flight = self.pricing(whole), whole.schedule.in_flight
+        key = (tuple(map(id, programs)), flight, pricing.grid.mesh)
+        if key not in self._cuts:
+            self._cuts[key] = balanced_stages(
+                self.stages, self._partitions, programs, flight, strategy.chunks, pricing
+            )
+        return self.planner.plan(strategy, self._cuts[key])
+
+    def pricing(self, plan: Plan) -> Pricing:
+        """Seconds on this cluster with the plan's mesh laid on it."""
+        return Pricing.of(self.cost, plan)
+
+    def simulate(self, strategy: Strategy) -> SimulationResult:
+        """The metrics of a strategy. Raises `StrategyError` if it cannot run; if it only does not
+        fit in memory, the result says so."""
+        return self.simulate_plan(self.plan(strategy))
+
+    def simulate_many(self, strategies: Sequence[Strategy]) -> SimulationTable:
+        """The metrics of many strategies as columns; what cannot run is in it, with its reason."""
+        return simulate_many(
+            self.stages,
+            self._partitions,
+            Strategies.of(strategies),
+            self.explain_many,
+            self.simulate,
+        )
+
+    def simulate_plan(self, plan: Plan) -> SimulationResult:
+        """The metrics of a plan, which may be cut and scheduled in any way."""
+        return self._result(plan, self._stage_costs(plan))
+
+    def trace(self, strategy: Strategy) -> dict[str, Any]:
+        """One step of a strategy as Chrome trace events, for ui.perfetto.dev."""
+        return self.trace_plan(self.plan(strategy))
+
+    def trace_plan(self, plan: Plan) -> dict[str, Any]:
+        """One step of a plan as Chrome trace events."""
+        from distir.simulation.trace import chrome_trace
+
+        stages = self._stage_costs(plan)
+        seconds = action_seconds(stages)
+        time = self.schedule(plan.schedule, stages, self._transfers(plan, stages))
+        return chrome_trace(plan, self.cost, time, seconds)
+
+    # --- stages -----------------------------------------------------------------------------------
+
+    def _stage_costs(self, plan: Plan) -> list[StageCost]:
+        pricing = self.pricing(plan)
+        splits = plan.schedule.splits_backward
+        return [self._stage_cost(plan, index, pricing, splits) for index in range(len(plan.stages))]
+
+    def _stage_cost(self, plan: Plan, index: int, pricing: Pricing, splits: bool) -> StageCost:
+        programs, uses = plan.stages[index].programs, elsewhere(plan, index)
+        key = (programs, pricing.grid.mesh, uses, splits)
+        if key not in self._stages:
+            runs = runs_of(list(zip(programs, uses, strict=True)))
+            unpriced = self.stages.unpriced_stage(runs, pricing, splits)
+            (self._stages[key],) = self.stages.price([unpriced], pricing)
+        return self._stages[key]
+
+    # --- the whole -------------------------------------------------------------------------------
+
+    def _result(self, plan: Plan, stages: Sequence[StageCost]) -> SimulationResult:
+        transfers = self._transfers(plan, stages)
+        tied = tied_gradients(plan, self.cost) if plan.workload.training else []
+        time = self.schedule(plan.schedule, stages, transfers)
+        ranks = rank_seconds(plan.schedule, time, stages, tied, plan.workload.training)
+        return make_result(plan, self.cost, ranks)
+
+    def schedule(
+        self,
+        compiled: CompiledSchedule,
+        stages: Sequence[StageCost],
+        transfers: Sequence[float],
+    ) -> PipelineTime:
+        """When actions start, given what they and messages take."""
+        goes_on = self.cost.profile.goes_on(max(map(len, compiled.stages_of_ranks)))
+        return run_pipeline(compiled, action_seconds(stages), transfers, goes_on=goes_on)
+
+    def _transfers(self, plan: Plan, stages: Sequence[StageCost]) -> list[float]:
+        """Seconds of the message that each kind of action sends."""
+        pricing = self.pricing(plan)
+
+        def hop(stage: int, step: int, here: int, there: int) -> float:
+            programs, cost = plan.stages[stage].programs, stages[stage]
+            if step > 0:
+                along, size = programs[-1].outputs_repeated_along, cost.sent_forward_bytes
+            else:
+                along, size = programs[0].input_gradients_repeated_along, cost.sent_backward_bytes
+            return pricing.message(size, along, here, there)
+
+        return _transfer_seconds(plan.schedule, hop)
+
+
+def _transfer_seconds(
+    compiled: CompiledSchedule, hop: Callable[[int, int, int, int], float]
+) -> list[float]:
+    """Seconds of messages by `stage · COST_KINDS + kind`. `hop` gives those of what a stage sends
+    to the next (1) or the previous one (-1), from one rank to another."""
+    seconds = [0.0] * (compiled.stages * COST_KINDS)
+    for (stage, step), pairs in compiled.routes.items():
+        longest = larger(*(hop(stage, step, *pair) for pair in pairs))
+        for kind in (FORWARD,) if step > 0 else (BACKWARD, INPUT_PART):
+            seconds[stage * COST_KINDS + kind] = longest
+    return seconds
+
+
+__all__ = ["Simulator"]

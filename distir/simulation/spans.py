@@ -1,0 +1,137 @@
+"""What the streams of one device do, op by op.
+
+The fast engine composes blocks and never lists their ops; a trace shows them. The rules are those
+of `pricing/timeline.py`: an instruction starts when its stream is free and its operands are ready.
+tests/simulation/test_trace.py holds these spans to those of the reference engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from distir.cost import CostModel
+from distir.ir.core import Value
+from distir.plan import Plan
+from distir.plan.passes import composed, is_reversed, segments
+from distir.schedules import COMPLETING, WEIGHT_PART
+from distir.simulation.pricing.instructions import COMPUTE, GRADIENTS, Instruction, Pricing
+from distir.simulation.pricing.tied import elsewhere, tied_gradients
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSpan:
+    """Something that a stream of a device does, from `start` to `end` in seconds."""
+
+    stream: str
+    label: str
+    start: float
+    end: float
+
+
+def action_spans(plan: Plan, stage: int, kind: int, cost: CostModel) -> list[StreamSpan]:
+    """The spans of an action of this kind, which begins at 0 with all streams idle. It settles
+    gradients as the last action of its stage does."""
+    pricing, blocks = Pricing.of(cost, plan), plan.stages[stage].programs
+    streams, buckets = _Streams(), list[tuple[float, Instruction]]()
+    away = elsewhere(plan, stage)[:: -1 if is_reversed(kind) else 1]
+    handed: list[_Ready | None] = []
+    for segment, shared in zip(segments(blocks, kind), away, strict=True):
+        own = composed(segment)
+        streams.ready = {
+            value: ready for value, ready in zip(own.handed, handed, strict=False) if ready
+        }
+        for node in own.nodes:
+            for instruction in pricing.of_node(node):
+                streams.run(instruction)
+        handed = [streams.ready.get(value) for value in own.handing]
+        if kind in COMPLETING:
+            elsewhere_added = shared.added_late if kind == WEIGHT_PART else shared.added
+            computed = float(cost.host_bound_seconds(streams.free[COMPUTE], streams.launched))
+            settled = pricing.buckets(segment.program, elsewhere_added)
+            buckets += ((computed, bucket) for bucket in settled)
+    done = max(streams.free.values())
+    end = float(cost.host_bound_seconds(done, streams.launched))
+    if not cost.profile.overlaps_gradients:
+        buckets = [(end, bucket) for _, bucket in buckets]
+    for computed, bucket in buckets:
+        streams.settle(bucket, computed)
+    return streams.spans
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """When a value is ready."""
+
+    at: float
+
+
+class _Streams:
+    """The streams of one device from time 0 on, and what they have done."""
+
+    def __init__(self) -> None:
+        self.free = {COMPUTE: 0.0}
+        self.gradients_free = 0.0
+        self.launched = 0.0
+        """Seconds of the host for all launches so far."""
+        self.ready: dict[Value, _Ready] = {}
+        """Values of the block at hand that are not there from the start."""
+        self.spans: list[StreamSpan] = []
+
+    def run(self, each: Instruction) -> None:
+        """Runs an instruction after what it needs."""
+        self.launched += each.launch_seconds
+        at = max((self.ready[value].at for value in each.reads if value in self.ready), default=0.0)
+        if each.after_compute:
+            at = max(at, self.free[COMPUTE])
+        if each.stream is not None:
+            start = max(at, self.free.get(each.stream, 0.0))
+            at = self.free[each.stream] = start + each.seconds
+            self.spans.append(StreamSpan(each.stream, each.label, start, at))
+        self.ready.update((value, _Ready(at)) for value in each.writes)
+
+    def settle(self, bucket: Instruction, computed: float) -> None:
+        """Runs a collective on gradients that have been computed by then."""
+        start = max(self.gradients_free, computed)
+        self.gradients_free = start + bucket.seconds
+        self.spans.append(StreamSpan(GRADIENTS, bucket.label, start, self.gradients_free))
+
+
+def step_end_spans(
+    plan: Plan, cost: CostModel, ends: Sequence[float], gradients_free: Sequence[float]
+) -> list[tuple[int, StreamSpan]]:
+    """Per rank what follows its last action: gradients that several ranks add up, the optimizer,
+    parameters gathered again. `ends` and `gradients_free` say when ranks and their gradient streams
+    are done with actions."""
+    pricing = Pricing.of(cost, plan)
+    clocks = [max(pair) for pair in zip(ends, gradients_free, strict=True)]
+    found: list[tuple[int, StreamSpan]] = []
+
+    def add(rank: int, stream: str, label: str, seconds: float) -> None:
+        start = clocks[rank]
+        clocks[rank] = start + seconds
+        found.append((rank, StreamSpan(stream, label, start, clocks[rank])))
+
+    for tied in tied_gradients(plan, cost):
+        together = max(clocks[rank] for rank in tied.ranks)
+        for rank in tied.ranks:
+            clocks[rank] = together
+            add(rank, "pp", "AllReduce tied gradients", tied.seconds)
+    for rank, stages in enumerate(plan.schedule.stages_of_ranks):
+        blocks = [
+            (program, away.held)
+            for stage in stages
+            for program, away in zip(
+                plan.stages[stage].programs, elsewhere(plan, stage), strict=True
+            )
+        ]
+        for program, held in blocks:
+            elements = program.trained_elements(without=held)
+            add(rank, COMPUTE, "optimizer", pricing.optimizer(plan.workload, elements))
+        for program, held in blocks:
+            for bucket in pricing.refresh(program, without=held):
+                add(rank, GRADIENTS, bucket.label, bucket.seconds)
+    return found
+
+
+__all__ = ["StreamSpan", "action_spans", "step_end_spans"]

@@ -1,0 +1,276 @@
+"""A chain of blocks takes as long as its instructions, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from distir.cost.amounts import many
+from distir.simulation.pricing.chains import BlockChain, ChainCost, Chains, Pass
+from distir.simulation.pricing.chains_many import ColumnChains
+from distir.simulation.pricing.instructions import COMPUTE, Instruction
+
+Chain = Sequence[tuple[tuple[Pass, ...], int]]
+
+
+def run_chain(chain: Chain) -> ChainCost:
+    """Nothing takes time to launch."""
+    return Chains(max).run(BlockChain(chain))
+
+
+# Whole numbers of seconds add up exactly, so ties are ties in both.
+durations = st.integers(0, 5).map(float)
+BORDER = 3
+
+
+@st.composite
+def passes(draw: st.DrawFn) -> Pass:
+    """Random instructions; as many values come in as go out."""
+    inputs = tuple(f"in {i}" for i in range(BORDER))
+    known: list[str] = [*inputs, "parameter"]
+    instructions: list[Instruction] = []
+    for index in range(draw(st.integers(1, 8))):
+        stream = draw(st.sampled_from([COMPUTE, COMPUTE, "tp", "dp", None]))
+        reads = draw(st.lists(st.sampled_from(known), min_size=1, max_size=3))
+        names = [f"value {index}", f"also {index}"][: draw(st.integers(1, 2))]
+        seconds = draw(durations) if stream else 0.0
+        instructions.append(Instruction(stream, seconds, tuple(reads), tuple(names), "op"))  # type: ignore[arg-type]
+        known += names
+    leaving = st.lists(st.sampled_from(known), min_size=BORDER, max_size=BORDER)
+    return Pass(tuple(instructions), inputs, tuple(draw(leaving)))
+
+
+words = st.lists(passes(), min_size=1, max_size=3).map(tuple)
+chains = st.lists(st.tuples(words, st.integers(1, 9)), min_size=1, max_size=3)
+
+
+def one_by_one(
+    chain: Chain,
+) -> tuple[float, float, dict[str, float], list[float]]:
+    """End, busy and waiting time, and when every block is computed: no border, no repetition."""
+    free: dict[str, float] = {COMPUTE: 0.0}
+    ready: dict[object, tuple[float, str]] = {}
+    busy, waited, ends = 0.0, dict[str, float](), list[float]()
+    handed: tuple[object, ...] = ()
+    blocks = [each for word, count in chain for _ in range(count) for each in word]
+    for block, each in enumerate(blocks):
+        for number, value in enumerate(each.inputs):
+            known = ready.get(handed[number]) if handed else None
+            if known is not None:
+                ready[block, value] = known
+        for instruction in each.instructions:
+            at, cause = 0.0, ""
+            for value in instruction.reads:
+                when = ready.get((block, value), (0.0, ""))
+                if when[0] > at:
+                    at, cause = when
+            stream = instruction.stream
+            if stream is not None:
+                start = max(at, free.get(stream, 0.0))
+                if stream == COMPUTE:
+                    busy += instruction.seconds
+                    if start > free[COMPUTE]:
+                        waited[cause] = waited.get(cause, 0.0) + start - free[COMPUTE]
+                at, cause = start + instruction.seconds, stream
+                free[stream] = at
+            for value in instruction.writes:
+                ready[block, value] = (at, cause)
+        handed = tuple((block, value) for value in each.outputs)
+        ends.append(free[COMPUTE])
+    end = max(free.values())
+    if end > free[COMPUTE]:
+        last = max((name for name in free if name != COMPUTE), key=lambda name: free[name])
+        waited[last] = waited.get(last, 0.0) + end - free[COMPUTE]
+    return end, busy, waited, ends
+
+
+def settled(ends: Sequence[float], services: Sequence[float]) -> float:
+    """When a stream is done that serves one block after the other."""
+    done = 0.0
+    for end, service in zip(ends, services, strict=True):
+        done = max(done, end) + service if service else done
+    return done
+
+
+@st.composite
+def chains_with_services(draw: st.DrawFn) -> tuple[Chain, list[tuple[float, ...]]]:
+    chain = draw(chains)
+    return chain, [draw(st.tuples(*[durations for _ in word])) for word, _ in chain]
+
+
+@given(chains_with_services())
+@settings(max_examples=300, deadline=None)
+def test_a_chain_is_its_instructions_one_after_the_other(
+    drawn: tuple[Chain, list[tuple[float, ...]]],
+) -> None:
+    chain, services = drawn
+    found = Chains(max).run(BlockChain(chain, services))
+    end, busy, waited, ends = one_by_one(chain)
+    assert found.cost.seconds == end
+    assert found.cost.compute == busy
+    assert dict(found.cost.exposed) == {k: v for k, v in waited.items() if v}
+    each = [
+        service
+        for (_, count), own in zip(chain, services, strict=True)
+        for _ in range(count)
+        for service in own
+    ]
+    assert found.settled == settled(ends, each)
+
+
+@given(chains)
+@settings(max_examples=50, deadline=None)
+def test_shares_add_up(chain: Chain) -> None:
+    cost = run_chain(chain).cost
+    assert cost.compute + sum(seconds for _, seconds in cost.exposed) == cost.seconds
+
+
+def test_equal_blocks_are_not_walked_once_they_are_in_step() -> None:
+    one = Instruction(COMPUTE, 2.0, (), ("a",), "op")  # type: ignore[arg-type]
+    two = Instruction("tp", 1.0, ("a",), ("b",), "AllReduce")  # type: ignore[arg-type]
+    found = run_chain([((Pass((one, two), (), ("b",)),), 10**9)])
+    assert found.cost.seconds == 2e9 + 1
+
+
+def test_a_stream_that_waits_for_nothing_gets_in_step_too() -> None:
+    """Since when other streams have been free is no matter once there are no others."""
+    one = Instruction("tp", 2.0, (), ("a",), "AllGather")  # type: ignore[arg-type]
+    two = Instruction(COMPUTE, 2.0, ("a",), ("b",), "op")  # type: ignore[arg-type]
+    found = run_chain([((Pass((one, two), (), ("b",)),), 10**9)])
+    assert found.cost.seconds == 2e9 + 2
+
+
+@given(chains_with_services(), chains, st.lists(st.integers(1, 9), min_size=3, max_size=3))
+@settings(max_examples=200, deadline=None)
+def test_many_plans_at_once_are_each_of_them(
+    drawn: tuple[Chain, list[tuple[float, ...]]], other: Chain, lengths: list[int]
+) -> None:
+    """The same blocks with other durations, side by side; runs are of other lengths in the three
+    rows, the last of which is of the first plan again."""
+    chain, services = drawn
+    durations = [each.seconds for word, _ in other for block in word for each in block.instructions]
+
+    def lasting(block: Pass, plans: Sequence[int]) -> Pass:
+        seconds = [(each.seconds, durations[i % len(durations)] if each.stream else 0.0)
+                   for i, each in enumerate(block.instructions)]  # fmt: skip
+        return with_seconds(
+            block, [many(each) if len(plans) > 1 else each[plans[0]] for each in seconds]
+        )
+
+    places = np.array([0, 1, 0])
+    made: dict[tuple[Pass, tuple[int, ...]], Pass] = {}
+    together = [
+        (tuple(made.setdefault((b, (0, 1)), lasting(b, (0, 1))) for b in word),
+         np.array(lengths, np.float64) if count > 3 else count)
+        for word, count in chain
+    ]  # fmt: skip
+    found = ColumnChains(np.maximum, 2).run_all([BlockChain(together, services, places)])[0]
+    for row, plan in enumerate(places.tolist()):
+        alone = [
+            (tuple(made.setdefault((b, (plan,)), lasting(b, (plan,))) for b in word),
+             lengths[row] if count > 3 else count)
+            for word, count in chain
+        ]  # fmt: skip
+        expected = Chains(max).run(BlockChain(alone, services))
+        exposed = sum(seconds for _, seconds in expected.cost.exposed)
+        assert np.broadcast_to(found.cost.seconds, 3)[row] == expected.cost.seconds
+        assert np.broadcast_to(found.cost.compute, 3)[row] == expected.cost.compute
+        assert sum(np.broadcast_to(each, 3)[row] for _, each in found.cost.exposed) == exposed
+        assert np.broadcast_to(found.settled, 3)[row] == expected.settled
+
+
+@given(chains_with_services(), chains, st.data())
+@settings(max_examples=100, deadline=None)
+def test_chains_that_begin_alike_are_each_as_alone(
+    drawn: tuple[Chain, list[tuple[float, ...]]], other: Chain, data: st.DataObject
+) -> None:
+    """They share tables as far as they are alike, each in plans of its own."""
+    made: dict[Pass, Pass] = {}
+
+    def lasting(block: Pass) -> Pass:
+        seconds = [
+            many([each.seconds, 2 * each.seconds, 5 - each.seconds]) if each.stream else 0.0
+            for each in block.instructions
+        ]
+        return made.setdefault(block, with_seconds(block, seconds))
+
+    (_, services), asked = drawn, list[BlockChain]()
+    chain, other = ([(tuple(map(lasting, w)), n) for w, n in each] for each in (drawn[0], other))
+    for end in (len(chain), *data.draw(st.lists(st.integers(0, len(chain)), max_size=4))):
+        runs: list[Any] = [*chain[:end], *(other if end < len(chain) else [])]
+        own = [*services[:end], *([0.0] * len(word) for word, _ in runs[end:])]
+        places = np.array(data.draw(st.lists(st.integers(0, 2), min_size=1, max_size=4)))
+        lengths = st.lists(st.integers(1, 9), min_size=len(places), max_size=len(places))
+        runs = [
+            (word, np.array(data.draw(lengths), np.float64) if count > 3 else count)
+            for word, count in runs
+        ]
+        asked.append(BlockChain(runs, own, places))
+    together = ColumnChains(np.maximum, 3).run_all(asked)
+    for each, found in zip(asked, together, strict=True):
+        (alone,) = ColumnChains(np.maximum, 3).run_all([each])
+        assert np.array_equal(found.cost.seconds, alone.cost.seconds)
+        assert np.array_equal(found.cost.compute, alone.cost.compute)
+        assert np.array_equal(found.settled, alone.settled)
+
+
+def with_seconds(block: Pass, seconds: Sequence[Any]) -> Pass:
+    instructions = [replace(e, seconds=s) for e, s in zip(block.instructions, seconds, strict=True)]
+    return Pass(tuple(instructions), block.inputs, block.outputs)
+
+
+def test_runs_may_split_anywhere() -> None:
+    one = Instruction(COMPUTE, 2.0, ("in",), ("a",), "op")  # type: ignore[arg-type]
+    two = Instruction("tp", 3.0, ("a",), ("b",), "AllReduce")  # type: ignore[arg-type]
+    three = Instruction(COMPUTE, 1.0, (), (), "op")
+    each = Pass((one, two, three), ("in",), ("b",))
+    whole = run_chain([((each,), 7)])
+    parts = run_chain([((each,), 3), ((each, each), 2)])
+    assert parts.cost == whole.cost
+
+
+def test_a_chain_lasts_no_less_than_its_launches() -> None:
+    """A block computes 2 s and is launched in 3 s: of five, the first is computed after 3 s."""
+    one = Instruction(COMPUTE, 2.0, (), (), "op", launch_seconds=3.0)
+    found = Chains(max).run(BlockChain([((Pass((one,), (), ()),), 5)], [[4.0]]))
+    assert (found.cost.seconds, found.cost.compute) == (15.0, 15.0)
+    assert found.settled == 3.0 + 5 * 4.0
+
+
+def test_the_host_runs_ahead() -> None:
+    """4 s on the device and 1 s to launch, then 1 s and 3 s: neither 8 s of the larger ones nor 9 s
+    of all, but the 5 s of the device."""
+    long = Instruction(COMPUTE, 4.0, (), (), "op", launch_seconds=1.0)
+    short = Instruction(COMPUTE, 1.0, (), (), "op", launch_seconds=3.0)
+    assert run_chain([((Pass((long, short), (), ()),), 1)]).cost.seconds == 5.0
+    halves = [((Pass((short, long), (), ()), Pass((short, short), (), ())), 1)]
+    assert run_chain(halves).cost.seconds == 10.0
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_compute_that_waits_for_every_collective(count: int) -> None:
+    """2 s of compute and 3 s of communication that the next block needs: 5 s each."""
+    one = Instruction(COMPUTE, 2.0, ("in",), ("a",), "op")  # type: ignore[arg-type]
+    two = Instruction("tp", 3.0, ("a",), ("b",), "AllReduce")  # type: ignore[arg-type]
+    cost = run_chain([((Pass((one, two), ("in",), ("b",)),), count)]).cost
+    assert (cost.seconds, cost.compute, cost.exposed) == (
+        5.0 * count, 2.0 * count, (("tp", 3.0 * count),),
+    )  # fmt: skip
+
+
+@given(chains)
+@settings(max_examples=300, deadline=None)
+def test_runs_of_compute_are_as_good_as_their_instructions(chain: Chain) -> None:
+    def condensed(each: Pass) -> Pass:
+        found = Pass.of(each.instructions, each.inputs, each.outputs)
+        assert len(found.instructions) <= len(each.instructions)
+        return found
+
+    shorter = [(tuple(map(condensed, word)), count) for word, count in chain]
+    assert run_chain(shorter) == run_chain(chain)
