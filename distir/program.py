@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from distir.axes.infer import UnsettledError, infer_ordered
+from distir.axes.infer import CopiesDifferError, infer_ordered
 from distir.axes.model import Axes, Axis
 from distir.axes.order import canonical_order
 from distir.errors import TransformError
@@ -263,8 +263,8 @@ def build_program(
 def _by_the_short(fold: Fold) -> tuple[_Analysed, Unfolded] | None:
     """What is found in the short function, and the whole unfolded by it, if copies are alike."""
     try:
-        short = _Analysed.of(fold.short, fold.settled)
-    except UnsettledError:
+        short = _Analysed.of(fold.short, fold.last_copies)
+    except CopiesDifferError:
         return None
     whole = fold.unfold(short.function, short.axes, short.extents.axes)
     return None if whole is None else (short, whole)
@@ -279,9 +279,9 @@ class _Analysed:
     extents: Extents
 
     @classmethod
-    def of(cls, function: Function, settled: Mapping[Value, Value] | None = None) -> _Analysed:
+    def of(cls, function: Function, last_copies: Mapping[Value, Value] | None = None) -> _Analysed:
         """What the ops say, in the order in which they are."""
-        function, axes = infer_ordered(function, settled=settled)
+        function, axes = infer_ordered(function, last_copies=last_copies)
         return cls(function, axes, find_extents(function, axes))
 
     @property

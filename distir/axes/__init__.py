@@ -1,4 +1,4 @@
-"""Logical axes: the named dimensions of the mathematics, inferred from the ops alone."""
+"""Logical axes: the dimensions of the mathematics (batch, heads, ffn), inferred from ops alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What inference finds: axes, and every dim and loop as a product of them."""
+"""The result of axis inference: axes, and every dim and loop as a product of axes."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from distir.ir.types import TensorType
 
 
 class Axis:
-    """A logical axis. Compared by identity; `label` is for people, `size` is the one that the
-    function was built at."""
+    """A logical axis, compared by identity. `size` is its length in the function as it was built;
+    `label` is for people."""
 
     __slots__ = ("label", "size")
 
@@ -34,10 +34,11 @@ AxisDims = tuple[tuple[Axis, ...], ...]
 class Axes:
     """Axes of a function.
 
-    `loops[node][i]` are the axes of loop `i` of the node's signature; `kinds[node]` says what
-    splitting each axis of the node's iteration space means. `ties` maps an axis to the
-    representative of those that always have its size (the two sides of a boundary). `follows` maps
-    an axis to the one that it is split together with (slots of experts to the sequence).
+    `loops[node][i]` are the axes of loop `i` of the node's signature. `kinds[node]` gives the loop
+    kind of each axis in the node's iteration space: what splitting it means for the results.
+    `ties` maps an axis to the representative of those that always have its size (the two sides of
+    a boundary). `follows` maps an axis to its leader, the one that it is split together with (slots
+    of experts follow the sequence).
     """
 
     dims: Mapping[Value, AxisDims]
@@ -58,12 +59,12 @@ class Axes:
         return value.type.with_shape(shape)
 
     def leader(self, axis: Axis) -> Axis:
-        """The axis that this one is split together with: itself if it follows none."""
+        """The axis that this one is split together with; itself if it follows no other."""
         return self.follows.get(axis, axis)
 
     def along(self, value: Value, axis: Axis) -> Axis | None:
-        """The axis of a value that is split where `axis` is: itself, or one that follows the same
-        leader; None if the value carries no such axis."""
+        """The axis of a value that is split wherever `axis` is: `axis` itself, or one with the same
+        leader. None if the value carries neither."""
         carried = self.of(value)
         if axis in carried:
             return axis

@@ -1,4 +1,5 @@
-"""The canonical order of ops, which depends on the graph and not on the file."""
+"""The canonical order of a function's ops. It depends on the graph alone, not on the order that a
+file lists ops in."""
 
 from __future__ import annotations
 
@@ -8,9 +9,12 @@ from distir.ir.core import Function, Node, Value
 
 
 def canonical_order(function: Function) -> Function:
-    """Ops depth-first from the main output, each after its operands, the deeper operand's first.
-    What other outputs need besides follows what it is made of at once, so that nothing is kept for
-    it. Ops that no output needs are dropped."""
+    """The function with its ops depth-first from the main output: each after the ops of its
+    operands, of which the deepest come first.
+
+    An op that only other outputs need stands directly behind its last operand, so that no operand
+    is kept for it. Ops that no output needs are dropped.
+    """
     producers = function.producers()
     depth: dict[Value, int] = {}
     for node in function.nodes:

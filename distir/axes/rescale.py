@@ -1,4 +1,4 @@
-"""A function at other sizes: every type and attribute follows from the sizes of axes.
+"""Functions and arrays at other sizes: every type and attribute follows from the sizes of axes.
 
 program = build_program(function, training=False)
 at_64 = rescale(program.function, program.axes, program.sizes(batch_size=64))
@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from distir.axes.boundaries import common_runs
 from distir.axes.model import Axes, Axis, AxisDims
 from distir.errors import DistirError, TransformError
 from distir.ir.core import Function, Node, Op, Value
@@ -20,10 +21,10 @@ Array = Any
 
 
 def rescale(function: Function, axes: Axes, sizes: Mapping[Axis, int]) -> Function:
-    """`function` with the axes in `sizes` resized; the others keep their size.
+    """The function with the axes in `sizes` resized; the others keep their size.
 
-    Sizes that are tied must be given alike, as `Program.sizes` does. Raises `TransformError` where
-    the model fixes a size by other means than an axis, such as a Concat of unequal parts.
+    Tied axes must be given the same size, as `Program.sizes` does. Raises `TransformError` where
+    the model fixes a size otherwise than by an axis, such as in a Concat of unequal parts.
     """
     return rescale_values(function, axes, sizes)[0]
 
@@ -31,7 +32,7 @@ def rescale(function: Function, axes: Axes, sizes: Mapping[Axis, int]) -> Functi
 def rescale_values(
     function: Function, axes: Axes, sizes: Mapping[Axis, int]
 ) -> tuple[Function, Mapping[Value, Value]]:
-    """Like `rescale`, with the new value of every old one."""
+    """Like `rescale`; also returns the new value of every old one."""
     new: dict[Value, Value] = {}
 
     def value_of(value: Value) -> Value:
@@ -79,7 +80,7 @@ def _node_at(node: Node, axes: Axes, sizes: Mapping[Axis, int], value_of: Any) -
 
 
 def op_at(node: Node, axes: Axes, sizes: Mapping[Axis, int]) -> Op:
-    """The node's op where axes have other sizes."""
+    """The node's op at these sizes of axes."""
     if isinstance(node.op, Boundary):
         sides = zip(axes.dims[node.operands[0]], axes.dims[node.result], strict=True)
         return Boundary(tuple(_boundary_factors(*dims, sizes) for dims in sides))
@@ -92,26 +93,19 @@ def op_at(node: Node, axes: Axes, sizes: Mapping[Axis, int]) -> Op:
 def _boundary_factors(
     before: Sequence[Axis], after: Sequence[Axis], sizes: Mapping[Axis, int]
 ) -> tuple[tuple[int, bool], ...]:
-    """The common cuts of both sides of one dim of a boundary, at other sizes."""
-    pieces: list[tuple[int, bool]] = []
-    i = j = 0
-    while i < len(before):
-        start_i, start_j = i, j
-        a, b = before[i].size, after[j].size
-        i, j = i + 1, j + 1
-        while a != b:
-            if a < b:
-                a *= before[i].size
-                i += 1
-            else:
-                b *= after[j].size
-                j += 1
-        ours, theirs = before[start_i:i], after[start_j:j]
-        pieces.append((math.prod(sizes.get(axis, axis.size) for axis in ours), ours != theirs))
-    return tuple(pieces)
+    """The factors of one dim of a boundary, `(size, fresh)`, at other sizes."""
+    runs = common_runs([axis.size for axis in before], [axis.size for axis in after])
+    return tuple(
+        (
+            math.prod(sizes.get(axis, axis.size) for axis in before[ours]),
+            before[ours] != after[theirs],
+        )
+        for ours, theirs in runs
+    )
 
 
 def _place(node: Node) -> str:
+    """The node for a message: its op, and where it stands in the user's model if that is known."""
     return f"{node.op.name} at {node.origin}" if node.origin else node.op.name
 
 
@@ -119,11 +113,11 @@ def _place(node: Node) -> str:
 
 
 def resize(array: Array, dims: AxisDims, sizes: Mapping[Axis, int]) -> Array | None:
-    """The constant with its axes resized.
+    """A constant with its axes resized, or None if its values at these sizes are unknown.
 
-    Of a smaller axis the leading part stays: of positions, masks and rotary tables that is what a
-    fresh export has. Along a larger one a constant that does not vary is repeated; one that does
-    is not known, `None`.
+    Along an axis that shrinks, the leading part is kept: for positions, masks and rotary tables
+    that is what an export at the smaller size would have. Along an axis that grows, a constant that
+    does not vary is repeated; values of one that varies are unknown.
     """
     import numpy as np
 
@@ -131,16 +125,16 @@ def resize(array: Array, dims: AxisDims, sizes: Mapping[Axis, int]) -> Array | N
     wanted = [sizes.get(axis, axis.size) for axis in flat]
     if wanted == [axis.size for axis in flat]:
         return array
-    spread = array.reshape([axis.size for axis in flat])
+    by_axis = array.reshape([axis.size for axis in flat])
     for position, (axis, size) in enumerate(zip(flat, wanted, strict=True)):
         if size <= axis.size:
-            spread = np.take(spread, range(size), axis=position)
+            by_axis = np.take(by_axis, range(size), axis=position)
             continue
-        first = np.take(spread, [0], axis=position)
-        if not np.array_equal(np.broadcast_to(first, spread.shape), spread):
+        first = np.take(by_axis, [0], axis=position)
+        if not np.array_equal(np.broadcast_to(first, by_axis.shape), by_axis):
             return None
-        spread = np.repeat(first, size, axis=position)
-    return spread.reshape(shape_at(dims, sizes))
+        by_axis = np.repeat(first, size, axis=position)
+    return by_axis.reshape(shape_at(dims, sizes))
 
 
 def shape_at(dims: AxisDims, sizes: Mapping[Axis, int]) -> tuple[int, ...]:
@@ -151,12 +145,13 @@ def shape_at(dims: AxisDims, sizes: Mapping[Axis, int]) -> tuple[int, ...]:
 def part(
     array: Array, dims: AxisDims, sizes: Mapping[Axis, int], chosen: Mapping[Axis, slice]
 ) -> Array:
-    """The part of an array, whose axes have these sizes, where the chosen axes run over slices."""
+    """The part of an array (whose axes have these sizes) in which the chosen axes run over the
+    given slices."""
     if not any(axis in chosen for dim in dims for axis in dim):
         return array
     flat = [axis for dim in dims for axis in dim]
-    spread = array.reshape([sizes.get(axis, axis.size) for axis in flat])
-    picked = spread[tuple(chosen.get(axis, slice(None)) for axis in flat)]
+    by_axis = array.reshape([sizes.get(axis, axis.size) for axis in flat])
+    picked = by_axis[tuple(chosen.get(axis, slice(None)) for axis in flat)]
     shape: list[int] = []
     position = 0
     for dim in dims:

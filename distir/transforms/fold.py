@@ -53,9 +53,9 @@ class Fold:
         return cls(function, _shortened(function, repeats, homes), repeats, homes)
 
     @property
-    def settled(self) -> Mapping[Value, Value]:
-        """Of the last copies, the first results of the first and last node: since each comes after
-        a copy that equals it, it is to say nothing new of axes that were there before."""
+    def last_copies(self) -> Mapping[Value, Value]:
+        """The last copy of each repeat, from the first result of its first node to that of its last
+        node. As it comes after an equal copy, it must not split or unite axes found before it."""
         nodes = self.whole.nodes
         return {
             nodes[repeat.omitted.stop].results[0]: nodes[repeat.end - 1].results[0]
