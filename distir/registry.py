@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
-from distir.errors import UnknownNameError
+from distir.errors import DistirError, UnknownNameError
+from distir.user_code import run_user_code
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 T = TypeVar("T")
 
@@ -21,11 +25,19 @@ class Entry(Generic[T]):
 
 
 class Registry(Generic[T]):
-    """Names to things. Names match without regard to case; a duplicate raises."""
+    """Names to things. Names match without regard to case; a duplicate raises.
 
-    def __init__(self, kind: str) -> None:
+    Where a registry has an entry-point `group`, installed packages add to it: an entry point leads
+    to code that registers, when it is imported, what the entry point is called. That is imported
+    when a name is not found otherwise, or all names are asked for.
+    """
+
+    def __init__(self, kind: str, group: str = "") -> None:
         self.kind = kind
+        self.group = group
         self._entries: dict[str, Entry[T]] = {}
+        self._offered: list[EntryPoint] | None = None
+        """Entry points that were not imported yet; None before anybody looked."""
 
     def add(self, name: str, value: T, summary: str = "") -> T:
         """Registers `value` under `name`; raises `ValueError` if the name is taken."""
@@ -41,20 +53,54 @@ class Registry(Generic[T]):
 
     def get(self, name: str) -> T:
         """The thing called `name`; raises `UnknownNameError` naming the near ones."""
-        entry = self._entries.get(name.lower())
-        if entry is None:
+        if name not in self:
             raise UnknownNameError(self.kind, name, self.names())
-        return entry.value
+        return self._entries[name.lower()].value
 
     def names(self) -> list[str]:
         """All names, in the order of registration."""
-        return [entry.name for entry in self._entries.values()]
+        return [entry.name for entry in self]
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and name.lower() in self._entries
+        if not isinstance(name, str):
+            return False
+        if name.lower() not in self._entries:
+            self._take_in()
+        return name.lower() in self._entries
 
     def __iter__(self) -> Iterator[Entry[T]]:
+        self._take_in()
         return iter(self._entries.values())
 
     def __len__(self) -> int:
+        self._take_in()
         return len(self._entries)
+
+    def _take_in(self) -> None:
+        """Imports what installed packages add; raises `DistirError` each time while one of them
+        cannot be imported, or does not register what it says."""
+        if self._offered is None:
+            self._offered = _entry_points(self.group) if self.group else []
+        while self._offered:
+            point = self._offered.pop()
+            try:
+                self._import(point)
+            except DistirError:
+                self._offered.append(point)
+                raise
+
+    def _import(self, point: EntryPoint) -> None:
+        label = f"{self.kind} {point.name!r} ({point.value})"
+        run_user_code(label, point.load, DistirError)
+        if point.name.lower() not in self._entries:
+            raise DistirError(
+                f"{label} is offered in the group {self.group}, but importing it registers no "
+                f"{self.kind} of that name"
+            )
+
+
+def _entry_points(group: str) -> list[EntryPoint]:
+    """Those of a group, the last by name first."""
+    from importlib.metadata import entry_points  # late: few registries have a group
+
+    return sorted(entry_points(group=group), key=lambda point: point.name, reverse=True)

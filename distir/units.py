@@ -10,9 +10,10 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
+from typing import TypeAlias
 
 from distir.errors import DistirError
 
@@ -23,6 +24,7 @@ __all__ = [
     "FLOPS_PER_SECOND",
     "SECONDS",
     "Quantity",
+    "Unit",
     "UnitError",
     "format_bytes",
     "format_bytes_per_second",
@@ -34,6 +36,11 @@ __all__ = [
     "parse_flops",
     "parse_flops_per_second",
     "parse_seconds",
+    "percent",
+    "short_bytes",
+    "short_number",
+    "short_seconds",
+    "unit_of",
 ]
 
 _NUMBER_AND_UNIT = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]{1,3})?|[0-9]+\.)\s*(\S*)\s*")
@@ -156,3 +163,39 @@ format_seconds = SECONDS.format
 format_flops = FLOPS.format
 format_flops_per_second = FLOPS_PER_SECOND.format
 format_bytes_per_second = BYTES_PER_SECOND.format
+
+Unit: TypeAlias = Callable[[float], str]
+"""Writes a number for people to read among others: about three digits, its unit behind them."""
+
+
+def short_seconds(seconds: float) -> str:
+    """`0.105` as `105 ms`."""
+    return format_seconds(seconds, digits=3)
+
+
+def short_bytes(size: float) -> str:
+    """`2 ** 30` as `1 GiB`."""
+    return format_bytes(size, digits=3)
+
+
+def percent(fraction: float) -> str:
+    """`0.0123` as `1.2 %`."""
+    return f"{100 * fraction:.1f} %"
+
+
+def short_number(value: float) -> str:
+    """`2437.3` as `2,437`, `1.2345` as `1.23`."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+_BY_ENDING: Mapping[str, Unit] = {
+    "_seconds": short_seconds,
+    "_bytes": short_bytes,
+    "_fraction": percent,
+}
+
+
+def unit_of(name: str) -> Unit:
+    """The unit that the name of a quantity ends in; a plain number if it ends in none."""
+    endings = (unit for ending, unit in _BY_ENDING.items() if name.endswith(ending))
+    return next(endings, short_number)

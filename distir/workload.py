@@ -232,6 +232,20 @@ class Workload:
             self._forward_flops[key] = self._make_forward_flops(longer)
         return self._forward_flops[key]
 
+    @property
+    def model_flops(self) -> float:
+        """FLOPs of products in one iteration, as PaLM counts them (Chowdhery et al. 2022, appendix
+        B): the backward pass is twice the forward one, attention is counted in full."""
+        forward = self.forward_flops_per_sample * self.batch_size
+        return forward * (3.0 if self.training else 1.0)
+
+    def padding_fraction(self, padded: Mapping[Axis, int]) -> float:
+        """FLOPs of products on padding, as a fraction of those of the model, where these axes are
+        as long."""
+        if not padded:
+            return 0.0
+        return self.forward_flops(padded) / self.forward_flops_per_sample - 1.0
+
     @cached_property
     def _forward_flops(self) -> dict[object, float]:
         return {}

@@ -119,6 +119,10 @@ class CostProfile:
         kernel."""
         return 1.0 if self.dispatch == "blocking" else self.launch_order
 
+    def overhead_seconds(self, training: bool) -> float:
+        """Fixed time of an iteration: inference has none."""
+        return self.iteration_overhead_seconds if training else 0.0
+
     def goes_on(self, stages_per_rank: int) -> bool:
         """Whether ranks that hold so many stages compute while they send."""
         if self.overlaps_messages == "interleaved":

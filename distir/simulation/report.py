@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from distir.axes.model import Axis
 from distir.cost import CostModel
 from distir.cost.amounts import larger
+from distir.metrics import Iteration, measured
 from distir.plan import Plan
+from distir.shares import SECONDS, communication, is_communication, share_heading
 from distir.simulation.ranks.one import RankSeconds
-from distir.simulation.result import SECONDS_KINDS, SimulationResult, StageReport
+from distir.simulation.result import SimulationResult, StageReport
 from distir.units import format_bytes
 from distir.workload import Workload
 
@@ -29,14 +29,13 @@ def make_result(plan: Plan, cost: CostModel, stages: Sequence[RankSeconds]) -> S
             for stage in each.stages
         )
         reports.append(StageReport(rank, blocks, seconds, dict(each.memory)))
-    padding = padding_fraction(plan.workload, plan.sizes.padded)
     fullest = max(reports, key=lambda report: report.peak_memory_bytes)
     reason = _memory_reason(plan, cost, fullest)
     return SimulationResult(
         strategy=plan.strategy,
         feasible=reason is None,
         reason=reason,
-        metrics=make_metrics(plan.workload, cost, plan.strategy.devices, stages, padding),
+        metrics=measured(_iteration(plan, cost, stages, reports)),
         stages=tuple(reports),
         band=cost.band,
         padding=plan.padding,
@@ -47,16 +46,16 @@ def _shares(
     workload: Workload, cost: CostModel, stages: Sequence[RankSeconds]
 ) -> list[dict[str, float]]:
     """Per rank its shares of the iteration."""
-    overhead = _overhead(workload, cost)
+    overhead = cost.profile.overhead_seconds(workload.training)
     longest = larger(*(stage.end - stage.begin for stage in stages))
     found: list[dict[str, float]] = []
     for each in stages:
-        seconds: dict[str, float] = dict.fromkeys(SECONDS_KINDS, 0.0)
+        seconds: dict[str, float] = dict.fromkeys(SECONDS, 0.0)
         for mesh_axis, waited in each.exposed.items():
-            key = f"{mesh_axis}_communication"
-            seconds[key] = seconds.get(key, 0.0) + waited
+            share = communication(mesh_axis)
+            seconds[share] = seconds.get(share, 0.0) + waited
         seconds["compute"] = each.compute
-        seconds["pp_communication"] += each.transfer
+        seconds[communication("pp")] += each.transfer
         seconds["bubble"] = each.bubble + longest - (each.end - each.begin)
         seconds["optimizer"] = each.optimizer
         seconds["overhead"] = overhead
@@ -64,83 +63,27 @@ def _shares(
     return found
 
 
-def _overhead(workload: Workload, cost: CostModel) -> float:
-    return cost.profile.iteration_overhead_seconds if workload.training else 0.0
-
-
-def make_metrics(
-    workload: Workload,
-    cost: CostModel,
-    devices: int,
-    stages: Sequence[RankSeconds],
-    padding: float,
-) -> dict[str, float]:
-    """What an iteration of these ranks means, by the names of `METRICS`. `padding`: the fraction
-    of products that is made on padding."""
-    shares = _shares(workload, cost, stages)
-    communication = sum(
+def _iteration(
+    plan: Plan, cost: CostModel, stages: Sequence[RankSeconds], reports: Sequence[StageReport]
+) -> Iteration:
+    """What metrics are made of."""
+    waited = sum(
         seconds
-        for each in shares
-        for kind, seconds in each.items()
-        if kind.endswith("_communication")
+        for report in reports
+        for share, seconds in report.seconds.items()
+        if is_communication(share)
     )
-    return metrics_of(
-        workload,
-        cost,
-        devices=devices,
-        iteration=larger(*(stage.end - stage.begin for stage in stages)),
-        peak_memory_bytes=larger(*(sum(stage.memory.values()) for stage in stages)),
-        bubble=sum(each["bubble"] for each in shares) / len(stages),
-        communication=communication / len(stages),
-        padding=padding,
+    overhead = cost.profile.overhead_seconds(plan.workload.training)
+    return Iteration(
+        workload=plan.workload,
+        cost=cost,
+        devices=plan.strategy.devices,
+        seconds=larger(*(stage.end - stage.begin for stage in stages)) + overhead,
+        bubble_seconds=sum(report.seconds["bubble"] for report in reports) / len(reports),
+        communication_seconds=waited / len(reports),
+        peak_memory_bytes=larger(*(report.peak_memory_bytes for report in reports)),
+        padding_fraction=plan.workload.padding_fraction(plan.sizes.padded),
     )
-
-
-def metrics_of(
-    workload: Workload,
-    cost: CostModel,
-    *,
-    devices: Any,
-    iteration: Any,
-    peak_memory_bytes: Any,
-    bubble: Any,
-    communication: Any,
-    padding: Any,
-) -> dict[str, Any]:
-    """Metrics of one strategy, or of many as arrays: from the seconds of an iteration without its
-    fixed part, those of them that the ranks wait for each other and for messages, on average, and
-    the bytes of the fullest rank."""
-    iteration = iteration + _overhead(workload, cost)
-    samples = workload.batch_size / iteration
-    flops = model_flops(workload) / iteration / devices
-    types = workload.types
-    peak = cost.cluster.device.peak(types.product or types.compute.short_name)
-    return {
-        "iteration_seconds": iteration,
-        "throughput_samples_per_second": samples,
-        "tokens_per_second_per_device": samples * workload.tokens_per_sample / devices,
-        "model_tflops_per_device": flops / 1e12,
-        "mfu": flops / peak,
-        "peak_memory_bytes": peak_memory_bytes,
-        "bubble_fraction": bubble / iteration,
-        "communication_fraction": communication / iteration,
-        "padding_fraction": padding,
-    }
-
-
-def padding_fraction(workload: Workload, padded: Mapping[Axis, int]) -> float:
-    """FLOPs of products on padding, as a fraction of those of the model, where these axes are as
-    long."""
-    if not padded:
-        return 0.0
-    return workload.forward_flops(padded) / workload.forward_flops_per_sample - 1.0
-
-
-def model_flops(workload: Workload) -> float:
-    """FLOPs of products in one iteration, as PaLM counts them (Chowdhery et al. 2022, appendix B):
-    the backward pass is twice the forward one, attention is counted in full."""
-    forward = workload.forward_flops_per_sample * workload.batch_size
-    return forward * (3.0 if workload.training else 1.0)
 
 
 def _memory_reason(plan: Plan, cost: CostModel, fullest: StageReport) -> str | None:
@@ -151,7 +94,7 @@ def _memory_reason(plan: Plan, cost: CostModel, fullest: StageReport) -> str | N
         return None
     largest = sorted(fullest.memory.items(), key=lambda item: -item[1])
     holders = ", ".join(
-        f"{kind.removesuffix('_bytes')} {format_bytes(size)}" for kind, size in largest if size
+        f"{share_heading(share)} {format_bytes(size)}" for share, size in largest if size
     )
     return (
         f"out of memory: stage {fullest.stage} of {plan.strategy.pp} needs {format_bytes(needed)} "

@@ -7,38 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from distir.cost import Band
+from distir.metrics import iteration_seconds
 from distir.strategy import Strategy
-
-SECONDS_KINDS = (
-    "compute",
-    "tp_communication",
-    "dp_communication",
-    "pp_communication",
-    "bubble",
-    "optimizer",
-    "overhead",
-)
-"""Shares of an iteration, per stage; they add up to it."""
-
-METRICS = (
-    "iteration_seconds",
-    "throughput_samples_per_second",
-    "tokens_per_second_per_device",
-    "model_tflops_per_device",
-    "mfu",
-    "peak_memory_bytes",
-    "bubble_fraction",
-    "communication_fraction",
-    "padding_fraction",
-)
-"""What a result says about a strategy as a whole."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageReport:
-    """One pipeline rank: exposed seconds by kind, bytes by what holds them. `blocks` are the runs
-    of blocks it holds, one `(first, end)` per chunk; what holds memory is parameters, gradients,
-    optimizer state, activations and buffers, at the instant of the peak."""
+    """One pipeline rank: exposed seconds and bytes at the instant of the peak, each by their share
+    (`distir.shares`). `blocks` are the runs of blocks it holds, one `(first, end)` per chunk."""
 
     stage: int
     blocks: tuple[tuple[int, int], ...]
@@ -62,13 +38,14 @@ class StageReport:
 
 @dataclass(frozen=True, slots=True)
 class SimulationResult:
-    """Metrics of one strategy. If it is not feasible, it does not fit; the metrics hold all the
-    same."""
+    """What there is to say of one strategy. If it is not feasible, it does not fit; the metrics
+    hold all the same."""
 
     strategy: Strategy
     feasible: bool
     reason: str | None
     metrics: Mapping[str, float]
+    """By name: every one of `distir.metrics`."""
     stages: tuple[StageReport, ...]
     band: Band = field(default_factory=Band)
     """How far the measured time may be from the predicted one."""
@@ -82,7 +59,7 @@ class SimulationResult:
             "feasible": self.feasible,
             "reason": self.reason,
             "metrics": dict(self.metrics),
-            "band": self.band.to_dict(self.metrics["iteration_seconds"]),
+            "band": self.band.to_dict(self.metrics[iteration_seconds.name]),
             "stages": [stage.to_dict() for stage in self.stages],
             "padding": {label: list(sizes) for label, sizes in self.padding.items()},
         }

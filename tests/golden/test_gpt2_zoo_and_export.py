@@ -9,7 +9,6 @@ import pytest
 from distir import Simulator, Strategy, Workload, load_cluster, load_model
 from distir.program import parameter_count
 from distir.simulation.reference.flat import flat_stage
-from distir.simulation.report import model_flops
 from tests.conftest import shared_path
 
 ZERO_BIASES = 82_944
@@ -52,7 +51,7 @@ def test_same_parameters(both: tuple[Simulator, Simulator]) -> None:
 
 
 def test_same_flops_of_products(both: tuple[Simulator, Simulator]) -> None:
-    zoo, export = (model_flops(each.workload) for each in both)
+    zoo, export = (each.workload.model_flops for each in both)
     assert zoo == export
 
 

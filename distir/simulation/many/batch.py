@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distir.cost.amounts import Divergence
+from distir.metrics import METRICS, Iteration, measured, peak_memory_bytes
 from distir.plan.planner import ProgramKind
 from distir.simulation.cutting.partition import Partitions
 from distir.simulation.many.program_sizes import ProgramSizes, kinds_of
@@ -32,8 +33,7 @@ from distir.simulation.pipeline.many import alike_schedules
 from distir.simulation.pricing.stage_table import StageTable
 from distir.simulation.pricing.stages import StagePricer
 from distir.simulation.ranks.many import LinkLevels, iterations
-from distir.simulation.report import metrics_of
-from distir.simulation.result import METRICS, SimulationResult
+from distir.simulation.result import SimulationResult
 from distir.simulation.table import SimulationTable
 from distir.strategies import Places, Strategies, distinct
 from distir.strategy import Strategy
@@ -59,7 +59,7 @@ def simulate_many(
 ) -> SimulationTable:
     """The metrics of strategies as columns, equal to simulating them one by one. `explain` says
     which cannot run; `simulate` is for those whose report is asked for."""
-    metrics = {name: np.full(len(table), np.nan) for name in METRICS}
+    metrics = {name: np.full(len(table), np.nan) for name in METRICS.names()}
     invalid = explain(table)
     valid = np.ones(len(table), np.bool_)
     valid[list(invalid)] = False
@@ -68,7 +68,7 @@ def simulate_many(
         for name, values in _Batch(pricer, partitions, some).evaluate().items():
             metrics[name][valid] = values
     with np.errstate(invalid="ignore"):
-        feasible = metrics["peak_memory_bytes"] <= pricer.capacity
+        feasible = metrics[peak_memory_bytes.name] <= pricer.capacity
     return SimulationTable(table, metrics, feasible, invalid, simulate)
 
 
@@ -115,7 +115,8 @@ class _Batch:
     def evaluate(self) -> dict[str, Column]:
         """The metrics of all strategies."""
         rows = self._point_rows()
-        levels, table = LinkLevels(self.pricer.cost, rows.rankings), StageTable(rows.pool)
+        workload, cost = self.pricer.workload, self.pricer.cost
+        levels, table = LinkLevels(cost, rows.rankings), StageTable(rows.pool)
         count = len(self.table)
         iteration, peak = np.empty(count), np.empty(count)
         bubble, communication = np.empty(count), np.empty(count)
@@ -132,15 +133,17 @@ class _Batch:
                 found = iterations(self.pricer, schedules, place[part], table, levels, group)
                 iteration[some], peak[some], bubble[some], communication[some] = found
         devices = np.prod([self.table.column(name) for name in ("dp", "tp", "cp", "pp")], axis=0)
-        return metrics_of(
-            self.pricer.workload,
-            self.pricer.cost,
-            devices=devices,
-            iteration=iteration,
-            peak_memory_bytes=peak,
-            bubble=bubble,
-            communication=communication,
-            padding=rows.padding[self.point_of_layout[self.layout]],
+        return measured(
+            Iteration(
+                workload=workload,
+                cost=cost,
+                devices=devices,
+                seconds=iteration + cost.profile.overhead_seconds(workload.training),
+                bubble_seconds=bubble,
+                communication_seconds=communication,
+                peak_memory_bytes=peak,
+                padding_fraction=rows.padding[self.point_of_layout[self.layout]],
+            )
         )
 
     def _parts(

@@ -25,7 +25,6 @@ from distir.simulation.pricing.stage_table import NAMES, numbers_of
 from distir.simulation.pricing.stages import StagePricer
 from distir.simulation.pricing.tied import NOWHERE, Elsewhere, Ranks, tied_seconds
 from distir.simulation.ranks.many import LayoutGroup
-from distir.simulation.report import padding_fraction
 from distir.strategies import Places
 
 if TYPE_CHECKING:
@@ -234,7 +233,7 @@ class _KindRows:
             first, which = distinct_rows(padded)
             for number, place in enumerate(first):
                 longer = dict(zip(sizes.padded, map(int, padded[place]), strict=True))
-                found[which == number] = padding_fraction(self.workload, longer)
+                found[which == number] = self.workload.padding_fraction(longer)
         return found
 
     def _tied_seconds(

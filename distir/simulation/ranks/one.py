@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from distir.cost.amounts import larger
 from distir.schedules import FORWARD, INPUT_PART, CompiledSchedule, Held
+from distir.shares import memory_shares
 from distir.simulation.pipeline.one import PipelineTime
 from distir.simulation.pricing.memory import MemoryEffect
 from distir.simulation.pricing.stage_cost import Settling, StageCost, action_seconds
@@ -158,13 +159,13 @@ def _peak(
     state = StateBytes()
     for stage in own:
         state = state.plus(stages[stage].state)
-    return {
-        "parameters_bytes": state.parameters,
-        "gradients_bytes": state.gradients,
-        "optimizer_bytes": state.optimizer,
-        "activations_bytes": held_bytes - buffers,
-        "buffers_bytes": buffers,
-    }
+    return memory_shares(
+        parameters=state.parameters,
+        gradients=state.gradients,
+        optimizer=state.optimizer,
+        activations=held_bytes - buffers,
+        buffers=buffers,
+    )
 
 
 __all__ = ["RankSeconds", "rank_seconds"]

@@ -20,6 +20,7 @@ from distir.schedules import (
     dependencies,
     kind_of,
 )
+from distir.shares import memory_shares
 from distir.simulation.pricing.instructions import COMPUTE, GRADIENTS, Instruction, Pricing
 from distir.simulation.pricing.tied import tied_gradients
 from distir.simulation.ranks.one import RankSeconds
@@ -449,15 +450,13 @@ class World:
                     optimizer=slowest.optimizer,
                     begin=slowest.begin,
                     end=slowest.clock,
-                    memory={
-                        "parameters_bytes": sum(state.parameters for state in states),
-                        "gradients_bytes": sum(state.gradients for state in states),
-                        "optimizer_bytes": sum(state.optimizer for state in states),
-                        "activations_bytes": float(
-                            fullest.peak_bytes - fullest.buffer_bytes_at_peak
-                        ),
-                        "buffers_bytes": float(fullest.buffer_bytes_at_peak),
-                    },
+                    memory=memory_shares(
+                        parameters=sum(state.parameters for state in states),
+                        gradients=sum(state.gradients for state in states),
+                        optimizer=sum(state.optimizer for state in states),
+                        activations=float(fullest.peak_bytes - fullest.buffer_bytes_at_peak),
+                        buffers=float(fullest.buffer_bytes_at_peak),
+                    ),
                 )
             )
         return ReferenceRun(

@@ -1,0 +1,222 @@
+"""Metrics: what is said of a strategy as a whole. Each is one entry, which everything else reads:
+results and tables of simulations, reports, objectives, trackers and files.
+
+An entry is a formula over an `Iteration`, in which every amount is a number, or an array with one
+number per strategy: NumPy's operators serve both. The formula's name is the metric's, its
+docstring says what is measured:
+
+    from distir.metrics import Iteration, metric
+
+    @metric("$/M samples", unit="{:,.2f} $".format)
+    def dollars_per_million_samples(iteration: Iteration):
+        \"\"\"Dollars per million samples, at 2 dollars per device and hour.\"\"\"
+        return 1e6 * iteration.devices * 2.0 / 3600 / iteration.samples_per_second
+
+A package that has such a module names the metric in the entry-point group `distir.metrics`:
+
+    [project.entry-points."distir.metrics"]
+    dollars_per_million_samples = "my_package:dollars_per_million_samples"
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from distir.errors import DistirError
+from distir.registry import Registry
+from distir.units import Unit, percent, unit_of
+from distir.user_code import run_user_code
+
+if TYPE_CHECKING:
+    from distir.cost import CostModel
+    from distir.cost.amounts import Amount
+    from distir.workload import Workload
+
+__all__ = [
+    "METRICS",
+    "Formula",
+    "Iteration",
+    "Metric",
+    "bubble_fraction",
+    "communication_fraction",
+    "find_metric",
+    "iteration_seconds",
+    "measured",
+    "metric",
+    "mfu",
+    "model_tflops_per_device",
+    "padding_fraction",
+    "peak_memory_bytes",
+    "throughput_samples_per_second",
+    "tokens_per_second_per_device",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Iteration:
+    """What is known of an iteration, of one strategy or of many: amounts are numbers, or arrays
+    with one number per strategy."""
+
+    workload: Workload
+    cost: CostModel
+    devices: Amount
+    seconds: Amount
+    """From its begin to its end, on the rank that takes longest."""
+    bubble_seconds: Amount
+    """Of these, waiting for other ranks; mean over the ranks."""
+    communication_seconds: Amount
+    """Of these, waiting for data on its way; mean over the ranks."""
+    peak_memory_bytes: Amount
+    """Of the fullest device."""
+    padding_fraction: Amount
+    """FLOPs of products on padding, as a fraction of the model's."""
+
+    @cached_property
+    def samples_per_second(self) -> Amount:
+        """Over all devices."""
+        return self.workload.batch_size / self.seconds
+
+    @cached_property
+    def model_flops_per_second(self) -> Amount:
+        """Per device, of the model's own products."""
+        return self.workload.model_flops / self.seconds / self.devices
+
+
+Formula: TypeAlias = "Callable[[Iteration], Amount]"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """Something that is measured of every strategy."""
+
+    name: str
+    heading: str
+    """The head of its column in tables for people."""
+    unit: Unit
+    """Writes a value for people."""
+    larger_is_better: bool
+    doc: str
+    """What is measured, in one line."""
+    formula: Formula
+    timed: bool
+    """Whether it is an iteration's time, or so much work over it: then the time alone decides which
+    of two strategies of a problem is better, and how much."""
+    objective: str
+    """Another name for it, as an objective; empty if it has none."""
+
+    @property
+    def direction(self) -> str:
+        """`maximize` or `minimize`."""
+        return "maximize" if self.larger_is_better else "minimize"
+
+
+METRICS: Registry[Metric] = Registry("metric", group="distir.metrics")
+"""All metrics, those of other packages behind those of distir."""
+
+
+def metric(
+    heading: str,
+    *,
+    unit: Unit | None = None,
+    larger_is_better: bool = False,
+    timed: bool = False,
+    objective: str = "",
+) -> Callable[[Formula], Metric]:
+    """Registers a formula as a metric under its own name; see `Metric` for what is stated of it.
+
+    The unit is by default the one that the name ends in (`distir.units.unit_of`).
+    """
+
+    def register(formula: Formula) -> Metric:
+        name = getattr(formula, "__name__", type(formula).__name__)
+        doc = " ".join((formula.__doc__ or heading).strip().split("\n\n")[0].split())
+        made = Metric(
+            name, heading, unit or unit_of(name), larger_is_better, doc, formula, timed, objective
+        )
+        return METRICS.add(name, made, doc)
+
+    return register
+
+
+def find_metric(name: str) -> Metric | None:
+    """The metric of this name, or the one that is an objective of this name; None if there is
+    none."""
+    if name in METRICS:
+        return METRICS.get(name)
+    return next((each.value for each in METRICS if each.value.objective == name.lower()), None)
+
+
+def measured(iteration: Iteration) -> dict[str, Any]:
+    """Every metric of an iteration, by name. Raises `DistirError`, naming the metric, where the
+    formula of another package fails."""
+    return {
+        each.name: run_user_code(
+            f"metric {each.name}",
+            lambda formula=each.value.formula: formula(iteration),
+            DistirError,
+        )
+        for each in METRICS
+    }
+
+
+# --- the metrics of distir ------------------------------------------------------------------------
+
+
+@metric("iteration", timed=True, objective="latency")
+def iteration_seconds(iteration: Iteration) -> Amount:
+    """Seconds of an iteration."""
+    return iteration.seconds
+
+
+@metric("samples/s", larger_is_better=True, timed=True, objective="throughput")
+def throughput_samples_per_second(iteration: Iteration) -> Amount:
+    """Samples per second, over all devices."""
+    return iteration.samples_per_second
+
+
+@metric("tokens/s/device", larger_is_better=True, timed=True)
+def tokens_per_second_per_device(iteration: Iteration) -> Amount:
+    """Tokens per second and device."""
+    return iteration.samples_per_second * iteration.workload.tokens_per_sample / iteration.devices
+
+
+@metric("TFLOP/s/device", larger_is_better=True, timed=True)
+def model_tflops_per_device(iteration: Iteration) -> Amount:
+    """TFLOP per second and device, of the model's own products."""
+    return iteration.model_flops_per_second / 1e12
+
+
+@metric("MFU", unit=percent, larger_is_better=True, timed=True)
+def mfu(iteration: Iteration) -> Amount:
+    """Model FLOPs utilization: FLOPs of the model's own products over what the devices could do
+    (Chowdhery et al. 2022, appendix B)."""
+    types = iteration.workload.types
+    peak = iteration.cost.cluster.device.peak(types.product or types.compute.short_name)
+    return iteration.model_flops_per_second / peak
+
+
+@metric("memory", objective="memory")
+def peak_memory_bytes(iteration: Iteration) -> Amount:
+    """Peak memory of the fullest device."""
+    return iteration.peak_memory_bytes
+
+
+@metric("bubble")
+def bubble_fraction(iteration: Iteration) -> Amount:
+    """Share of the iteration in which ranks wait for each other, on average."""
+    return iteration.bubble_seconds / iteration.seconds
+
+
+@metric("comm.")
+def communication_fraction(iteration: Iteration) -> Amount:
+    """Share of the iteration in which ranks wait for data on its way, on average."""
+    return iteration.communication_seconds / iteration.seconds
+
+
+@metric("padding")
+def padding_fraction(iteration: Iteration) -> Amount:
+    """FLOPs of products on padding, as a fraction of the model's."""
+    return iteration.padding_fraction
