@@ -26,7 +26,8 @@ if TYPE_CHECKING:
         simulate,
     )
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
+"""Also the version of `search_spaces`, `autotune` and `experiments`, which come along."""
 
 __all__ = [
     "Cluster",

@@ -26,6 +26,7 @@ from autotune.cli import (
     validate,
     verify,
 )
+from distir import __version__
 from distir.errors import DistirError
 
 __all__ = ["main"]
@@ -97,6 +98,7 @@ def make_parser() -> argparse.ArgumentParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--version", action="version", version=f"distir {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, command in COMMANDS.items():
         summary = command.SUMMARY
