@@ -24,22 +24,23 @@ if TYPE_CHECKING:
 STARTUP_TRIALS = 10
 """Random strategies that the first fit is made of."""
 POOL_SIZE = 4096
-"""Most strategies that one fit predicts."""
+"""Most strategies that one fit predicts, unless told otherwise."""
 NUM_TREES = 50
 
 
 class SurrogateSampler:
     """Tries next what the trees think may be best."""
 
-    def __init__(self, space: SearchSpace, seed: int):
+    def __init__(self, space: SearchSpace, seed: int, pool_size: int = POOL_SIZE):
         self._space = space
         self._seed = seed
+        self._pool_size = pool_size
         self._rng = random.Random(seed)
         self._startup = RandomSampler(space, seed)
         self._encoding = Encoding(space)
         self._told: dict[Strategy, tuple[float, float]] = {}
         self._proposed: set[Strategy] = set()
-        whole = space.count() <= POOL_SIZE
+        whole = space.count() <= pool_size
         self._whole_pool = list(space.enumerate()) if whole else None
 
     def ask(self) -> Strategy | None:
@@ -73,7 +74,7 @@ class SurrogateSampler:
     def _pool(self) -> list[Strategy]:
         pool = self._whole_pool
         if pool is None:
-            pool = self._space.samples(self._rng, POOL_SIZE)
+            pool = self._space.samples(self._rng, self._pool_size)
         return [strategy for strategy in pool if strategy not in self._proposed]
 
     def _rows(self, strategies: list[Strategy]) -> NDArray[np.float32]:

@@ -27,9 +27,9 @@ def ship(calibration: Calibration, source: str) -> list[Path]:
     files = [COST / "constants.toml"]
     text = files[0].read_text(encoding="utf-8")
     for key, value, origin_text in constant_lines(calibration, source):
-        text = _replaced(text, key, value, origin_text)
+        text = replaced(text, key, value, origin_text)
     spread = f"{calibration.source_spread:.2g}"
-    text = _replaced(text, "source_spread", spread, f"fitted to {source}: {SPREAD}")
+    text = replaced(text, "source_spread", spread, f"fitted to {source}: {SPREAD}")
     files[0].write_text(text, encoding="utf-8")
     for each in calibration.constants:
         name, _, generation = each.name.partition(":")
@@ -38,12 +38,12 @@ def ship(calibration: Calibration, source: str) -> list[Path]:
         for path in sorted((COST / "devices").glob(DEVICES[generation])):
             text = path.read_text(encoding="utf-8")
             said = f"{origin(each, source)}; A100 = 1"
-            path.write_text(_replaced(text, name, f"{each.value:.3g}", said), encoding="utf-8")
+            path.write_text(replaced(text, name, f"{each.value:.3g}", said), encoding="utf-8")
             files.append(path)
     return files
 
 
-def _replaced(text: str, key: str, value: str, source: str) -> str:
+def replaced(text: str, key: str, value: str, source: str) -> str:
     """A TOML text with the first line of a key set to a value, and the second, which is among the
     sources, to where it comes from."""
     lines = text.splitlines()

@@ -55,13 +55,11 @@ class TestSurrogate(SamplerContract):
         return load_sampler("surrogate", space, seed)
 
 
-class TestSurrogateOfAHugeSpace(SamplerContract):
+class TestSurrogateOfASpaceLargerThanItsPool(SamplerContract):
     budget = 12
 
     def make_sampler(self, space: SearchSpace, seed: int) -> Sampler:
-        sampler = SurrogateSampler(space, seed)
-        sampler._whole_pool = None
-        return sampler
+        return SurrogateSampler(space, seed, pool_size=16)
 
 
 @pytest.mark.parametrize("name", ["random", "grid", "reinforce", "surrogate"])

@@ -11,7 +11,7 @@ import pytest
 
 from distir import Strategy, Workload, load_cluster, load_model
 from distir.errors import DistirError
-from distir.execute.devices import VirtualMesh
+from distir.execute.devices import Shards, VirtualMesh
 from distir.execute.executor import execute
 from distir.execute.shrink import shrink
 from distir.execute.values import RandomValues, StepResult, optimizer_step
@@ -159,16 +159,17 @@ def test_the_wrong_axis_split(
     plan: Plan, truth: tuple[RandomValues, StepResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A fused weight of queries, keys and values cut in halves, instead of by heads."""
-    split: Callable[..., Any] = VirtualMesh._shard  # pyright: ignore[reportPrivateUsage]
+    scatter: Callable[..., Shards] = VirtualMesh.scatter
 
-    def cut_in_halves(self: VirtualMesh, array: Any, dims: Any, layout: Any, at: Any) -> Any:
-        right = split(self, array, dims, layout, at)
-        if np.ndim(array) != 2 or len(dims[1]) < 3 or right.shape == array.shape:
+    def cut_in_halves(self: VirtualMesh, array: Any, dims: Any, layout: Any) -> Shards:
+        right = scatter(self, array, dims, layout)
+        columns = right[0].shape[-1]
+        if np.ndim(array) != 2 or len(dims[1]) < 3 or columns == array.shape[1]:
             return right
-        start = right.shape[1] * at["tp"]
-        return array[:, start : start + right.shape[1]]
+        starts = [columns * at["tp"] for at in self.coordinates]
+        return [array[:, start : start + columns] for start in starts]
 
-    monkeypatch.setattr(VirtualMesh, "_shard", cut_in_halves)
+    monkeypatch.setattr(VirtualMesh, "scatter", cut_in_halves)
     assert is_caught(plan, truth)
 
 

@@ -10,14 +10,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from distir import Simulator, Strategy, Workload, load_cluster, load_model
 from distir.schedules import FORWARD, InFlight, compile_schedule, find_schedule
 from distir.simulation.cutting.fitting import BlockBytes, Chain, Flights, Plans, fitted_bounds
 from distir.simulation.cutting.partition import balanced_cuts
 from distir.simulation.pricing.tied import Ranks
-from distir.strategies import Places
 
 
 def one_by_one(stages: int) -> Ranks:
@@ -67,10 +65,6 @@ def _fits(chain: Chain, flight: InFlight, bounds: tuple[int, ...]) -> bool:
     )
 
 
-def _no_plan_is_ruled_out(_: object, over: Places, *_of_plans: object) -> NDArray[np.bool_]:
-    return np.ones(len(over), np.bool_)
-
-
 def _stages(flight: InFlight) -> int:
     return 1 + max(stage for own in flight.stages_of_ranks for stage in own)
 
@@ -118,9 +112,8 @@ def test_only_plans_are_ruled_out_for_which_nothing_is_found(case: tuple[Chain, 
         chain = replace(case[0], capacity=float(capacity))
         ((moved, found),) = fitted_bounds(chain, [plans])
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(
-                "distir.simulation.cutting.fitting._Ranks._have_room", _no_plan_is_ruled_out
-            )
+            # With no kind of block frequent, no plan is ruled out before the search.
+            patch.setattr("distir.simulation.cutting.fitting.FREQUENT", np.inf)
             ((moved_all, found_all),) = fitted_bounds(chain, [plans])
         assert moved.tolist() == moved_all.tolist()
         assert found.tolist() == found_all.tolist()

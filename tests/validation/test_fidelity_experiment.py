@@ -5,20 +5,20 @@ from __future__ import annotations
 import pytest
 
 from experiments.fidelity.__main__ import drawn
-from experiments.fidelity.ship import _replaced
+from experiments.fidelity.ship import replaced
 from tests.validation.rows import case
 
 TEXT = 'launch = "9 us"\nother = 1\n\n[sources]\nlaunch = "a guess"\nother = "known"\n'
 
 
 def test_a_value_and_its_source_are_rewritten_and_nothing_else() -> None:
-    found = _replaced(TEXT, "launch", '"7 us"', "fitted")
+    found = replaced(TEXT, "launch", '"7 us"', "fitted")
     assert found == TEXT.replace('"9 us"', '"7 us"').replace("a guess", "fitted")
 
 
 def test_a_constant_that_is_not_there_stops_it() -> None:
     with pytest.raises(SystemExit, match="speed"):
-        _replaced(TEXT, "speed", "1", "fitted")
+        replaced(TEXT, "speed", "1", "fitted")
 
 
 def test_rows_are_drawn_by_whole_groups() -> None:

@@ -26,6 +26,10 @@ ROUNDING = 1e-9
 TRIES = 5
 """How often the range of the heaviest stage's weight is halved (as a ratio)."""
 
+FREQUENT = 0.5
+"""A kind of block is frequent if there are at least this many of it, as a ratio to how many there
+are of the commonest kind. A plan is ruled out early by frequent kinds alone."""
+
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
@@ -150,7 +154,7 @@ class _Sums:
         blocks = self.before[-1]
         self.state, self.kept = held.state @ blocks, np.maximum(held.after_forward @ blocks, 0.0)
         """Of all blocks at every point: at rest, and of a microbatch."""
-        self.frequent = np.flatnonzero(2 * blocks >= blocks.max())
+        self.frequent = np.flatnonzero(blocks >= FREQUENT * blocks.max())
         """Kinds that make up most of the chain."""
         self.frees = bool(min(held.after_forward.min(), held.after_backward.min()) < 0)
         """Whether more blocks may hold less."""
