@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from distir.registry import provide
+
 if TYPE_CHECKING:
     from distir.api import (
         Cluster,
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 """Also the version of `search_spaces`, `autotune` and `experiments`, which come along."""
+
+provide("distir.ops", "distir.ops")
 
 __all__ = [
     "Cluster",

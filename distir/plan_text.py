@@ -27,7 +27,8 @@ from typing import Any
 
 from distir.errors import DistirError, ImportModelError, StrategyError
 from distir.importers.load import LoadedModel
-from distir.ir.core import Function, Node, Value
+from distir.ir.core import Node, Value
+from distir.ir.function import Function
 from distir.ir.text import format_function, parse_function
 from distir.ops.fused import Fused
 from distir.plan import BlockProgram, Plan, Planner

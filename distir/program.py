@@ -12,7 +12,8 @@ from distir.axes.infer import CopiesDifferError, infer_ordered
 from distir.axes.model import Axes, Axis
 from distir.axes.order import canonical_order
 from distir.errors import TransformError
-from distir.ir.core import Function, Node, Value
+from distir.ir.core import Node, Value
+from distir.ir.function import Function
 from distir.ir.signature import Kind
 from distir.ops.lookup import Gather
 from distir.ops.tensor import Boundary, Concat, Reshape, Slice

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import pkgutil
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from distir.errors import DistirError, UnknownNameError
@@ -13,6 +15,22 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 T = TypeVar("T")
+
+_OWN_MODULES: dict[str, str] = {}
+"""The module that registers our own things of an entry-point group, where it is imported late."""
+
+
+def provide(group: str, module: str) -> None:
+    """Has `module` imported before the entry points of a group: for our own things, which are
+    there in a checkout that is not installed, too."""
+    _OWN_MODULES[group] = module
+
+
+def import_modules(package: str, path: Iterable[str]) -> None:
+    """Imports every module of a package, so that they register what they define. `path` is the
+    package's `__path__`."""
+    for found in sorted(pkgutil.iter_modules(path), key=lambda module: module.name):
+        import_module(f"{package}.{found.name}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +58,17 @@ class Registry(Generic[T]):
         """Entry points that were not imported yet; None before anybody looked."""
 
     def add(self, name: str, value: T, summary: str = "") -> T:
-        """Registers `value` under `name`; raises `ValueError` if the name is taken."""
+        """Registers `value` under `name`; raises `ValueError` if the name is taken.
+
+        A class or function that is defined again at the same place, by a module that is executed
+        once more, replaces what was there.
+        """
         key = name.lower()
         if key in self._entries:
-            raise ValueError(f"{self.kind} {name!r} is registered twice")
+            old, new = _definition(self._entries[key].value), _definition(value)
+            if not new or old != new:
+                by = f", by {old} and {new}" if old and new else ""
+                raise ValueError(f"{self.kind} {name!r} is registered twice{by}")
         self._entries[key] = Entry(name, value, summary)
         return value
 
@@ -81,6 +106,8 @@ class Registry(Generic[T]):
         cannot be imported, or does not register what it says."""
         if self._offered is None:
             self._offered = _entry_points(self.group) if self.group else []
+            if self.group in _OWN_MODULES:
+                import_module(_OWN_MODULES[self.group])
         while self._offered:
             point = self._offered.pop()
             try:
@@ -104,3 +131,10 @@ def _entry_points(group: str) -> list[EntryPoint]:
     from importlib.metadata import entry_points  # late: few registries have a group
 
     return sorted(entry_points(group=group), key=lambda point: point.name, reverse=True)
+
+
+def _definition(value: object) -> str:
+    """Module and name of a class or function that has a name; an empty text for anything else."""
+    name = getattr(value, "__qualname__", "")
+    is_named = name and "<lambda>" not in name
+    return f"{getattr(value, '__module__', '')}.{name}" if is_named else ""

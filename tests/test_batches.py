@@ -10,7 +10,7 @@ from distir.errors import StrategyError, TransformError
 from distir.execute.verify import RELATIVE_TOLERANCE, verify
 from distir.importers.load import LoadedModel
 from distir.ir.builder import Builder
-from distir.ir.core import Function
+from distir.ir.function import Function
 from distir.ir.types import DType
 from distir.mesh import mesh_axes
 from distir.ops.activations import Relu

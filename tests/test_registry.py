@@ -45,6 +45,19 @@ def test_a_name_is_registered_once(things: Registry[int]):
         things.add("own", 2)
 
 
+def test_a_module_that_is_executed_again_replaces_what_it_registered():
+    classes: Registry[type] = Registry("class")
+
+    def define(module: str) -> type:
+        return classes.add("Same", type("Same", (), {"__module__": module}))
+
+    first, second = define("theirs"), define("theirs")
+    assert first is not second
+    assert classes.get("same") is second
+    with pytest.raises(ValueError, match=r"'Same' is registered twice, by theirs\.Same and own\.S"):
+        define("own")
+
+
 def test_an_unknown_name_names_the_near_ones(things: Registry[int]):
     with pytest.raises(UnknownNameError, match="Own"):
         things.get("onw")

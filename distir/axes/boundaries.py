@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 
 from distir.axes.factors import Factor, leaves
 from distir.axes.model import Axes, Axis
-from distir.ir.core import Function, Node, Value
+from distir.ir.core import Node, Value
+from distir.ir.function import Function
 from distir.ops.arithmetic import Mul, Neg
 from distir.ops.elementwise import Cast, Identity
 from distir.ops.tensor import Boundary, Expand, Reshape, Scale, Transpose

@@ -17,7 +17,8 @@ from distir.axes.model import Axes, Axis, AxisDims
 from distir.axes.order import canonical_order
 from distir.axes.unify import Loops, Ties, unify
 from distir.errors import TransformError
-from distir.ir.core import Function, Node, Value
+from distir.ir.core import Node, Value
+from distir.ir.function import Function
 from distir.ir.signature import Kind
 from distir.ops.tensor import Boundary
 

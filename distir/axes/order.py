@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from distir.ir.core import Function, Node, Value
+from distir.ir.core import Node, Value
+from distir.ir.function import Function
 
 
 def canonical_order(function: Function) -> Function:

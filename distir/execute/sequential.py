@@ -16,7 +16,8 @@ from distir.execute.values import (
     loss_weight,
     microbatch,
 )
-from distir.ir.core import Function, Part, Value
+from distir.ir.core import Part, Value
+from distir.ir.function import Function
 from distir.ir.signature import Kind
 from distir.ops.optimizer import MomentumStep, SGDStep
 from distir.transforms.lower import has_dropout

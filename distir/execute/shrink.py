@@ -20,7 +20,8 @@ from distir.axes.rescale import op_at, rescale, resize
 from distir.errors import DistirError, TransformError
 from distir.execute.values import random_values, rows_indexed
 from distir.importers.load import LoadedModel
-from distir.ir.core import Function, Node, Part, Value
+from distir.ir.core import Node, Part, Value
+from distir.ir.function import Function
 from distir.ops.lookup import Gather, GatherElements
 from distir.ops.loss import CrossEntropy
 from distir.ops.tensor import Boundary, Concat, Split

@@ -23,7 +23,8 @@ from distir.importers.per_sample import gather_per_sample
 from distir.importers.tidy import merge_slices, without_unused
 from distir.importers.unit_batch import widen_batch
 from distir.ir.builder import Builder
-from distir.ir.core import Function, Node, Value
+from distir.ir.core import Node, Value
+from distir.ir.function import Function
 from distir.ir.verifier import verify
 from distir.ops.lookup import Gather
 

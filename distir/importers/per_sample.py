@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from distir.ir.core import Function, Node, Value
+from distir.ir.core import Node, Value
+from distir.ir.function import Function
 from distir.ops.arithmetic import Add
 from distir.ops.lookup import Gather, GatherND
 from distir.ops.tensor import Concat, Reshape

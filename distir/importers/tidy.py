@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from distir.ir.core import Function, Node, Value
+from distir.ir.core import Node, Value
+from distir.ir.function import Function
 from distir.ops.lookup import Gather
 from distir.ops.tensor import Reshape, Slice, Split
 

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from distir.errors import DistirError, TransformError
-from distir.ir.core import Function, Node, Op, Value
+from distir.ir.core import Node, Op, Value
+from distir.ir.function import Function
 from distir.ir.signature import Kind, Signature
 from distir.ir.types import TensorType
 from distir.ops.elementwise import Elementwise

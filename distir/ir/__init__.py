@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from distir.ir.builder import Builder
-from distir.ir.core import Function, Node, Op, Value
+from distir.ir.core import Node, Op, Value
+from distir.ir.function import Function
 from distir.ir.signature import Kind, Signature
 from distir.ir.types import DType, TensorType
 

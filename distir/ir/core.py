@@ -1,22 +1,21 @@
-"""The program: values, nodes and functions. Immutable; a transform builds a new function.
+"""What programs are made of: values, ops, nodes, and what collects nodes.
 
-Must not become a home for analyses: what can be computed from a function lives elsewhere.
+Values and nodes are immutable; a transform makes new ones.
 """
 
 from __future__ import annotations
 
 from abc import ABCMeta, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from distir.ir.signature import Signature
-from distir.ir.types import TensorType
+from distir.ir.types import DType, TensorType
 
 if TYPE_CHECKING:
     from distir.cost.work import Work
-    from distir.ir.builder import Builder
 
 Array = Any
 """A NumPy array. Spelled `Any` so that importing the IR does not import NumPy."""
@@ -108,7 +107,7 @@ class Op(metaclass=_OpClass):
             f"op {self.name} has no derivative; found on the way from the loss to a parameter"
         )
 
-    def lower(self, builder: Builder, node: Node) -> tuple[Value, ...] | None:
+    def lower(self, builder: NodeBuilder, node: Node) -> tuple[Value, ...] | None:
         """The results computed by simpler ops whose reduced loops can be split, or `None` if the
         op is not a composite."""
         return None
@@ -173,11 +172,59 @@ class Node:
         return value
 
 
+class NodeBuilder:
+    """Collects nodes in order, and the constants that they read: what derivatives and spelled-out
+    forms of ops are added to. `add` applies an op."""
+
+    def __init__(self) -> None:
+        self.origin = ""
+        """Label given to the nodes added from now on."""
+        self.part = Part.MODEL
+        """What the nodes added from now on are there for."""
+        self.constants: dict[Value, Array | None] = {}
+        self.nodes: list[Node] = []
+        self._scalars: dict[tuple[float, DType], Value] = {}
+
+    def constant(self, array: Array, dtype: DType, name: str = "") -> Value:
+        """Declares a constant with values."""
+        value = Value(TensorType(tuple(array.shape), dtype), name)
+        self.constants[value] = array
+        return value
+
+    def table(self, name: str, shape: Sequence[int], dtype: DType) -> Value:
+        """Declares a constant whose values are not known."""
+        value = Value(TensorType(tuple(shape), dtype), name)
+        self.constants[value] = None
+        return value
+
+    def scalar(self, number: float, dtype: DType = DType.FLOAT32) -> Value:
+        """A constant of shape `()`; equal ones are shared."""
+        import numpy as np
+
+        key = (number, dtype)
+        if key not in self._scalars:
+            self._scalars[key] = self.constant(np.asarray(number), dtype, f"{number:g}")
+        return self._scalars[key]
+
+    def apply(self, op: Op, *operands: Value, name: str = "") -> tuple[Value, ...]:
+        """Applies an op and returns all of its results."""
+        types = op.infer(*(operand.type for operand in operands))
+        label = name or op.name
+        results = tuple(Value(type, label) for type in types)
+        self.nodes.append(Node(op, operands, results, self.origin, self.part))
+        return results
+
+    def add(self, op: Op, *operands: Value, name: str = "") -> Value:
+        """Applies an op with one result and returns it."""
+        (result,) = self.apply(op, *operands, name=name)
+        return result
+
+
 @dataclass(frozen=True, slots=True)
 class Backward:
     """The backward pass of one node, as its op's `derivative` sees it."""
 
-    builder: Builder
+    builder: NodeBuilder
     """Where the ops that compute gradients are added."""
     node: Node
     gradients: Gradients
@@ -209,46 +256,3 @@ class Backward:
     def add(self, op: Op, *operands: Value) -> Value:
         """Adds an op with one result."""
         return self.builder.add(op, *operands)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Function:
-    """A program: `outputs` computed from `inputs`, `parameters` and `constants` by `nodes`,
-    which stand in topological order.
-
-    Inputs differ from sample to sample, parameters are trained, constants belong to the model
-    and are neither. A constant that maps to `None` is a table without values (a file stripped of
-    its weights): it has a type but cannot be executed.
-    """
-
-    name: str
-    inputs: tuple[Value, ...]
-    parameters: tuple[Value, ...]
-    constants: Mapping[Value, Array | None]
-    nodes: tuple[Node, ...]
-    outputs: tuple[Value, ...]
-    notes: tuple[str, ...] = field(default=())
-    """What an importer or transform wants people to know."""
-
-    def producers(self) -> dict[Value, Node]:
-        """The node behind every computed value."""
-        return {value: node for node in self.nodes for value in node.results}
-
-    def uses(self) -> dict[Value, list[Node]]:
-        """The nodes that read every value, in program order, once per node."""
-        uses: dict[Value, list[Node]] = {}
-        for node in self.nodes:
-            for value in dict.fromkeys(node.operands):
-                uses.setdefault(value, []).append(node)
-        return uses
-
-    def sources(self) -> Iterator[Value]:
-        """Values that no node computes: inputs, parameters, constants."""
-        yield from self.inputs
-        yield from self.parameters
-        yield from self.constants
-
-    def __str__(self) -> str:
-        from distir.ir.text import format_function
-
-        return format_function(self)

@@ -10,131 +10,31 @@
       return %y
     }
 
-A value whose label is no plain word, or is taken, shows the label in quotes behind its type.
+A value whose label is no plain word, or is taken, shows the label in quotes behind its type. A
+function writes itself (`function.py`); this module reads what it wrote.
 """
 
 from __future__ import annotations
 
 import base64
-import dataclasses
 import json
 import re
 import zlib
-from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any
 
 from distir.errors import ImportModelError
-from distir.ir.core import Function, Node, Op, Part, Value
+from distir.ir.core import Array, Node, Op, Part, Value
+from distir.ir.function import Function, format_function
+from distir.ir.registered import ATTRIBUTE_RECORDS, OPS
 from distir.ir.types import DType, TensorType
+from distir.ir.verifier import verify
 
-Array = Any
-
-_PLAIN = re.compile(r"[A-Za-z0-9_./:#-]*[A-Za-z0-9_./#-]")
-MOST_NUMBERS = 64
-"""Longer constants are written compressed."""
-
-
-def format_function(function: Function) -> str:
-    """The text of a function."""
-    return "\n".join(_Writer(function).lines())
+__all__ = ["format_function", "parse_function"]
 
 
 def parse_function(text: str) -> Function:
     """The function that `format_function` wrote; raises `ImportModelError`."""
     return _Parser(text).function()
-
-
-class _Writer:
-    def __init__(self, function: Function) -> None:
-        self.function = function
-        self.names: dict[Value, str] = {}
-        taken: set[str] = set()
-        computed = (value for node in function.nodes for value in node.results)
-        for value in (*function.sources(), *computed):
-            name = value.name if _PLAIN.fullmatch(value.name) else "_"
-            unique, count = name, 1
-            while unique in taken or unique == "_":
-                unique, count = f"{name}~{count}", count + 1
-            taken.add(unique)
-            self.names[value] = unique
-
-    def lines(self) -> Iterator[str]:
-        """The text, line by line."""
-        function = self.function
-        yield f"function {json.dumps(function.name)} {{"
-        for note in function.notes:
-            yield f"  note {json.dumps(note)}"
-        for value in function.inputs:
-            yield f"  input {self._declared(value)}"
-        for value in function.parameters:
-            yield f"  parameter {self._declared(value)}"
-        for value, array in function.constants.items():
-            if array is None:
-                yield f"  table {self._declared(value)}"
-            else:
-                yield f"  constant {self._declared(value)} = {_format_array(array)}"
-        for node in function.nodes:
-            results = ", ".join(self._declared(value) for value in node.results)
-            operands = ", ".join(f"%{self.names[value]}" for value in node.operands)
-            origin = f" @ {json.dumps(node.origin)}" if node.origin else ""
-            part = "" if node.part is Part.MODEL else f" part {json.dumps(node.part.value)}"
-            yield f"  {results} = {_format_op(node.op)}({operands}){origin}{part}"
-        outputs = ", ".join(f"%{self.names[value]}" for value in function.outputs)
-        yield f"  return {outputs}"
-        yield "}"
-
-    def _declared(self, value: Value) -> str:
-        name = self.names[value]
-        label = "" if name == value.name else f" {json.dumps(value.name)}"
-        return f"%{name}: {value.type}{label}"
-
-
-def _format_op(op: Op) -> str:
-    return _format_record(op.name, op)
-
-
-def _format_record(name: str, record: Any) -> str:
-    """An op, or a record that is an attribute of one: its name and fields."""
-    fields = dataclasses.fields(record) if dataclasses.is_dataclass(record) else ()
-    shown = [f"{field.name}={_format_attribute(getattr(record, field.name))}" for field in fields]
-    return f"{name}{{{', '.join(shown)}}}" if shown else name
-
-
-def _format_attribute(value: Any) -> str:
-    if isinstance(value, Op):
-        return _format_op(value)
-    if type(value) in _records().values():
-        return _format_record(type(value).__name__, value)
-    if isinstance(value, DType):
-        return f"!{value.short_name}"
-    if isinstance(value, str):
-        return json.dumps(value)
-    if isinstance(value, tuple):
-        items = [_format_attribute(item) for item in cast("tuple[Any, ...]", value)]
-        return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
-    if value is None or isinstance(value, (bool, int, float)):
-        return repr(value)
-    raise TypeError(f"attribute {value!r} has no text form")
-
-
-def _records() -> dict[str, type[Any]]:
-    """Attributes that are neither ops nor plain values."""
-    from distir.cost.collectives import Copies
-    from distir.ops.collective import Cut, FlatCut, Window
-
-    return {"Copies": Copies, "Cut": Cut, "FlatCut": FlatCut, "Window": Window}
-
-
-def _format_array(array: Array) -> str:
-    import numpy as np
-
-    name = array.dtype.name
-    if array.size and all(stride == 0 for stride in array.strides) and array.ndim:
-        return f"{name} fill {array.reshape(-1)[:1].tolist()[0]!r}"
-    if array.size > MOST_NUMBERS:
-        packed = zlib.compress(np.ascontiguousarray(array).tobytes(), 9)
-        return f'{name} packed "{base64.b64encode(packed).decode()}"'
-    return f"{name} {', '.join(map(repr, array.reshape(-1).tolist()))}"
 
 
 _TOKEN = re.compile(
@@ -203,8 +103,6 @@ class _Parser:
 
     def function(self) -> Function:
         """The whole text."""
-        from distir.ir.verifier import verify
-
         self.take("word", "function")
         name = self.string()
         self.take("mark", "{")
@@ -300,8 +198,6 @@ class _Parser:
 
     def op(self) -> Op:
         """`Name{attribute=value, …}`."""
-        from distir.ops import OPS
-
         cls = OPS.get(self.take("word"))
         return self.record(cls)
 
@@ -334,8 +230,8 @@ class _Parser:
                 raise self.error("an element type") from error
         if text in _NAMED:
             return _NAMED[self.take("word")]
-        if kind == "word" and text in _records():
-            return self.record(_records()[self.take("word")])
+        if kind == "word" and text in ATTRIBUTE_RECORDS:
+            return self.record(ATTRIBUTE_RECORDS.get(self.take("word")))
         if kind == "word":
             return self.op()
         self.take("mark", "(")

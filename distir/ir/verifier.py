@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from distir.errors import VerificationError
-from distir.ir.core import Function, Node, Value
+from distir.ir.core import Node, Value
+from distir.ir.function import Function
 
 
 def verify(function: Function) -> None:

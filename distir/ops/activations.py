@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 
 from distir.errors import ShapeError
 from distir.ir.core import Backward, Gradients
+from distir.ir.registered import register_op
 from distir.ir.signature import Signature, SignatureBuilder
 from distir.ir.types import DType, TensorType
 from distir.ops.arithmetic import erf
-from distir.ops.base import register_op
 from distir.ops.elementwise import Elementwise, Unary
 
 Array = Any

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from distir.cost.work import OpClass, Work
 from distir.errors import ShapeError
-from distir.ir.core import Backward, Gradients, Op, Value
+from distir.ir.core import Backward, Gradients, NodeBuilder, Op, Value
+from distir.ir.registered import register_op
 from distir.ir.signature import Dims, Kind, Signature, SignatureBuilder
 from distir.ir.types import DType, TensorType
 from distir.ops.activations import Dropout, kept_elements
 from distir.ops.arithmetic import Add
-from distir.ops.base import register_op, sum_to_shape
+from distir.ops.base import sum_to_shape
 from distir.ops.linalg import MatMul
 from distir.ops.norm import Softmax, softmax
 from distir.ops.ring import COLUMNS, ROWS, Circulating
 from distir.ops.tensor import Expand, Reshape, Scale, Transpose
-
-if TYPE_CHECKING:
-    from distir.ir.builder import Builder
 
 Array = Any
 
@@ -223,7 +221,7 @@ class FusedAttention(Circulating):
 
 
 def spell_out(
-    builder: Builder,
+    builder: NodeBuilder,
     op: FusedAttention,
     query: Value,
     key: Value,
@@ -247,7 +245,7 @@ def spell_out(
     return builder.add(MatMul(), weights, _repeated(builder, value, times))
 
 
-def causal_mask(builder: Builder, rows: int, columns: int) -> Value:
+def causal_mask(builder: NodeBuilder, rows: int, columns: int) -> Value:
     """The additive mask `[rows, columns]` that lets a row see no later column."""
     import numpy as np
 
@@ -255,7 +253,7 @@ def causal_mask(builder: Builder, rows: int, columns: int) -> Value:
     return builder.constant(hidden * np.finfo(np.float32).min, DType.FLOAT32, "causal_mask")
 
 
-def _repeated(builder: Builder, x: Value, times: int) -> Value:
+def _repeated(builder: NodeBuilder, x: Value, times: int) -> Value:
     """`[batch, heads, …] -> [batch, heads · times, …]`, each head `times` over."""
     if times == 1:
         return x

@@ -1,32 +1,13 @@
-"""The registry of op classes and what several families share."""
+"""What several families share: broadcasting, axes, and the derivative of broadcasting."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeVar, cast
+from collections.abc import Sequence
+from typing import cast
 
 from distir.cost.amounts import is_many, larger
 from distir.errors import ShapeError
-from distir.ir.core import Op, Value
-from distir.registry import Registry
-
-if TYPE_CHECKING:
-    from distir.ir.builder import Builder
-
-OPS: Registry[type[Op]] = Registry("op")
-
-OpClassType = TypeVar("OpClassType", bound=type[Op])
-
-
-def register_op(name: str) -> Callable[[OpClassType], OpClassType]:
-    """Registers an op class under its name. Outermost decorator: `slots=True` makes a new class."""
-
-    def decorate(cls: OpClassType) -> OpClassType:
-        cls.name = name
-        OPS.add(name, cls, (cls.__doc__ or "").strip().split("\n")[0])
-        return cls
-
-    return decorate
+from distir.ir.core import NodeBuilder, Value
 
 
 def broadcast_shapes(op_name: str, *shapes: Sequence[int]) -> tuple[int, ...]:
@@ -64,7 +45,7 @@ def normalize_axes(op_name: str, axes: Sequence[int], rank: int) -> tuple[int, .
     return tuple(normal)
 
 
-def sum_to_shape(builder: Builder, value: Value, shape: Sequence[int]) -> Value:
+def sum_to_shape(builder: NodeBuilder, value: Value, shape: Sequence[int]) -> Value:
     """Sums the dims that broadcasting added or stretched: the derivative of broadcasting."""
     from distir.ops.reduce import ReduceSum
     from distir.ops.tensor import Reshape

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from distir.cost.work import OpClass, Work
 from distir.errors import ShapeError
-from distir.ir.core import Backward, Gradients, Op, Value
+from distir.ir.core import Backward, Gradients, NodeBuilder, Op, Value
+from distir.ir.registered import register_op
 from distir.ir.signature import Signature, SignatureBuilder, broadcast_signature
 from distir.ir.types import TensorType
-from distir.ops.base import register_op
 from distir.ops.window import Window
-
-if TYPE_CHECKING:
-    from distir.ir.builder import Builder
 
 Array = Any
 
@@ -71,14 +68,14 @@ class BatchNormalization(Op):
             of_bias = back.add(ReduceSum(rest, keepdims=False), back.gradient)
         return (of_x, of_scale, of_bias, None, None)
 
-    def _inverse_deviation(self, builder: Builder, variance: Value) -> Value:
+    def _inverse_deviation(self, builder: NodeBuilder, variance: Value) -> Value:
         from distir.ops.arithmetic import Add, Reciprocal, Sqrt
 
         epsilon = builder.scalar(self.epsilon, variance.type.dtype)
         shifted = builder.add(Add(), variance, epsilon)
         return builder.add(Reciprocal(), builder.add(Sqrt(), shifted))
 
-    def _column(self, builder: Builder, vector: Value, x: Value) -> Value:
+    def _column(self, builder: NodeBuilder, vector: Value, x: Value) -> Value:
         from distir.ops.tensor import Reshape
 
         shape = (vector.type.shape[0],) + (1,) * (x.type.rank - 2)

@@ -16,13 +16,16 @@ from distir.cost.collectives import CollectiveKind, Copies
 from distir.cost.work import Work
 from distir.errors import TransformError
 from distir.ir.core import Op
+from distir.ir.registered import attribute_record, register_op
 from distir.ir.signature import Signature
 from distir.ir.types import TensorType
-from distir.ops.base import register_op
 
 Array = Any
 
+attribute_record(Copies)
 
+
+@attribute_record
 @dataclass(frozen=True, slots=True)
 class Cut:
     """Which factor of which dim is split or joined. Sizes are those of one device's shard before
@@ -61,6 +64,7 @@ class Cut:
         return whole.reshape(self.resized(shards[0].shape, len(shards)))
 
 
+@attribute_record
 @dataclass(frozen=True, slots=True)
 class FlatCut:
     """A shard of this shape laid out flat, element after element, and cut into equal pieces, the
@@ -367,6 +371,7 @@ class Spread(Distributed):
         return self.cut.join([x if i == member else zeros for i in range(self.degree)])
 
 
+@attribute_record
 @dataclass(frozen=True, slots=True)
 class Window:
     """Which positions of a loop a device holds: the loop is a product of factors

@@ -9,9 +9,9 @@ from typing import Any
 from distir.cost.work import OpClass, Work
 from distir.errors import TransformError
 from distir.ir.core import Op
+from distir.ir.registered import register_op
 from distir.ir.signature import Signature
 from distir.ir.types import TensorType
-from distir.ops.base import register_op
 from distir.ops.collective import Sharded
 
 Array = Any

@@ -5,17 +5,15 @@ from __future__ import annotations
 import string
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from distir.cost.work import OpClass, Work
 from distir.errors import ShapeError
-from distir.ir.core import Backward, Gradients, Node, Op, Value
+from distir.ir.core import Backward, Gradients, Node, NodeBuilder, Op, Value
+from distir.ir.registered import register_op
 from distir.ir.signature import Dims, Kind, Signature, SignatureBuilder
 from distir.ir.types import DType, TensorType
-from distir.ops.base import broadcast_shapes, register_op, sum_to_shape
-
-if TYPE_CHECKING:
-    from distir.ir.builder import Builder
+from distir.ops.base import broadcast_shapes, sum_to_shape
 
 Array = Any
 
@@ -118,7 +116,10 @@ class MatMul(Op):
 
 
 def _einsum_gradient(
-    builder: Builder, gradient: tuple[Value, str], other: tuple[Value, str], of: tuple[Value, str]
+    builder: NodeBuilder,
+    gradient: tuple[Value, str],
+    other: tuple[Value, str],
+    of: tuple[Value, str],
 ) -> Value:
     """`d of = gradient · other`, where dims of size 1 that were stretched are summed."""
     spelled: list[tuple[Value, str]] = []
@@ -146,7 +147,7 @@ def _einsum_gradient(
     return result
 
 
-def _without_unit_dims(builder: Builder, value: Value, dims: str) -> tuple[Value, str]:
+def _without_unit_dims(builder: NodeBuilder, value: Value, dims: str) -> tuple[Value, str]:
     """Drops broadcast batch dims of size 1, which an Einsum would not stretch."""
     shape = value.type.shape
     drop = [i for i, size in enumerate(shape) if size == 1]
@@ -211,7 +212,7 @@ class Gemm(Op):
         result = self.alpha * (a @ b)
         return (result + self.beta * operands[2] if len(operands) > 2 else result,)
 
-    def lower(self, builder: Builder, node: Node) -> tuple[Value, ...] | None:
+    def lower(self, builder: NodeBuilder, node: Node) -> tuple[Value, ...] | None:
         """Product, then bias: the bias must be added once, after partial sums are settled."""
         from distir.ops.arithmetic import Add, Mul
 

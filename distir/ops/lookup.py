@@ -10,9 +10,10 @@ from typing import Any
 from distir.cost.work import OpClass, Work
 from distir.errors import ShapeError
 from distir.ir.core import Backward, Gradients, Op
+from distir.ir.registered import register_op
 from distir.ir.signature import Kind, Signature, SignatureBuilder
 from distir.ir.types import TensorType
-from distir.ops.base import normalize_axis, register_op
+from distir.ops.base import normalize_axis
 from distir.ops.tensor import zeros
 
 Array = Any

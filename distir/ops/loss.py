@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from distir.cost.work import Work
 from distir.errors import ShapeError
-from distir.ir.core import Backward, Gradients, Node, Op, Value
+from distir.ir.core import Backward, Gradients, Node, NodeBuilder, Op, Value
+from distir.ir.registered import register_op
 from distir.ir.signature import Kind, Signature, SignatureBuilder
 from distir.ir.types import TensorType
-from distir.ops.base import register_op
 from distir.ops.lookup import lookup_work
-
-if TYPE_CHECKING:
-    from distir.ir.builder import Builder
 
 Array = Any
 
@@ -56,7 +53,7 @@ class CrossEntropy(Op):
         logits, labels = back.operands
         return (back.add(CrossEntropyGradient(), logits, labels, back.gradient), None)
 
-    def lower(self, builder: Builder, node: Node) -> tuple[Value, ...] | None:
+    def lower(self, builder: NodeBuilder, node: Node) -> tuple[Value, ...] | None:
         """Vocabulary-parallel: one maximum and two sums over the classes (Shoeybi et al. 2019)."""
         from distir.ops.arithmetic import Exp, Log, Sub
         from distir.ops.elementwise import StopGradient

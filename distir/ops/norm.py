@@ -7,19 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from distir.errors import ShapeError
-from distir.ir.core import Backward, Gradients, Node, Op, Value
+from distir.ir.core import Backward, Gradients, Node, NodeBuilder, Op, Value
+from distir.ir.registered import register_op
 from distir.ir.signature import Kind, Signature, SignatureBuilder, broadcast_signature
 from distir.ir.types import TensorType
 from distir.ops.arithmetic import Add, Div, Exp, Log, Mul, Reciprocal, Sqrt, Sub
-from distir.ops.base import normalize_axis, register_op
+from distir.ops.base import normalize_axis
 from distir.ops.elementwise import StopGradient
 from distir.ops.reduce import ReduceMax, ReduceMean, ReduceSum
-
-if TYPE_CHECKING:
-    from distir.ir.builder import Builder
 
 Array = Any
 
@@ -64,7 +62,7 @@ class Softmax(_AlongAxis):
     def derivative(self, back: Backward) -> Gradients:
         return (back.add(SoftmaxGradient(self.axis), back.result, back.gradient),)
 
-    def lower(self, builder: Builder, node: Node) -> tuple[Value, ...] | None:
+    def lower(self, builder: NodeBuilder, node: Node) -> tuple[Value, ...] | None:
         shifted = _shifted(builder, node.operands[0], self.axis)
         exponential = builder.add(Exp(), shifted)
         total = builder.add(ReduceSum(_axes(node, self.axis)), exponential)
@@ -92,7 +90,7 @@ class LogSoftmax(_AlongAxis):
         probability = back.add(Exp(), back.result)
         return (back.add(Sub(), back.gradient, back.add(Mul(), probability, total)),)
 
-    def lower(self, builder: Builder, node: Node) -> tuple[Value, ...] | None:
+    def lower(self, builder: NodeBuilder, node: Node) -> tuple[Value, ...] | None:
         shifted = _shifted(builder, node.operands[0], self.axis)
         total = builder.add(ReduceSum(_axes(node, self.axis)), builder.add(Exp(), shifted))
         return (builder.add(Sub(), shifted, builder.add(Log(), total)),)
@@ -102,7 +100,7 @@ def _axes(node: Node, axis: int) -> tuple[int, ...]:
     return (axis % node.operands[0].type.rank,)
 
 
-def _shifted(builder: Builder, x: Value, axis: int) -> Value:
+def _shifted(builder: NodeBuilder, x: Value, axis: int) -> Value:
     """x minus its maximum. The result of a softmax does not depend on what is subtracted."""
     maximum = builder.add(ReduceMax((axis % x.type.rank,)), x)
     return builder.add(Sub(), x, builder.add(StopGradient(), maximum))
@@ -119,7 +117,7 @@ class SoftmaxGradient(_AlongAxis):
         y, gradient = operands
         return (y * (gradient - (y * gradient).sum(axis=self.axis, keepdims=True)),)
 
-    def lower(self, builder: Builder, node: Node) -> tuple[Value, ...] | None:
+    def lower(self, builder: NodeBuilder, node: Node) -> tuple[Value, ...] | None:
         y, gradient = node.operands
         product = builder.add(Mul(), y, gradient)
         total = builder.add(ReduceSum(_axes(node, self.axis)), product)
@@ -170,7 +168,7 @@ class LayerNormalization(_Normalization):
     def derivative(self, back: Backward) -> Gradients:
         return _normalization_derivative(self, back, centered=True)
 
-    def lower(self, builder: Builder, node: Node) -> tuple[Value, ...] | None:
+    def lower(self, builder: NodeBuilder, node: Node) -> tuple[Value, ...] | None:
         x, scale = node.operands[:2]
         axes = self.reduced(x.type.rank)
         centered = builder.add(Sub(), x, builder.add(ReduceMean(axes), x))
@@ -196,7 +194,7 @@ class RMSNormalization(_Normalization):
     def derivative(self, back: Backward) -> Gradients:
         return _normalization_derivative(self, back, centered=False)
 
-    def lower(self, builder: Builder, node: Node) -> tuple[Value, ...] | None:
+    def lower(self, builder: NodeBuilder, node: Node) -> tuple[Value, ...] | None:
         x, scale = node.operands
         return (_lower_scaled(builder, x, scale, self.reduced(x.type.rank), self.epsilon),)
 
@@ -214,7 +212,7 @@ def _standardize(
 
 
 def _lower_scaled(
-    builder: Builder, x: Value, scale: Value, axes: tuple[int, ...], epsilon: float
+    builder: NodeBuilder, x: Value, scale: Value, axes: tuple[int, ...], epsilon: float
 ) -> Value:
     mean_square = builder.add(ReduceMean(axes), builder.add(Mul(), x, x))
     shifted = builder.add(Add(), mean_square, builder.scalar(epsilon, x.type.dtype))

@@ -8,9 +8,9 @@ from typing import Any
 
 from distir.cost.work import OpClass, Work
 from distir.ir.core import Op
+from distir.ir.registered import register_op
 from distir.ir.signature import Signature, broadcast_signature
 from distir.ir.types import TensorType
-from distir.ops.base import register_op
 
 Array = Any
 

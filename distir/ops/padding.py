@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 from distir.cost.work import Work
 from distir.ir.core import Backward, Gradients, Op
+from distir.ir.registered import register_op
 from distir.ir.signature import Signature, SignatureBuilder
 from distir.ir.types import TensorType
-from distir.ops.base import register_op
 
 Array = Any
 

@@ -10,9 +10,9 @@ from typing import Any
 from distir.cost.work import OpClass, Work
 from distir.errors import ShapeError
 from distir.ir.core import Backward, Gradients, Op
+from distir.ir.registered import register_op
 from distir.ir.signature import Dims, Signature, SignatureBuilder
 from distir.ir.types import TensorType
-from distir.ops.base import register_op
 from distir.ops.window import Window, space_dims
 
 Array = Any

@@ -8,9 +8,10 @@ from typing import Any
 
 from distir.errors import ShapeError
 from distir.ir.core import Backward, Gradients, Op
+from distir.ir.registered import register_op
 from distir.ir.signature import Kind, Signature, SignatureBuilder, broadcast_signature
 from distir.ir.types import DType, TensorType
-from distir.ops.base import normalize_axis, register_op
+from distir.ops.base import normalize_axis
 from distir.ops.lookup import GatherElementsGradient
 from distir.ops.tensor import Slice
 

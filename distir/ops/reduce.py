@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from distir.ir.core import Backward, Gradients, Op, Value
+from distir.ir.registered import register_op
 from distir.ir.signature import Kind, Signature, SignatureBuilder, broadcast_signature
 from distir.ir.types import TensorType
-from distir.ops.base import normalize_axes, register_op
+from distir.ops.base import normalize_axes
 
 Array = Any
 

@@ -17,8 +17,8 @@ from distir.cost.amounts import smaller
 from distir.cost.collectives import CollectiveKind
 from distir.cost.work import Work
 from distir.ir.core import Op
+from distir.ir.registered import register_op
 from distir.ir.types import TensorType
-from distir.ops.base import register_op
 from distir.ops.collective import Distributed, Window
 
 Array = Any

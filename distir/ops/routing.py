@@ -26,9 +26,9 @@ from distir.cost.collectives import Copies
 from distir.cost.work import OpClass, Work
 from distir.errors import ShapeError
 from distir.ir.core import Backward, Gradients, Op
+from distir.ir.registered import register_op
 from distir.ir.signature import Dims, Kind, Signature, SignatureBuilder
 from distir.ir.types import DType, TensorType
-from distir.ops.base import register_op
 
 Array = Any
 

@@ -5,18 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from distir.cost.work import Work
 from distir.errors import ShapeError
-from distir.ir.core import Backward, Gradients, Op, Value
+from distir.ir.core import Backward, Gradients, NodeBuilder, Op, Value
+from distir.ir.registered import register_op
 from distir.ir.signature import Dims, Kind, Signature, SignatureBuilder, broadcast_signature
 from distir.ir.types import TensorType
-from distir.ops.base import broadcast_shapes, normalize_axis, register_op, sum_to_shape
+from distir.ops.base import broadcast_shapes, normalize_axis, sum_to_shape
 from distir.ops.refinement import reshape_signature
-
-if TYPE_CHECKING:
-    from distir.ir.builder import Builder
 
 Array = Any
 
@@ -259,7 +257,7 @@ class Split(Op):
         return replace(self, sizes=tuple(t.shape[axis] for t in results))
 
 
-def zeros(builder: Builder, type: TensorType) -> Value:
+def zeros(builder: NodeBuilder, type: TensorType) -> Value:
     """A value of this type that is zero everywhere."""
     return builder.add(Expand(type.shape), builder.scalar(0.0, type.dtype))
 

@@ -11,7 +11,8 @@ from functools import cached_property
 
 from distir.axes.model import Axes, Axis
 from distir.cost.work import OpClass
-from distir.ir.core import Function, Node, Op, Value
+from distir.ir.core import Node, Op, Value
+from distir.ir.function import Function
 from distir.ir.signature import Kind
 from distir.ops.elementwise import Cast, Identity
 from distir.ops.tensor import Boundary, Concat, Expand, Reshape, Slice, Transpose

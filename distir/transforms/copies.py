@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from distir.axes.model import Axes, Axis, AxisDims
-from distir.ir.core import Function, Node, Value
+from distir.ir.core import Node, Value
+from distir.ir.function import Function
 from distir.ir.signature import Kind
 from distir.transforms.blocks import Roles
 from distir.transforms.cut import Place

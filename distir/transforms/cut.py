@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from distir.axes.model import Axes, Axis
-from distir.ir.core import Function, Node, Value
+from distir.ir.core import Node, Value
+from distir.ir.function import Function
 from distir.ir.signature import Kind
 from distir.transforms.blocks import Block, Blocks, Roles, Splits
 

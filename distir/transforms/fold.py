@@ -18,7 +18,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from distir.axes.model import Axes, Axis
-from distir.ir.core import Function, Node, Value
+from distir.ir.core import Node, Value
+from distir.ir.function import Function
 from distir.transforms.blocks import Roles
 from distir.transforms.copies import Copies, Known
 from distir.transforms.cut import Place

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from distir.ir.builder import Builder
-from distir.ir.core import Array, Function, Node, Value
+from distir.ir.core import Array, Node, Value
+from distir.ir.function import Function
 from distir.ops.activations import Dropout
 from distir.ops.arithmetic import Add, Div, Mul
 from distir.ops.attention import FusedAttention, spell_out

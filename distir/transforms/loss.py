@@ -9,7 +9,8 @@ from distir.axes.model import Axes
 from distir.axes.order import canonical_order
 from distir.errors import TransformError
 from distir.ir.builder import Builder
-from distir.ir.core import Function, Part, Value
+from distir.ir.core import Part, Value
+from distir.ir.function import Function
 from distir.ir.signature import Kind
 from distir.ir.types import DType
 from distir.ops.loss import CrossEntropy, SquaredError

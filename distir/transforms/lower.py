@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from distir.ir.builder import Builder
-from distir.ir.core import Function, Node, Value
+from distir.ir.core import Node, Value
+from distir.ir.function import Function
 from distir.ops.activations import Dropout
 from distir.ops.attention import FusedAttention
 

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from distir.ir.core import Function, Value
+from distir.ir.core import Value
+from distir.ir.function import Function
 
 Array = Any
 

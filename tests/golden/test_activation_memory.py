@@ -15,7 +15,7 @@ import pytest
 
 from distir.importers.load import LoadedModel, load_source
 from distir.importers.probe import build_at_probe_sizes
-from distir.ir.core import Function
+from distir.ir.function import Function
 from distir.models.transformer import TransformerConfig
 from distir.models.zoo import find_model
 from distir.ops.collective import AllToAll

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -71,6 +73,15 @@ function "two layers" {
 def test_functions_read_back() -> None:
     function = _two_layers()
     _same(parse_function(format_function(function)), function)
+
+
+def test_reading_needs_no_import_but_that_of_the_reader() -> None:
+    code = "import sys; from distir.ir.text import parse_function as p; print(p(sys.stdin.read()))"
+    text = format_function(_two_layers())
+    done = subprocess.run(
+        [sys.executable, "-c", code], input=text, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.rstrip("\n") == text
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama-8layer", "mlp16"])

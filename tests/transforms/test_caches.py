@@ -9,7 +9,8 @@ from distir import Strategy, Workload
 from distir.execute.verify import RELATIVE_TOLERANCE, verify
 from distir.importers.load import LoadedModel
 from distir.ir.builder import Builder
-from distir.ir.core import Function, Value
+from distir.ir.core import Value
+from distir.ir.function import Function
 from distir.ir.types import DType
 from distir.ops.arithmetic import Add
 from distir.ops.linalg import MatMul

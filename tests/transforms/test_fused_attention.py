@@ -13,7 +13,7 @@ from distir.execute.sequential import sequential_step
 from distir.execute.shrink import shrink
 from distir.execute.values import random_values
 from distir.execute.verify import RELATIVE_TOLERANCE, compare
-from distir.ir.core import Function
+from distir.ir.function import Function
 from distir.transforms.fused_attention import with_eager_attention, with_fused_attention
 from tests.conftest import shared_path
 from tests.laws.scenarios import transformers
