@@ -40,10 +40,16 @@ class Entry(Generic[T]):
     name: str
     value: T
     summary: str
+    order: int
+
+
+LAST = 1000
+"""The order of an entry that states none."""
 
 
 class Registry(Generic[T]):
-    """Names to things. Names match without regard to case; a duplicate raises.
+    """Names to things. Names match without regard to case; a duplicate raises. Entries are listed
+    by their `order`, and those of one order as they were registered.
 
     Where a registry has an entry-point `group`, installed packages add to it: an entry point leads
     to code that registers, when it is imported, what the entry point is called. That is imported
@@ -57,7 +63,7 @@ class Registry(Generic[T]):
         self._offered: list[EntryPoint] | None = None
         """Entry points that were not imported yet; None before anybody looked."""
 
-    def add(self, name: str, value: T, summary: str = "") -> T:
+    def add(self, name: str, value: T, summary: str = "", order: int = LAST) -> T:
         """Registers `value` under `name`; raises `ValueError` if the name is taken.
 
         A class or function that is defined again at the same place, by a module that is executed
@@ -69,7 +75,7 @@ class Registry(Generic[T]):
             if not new or old != new:
                 by = f", by {old} and {new}" if old and new else ""
                 raise ValueError(f"{self.kind} {name!r} is registered twice{by}")
-        self._entries[key] = Entry(name, value, summary)
+        self._entries[key] = Entry(name, value, summary, order)
         return value
 
     def register(self, name: str, summary: str = "") -> Callable[[T], T]:
@@ -83,7 +89,7 @@ class Registry(Generic[T]):
         return self._entries[name.lower()].value
 
     def names(self) -> list[str]:
-        """All names, in the order of registration."""
+        """All names, in the order in which entries are listed."""
         return [entry.name for entry in self]
 
     def __contains__(self, name: object) -> bool:
@@ -95,7 +101,7 @@ class Registry(Generic[T]):
 
     def __iter__(self) -> Iterator[Entry[T]]:
         self._take_in()
-        return iter(self._entries.values())
+        return iter(sorted(self._entries.values(), key=lambda entry: entry.order))
 
     def __len__(self) -> int:
         self._take_in()

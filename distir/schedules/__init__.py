@@ -22,6 +22,7 @@ from distir.schedules.compiled.compile import (
 )
 from distir.schedules.core.action import KINDS, Action, Kind, parse_action
 from distir.schedules.core.family import (
+    SCHEDULES,
     Placement,
     ScheduleFamily,
     ScheduleGenerator,
@@ -39,8 +40,8 @@ from distir.schedules.core.schedule import (
     parse_schedule,
 )
 from distir.schedules.core.validate import validate
+from distir.schedules.find import find_schedule
 from distir.schedules.forward_only import forward_only
-from distir.schedules.registered import SCHEDULES, find_schedule
 
 __all__ = [
     "BACKWARD",

@@ -4,29 +4,33 @@ from __future__ import annotations
 
 from collections import Counter
 
-from distir.schedules.core.family import schedule_family
+from distir.schedules.core.family import ScheduleFamily
 from distir.schedules.core.rhythm import Rhythm, Step, groups_of, one_pipeline, runs_of
 
 __all__ = ["forward_only"]
 
 
-@schedule_family(
-    "forward-only",
-    summary="forward passes in order; nothing is kept",
-    source="(inference: there is little to order)",
-    most_chunks=None,
-)
-def forward_only(ranks: int, chunks: int, microbatches: int) -> Rhythm:
+def _forward_only(ranks: int, chunks: int, microbatches: int) -> Rhythm:
     """Forward passes in order; with chunks, in groups as large as the pipeline is deep."""
     sizes = Counter([len(group) for group in groups_of(ranks, microbatches)])
     if chunks == 1:
         sizes = Counter({1: microbatches})
 
-    def word(rank: int, size: int) -> list[Step]:
+    def pattern(rank: int, size: int) -> list[Step]:
         return [(chunk * ranks + rank, "F") for chunk in range(chunks) for _ in range(size)]
 
     orders = [
-        runs_of(*((word(rank, size), times) for size, times in sizes.items()))
+        runs_of(*((pattern(rank, size), times) for size, times in sizes.items()))
         for rank in range(ranks)
     ]
     return one_pipeline(orders, [*range(ranks)] * chunks, microbatches, "forward-only")
+
+
+forward_only = ScheduleFamily(
+    name="forward-only",
+    generate=_forward_only,
+    summary="forward passes in order; nothing is kept",
+    source="(inference: there is little to order)",
+    most_chunks=None,
+)
+"""The one schedule of inference; it is not among those that training chooses from."""

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
 from distir.errors import ScheduleError
+from distir.registry import LAST, Registry
 from distir.schedules.core.rhythm import Rhythm
 from distir.schedules.core.schedule import Schedule
 
 __all__ = [
+    "SCHEDULES",
     "Placement",
     "ScheduleFamily",
     "ScheduleGenerator",
@@ -18,9 +20,6 @@ __all__ = [
     "schedule_family",
     "stages_on_ranks",
 ]
-
-LAST = 1000
-"""The place in lists of a family that states none: behind those of this package."""
 
 Placement: TypeAlias = Literal["loop", "V", "mirror", "stated"]
 """Which of the `ranks · chunks` stages a rank holds.
@@ -60,8 +59,6 @@ class ScheduleFamily:
     """One line for lists."""
     source: str
     """The paper."""
-    listed_at: int = LAST
-    """Where lists and search spaces show it: in ascending order, equal ones by name."""
     default_chunks: int = 1
     """Stages per rank where nobody says otherwise."""
     least_chunks: int = 1
@@ -105,12 +102,17 @@ class ScheduleFamily:
         return self.generate(ranks, chunks, microbatches)
 
 
+SCHEDULES: Registry[ScheduleFamily] = Registry("schedule", group="distir.schedules")
+"""Schedules for training, by name: those of `distir.schedules.families`, and those of installed
+packages that name them in the entry-point group `distir.schedules`."""
+
+
 def schedule_family(
     name: str,
     *,
     summary: str,
     source: str,
-    listed_at: int = LAST,
+    order: int = LAST,
     default_chunks: int = 1,
     least_chunks: int = 1,
     most_chunks: int | None = 1,
@@ -119,21 +121,29 @@ def schedule_family(
     placement: Placement = "loop",
     demands: Requirement = _nothing,
 ) -> Callable[[ScheduleGenerator], ScheduleFamily]:
-    """Makes a family of a generator; for use as a decorator."""
-    return lambda generate: ScheduleFamily(
-        name=name,
-        generate=generate,
-        summary=summary,
-        source=source,
-        listed_at=listed_at,
-        default_chunks=default_chunks,
-        least_chunks=least_chunks,
-        most_chunks=most_chunks,
-        splits_backward=splits_backward,
-        copies=copies,
-        placement=placement,
-        demands=demands,
-    )
+    """Makes a family of a generator and registers it in `SCHEDULES`; for use as a decorator.
+
+    `order` says where lists and search spaces show it; the other parameters are the fields of
+    `ScheduleFamily`.
+    """
+
+    def made(generate: ScheduleGenerator) -> ScheduleFamily:
+        family = ScheduleFamily(
+            name=name,
+            generate=generate,
+            summary=summary,
+            source=source,
+            default_chunks=default_chunks,
+            least_chunks=least_chunks,
+            most_chunks=most_chunks,
+            splits_backward=splits_backward,
+            copies=copies,
+            placement=placement,
+            demands=demands,
+        )
+        return SCHEDULES.add(name, family, summary, order)
+
+    return made
 
 
 def stages_on_ranks(placement: Placement, ranks: int, chunks: int) -> tuple[tuple[int, ...], ...]:

@@ -10,7 +10,7 @@ __all__ = ["breadth_first"]
 
 @schedule_family(
     "breadth-first",
-    listed_at=4,
+    order=4,
     summary="each chunk runs all microbatches at once; small bubble, each parameter used in one go",
     source="Lamy-Poirier 2023, Breadth-First Pipeline Parallelism",
     default_chunks=2,

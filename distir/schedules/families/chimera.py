@@ -20,7 +20,7 @@ def _even(ranks: int, _chunks: int, microbatches: int) -> str | None:
 
 @schedule_family(
     "chimera",
-    listed_at=8,
+    order=8,
     summary="two pipelines in opposite directions; about half the bubble, two copies of parameters",
     source="Li and Hoefler 2021, Chimera: Efficiently Training Large-Scale Neural Networks with "
     "Bidirectional Pipelines",

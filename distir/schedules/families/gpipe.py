@@ -10,7 +10,7 @@ __all__ = ["gpipe"]
 
 @schedule_family(
     "gpipe",
-    listed_at=1,
+    order=1,
     summary="all forward passes, then all backward passes; keeps all activations",
     source="Huang et al. 2019, GPipe: Efficient Training of Giant Neural Networks using Pipeline "
     "Parallelism",

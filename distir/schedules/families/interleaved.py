@@ -12,7 +12,7 @@ __all__ = ["interleaved"]
 
 @schedule_family(
     "interleaved",
-    listed_at=3,
+    order=3,
     summary="1f1b over several chunks per rank; divides the bubble by the chunks",
     source="Narayanan et al. 2021, Efficient Large-Scale Language Model Training on GPU Clusters "
     "Using Megatron-LM, section 2.2",

@@ -10,7 +10,7 @@ __all__ = ["one_f_one_b"]
 
 @schedule_family(
     "1f1b",
-    listed_at=2,
+    order=2,
     summary="forward and backward alternate; as fast as gpipe, keeps fewer",
     source="Narayanan et al. 2021, Memory-Efficient Pipeline-Parallel DNN Training "
     "(PipeDream-Flush)",

@@ -23,7 +23,7 @@ PAPER = "Qi et al. 2023, Zero Bubble Pipeline Parallelism"
 
 @schedule_family(
     "zb-h1",
-    listed_at=5,
+    order=5,
     summary="1f1b with W put off to fill the end; a third of the bubble, memory as 1f1b",
     source=f"{PAPER}, section 2.1",
     splits_backward=True,
@@ -43,7 +43,7 @@ def zb_h1(ranks: int, chunks: int, microbatches: int) -> Rhythm:
 
 @schedule_family(
     "zb-h2",
-    listed_at=6,
+    order=6,
     summary="fills the pipeline with twice the microbatches; no bubble, twice the memory of 1f1b",
     source=f"{PAPER}, section 2.2",
     splits_backward=True,
@@ -82,7 +82,7 @@ def _split(stage: int, microbatches: int, *, ahead: int, put_off: int) -> tuple[
 
 @schedule_family(
     "zb-v",
-    listed_at=7,
+    order=7,
     summary="two chunks per rank, laid down the ranks and up again; no bubble, memory as 1f1b",
     source=f"{PAPER}, section 6; Qi et al. 2024, Pipeline Parallelism with Controllable Memory",
     default_chunks=2,

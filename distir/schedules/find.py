@@ -1,21 +1,16 @@
-"""The schedules that have a name."""
+"""Finds a schedule by its name or in its file."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from distir.registry import Registry
-from distir.schedules.core.family import ScheduleFamily
+from distir.schedules.core.family import SCHEDULES, ScheduleFamily
 from distir.schedules.core.load import family_of_file
-from distir.schedules.families import families
+from distir.schedules.families import register_families
 
-__all__ = ["SCHEDULES", "find_schedule"]
+__all__ = ["find_schedule"]
 
-SCHEDULES: Registry[ScheduleFamily] = Registry("schedule")
-"""Schedules for training, by name."""
-
-for _family in families():
-    SCHEDULES.add(_family.name, _family, _family.summary)
+register_families()
 
 
 def find_schedule(name: str) -> ScheduleFamily:
