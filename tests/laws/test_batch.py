@@ -16,6 +16,7 @@ from distir import Simulator, Strategy, Workload, load_cluster, load_model
 from distir.cost import Cluster
 from distir.importers.load import LoadedModel
 from distir.metrics import METRICS
+from distir.schedules import SCHEDULES
 from search_spaces import distribution_space
 from tests.laws.scenarios import clusters, models, profiles
 
@@ -68,8 +69,11 @@ def test_any_strategies(search: tuple[Simulator, list[Strategy]]) -> None:
 
 def test_where_memory_is_short() -> None:
     """Stages then begin elsewhere than time alone would have it."""
-    schedules = [("gpipe", 1), ("1f1b", 1), ("interleaved", 3), ("zb-h1", 1), ("zb-v", 2)]
-    schedules += [("zb-h2", 1), ("chimera", 1), ("breadth-first", 2)]
+    schedules = [
+        (family.name, chunks)
+        for family in (entry.value for entry in SCHEDULES)
+        for chunks in sorted({family.default_chunks, family.most_chunks or 3})
+    ]
     strategies = [
         Strategy(dp=8 // pp, pp=pp, microbatches=16, schedule=schedule, chunks=chunks, zero=zero)
         for schedule, chunks in schedules
