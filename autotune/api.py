@@ -1,34 +1,31 @@
-"""`tune`: from a model and a cluster to the best way to distribute it, in one call."""
+"""The front door: from a model and a cluster to the best way to distribute it, in one call.
+
+`__all__` lists the public names of `autotune`.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
+from autotune.certified import Certificate, certify
+from autotune.compare import SAMPLERS_COMPARED, Archive, Comparison, Standing, compared
 from autotune.grid import QUICK_SECONDS, Grid, evaluate_grid, grid_of, grid_seconds
 from autotune.objectives import OBJECTIVES, Evaluation, Objective
-from autotune.objectives.objective import ObjectiveFunction
-from autotune.problem import (
-    DEFAULT_CLUSTER,
-    DEFAULT_DEVICES,
-    DEFAULT_SPACE,
-    Problem,
-    load_problem,
-)
+from autotune.problem import Problem, load_problem, problem_of
 from autotune.result import TuneResult
-from autotune.samplers import SamplerFactory, load_sampler
+from autotune.samplers import Sampler, SamplerFactory, load_sampler
+from autotune.statement import Goal, ProblemStatement, takes
 from autotune.study import Measure, Study
-from autotune.trackers import NullTracker, StudyHeader, Tracker
+from autotune.testing import ObjectiveContract, SamplerContract
+from autotune.trackers import NullTracker, StudyHeader, Tracker, TrackingRecord
+from autotune.trackers.mlflow import MlflowTracker
 from autotune.trial import Trial
 from distir.errors import DistirError
 from distir.strategy import Strategy
-
-if TYPE_CHECKING:
-    from distir.workload import Mode
-    from search_spaces import SpaceSource
+from search_spaces import SearchSpace
 
 DEFAULT_TRIALS = 50
 MORE_TRIALS = 200
@@ -36,18 +33,10 @@ MORE_TRIALS = 200
 LARGE_SPACE = 500
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Search:
+@dataclass(frozen=True, kw_only=True)
+class Search(Goal):
     """How to search: what for, by which sampler, for how long."""
 
-    objective: str | ObjectiveFunction | Objective = "throughput"
-    """A name, `module:attribute`, `file.py:attribute`, or a callable from a strategy to a
-    number.
-    """
-    metric: str | None = None
-    """Which of an objective's metrics counts, if not the one it names itself."""
-    direction: str | None = None
-    """`maximize` or `minimize`, if not what the objective says."""
     sampler: str | SamplerFactory = "tpe"
     trials: int | None = None
     """Strategies to try; by default 50 (200 of a large space where the objective is simulated), or
@@ -56,8 +45,6 @@ class Search:
     seed: int = 0
     compare_grid: bool | None = None
     """Whether to compare with exhaustive search; by default where that takes seconds."""
-    trial_timeout: float | None = None
-    """Seconds after which a trial is given up."""
 
     def __post_init__(self) -> None:
         if self.trials is not None and self.trials < 1:
@@ -80,43 +67,22 @@ class Search:
         return MORE_TRIALS if simulated and space_size > LARGE_SPACE else DEFAULT_TRIALS
 
 
-def tune(
-    model: Any,
-    cluster: Any = DEFAULT_CLUSTER,
-    *,
-    devices: int = DEFAULT_DEVICES,
-    mode: Mode = "training",
-    batch_size: int | None = None,
-    sequence_length: int | None = None,
-    precision: str | None = None,
-    optimizer: str | None = None,
-    loss: str | None = None,
-    output: str | None = None,
-    space: SpaceSource = DEFAULT_SPACE,
-    tracker: Tracker | None = None,
-    **search: Any,
-) -> TuneResult:
-    """Finds the best strategy for `model` on `devices` devices of `cluster`.
+@dataclass(frozen=True, kw_only=True)
+class Tuning(Search, ProblemStatement):
+    """The arguments of `tune`: a problem, how to search, and where that is recorded."""
 
-    `model` is a zoo name, an ONNX file, a Hugging Face `config.json`, a function, or a loaded
-    model; `cluster` a name, a TOML file or a loaded cluster; `space` is `small`, `standard`,
-    `full`, a YAML file or what such a file says, as in `{"extends": "standard", "zero": [0, 3]}`.
-    Further options are those of `Search`, such as `objective="latency"` or `trials=100`.
+    tracker: Tracker | None = None
+    """Told of the search as it goes; nothing is recorded by default."""
+
+
+@takes(Tuning)
+def tune(asked: Tuning) -> TuneResult:
+    """Finds the best strategy for a model on a cluster.
+
+    The arguments are those of `ProblemStatement`, or a `Problem` alone, and those of `Search`:
+    `tune("gpt2", "dgx-a100", devices=16, objective="latency", trials=100)`.
     """
-    problem = load_problem(
-        model,
-        cluster,
-        devices=devices,
-        mode=mode,
-        batch_size=batch_size,
-        sequence_length=sequence_length,
-        precision=precision,
-        optimizer=optimizer,
-        loss=loss,
-        output=output,
-        space=space,
-    )
-    return solve(problem, Search(**search), tracker=tracker)
+    return solve(problem_of(asked), asked, tracker=asked.tracker)
 
 
 def solve(
@@ -129,9 +95,7 @@ def solve(
     """Searches the space of `problem`, compares with the grid, and has `tracker` record it all."""
     problem.check_not_empty()
     tracker = tracker or NullTracker()
-    objective = problem.objective(
-        search.objective, metric=search.metric, direction=search.direction
-    )
+    objective = search.over(problem)
     sampler = load_sampler(search.sampler, problem.space, search.seed)
     budget = search.budget(problem.space.count())
     with measuring(objective, search.trial_timeout) as measure:
@@ -190,3 +154,64 @@ def _grid(study: Study, search: Search) -> Grid | None:
         return known.get(strategy) or study.measure(strategy)
 
     return evaluate_grid(study.space, study.objective, measure)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparing(Goal, ProblemStatement):
+    """The arguments of `compare_samplers`: a problem, what for, and the searches to run."""
+
+    samplers: Sequence[str] = SAMPLERS_COMPARED
+    seeds: int = 5
+    """Searches per sampler."""
+    trials: int = DEFAULT_TRIALS
+    """Strategies per search."""
+
+
+@takes(Comparing)
+def compare_samplers(asked: Comparing) -> Comparison:
+    """Compares samplers with exhaustive search over several seeds: what they lose, and how soon
+    they come close.
+
+    The arguments are those of `ProblemStatement`, or a `Problem` alone, those of `Goal`, and
+    `samplers`, `seeds` and `trials`. Raises `DistirError` if no strategy is feasible.
+    """
+    problem = problem_of(asked)
+    problem.check_not_empty()
+    objective = asked.over(problem)
+    archive = Archive(problem.space)
+    with measuring(objective, asked.trial_timeout) as measure:
+        each = None if asked.trial_timeout is None else measure
+        grid = evaluate_grid(
+            problem.space, objective, each, watch=lambda chunk, best: archive.add(chunk)
+        )
+    return compared(problem, objective, grid, archive, asked.samplers, asked.seeds, asked.trials)
+
+
+__all__ = [
+    "Certificate",
+    "Comparison",
+    "Evaluation",
+    "Goal",
+    "Grid",
+    "MlflowTracker",
+    "Objective",
+    "ObjectiveContract",
+    "Problem",
+    "ProblemStatement",
+    "Sampler",
+    "SamplerContract",
+    "Search",
+    "SearchSpace",
+    "Standing",
+    "StudyHeader",
+    "Tracker",
+    "TrackingRecord",
+    "Trial",
+    "TuneResult",
+    "certify",
+    "compare_samplers",
+    "evaluate_grid",
+    "load_problem",
+    "solve",
+    "tune",
+]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.grid import Grid
 from autotune.objectives.evaluation import Evaluation
 from autotune.objectives.objective import Objective
+from autotune.problem import Problem
 from autotune.samplers import load_sampler
 from autotune.study import Measure, Study
 from autotune.trial import Trial, best_of
@@ -19,7 +20,12 @@ from distir.strategy import Strategy
 from search_spaces import SearchSpace
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from autotune.chunks import Chunk
+
+SAMPLERS_COMPARED = ("tpe", "surrogate", "reinforce", "nsga2", "qmc", "random")
+"""Compared unless others are named."""
 
 CLOSE = 0.01
 """Regret that counts as having found a plan as good as the best."""
@@ -81,6 +87,76 @@ class Standing:
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON values."""
         return asdict(self)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Samplers against exhaustive search. In a notebook it shows itself as a table."""
+
+    problem: Problem
+    objective: Objective
+    grid: Grid
+    trials: int
+    """Strategies per search."""
+    standings: tuple[Standing, ...]
+    """One per sampler, in the order in which they were named."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The comparison as plain JSON values."""
+        problem, best = self.problem, self.grid.best
+        return {
+            "model": problem.model,
+            "cluster": problem.cluster,
+            "devices": problem.devices,
+            "mode": problem.mode,
+            "objective": self.objective.name,
+            "space": problem.space_name,
+            "space_size": self.grid.space_size,
+            "trials": self.trials,
+            "best": best.outcome(problem.batch_size) if best else None,
+            "samplers": [each.to_dict() for each in self.standings],
+        }
+
+    def __rich__(self) -> RenderableType:
+        from autotune.reports.compare import compare_report
+
+        return compare_report(self)
+
+    def __str__(self) -> str:
+        from autotune.reports.text import as_text
+
+        return as_text(self)
+
+    def _repr_html_(self) -> str:
+        from autotune.reports.text import as_html
+
+        return as_html(self)
+
+
+def compared(
+    problem: Problem,
+    objective: Objective,
+    grid: Grid,
+    archive: Archive,
+    samplers: Sequence[str],
+    seeds: int,
+    trials: int,
+) -> Comparison:
+    """Runs every sampler with the seeds 0 to `seeds` - 1 over the evaluations of `archive`, which
+    has all of `grid`. Raises `DistirError` if no strategy is feasible.
+    """
+    if grid.best is None:
+        raise DistirError(
+            f"there is nothing to compare: no strategy is feasible for {problem.title}"
+        )
+    space, measure = problem.space, archive.measure
+    standings = tuple(
+        standing(
+            [contest(space, objective, measure, grid, name, seed, trials) for seed in range(seeds)]
+        )
+        for name in samplers
+    )
+    return Comparison(problem, objective, grid, trials, standings)
 
 
 def contest(

@@ -24,7 +24,8 @@ import numpy as np
 
 from autotune.chunks import Chunk, evaluated, size_after, stretches
 from autotune.objectives.columns import Evaluations
-from autotune.objectives.objective import Objective, ObjectiveFunction
+from autotune.objectives.objective import Objective
+from autotune.statement import Goal
 from autotune.study import Measure
 from distir.errors import DistirError
 from distir.strategies import Places
@@ -40,16 +41,6 @@ AHEAD = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What is evaluated, as it was asked for: an objective can be made again in another process."""
-
-    objective: str | Objective | ObjectiveFunction
-    metric: str | None = None
-    direction: str | None = None
-    trial_timeout: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class _Answer:
     evaluations: Evaluations
     metric: str
@@ -58,14 +49,14 @@ class _Answer:
 
 
 def chunks_in_processes(
-    problem: Problem, objective: Objective, asked: Asked, jobs: int, backend: str = "loky"
+    problem: Problem, objective: Objective, goal: Goal, jobs: int, backend: str = "loky"
 ) -> Generator[Chunk, None, None]:
     """All of the problem's space, evaluated in `jobs` processes."""
     if problem.changed is None:
         raise DistirError("this problem cannot be made again in other processes; use one job")
-    at_once = objective.many is not None and asked.trial_timeout is None
+    at_once = objective.many is not None and goal.trial_timeout is None
     parts = _parts(problem.space, at_once)
-    with contextlib.closing(_answers(problem, asked, parts, jobs, backend)) as answers:
+    with contextlib.closing(_answers(problem, goal, parts, jobs, backend)) as answers:
         for part, answer in answers:
             parts.answered(part[1], answer.seconds)
             numbers, chosen = parts.taken(*part)
@@ -131,11 +122,11 @@ def _parts(space: SearchSpace, at_once: bool) -> _Parts:
 
 
 def _answers(
-    problem: Problem, asked: Asked, parts: Iterable[tuple[int, int]], jobs: int, backend: str
+    problem: Problem, goal: Goal, parts: Iterable[tuple[int, int]], jobs: int, backend: str
 ) -> Generator[tuple[tuple[int, int], _Answer], None, None]:
     """Parts, which are asked for as processes get to them, with their answers."""
     joblib: Any = import_module("joblib")
-    payload: bytes = _cloudpickle().dumps((problem.changed, asked))
+    payload: bytes = _cloudpickle().dumps((problem.changed, goal))
     sent: deque[tuple[int, int]] = deque()
     work = joblib.delayed(_evaluate)
 
@@ -264,13 +255,13 @@ def _worker(payload: bytes) -> _Worker:
     """Made once in a process."""
     from autotune.api import measuring
 
-    changed, asked = _cloudpickle().loads(payload)
+    changed, goal = _cloudpickle().loads(payload)
     problem: Problem = changed()
-    objective = problem.objective(asked.objective, metric=asked.metric, direction=asked.direction)
+    objective = goal.over(problem)
     measure = None
-    if asked.trial_timeout is not None:
+    if goal.trial_timeout is not None:
         limited = contextlib.ExitStack()
-        measure = limited.enter_context(measuring(objective, asked.trial_timeout))
+        measure = limited.enter_context(measuring(objective, goal.trial_timeout))
         atexit.register(limited.close)  # limited trials have a process that lives as long as this
     at_once = measure is None and objective.many is not None
     return _Worker(objective, _parts(problem.space, at_once), measure)

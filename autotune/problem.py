@@ -5,7 +5,8 @@ strategies there are.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,20 +14,16 @@ from autotune.objectives import load_objective
 from autotune.objectives.evaluation import Evaluation
 from autotune.objectives.objective import Objective, ObjectiveFunction
 from autotune.objectives.simulator import Simulates, simulated, simulated_many
+from autotune.statement import DEFAULT_SPACE, DEFAULT_STACK, ProblemStatement, takes
 from distir.errors import DistirError
 from distir.strategy import Strategy
-from search_spaces import SearchSpace, SpaceSource, WorkloadFacts, distribution_space, searched
+from search_spaces import SearchSpace, WorkloadFacts, distribution_space, searched
 
 if TYPE_CHECKING:
-    from distir.cost import Band, CostProfile
+    from distir.cost import Band, Cluster, CostProfile
     from distir.importers.load import LoadedModel
     from distir.models.layers import AttentionKind
-    from distir.workload import Mode, Workload
-
-DEFAULT_CLUSTER = "dgx-a100"
-DEFAULT_STACK = "fsdp-compiled"
-DEFAULT_DEVICES = 16
-DEFAULT_SPACE = "small"
+    from distir.workload import Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,89 +153,106 @@ def _several_batches(workload: Workload) -> tuple[str, ...]:
     return (f"{beside} have samples of their own: a batch of {size} is {size} of each.",)
 
 
-def load_problem(
-    model: Any,
-    cluster: Any = DEFAULT_CLUSTER,
-    *,
-    devices: int = DEFAULT_DEVICES,
-    mode: Mode = "training",
-    batch_size: int | None = None,
-    precision: str | None = None,
-    stack: Any = DEFAULT_STACK,
-    attention: AttentionKind | None = None,
-    imbalance: float | None = None,
-    space: SpaceSource = DEFAULT_SPACE,
-    **options: Any,
-) -> Problem:
-    """Loads model and cluster (names, files, or objects loaded before) and puts the problem
-    together.
+def problem_of(statement: ProblemStatement) -> Problem:
+    """The problem that is stated; the model itself, if that is a problem already."""
+    if isinstance(statement.model, Problem):
+        statement.check_alone()
+        return statement.model
+    return _loaded(statement)
 
-    `space` is the name of a search space, a YAML file, or what such a file says. `stack` is
-    the software, by name, file or object; `attention` overrides how it runs that (see
-    `model_as_run`). `imbalance` is what the fullest expert of a mixture gets over the mean.
-    `options` go to `distir.Workload`: `sequence_length`, `optimizer`, `loss`, `output`, `dropout`.
+
+@takes(ProblemStatement)
+def load_problem(statement: ProblemStatement) -> Problem:
+    """Loads model and cluster (names, files, or objects loaded before) and puts the problem
+    together. The arguments are those of `ProblemStatement`.
+
+    Raises `DistirError` if something is not there, or if the model cannot be run so.
     """
+    return problem_of(statement)
+
+
+def _loaded(statement: ProblemStatement) -> Problem:
     import distir
-    from distir.api import default_precision
     from distir.cost import load_profile
 
-    if devices < 1:
-        raise DistirError(f"there are {devices} devices; expected at least 1")
-    looked_through = searched(space)
-    given = {name: value for name, value in options.items() if value is not None}
-    batch = default_batch_size(devices, mode) if batch_size is None else batch_size
+    if statement.devices < 1:
+        raise DistirError(f"there are {statement.devices} devices; expected at least 1")
+    looked_through = searched(statement.space)
+    stack, cluster, devices = statement.stack, statement.cluster, statement.devices
     software = load_profile(stack) if isinstance(stack, (str, Path)) else stack
-    loaded = model_as_run(model, software, attention, imbalance)
+    model = model_as_run(statement.model, software, statement.attention, statement.imbalance)
     hardware = (
         distir.load_cluster(cluster, devices)
         if isinstance(cluster, (str, Path))
         else cluster.with_devices(devices)
     )
-    notes: tuple[str, ...] = ()
-    if precision is None:
-        precision = default_precision(hardware)
-        if precision != "bf16":
-            told = f"{hardware.device.name} has no bf16; the precision is {precision} instead."
-            notes = (told,)
-            given["precision"] = precision
-    else:
-        given["precision"] = precision
-    options = {**given, "precision": precision}
-    if software.name != DEFAULT_STACK:
-        given["stack"] = software.name
-    if attention is not None:
-        given["attention"] = attention
-    if imbalance is not None:
-        given["imbalance"] = imbalance
-    workload = distir.Workload(model=loaded, mode=mode, batch_size=batch, **options)
-    workload.sizes(batch)  # says now, not in every trial, if the model has no such sequence
-    notes = (*notes, *_several_batches(workload))
-
-    def changed(**changes: Any) -> Problem:
-        asked: dict[str, Any] = {
-            "devices": devices,
-            "batch_size": batch_size,
-            "space": space,
-            "stack": software,
-            "attention": attention,
-            "imbalance": imbalance,
-        }
-        return load_problem(loaded, hardware, mode=mode, **{**asked, **options, **changes})
-
+    precision, told = _precision(statement, hardware)
+    workload = _workload(statement, model, precision)
     simulator = distir.Simulator(workload, hardware, software)
+    made = {"model": model, "cluster": hardware, "stack": software}
     return Problem(
-        model=loaded.name,
+        model=model.name,
         cluster=hardware.name,
         devices=devices,
         mode=workload.mode,
-        batch_size=batch,
+        batch_size=workload.batch_size,
         workload=workload,
         space=distribution_space(workload, devices, looked_through),
         simulator=simulator,
         memory_bytes=hardware.device.memory_bytes,
         band=simulator.cost.band,
-        settings=given,
+        settings=_settings(statement, precision, software),
         space_name=looked_through.name,
-        notes=notes,
-        changed=changed,
+        notes=(*told, *_several_batches(workload)),
+        changed=partial(load_problem, **{**statement.stated(), **made}),
     )
+
+
+def _precision(statement: ProblemStatement, hardware: Cluster) -> tuple[str, tuple[str, ...]]:
+    """The precision that was asked for, or the usual one, with a note if that is not bf16."""
+    from distir.api import default_precision
+
+    if statement.precision is not None:
+        return statement.precision, ()
+    usual = default_precision(hardware)
+    if usual == "bf16":
+        return usual, ()
+    return usual, (f"{hardware.device.name} has no bf16; the precision is {usual} instead.",)
+
+
+def _asked_of_workload(statement: ProblemStatement) -> dict[str, Any]:
+    """What was asked for, by the names that a workload has for it, of what has a usual value."""
+    from distir.workload import Workload
+
+    decided = ("model", "mode", "batch_size", "precision")
+    names = [each.name for each in fields(Workload) if each.name not in decided]
+    asked = {name: getattr(statement, name) for name in names}
+    return {name: value for name, value in asked.items() if value is not None}
+
+
+def _workload(statement: ProblemStatement, model: LoadedModel, precision: str) -> Workload:
+    from distir.workload import Workload
+
+    batch = statement.batch_size
+    workload = Workload(
+        model=model,
+        mode=statement.mode,
+        batch_size=default_batch_size(statement.devices, statement.mode)
+        if batch is None
+        else batch,
+        precision=precision,
+        **_asked_of_workload(statement),
+    )
+    workload.sizes(workload.batch_size)  # says now, not in every trial, if a length is impossible
+    return workload
+
+
+def _settings(statement: ProblemStatement, precision: str, software: CostProfile) -> dict[str, Any]:
+    """What of a statement matters to a reader: what is not as usual."""
+    shown = _asked_of_workload(statement)
+    if statement.precision is not None or precision != "bf16":
+        shown["precision"] = precision
+    if software.name != DEFAULT_STACK:
+        shown["stack"] = software.name
+    others = {"attention": statement.attention, "imbalance": statement.imbalance}
+    return shown | {name: value for name, value in others.items() if value is not None}

@@ -1,4 +1,6 @@
-"""The library's front door: load a model, load a cluster, simulate a strategy."""
+"""The library's front door: load a model, load a cluster, simulate a strategy, verify and keep its
+plan. `__all__` lists the public names of `distir`.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,12 @@ from typing import Any
 
 from distir.cost import Cluster, CostProfile, load_cluster, load_profile
 from distir.cost.loader import DEFAULT_PROFILE
+from distir.errors import DistirError
+from distir.execute.verify import Verification, verify
 from distir.importers.load import LoadedModel, load_source
+from distir.ir import Builder, DType, Function
+from distir.plan import Plan
+from distir.plan_text import load_plan, save_plan
 from distir.simulation import SimulationResult, Simulator
 from distir.strategy import Strategy
 from distir.workload import Workload
@@ -50,14 +57,24 @@ def default_precision(cluster: Cluster) -> str:
 
 
 __all__ = [
+    "Builder",
     "Cluster",
+    "CostProfile",
+    "DType",
+    "DistirError",
+    "Function",
     "LoadedModel",
+    "Plan",
     "SimulationResult",
     "Simulator",
     "Strategy",
+    "Verification",
     "Workload",
-    "default_precision",
     "load_cluster",
     "load_model",
+    "load_plan",
+    "load_profile",
+    "save_plan",
     "simulate",
+    "verify",
 ]

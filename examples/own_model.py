@@ -4,10 +4,7 @@ On the command line:  python -m autotune run --model examples/own_model.py:two_t
 """
 
 from autotune import tune
-from distir.ir import Builder, Function
-from distir.ops.activations import Relu
-from distir.ops.arithmetic import Add
-from distir.ops.linalg import MatMul
+from distir import Builder, Function, ops
 
 
 def two_towers(batch_size: int = 1) -> Function:
@@ -19,10 +16,11 @@ def two_towers(batch_size: int = 1) -> Function:
         for side, value in (("left", left), ("right", right)):
             up = builder.parameter(f"{side}.{layer}.up", (1024, 4096))
             down = builder.parameter(f"{side}.{layer}.down", (4096, 1024))
-            hidden = builder.add(Relu(), builder.add(MatMul(), value, up))
-            value = builder.add(MatMul(), hidden, down)
+            hidden = builder.add(ops.linalg.MatMul(), value, up)
+            hidden = builder.add(ops.activations.Relu(), hidden)
+            value = builder.add(ops.linalg.MatMul(), hidden, down)
             left, right = (value, right) if side == "left" else (left, value)
-    return builder.build([builder.add(Add(), left, right)])
+    return builder.build([builder.add(ops.arithmetic.Add(), left, right)])
 
 
 if __name__ == "__main__":

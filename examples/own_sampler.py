@@ -2,9 +2,8 @@
 
 import random
 
-from autotune import tune
-from distir.strategy import Strategy
-from search_spaces import SearchSpace
+from autotune import SearchSpace, tune
+from distir import Strategy
 
 
 class HillClimber:

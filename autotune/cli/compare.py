@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from autotune.cli.options import (
     add_jobs_options,
@@ -16,12 +16,10 @@ from autotune.cli.options import (
 )
 from autotune.cli.output import Output, add_json_option
 from autotune.cli.progress import progress
-from distir.errors import DistirError
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from autotune.chunks import Chunk
+    from autotune.compare import Comparison
     from autotune.trial import Trial
 
 SUMMARY = (
@@ -53,17 +51,16 @@ def execute(arguments: argparse.Namespace) -> int:
     """Compares, reports, and returns the exit status."""
     output = Output(arguments)
     with output.quiet():
-        plain, report = _compared(arguments)
-    output.write(plain, lambda: report)
+        comparison = _compared(arguments)
+    output.write(comparison.to_dict(), lambda: comparison)
     return 0
 
 
-def _compared(arguments: argparse.Namespace) -> tuple[dict[str, Any], RenderableType]:
+def _compared(arguments: argparse.Namespace) -> Comparison:
     from autotune.cli.grid import exhausted
-    from autotune.compare import Archive, contest, standing
-    from autotune.reports.compare import compare_report
+    from autotune.compare import Archive, compared
 
-    names = names_in(arguments.samplers)
+    samplers = names_in(arguments.samplers)
     problem = problem_of(arguments)
     problem.check_not_empty()
     archive = Archive(problem.space)
@@ -74,28 +71,5 @@ def _compared(arguments: argparse.Namespace) -> tuple[dict[str, Any], Renderable
 
     with progress("evaluating", problem.space.count(), arguments.jobs) as advance:
         objective, grid = exhausted(arguments, problem, watch)
-    if grid.best is None:
-        raise DistirError(
-            f"there is nothing to compare: no strategy is feasible for {problem.title}"
-        )
-    contests = {
-        name: [
-            contest(problem.space, objective, archive.measure, grid, name, seed, arguments.trials)
-            for seed in range(arguments.seeds)
-        ]
-        for name in names
-    }
-    standings = [standing(each) for each in contests.values()]
-    plain = {
-        "model": problem.model,
-        "cluster": problem.cluster,
-        "devices": problem.devices,
-        "mode": problem.mode,
-        "objective": objective.name,
-        "space": problem.space_name,
-        "space_size": grid.space_size,
-        "trials": arguments.trials,
-        "best": grid.best.outcome(problem.batch_size),
-        "samplers": [each.to_dict() for each in standings],
-    }
-    return plain, compare_report(problem, grid, standings, arguments.trials)
+    seeds, trials = arguments.seeds, arguments.trials
+    return compared(problem, objective, grid, archive, samplers, seeds, trials)

@@ -13,6 +13,7 @@ from autotune.cli.options import (
     add_model_options,
     add_objective_options,
     add_space_option,
+    goal_of,
     positive,
     problem_of,
 )
@@ -122,19 +123,11 @@ def _certified(arguments: argparse.Namespace, problem: Problem) -> tuple[Objecti
     """The best, proved, with a progress bar over the space."""
     from autotune.certified import certify
 
-    objective = _objective(arguments, problem)
+    objective = goal_of(arguments).over(problem)
     with progress("ruling out", problem.space.count()) as advance:
         return objective, certify(
             problem, objective, top=getattr(arguments, "top", 1), advance=advance
         )
-
-
-def _objective(arguments: argparse.Namespace, problem: Problem) -> Objective:
-    return problem.objective(
-        arguments.objective,
-        metric=getattr(arguments, "metric", None),
-        direction=getattr(arguments, "direction", None),
-    )
 
 
 def _evaluated(
@@ -164,23 +157,18 @@ def exhausted(
     from autotune.api import measuring
     from autotune.grid import TOP, evaluate_grid
 
-    objective = _objective(arguments, problem)
-    timeout: float | None = getattr(arguments, "trial_timeout", None)
+    goal = goal_of(arguments)
+    objective = goal.over(problem)
     top: int = getattr(arguments, "top", TOP)
     if arguments.jobs > 1 or arguments.backend != "loky":
-        from autotune.jobs import Asked, chunks_in_processes
+        from autotune.jobs import chunks_in_processes
 
-        metric, direction = (
-            getattr(arguments, "metric", None),
-            getattr(arguments, "direction", None),
-        )
-        asked = Asked(arguments.objective, metric, direction, timeout)
-        chunks = chunks_in_processes(problem, objective, asked, arguments.jobs, arguments.backend)
+        chunks = chunks_in_processes(problem, objective, goal, arguments.jobs, arguments.backend)
         return objective, evaluate_grid(
             problem.space, objective, chunks=chunks, top=top, watch=watch
         )
-    with measuring(objective, timeout) as measure:
-        each = None if timeout is None else measure
+    with measuring(objective, goal.trial_timeout) as measure:
+        each = None if goal.trial_timeout is None else measure
         return objective, evaluate_grid(problem.space, objective, each, top=top, watch=watch)
 
 

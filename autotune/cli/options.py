@@ -6,6 +6,13 @@ import argparse
 import math
 from typing import TYPE_CHECKING, Any
 
+from autotune.statement import (
+    DEFAULT_CLUSTER,
+    DEFAULT_SPACE,
+    DEFAULT_STACK,
+    Goal,
+    ProblemStatement,
+)
 from distir.errors import DistirError
 
 if TYPE_CHECKING:
@@ -50,7 +57,7 @@ def add_model_options(parser: argparse.ArgumentParser, devices: str) -> None:
     )
     group.add_argument(
         "--cluster",
-        default="dgx-a100",
+        default=DEFAULT_CLUSTER,
         metavar="C",
         help="a name (see `clusters`) or a TOML file",
     )
@@ -59,7 +66,7 @@ def add_model_options(parser: argparse.ArgumentParser, devices: str) -> None:
         default=SUPPRESS,
         metavar="STACK",
         help="the software that runs the plan: a name (see `stacks`) or a TOML file "
-        "(default: fsdp-compiled)",
+        f"(default: {DEFAULT_STACK})",
     )
     group.add_argument(
         "--attention",
@@ -135,7 +142,7 @@ def add_model_options(parser: argparse.ArgumentParser, devices: str) -> None:
     )
 
 
-def add_space_option(parser: argparse.ArgumentParser, default: str = "small") -> None:
+def add_space_option(parser: argparse.ArgumentParser, default: str = DEFAULT_SPACE) -> None:
     """The option that says which strategies are looked at."""
     group = parser.add_argument_group("search space")
     group.add_argument(
@@ -165,33 +172,24 @@ def strategy_of(arguments: argparse.Namespace) -> Strategy:
     return Strategy.from_dict({name: value for name, value in values.items() if value is not None})
 
 
-def problem_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The arguments that state the problem, for `load_problem`."""
-    names = (
-        "mode",
-        "sequence_length",
-        "precision",
-        "gradient_precision",
-        "optimizer",
-        "loss",
-        "output",
-        "dropout",
-        "batch_size",
-        "stack",
-        "attention",
-        "imbalance",
-        "space",
-    )
-    given = {name: getattr(arguments, name) for name in names if hasattr(arguments, name)}
-    return {"model": arguments.model, "cluster": arguments.cluster, **given}
+def given(arguments: argparse.Namespace, stated: type[Any]) -> dict[str, Any]:
+    """The arguments that a dataclass has fields for, as far as they were given."""
+    from dataclasses import fields
+
+    names = (each.name for each in fields(stated))
+    return {name: getattr(arguments, name) for name in names if hasattr(arguments, name)}
 
 
 def problem_of(arguments: argparse.Namespace) -> Problem:
-    """The problem that the arguments state, on the devices they name or the default number."""
-    from autotune.problem import DEFAULT_DEVICES, load_problem
+    """The problem that the arguments state."""
+    from autotune.problem import load_problem
 
-    devices = getattr(arguments, "devices", DEFAULT_DEVICES)
-    return load_problem(devices=devices, **problem_options(arguments))
+    return load_problem(**given(arguments, ProblemStatement))
+
+
+def goal_of(arguments: argparse.Namespace) -> Goal:
+    """What the arguments say is to be made large or small."""
+    return Goal(**given(arguments, Goal))
 
 
 def add_objective_options(parser: argparse.ArgumentParser) -> None:
@@ -235,21 +233,6 @@ def add_jobs_options(parser: argparse.ArgumentParser) -> None:
         help="processes of this machine, or of a Dask or Ray cluster (found by "
         "$DASK_SCHEDULER_ADDRESS or $RAY_ADDRESS, else started here)",
     )
-
-
-def search_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The arguments that `Search` takes."""
-    names = (
-        "objective",
-        "metric",
-        "direction",
-        "sampler",
-        "trials",
-        "seed",
-        "compare_grid",
-        "trial_timeout",
-    )
-    return {name: getattr(arguments, name) for name in names if hasattr(arguments, name)}
 
 
 def names_in(text: str) -> list[str]:

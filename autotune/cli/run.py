@@ -11,9 +11,9 @@ from autotune.cli.options import (
     add_model_options,
     add_objective_options,
     add_space_option,
+    given,
     positive,
     problem_of,
-    search_options,
 )
 from autotune.cli.output import Output, add_json_option, note, status_of
 from autotune.cli.progress import by_trial, progress
@@ -75,7 +75,7 @@ def execute(arguments: argparse.Namespace) -> int:
     with output.quiet():
         from autotune.api import Search, solve
 
-        search = Search(**search_options(arguments))
+        search = Search(**given(arguments, Search))
         problem = problem_of(arguments)
         with progress("searching", search.budget(problem.space.count())) as advance:
             result = solve(problem, search, tracker=_tracker(arguments), on_trial=by_trial(advance))

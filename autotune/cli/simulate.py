@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 from autotune.cli.options import (
     SUPPRESS,
     add_model_options,
+    given,
     positive,
-    problem_options,
     strategy_of,
 )
 from autotune.cli.output import Output, add_json_option, check_writable, note, write_text
+from autotune.statement import ProblemStatement
 from autotune.trial import choices
 from distir.errors import StrategyError
 from distir.strategy import PLACEMENT, Strategy
@@ -153,13 +154,13 @@ def execute(arguments: argparse.Namespace) -> int:
 def _problem(arguments: argparse.Namespace, strategy: Strategy) -> Problem:
     from autotune.problem import default_batch_size, load_problem
 
-    options = problem_options(arguments)
-    devices = getattr(arguments, "devices", strategy.devices)
+    options: dict[str, Any] = {"devices": strategy.devices, **given(arguments, ProblemStatement)}
     if "batch_size" not in options:
         # The default batch, made to divide by what the strategy divides it by.
         pieces = strategy.dp * strategy.microbatches
-        options["batch_size"] = -(-default_batch_size(devices, options["mode"]) // pieces) * pieces
-    problem = load_problem(devices=devices, **options)
+        enough = default_batch_size(options["devices"], options["mode"])
+        options["batch_size"] = -(-enough // pieces) * pieces
+    problem = load_problem(**options)
     impossible = problem.space.impossible(strategy)
     if impossible is not None:
         raise StrategyError(impossible)

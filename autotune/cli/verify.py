@@ -11,11 +11,12 @@ from autotune.cli.options import (
     SUPPRESS,
     add_model_options,
     add_space_option,
+    given,
     positive,
-    problem_options,
     strategy_of,
 )
 from autotune.cli.output import Output, add_json_option
+from autotune.statement import DEFAULT_STACK
 from distir.errors import DistirError
 from distir.strategy import Strategy
 
@@ -81,16 +82,14 @@ def execute(arguments: argparse.Namespace) -> int:
 def _work(arguments: argparse.Namespace) -> tuple[Verifier, list[Strategy]]:
     import distir
     from autotune.problem import model_as_run
-    from distir.cost.loader import DEFAULT_PROFILE, load_profile
+    from distir.cost import load_profile
     from distir.execute.verify import Verifier
 
-    options = problem_options(arguments)
-    # Numbers do not depend on the cluster; one that does not exist is still a mistake.
-    distir.load_cluster(options.pop("cluster"))
-    options.pop("space", None)
-    software = load_profile(options.pop("stack", DEFAULT_PROFILE))
-    given = {name: options.pop(name, None) for name in ("attention", "imbalance")}
-    options["model"] = model_as_run(options["model"], software, **given)
+    distir.load_cluster(arguments.cluster)  # decides no number; a name unknown is still a mistake
+    software = load_profile(getattr(arguments, "stack", DEFAULT_STACK))
+    how = {name: getattr(arguments, name, None) for name in ("attention", "imbalance")}
+    options = given(arguments, distir.Workload)
+    options["model"] = model_as_run(arguments.model, software, **how)
     if not arguments.all:
         strategy = strategy_of(arguments)
         # Results do not depend on the batch; any that divides will do.

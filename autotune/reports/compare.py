@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from autotune.compare import Standing
-from autotune.grid import Grid
-from autotune.problem import Problem
+from autotune.compare import Comparison
 from autotune.reports.quantities import percent
 from autotune.reports.text import plain_table
 
@@ -15,9 +12,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 
-def compare_report(
-    problem: Problem, grid: Grid, standings: Sequence[Standing], trials: int
-) -> RenderableType:
+def compare_report(comparison: Comparison) -> RenderableType:
     """One row per sampler."""
     from rich.console import Group
     from rich.text import Text
@@ -27,7 +22,7 @@ def compare_report(
     for head in ("best found", "within 1 %", "mean regret", "worst", "trials to 1 %", "seconds"):
         table.add_column(head, justify="right")
     for each in sorted(
-        standings, key=lambda one: (one.mean_regret is None, one.mean_regret or 0.0)
+        comparison.standings, key=lambda one: (one.mean_regret is None, one.mean_regret or 0.0)
     ):
         table.add_row(
             each.sampler,
@@ -38,10 +33,11 @@ def compare_report(
             "-" if each.median_trials_to_close is None else f"{each.median_trials_to_close:g}",
             f"{each.seconds:.2f}",
         )
+    problem, grid = comparison.problem, comparison.grid
     best = grid.best.label if grid.best else "nothing"
     summary = (
         f"{grid.space_size:,} valid strategies in the space {problem.space_name}, all evaluated in "
-        f"{grid.seconds:.2f} s; the best is {best}. Each search tries {trials}; trials to 1 % is "
-        "the median of those that got there."
+        f"{grid.seconds:.2f} s; the best is {best}. Each search tries "
+        f"{comparison.trials}; trials to 1 % is the median of those that got there."
     )
     return Group(Text(problem.title, style="bold"), Text(summary), table)

@@ -97,6 +97,8 @@ def home_module(package: str, name: str) -> str:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
             for alias in node.names:
+                if alias.name == "*" and name in public_names(node.module):
+                    return home_module(node.module, name)
                 if (alias.asname or alias.name) == name:
                     return _home_beyond(node.module, alias.name)
     return package
@@ -109,8 +111,11 @@ def _home_beyond(module: str, name: str) -> str:
 
 
 def _entry(package: str, name: str) -> list[str]:
-    """The reStructuredText that documents one name."""
+    """The reStructuredText that documents one name, once: where its own package exports it."""
     thing = getattr(import_module(package), name)
+    own = getattr(thing, "__module__", package).partition(".")[0]
+    if own != package and own in PACKAGES and name in public_names(own):
+        return [f"``{package}.{name}`` is :py:obj:`{own}.{name}`."]
     if inspect.isclass(thing):
         kind = "autoexception" if issubclass(thing, BaseException) else "autoclass"
         return [f".. {kind}:: {package}.{name}"]

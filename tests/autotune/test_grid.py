@@ -31,9 +31,10 @@ from autotune.chunks import (
 from autotune.collect import Collector, second_metric
 from autotune.csv_text import header, lines
 from autotune.grid import Grid, evaluate_grid
-from autotune.jobs import Asked, chunks_in_processes
+from autotune.jobs import chunks_in_processes
 from autotune.objectives import Evaluation, Objective
 from autotune.objectives.columns import Evaluations
+from autotune.statement import Goal
 from autotune.table_columns import Coded, TableColumn
 from autotune.table_files import table_file
 from autotune.testing import toy_problem
@@ -192,7 +193,7 @@ def test_processes_find_what_one_finds(objective: str) -> None:
     problem = load_problem("mlp-2x8", devices=4, batch_size=16, space="full")
     alone = evaluate_grid(problem.space, problem.objective(objective))
     shared = problem.objective(objective)
-    chunks = chunks_in_processes(problem, shared, Asked(objective), jobs=2)
+    chunks = chunks_in_processes(problem, shared, Goal(objective=objective), jobs=2)
     assert outcome(evaluate_grid(problem.space, shared, chunks=chunks)) == outcome(alone)
 
 
@@ -211,7 +212,11 @@ def test_tables_are_the_same_to_the_last_bit_however_many_processes(
 
     def written(jobs: int) -> bytes:
         path, objective = tmp_path / f"{jobs}.csv", problem.objective(asked)
-        chunks = chunks_in_processes(problem, objective, Asked(asked), jobs) if jobs > 1 else None
+        chunks = (
+            chunks_in_processes(problem, objective, Goal(objective=asked), jobs)
+            if jobs > 1
+            else None
+        )
         with table_file(str(path), problem.batch_size) as append:
             evaluate_grid(
                 problem.space, objective, chunks=chunks, watch=lambda chunk, best: append(chunk)
@@ -233,7 +238,7 @@ def test_a_time_limit_holds_in_processes_too() -> None:
             time.sleep(60)
         return 1.0
 
-    asked = Asked(cost, trial_timeout=0.5)
+    asked = Goal(objective=cost, trial_timeout=0.5)
     chunks = chunks_in_processes(problem, problem.objective(cost), asked, jobs=2)
     grid = evaluate_grid(problem.space, problem.objective(cost), chunks=chunks)
     assert grid.complete
@@ -254,7 +259,7 @@ def test_a_plugin_is_sent_to_processes() -> None:
         return {"own": strategy.dp + 0.1 * strategy.microbatches}
 
     objective = problem.objective(cost)
-    chunks = chunks_in_processes(problem, objective, Asked(cost), jobs=2)
+    chunks = chunks_in_processes(problem, objective, Goal(objective=cost), jobs=2)
     grid = evaluate_grid(problem.space, objective, chunks=chunks)
     assert outcome(grid) == outcome(evaluate_grid(problem.space, problem.objective(cost)))
     assert objective.metric == "own"
@@ -266,7 +271,9 @@ def test_a_cluster_finds_the_same(backend: str, package: str) -> None:
     pytest.importorskip(package, reason=f"{package} is not installed: pip install {package}")
     problem = load_problem("mlp-2x8", devices=4, batch_size=16)
     objective = problem.objective("throughput")
-    chunks = chunks_in_processes(problem, objective, Asked("throughput"), jobs=2, backend=backend)
+    chunks = chunks_in_processes(
+        problem, objective, Goal(objective="throughput"), jobs=2, backend=backend
+    )
     grid = evaluate_grid(problem.space, objective, chunks=chunks)
     alone = evaluate_grid(problem.space, problem.objective("throughput"))
     assert outcome(grid) == outcome(alone)

@@ -1,0 +1,136 @@
+"""What users state, as values: a problem, and what is looked for.
+
+The fields are the one list of these arguments: functions take them by `takes`, and the options of
+the command line are read by their names. Nothing heavy is imported here, so that `--help` is quick.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import KW_ONLY, MISSING, dataclass, fields
+from functools import wraps
+from inspect import signature
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from distir.errors import DistirError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from autotune.objectives.objective import Objective, ObjectiveFunction
+    from autotune.problem import Problem
+    from distir.cost import Cluster, CostProfile
+    from distir.models.layers import AttentionKind
+    from distir.workload import Mode
+    from search_spaces import SpaceSource
+
+P = ParamSpec("P")
+Stated = TypeVar("Stated")
+Result = TypeVar("Result")
+
+DEFAULT_CLUSTER = "dgx-a100"
+DEFAULT_STACK = "fsdp-compiled"
+DEFAULT_DEVICES = 16
+DEFAULT_SPACE = "small"
+
+
+def takes(
+    arguments: Callable[P, Stated],
+) -> Callable[[Callable[[Stated], Result]], Callable[P, Result]]:
+    """Lets a function of one value, such as a `ProblemStatement`, be called with what the value is
+    made of: `f(model, devices=8)` for `f(ProblemStatement(model, devices=8))`.
+    """
+
+    def decorate(function: Callable[[Stated], Result]) -> Callable[P, Result]:
+        @wraps(function)
+        def called(*args: P.args, **kwargs: P.kwargs) -> Result:
+            return function(arguments(*args, **kwargs))
+
+        returned = signature(function).return_annotation
+        shown = signature(arguments).replace(return_annotation=returned)
+        called.__signature__ = shown  # type: ignore[attr-defined]
+        return called
+
+    return decorate
+
+
+@dataclass(frozen=True)
+class ProblemStatement:
+    """A problem as it is stated: by names, files or objects. None leaves a choice to what the
+    other choices suggest.
+    """
+
+    model: Any
+    """A zoo name, an ONNX file, a Hugging Face `config.json`, `package.module:function`,
+    `file.py:function`, the function itself, or a loaded model. Or a `Problem`, which states
+    everything else too.
+    """
+    cluster: str | Path | Cluster = DEFAULT_CLUSTER
+    """A name, a TOML file or a loaded cluster."""
+    _: KW_ONLY
+    devices: int = DEFAULT_DEVICES
+    mode: Mode = "training"
+    batch_size: int | None = None
+    """Samples per step over all devices; by default enough for many ways to cut it."""
+    sequence_length: int | None = None
+    """Tokens per sample; by default the model's own."""
+    precision: str | None = None
+    """By default bf16, or fp16 on devices without bf16."""
+    gradient_precision: str | None = None
+    """What gradients of parameters are added up in: `compute` (the default), `fp32` or `both`."""
+    optimizer: str | None = None
+    """`sgd`, `momentum` or `adam` (the default)."""
+    loss: str | None = None
+    """`cross-entropy`, `mse` or `sum`, for models without one; by default what suits the output."""
+    output: str | None = None
+    """The output that the loss is about; by default the main one."""
+    dropout: bool | None = None
+    """Whether training drops what the model says, as it does by default."""
+    stack: str | Path | CostProfile = DEFAULT_STACK
+    """The software that runs the plan: a name, a TOML file or a loaded profile."""
+    attention: AttentionKind | None = None
+    """Overrides how the stack, a file or a function has attention: `fused` or `eager`."""
+    imbalance: float | None = None
+    """What the fullest expert of a mixture gets over the mean; by default 1, balanced."""
+    space: SpaceSource = DEFAULT_SPACE
+    """The strategies to look at: `small`, `standard`, `full`, a YAML file, or what such a file
+    says, as in `{"extends": "standard", "zero": [0, 3]}`.
+    """
+
+    def stated(self) -> dict[str, Any]:
+        """The arguments by name."""
+        return {each.name: getattr(self, each.name) for each in fields(ProblemStatement)}
+
+    def check_alone(self) -> None:
+        """Raises `DistirError` if anything is stated beside a model that is a `Problem` already."""
+        usual = {each.name: each.default for each in fields(ProblemStatement)}
+        changed = [
+            name
+            for name, value in self.stated().items()
+            if usual[name] is not MISSING and value != usual[name]
+        ]
+        if changed:
+            raise DistirError(
+                f"the problem is made already, and {', '.join(changed)} cannot change it; state "
+                "them when it is made, by load_problem"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Goal:
+    """What is looked for: an objective, and how it is measured."""
+
+    objective: str | ObjectiveFunction | Objective = "throughput"
+    """A name, `module:attribute`, `file.py:attribute`, or a callable from a strategy to a
+    number.
+    """
+    metric: str | None = None
+    """Which of an objective's metrics counts, if not the one it names itself."""
+    direction: str | None = None
+    """`maximize` or `minimize`, if not what the objective says."""
+    trial_timeout: float | None = None
+    """Seconds after which a trial is given up."""
+
+    def over(self, problem: Problem) -> Objective:
+        """The objective, over the problem's simulator."""
+        return problem.objective(self.objective, metric=self.metric, direction=self.direction)
