@@ -14,11 +14,9 @@ from typing import Any
 from distir.axes.boundaries import common_runs
 from distir.axes.model import Axes, Axis, AxisDims
 from distir.errors import DistirError, TransformError
-from distir.ir.core import Node, Op, Value
+from distir.ir.core import Array, Node, Op, Value
 from distir.ir.function import Function
 from distir.ops.tensor import Boundary
-
-Array = Any
 
 
 def rescale(function: Function, axes: Axes, sizes: Mapping[Axis, int]) -> Function:

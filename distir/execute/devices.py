@@ -5,13 +5,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from distir.axes.model import Axis, AxisDims
 from distir.errors import DistirError
-from distir.ir.core import Node, Op, Value
+from distir.ir.core import Array, Node, Op, Value
 from distir.ops.collective import Collective, FlatCut, Shard, Sharded, Spread
 from distir.ops.fused import Fused
 from distir.ops.ring import Ring
@@ -19,7 +18,6 @@ from distir.transforms.instantiate import Sizes, without_flat
 from distir.transforms.moves import FLAT, Layout, Pending
 from distir.transforms.place import Mesh
 
-Array = Any
 Coordinate = dict[str, int]
 Shards = list[Array]
 """One array per device, in mesh order."""
@@ -75,22 +73,21 @@ class VirtualMesh:
         return made
 
     def _exchange(self, op: Collective, shards: Shards) -> Shards:
-        results: Shards = [None] * len(self)
+        results: dict[int, Array] = {}
         for group in self.groups(op.mesh_axes):
             exchanged = op.exchange([shards[index] for index in group])
-            for index, result in zip(group, exchanged, strict=True):
-                results[index] = result
-        return results
+            results.update(zip(group, exchanged, strict=True))
+        return [results[index] for index in range(len(self))]
 
     def _go_round(self, op: Ring, operands: Sequence[Shards], count: int) -> list[Shards]:
-        made: list[Shards] = [[None] * len(self) for _ in range(count)]
+        made: list[dict[int, Array]] = [{} for _ in range(count)]
         for group in self.groups(op.mesh_axes):
             own = [[shards[index] for shards in operands] for index in group]
             results = op.exchange([self.coordinates[index] for index in group], own)
             for index, each in zip(group, results, strict=True):
                 for shards, result in zip(made, each, strict=True):
                     shards[index] = result
-        return made
+        return [[shards[index] for index in range(len(self))] for shards in made]
 
     def _compute(self, op: Op, operands: Sequence[Shards], count: int) -> list[Shards]:
         made: list[Shards] = [[] for _ in range(count)]
@@ -204,7 +201,6 @@ class VirtualMesh:
         axes = [axis for dim in dims for axis in dim]
         whole_shape = [self.sizes.of(axis) for axis in axes]
         maximum = any(spot is Pending.MAX for spot in layout)
-        total: Array = None
         copies = [i for i, spot in enumerate(layout) if spot is None]
         pending = [i for i, spot in enumerate(layout) if isinstance(spot, Pending)]
         parts: dict[tuple[int, ...], dict[tuple[int, ...], Array]] = {}
@@ -216,12 +212,11 @@ class VirtualMesh:
             windows = [self._window(axis, layout, coordinate) for axis in axes]
             index = tuple(slice(*window) for window in windows)
             whole[index] = np.asarray(shard).reshape([b - a for a, b in windows])
-        for found in parts.values():
-            stacked = np.stack(list(found.values()))
-            combined = stacked.max(axis=0) if maximum else stacked.sum(axis=0)
-            if total is None:
-                total = combined
-            elif not np.allclose(total, combined, rtol=1e-9, atol=1e-12, equal_nan=True):
-                raise DistirError("devices that should hold copies of a value disagree about it")
+        stacked = [np.stack(list(own.values())) for own in parts.values()]
+        total, *others = [own.max(axis=0) if maximum else own.sum(axis=0) for own in stacked]
+        if not all(
+            np.allclose(total, other, rtol=1e-9, atol=1e-12, equal_nan=True) for other in others
+        ):
+            raise DistirError("devices that should hold copies of a value disagree about it")
         total = total[tuple(slice(self._unpadded(axis)) for axis in axes)]
         return total.reshape([math.prod(map(self._unpadded, dim)) for dim in dims])

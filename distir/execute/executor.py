@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import reduce
 
 import numpy as np
 
@@ -27,12 +27,10 @@ from distir.execute.values import (
     loss_weight,
     microbatch,
 )
-from distir.ir.core import Value
+from distir.ir.core import Array, Value
 from distir.plan import Plan
 from distir.schedules import Action, dependencies, format_grid
 from distir.workload import OPTIMIZERS
-
-Array = Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +242,7 @@ class _Executor:
             if len(stages) < 2:
                 continue
             all_shards = [stage.parameters[value].gradient or [] for stage in stages]
-            total = [sum(shards) for shards in zip(*all_shards, strict=True)]
+            total = [reduce(np.add, shards) for shards in zip(*all_shards, strict=True)]
             for stage in stages:
                 stage.parameters[value].gradient = total
                 size = float(np.size(total[0])) * self.plan.workload.types.gradient.itemsize

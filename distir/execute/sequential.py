@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import reduce
+
+import numpy as np
 
 from distir.errors import TransformError
 from distir.execute.values import (
@@ -16,14 +18,12 @@ from distir.execute.values import (
     loss_weight,
     microbatch,
 )
-from distir.ir.core import Part, Value
+from distir.ir.core import Array, Part, Value
 from distir.ir.function import Function
 from distir.ir.signature import Kind
 from distir.ops.optimizer import MomentumStep, SGDStep
 from distir.transforms.lower import has_dropout
 from distir.workload import Workload
-
-Array = Any
 
 
 def evaluate(
@@ -122,9 +122,9 @@ def sequential_step(
         return StepResult(outputs)
     weight = loss_weight(workload, microbatches)
     (loss,) = function.outputs
-    total = weight * sum(piece[loss] for piece in pieces)
+    total = weight * reduce(np.add, [piece[loss] for piece in pieces])
     gradients = {
-        value: weight * sum(piece[_gradient_key(value)] for piece in pieces)
+        value: weight * reduce(np.add, [piece[_gradient_key(value)] for piece in pieces])
         for value in function.parameters
         if _gradient_key(value) in pieces[0]
     }

@@ -22,7 +22,7 @@ from distir.execute.stage_program import (
     flatten,
 )
 from distir.execute.values import OptimizerStep
-from distir.ir.core import Node, Value
+from distir.ir.core import Array, Node, Value
 from distir.ir.types import TensorType
 from distir.ops.collective import Collective
 from distir.ops.ring import Ring
@@ -31,8 +31,6 @@ from distir.plan.positions import positions_of
 from distir.schedules import Action
 from distir.transforms.instantiate import Instantiation
 from distir.transforms.moves import Layout, Local, move
-
-Array = Any
 
 MOMENT_BYTES = 4
 """Bytes per element of an optimizer's moment: fp32."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any
 
 import numpy as np
 
 from distir.axes.model import Axis
 from distir.axes.rescale import part, resize, shape_at
-from distir.ir.core import Node, Value
+from distir.ir.core import Array, Node, Value
 from distir.ir.types import DType
 from distir.ops.elementwise import Cast, Identity
 from distir.ops.lookup import Gather, GatherElements, GatherND, ScatterElements
@@ -18,8 +19,6 @@ from distir.ops.loss import CrossEntropy, PickLast
 from distir.ops.optimizer import AdamStep, MomentumStep, SGDStep
 from distir.ops.tensor import Boundary, Concat, Expand, Reshape, Slice, Split, Transpose
 from distir.workload import OPTIMIZERS, Workload
-
-Array = Any
 
 OptimizerStep = SGDStep | MomentumStep | AdamStep
 
@@ -92,7 +91,7 @@ def join_microbatches(workload: Workload, value: Value, parts: Sequence[Array]) 
     batch = batch_axes(workload)
     position = next((i for i, axis in enumerate(axes) if axis in batch), None)
     if position is None:
-        return sum(parts) / len(parts)
+        return reduce(np.add, parts) / len(parts)
     sizes = dict(workload.sizes(workload.batch_size // len(parts)))
     by_axis = [each.reshape([sizes.get(axis, axis.size) for axis in axes]) for each in parts]
     whole = np.concatenate(by_axis, axis=position)

@@ -22,13 +22,11 @@ from distir.execute.values import (
     optimizer_step,
     random_values,
 )
-from distir.ir.core import Value
+from distir.ir.core import Array, Value
 from distir.plan import Planner
 from distir.simulation import Simulator
 from distir.strategy import Strategy
 from distir.workload import Workload
-
-Array = Any
 
 RELATIVE_TOLERANCE = 1e-10
 """Relative error that float64 stays far below if a plan is right."""

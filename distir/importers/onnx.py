@@ -23,12 +23,10 @@ from distir.importers.per_sample import gather_per_sample
 from distir.importers.tidy import merge_slices, without_unused
 from distir.importers.unit_batch import widen_batch
 from distir.ir.builder import Builder
-from distir.ir.core import Node, Value
+from distir.ir.core import Array, Node, Value
 from distir.ir.function import Function
 from distir.ir.verifier import verify
 from distir.ops.lookup import Gather
-
-Array = Any
 
 PROBE_BATCH = 3
 """Batch given to a model whose batch of 1 was burnt in."""

@@ -10,11 +10,9 @@ from typing import Any
 from distir.errors import ImportModelError
 from distir.importers.onnx_file import NodeRecord, TensorRecord
 from distir.ir.builder import Builder
-from distir.ir.core import Op, Value
+from distir.ir.core import Array, Op, Value
 from distir.ir.types import DType, TensorType
 from distir.registry import Registry
-
-Array = Any
 
 MOST_FOLDED_ELEMENTS = 1 << 22
 """Constants beyond this size are not computed at import; they stay tables without values."""

@@ -34,10 +34,8 @@ from distir.importers.onnx_file import (
 )
 from distir.importers.onnx_roles import Role, Roles
 from distir.ir.builder import Builder
-from distir.ir.core import Value
+from distir.ir.core import Array, Value
 from distir.ir.types import DType, TensorType
-
-Array = Any
 
 MOST_FOLDED_BYTES = 256 << 20
 """Memory that the computed constants of one model may take together."""

@@ -14,9 +14,8 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from distir.errors import ImportModelError
+from distir.ir.core import Array
 from distir.ir.types import DType
-
-Array = Any
 
 MOST_DIMS = 16
 MOST_ELEMENTS = 1 << 44

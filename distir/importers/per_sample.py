@@ -9,15 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
-from distir.ir.core import Node, Value
+from distir.ir.core import Array, Node, Value
 from distir.ir.function import Function
 from distir.ops.arithmetic import Add
 from distir.ops.lookup import Gather, GatherND
 from distir.ops.tensor import Concat, Reshape
-
-Array = Any
 
 
 def gather_per_sample(function: Function) -> Function:

@@ -8,12 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from distir.ir.core import Op
+from distir.ir.core import Array, Op
 from distir.ops.tensor import Reshape, Slice, Transpose
-
-Array = Any
 
 
 @dataclass(frozen=True, slots=True)

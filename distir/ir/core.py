@@ -15,10 +15,12 @@ from distir.ir.signature import Signature
 from distir.ir.types import DType, TensorType
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from distir.cost.work import Work
 
-Array = Any
-"""A NumPy array. Spelled `Any` so that importing the IR does not import NumPy."""
+Array: TypeAlias = "NDArray[Any]"
+"""A NumPy array of any type. Spelled as text so that importing the IR does not import NumPy."""
 
 
 class Value:

@@ -5,18 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from distir.errors import ShapeError
-from distir.ir.core import Backward, Gradients
+from distir.ir.core import Array, Backward, Gradients
 from distir.ir.registered import register_op
 from distir.ir.signature import Signature, SignatureBuilder
 from distir.ir.types import DType, TensorType
 from distir.ops.arithmetic import erf
 from distir.ops.elementwise import Elementwise, Unary
-
-Array = Any
-
 
 # --- smooth ones ---------------------------------------------------------------------------------
 

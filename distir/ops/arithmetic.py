@@ -7,14 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from distir.ir.core import Backward, Gradients, Value
+from distir.ir.core import Array, Backward, Gradients, Value
 from distir.ir.registered import register_op
 from distir.ir.types import TensorType
 from distir.ops.base import sum_to_shape
 from distir.ops.elementwise import Binary, Elementwise, Unary
-
-Array = Any
-
 
 # --- sums, products and powers -------------------------------------------------------------------
 

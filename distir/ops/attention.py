@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeAlias
+from typing import ClassVar, TypeAlias
 
 from distir.cost.work import OpClass, Work
 from distir.errors import ShapeError
-from distir.ir.core import Backward, Gradients, NodeBuilder, Op, Value
+from distir.ir.core import Array, Backward, Gradients, NodeBuilder, Op, Value
 from distir.ir.registered import register_op
 from distir.ir.signature import Dims, Kind, Signature, SignatureBuilder
 from distir.ir.types import DType, TensorType
@@ -19,8 +19,6 @@ from distir.ops.linalg import MatMul
 from distir.ops.norm import Softmax, softmax
 from distir.ops.ring import COLUMNS, ROWS, Circulating
 from distir.ops.tensor import Expand, Reshape, Scale, Transpose
-
-Array = Any
 
 _STRIDE = 0x9E3779B1
 """Between the numbers of the queries of a group."""

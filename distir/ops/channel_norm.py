@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from distir.cost.work import OpClass, Work
 from distir.errors import ShapeError
-from distir.ir.core import Backward, Gradients, NodeBuilder, Op, Value
+from distir.ir.core import Array, Backward, Gradients, NodeBuilder, Op, Value
 from distir.ir.registered import register_op
 from distir.ir.signature import Signature, SignatureBuilder, broadcast_signature
 from distir.ir.types import TensorType
 from distir.ops.window import Window
-
-Array = Any
 
 
 @register_op("BatchNormalization")

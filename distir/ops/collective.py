@@ -10,17 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from distir.cost.collectives import CollectiveKind, Copies
 from distir.cost.work import Work
 from distir.errors import TransformError
-from distir.ir.core import Op
+from distir.ir.core import Array, Op
 from distir.ir.registered import attribute_record, register_op
 from distir.ir.signature import Signature
 from distir.ir.types import TensorType
-
-Array = Any
 
 attribute_record(Copies)
 

@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from distir.errors import ShapeError
-from distir.ir.core import Backward, Gradients, Op, Value
+from distir.ir.core import Array, Backward, Gradients, Op, Value
 from distir.ir.registered import register_op
 from distir.ir.types import DType, TensorType
 from distir.ops.base import broadcast_shapes, sum_to_shape
 from distir.ops.elementwise import Binary, Elementwise, Unary
-
-Array = Any
 
 
 class Comparison(Binary):

@@ -9,18 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from distir.cost.work import Work
 from distir.errors import ShapeError
-from distir.ir.core import Backward, Gradients, Op
+from distir.ir.core import Array, Backward, Gradients, Op
 from distir.ir.registered import register_op
 from distir.ir.signature import Dims, Kind, Signature, SignatureBuilder
 from distir.ir.types import TensorType
 from distir.ops.linalg import product_work
 from distir.ops.window import Window, space_dims
-
-Array = Any
 
 
 class _ConvBase(Op):

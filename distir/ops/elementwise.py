@@ -9,13 +9,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from distir.cost.work import Work
-from distir.ir.core import Backward, Gradients, Op
+from distir.ir.core import Array, Backward, Gradients, Op
 from distir.ir.registered import register_op
 from distir.ir.signature import Signature, broadcast_signature
 from distir.ir.types import DType, TensorType
 from distir.ops.base import broadcast_shapes, sum_to_shape
-
-Array = Any
 
 
 class Elementwise(Op):

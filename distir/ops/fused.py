@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from distir.cost.work import OpClass, Work
 from distir.errors import TransformError
-from distir.ir.core import Op
+from distir.ir.core import Array, Op
 from distir.ir.registered import register_op
 from distir.ir.signature import Signature
 from distir.ir.types import TensorType
 from distir.ops.collective import Sharded
-
-Array = Any
 
 
 @register_op("Fused")

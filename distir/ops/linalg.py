@@ -5,18 +5,15 @@ from __future__ import annotations
 import string
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from distir.cost.work import OpClass, Work
 from distir.errors import ShapeError
-from distir.ir.core import Backward, Gradients, Node, NodeBuilder, Op, Value
+from distir.ir.core import Array, Backward, Gradients, Node, NodeBuilder, Op, Value
 from distir.ir.registered import register_op
 from distir.ir.signature import Dims, Kind, Signature, SignatureBuilder
 from distir.ir.types import DType, TensorType
 from distir.ops.base import broadcast_shapes, sum_to_shape
-
-Array = Any
-
 
 ALIGNMENT_BYTES = 16
 """What matrix units load at once: the rows of a matrix begin at multiples of it (NVIDIA, Matrix

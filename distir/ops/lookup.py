@@ -9,14 +9,12 @@ from typing import Any
 
 from distir.cost.work import OpClass, Work
 from distir.errors import ShapeError
-from distir.ir.core import Backward, Gradients, Op
+from distir.ir.core import Array, Backward, Gradients, Op
 from distir.ir.registered import register_op
 from distir.ir.signature import Kind, Signature, SignatureBuilder
 from distir.ir.types import TensorType
 from distir.ops.base import normalize_axis
 from distir.ops.tensor import zeros
-
-Array = Any
 
 
 def lookup_work(operands: Sequence[TensorType], results: Sequence[TensorType]) -> Work:
@@ -231,7 +229,7 @@ def _grid(index: Array, axis: int) -> tuple[Array, ...]:
     """Index arrays for every dim: `index` along `axis`, the own place along the others."""
     import numpy as np
 
-    places = list(np.indices(index.shape, sparse=True))
+    places: list[Array] = list(np.indices(index.shape, sparse=True))
     places[axis] = index
     return tuple(places)
 

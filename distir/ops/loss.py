@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from distir.cost.work import Work
 from distir.errors import ShapeError
-from distir.ir.core import Backward, Gradients, Node, NodeBuilder, Op, Value
+from distir.ir.core import Array, Backward, Gradients, Node, NodeBuilder, Op, Value
 from distir.ir.registered import register_op
 from distir.ir.signature import Kind, Signature, SignatureBuilder
 from distir.ir.types import TensorType
 from distir.ops.lookup import lookup_work
-
-Array = Any
 
 
 @register_op("CrossEntropy")

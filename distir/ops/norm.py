@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from distir.errors import ShapeError
-from distir.ir.core import Backward, Gradients, Node, NodeBuilder, Op, Value
+from distir.ir.core import Array, Backward, Gradients, Node, NodeBuilder, Op, Value
 from distir.ir.registered import register_op
 from distir.ir.signature import Kind, Signature, SignatureBuilder, broadcast_signature
 from distir.ir.types import TensorType
@@ -18,8 +17,6 @@ from distir.ops.arithmetic import Add, Div, Exp, Log, Mul, Reciprocal, Sqrt, Sub
 from distir.ops.base import normalize_axis
 from distir.ops.elementwise import StopGradient
 from distir.ops.reduce import ReduceMax, ReduceMean, ReduceSum
-
-Array = Any
 
 
 class _AlongAxis(Op):

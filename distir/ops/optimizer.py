@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from distir.cost.work import OpClass, Work
-from distir.ir.core import Op
+from distir.ir.core import Array, Op
 from distir.ir.registered import register_op
 from distir.ir.signature import Signature, broadcast_signature
 from distir.ir.types import TensorType
-
-Array = Any
 
 
 class _Step(Op):

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from distir.cost.work import Work
-from distir.ir.core import Backward, Gradients, Op
+from distir.ir.core import Array, Backward, Gradients, Op
 from distir.ir.registered import register_op
 from distir.ir.signature import Signature, SignatureBuilder
 from distir.ir.types import TensorType
-
-Array = Any
 
 
 @register_op("MaskPadding")

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from distir.errors import ShapeError
-from distir.ir.core import Backward, Gradients, Op
+from distir.ir.core import Array, Backward, Gradients, Op
 from distir.ir.registered import register_op
 from distir.ir.signature import Kind, Signature, SignatureBuilder, broadcast_signature
 from distir.ir.types import DType, TensorType
 from distir.ops.base import normalize_axis
 from distir.ops.lookup import GatherElementsGradient
 from distir.ops.tensor import Slice
-
-Array = Any
 
 
 @register_op("Pad")

@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from distir.ir.core import Backward, Gradients, Op, Value
+from distir.ir.core import Array, Backward, Gradients, Op, Value
 from distir.ir.registered import register_op
 from distir.ir.signature import Kind, Signature, SignatureBuilder, broadcast_signature
 from distir.ir.types import TensorType
 from distir.ops.base import normalize_axes
-
-Array = Any
 
 
 class Reduction(Op):

@@ -16,12 +16,10 @@ from typing import Any, ClassVar, cast
 from distir.cost.amounts import smaller
 from distir.cost.collectives import CollectiveKind
 from distir.cost.work import Work
-from distir.ir.core import Op
+from distir.ir.core import Array, Op
 from distir.ir.registered import register_op
 from distir.ir.types import TensorType
 from distir.ops.collective import Distributed, Window
-
-Array = Any
 
 ROWS, COLUMNS = 3, 4
 """Loops of a circulating op's signature; before them come batch and heads."""

@@ -20,17 +20,14 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any
 
 from distir.cost.collectives import Copies
 from distir.cost.work import OpClass, Work
 from distir.errors import ShapeError
-from distir.ir.core import Backward, Gradients, Op
+from distir.ir.core import Array, Backward, Gradients, Op
 from distir.ir.registered import register_op
 from distir.ir.signature import Dims, Kind, Signature, SignatureBuilder
 from distir.ir.types import DType, TensorType
-
-Array = Any
 
 LEAST_CAPACITY = 4
 """Slots that an expert has at least (the default of DeepSpeed's `min_capacity`)."""

@@ -5,18 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from distir.cost.work import Work
 from distir.errors import ShapeError
-from distir.ir.core import Backward, Gradients, NodeBuilder, Op, Value
+from distir.ir.core import Array, Backward, Gradients, NodeBuilder, Op, Value
 from distir.ir.registered import register_op
 from distir.ir.signature import Dims, Kind, Signature, SignatureBuilder, broadcast_signature
 from distir.ir.types import TensorType
 from distir.ops.base import broadcast_shapes, normalize_axis, sum_to_shape
 from distir.ops.refinement import reshape_signature
-
-Array = Any
 
 FREE_OF_WORK = Work.nothing()
 """The work of a view: no kernel is launched, nothing moves."""

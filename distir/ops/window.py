@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from distir.errors import ShapeError
+from distir.ir.core import Array
 from distir.ir.signature import Dims, Kind, SignatureBuilder
-
-Array = Any
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from distir.ir.core import Value
+from distir.ir.core import Array, Value
 from distir.ir.function import Function
-
-Array = Any
 
 FEWEST_COPIES = 4
 """A repeat that is shortened to its first two copies and its last has to have more than these."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from distir.errors import ImportModelError
 from distir.importers.onnx_call import Call, converts
@@ -19,8 +18,6 @@ from distir.ops.linalg import MatMul
 from distir.ops.lookup import Gather
 from distir.ops.norm import Softmax
 from distir.ops.tensor import Concat, Reshape, Scale, Transpose
-
-Array = Any
 
 
 def _heads_apart(call: Call, x: Value, heads: int) -> Value:

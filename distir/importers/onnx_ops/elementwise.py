@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from distir.importers.onnx_call import Call, converts
 from distir.importers.onnx_file import read_dtype
@@ -63,9 +62,6 @@ from distir.ops.comparisons import (
 )
 from distir.ops.elementwise import Cast
 from distir.ops.tensor import Scale
-
-Array = Any
-
 
 _UNARY: dict[str, Op] = {
     "Neg": Neg(),

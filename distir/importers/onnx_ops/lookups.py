@@ -11,7 +11,7 @@ from distir.errors import ImportModelError, UnsupportedOpError
 from distir.importers.onnx_call import Call, Constant, converts
 from distir.importers.onnx_ops.shapes import sliced
 from distir.importers.strided import strided_view
-from distir.ir.core import Value
+from distir.ir.core import Array, Value
 from distir.ir.types import DType
 from distir.ops import lookup, positions
 from distir.ops.arithmetic import Neg
@@ -20,8 +20,6 @@ from distir.ops.comparisons import Equal, Where
 from distir.ops.elementwise import Cast
 from distir.ops.lookup import Gather
 from distir.ops.tensor import Reshape
-
-Array = Any
 
 
 @converts("Gather")

@@ -16,8 +16,6 @@ from distir.ops.base import normalize_axis
 from distir.ops.reduce import ReduceSum
 from distir.ops.tensor import Reshape
 
-Array = Any
-
 
 @converts("Softmax", "LogSoftmax")
 def softmax(call: Call) -> Value:

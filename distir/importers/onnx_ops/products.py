@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from distir.errors import ImportModelError, UnsupportedOpError
 from distir.importers.onnx_call import Call, converts
@@ -11,8 +10,6 @@ from distir.ir.core import Value
 from distir.ops.linalg import Einsum, Gemm, MatMul
 from distir.ops.reduce import ReduceSum
 from distir.ops.tensor import Scale, Transpose
-
-Array = Any
 
 
 @converts("MatMul")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from distir.importers.onnx_call import Call, converts
 from distir.ir.core import Op, Value
@@ -11,8 +10,6 @@ from distir.ops import reduce as reductions
 from distir.ops.arithmetic import Abs, Exp, Log, Mul, Neg, Sqrt
 from distir.ops.base import normalize_axes
 from distir.ops.reduce import ReduceMax, ReduceMean, ReduceSum
-
-Array = Any
 
 
 def _reduced_axes(call: Call) -> tuple[tuple[int, ...], bool] | None:

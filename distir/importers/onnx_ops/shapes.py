@@ -8,12 +8,10 @@ from typing import Any
 
 from distir.errors import ImportModelError
 from distir.importers.onnx_call import MOST_FOLDED_ELEMENTS, Call, Constant, converts
-from distir.ir.core import Value
+from distir.ir.core import Array, Value
 from distir.ir.types import DType, TensorType
 from distir.ops.base import broadcast_shapes, normalize_axes, normalize_axis
 from distir.ops.tensor import Concat, Expand, Reshape, Slice, Split, Transpose
-
-Array = Any
 
 
 @converts("Shape")

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from distir.errors import ImportModelError, UnsupportedOpError
 from distir.importers.onnx_call import Call, converts
 from distir.importers.onnx_ops.shapes import expanded
-from distir.ir.core import Value
+from distir.ir.core import Array, Value
 from distir.ir.types import DType
 from distir.ops import channel_norm, conv, pooling
 from distir.ops.arithmetic import Add, Mul, Reciprocal, Sqrt, Sub
@@ -17,8 +16,6 @@ from distir.ops.lookup import Gather
 from distir.ops.norm import LayerNormalization
 from distir.ops.reduce import ReduceMax, ReduceMean
 from distir.ops.tensor import Expand, Reshape, Scale
-
-Array = Any
 
 
 def _window(
