@@ -20,7 +20,7 @@ from distir.strategy import Strategy
 from search_spaces import SearchSpace, WorkloadFacts, distribution_space, searched
 
 if TYPE_CHECKING:
-    from distir.cost import Band, Cluster, CostProfile
+    from distir.cost import Band, Cluster, SoftwareStack
     from distir.importers.load import LoadedModel
     from distir.models.layers import AttentionKind
     from distir.workload import Workload
@@ -117,17 +117,17 @@ def default_batch_size(devices: int, mode: str) -> int:
 
 def model_as_run(
     model: Any,
-    software: CostProfile,
+    stack: SoftwareStack,
     attention: AttentionKind | None = None,
     imbalance: float | None = None,
 ) -> LoadedModel:
-    """A model, by name, file or object, with attention as the software or the user has it. A file
+    """A model, by name, file or object, with attention as the stack or the user has it. A file
     or a function says itself how its attention is, unless the user does: then it is found and
     fused, or spelled out."""
     from distir import load_model
     from distir.transforms.fused_attention import with_eager_attention, with_fused_attention
 
-    how = attention or software.attention
+    how = attention or stack.attention
     loaded: LoadedModel = (
         load_model(model, attention=how, imbalance=imbalance or 1.0)
         if isinstance(model, (str, Path)) or callable(model)
@@ -173,14 +173,15 @@ def load_problem(statement: ProblemStatement) -> Problem:
 
 def _loaded(statement: ProblemStatement) -> Problem:
     import distir
-    from distir.cost import load_profile
+    from distir.cost import load_stack
 
     if statement.devices < 1:
         raise DistirError(f"there are {statement.devices} devices; expected at least 1")
     looked_through = searched(statement.space)
     stack, cluster, devices = statement.stack, statement.cluster, statement.devices
-    software = load_profile(stack) if isinstance(stack, (str, Path)) else stack
-    model = model_as_run(statement.model, software, statement.attention, statement.imbalance)
+    if isinstance(stack, (str, Path)):
+        stack = load_stack(stack)
+    model = model_as_run(statement.model, stack, statement.attention, statement.imbalance)
     hardware = (
         distir.load_cluster(cluster, devices)
         if isinstance(cluster, (str, Path))
@@ -188,8 +189,8 @@ def _loaded(statement: ProblemStatement) -> Problem:
     )
     precision, told = _precision(statement, hardware)
     workload = _workload(statement, model, precision)
-    simulator = distir.Simulator(workload, hardware, software)
-    made = {"model": model, "cluster": hardware, "stack": software}
+    simulator = distir.Simulator(workload, hardware, stack)
+    made = {"model": model, "cluster": hardware, "stack": stack}
     return Problem(
         model=model.name,
         cluster=hardware.name,
@@ -201,7 +202,7 @@ def _loaded(statement: ProblemStatement) -> Problem:
         simulator=simulator,
         memory_bytes=hardware.device.memory_bytes,
         band=simulator.cost.band,
-        settings=_settings(statement, precision, software),
+        settings=_settings(statement, precision, stack),
         space_name=looked_through.name,
         notes=(*told, *_several_batches(workload)),
         changed=partial(load_problem, **{**statement.stated(), **made}),
@@ -247,12 +248,12 @@ def _workload(statement: ProblemStatement, model: LoadedModel, precision: str) -
     return workload
 
 
-def _settings(statement: ProblemStatement, precision: str, software: CostProfile) -> dict[str, Any]:
+def _settings(statement: ProblemStatement, precision: str, stack: SoftwareStack) -> dict[str, Any]:
     """What of a statement matters to a reader: what is not as usual."""
     shown = _asked_of_workload(statement)
     if statement.precision is not None or precision != "bf16":
         shown["precision"] = precision
-    if software.name != DEFAULT_STACK:
-        shown["stack"] = software.name
+    if stack.name != DEFAULT_STACK:
+        shown["stack"] = stack.name
     others = {"attention": statement.attention, "imbalance": statement.imbalance}
     return shown | {name: value for name, value in others.items() if value is not None}

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from autotune.objectives.objective import Objective, ObjectiveFunction
     from autotune.problem import Problem
-    from distir.cost import Cluster, CostProfile
+    from distir.cost import Cluster, SoftwareStack
     from distir.models.layers import AttentionKind
     from distir.workload import Mode
     from search_spaces import SpaceSource
@@ -86,8 +86,8 @@ class ProblemStatement:
     """The output that the loss is about; by default the main one."""
     dropout: bool | None = None
     """Whether training drops what the model says, as it does by default."""
-    stack: str | Path | CostProfile = DEFAULT_STACK
-    """The software that runs the plan: a name, a TOML file or a loaded profile."""
+    stack: str | Path | SoftwareStack = DEFAULT_STACK
+    """The software that runs the plan: a name, a TOML file or a loaded stack."""
     attention: AttentionKind | None = None
     """Overrides how the stack, a file or a function has attention: `fused` or `eager`."""
     imbalance: float | None = None

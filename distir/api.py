@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from distir.cost import Cluster, CostProfile, load_cluster, load_profile
-from distir.cost.loader import DEFAULT_PROFILE
+from distir.cost import Cluster, SoftwareStack, load_cluster, load_stack
+from distir.cost.loader import DEFAULT_STACK
 from distir.errors import DistirError
 from distir.execute.verify import Verification, verify
 from distir.importers.load import LoadedModel, load_source
@@ -33,22 +33,23 @@ def simulate(
     strategy: Strategy,
     cluster: Cluster | str | Path,
     *,
-    stack: CostProfile | str | Path = DEFAULT_PROFILE,
+    stack: SoftwareStack | str | Path = DEFAULT_STACK,
     **workload: Any,
 ) -> SimulationResult:
-    """Simulates one strategy. `stack` is the software, by name or file. `workload` are fields of
-    `Workload`: `batch_size`, `mode`, `sequence_length`, `precision`, `optimizer`, `loss`, `output`.
+    """Simulates one strategy. `stack` is the software stack, by name or file. `workload` are fields
+    of `Workload`: `batch_size`, `mode`, `sequence_length`, `precision`, `optimizer`, `loss`,
+    `output`.
 
     The precision is bf16, or fp16 on devices without bf16, unless given. Raises `StrategyError` if
     the strategy cannot run; one that does not fit in memory is a result with `feasible` False. To
     simulate many strategies, keep a `Simulator`.
     """
-    profile = stack if isinstance(stack, CostProfile) else load_profile(stack)
+    stack = stack if isinstance(stack, SoftwareStack) else load_stack(stack)
     if not isinstance(model, LoadedModel):
-        model = load_model(model, attention=profile.attention)
+        model = load_model(model, attention=stack.attention)
     hardware = cluster if isinstance(cluster, Cluster) else load_cluster(cluster, strategy.devices)
     given: dict[str, Any] = {"precision": default_precision(hardware), **workload}
-    return Simulator(Workload(model=model, **given), hardware, profile).simulate(strategy)
+    return Simulator(Workload(model=model, **given), hardware, stack).simulate(strategy)
 
 
 def default_precision(cluster: Cluster) -> str:
@@ -59,7 +60,6 @@ def default_precision(cluster: Cluster) -> str:
 __all__ = [
     "Builder",
     "Cluster",
-    "CostProfile",
     "DType",
     "DistirError",
     "Function",
@@ -67,13 +67,14 @@ __all__ = [
     "Plan",
     "SimulationResult",
     "Simulator",
+    "SoftwareStack",
     "Strategy",
     "Verification",
     "Workload",
     "load_cluster",
     "load_model",
     "load_plan",
-    "load_profile",
+    "load_stack",
     "save_plan",
     "simulate",
     "verify",

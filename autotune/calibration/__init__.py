@@ -1,14 +1,14 @@
 """The few constants of the cost model, fitted to measured runs.
 
 constants.py (what may be fitted, with priors) → pricing.py (rows -> logarithms of seconds) →
-fit.py (robust, with priors) → folds.py (what a source left out says) → calibrate.py → profile.py
+fit.py (robust, with priors) → folds.py (what a source left out says) → calibrate.py → stack.py
 """
 
 from __future__ import annotations
 
 from autotune.calibration.calibrate import Calibration, calibrate, calibrate_priced
 from autotune.calibration.constants import Constant, known_constants
-from autotune.calibration.profile import profile_text
+from autotune.calibration.stack import stack_text
 
 __all__ = [
     "Calibration",
@@ -16,5 +16,5 @@ __all__ = [
     "calibrate",
     "calibrate_priced",
     "known_constants",
-    "profile_text",
+    "stack_text",
 ]

@@ -1,4 +1,4 @@
-"""What may be fitted: a field of the cost profile, or what a generation of devices sustains."""
+"""What may be fitted: a field of the software stack, or what a generation of devices sustains."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from autotune.validation.cases import Case
 from autotune.validation.words import read_toml_data
-from distir.cost import Cluster, CostProfile
+from distir.cost import Cluster, SoftwareStack
 
 __all__ = ["Constant", "applied", "generation_of", "known_constants"]
 
@@ -29,16 +29,16 @@ class Constant:
     spread: float
     because: str
 
-    def concerns(self, case: Case, profile: CostProfile) -> bool:
+    def concerns(self, case: Case, stack: SoftwareStack) -> bool:
         """Whether a case could depend on it at all."""
         if self.name.startswith(_SUSTAINED):
             return generation_of(case) == self.name.removeprefix(_SUSTAINED)
         if self.name == "eager_launch_seconds":
-            return profile.dispatch != "compiled"
+            return stack.dispatch != "compiled"
         if self.name == "launch_order":
-            return profile.dispatch != "blocking"
+            return stack.dispatch != "blocking"
         if self.name == "attention_efficiency":
-            return case.model.attention == "fused" and profile.attention_kernels != "first"
+            return case.model.attention == "fused" and stack.attention_kernels != "first"
         return True
 
 
@@ -46,7 +46,7 @@ class Constant:
 def known_constants() -> tuple[Constant, ...]:
     """All of `priors.toml`, in order."""
     entries = read_toml_data(Path(__file__).resolve().parent / "priors.toml")
-    known = {field.name for field in fields(CostProfile)}
+    known = {field.name for field in fields(SoftwareStack)}
     return tuple(
         Constant(name, entry["prior"], entry["spread"], entry["because"])
         for name, entry in entries.items()
@@ -61,8 +61,8 @@ def generation_of(case: Case) -> str:
 
 
 def applied(
-    values: Mapping[str, float], case: Case, profile: CostProfile
-) -> tuple[CostProfile, Cluster]:
+    values: Mapping[str, float], case: Case, stack: SoftwareStack
+) -> tuple[SoftwareStack, Cluster]:
     """A case's software stack and hardware with these constants."""
     own = {name: value for name, value in values.items() if not name.startswith(_SUSTAINED)}
     limited = {name: _limited(name, value) for name, value in own.items()}
@@ -70,7 +70,7 @@ def applied(
     sustained = values.get(_SUSTAINED + generation_of(case))
     if sustained is not None:
         cluster = replace(cluster, device=replace(cluster.device, sustained_fraction=sustained))
-    return replace(profile, **limited), cluster
+    return replace(stack, **limited), cluster
 
 
 def _limited(name: str, value: float) -> float:

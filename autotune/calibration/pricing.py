@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from autotune.calibration.constants import Constant, applied
 from autotune.validation.cases import Case, Exclusion
 from autotune.validation.predict import Prepared, prepare
-from distir.cost import CostProfile
+from distir.cost import SoftwareStack
 from distir.errors import DistirError
 from distir.plan import Plan
 from distir.simulation import SimulationResult, Simulator
@@ -31,13 +31,13 @@ class Priced:
     """A case whose plan is made. `simulator` keeps what does not depend on constants."""
 
     case: Case
-    profile: CostProfile
+    stack: SoftwareStack
     plan: Plan
     simulator: Simulator
 
     def simulate(self, values: Mapping[str, float]) -> SimulationResult:
         """With these constants."""
-        simulator = self.simulator.repriced(*applied(values, self.case, self.profile))
+        simulator = self.simulator.repriced(*applied(values, self.case, self.stack))
         return simulator.simulate_plan(self.plan)
 
     def seconds(self, values: Mapping[str, float]) -> float:
@@ -60,8 +60,8 @@ def price(
 
 
 def _priced(prepared: Prepared) -> Priced:
-    simulator = prepared.simulator(prepared.profile)
-    return Priced(prepared.case, prepared.profile, prepared.plan(simulator), simulator)
+    simulator = prepared.simulator(prepared.stack)
+    return Priced(prepared.case, prepared.stack, prepared.plan(simulator), simulator)
 
 
 def log_ratios(rows: Sequence[Priced], values: Mapping[str, float]) -> Vector:
@@ -80,7 +80,7 @@ def jacobian(
     for column, constant in enumerate(constants):
         moved = {**values, constant.name: values[constant.name] * math.exp(-STEP)}
         for index, row in enumerate(rows):
-            if constant.concerns(row.case, row.profile):
+            if constant.concerns(row.case, row.stack):
                 measured = row.case.measured.seconds or math.nan
                 found[index, column] = (at[index] - math.log(row.seconds(moved) / measured)) / STEP
     return found

@@ -36,8 +36,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--stack",
         default="fsdp-eager",
-        metavar="PROFILE",
-        help="the software stack whose facts the written profile has",
+        metavar="STACK",
+        help="the software stack whose facts the written one has",
     )
     parser.add_argument(
         "--output",
@@ -105,11 +105,11 @@ def _constants(arguments: argparse.Namespace) -> list[Constant] | None:
 
 
 def _write(path: str, calibration: Any, arguments: argparse.Namespace) -> None:
-    from autotune.calibration import profile_text
-    from distir.cost import load_profile
+    from autotune.calibration import stack_text
+    from distir.cost import load_stack
 
-    base = load_profile(arguments.stack)
-    text = profile_text(calibration, base, Path(path).stem, Path(arguments.file).name)
+    base = load_stack(arguments.stack)
+    text = stack_text(calibration, base, Path(path).stem, Path(arguments.file).name)
     write_text(path, text)
     note(f"wrote {path}; use it with --stack {path}")
 

@@ -13,6 +13,6 @@ SUMMARY = "List the software stacks that come with distir."
 
 def execute(arguments: argparse.Namespace) -> int:
     """Prints the list."""
-    from distir.cost import load_profile, profile_names
+    from distir.cost import load_stack, stack_names
 
-    return show(arguments, ((name, load_profile(name).summary) for name in profile_names()))
+    return show(arguments, ((name, load_stack(name).summary) for name in stack_names()))

@@ -18,7 +18,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--stack",
         default=argparse.SUPPRESS,
-        metavar="PROFILE",
+        metavar="STACK",
         help="cost every row with this software stack (a name or a TOML file), instead of the one "
         "that its source tells",
     )

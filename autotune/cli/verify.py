@@ -82,14 +82,14 @@ def execute(arguments: argparse.Namespace) -> int:
 def _work(arguments: argparse.Namespace) -> tuple[Verifier, list[Strategy]]:
     import distir
     from autotune.problem import model_as_run
-    from distir.cost import load_profile
+    from distir.cost import load_stack
     from distir.execute.verify import Verifier
 
     distir.load_cluster(arguments.cluster)  # decides no number; a name unknown is still a mistake
-    software = load_profile(getattr(arguments, "stack", DEFAULT_STACK))
+    stack = load_stack(getattr(arguments, "stack", DEFAULT_STACK))
     how = {name: getattr(arguments, name, None) for name in ("attention", "imbalance")}
     options = given(arguments, distir.Workload)
-    options["model"] = model_as_run(arguments.model, software, **how)
+    options["model"] = model_as_run(arguments.model, stack, **how)
     if not arguments.all:
         strategy = strategy_of(arguments)
         # Results do not depend on the batch; any that divides will do.

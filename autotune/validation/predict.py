@@ -11,7 +11,7 @@ from typing import Any
 from autotune.validation.cases import Case, Exclusion, ModelKey
 from autotune.validation.words import read_data
 from distir import Simulator, Workload
-from distir.cost import CostProfile, load_profile
+from distir.cost import SoftwareStack, load_stack
 from distir.errors import DistirError
 from distir.importers.load import LoadedModel
 from distir.importers.probe import build_at_probe_sizes
@@ -55,13 +55,13 @@ class Prepared:
 
     case: Case
     workload: Workload
-    profile: CostProfile
+    stack: SoftwareStack
     planner: Planner
 
-    def simulator(self, profile: CostProfile) -> Simulator:
-        """A simulator of the case with this profile, which fuses as the case's own does."""
+    def simulator(self, stack: SoftwareStack) -> Simulator:
+        """A simulator of the case with this stack, which fuses as the case's own does."""
         cluster = self.case.hardware.cluster
-        return Simulator(self.workload, cluster, profile, planner=self.planner)
+        return Simulator(self.workload, cluster, stack, planner=self.planner)
 
     def plan(self, simulator: Simulator) -> Plan:
         """The case's plan; raises `DistirError` if it cannot exist."""
@@ -70,9 +70,9 @@ class Prepared:
             return simulator.plan(case.strategy)
         return self.planner.plan(case.strategy, case.cuts)
 
-    def simulate(self, profile: CostProfile) -> SimulationResult:
-        """With this profile; raises `DistirError` if the plan cannot exist."""
-        simulator = self.simulator(profile)
+    def simulate(self, stack: SoftwareStack) -> SimulationResult:
+        """The simulated result with this stack; raises `DistirError` if the plan cannot exist."""
+        simulator = self.simulator(stack)
         return simulator.simulate_plan(self.plan(simulator))
 
 
@@ -82,18 +82,18 @@ def predict(
     stack: str | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> tuple[list[Outcome], list[Exclusion]]:
-    """Predictions, and the cases that cannot be simulated. `stack` names the profile to use for
-    every case, instead of that of its software."""
+    """Predictions, and the cases that cannot be simulated. `stack` names the software
+    stack to use for every case, instead of that of the software it was measured with."""
     outcomes: list[Outcome] = []
     refused: list[Exclusion] = []
     for prepared in prepare(cases, stack=stack, progress=progress):
         case = prepared.case
         try:
-            result = prepared.simulate(prepared.profile)
+            result = prepared.simulate(prepared.stack)
         except DistirError as error:
             refused.append(Exclusion(case.row, "not simulated", str(error)))
             continue
-        outcomes.append(outcome_of(case, prepared.profile, result))
+        outcomes.append(outcome_of(case, prepared.stack, result))
     return outcomes, refused
 
 
@@ -131,15 +131,15 @@ def _of_one_model(
             workload = workload.resized(**sizes)
         planners: dict[tuple[bool, bool], Planner] = {}
         for case in listed:
-            profile = load_profile(stack or case.software.profile)
-            fuse = profile.fuses_elementwise
+            used = load_stack(stack or case.software.stack)
+            fuse = used.fuses_elementwise
             narrow = narrower_products(workload, case.hardware.cluster.device) is not None
             if (fuse, narrow) not in planners:
                 planners[fuse, narrow] = Planner(workload, fuse=fuse, narrow=narrow)
-            yield Prepared(case, workload, profile, planners[fuse, narrow])
+            yield Prepared(case, workload, used, planners[fuse, narrow])
 
 
-def outcome_of(case: Case, profile: CostProfile, result: SimulationResult) -> Outcome:
+def outcome_of(case: Case, stack: SoftwareStack, result: SimulationResult) -> Outcome:
     """The figures of a simulation that are compared."""
     kinds = dict.fromkeys(kind for stage in result.stages for kind in stage.seconds)
     count = len(result.stages)
@@ -149,7 +149,7 @@ def outcome_of(case: Case, profile: CostProfile, result: SimulationResult) -> Ou
         case,
         result.metrics["iteration_seconds"],
         as_counted(held, case.measured.counter or "allocated", outside),
-        _needed(held, profile, outside) <= case.hardware.cluster.device.memory_bytes,
+        _needed(held, stack, outside) <= case.hardware.cluster.device.memory_bytes,
         {kind: sum(s.seconds.get(kind, 0.0) for s in result.stages) / count for kind in kinds},
     )
 
@@ -168,9 +168,9 @@ def as_counted(held_bytes: float, counter: str, outside: float) -> float:
     return _scaled(held_bytes, _counters()[counter], outside)
 
 
-def _needed(held_bytes: float, profile: CostProfile, outside: float) -> float:
+def _needed(held_bytes: float, stack: SoftwareStack, outside: float) -> float:
     """What a device must have for tensors to hold so many bytes."""
-    return _scaled(held_bytes, _counters()["limit"][profile.allocator], outside)
+    return _scaled(held_bytes, _counters()["limit"][stack.allocator], outside)
 
 
 def _scaled(held_bytes: float, entry: Mapping[str, Any], outside: float) -> float:

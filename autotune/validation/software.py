@@ -18,10 +18,11 @@ _SAYS = ("source", "source_group", "notes", "zero_stage", "schedule", "precision
 
 @dataclass(frozen=True, slots=True)
 class Software:
-    """A software stack as the data file describes it."""
+    """What rows were measured with: a release of some training software, the stack it is costed
+    with, and what it does where a row does not say, with reasons."""
 
     name: str
-    profile: str
+    stack: str
     assumes: dict[str, Any]
     because: dict[str, str]
 
@@ -68,7 +69,7 @@ def _known() -> list[tuple[Software, re.Pattern[str], re.Pattern[str]]]:
         (
             Software(
                 entry["name"],
-                entry["profile"],
+                entry["stack"],
                 {**general["assumes"], **entry.get("assumes", {})},
                 {
                     **{

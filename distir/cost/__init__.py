@@ -1,12 +1,12 @@
-"""From work and hardware to seconds.
+"""The cost model: seconds of ops and communication on given hardware and software.
 
-Hardware (`clusters/`, `devices/`) and software stacks (`profiles/`) are data.
+Devices (`devices/`), clusters (`clusters/`) and software stacks (`stacks/`) are TOML files.
 """
 
 from __future__ import annotations
 
 from distir.cost.band import Band
-from distir.cost.cluster import Cluster, Group, Level
+from distir.cost.cluster import Cluster, ClusterLevel, Group
 from distir.cost.collectives import CollectiveKind
 from distir.cost.device import Device
 from distir.cost.loader import (
@@ -14,28 +14,34 @@ from distir.cost.loader import (
     device_names,
     load_cluster,
     load_device,
-    load_profile,
-    profile_names,
+    load_stack,
+    stack_names,
 )
 from distir.cost.model import CostModel
-from distir.cost.profile import CostProfile
+from distir.cost.stack import SoftwareStack
 from distir.cost.work import OpClass, Work
+
+# Former names of what is now called a software stack and a cluster level.
+CostProfile = SoftwareStack
+Level = ClusterLevel
+load_profile = load_stack
+profile_names = stack_names
 
 __all__ = [
     "Band",
     "Cluster",
+    "ClusterLevel",
     "CollectiveKind",
     "CostModel",
-    "CostProfile",
     "Device",
     "Group",
-    "Level",
     "OpClass",
+    "SoftwareStack",
     "Work",
     "cluster_names",
     "device_names",
     "load_cluster",
     "load_device",
-    "load_profile",
-    "profile_names",
+    "load_stack",
+    "stack_names",
 ]

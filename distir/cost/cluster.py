@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 from distir.cost.device import Device
 from distir.errors import ClusterError
 
-__all__ = ["Cluster", "Group", "Level", "Medium", "Senders"]
+__all__ = ["Cluster", "ClusterLevel", "Group", "Medium", "Senders"]
 
 Medium: TypeAlias = Literal["board", "network"]
 """Direct links between devices (NVLink, Infinity Fabric, PCIe), or network adapters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Level:
+class ClusterLevel:
     """One level of the hierarchy: how many units of the level below it joins, and by what links."""
 
     name: str
@@ -80,7 +80,7 @@ class Cluster:
 
     name: str
     device: Device
-    levels: tuple[Level, ...]
+    levels: tuple[ClusterLevel, ...]
     num_devices: int
     summary: str = ""
 

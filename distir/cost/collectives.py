@@ -1,8 +1,8 @@
-"""Seconds of collectives: latency and bandwidth per level, the best of a few algorithms.
+"""Seconds of collectives: the best of a few algorithms, from latency and bandwidth per level.
 
-A route lists, innermost first, the levels that a group's members exchange over. With fan-out `f`
-and `n = Π f` members, `S` bytes per device (the full tensor, before a scatter or after a gather),
-one pass over the data (a reduce-scatter or an all-gather) takes
+A route lists, innermost first, the levels over which the members of a group exchange data. With
+fan-outs `f`, `n = Π f` members and `S` bytes per device (the full tensor, before a scatter or after
+a gather), one pass over the data (a reduce-scatter or an all-gather) takes
 
     ring          (n-1)/n · S / slowest rail        + hops · latency      (n-1 hops in all)
     hierarchical  Σ over levels of (f-1)/f · S / (rails · bandwidth) + (f-1) · latency
@@ -10,8 +10,9 @@ one pass over the data (a reduce-scatter or an all-gather) takes
 and an all-reduce two passes (Patarasuk and Yuan 2009; Cho et al. 2019), or a double binary tree,
 `2 S / slowest rail + 2 Σ ⌈log2 f⌉ · latency` (Sanders et al. 2009). A shift hands `S` bytes to the
 next member, `S / slowest link + latency`. NCCL's own model counts the same steps
-(`src/graph/tuning.cc`). All are linear in `S`, and the best of them is concave: smooth but for the
-bends where another algorithm takes over, monotone in bytes, bandwidth and latency.
+(`src/graph/tuning.cc`). Every algorithm's time is linear in `S`, so the best time is concave in
+`S`, with bends where another algorithm becomes the best, and monotone in bytes, bandwidth and
+latency.
 """
 
 from __future__ import annotations
@@ -32,31 +33,35 @@ CollectiveKind: TypeAlias = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One level of a route, as the members of a group see it; or of many groups whose routes have
-    the same levels."""
+    """One level of the route of a group; or, as arrays, of many groups whose routes have the same
+    levels."""
 
     fan_out: Amount
-    """Parties that exchange here, each a device or a unit of the level below; more than 1."""
+    """Parties that exchange data over this level, each a device or a unit of the level below; more
+    than 1."""
     rails: Amount
-    """Members in each party, every one of which sends over a link of its own."""
+    """Members in each party. Every member sends over its own link."""
     bandwidth_bytes_per_second: Amount
-    """Reached by one member, one direction."""
+    """Bandwidth that one member reaches, in one direction."""
     latency_seconds: Amount
-    """Of one step."""
+    """Latency of one step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """Of what an all-to-all sends, so many rows are copies of one, for members drawn at random, or
-    partial sums for one: tokens on the way to experts and back. They are drawn from `chosen` of
-    `groups` equal groups of neighbours, which are drawn first."""
+    """Copies among the rows that an all-to-all sends: tokens on the way to their experts and back.
+
+    Each row is one of `count` copies of a token, whose receivers are drawn at random (on the way
+    back: one of `count` partial sums). The receivers are drawn from `chosen` of `groups` equal
+    groups of neighbouring members, and these groups are drawn first.
+    """
 
     count: int
     groups: int = 1
     chosen: int = 1
 
     def places(self, units: Amount) -> Amount:
-        """How many of so many units the copies of a row are expected in."""
+        """The expected number of units, of `units` in all, that receive a copy of a given token."""
         among = smaller(units, self.chosen * larger(1.0, units / self.groups))
         return among * (1 - (1 - 1 / among) ** self.count)
 
@@ -66,10 +71,10 @@ Algorithm: TypeAlias = Callable[[Amount, Route], Amount]
 
 
 def ring_pass(size_bytes: Amount, route: Route) -> Amount:
-    """Reduce-scatter or all-gather around one ring per rail, ordered so that units are neighbours.
+    """Reduce-scatter or all-gather around one ring per rail.
 
-    One round crosses each outer level once per unit: with 2 nodes of 8, 14 hops inside and 1
-    across.
+    Members of a unit are neighbours on the ring, so that one round crosses an outer level once per
+    unit: with 2 nodes of 8 devices, 14 hops are within a node and 1 is between nodes.
     """
     members = _members(route)
     hops: Amount = members
@@ -91,13 +96,13 @@ def hierarchical_pass(size_bytes: Amount, route: Route) -> Amount:
 
 
 def tree_pass(size_bytes: Amount, route: Route) -> Amount:
-    """Broadcast or reduction along a double binary tree, pipelined, every rail in use."""
+    """Broadcast or reduction along a pipelined double binary tree that uses every rail."""
     depth = sum(doublings(link.fan_out) * link.latency_seconds for link in route)
     return size_bytes / _slowest_rail(route) + depth
 
 
 def direct_exchange(size_bytes: Amount, route: Route) -> Amount:
-    """All-to-all in pairwise steps; a message takes the one level that separates its ends."""
+    """All-to-all in pairwise steps. A message crosses only the outermost level between its ends."""
     members = _members(route)
     below: Amount = 1
     busiest: Amount = 0.0
@@ -111,7 +116,7 @@ def direct_exchange(size_bytes: Amount, route: Route) -> Amount:
 
 
 def hierarchical_exchange(size_bytes: Amount, route: Route) -> Amount:
-    """All-to-all level by level, messages for one destination unit sent together."""
+    """All-to-all level by level; messages for the same destination unit are sent together."""
     total: Amount = 0.0
     for link in route:
         share = size_bytes * ((link.fan_out - 1) / link.fan_out)
@@ -121,9 +126,11 @@ def hierarchical_exchange(size_bytes: Amount, route: Route) -> Amount:
 
 
 def exchange_of_copies(size_bytes: Amount, route: Route, copies: Copies) -> Amount:
-    """All-to-all in which a row crosses a level once per unit that its copies are for, and is
-    copied (or added up, on the way back) on the other side, while others are on their way
-    (DeepSeek-AI 2024, section 3.2.2)."""
+    """All-to-all that sends a token over a level once per receiving unit.
+
+    The token is copied (on the way back: summed) on the far side while other tokens are on their
+    way (DeepSeek-AI 2024, section 3.2.2).
+    """
     busiest: Amount = 0.0
     latency: Amount = 0.0
     units: Amount = 1
@@ -136,8 +143,10 @@ def exchange_of_copies(size_bytes: Amount, route: Route, copies: Copies) -> Amou
 
 
 def neighbour_exchange(size_bytes: Amount, route: Route) -> Amount:
-    """Every member sends `size_bytes` to the next one of a single ring: the slowest link decides,
-    which at the border of a unit is one member's own."""
+    """Every member sends `size_bytes` to the next member of a single ring.
+
+    The slowest link decides; at the border of a unit only one member's link is in use.
+    """
     slowest = smaller(*(link.bandwidth_bytes_per_second for link in route))
     return size_bytes / slowest + larger(*(link.latency_seconds for link in route))
 
@@ -147,7 +156,7 @@ def _members(route: Route) -> Amount:
 
 
 def _slowest_rail(route: Route) -> Amount:
-    """Bytes per second at the narrowest level when every member of a unit uses its own link."""
+    """Bytes per second at the narrowest level while every member of a unit uses its own link."""
     return smaller(*(link.rails * link.bandwidth_bytes_per_second for link in route))
 
 
@@ -175,11 +184,15 @@ COLLECTIVES: Mapping[CollectiveKind, Mapping[str, Algorithm]] = {
 def collective_seconds(
     kind: CollectiveKind, size_bytes: Amount, route: Route, copies: Copies | None = None
 ) -> Amount:
-    """The best algorithm's time; an empty route (a group of one) costs nothing. `copies` are of an
-    all-to-all that sends them once."""
+    """Seconds of the best algorithm for a collective.
+
+    `size_bytes` is the full tensor per device (see `CostModel.collective_seconds`). An empty route
+    (a group of one) takes no time. `copies` describes the rows of an all-to-all whose software
+    sends a token to a unit once; without it every row is sent by itself.
+    """
     if not route:
         return 0.0 * size_bytes
-    found = [algorithm(size_bytes, route) for algorithm in COLLECTIVES[kind].values()]
+    seconds = [algorithm(size_bytes, route) for algorithm in COLLECTIVES[kind].values()]
     if copies is not None:
-        found.append(exchange_of_copies(size_bytes, route, copies))
-    return smaller(*found)
+        seconds.append(exchange_of_copies(size_bytes, route, copies))
+    return smaller(*seconds)

@@ -4,8 +4,8 @@
     kernel  = soft maximum of compute and memory + ramp per kernel
     op      = soft maximum of kernel and host launch time
 
-The ramp makes efficiency a smooth function of op size, `size / (size + ramp × rate)`, without a
-table and without a cliff: more work never takes less time.
+The ramp makes efficiency a smooth function of the size of an op, `size / (size + ramp × rate)`.
+There is no table of efficiencies and no cliff: more work never takes less time.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from distir.cost.amounts import Amount, soft_maximum
-from distir.cost.profile import CostProfile
+from distir.cost.stack import SoftwareStack
 from distir.cost.work import OpClass, Work
 from distir.errors import ClusterError
 
 __all__ = ["DTYPES", "Device", "kernel_seconds", "op_seconds"]
 
 DTYPES = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8")
-"""Types that a device description may state a peak rate for."""
+"""Types for which a device may state a peak rate."""
 
 _RUNS_AS = {
     "fp8": ("fp8", "bf16", "fp16"),
@@ -30,25 +30,27 @@ _RUNS_AS = {
     "tf32": ("tf32",),
     "fp64": ("fp64",),
 }
-"""Types that can hold a type's values without loss of range; fp32 comes last for all but fp64."""
+"""By type, the types that can hold its values without loss of range, in order of preference;
+`Device.runs_as` appends fp32 to all but those of fp64."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """Datasheet numbers of one accelerator."""
+    """Datasheet numbers of one accelerator. Raises `ClusterError` if a number is out of range."""
 
     name: str
     memory_bytes: float
     memory_bandwidth_bytes_per_second: float
     peak_flops_per_second: Mapping[str, float] = field(hash=False)
-    """Dense peak by type name (`DTYPES`); `fp32` is the vector rate and must be there."""
+    """Dense peak rate by type (`DTYPES`). `fp32` is the rate of the vector units and required."""
     sustained_fraction: float = 1.0
-    """Matrix rate held under the power limit, relative to datasheet and to an A100."""
+    """Matrix rate that the device sustains under its power limit, as a fraction of its datasheet
+    rate and relative to what an A100 sustains of its own."""
     portable_fraction: float = 1.0
-    """Matrix rate of kernels that use Ampere's instructions (mma.sync), relative to that of the
-    device's own."""
+    """Matrix rate of kernels that use Ampere's instructions (mma.sync), relative to kernels that
+    use the device's own instructions."""
     rate_spread: float = 0.0
-    """Relative standard deviation of what `sustained_fraction` is believed to be."""
+    """Uncertainty of `sustained_fraction`, as a relative standard deviation."""
 
     def __post_init__(self) -> None:
         numbers = {
@@ -69,18 +71,23 @@ class Device:
             raise ClusterError(f"{self.name} states no fp32 peak; expected at least that one")
 
     def supports(self, dtype: str) -> bool:
-        """Whether the device states a rate for `dtype` itself."""
+        """Whether the device states a peak rate for `dtype` itself."""
         return dtype in self.peak_flops_per_second
 
     def peak(self, dtype: str) -> float:
-        """Dense peak, FLOP per second, in `dtype` or the fastest stated type that can stand in.
+        """Dense peak rate in FLOP per second of ops in `dtype`; raises `ClusterError` if there is
+        none.
 
-        A V100 has no bf16: fp16 lacks its range, so its products run in fp32.
+        A type that the device lacks runs as another (`runs_as`): a V100 has no bf16, and fp16 lacks
+        its range, so products in bf16 run in fp32.
         """
         return self.peak_flops_per_second[self.runs_as(dtype)]
 
     def runs_as(self, dtype: str) -> str:
-        """The type whose peak counts for `dtype`; `fp32` means vector units."""
+        """The type as which ops in `dtype` run on this device; `fp32` means the vector units.
+
+        Raises `ClusterError` if the device states no rate for a type that could hold the values.
+        """
         candidates = _RUNS_AS.get(dtype, ())
         if dtype != "fp64":
             candidates = (*candidates, "fp32")
@@ -92,33 +99,34 @@ class Device:
         )
 
 
-def kernel_seconds(work: Work, device: Device, profile: CostProfile) -> Amount:
-    """Time on the device, host launches aside."""
-    compute = work.flops / _compute_rate(work, device, profile)
-    memory = work.bytes / (device.memory_bandwidth_bytes_per_second * profile.memory_efficiency)
-    busy = soft_maximum(profile.soft_maximum_order, compute, memory)
-    return busy + work.kernels * profile.kernel_ramp_seconds
+def kernel_seconds(work: Work, device: Device, stack: SoftwareStack) -> Amount:
+    """Seconds that the kernels of a work take on the device, without host launches."""
+    compute = work.flops / _compute_rate(work, device, stack)
+    memory = work.bytes / (device.memory_bandwidth_bytes_per_second * stack.memory_efficiency)
+    busy = soft_maximum(stack.soft_maximum_order, compute, memory)
+    return busy + work.kernels * stack.kernel_ramp_seconds
 
 
-def op_seconds(work: Work, device: Device, profile: CostProfile) -> Amount:
-    """Time of an op on its own: device and host overlap where the host runs ahead."""
-    launch = work.kernels * profile.launch_seconds
-    return soft_maximum(profile.host_order, kernel_seconds(work, device, profile), launch)
+def op_seconds(work: Work, device: Device, stack: SoftwareStack) -> Amount:
+    """Seconds of an op that runs by itself: the host's launches overlap with the device's
+    kernels."""
+    launch = work.kernels * stack.launch_seconds
+    return soft_maximum(stack.host_order, kernel_seconds(work, device, stack), launch)
 
 
-def _compute_rate(work: Work, device: Device, profile: CostProfile) -> float:
-    """FLOP per second that work of this kind and type reaches when large."""
+def _compute_rate(work: Work, device: Device, stack: SoftwareStack) -> float:
+    """FLOP per second that a large work of this class and type reaches."""
     if work.kind is OpClass.MEMORY:
-        return device.peak("fp32") * profile.vector_efficiency
+        return device.peak("fp32") * stack.vector_efficiency
     on_vector_units = device.runs_as(work.dtype) == "fp32"
     if work.kind is OpClass.ATTENTION:
-        first = profile.attention_kernels == "first"
-        efficiency = profile.first_attention_efficiency if first else profile.attention_efficiency
-        native = profile.attention_kernels == "native"
+        first = stack.attention_kernels == "first"
+        efficiency = stack.first_attention_efficiency if first else stack.attention_efficiency
+        native = stack.attention_kernels == "native"
         efficiency *= 1.0 if native else device.portable_fraction
     elif on_vector_units:
-        efficiency = profile.vector_product_efficiency
+        efficiency = stack.vector_product_efficiency
     else:
-        efficiency = profile.product_efficiency
+        efficiency = stack.product_efficiency
     sustained = 1.0 if on_vector_units else device.sustained_fraction
     return device.peak(work.dtype) * sustained * efficiency

@@ -1,17 +1,17 @@
-"""Hardware and software stacks from TOML: those that come with distir, or a user's own file.
+"""Reads clusters, devices and software stacks: those that come with distir, or a user's TOML file.
 
 A cluster file:
 
     name = "lab"
     summary = "4 × A100 per node, 100 Gbit/s network"    # optional
-    devices = 8                                          # optional: how many by default
+    devices = 8                                          # optional: devices if nobody says
     device = "a100-sxm4-80gb"                            # a known one, or a table [device]
 
     [[levels]]                                           # innermost first
     name = "NVLink"
     size = 4                                             # devices per unit
-    bandwidth = "300 GB/s"                               # per device, one direction (a list:
-                                                         # links are unequal, the slowest counts)
+    bandwidth = "300 GB/s"                               # per device, one direction (a list where
+                                                         # links differ: the slowest counts)
     latency = "3.4 us"                                   # of one step of a collective
 
     [[levels]]
@@ -29,30 +29,30 @@ and a table [device], if the device is not a known one:
     peak = { fp32 = "19.5 TFLOP/s", bf16 = "312 TFLOP/s" }
     sustained_fraction = 1.0                             # optional
     portable_fraction = 1.0                              # optional: with Ampere's instructions
-    rate_spread = 0.15                                   # optional: how sure that is
+    rate_spread = 0.15                                   # optional: uncertainty of the former
 
-A software stack states facts; its constants are those that all stacks share (`constants.toml`),
-but for those in a table [constants]:
+A software stack states facts about software. Its constants are those that all stacks share
+(`constants.toml`), except the constants that its own table [constants] overrides:
 
     name = "lab-stack"
     dispatch = "eager"                                   # or "blocking", or "compiled"
     fuses_elementwise = true                             # optional
     attention = "fused"                                  # or "eager": scores are written to memory
     attention_kernels = "native"                         # "portable" (FlashAttention-2), "first"
-    overlaps_gradients = true                            # settled under the last backward pass
+    overlaps_gradients = true                            # settled during the last backward pass
     overlaps_messages = "always"                         # or "interleaved" schedules only, "never"
-    overlaps_activations = false                         # gathers pipelined with products
-    overlaps_exchanges = false                           # with experts, under another microbatch
-    sends_copies_once = false                            # of a token, to a node
+    overlaps_activations = false                         # gathers are pipelined with products
+    overlaps_exchanges = false                           # experts' exchanges: beside a microbatch
+    sends_copies_once = false                            # a token is sent to a node once
     allocator = "blocks"                                 # or growing "segments", or "static"
-    spells_loss_out = false                              # the loss op by op, on fp32 logits
-    loss_metrics = 0                                     # losses computed again, to log them
-    balances_context = true                              # causal attention is as much for all
+    spells_loss_out = false                              # the loss runs op by op on fp32 logits
+    loss_metrics = 0                                     # losses that are computed again, to log
+    balances_context = true                              # causal attention: equal work for all
 
     [constants]                                          # optional
     eager_launch = "20 us"
 
-Any table may have a table `sources` that says, key by key, where its numbers come from.
+Any table may contain a table `sources` that says, key by key, where the numbers come from.
 """
 
 from __future__ import annotations
@@ -64,32 +64,32 @@ from functools import lru_cache
 from pathlib import Path
 from typing import cast, get_args
 
-from distir.cost.cluster import Cluster, Level, Medium
+from distir.cost.cluster import Cluster, ClusterLevel, Medium
 from distir.cost.device import DTYPES, Device
-from distir.cost.profile import (
-    Allocator,
-    Attention,
-    AttentionKernels,
-    CostProfile,
-    Dispatch,
-    Messages,
-)
 from distir.cost.reader import Table, read_toml
+from distir.cost.stack import (
+    Allocator,
+    AttentionForm,
+    AttentionKernels,
+    KernelDispatch,
+    MessageOverlap,
+    SoftwareStack,
+)
 from distir.errors import ClusterError, UnknownNameError
 from distir.units import BYTES, BYTES_PER_SECOND, FLOPS_PER_SECOND, SECONDS
 
 __all__ = [
-    "DEFAULT_PROFILE",
+    "DEFAULT_STACK",
     "cluster_names",
     "device_names",
     "load_cluster",
     "load_device",
-    "load_profile",
-    "profile_names",
+    "load_stack",
+    "stack_names",
 ]
 
-DEFAULT_PROFILE = "fsdp-compiled"
-"""The software stack that is assumed where none is named."""
+DEFAULT_STACK = "fsdp-compiled"
+"""The software stack that is used if none is named."""
 
 _HERE = Path(__file__).resolve().parent
 
@@ -104,30 +104,36 @@ def device_names() -> list[str]:
     return sorted(_shipped("devices"))
 
 
-def profile_names() -> list[str]:
+def stack_names() -> list[str]:
     """Names of the software stacks that come with distir."""
     return sorted(_shipped("stacks"))
 
 
 def load_cluster(spec: str | Path, devices: int | None = None) -> Cluster:
-    """A cluster by name or from a TOML file.
+    """The cluster with the name `spec`, or that a TOML file at this path describes.
 
-    `devices` says how many there are; by default what the file says, or one node.
+    `devices` is the number of devices; by default what the file says, or one node.
 
-    Raises `UnknownNameError` naming the near ones, or `ClusterError` with file and key.
+    Raises `UnknownNameError`, which names similar names, or `ClusterError` with file and key.
     """
     cluster = _read_cluster(_find("cluster", "clusters", spec))
     return cluster if devices is None else cluster.with_devices(devices)
 
 
 def load_device(spec: str | Path) -> Device:
-    """A device by name or from a TOML file."""
+    """The device with the name `spec`, or that a TOML file at this path describes.
+
+    Raises `UnknownNameError`, which names similar names, or `ClusterError` with file and key.
+    """
     return _read_whole_device(_find("device", "devices", spec))
 
 
-def load_profile(spec: str | Path = DEFAULT_PROFILE) -> CostProfile:
-    """A software stack by name or from a TOML file."""
-    return _read_profile(_find("software stack", "stacks", spec))
+def load_stack(spec: str | Path = DEFAULT_STACK) -> SoftwareStack:
+    """The software stack with the name `spec`, or that a TOML file at this path describes.
+
+    Raises `UnknownNameError`, which names similar names, or `ClusterError` with file and key.
+    """
+    return _read_stack(_find("software stack", "stacks", spec))
 
 
 @lru_cache(maxsize=8)
@@ -135,8 +141,9 @@ def _shipped(folder: str) -> dict[str, Path]:
     return {path.stem: path for path in (_HERE / folder).glob("*.toml")}
 
 
-def _find(kind: str, folder: str, spec: str | Path) -> Path:
-    """The file that `spec` means: a known name without regard to case, or a path."""
+def _find(description: str, folder: str, spec: str | Path) -> Path:
+    """The file that `spec` means: a name in `folder`, in any case, or a path. `description` says
+    in errors what was looked for."""
     shipped = _shipped(folder)
     if isinstance(spec, str) and spec.lower() in shipped:
         return shipped[spec.lower()]
@@ -144,8 +151,8 @@ def _find(kind: str, folder: str, spec: str | Path) -> Path:
     if path.is_file():
         return path
     if isinstance(spec, Path) or path.suffix == ".toml" or len(path.parts) > 1:
-        raise ClusterError(f"{path}: there is no such {kind} file")
-    raise UnknownNameError(kind, spec, shipped)
+        raise ClusterError(f"{path}: there is no such {description} file")
+    raise UnknownNameError(description, spec, shipped)
 
 
 def _read_cluster(path: Path) -> Cluster:
@@ -168,7 +175,7 @@ def _read_cluster(path: Path) -> Cluster:
 
 
 def _read_device_entry(top: Table) -> Device:
-    """The key `device`: the name of a known device, or a table."""
+    """The device that the key `device` names or, as a table, describes."""
     if not top.is_text("device"):
         return _read_device(top.table("device"))
     try:
@@ -213,7 +220,7 @@ def _read_peak(table: Table) -> dict[str, float]:
     return {dtype: table.quantity(dtype, FLOPS_PER_SECOND) for dtype in table.names}
 
 
-def _read_level(table: Table, outermost: bool) -> Level:
+def _read_level(table: Table, outermost: bool) -> ClusterLevel:
     name = table.text("name")
     size = None if outermost and "size" not in table else table.integer("size")
     bandwidth = table.smallest_quantity("bandwidth", BYTES_PER_SECOND)
@@ -226,7 +233,7 @@ def _read_level(table: Table, outermost: bool) -> Level:
     table.sources()
     table.finish()
     try:
-        return Level(
+        return ClusterLevel(
             name=name,
             size=size,
             bandwidth_bytes_per_second=bandwidth,
@@ -238,14 +245,14 @@ def _read_level(table: Table, outermost: bool) -> Level:
         raise table.fail(error) from error
 
 
-def _read_profile(path: Path) -> CostProfile:
+def _read_stack(path: Path) -> SoftwareStack:
     top = read_toml(path)
     name, summary = top.text("name"), top.text("summary", "")
-    dispatch = cast("Dispatch", top.choice("dispatch", get_args(Dispatch), "compiled"))
+    dispatch = cast("KernelDispatch", top.choice("dispatch", get_args(KernelDispatch), "compiled"))
     fuses = top.boolean("fuses_elementwise", False)
     overlaps_gradients = top.boolean("overlaps_gradients", True)
     overlaps_messages = cast(
-        "Messages", top.choice("overlaps_messages", get_args(Messages), "always")
+        "MessageOverlap", top.choice("overlaps_messages", get_args(MessageOverlap), "always")
     )
     overlaps_activations = top.boolean("overlaps_activations", False)
     overlaps_exchanges = top.boolean("overlaps_exchanges", False)
@@ -254,7 +261,7 @@ def _read_profile(path: Path) -> CostProfile:
     spells_loss_out = top.boolean("spells_loss_out", False)
     loss_metrics = top.integer("loss_metrics", 0, least=0)
     balances_context = top.boolean("balances_context", True)
-    attention = cast("Attention", top.choice("attention", ("fused", "eager"), "fused"))
+    attention = cast("AttentionForm", top.choice("attention", ("fused", "eager"), "fused"))
     kernels = top.choice("attention_kernels", get_args(AttentionKernels), "native")
     constants = dict(_shared_constants())
     if "constants" in top:
@@ -262,7 +269,7 @@ def _read_profile(path: Path) -> CostProfile:
     top.sources()
     top.finish()
     try:
-        return CostProfile(
+        return SoftwareStack(
             name=name,
             summary=summary,
             dispatch=dispatch,
@@ -291,12 +298,14 @@ def _shared_constants() -> Mapping[str, float]:
 
 
 def _read_constants(table: Table) -> dict[str, float]:
-    """Constants by field of the profile; those that the table leaves out are left out."""
-    found: dict[str, float] = {}
-    for field in (field.name for field in fields(CostProfile) if field.type == "float"):
+    """The constants of a table, by field of `SoftwareStack`; those that it does not have are left
+    out."""
+    constants: dict[str, float] = {}
+    for field in (field.name for field in fields(SoftwareStack) if field.type == "float"):
         key = field.removesuffix("_seconds")
         if key in table:
-            found[field] = table.number(key) if key == field else table.quantity(key, SECONDS)
+            value = table.number(key) if key == field else table.quantity(key, SECONDS)
+            constants[field] = value
     table.sources()
     table.finish()
-    return found
+    return constants

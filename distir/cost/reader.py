@@ -1,4 +1,7 @@
-"""Strict reading of TOML: each value once, with its kind; what is left over is an error."""
+"""Strict reading of TOML tables: every value is read with its type, and unknown keys are errors.
+
+All errors are `ClusterError`s that name the file and the key.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ __all__ = ["Table", "read_toml"]
 
 
 def read_toml(path: Path) -> Table:
-    """The top table of a file; raises `ClusterError` where it cannot be read."""
+    """The top-level table of a file; raises `ClusterError` if it cannot be read."""
     try:
         return Table(str(path), "", tomllib.loads(path.read_text(encoding="utf-8")))
     except OSError as error:
@@ -30,7 +33,7 @@ def read_toml(path: Path) -> Table:
 
 
 class Table:
-    """A table of a TOML file that knows where it stands, and which of its keys were read."""
+    """A table of a TOML file that knows its path in the file and which of its keys were read."""
 
     def __init__(self, file: str, path: str, values: Mapping[str, Any]) -> None:
         self._file = file
@@ -39,7 +42,7 @@ class Table:
         self._read: set[str] = set()
 
     def __contains__(self, key: str) -> bool:
-        """Whether an optional key is there; asking makes it a known one."""
+        """Whether an optional key is present; asking for a key makes it a known key."""
         self._read.add(key)
         return key in self._values
 
@@ -49,65 +52,67 @@ class Table:
         return list(self._values)
 
     def is_text(self, key: str) -> bool:
-        """Whether `key` is there and holds a text."""
+        """Whether `key` is present and its value is a text."""
         return isinstance(self._values.get(key), str)
 
     def text(self, key: str, default: str | None = None) -> str:
-        """A text that is not empty."""
+        """The value of a key as a text that is not empty."""
         value = self._value(key, default)
         if not isinstance(value, str) or not (value or value == default):
             raise self.error(key, f"is {value!r}; expected a text")
         return value
 
     def choice(self, key: str, choices: tuple[str, ...], default: str) -> str:
-        """One of a few words."""
+        """The value of a key that must be one of `choices`."""
         value = self.text(key, default)
         if value not in choices:
             raise self.error(key, f"is {value!r}; expected one of {', '.join(choices)}")
         return value
 
     def boolean(self, key: str, default: bool) -> bool:
-        """`true` or `false`."""
+        """The value of a key that must be `true` or `false`."""
         value = self._value(key, default)
         if not isinstance(value, bool):
             raise self.error(key, f"is {value!r}; expected true or false")
         return value
 
     def integer(self, key: str, default: int | None = None, least: int = 1) -> int:
-        """A whole number of at least `least`."""
+        """The value of a key that must be a whole number of at least `least`."""
         value = self._value(key, default)
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             raise self.error(key, f"is {value!r}; expected a whole number of at least {least}")
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
-        """A number without unit."""
+        """The value of a key that must be a number without unit."""
         value = self._value(key, default)
         if not isinstance(value, (int, float)) or isinstance(value, bool):
             raise self.error(key, f"is {value!r}; expected a number without unit")
         return float(value)
 
-    def quantity(self, key: str, kind: Quantity) -> float:
-        """A number with a unit of `kind`, in base units."""
-        return self._parse(key, self._value(key), kind)
+    def quantity(self, key: str, quantity: Quantity) -> float:
+        """The value of a key that must be a number with a unit, converted to base units."""
+        return self._parse(key, self._value(key), quantity)
 
-    def smallest_quantity(self, key: str, kind: Quantity) -> float:
-        """A number with a unit, or the smallest of a list of them."""
+    def smallest_quantity(self, key: str, quantity: Quantity) -> float:
+        """The value of a key that must be a number with a unit or a list of them: the smallest."""
         value = self._value(key)
         values: list[Any] = cast("list[Any]", value) if isinstance(value, list) else [value]
         if not values:
-            raise self.error(key, f"is empty; expected {kind.name} such as {kind.example!r}")
-        return min(self._parse(key, item, kind) for item in values)
+            raise self.error(
+                key, f"is empty; expected {quantity.name} such as {quantity.example!r}"
+            )
+        return min(self._parse(key, item, quantity) for item in values)
 
     def table(self, key: str) -> Table:
-        """A table within this one."""
+        """The value of a key that must be a table."""
         value = self._value(key)
         if not isinstance(value, dict):
             raise self.error(key, f"is {value!r}; expected a table [{self._name(key)}]")
         return Table(self._file, self._name(key), cast("dict[str, Any]", value))
 
     def tables(self, key: str) -> list[Table]:
-        """A list of at least one table."""
+        """The value of a key that must be a list of at least one table."""
         value = self._value(key)
         items = cast("list[Any]", value) if isinstance(value, list) else []
         if not items or not all(isinstance(item, dict) for item in items):
@@ -120,14 +125,14 @@ class Table:
         ]
 
     def sources(self) -> dict[str, str]:
-        """Where the numbers of this table come from: the optional table `sources`, key by key."""
+        """The optional table `sources`: key by key, where the numbers of this table come from."""
         if "sources" not in self:
             return {}
         table = self.table("sources")
         return {key: table.text(key) for key in table.names}
 
     def finish(self) -> None:
-        """Raises if there is a key that nothing has read."""
+        """Raises `ClusterError` if the table has a key that nothing has read."""
         for key in self._values:
             if key not in self._read:
                 near = difflib.get_close_matches(key, self._read, n=1)
@@ -153,11 +158,11 @@ class Table:
             raise self.error(key, "is missing")
         return value
 
-    def _parse(self, key: str, value: Any, kind: Quantity) -> float:
+    def _parse(self, key: str, value: Any, quantity: Quantity) -> float:
         if not isinstance(value, str):
-            problem = f"is {value!r}, which is not {kind.name}"
-            raise self.error(key, f"{problem}; expected a text such as {kind.example!r}")
+            problem = f"is {value!r}, which is not {quantity.name}"
+            raise self.error(key, f"{problem}; expected a text such as {quantity.example!r}")
         try:
-            return kind.parse(value)
+            return quantity.parse(value)
         except UnitError as error:
             raise self.error(key, f"= {error}") from error

@@ -1,4 +1,4 @@
-"""What an op asks of a device: operations and bytes. Seconds are the business of `device.py`."""
+"""The work of an op: its operations and bytes. `device.py` turns work into seconds."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ __all__ = ["OpClass", "Work"]
 
 
 class OpClass(str, Enum):
-    """Kinds of op that reach different fractions of a device's peak rates."""
+    """Classes of ops, which reach different fractions of a device's peak rates."""
 
     PRODUCT = "product"
     """Matrix products and convolutions, on the matrix units."""
     ATTENTION = "attention"
     """Fused attention, on the matrix units, with a softmax in between."""
     MEMORY = "memory"
-    """Everything else: bound by the bytes it moves; its operations run on the vector units."""
+    """All other ops: bound by the bytes that they move; their operations run on the vector
+    units."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Operations and bytes of one op (or of several like ones) on one device.
+    """Operations and bytes of one op (or of several ops of one class) on one device.
 
-    Fields may be arrays, one element per plan. Work without operations and bytes (a view, a
-    reshape) is not launched and takes no time.
+    Numbers may be arrays with one element per plan. Work without operations and bytes (that of a
+    view or a reshape) is not launched and takes no time.
     """
 
     kind: OpClass = OpClass.MEMORY
@@ -39,13 +40,13 @@ class Work:
     bytes_written: Amount = 0.0
     """Bytes written to device memory."""
     dtype: str = "fp32"
-    """The type that operations are done in; it selects the peak rate."""
+    """The type in which operations are done; it selects the peak rate."""
     launches: Amount = 1.0
-    """Kernels that the op consists of."""
+    """Number of kernels that the op consists of."""
 
     @classmethod
     def nothing(cls) -> Work:
-        """The neutral element of addition."""
+        """No work: the neutral element of addition."""
         return cls(launches=0.0)
 
     @property
@@ -55,12 +56,16 @@ class Work:
 
     @property
     def kernels(self) -> Amount:
-        """Kernels actually launched: none where there is nothing to do."""
+        """Number of kernels that are launched: 0 if there are no operations and no bytes."""
         busy = self.flops + self.bytes
         return self.launches * (np.greater(busy, 0.0) if isinstance(busy, np.ndarray) else busy > 0)
 
     def __add__(self, other: Work) -> Work:
-        """Both works as one op: counts add up, the round trip between them is not yet removed."""
+        """Both works as one op: counts add up. The traffic of a value that the first op writes and
+        the second reads is still counted.
+
+        Raises `ValueError` if the works differ in class or type.
+        """
         if other._is_nothing():
             return self
         if self._is_nothing():
@@ -80,7 +85,7 @@ class Work:
         )
 
     def __mul__(self, times: float) -> Work:
-        """The work of doing this `times` over."""
+        """The work of `times` such ops."""
         return Work(
             self.kind,
             self.flops * times,

@@ -151,7 +151,7 @@ class Bounds:
     def __init__(self, pricer: StagePricer) -> None:
         self._pricer = pricer
         self._workload = pricer.workload
-        self._overhead = pricer.cost.profile.overhead_seconds(self._workload.training)
+        self._overhead = pricer.cost.stack.overhead_seconds(self._workload.training)
         self._products: dict[tuple[int, bool], _Products] = {}
         self._seconds: dict[tuple[int, int, bool], float] = {}
 

@@ -46,7 +46,7 @@ def _shares(
     workload: Workload, cost: CostModel, stages: Sequence[RankSeconds]
 ) -> list[dict[str, float]]:
     """Per rank its shares of the iteration."""
-    overhead = cost.profile.overhead_seconds(workload.training)
+    overhead = cost.stack.overhead_seconds(workload.training)
     longest = larger(*(stage.end - stage.begin for stage in stages))
     found: list[dict[str, float]] = []
     for each in stages:
@@ -73,7 +73,7 @@ def _iteration(
         for share, seconds in report.seconds.items()
         if is_communication(share)
     )
-    overhead = cost.profile.overhead_seconds(plan.workload.training)
+    overhead = cost.stack.overhead_seconds(plan.workload.training)
     return Iteration(
         workload=plan.workload,
         cost=cost,

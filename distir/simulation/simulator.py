@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from distir.cost import Cluster, CostModel, CostProfile, load_profile
+from distir.cost import Cluster, CostModel, SoftwareStack, load_stack
 from distir.cost.amounts import larger
 from distir.errors import StrategyError
 from distir.plan import Plan, Planner
@@ -52,7 +52,7 @@ class Simulator:
         self,
         workload: Workload,
         cluster: Cluster,
-        profile: CostProfile | None = None,
+        stack: SoftwareStack | None = None,
         *,
         planner: Planner | None = None,
     ) -> None:
@@ -60,8 +60,8 @@ class Simulator:
         software stacks that fuse alike, and whose devices have the same types."""
         self.workload = workload
         self.cluster = cluster
-        self.cost = CostModel(cluster, profile or load_profile())
-        fuse = self.cost.profile.fuses_elementwise
+        self.cost = CostModel(cluster, stack or load_stack())
+        fuse = self.cost.stack.fuses_elementwise
         narrow = narrower_products(workload, cluster.device) is not None
         self.planner = planner or Planner(workload, fuse=fuse, narrow=narrow)
         own = self.planner
@@ -72,9 +72,9 @@ class Simulator:
         self._stages: dict[object, StageCost] = {}
         self._cuts: dict[object, tuple[int, ...]] = {}
 
-    def repriced(self, profile: CostProfile, cluster: Cluster) -> Simulator:
+    def repriced(self, stack: SoftwareStack, cluster: Cluster) -> Simulator:
         """A simulator with other constants or hardware; what does not depend on them is shared."""
-        made = Simulator(self.workload, cluster, profile, planner=self.planner)
+        made = Simulator(self.workload, cluster, stack, planner=self.planner)
         made.stages = self.stages.repriced(made.cost)
         return made
 
@@ -184,7 +184,7 @@ class Simulator:
         transfers: Sequence[float],
     ) -> PipelineTime:
         """When actions start, given what they and messages take."""
-        goes_on = self.cost.profile.goes_on(max(map(len, compiled.stages_of_ranks)))
+        goes_on = self.cost.stack.goes_on(max(map(len, compiled.stages_of_ranks)))
         return run_pipeline(compiled, action_seconds(stages), transfers, goes_on=goes_on)
 
     def _transfers(self, plan: Plan, stages: Sequence[StageCost]) -> list[float]:

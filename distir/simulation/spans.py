@@ -52,7 +52,7 @@ def action_spans(plan: Plan, stage: int, kind: int, cost: CostModel) -> list[Str
             buckets += ((computed, bucket) for bucket in settled)
     done = max(streams.free.values())
     end = float(cost.host_bound_seconds(done, streams.launched))
-    if not cost.profile.overlaps_gradients:
+    if not cost.stack.overlaps_gradients:
         buckets = [(end, bucket) for _, bucket in buckets]
     for computed, bucket in buckets:
         streams.settle(bucket, computed)

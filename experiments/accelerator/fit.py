@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from distir.cost import Device
-from distir.cost.profile import Attention, Dispatch
+from distir.cost.stack import AttentionForm, KernelDispatch
 
 LARGE = 0.5
 """Of the samples of a kind, those of the longest half tell what is reached when large."""
@@ -60,7 +60,11 @@ def large(samples: Iterable[Sample], kind: str) -> list[Sample]:
 
 
 def stack_file(
-    name: str, found: Mapping[str, float], source: str, dispatch: Dispatch, attention: Attention
+    name: str,
+    found: Mapping[str, float],
+    source: str,
+    dispatch: KernelDispatch,
+    attention: AttentionForm,
 ) -> str:
     """A software stack with these constants; what was not measured stays as all stacks have it."""
     lines = [

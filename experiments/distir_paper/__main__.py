@@ -39,7 +39,7 @@ def main() -> None:
         parser.error(f"{arguments.reference}: there is no such folder; --reference names one")
     compared, left_out = reference.compare(arguments.reference)
     rows = measured.compare(arguments.reference)
-    print("Against the original's simulator, its hardware numbers, the simple profile\n")
+    print("Against the original's simulator, its hardware numbers, the simple stack\n")
     print(reference.report(compared, left_out))
     print(f"\nAgainst its measured MLP steps, stack {measured.STACK.stem}\n")
     print(measured.report(rows))

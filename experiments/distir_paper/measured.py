@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from distir import Simulator, Strategy, load_cluster
-from distir.cost import load_profile
+from distir.cost import load_stack
 from experiments.distir_paper import original
 from experiments.distir_paper.statistics import mean_error, spearman
 
@@ -50,7 +50,7 @@ def _compare(row: dict[str, str]) -> Measured:
         int(row[key]) for key in ("num_hidden_layers", "hidden_dim", "batch_size", "world_size")
     )
     workload = original.mlp_training(original.mlp(layers, width), batch, row["dtype"])
-    simulator = Simulator(workload, load_cluster(MACHINE, devices), load_profile(STACK))
+    simulator = Simulator(workload, load_cluster(MACHINE, devices), load_stack(STACK))
     result = simulator.simulate(Strategy(dp=devices))
     (stage,) = result.stages
     outside = stage.seconds["optimizer"] + stage.seconds["overhead"]

@@ -8,22 +8,22 @@ from pathlib import Path
 
 import distir
 from distir import Strategy, Workload
-from distir.cost import Cluster, CostProfile, Device, Level, load_profile
+from distir.cost import Cluster, ClusterLevel, Device, SoftwareStack, load_stack
 from distir.importers.load import LoadedModel
 from distir.ir import Function
 from distir.models import MlpConfig, TransformerConfig
 from distir.ops.linalg import MatMul
 
 SIMPLE = Path(__file__).with_name("simple.toml")
-"""A cost profile as simple as the original's: every op costs launch + bytes + FLOPs, in turn."""
+"""A software stack as simple as the original's: every op costs launch + bytes + FLOPs, in turn."""
 
 BITS_PER_BYTE = 8
 
 
 @cache
-def simple_profile() -> CostProfile:
-    """The profile of `SIMPLE`."""
-    return load_profile(SIMPLE)
+def simple_stack() -> SoftwareStack:
+    """The stack of `SIMPLE`."""
+    return load_stack(SIMPLE)
 
 
 @cache
@@ -42,7 +42,7 @@ def cluster(
         memory_bandwidth_bytes_per_second=memory_bytes_per_second,
         peak_flops_per_second=dict.fromkeys(("fp32", "fp16"), flops_per_second),
     )
-    link = Level(
+    link = ClusterLevel(
         name="network",
         size=None,
         bandwidth_bytes_per_second=network_gbits_per_second * 1e9 / BITS_PER_BYTE,

@@ -26,7 +26,7 @@ def draw(
         _scatter(
             folder / "reference.svg",
             "original, seconds",
-            "ours with the simple profile, seconds",
+            "ours with the simple stack, seconds",
             {
                 family: [(r.original_seconds, r.seconds) for r in compared if r.family == family]
                 for family in dict.fromkeys(r.family for r in compared)

@@ -1,4 +1,4 @@
-"""Our simulator against the original's, with its own hardware numbers and the simple profile.
+"""Our simulator against the original's, with its own hardware numbers and the simple stack.
 
 The original adds a launch of 10 us to every op, and its programs have other ops than ours (its
 GPT-2 file spells out shape arithmetic and head-wise copies). So a second figure has its launches in
@@ -78,9 +78,9 @@ def _compare(row: Mapping[str, str]) -> Compared:
         float(row["network_bandwidth_gbps"]),
         strategy.devices,
     )
-    profile = original.simple_profile()
-    unlaunched = replace(profile, eager_launch_seconds=0.0)
-    result = Simulator(workload, cluster, profile).simulate(strategy)
+    stack = original.simple_stack()
+    unlaunched = replace(stack, eager_launch_seconds=0.0)
+    result = Simulator(workload, cluster, stack).simulate(strategy)
     free = Simulator(workload, cluster, unlaunched).simulate(strategy)
     latency = float(row["latency_s"])
     launches = LAUNCH_SECONDS * int(row["ops"]) / strategy.devices

@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         ship(calibration, "published training runs (experiments/fidelity)")
     progress("predicting every row with what was fitted")
     values = calibration.values
-    outcomes = [outcome_of(row.case, row.profile, row.simulate(values)) for row in rows]
+    outcomes = [outcome_of(row.case, row.stack, row.simulate(values)) for row in rows]
     excluded = [each for each in made if isinstance(each, Exclusion)]
     validation = make_report(outcomes, [*excluded, *refused])
     text = report_text(calibration, validation, options.file.name)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import distir.cost
 from autotune.calibration import Calibration
-from autotune.calibration.profile import constant_lines, origin
+from autotune.calibration.stack import constant_lines, origin
 
 COST = Path(distir.cost.__file__).resolve().parent
 
@@ -19,7 +19,10 @@ DEVICES = {
 }
 """Device files by generation."""
 
-SPREAD = "root mean square of the mean errors of sources by constants that have not seen them"
+SPREAD = (
+    "root mean square of the mean errors of sources, each predicted with constants that were "
+    "fitted without it"
+)
 
 
 def ship(calibration: Calibration, source: str) -> list[Path]:

@@ -8,7 +8,7 @@ import distir
 from autotune import load_problem, tune
 from autotune.problem import model_as_run
 from distir import Workload
-from distir.cost import load_profile
+from distir.cost import load_stack
 from distir.ir import Builder, Function
 from distir.models import AttentionKind
 from distir.ops.attention import FusedAttention
@@ -83,7 +83,7 @@ def own_attention(batch_size: int, sequence_length: int = 8) -> Function:
 def test_attention_of_a_function_is_as_it_says_unless_the_user_does(
     attention: AttentionKind | None, expected: str
 ) -> None:
-    model = model_as_run(own_attention, load_profile("megatron-2021"), attention)
+    model = model_as_run(own_attention, load_stack("megatron-2021"), attention)
     ops = {node.op.name for node in model.function.nodes}
     assert ("FusedAttention" in ops) == (expected == "fused")
     assert ("Softmax" in ops) == (expected == "eager")

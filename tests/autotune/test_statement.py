@@ -14,7 +14,7 @@ from autotune.cli import COMMANDS
 from autotune.statement import DEFAULT_STACK, takes
 from autotune.testing import toy_problem
 from distir import DistirError, Strategy, Workload
-from distir.cost.loader import DEFAULT_PROFILE
+from distir.cost import loader
 
 
 class Options:
@@ -54,7 +54,7 @@ def test_the_command_line_says_how_to_search_as_python_does() -> None:
 
 def test_a_problem_states_all_that_a_workload_is_made_of() -> None:
     assert names(Workload) <= names(ProblemStatement)
-    assert DEFAULT_STACK == DEFAULT_PROFILE
+    assert DEFAULT_STACK == loader.DEFAULT_STACK
 
 
 @pytest.mark.parametrize("function", [load_problem, tune, compare_samplers])

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distir import Strategy, load_cluster, load_model, simulate
-from distir.cost import Band, CostModel, load_profile
+from distir.cost import Band, CostModel, load_stack
 
 spreads = st.floats(0, 0.5)
 times = st.floats(1e-3, 1e6)
@@ -35,14 +35,14 @@ def test_what_plans_share_does_not_blur_their_order(
 
 
 def test_a_generation_that_was_hardly_measured_is_less_sure() -> None:
-    profile = load_profile("megatron")
+    stack = load_stack("megatron")
     bands = [
-        CostModel(load_cluster(name), profile).band
+        CostModel(load_cluster(name), stack).band
         for name in ("dgx-a100", "hgx-h100", "hgx-b200", "gb300-nvl72")
     ]
     assert [band.relative for band in bands] == sorted(band.relative for band in bands)
     assert len({band.between_plans for band in bands}) == 1
-    assert CostModel(load_cluster("dgx-a100"), load_profile("ideal")).band == Band()
+    assert CostModel(load_cluster("dgx-a100"), load_stack("ideal")).band == Band()
 
 
 def test_results_carry_it() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distir.cost import Cluster, Level, load_cluster, load_device
+from distir.cost import Cluster, ClusterLevel, load_cluster, load_device
 from distir.cost.cluster import Senders
 from distir.errors import ClusterError
 
@@ -18,8 +18,12 @@ def two_levels(num_devices: int, node: int = 8) -> Cluster:
         name="two",
         device=load_device("a100-sxm4-80gb"),
         levels=(
-            Level(name="node", size=node, bandwidth_bytes_per_second=3e11, latency_seconds=3e-6),
-            Level(name="net", size=None, bandwidth_bytes_per_second=2e10, latency_seconds=1e-5),
+            ClusterLevel(
+                name="node", size=node, bandwidth_bytes_per_second=3e11, latency_seconds=3e-6
+            ),
+            ClusterLevel(
+                name="net", size=None, bandwidth_bytes_per_second=2e10, latency_seconds=1e-5
+            ),
         ),
         num_devices=num_devices,
     )
@@ -46,7 +50,7 @@ def test_a_group_is_seen_by_each_level(devices, size, stride, fan_out, rails):
 @given(st.integers(1, 6), st.integers(1, 6), st.integers(1, 60), st.data())
 def test_fan_outs_agree_with_looking_at_every_group(node, rack, num_devices, data):
     levels = [
-        Level(name=str(size), size=size, bandwidth_bytes_per_second=1.0, latency_seconds=0.0)
+        ClusterLevel(name=str(size), size=size, bandwidth_bytes_per_second=1.0, latency_seconds=0.0)
         for size in (node, rack, None)
     ]
     device = load_device("a100-sxm4-80gb")
@@ -91,8 +95,8 @@ def test_any_number_of_devices_over_as_many_nodes_as_needed():
 
 
 def test_a_cluster_that_cannot_be_says_why():
-    node = Level(name="node", size=8, bandwidth_bytes_per_second=1e9, latency_seconds=0)
-    net = Level(name="net", size=None, bandwidth_bytes_per_second=1e9, latency_seconds=0)
+    node = ClusterLevel(name="node", size=8, bandwidth_bytes_per_second=1e9, latency_seconds=0)
+    net = ClusterLevel(name="net", size=None, bandwidth_bytes_per_second=1e9, latency_seconds=0)
     device = load_device("a100-sxm4-80gb")
     box = Cluster(name="box", device=device, levels=(node,), num_devices=8)
     assert box.capacity == 8
@@ -105,7 +109,7 @@ def test_a_cluster_that_cannot_be_says_why():
     with pytest.raises(ClusterError, match="at least one"):
         Cluster(name="none", device=device, levels=(), num_devices=8)
     with pytest.raises(ClusterError, match="bandwidth of level 'bad'"):
-        Level(name="bad", size=2, bandwidth_bytes_per_second=0, latency_seconds=0)
+        ClusterLevel(name="bad", size=2, bandwidth_bytes_per_second=0, latency_seconds=0)
     with pytest.raises(ClusterError, match="no group of 4 devices 8 apart"):
         box.group(4, 8)
     with pytest.raises(ClusterError, match="no devices 8 apart"):

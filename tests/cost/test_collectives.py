@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distir.cost import Cluster, CostModel, Level, load_cluster, load_device, load_profile
+from distir.cost import Cluster, ClusterLevel, CostModel, load_cluster, load_device, load_stack
 from distir.cost.cluster import Senders
 from distir.cost.collectives import (
     COLLECTIVES,
@@ -19,13 +19,13 @@ from distir.cost.collectives import (
     exchange_of_copies,
 )
 
-IDEAL = load_profile("ideal")
-PROFILES = [load_profile(name) for name in ("ideal", "fsdp-compiled", "fsdp-eager")]
+IDEAL = load_stack("ideal")
+STACKS = [load_stack(name) for name in ("ideal", "fsdp-compiled", "fsdp-eager")]
 KINDS = list(COLLECTIVES)
 
 sizes = st.floats(1, 1e12)
 kinds = st.sampled_from(KINDS)
-profiles = st.sampled_from(PROFILES)
+stacks = st.sampled_from(STACKS)
 
 
 @st.composite
@@ -33,7 +33,7 @@ def clusters(draw: st.DrawFn) -> Cluster:
     """One to three levels with any bandwidths, the last unit partly used."""
     depth = draw(st.integers(1, 3))
     levels = tuple(
-        Level(
+        ClusterLevel(
             name=f"level {index}",
             size=None if index == depth - 1 else draw(st.integers(1, 6)),
             bandwidth_bytes_per_second=draw(st.floats(1e9, 1e12)),
@@ -55,11 +55,11 @@ def models_and_groups(draw: st.DrawFn):
     cluster = draw(clusters())
     stride = draw(st.integers(1, cluster.num_devices))
     size = draw(st.integers(1, 1 + (cluster.num_devices - 1) // stride))
-    return CostModel(cluster, draw(profiles)), size, stride
+    return CostModel(cluster, draw(stacks)), size, stride
 
 
 def flat(num_devices: int, bandwidth: float, latency: float) -> CostModel:
-    level = Level(
+    level = ClusterLevel(
         name="link", size=None, bandwidth_bytes_per_second=bandwidth, latency_seconds=latency
     )
     device = load_device("a100-sxm4-80gb")
@@ -161,7 +161,7 @@ def test_better_links_never_hurt(case, kind, size, data):
         latency_seconds=level.latency_seconds * data.draw(st.floats(0, 1)),
     )
     levels = (*cluster.levels[:index], faster, *cluster.levels[index + 1 :])
-    better = CostModel(replace(cluster, levels=levels), model.profile)
+    better = CostModel(replace(cluster, levels=levels), model.stack)
     group = cluster.group(members, stride)
     slow = model.collective_seconds(kind, size, group)
     assert better.collective_seconds(kind, size, group) <= slow * (1 + 1e-12)
@@ -225,14 +225,14 @@ def test_arrays_of_sizes_cost_what_their_elements_do(case, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_group_of_one_costs_nothing(kind):
-    model = CostModel(load_cluster("dgx-a100"), load_profile("fsdp-eager"))
+    model = CostModel(load_cluster("dgx-a100"), load_stack("fsdp-eager"))
     assert model.collective_seconds(kind, 1e9, model.cluster.group(1)) == 0
     assert collective_seconds(kind, 1e9, ()) == 0
 
 
 def test_neighbours_in_a_node_talk_faster_than_peers_across_nodes():
     """Swapping two mesh axes changes the time on two levels, and not on one."""
-    model = CostModel(load_cluster("hgx-h100", 64), load_profile("fsdp-compiled"))
+    model = CostModel(load_cluster("hgx-h100", 64), load_stack("fsdp-compiled"))
     inside, across = model.cluster.group(8, 1), model.cluster.group(8, 8)
     for kind in KINDS:
         assert model.collective_seconds(kind, 1e8, inside) < model.collective_seconds(

@@ -10,19 +10,19 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from distir.cost import CostModel, OpClass, Work, load_cluster, load_device, load_profile
+from distir.cost import CostModel, OpClass, Work, load_cluster, load_device, load_stack
 from distir.cost.amounts import soft_maximum
-from distir.cost.profile import AttentionKernels, CostProfile, Messages
+from distir.cost.stack import AttentionKernels, MessageOverlap, SoftwareStack
 from distir.errors import ClusterError
 from distir.ir.types import DType, TensorType
 from distir.ops.linalg import MatMul
 
-PROFILES = [load_profile(name) for name in ("ideal", "fsdp-compiled", "fsdp-eager")]
+STACKS = [load_stack(name) for name in ("ideal", "fsdp-compiled", "fsdp-eager")]
 CLUSTER = load_cluster("dgx-a100")
 
 counts = st.floats(0, 1e16)
 classes = st.sampled_from(list(OpClass))
-profiles = st.sampled_from(PROFILES)
+stacks = st.sampled_from(STACKS)
 
 
 @st.composite
@@ -30,25 +30,25 @@ def works(draw: st.DrawFn) -> Work:
     return Work(draw(classes), draw(counts), draw(counts), draw(counts), "bf16")
 
 
-def test_a_large_product_reaches_the_profile_s_fraction_of_peak():
+def test_a_large_product_reaches_the_stack_s_fraction_of_peak():
     """16384^3: 8.8e12 FLOP at 0.5 of 312 TFLOP/s; launch and memory hardly count."""
     n = 16384
     work = Work(OpClass.PRODUCT, 2.0 * n**3, 2 * 2.0 * n**2, 2.0 * n**2, "bf16")
-    profile = replace(load_profile("fsdp-eager"), product_efficiency=0.5)
-    seconds = CostModel(CLUSTER, profile).op_seconds(work)
+    stack = replace(load_stack("fsdp-eager"), product_efficiency=0.5)
+    seconds = CostModel(CLUSTER, stack).op_seconds(work)
     assert seconds == pytest.approx(2 * n**3 / (0.5 * 312e12), rel=1e-3)
 
 
 def test_an_elementwise_op_moves_its_bytes():
     """2 reads + 1 write of 2^30 bytes each at 0.8 of 2039 GB/s."""
     work = Work(OpClass.MEMORY, 2.0**29, 2 * 2.0**30, 2.0**30, "bf16")
-    profile = replace(load_profile("fsdp-compiled"), memory_efficiency=0.8)
-    seconds = CostModel(CLUSTER, profile).op_seconds(work)
+    stack = replace(load_stack("fsdp-compiled"), memory_efficiency=0.8)
+    seconds = CostModel(CLUSTER, stack).op_seconds(work)
     assert seconds == pytest.approx(3 * 2**30 / (0.8 * 2039e9), rel=2e-3)
 
 
-def test_the_ideal_profile_is_the_plain_roofline():
-    model = CostModel(CLUSTER, load_profile("ideal"))
+def test_the_ideal_stack_is_the_plain_roofline():
+    model = CostModel(CLUSTER, load_stack("ideal"))
     assert model.op_seconds(Work(OpClass.PRODUCT, 312e12, 1, 1, "bf16")) == 1.0
     assert model.op_seconds(Work(OpClass.ATTENTION, 312e12, 1, 1, "bf16")) == 1.0
     assert model.op_seconds(Work(OpClass.MEMORY, 1, 2039e9, 0)) == 1.0
@@ -57,16 +57,16 @@ def test_the_ideal_profile_is_the_plain_roofline():
 
 def test_a_small_op_costs_its_launch_in_an_eager_stack():
     tiny = Work(OpClass.PRODUCT, 1e3, 1e3, 1e3, "bf16")
-    eager = load_profile("fsdp-eager")
+    eager = load_stack("fsdp-eager")
     assert CostModel(CLUSTER, eager).op_seconds(tiny) == pytest.approx(
         eager.eager_launch_seconds, 1e-3
     )
-    assert CostModel(CLUSTER, load_profile("fsdp-compiled")).op_seconds(tiny) < 5e-6
+    assert CostModel(CLUSTER, load_stack("fsdp-compiled")).op_seconds(tiny) < 5e-6
 
 
 def test_a_host_that_waits_for_every_kernel_adds_its_launches():
     """51 us before each of ten kernels, none of which runs meanwhile."""
-    blocking = replace(PROFILES[-1], dispatch="blocking", eager_launch_seconds=51e-6)
+    blocking = replace(STACKS[-1], dispatch="blocking", eager_launch_seconds=51e-6)
     model = CostModel(CLUSTER, blocking)
     work = Work(OpClass.MEMORY, 0, 1e9, 1e9, launches=10.0)
     assert model.op_seconds(work) == pytest.approx(model.kernel_seconds(work) + 10 * 51e-6)
@@ -77,29 +77,31 @@ def test_a_host_that_waits_for_every_kernel_adds_its_launches():
     ("overlaps", "of_one", "of_several"),
     [("never", False, False), ("interleaved", False, True), ("always", True, True)],
 )
-def test_when_a_rank_goes_on_while_it_sends(overlaps: Messages, of_one: bool, of_several: bool):
-    stack = replace(PROFILES[0], overlaps_messages=overlaps)
+def test_when_a_rank_goes_on_while_it_sends(
+    overlaps: MessageOverlap, of_one: bool, of_several: bool
+):
+    stack = replace(STACKS[0], overlaps_messages=overlaps)
     assert (stack.goes_on(1), stack.goes_on(4)) == (of_one, of_several)
 
 
-@pytest.mark.parametrize("profile", PROFILES, ids=lambda profile: profile.name)
-def test_a_view_costs_nothing(profile: CostProfile):
-    model = CostModel(CLUSTER, profile)
+@pytest.mark.parametrize("stack", STACKS, ids=lambda stack: stack.name)
+def test_a_view_costs_nothing(stack: SoftwareStack):
+    model = CostModel(CLUSTER, stack)
     assert model.op_seconds(Work(OpClass.MEMORY)) == 0
     assert model.op_seconds(Work.nothing()) == 0
 
 
-@given(works(), counts, counts, profiles)
-def test_more_work_never_takes_less_time(work, flops, read, profile):
-    model = CostModel(CLUSTER, profile)
+@given(works(), counts, counts, stacks)
+def test_more_work_never_takes_less_time(work, flops, read, stack):
+    model = CostModel(CLUSTER, stack)
     more = Work(work.kind, work.flops + flops, work.bytes_read + read, work.bytes_written, "bf16")
     assert model.op_seconds(more) >= model.op_seconds(work) * (1 - 1e-12)
 
 
-@given(works(), st.floats(1.001, 2), profiles)
-def test_there_are_no_cliffs(work, factor, profile):
+@given(works(), st.floats(1.001, 2), stacks)
+def test_there_are_no_cliffs(work, factor, stack):
     """A little more work takes at most as much more time in proportion."""
-    model = CostModel(CLUSTER, profile)
+    model = CostModel(CLUSTER, stack)
     more = Work(
         work.kind,
         work.flops * factor,
@@ -110,9 +112,9 @@ def test_there_are_no_cliffs(work, factor, profile):
     assert model.op_seconds(more) <= model.op_seconds(work) * factor * (1 + 1e-9)
 
 
-@given(classes, st.data(), profiles)
-def test_one_op_of_two_works_never_costs_more_than_two_ops(kind, data, profile):
-    model = CostModel(CLUSTER, profile)
+@given(classes, st.data(), stacks)
+def test_one_op_of_two_works_never_costs_more_than_two_ops(kind, data, stack):
+    model = CostModel(CLUSTER, stack)
     a, b = (
         Work(kind, data.draw(counts), data.draw(counts), data.draw(counts), "fp16")
         for _ in range(2)
@@ -121,9 +123,9 @@ def test_one_op_of_two_works_never_costs_more_than_two_ops(kind, data, profile):
     assert model.op_seconds(a + b) <= apart * (1 + 1e-9)
 
 
-@given(works(), st.integers(1, 9), profiles)
-def test_equal_ops_cost_their_sum(work, times, profile):
-    model = CostModel(CLUSTER, profile)
+@given(works(), st.integers(1, 9), stacks)
+def test_equal_ops_cost_their_sum(work, times, stack):
+    model = CostModel(CLUSTER, stack)
     together = model.op_seconds(sum([work] * times, Work.nothing()))
     assert together == pytest.approx(times * model.op_seconds(work), rel=1e-9)
     assert model.op_seconds(work * times) == pytest.approx(together, rel=1e-9)
@@ -143,8 +145,8 @@ def test_work_adds_up(a, b):
 
 def test_arrays_of_sizes_cost_what_their_elements_do():
     flops, read = np.array([0.0, 1e9, 1e13]), np.array([0.0, 1e8, 1e6])
-    for profile in PROFILES:
-        model = CostModel(CLUSTER, profile)
+    for stack in STACKS:
+        model = CostModel(CLUSTER, stack)
         together = model.op_seconds(Work(OpClass.PRODUCT, flops, read, read / 2, "bf16"))
         apart = [
             model.op_seconds(Work(OpClass.PRODUCT, f, r, r / 2, "bf16"))
@@ -185,7 +187,7 @@ def test_batched_products_of_rows_that_matrix_units_cannot_load_run_on_vector_un
             TensorType((*batch, *shape), DType.FLOAT16) for shape in ((2048, depth), (depth, 2048))
         )
         work = MatMul().work((rows, keys), MatMul().infer(rows, keys))
-        return float(CostModel(CLUSTER, PROFILES[0]).kernel_seconds(work)) / depth
+        return float(CostModel(CLUSTER, STACKS[0]).kernel_seconds(work)) / depth
 
     assert seconds(150) == pytest.approx(2 * 12 * 2048**2 / 19.5e12, rel=0.02)
     assert seconds(152) < seconds(150) / 2
@@ -197,10 +199,10 @@ def test_attention_kernels_reach_what_their_generation_does():
     work = Work(OpClass.ATTENTION, 1e15, 1.0, 1.0, "bf16")
     cluster = load_cluster("hgx-h100")
     own = cluster.device
-    profile = replace(PROFILES[0], attention_efficiency=0.5, first_attention_efficiency=0.25)
+    stack = replace(STACKS[0], attention_efficiency=0.5, first_attention_efficiency=0.25)
 
     def rate(kernels: AttentionKernels) -> float:
-        made_for = replace(profile, attention_kernels=kernels)
+        made_for = replace(stack, attention_kernels=kernels)
         return 1e15 / float(CostModel(cluster, made_for).kernel_seconds(work))
 
     native = 0.5 * own.sustained_fraction * own.peak("bf16")

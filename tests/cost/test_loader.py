@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from distir.cost import (
-    CostProfile,
+    SoftwareStack,
     cluster_names,
     device_names,
     load_cluster,
     load_device,
-    load_profile,
-    profile_names,
+    load_stack,
+    stack_names,
 )
 from distir.cost.reader import Table, read_toml
 from distir.errors import ClusterError, UnknownNameError
@@ -130,14 +130,14 @@ def test_unknown_names_list_the_near_ones():
     with pytest.raises(UnknownNameError, match=r"did you mean: .*dgx-a100"):
         load_cluster("dgx-a10")
     with pytest.raises(UnknownNameError, match="unknown software stack 'zzz'"):
-        load_profile("zzz")
+        load_stack("zzz")
     with pytest.raises(ClusterError, match=r"nowhere\.toml: there is no such cluster file"):
         load_cluster("nowhere.toml")
 
 
 def test_names_match_without_regard_to_case():
     assert load_cluster("DGX-A100") == load_cluster("dgx-a100")
-    assert load_profile("FSDP-eager") == load_profile("fsdp-eager")
+    assert load_stack("FSDP-eager") == load_stack("fsdp-eager")
     assert load_device("H100-SXM5-80GB").name == "H100-SXM5-80GB"
 
 
@@ -179,24 +179,22 @@ def test_every_shipped_device_loads(name):
 
 
 def test_stacks_differ_where_they_should():
-    ideal, compiled, eager = (
-        load_profile(name) for name in ("ideal", "fsdp-compiled", "fsdp-eager")
-    )
-    assert {"megatron-2021", "megatron", "deepspeed", "jax"} <= set(profile_names())
+    ideal, compiled, eager = (load_stack(name) for name in ("ideal", "fsdp-compiled", "fsdp-eager"))
+    assert {"megatron-2021", "megatron", "deepspeed", "jax"} <= set(stack_names())
     assert eager.launch_seconds == eager.eager_launch_seconds > 5 * compiled.launch_seconds
     assert ideal.launch_seconds == ideal.iteration_overhead_seconds == 0
-    assert load_profile("megatron-2021").attention == "eager" != load_profile("megatron").attention
+    assert load_stack("megatron-2021").attention == "eager" != load_stack("megatron").attention
 
 
-@pytest.mark.parametrize("name", profile_names())
+@pytest.mark.parametrize("name", stack_names())
 def test_stacks_state_facts_and_share_their_constants(name):
     """But for the ideal one, which is none: the fitted constants are the same for all."""
-    profile = load_profile(name)
-    assert profile.name == name
-    assert profile.summary
-    shared = {field.name for field in fields(CostProfile) if field.type == "float"}
-    reference = load_profile("fsdp-compiled")
-    same = {each for each in shared if getattr(profile, each) == getattr(reference, each)}
+    stack = load_stack(name)
+    assert stack.name == name
+    assert stack.summary
+    shared = {field.name for field in fields(SoftwareStack) if field.type == "float"}
+    reference = load_stack("fsdp-compiled")
+    same = {each for each in shared if getattr(stack, each) == getattr(reference, each)}
     assert (same == shared) == (name != "ideal")
 
 
@@ -212,10 +210,10 @@ eager_launch = "20 us"
 
 
 def test_a_stack_of_one_s_own_takes_the_shared_constants_that_it_leaves_out(write):
-    profile, shared = load_profile(write(STACK)), load_profile("fsdp-eager")
-    assert (profile.product_efficiency, profile.launch_seconds) == (0.6, 20e-6)
-    assert profile.memory_efficiency == shared.memory_efficiency
-    assert not profile.fuses_elementwise
+    stack, shared = load_stack(write(STACK)), load_stack("fsdp-eager")
+    assert (stack.product_efficiency, stack.launch_seconds) == (0.6, 20e-6)
+    assert stack.memory_efficiency == shared.memory_efficiency
+    assert not stack.fuses_elementwise
 
 
 @pytest.mark.parametrize(
@@ -232,5 +230,5 @@ def test_a_stack_of_one_s_own_takes_the_shared_constants_that_it_leaves_out(writ
 def test_a_stack_that_cannot_be_says_why(write, old, new, says):
     assert old in STACK
     with pytest.raises(ClusterError) as caught:
-        load_profile(write(STACK.replace(old, new, 1)))
+        load_stack(write(STACK.replace(old, new, 1)))
     assert says in str(caught.value)

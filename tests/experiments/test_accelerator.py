@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from distir.cost import CostModel, OpClass, Work, load_cluster, load_device, load_profile
+from distir.cost import CostModel, OpClass, Work, load_cluster, load_device, load_stack
 from experiments.accelerator import measure
 from experiments.accelerator.__main__ import main
 from experiments.accelerator.fit import Sample, constants, stack_file
@@ -52,11 +52,11 @@ def test_what_was_not_measured_is_left_out() -> None:
 def test_the_stack_that_is_written_can_be_used(tmp_path: Path) -> None:
     path = tmp_path / "lab.toml"
     path.write_text(stack_file("lab", EXPECTED, "a test", "eager", "fused"), encoding="utf-8")
-    profile = load_profile(path)
-    assert (profile.name, profile.launch_seconds, profile.attention) == ("lab", 10e-6, "fused")
-    assert profile.network_link_efficiency == load_profile("megatron").network_link_efficiency
+    stack = load_stack(path)
+    assert (stack.name, stack.launch_seconds, stack.attention) == ("lab", 10e-6, "fused")
+    assert stack.network_link_efficiency == load_stack("megatron").network_link_efficiency
     large = Work(OpClass.PRODUCT, 1e15, 1.0, 1.0, "bf16")
-    seconds = CostModel(load_cluster("dgx-a100"), profile).kernel_seconds(large)
+    seconds = CostModel(load_cluster("dgx-a100"), stack).kernel_seconds(large)
     assert seconds == pytest.approx(1e15 / 156e12, rel=1e-3)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import pytest
 
 from distir import Simulator, Strategy, Workload, load_cluster, load_model
-from distir.cost import load_profile
+from distir.cost import load_stack
 from distir.simulation import SimulationResult
 
 TOKENS_PER_SECOND = 1e12 / (180_000 * 3600)
@@ -23,7 +23,7 @@ def result() -> SimulationResult:
     workload = Workload(
         model=load_model("deepseek-v3"), batch_size=15360, sequence_length=4096, precision="fp8"
     )
-    simulator = Simulator(workload, load_cluster("hgx-h100", 2048), load_profile("deepseek"))
+    simulator = Simulator(workload, load_cluster("hgx-h100", 2048), load_stack("deepseek"))
     strategy = Strategy(
         dp=128, ep=64, pp=16, microbatches=120, schedule="chimera", zero=1, recompute="selective"
     )

@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 
 from distir import Simulator, Strategy, Workload, load_cluster
-from distir.cost import load_profile
+from distir.cost import load_stack
 from distir.importers.load import load_source
 from distir.ir.core import Node
 from distir.models.transformer import TransformerConfig
@@ -189,7 +189,7 @@ def exchange_seconds(stack: str, **experts: int) -> float:
     assert config.experts is not None
     small = replace(config, layers=6, experts=replace(config.experts, **experts))
     work = Workload(model=load_source(lambda: small), batch_size=32, sequence_length=TOKENS)
-    simulator = Simulator(work, load_cluster("hgx-h100", 32), load_profile(stack))
+    simulator = Simulator(work, load_cluster("hgx-h100", 32), load_stack(stack))
     plan = simulator.plan(Strategy(dp=32, ep=32))
     nodes = (node for program in plan.stages[0].programs for node in program.forward)
     tokens = next(n for n in nodes if isinstance(n.op, AllToAll) and n.op.copies is not None)

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distir import Cluster, Simulator, Strategy, Workload, load_cluster, load_model
-from distir.cost import Level, load_profile
+from distir.cost import ClusterLevel, load_stack
 from distir.schedules import COST_KINDS, Schedule, compile_schedule
 from distir.schedules.families.gpipe import gpipe
 from distir.schedules.families.one_f_one_b import one_f_one_b
@@ -81,7 +81,7 @@ def test_two_stages_that_stay_with_their_messages_by_hand() -> None:
     assert time.waited_for_stage == (2.5, 1.0)
 
 
-FREE = Level(name="free", size=None, bandwidth_bytes_per_second=1e30, latency_seconds=0.0)
+FREE = ClusterLevel(name="free", size=None, bandwidth_bytes_per_second=1e30, latency_seconds=0.0)
 
 
 def free_links(num_devices: int) -> Cluster:
@@ -91,7 +91,7 @@ def free_links(num_devices: int) -> Cluster:
 
 def simulator(source: str, devices: int, **workload: object) -> Simulator:
     given = Workload(model=load_model(source), **workload)  # type: ignore[arg-type]
-    return Simulator(given, free_links(devices), load_profile("ideal"))
+    return Simulator(given, free_links(devices), load_stack("ideal"))
 
 
 @pytest.mark.parametrize(("p", "m"), [(1, 1), (2, 3), (4, 2), (4, 8)])

@@ -8,19 +8,21 @@ from dataclasses import replace
 import pytest
 
 from distir import Simulator, Strategy, Workload, load_model
-from distir.cost import Cluster, CostModel, Level, load_device, load_profile
+from distir.cost import Cluster, ClusterLevel, CostModel, load_device, load_stack
 from distir.errors import StrategyError
 from distir.plan.grid import Grid
 from distir.simulation import SimulationResult
 from distir.transforms.place import Mesh
 
 GB = 1e9
-SWITCH = Level(name="node", size=4, bandwidth_bytes_per_second=100 * GB, latency_seconds=0.0)
-NETWORK = Level(name="net", size=None, bandwidth_bytes_per_second=10 * GB, latency_seconds=0.0)
+SWITCH = ClusterLevel(name="node", size=4, bandwidth_bytes_per_second=100 * GB, latency_seconds=0.0)
+NETWORK = ClusterLevel(
+    name="net", size=None, bandwidth_bytes_per_second=10 * GB, latency_seconds=0.0
+)
 ORDERS = ("tp-cp-ep-dp-pp", "dp-cp-ep-tp-pp", "pp-cp-ep-dp-tp", "tp-pp-dp-cp-ep")
 
 
-def cluster(*levels: Level, devices: int = 8) -> Cluster:
+def cluster(*levels: ClusterLevel, devices: int = 8) -> Cluster:
     device = load_device("a100-sxm4-80gb")
     return Cluster(name="c", device=device, levels=levels, num_devices=devices)
 
@@ -28,7 +30,7 @@ def cluster(*levels: Level, devices: int = 8) -> Cluster:
 def simulated(cluster: Cluster, placement: str) -> SimulationResult:
     workload = Workload(model=load_model("gpt2-xs"), batch_size=8)
     strategy = Strategy(dp=2, tp=2, pp=2, microbatches=2, placement=placement)
-    simulator = Simulator(workload, cluster, load_profile("ideal"))
+    simulator = Simulator(workload, cluster, load_stack("ideal"))
     return simulator.simulate(strategy)
 
 
@@ -78,7 +80,7 @@ def test_every_device_is_somewhere() -> None:
 
 def test_a_hop_between_neighbours_stays_inside_a_node() -> None:
     """Ranks innermost: 0 and 1 share a node, so a message of 1 GB takes 10 ms instead of 100."""
-    cost = CostModel(cluster(SWITCH, NETWORK), load_profile("ideal"))
+    cost = CostModel(cluster(SWITCH, NETWORK), load_stack("ideal"))
     mesh = Mesh(("dp",), ((),), {})
     for order, expected in (("pp-dp-tp-cp-ep", 0.01), ("dp-pp-tp-cp-ep", 0.1)):
         grid = Grid.of(mesh, (4,), 2, order)
@@ -91,16 +93,18 @@ def test_a_hop_between_neighbours_stays_inside_a_node() -> None:
 
 def all_reduce(nodes: int, per_node: int, inner: float, outer: float, latency: float) -> float:
     levels = (
-        Level(
+        ClusterLevel(
             name="node",
             size=per_node,
             bandwidth_bytes_per_second=inner,
             latency_seconds=latency,
         ),
-        Level(name="net", size=None, bandwidth_bytes_per_second=outer, latency_seconds=latency),
+        ClusterLevel(
+            name="net", size=None, bandwidth_bytes_per_second=outer, latency_seconds=latency
+        ),
     )
     devices = nodes * per_node
-    cost = CostModel(cluster(*levels, devices=devices), load_profile("ideal"))
+    cost = CostModel(cluster(*levels, devices=devices), load_stack("ideal"))
     group = cost.cluster.group(devices)
     return float(cost.collective_seconds("all_reduce", GB, group))
 

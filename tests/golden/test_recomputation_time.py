@@ -13,7 +13,7 @@ from __future__ import annotations
 import pytest
 
 from distir import Simulator, Strategy, Workload, load_cluster, load_model
-from distir.cost import load_profile
+from distir.cost import load_stack
 from distir.simulation import SimulationResult
 
 MEASURED_FULL, MEASURED_SELECTIVE = 18.13, 13.75
@@ -23,7 +23,7 @@ MEASURED_FULL, MEASURED_SELECTIVE = 18.13, 13.75
 def simulator() -> Simulator:
     model = load_model("gpt3-175B", attention="eager")
     workload = Workload(model=model, batch_size=64, sequence_length=2048, precision="fp16")
-    return Simulator(workload, load_cluster("dgx-a100", 64), load_profile("megatron-2021"))
+    return Simulator(workload, load_cluster("dgx-a100", 64), load_stack("megatron-2021"))
 
 
 def simulated(simulator: Simulator, recompute: str, sequence_parallel: bool) -> SimulationResult:

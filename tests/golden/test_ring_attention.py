@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 
 from distir import Simulator, Strategy, Workload, load_cluster, load_model
-from distir.cost import CostModel, load_profile
+from distir.cost import CostModel, load_stack
 from distir.ir.core import Node
 from distir.ops.attention import FusedAttention
 from distir.ops.collective import Collective, Sharded
@@ -135,7 +135,7 @@ def test_a_round_takes_as_long_as_its_block_or_its_message(planner: Planner) -> 
             replace(each, bandwidth_bytes_per_second=each.bandwidth_bytes_per_second / slower)
             for each in cluster.levels
         )
-        cost = CostModel(replace(cluster, levels=levels), load_profile("ideal"))
+        cost = CostModel(replace(cluster, levels=levels), load_stack("ideal"))
         instructions = Pricing.of(cost, plan).of_node(node)
         moving, before, last = instructions
         assert moving.size_bytes == (CP - 1) * 2 * BLOCK
@@ -155,8 +155,8 @@ def test_sequences_in_order_wait_for_the_last_device(planner: Planner, how: str)
     rows 1, the last quarter sees 7/8 of the columns on average, the mean is 1/2."""
 
     def attention(balanced: bool) -> float:
-        profile = replace(load_profile("ideal"), balances_context=balanced)
-        cost = CostModel(load_cluster("dgx-a100", CP), profile)
+        stack = replace(load_stack("ideal"), balances_context=balanced)
+        cost = CostModel(load_cluster("dgx-a100", CP), stack)
         strategy = Strategy(cp=CP, cp_exchange=how)
         pricing = Pricing.of(cost, planner.plan(strategy, ()))
         return sum(
@@ -173,7 +173,7 @@ def test_sequences_in_order_wait_for_the_last_device(planner: Planner, how: str)
 def test_what_gathering_shows_a_ring_hides() -> None:
     """32 thousand tokens on one board: less memory, and less waiting for cp."""
     workload = Workload(model=load_model("llama3-8b"), batch_size=1, sequence_length=32_768)
-    simulator = Simulator(workload, load_cluster("hgx-h100", 8), load_profile("megatron"))
+    simulator = Simulator(workload, load_cluster("hgx-h100", 8), load_stack("megatron"))
 
     def result(how: str) -> tuple[float, float]:
         strategy = Strategy(cp=8, cp_exchange=how, zero=3)

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from distir.cost import Cluster, Device, Level, load_profile
+from distir.cost import Cluster, ClusterLevel, Device, load_stack
 from distir.importers.load import LoadedModel
 from distir.ir import Builder, Function, Value
 from distir.models.experts import Experts
@@ -243,10 +243,10 @@ long_chains = st.one_of(chains(longest=8), recalling_chains())
 @st.composite
 def clusters(draw: st.DrawFn, num_devices: int) -> Cluster:
     """One to three levels of odd sizes; the last units are partly used."""
-    levels: list[Level] = []
+    levels: list[ClusterLevel] = []
     for index in range(draw(st.integers(1, 3))):
         levels.append(
-            Level(
+            ClusterLevel(
                 name=f"level {index}",
                 size=draw(st.integers(2, 5)),
                 bandwidth_bytes_per_second=draw(st.floats(1e8, 1e12)),
@@ -265,8 +265,8 @@ def clusters(draw: st.DrawFn, num_devices: int) -> Cluster:
     return Cluster(name="cluster", device=device, levels=tuple(levels), num_devices=num_devices)
 
 
-profiles = st.sampled_from(["fsdp-compiled", "fsdp-eager", "megatron", "deepspeed", "ideal"]).map(
-    load_profile
+stacks = st.sampled_from(["fsdp-compiled", "fsdp-eager", "megatron", "deepspeed", "ideal"]).map(
+    load_stack
 )
 
 # --- plans ---------------------------------------------------------------------------------------
@@ -371,7 +371,7 @@ def scenarios(draw: st.DrawFn, functions: st.SearchStrategy[Function] = models) 
     # A schedule of one's own may have a rank for every stage.
     needed = strategy.devices // strategy.pp * max(strategy.pp, strategy.stages)
     cluster = draw(clusters(needed + draw(st.integers(0, 3))))
-    simulator = Simulator(workload, cluster, draw(profiles))
+    simulator = Simulator(workload, cluster, draw(stacks))
     if not draw(st.booleans()):
         return Scenario(simulator, simulator.plan(strategy))
     places = st.integers(1, blocks - 1)

@@ -18,7 +18,7 @@ from distir.importers.load import LoadedModel
 from distir.metrics import METRICS
 from distir.schedules import SCHEDULES
 from search_spaces import distribution_space
-from tests.laws.scenarios import clusters, models, profiles
+from tests.laws.scenarios import clusters, models, stacks
 
 RELATIVE = 1e-9
 
@@ -52,7 +52,7 @@ def searches(draw: st.DrawFn) -> tuple[Simulator, list[Strategy]]:
         precision=draw(st.sampled_from(["bf16", "fp32"])),
         optimizer=draw(st.sampled_from(["adam", "sgd"])),
     )
-    simulator = Simulator(workload, draw(clusters(devices)), draw(profiles))
+    simulator = Simulator(workload, draw(clusters(devices)), draw(stacks))
     space = distribution_space(workload, devices, "full")
     chance = random.Random(draw(st.integers(0, 10**6)))
     strategies = space.samples(chance, 40)

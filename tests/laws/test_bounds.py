@@ -13,7 +13,7 @@ from distir.simulation.bounds import Bounds
 from distir.strategies import Strategies
 from distir.strategy import Strategy
 from search_spaces import distribution_space
-from tests.laws.scenarios import clusters, models, profiles
+from tests.laws.scenarios import clusters, models, stacks
 
 
 @st.composite
@@ -27,7 +27,7 @@ def searches(draw: st.DrawFn) -> tuple[Simulator, list[Strategy]]:
         precision=draw(st.sampled_from(["bf16", "fp32"])),
         optimizer=draw(st.sampled_from(["adam", "sgd"])),
     )
-    simulator = Simulator(workload, draw(clusters(devices)), draw(profiles))
+    simulator = Simulator(workload, draw(clusters(devices)), draw(stacks))
     space = distribution_space(workload, devices, {"extends": "full", "placement": "all"})
     return simulator, space.samples(random.Random(draw(st.integers(0, 10**6))), 20)
 

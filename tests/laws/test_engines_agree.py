@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from distir import Strategy, Workload, load_cluster, load_model
-from distir.cost import load_profile
+from distir.cost import load_stack
 from distir.plan import Plan
 from distir.simulation import SimulationResult, Simulator
 from distir.simulation.reference import ReferenceRun, simulate_reference
@@ -76,9 +76,9 @@ def test_zoo_models(name: str) -> None:
 def check_model(source: str, strategies: tuple[Strategy, ...]) -> None:
     model = load_model(source)
     cluster = load_cluster("dgx-a100", 10)
-    for profile in ("fsdp-compiled", "fsdp-eager"):
+    for stack in ("fsdp-compiled", "fsdp-eager"):
         workload = Workload(model=model, batch_size=8)
-        simulator = Simulator(workload, cluster, load_profile(profile))
+        simulator = Simulator(workload, cluster, load_stack(stack))
         for strategy in strategies:
             check(simulator, simulator.plan(strategy))
     workload = Workload(model=model, batch_size=8, mode="inference")

@@ -14,7 +14,7 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from distir import Strategy, Workload, load_cluster, load_model
-from distir.cost import Work, load_profile
+from distir.cost import Work, load_stack
 from distir.cost.collectives import Copies
 from distir.errors import TransformError
 from distir.execute.counts import BETWEEN_RANKS
@@ -42,7 +42,7 @@ LONG = os.environ.get("HYPOTHESIS_PROFILE") == "long"
 
 
 def examples(count: int) -> settings:
-    """So many examples every day, the profile's number in long runs."""
+    """So many examples every day, the number of Hypothesis's profile in long runs."""
     return settings(max_examples=settings.default.max_examples if LONG else count)
 
 
@@ -69,7 +69,7 @@ class Charged:
     """Stands in for a cost model and a grid, and writes down what it is asked for."""
 
     cluster = None
-    profile = load_profile("ideal")
+    stack = load_stack("ideal")
 
     def __init__(self) -> None:
         self.flops = 0.0

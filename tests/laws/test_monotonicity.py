@@ -64,7 +64,7 @@ def test_better_hardware_is_never_slower(
     change: Callable[[Cluster, float], Cluster], scenario: Scenario, factor: float
 ) -> None:
     ours = scenario.simulator
-    better = Simulator(ours.workload, change(ours.cluster, factor), ours.cost.profile)
+    better = Simulator(ours.workload, change(ours.cluster, factor), ours.cost.stack)
     before = ours.simulate_plan(scenario.plan).metrics
     after = better.simulate_plan(scenario.plan).metrics
     assert after["iteration_seconds"] <= before["iteration_seconds"] * (1 + SLACK)
@@ -75,7 +75,7 @@ def test_better_hardware_is_never_slower(
 @given(scenario=scenarios(), factor=factors)
 def test_more_memory_never_makes_a_plan_infeasible(scenario: Scenario, factor: float) -> None:
     ours = scenario.simulator
-    more = Simulator(ours.workload, device(larger)(ours.cluster, factor), ours.cost.profile)
+    more = Simulator(ours.workload, device(larger)(ours.cluster, factor), ours.cost.stack)
     before = ours.simulate_plan(scenario.plan)
     after = more.simulate_plan(scenario.plan)
     assert after.feasible or not before.feasible

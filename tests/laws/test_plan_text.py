@@ -35,7 +35,7 @@ def test_round_trip(case: Scenario) -> None:
     text = format_plan(case.plan)
     plan = parse_plan(text)
     assert format_plan(plan) == text
-    simulator = Simulator(plan.workload, case.simulator.cluster, case.simulator.cost.profile)
+    simulator = Simulator(plan.workload, case.simulator.cluster, case.simulator.cost.stack)
     again = simulator.simulate_plan(plan).to_dict()
     assert again == case.simulator.simulate_plan(case.plan).to_dict()
     for ours, theirs in zip(executed(plan), executed(case.plan), strict=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from distir import Simulator, Strategy, Workload, load_cluster, load_model
-from distir.cost import OpClass, load_profile
+from distir.cost import OpClass, load_stack
 from distir.ir import Builder, DType
 from distir.ops.linalg import MatMul
 from distir.plan import Plan
@@ -14,7 +14,7 @@ from distir.simulation.pricing.instructions import Pricing
 
 def plan_and_pricing(cluster: str, precision: str) -> tuple[Plan, Pricing]:
     workload = Workload(model=load_model("gpt2"), batch_size=8, precision=precision)
-    simulator = Simulator(workload, load_cluster(cluster), load_profile("ideal"))
+    simulator = Simulator(workload, load_cluster(cluster), load_stack("ideal"))
     plan = simulator.plan(Strategy())
     return plan, Pricing.of(simulator.cost, plan)
 

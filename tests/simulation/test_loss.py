@@ -8,15 +8,15 @@ from dataclasses import replace
 import pytest
 
 from distir import Simulator, Strategy, Workload, load_cluster, load_model
-from distir.cost import load_profile
+from distir.cost import load_stack
 from distir.errors import ClusterError
 
 
 def head_seconds(spelled_out: bool = False, metrics: int = 0) -> float:
     facts = {"spells_loss_out": spelled_out, "loss_metrics": metrics}
-    profile = replace(load_profile("ideal"), **facts)
+    stack = replace(load_stack("ideal"), **facts)
     workload = Workload(model=load_model("gpt2"), batch_size=4, sequence_length=1024)
-    simulator = Simulator(workload, load_cluster("dgx-a100", 1), profile)
+    simulator = Simulator(workload, load_cluster("dgx-a100", 1), stack)
     return simulator.simulate(Strategy()).metrics["iteration_seconds"]
 
 
@@ -33,4 +33,4 @@ def test_22_bytes_per_logit_and_metric():
 
 def test_no_metric_less_than_none():
     with pytest.raises(ClusterError, match="loss_metrics is -1; expected at least 0"):
-        replace(load_profile("ideal"), loss_metrics=-1)
+        replace(load_stack("ideal"), loss_metrics=-1)

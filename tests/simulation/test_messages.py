@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from distir import Simulator, Strategy, Workload, load_cluster, load_model
-from distir.cost import load_profile
+from distir.cost import load_stack
 from distir.simulation.pricing.instructions import Pricing
 
 CLUSTER = load_cluster("dgx-a100", 32)
-IDEAL = load_profile("ideal")
+IDEAL = load_stack("ideal")
 
 
 def pricing(cluster=CLUSTER, **choices):

@@ -86,7 +86,7 @@ def test_a_device_does_one_thing_at_a_time_on_every_stream() -> None:
         assert event["ts"] >= busy.get(thread, 0.0) - tolerance
         busy[thread] = event["ts"] + event["dur"]
     end = max(busy.values()) / 1e6
-    overhead = simulator.cost.profile.iteration_overhead_seconds
+    overhead = simulator.cost.stack.iteration_overhead_seconds
     iteration = simulator.simulate(STRATEGY).metrics["iteration_seconds"]
     assert end == pytest.approx(iteration - overhead)
     actions = {(e["pid"], e["name"]): e for e in found if e["tid"] == 0}

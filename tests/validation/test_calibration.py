@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autotune.calibration import Constant, calibrate, known_constants, profile_text
+from autotune.calibration import Constant, calibrate, known_constants, stack_text
 from autotune.calibration.fit import Fitted, fit, fit_linear, row_weights
 from autotune.calibration.folds import halves, leave_sources_out, pinning_source
 from autotune.calibration.pricing import price
 from autotune.cli import main
 from autotune.validation import Case
-from distir.cost import load_profile
+from distir.cost import load_stack
 from distir.errors import DistirError
 from tests.validation.rows import case, write_csv
 
@@ -93,27 +93,27 @@ def test_nothing_to_tell_is_an_error(made: list[Case]) -> None:
         calibrate([], constants("product_efficiency"))
 
 
-def test_the_profile_is_a_stack_that_costs_as_fitted(made: list[Case], tmp_path: Path) -> None:
+def test_the_written_stack_costs_as_fitted(made: list[Case], tmp_path: Path) -> None:
     found = calibrate(made, constants(*TRUE))
     path = tmp_path / "lab.toml"
-    path.write_text(profile_text(found, load_profile("megatron"), "lab", "runs.csv"))
-    profile = load_profile(path)
-    assert profile.name == "lab"
-    assert profile.dispatch == load_profile("megatron").dispatch
+    path.write_text(stack_text(found, load_stack("megatron"), "lab", "runs.csv"))
+    stack = load_stack(path)
+    assert stack.name == "lab"
+    assert stack.dispatch == load_stack("megatron").dispatch
     for each in found.constants:
-        assert getattr(profile, each.name) == pytest.approx(each.value, rel=5e-3)
-    assert profile.memory_efficiency == load_profile("megatron").memory_efficiency
+        assert getattr(stack, each.name) == pytest.approx(each.value, rel=5e-3)
+    assert stack.memory_efficiency == load_stack("megatron").memory_efficiency
 
 
-def test_the_command_writes_a_profile(made: list[Case], tmp_path: Path, capsys) -> None:
+def test_the_command_writes_a_stack(made: list[Case], tmp_path: Path, capsys) -> None:
     runs = [{**each.row.values, "iteration_time_s": repr(each.measured.seconds)} for each in made]
-    file, profile = write_csv(tmp_path / "runs.csv", *runs), tmp_path / "lab.toml"
+    file, stack = write_csv(tmp_path / "runs.csv", *runs), tmp_path / "lab.toml"
     arguments = ["calibrate", str(file), "--constants", "product_efficiency,eager_launch_seconds"]
-    assert main([*arguments, "--hardware", "A100", "--output", str(profile), "--json", "-"]) == 0
+    assert main([*arguments, "--hardware", "A100", "--output", str(stack), "--json", "-"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["constants"]["product_efficiency"]["value"] == pytest.approx(0.6, rel=0.05)
     assert set(found["sources"]) == {"here", "there"}
-    assert load_profile(profile).product_efficiency == pytest.approx(0.6, rel=0.05)
+    assert load_stack(stack).product_efficiency == pytest.approx(0.6, rel=0.05)
 
 
 @pytest.mark.parametrize(

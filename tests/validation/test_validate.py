@@ -10,7 +10,7 @@ import pytest
 
 from autotune.cli import main
 from autotune.validation import make_report, predict, read_rows
-from distir.cost import load_profile
+from distir.cost import load_stack
 from distir.errors import DistirError
 from tests.validation.rows import BASE, case, write_csv
 
@@ -175,11 +175,11 @@ def test_rows_share_planners_without_changing_results() -> None:
     assert all(each.memory_bytes == alone[0].memory_bytes for each in same)
 
 
-def test_software_profiles_exist() -> None:
+def test_every_software_has_a_stack() -> None:
     from autotune.validation.software import known_software
 
     for software in known_software():
-        assert load_profile(software.profile).name == software.profile
+        assert load_stack(software.stack).name == software.stack
 
 
 def test_mixtures_of_experts_stand_apart() -> None:

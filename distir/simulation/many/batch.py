@@ -138,7 +138,7 @@ class _Batch:
                 workload=workload,
                 cost=cost,
                 devices=devices,
-                seconds=iteration + cost.profile.overhead_seconds(workload.training),
+                seconds=iteration + cost.stack.overhead_seconds(workload.training),
                 bubble_seconds=bubble,
                 communication_seconds=communication,
                 peak_memory_bytes=peak,

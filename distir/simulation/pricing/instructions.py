@@ -122,7 +122,7 @@ class Pricing:
             op.name,
             times * size_bytes,
             op.mesh_axes,
-            launch_seconds=times * self.cost.profile.launch_seconds,
+            launch_seconds=times * self.cost.stack.launch_seconds,
         )
 
     def _computed(
@@ -151,7 +151,7 @@ class Pricing:
                 size,
                 op.mesh_axes,
                 after_compute=node.part is Part.STATE,
-                launch_seconds=self.cost.profile.launch_seconds,
+                launch_seconds=self.cost.stack.launch_seconds,
             )
         work = self._uneven(op, op.work(node.operand_types, node.result_types))
         if not work.flops and not work.bytes:
@@ -169,7 +169,7 @@ class Pricing:
 
     def _uneven(self, op: Op, work: Work) -> Work:
         """The work of the device that has most, where rows are split that have not as much."""
-        if self.cost.profile.balances_context or not isinstance(op, (Ring, Sharded)):
+        if self.cost.stack.balances_context or not isinstance(op, (Ring, Sharded)):
             return work
         windows = (window for window in op.windows if window.loop == ROWS)
         pieces = math.prod(
@@ -182,7 +182,7 @@ class Pricing:
     def _spelled_out(self, node: Node, work: Work) -> Work:
         """A loss as stacks run it that have no kernel for it: a pass over memory per step."""
         passes = LOSS_PASSES.get(type(node.op))
-        if passes is None or not self.cost.profile.spells_loss_out:
+        if passes is None or not self.cost.stack.spells_loss_out:
             return work
         read, written, launches = passes
         logits = node.operands[0].type.num_elements
@@ -195,7 +195,7 @@ class Pricing:
 
     def _metrics(self, node: Node) -> tuple[Work, ...]:
         """What a stack computes of the logits beside the loss, to log it."""
-        count = self.cost.profile.loss_metrics
+        count = self.cost.stack.loss_metrics
         if not count or not isinstance(node.op, CrossEntropy):
             return ()
         read, written, launches = METRIC_PASSES
@@ -226,11 +226,11 @@ class Pricing:
     def _exposed_fraction(self, op: Collective, part: Part) -> float:
         """What of a collective a stack leaves that pipelines it with the product beside it, or with
         another microbatch."""
-        profile = self.cost.profile
+        stack = self.cost.stack
         pipelined = op.kind in ("all_gather", "reduce_scatter") and part is Part.MODEL
-        hidden = pipelined and profile.overlaps_activations
-        hidden |= op.copies is not None and profile.overlaps_exchanges
-        return 1.0 - profile.overlapped_fraction * hidden
+        hidden = pipelined and stack.overlaps_activations
+        hidden |= op.copies is not None and stack.overlaps_exchanges
+        return 1.0 - stack.overlapped_fraction * hidden
 
     def collective(
         self,

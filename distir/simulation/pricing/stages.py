@@ -145,7 +145,7 @@ class StagePricer:
             for _, end in word
         )
         done = chain.settled
-        if not self.cost.profile.overlaps_gradients:
+        if not self.cost.stack.overlaps_gradients:
             done = chain.cost.seconds + seconds
         along = (end.along[kind] for word, _ in reversed(runs) for _, end in reversed(word))
         return Settling(done, seconds, next((axis for axis in along if axis), None))

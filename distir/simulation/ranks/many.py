@@ -98,7 +98,7 @@ def iterations(
     compiled = schedules[0]
     training = pricer.workload.training
     stages, own = _Stages(table, group.rows), _Own(compiled)
-    goes_on = pricer.cost.profile.goes_on(max(map(len, compiled.stages_of_ranks)))
+    goes_on = pricer.cost.stack.goes_on(max(map(len, compiled.stages_of_ranks)))
     time = _time(schedules, which, table, levels, group, goes_on=goes_on, training=training)
     exposed = own.sum(_exposed(schedules, which, stages, own))
     tails = _settling_tails(compiled, time, stages, own) if training else 0.0

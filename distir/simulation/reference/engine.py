@@ -155,7 +155,7 @@ class World:
             for rank, actions in enumerate(self.schedule.ranks)
             for action in actions
         }
-        self.goes_on = cost.profile.goes_on(max(map(len, self.schedule.stages_of_ranks)))
+        self.goes_on = cost.stack.goes_on(max(map(len, self.schedule.stages_of_ranks)))
         per_rank = plan.devices_per_stage
         self.devices = [
             _Device(rank * per_rank + lane, rank, lane)
@@ -249,7 +249,7 @@ class World:
         is idle when it begins, and when it ends."""
         begin = device.clock
         launched = 0.0
-        overlaps = self.cost.profile.overlaps_gradients
+        overlaps = self.cost.stack.overlaps_gradients
         free: dict[str, float] = {COMPUTE: begin}
         ready: dict[int, tuple[float, str]] = {}
 

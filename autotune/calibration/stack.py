@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import fields
 
 from autotune.calibration.calibrate import Calibration, ConstantFit
-from distir.cost import CostProfile
+from distir.cost import SoftwareStack
 
-__all__ = ["constant_lines", "constants_text", "origin", "profile_text"]
+__all__ = ["constant_lines", "constants_text", "origin", "stack_text"]
 
 _FACTS = tuple(
     field.name
-    for field in fields(CostProfile)
+    for field in fields(SoftwareStack)
     if field.type != "float" and field.name not in ("name", "summary")
 )
 """What a stack states of itself; all else are constants."""
 
 
-def profile_text(calibration: Calibration, base: CostProfile, name: str, source: str) -> str:
+def stack_text(calibration: Calibration, base: SoftwareStack, name: str, source: str) -> str:
     """A stack with the facts of `base` and the fitted constants, as TOML that `--stack` reads."""
     facts = _FACTS
     lines = [
@@ -75,10 +75,10 @@ def _duration(seconds: float) -> str:
 def origin(each: ConstantFit, source: str) -> str:
     """Where the value of a constant comes from, in a line."""
     if not each.fitted:
-        return f"{each.because}; {source} hardly tell it"
+        return f"{each.because}; {source} hardly constrain it"
     low, high = each.interval or (each.value, each.value)
     pinned = f", pinned by {each.pinned_by}" if each.pinned_by else ""
-    return f"fitted to {source}: {_span(each, low, high)} holds nine tenths{pinned}"
+    return f"fitted to {source}, 90 % interval {_span(each, low, high)}{pinned}"
 
 
 def _span(each: ConstantFit, low: float, high: float) -> str:

@@ -1,8 +1,8 @@
-"""The software stack as data: what it does, what of the hardware it reaches, what it adds.
+"""The software stack as data: what it does, which rates it reaches, what overhead it adds.
 
-A plan is costed on hardware × stack: the cluster says what the devices and links could do, the
-profile what the frameworks and libraries make of it. What a stack does is stated stack by stack
-(`stacks/`); how much that costs is fitted once and shared by all (`constants.toml`).
+The cluster says what devices and links could do; the software stack says what frameworks and
+libraries make of it. What a stack does is stated in its file (`stacks/`). What that costs is fitted
+once and shared by all stacks (`constants.toml`).
 """
 
 from __future__ import annotations
@@ -12,59 +12,80 @@ from typing import Literal, TypeAlias
 
 from distir.errors import ClusterError
 
-__all__ = ["Allocator", "Attention", "AttentionKernels", "CostProfile", "Dispatch", "Messages"]
+__all__ = [
+    "Allocator",
+    "AttentionForm",
+    "AttentionKernels",
+    "KernelDispatch",
+    "MessageOverlap",
+    "SoftwareStack",
+]
 
-Dispatch: TypeAlias = Literal["eager", "blocking", "compiled"]
-"""Whether Python launches every kernel and runs ahead of the device, or waits for each of them to
-end (CUDA_LAUNCH_BLOCKING=1), or compiled code or a graph launches them ahead."""
-Messages: TypeAlias = Literal["never", "interleaved", "always"]
-"""With which schedules a pipeline rank goes on while it sends: those in which a rank holds several
-stages are interleaved."""
-Attention: TypeAlias = Literal["fused", "eager"]
-"""One kernel, or products and a softmax that write the scores to memory."""
+KernelDispatch: TypeAlias = Literal["eager", "blocking", "compiled"]
+"""How kernels are launched.
+
+- `eager`: Python launches every kernel and runs ahead of the device.
+- `blocking`: Python waits for every kernel to end (CUDA_LAUNCH_BLOCKING=1).
+- `compiled`: compiled code or a graph launches kernels ahead of the device.
+"""
+MessageOverlap: TypeAlias = Literal["never", "interleaved", "always"]
+"""Schedules with which a pipeline rank computes while it sends: none, interleaved ones (a rank
+holds several stages), or all."""
+AttentionForm: TypeAlias = Literal["fused", "eager"]
+"""Attention as one kernel (`fused`), or as products and a softmax that write the scores to memory
+(`eager`)."""
 AttentionKernels: TypeAlias = Literal["native", "portable", "first"]
-"""Those of the device's own generation (cuDNN, FlashAttention-3), those of Ampere, which later
-generations still have (FlashAttention-2), or the first that there were (FlashAttention, also as
-written in Triton)."""
+"""The kernels of fused attention.
+
+- `native`: written for the device's own generation (cuDNN, FlashAttention-3).
+- `portable`: with Ampere's instructions, which later generations still have (FlashAttention-2).
+- `first`: the first ones (FlashAttention, also as written in Triton).
+"""
 Allocator: TypeAlias = Literal["blocks", "segments", "static"]
-"""PyTorch's cache of blocks, the same with segments that grow (expandable_segments), or a compiler
-that knows all sizes beforehand."""
+"""What hands out device memory: PyTorch's cache of blocks, that cache with growing segments
+(expandable_segments), or a compiler that knows all sizes beforehand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CostProfile:
-    """A software stack: facts about it, and few, physically named constants. Efficiencies are in
-    (0, 1]."""
+class SoftwareStack:
+    """A software stack: facts about it, and a few constants with a physical meaning.
+
+    Efficiencies are in (0, 1], orders at least 1. Raises `ClusterError` if a constant is out of
+    range.
+    """
 
     name: str
     summary: str = ""
 
-    dispatch: Dispatch = "compiled"
+    dispatch: KernelDispatch = "compiled"
     fuses_elementwise: bool = False
     """Whether chains of elementwise ops run as one kernel."""
-    attention: Attention = "fused"
-    """How attention runs in models that are described by their sizes; a file says itself."""
+    attention: AttentionForm = "fused"
+    """How attention runs in models that are described by their sizes; a model file spells its
+    attention itself."""
     attention_kernels: AttentionKernels = "native"
-    """Which kernels fused attention has."""
+    """Which kernels fused attention runs."""
     overlaps_gradients: bool = True
     """Whether gradients are settled while the rest of the last backward pass is computed."""
-    overlaps_messages: Messages = "always"
-    """When a pipeline rank goes on while what it made is on its way to the next."""
+    overlaps_messages: MessageOverlap = "always"
+    """With which schedules a pipeline rank computes while it sends its results to the next rank."""
     overlaps_activations: bool = False
     """Whether gathers and scatters of activations are pipelined with the products beside them."""
     overlaps_exchanges: bool = False
     """Whether exchanges with experts run beside the computation of another microbatch."""
     sends_copies_once: bool = False
-    """Whether exchanges with experts send a token to a node once, and copy it there."""
+    """Whether exchanges with experts send a token to a node once and copy it there."""
     allocator: Allocator = "blocks"
-    """What hands out the device's memory."""
+    """What hands out device memory."""
     spells_loss_out: bool = False
     """Whether the loss runs op by op on fp32 logits, instead of as one kernel."""
     loss_metrics: int = 0
-    """Metrics of every training batch that are a loss of their own, computed from its logits."""
+    """How many metrics of every training batch are losses that are computed from its logits again,
+    to log them."""
     balances_context: bool = True
-    """Whether devices that share a sequence have a piece from either end of it each, so that causal
-    attention is as much work for all; in order, the last of n has 2 - 1/n times the mean."""
+    """Whether each of the devices that share a sequence has a piece from either end of it, so that
+    causal attention is equal work for all. If they have pieces in order, the last of n devices has
+    2 - 1/n times the mean work."""
 
     product_efficiency: float
     """Matrix products: fraction of the dense matrix peak."""
@@ -73,7 +94,7 @@ class CostProfile:
     attention_efficiency: float
     """Fused attention: fraction of the dense matrix peak."""
     first_attention_efficiency: float
-    """The same of the first kernels that there were."""
+    """Fused attention with the first kernels: fraction of the dense matrix peak."""
     vector_efficiency: float
     """Other arithmetic: fraction of the fp32 vector peak."""
     memory_efficiency: float
@@ -84,47 +105,48 @@ class CostProfile:
     """Fraction of the bandwidth of network adapters."""
 
     soft_maximum_order: float
-    """How well arithmetic and memory traffic of a kernel overlap; see `amounts.soft_maximum`."""
+    """How well arithmetic and memory traffic of a kernel overlap: the order of
+    `amounts.soft_maximum`."""
     launch_order: float
-    """How well launches overlap with kernels where the host runs ahead, as such an order."""
+    """How well launches overlap with kernels where the host runs ahead: the order of
+    `amounts.soft_maximum`."""
     kernel_ramp_seconds: float
-    """Filling and draining the device, per kernel: what makes a small kernel less efficient."""
+    """Time to fill and drain the device, per kernel; it makes small kernels less efficient."""
     overlapped_fraction: float
-    """Of gathers and scatters beside products, and of exchanges beside another microbatch, what a
-    stack hides that pipelines them."""
+    """Fraction of a communication that is hidden by a stack that overlaps it: gathers and scatters
+    with products, exchanges with experts with another microbatch."""
     eager_launch_seconds: float
-    """Time of the host per kernel that Python launches; it runs ahead of the device where it
-    can."""
+    """Host time per kernel that Python launches."""
     compiled_launch_seconds: float
-    """Time of the host per kernel that compiled code or a graph launches."""
+    """Host time per kernel that compiled code or a graph launches."""
     collective_launch_seconds: float
-    """Fixed time of a collective or a send, before the first byte moves."""
+    """Fixed time of a collective or a message, before the first byte moves."""
     source_spread: float
-    """Relative standard deviation of measured times between sources that are described alike."""
+    """Relative standard deviation of measured times between sources with equal descriptions."""
     repeat_spread: float
-    """Relative standard deviation of measured times of one configuration."""
+    """Relative standard deviation of measured times of one configuration that is run again."""
     iteration_overhead_seconds: float
     """Fixed time of a training step outside the model: data loading, scaling, logging."""
 
     @property
     def launch_seconds(self) -> float:
-        """Time of the host per kernel launched."""
+        """Host time per kernel launch."""
         if self.dispatch == "compiled":
             return self.compiled_launch_seconds
         return self.eager_launch_seconds
 
     @property
     def host_order(self) -> float:
-        """How well launches overlap with kernels: not at all, where the host waits for every
-        kernel."""
+        """How well launches overlap with kernels: the order of `amounts.soft_maximum`, 1 (no
+        overlap) if the host waits for every kernel."""
         return 1.0 if self.dispatch == "blocking" else self.launch_order
 
     def overhead_seconds(self, training: bool) -> float:
-        """Fixed time of an iteration: inference has none."""
+        """Fixed time of an iteration outside the model: 0 for inference."""
         return self.iteration_overhead_seconds if training else 0.0
 
     def goes_on(self, stages_per_rank: int) -> bool:
-        """Whether ranks that hold so many stages compute while they send."""
+        """Whether ranks that hold `stages_per_rank` stages compute while they send."""
         if self.overlaps_messages == "interleaved":
             return stages_per_rank > 1
         return self.overlaps_messages == "always"
