@@ -1,4 +1,8 @@
-"""Arithmetic on a number or on an array of numbers, so that many plans are costed at once."""
+"""Arithmetic on a number or on an array with one number per plan.
+
+The cost model uses these functions for every quantity, so that the same code prices one plan, or
+many plans at once.
+"""
 
 from __future__ import annotations
 
@@ -27,24 +31,29 @@ __all__ = [
 ]
 
 Amount: TypeAlias = "float | NDArray[np.float64]"
-"""One quantity, or one per plan."""
+"""A quantity of one plan, or an array with that quantity of every plan."""
 
 Places: TypeAlias = NDArray[np.int64]
 """Numbers of plans."""
 
 
 class Divergence(Exception):  # noqa: N818  no error: a way to go on
-    """A decision falls out differently for different plans; `where` it is yes. Who computes many
-    plans at once goes on with each part of them alone."""
+    """Raised where code branches on a condition that holds for some plans and not for others.
+
+    `where` marks the plans for which it holds. The caller computes both groups of plans apart.
+    """
 
     def __init__(self, where: NDArray[np.bool_]) -> None:
-        super().__init__("plans differ")
+        super().__init__("a condition holds for some plans and not for others")
         self.where = where
 
 
 class Many(np.ndarray):  # type: ignore[type-arg]
-    """One number per plan, in place of a number: code that works with it decides for all plans at
-    once, and where a decision differs between them, raises `Divergence`."""
+    """An array with one number per plan that stands in for a plain number.
+
+    Arithmetic works elementwise. Where code needs a single truth value or a single number, all
+    plans must agree: otherwise `Divergence` is raised.
+    """
 
     def __bool__(self) -> bool:
         where = self.view(np.ndarray).astype(np.bool_)
@@ -55,7 +64,7 @@ class Many(np.ndarray):  # type: ignore[type-arg]
         raise Divergence(where)
 
     def __float__(self) -> float:
-        """Code that wants one number gets it where all plans have the same."""
+        """The number that all plans share; raises `Divergence` where they differ."""
         values = self.view(np.ndarray).ravel()
         same = values == values[0]
         if same.all():
@@ -70,14 +79,14 @@ class Many(np.ndarray):  # type: ignore[type-arg]
 
     def __hash__(self) -> int:  # type: ignore[override]
         known = self.__dict__
-        if "hash" not in known:  # numbers do not change
+        if "hash" not in known:  # an array of amounts is never changed in place
             known["hash"] = hash(self.tobytes())
         return known["hash"]
 
     def __round__(self, digits: int = 0) -> Any:
         return np.round(self, digits)
 
-    # Numbers do not change: `a += b` makes another one.
+    # Amounts are immutable: `a += b` makes a new array.
 
     def __iadd__(self, other: Any) -> Any:
         return self + other
@@ -93,7 +102,7 @@ class Many(np.ndarray):  # type: ignore[type-arg]
 
 
 _TINY = 1e-300
-"""Keeps the ratio of two zeros defined; far below any time that occurs."""
+"""Keeps the ratio of two zeros defined; far below any time that occurs, in seconds."""
 
 
 @overload
@@ -101,27 +110,27 @@ def larger(first: float, *others: float) -> float: ...
 @overload
 def larger(first: Amount, *others: Amount) -> Amount: ...
 def larger(first: Amount, *others: Amount) -> Amount:
-    """The largest of its arguments, elementwise."""
+    """The largest of the arguments, elementwise."""
     return reduce(_larger, others, first)
 
 
 def smaller(first: Amount, *others: Amount) -> Amount:
-    """The smallest of its arguments, elementwise."""
+    """The smallest of the arguments, elementwise."""
     return reduce(_smaller, others, first)
 
 
 def many(values: Any) -> Many:
-    """Numbers, one per plan, as one."""
+    """An amount that has these numbers, one per plan."""
     return np.asarray(values, np.float64).view(Many)
 
 
 def is_many(amount: object) -> bool:
-    """Whether it is one quantity per plan."""
+    """Whether an amount has one number per plan."""
     return isinstance(amount, Many)
 
 
 def taken(amount: Any, places: Places | None) -> Any:
-    """A quantity in plans that have these places among those of which it is known."""
+    """The numbers of the plans at these positions; a number that all plans share stays as it is."""
     if places is None or not isinstance(amount, np.ndarray) or amount.size == 1:
         return amount
     return amount[places]
@@ -140,12 +149,12 @@ def is_all(condition: Any) -> bool:
 
 
 def is_positive(amount: Amount) -> bool:
-    """Whether a quantity is more than nothing, in any plan."""
+    """Whether an amount is more than 0 in at least one plan."""
     return bool((np.asarray(amount) > 0).any()) if isinstance(amount, np.ndarray) else amount > 0
 
 
 def doublings(amount: Amount) -> Amount:
-    """How often 1 is doubled until it is no less: `⌈log2⌉`."""
+    """The number of doublings that take 1 to at least `amount`: `⌈log2(amount)⌉`."""
     if isinstance(amount, np.ndarray):
         return np.ceil(np.log2(amount))
     return math.ceil(math.log2(amount))
@@ -154,8 +163,9 @@ def doublings(amount: Amount) -> Amount:
 def soft_maximum(order: float, first: Amount, second: Amount) -> Amount:
     """The `order`-norm of two times: smooth, monotone, between their maximum and their sum.
 
-    Two activities that overlap, but not perfectly: where one dominates it alone counts, where they
-    are equal the result is `2^(1/order)` times either. Infinity gives the plain maximum, 1 the sum.
+    It is the time of two activities that overlap imperfectly. If one is much longer, the result is
+    close to it; if they are equal, the result is `2^(1/order)` times either. Infinity gives the
+    plain maximum (perfect overlap), 1 the sum (none).
     """
     if math.isinf(order):
         return _larger(first, second)

@@ -1,10 +1,10 @@
-"""How far predicted times are from measured ones, and which differences between plans mean nothing.
+"""How far measured times may be from predicted ones, and which differences between plans are noise.
 
-Three effects, independent of each other: the hardware (its generation may hold less of its
-datasheet than the fit knows), the source (release, settings and neighbours that no description
-tells), and the repetition (the same run again). All plans on one system share the first two, so
-that they shift every prediction alike and leave the order; what two plans do not share is the
-repetition of each.
+A prediction is off for three independent reasons: the hardware (a generation may sustain less of
+its datasheet than the fit knows), the source (software releases, settings and other jobs on the
+network that no description mentions), and repetition (the same run takes a different time again).
+All plans on one system share the first two, which therefore shift all predictions alike and do not
+change their order. Only repetition is independent for every plan.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ class Band:
 
     @property
     def relative(self) -> float:
-        """Of one time: two runs in three lie within it."""
+        """The deviation of one time from its prediction: two runs in three lie within it."""
         return math.hypot(self.hardware, self.source, self.repeat)
 
     @property
     def between_plans(self) -> float:
-        """Of the ratio of two times on the same system."""
+        """The deviation of the ratio of two plans' times on the same system."""
         return math.sqrt(2.0) * self.repeat
 
     def interval(self, seconds: float) -> tuple[float, float]:
-        """The least and the most that two runs in three take, a prediction given."""
+        """Bounds, in seconds, between which two runs in three lie, for a predicted time."""
         return seconds / (1.0 + self.relative), seconds * (1.0 + self.relative)
 
     def separates(self, first: float, second: float) -> bool:
-        """Whether two plans' times (or rates) differ by more than two like runs do."""
+        """Whether two plans' times (or rates) differ by more than two runs of one plan do."""
         return abs(math.log(first / second)) >= math.log1p(self.between_plans)
 
     def to_dict(self, seconds: float) -> dict[str, Any]:
-        """Plain JSON values, for a predicted time."""
+        """The band as plain JSON values, for a predicted time."""
         return {
             "relative": self.relative,
             "between_plans": self.between_plans,

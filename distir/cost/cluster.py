@@ -1,4 +1,6 @@
-"""Devices in a hierarchy (board, node, rack, network), numbered so that neighbours are close.
+"""Equal devices in a hierarchy of levels (board, node, rack, network).
+
+Devices with close numbers are close to each other in the hierarchy:
 
 level 0, size 8        devices 0-7 │ devices 8-15 │ …        NVLink domain
 level 1, no limit      ───────── network ──────────
@@ -26,15 +28,19 @@ Medium: TypeAlias = Literal["board", "network"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterLevel:
-    """One level of the hierarchy: how many units of the level below it joins, and by what links."""
+    """One level of the hierarchy: how many units of the level below it joins, and by what links.
+
+    Raises `ClusterError` if a number is out of range.
+    """
 
     name: str
     size: int | None
     """Units of the level below (at the innermost, devices) in one unit; None: no limit."""
     bandwidth_bytes_per_second: float
-    """Per device, one direction, all sending at once; where links are unequal, the slowest."""
+    """Bandwidth per device and direction while all devices send; of the slowest link if links
+    differ."""
     latency_seconds: float
-    """Of one step of a collective, between two devices that this level joins."""
+    """Latency of one step of a collective between two devices that this level joins."""
     medium: Medium = "board"
     pair_bandwidth_bytes_per_second: float = math.inf
     """The most that one device can send to one other: less than `bandwidth_bytes_per_second` where
@@ -59,24 +65,32 @@ class ClusterLevel:
             )
 
     def reached_bandwidth_bytes_per_second(self, peers: int) -> float:
-        """What one device can send to so many others at once."""
+        """Bytes per second that one device can send to `peers` other devices at once."""
         return min(self.bandwidth_bytes_per_second, peers * self.pair_bandwidth_bytes_per_second)
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Devices that communicate, as the levels see them: the worst of all groups alike."""
+    """How a group of communicating devices spreads over the levels.
+
+    A collective runs in many congruent groups at once; this describes the worst of them.
+    """
 
     size: int
     fan_out: tuple[int, ...]
-    """Per level, innermost first: most units of the level below that members in one unit use."""
+    """Per level, innermost first: the most units of the level below that the members in one unit
+    occupy."""
     rails: tuple[int, ...]
-    """Per level: fewest members in a unit of the level below, each with a link of its own."""
+    """Per level: the fewest members in one unit of the level below. Each sends over its own
+    link."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """Equal devices joined by levels, innermost first. The last unit may be partly used."""
+    """Equal devices joined by levels, innermost first. The last unit may be partly used.
+
+    Raises `ClusterError` if levels and number of devices contradict each other.
+    """
 
     name: str
     device: Device
@@ -103,13 +117,14 @@ class Cluster:
 
     @property
     def capacity(self) -> float:
-        """Most devices there can be; infinite where the outermost level has no size."""
+        """The most devices that the levels can join; infinite if the outermost level has no
+        size."""
         sizes = [level.size for level in self.levels]
         return math.inf if None in sizes else math.prod(size or 1 for size in sizes)
 
     @property
     def devices_per_unit(self) -> tuple[int, ...]:
-        """Devices in a full unit of each level, innermost first; all where there is no limit."""
+        """Devices in a full unit of each level, innermost first; all devices if it has no size."""
         units: list[int] = []
         for level in self.levels:
             below = units[-1] if units else 1
@@ -121,12 +136,15 @@ class Cluster:
         return replace(self, num_devices=num_devices)
 
     def group(self, size: int, stride: int = 1) -> Group:
-        """A mesh axis of `size` devices, `stride` apart: `{k · stride}` and all its translates."""
+        """The groups along a mesh axis: `size` devices, `stride` apart, anywhere in the cluster."""
         return self.product_group(((size, stride),))
 
     def product_group(self, axes: Sequence[tuple[int, int]]) -> Group:
-        """Several mesh axes at once, each `(size, stride)`: the devices `{Σ kᵢ · strideᵢ}` and all
-        their translates. A stride is a multiple of what the axes with smaller strides span."""
+        """The groups along several mesh axes at once, each given as `(size, stride)`.
+
+        A group has the devices `start + Σ kᵢ · strideᵢ` with `kᵢ < sizeᵢ`. A stride is a multiple
+        of what the axes with smaller strides span. Raises `ClusterError` if no such group fits.
+        """
         members = _digits(axes)
         last = sum((size - 1) * stride for size, stride in members)
         if any(size < 1 or stride < 1 for size, stride in axes) or last >= self.num_devices:
@@ -138,12 +156,14 @@ class Cluster:
         return _group(self.devices_per_unit, self.num_devices, members)
 
     def group_across(self, members: tuple[Senders, ...]) -> Group:
-        """The devices at the same place of several sets, such as those of some pipeline stages."""
+        """Groups with one device of each set, at equal positions in the sets (such as the devices
+        of several pipeline stages)."""
         return _group_across(self.devices_per_unit, members)
 
     def crossed_level(self, distance: int, senders: Senders | None = None) -> int:
-        """Index of the outermost level between devices `k` and `k + distance`: the worst over all
-        `k`, or over the senders."""
+        """Index of the outermost level that a message from a device to the one `distance` further
+        on crosses: the worst over the senders, or over all devices if none are given. Raises
+        `ClusterError` if there are no devices that far apart."""
         if not 0 < distance < self.num_devices:
             raise ClusterError(f"no devices {distance} apart among {self.num_devices} devices")
         return _crossed_level(self.devices_per_unit, self.num_devices, distance, senders)
@@ -151,8 +171,11 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class Senders:
-    """Devices that send at once, such as those of a pipeline stage: `width` neighbours from
-    `start` on, and as many every `period` further on, `repeats` times in all."""
+    """Devices that send at the same time, such as those of one pipeline stage.
+
+    They are `repeats` rows of `width` neighbouring devices; the first row begins at device
+    `start`, each following one `period` devices further on.
+    """
 
     start: int
     width: int
@@ -160,13 +183,13 @@ class Senders:
     repeats: int = 1
 
     def devices(self) -> NDArray[np.int64]:
-        """Their numbers."""
+        """The numbers of the devices."""
         blocks = self.start + self.period * np.arange(self.repeats)
         return (blocks[:, None] + np.arange(self.width)).ravel()
 
 
 def _digits(axes: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """Mesh axes from the innermost to the outermost; what is contiguous is one."""
+    """Mesh axes from the innermost to the outermost; axes that are contiguous are merged."""
     merged: list[tuple[int, int]] = []
     for size, stride in sorted(axes, key=lambda axis: axis[1]):
         if merged and stride == merged[-1][0] * merged[-1][1]:
@@ -178,49 +201,54 @@ def _digits(axes: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
 
 @lru_cache(maxsize=4096)
 def _group(units: tuple[int, ...], num_devices: int, axes: tuple[tuple[int, int], ...]) -> Group:
-    """Looks at every group alike: where sizes do not divide, some straddle units."""
+    """The worst over all congruent groups: where sizes do not divide, some groups straddle
+    units."""
     shape: list[int] = []
     spanned = 1
     for size, stride in axes:
         shape[:0] = [size, stride // spanned]
         spanned = size * stride
     shape.insert(0, max(1, num_devices // spanned))
-    # Outermost first: the blocks, then in turn the places along a mesh axis and those between.
+    # Dims, outermost first: the blocks, then in turn positions along a mesh axis and between axes.
     devices = np.arange(math.prod(shape)).reshape(shape)
     along = list(range(1, len(shape), 2))
     between = list(range(0, len(shape), 2))
     count = math.prod(size for size, _ in axes)
-    return _seen(units, devices.transpose(*between, *along).reshape(-1, count))
+    return _worst_group(units, devices.transpose(*between, *along).reshape(-1, count))
 
 
 @lru_cache(maxsize=4096)
 def _group_across(units: tuple[int, ...], members: tuple[Senders, ...]) -> Group:
-    return _seen(units, np.stack([each.devices() for each in members], axis=1))
+    return _worst_group(units, np.stack([senders.devices() for senders in members], axis=1))
 
 
-def _seen(units: tuple[int, ...], members: NDArray[np.int64]) -> Group:
-    """Groups of devices, one per row, as the levels see them."""
+def _worst_group(units: tuple[int, ...], members: NDArray[np.int64]) -> Group:
+    """The worst of some groups at every level. `units` are devices per unit of each level,
+    `members` the devices of the groups, of shape (groups, members)."""
     count = members.shape[1]
     fan_out: list[int] = []
     rails: list[int] = []
-    below = _runs(members)
+    below = _unit_numbers(members)
     for unit in units:
-        runs = _runs(members // unit)
-        fan_out.append(int(_distinct_per_run(runs, below).max()))
+        occupied = _unit_numbers(members // unit)
+        fan_out.append(int(_units_per_unit(occupied, below).max()))
         rails.append(int(np.bincount(below.ravel()).min()))
-        below = runs
+        below = occupied
     return Group(count, tuple(fan_out), tuple(rails))
 
 
-def _runs(units: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Numbers the runs of equal units along each row (one group), from 0, never across rows."""
+def _unit_numbers(units: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Numbers the units that each group occupies, from 0; different groups get different numbers.
+
+    `units[i, j]` is the unit in which member j of group i lies; members of a unit are adjacent.
+    """
     starts = np.ones(units.shape, dtype=np.int64)
     starts[:, 1:] = units[:, 1:] != units[:, :-1]
     return starts.cumsum().reshape(units.shape) - 1
 
 
-def _distinct_per_run(outer: NDArray[np.int64], inner: NDArray[np.int64]) -> NDArray[np.int64]:
-    """How many of the finer runs lie in each of the coarser ones."""
+def _units_per_unit(outer: NDArray[np.int64], inner: NDArray[np.int64]) -> NDArray[np.int64]:
+    """How many occupied units of the level below lie in each occupied unit of a level."""
     _, first = np.unique(inner, return_index=True)
     return np.bincount(outer.ravel()[first])
 
@@ -229,11 +257,9 @@ def _distinct_per_run(outer: NDArray[np.int64], inner: NDArray[np.int64]) -> NDA
 def _crossed_level(
     units: tuple[int, ...], num_devices: int, distance: int, senders: Senders | None
 ) -> int:
-    found = np.arange(num_devices)
-    if senders is not None:
-        found = senders.devices()
-    found = found[found + distance < num_devices]
+    sending = np.arange(num_devices) if senders is None else senders.devices()
+    sending = sending[sending + distance < num_devices]
     for level, unit in enumerate(units[:-1]):
-        if np.all(found // unit == (found + distance) // unit):
+        if np.all(sending // unit == (sending + distance) // unit):
             return level
     return len(units) - 1
