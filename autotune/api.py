@@ -8,13 +8,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autotune.certified import Certificate, certify
-from autotune.compare import SAMPLERS_COMPARED, Archive, Comparison, Standing, compared
+from autotune.compare import SAMPLERS_COMPARED, Archive, Comparison, Standing, standings
 from autotune.grid import QUICK_SECONDS, Grid, evaluate_grid, grid_of, grid_seconds
-from autotune.objectives import OBJECTIVES, Evaluation, Objective
+from autotune.objectives import Evaluation, Objective
 from autotune.problem import Problem, load_problem, problem_of
+from autotune.reports.compare import compare_report
+from autotune.reports.study import study_report
 from autotune.result import TuneResult
 from autotune.samplers import Sampler, SamplerFactory, load_sampler
 from autotune.statement import Goal, ProblemStatement, takes
@@ -24,6 +26,7 @@ from autotune.trackers import NullTracker, StudyHeader, Tracker, TrackingRecord
 from autotune.trackers.mlflow import MlflowTracker
 from autotune.trial import Trial
 from distir.errors import DistirError
+from distir.metrics import find_metric
 from distir.strategy import Strategy
 from search_spaces import SearchSpace
 
@@ -63,7 +66,7 @@ class Search(Goal):
     def _usual_budget(self, space_size: int) -> int:
         if self.sampler_name == "grid":
             return space_size
-        simulated = isinstance(self.objective, str) and self.objective in OBJECTIVES
+        simulated = isinstance(self.objective, str) and find_metric(self.objective) is not None
         return MORE_TRIALS if simulated and space_size > LARGE_SPACE else DEFAULT_TRIALS
 
 
@@ -111,6 +114,7 @@ def solve(
         seconds = time.perf_counter() - clock
         grid = None if study.interrupted or study.error else _grid(study, search)
     result = TuneResult(
+        report=study_report,
         problem=problem,
         objective=objective,
         sampler=search.sampler_name,
@@ -122,8 +126,7 @@ def solve(
         interrupted=study.interrupted,
         error=study.error,
     )
-    result.tracking = tracker.finish(result)
-    return result
+    return replace(result, tracking=tracker.finish(result))
 
 
 @contextmanager
@@ -184,7 +187,8 @@ def compare_samplers(asked: Comparing) -> Comparison:
         grid = evaluate_grid(
             problem.space, objective, each, watch=lambda chunk, best: archive.add(chunk)
         )
-    return compared(problem, objective, grid, archive, asked.samplers, asked.seeds, asked.trials)
+    found = standings(problem, objective, grid, archive, asked.samplers, asked.seeds, asked.trials)
+    return Comparison(problem, objective, grid, asked.trials, found, report=compare_report)
 
 
 __all__ = [

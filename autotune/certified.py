@@ -23,10 +23,11 @@ from numpy.typing import NDArray
 
 from autotune.chunks import evaluated_chunk
 from autotune.collect import MEMORY, TIME, Collector
-from autotune.objectives.objective import LARGER_IS_BETTER, Objective
+from autotune.objectives.objective import Objective
 from autotune.problem import Problem
 from autotune.trial import Trial
 from distir.errors import DistirError
+from distir.metrics import METRICS
 from distir.simulation.bounds import ORDERING, REASONS, Bounds, ManyBounds
 from distir.simulation.simulator import Simulator
 from distir.strategies import FIELDS, Codes, Places, Strategies
@@ -322,13 +323,12 @@ def _split(part: _Part, by: Sequence[NDArray[Any]]) -> Iterator[_Part]:
 
 
 def _bounded_metric(objective: Objective) -> str:
-    """The metric that is bounded in place of the objective's: rates are so much work over time."""
-    metric, natural = objective.metric, "minimize"
-    if metric in LARGER_IS_BETTER:
-        metric, natural = TIME, "maximize"
-    if metric in (TIME, MEMORY) and objective.maximize == (natural == "maximize"):
-        return metric
-    raise DistirError(
-        f"the metric {objective.metric} cannot be certified; expected {TIME} or {MEMORY} "
-        f"minimized, or one of {', '.join(sorted(LARGER_IS_BETTER))} maximized"
-    )
+    """The metric that is bounded in place of the objective's: time, where that alone decides."""
+    bounded = {each.name: each.value for each in METRICS if each.value.timed or each.name == MEMORY}
+    metric = bounded.get(objective.metric)
+    if metric is None or objective.maximize != metric.larger_is_better:
+        known = ", ".join(f"{each.name} {each.direction}d" for each in bounded.values())
+        raise DistirError(
+            f"the metric {objective.metric} cannot be certified as it is; expected {known}"
+        )
+    return TIME if metric.timed else MEMORY

@@ -17,10 +17,11 @@ from autotune.chunks import Chunk
 from autotune.objectives.columns import Column, Flags
 from autotune.objectives.objective import Objective
 from autotune.trial import LAYOUT, Trial, layout, rank
+from distir.metrics import iteration_seconds, peak_memory_bytes
 from distir.strategies import Strategies
 
-MEMORY = "peak_memory_bytes"
-TIME = "iteration_seconds"
+MEMORY = peak_memory_bytes.name
+TIME = iteration_seconds.name
 
 
 def second_metric(metric: str) -> str:

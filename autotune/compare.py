@@ -12,6 +12,7 @@ from autotune.grid import Grid
 from autotune.objectives.evaluation import Evaluation
 from autotune.objectives.objective import Objective
 from autotune.problem import Problem
+from autotune.rendering import Shown
 from autotune.samplers import load_sampler
 from autotune.study import Measure, Study
 from autotune.trial import Trial, best_of
@@ -20,8 +21,6 @@ from distir.strategy import Strategy
 from search_spaces import SearchSpace
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from autotune.chunks import Chunk
 
 SAMPLERS_COMPARED = ("tpe", "surrogate", "reinforce", "nsga2", "qmc", "random")
@@ -90,7 +89,7 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Shown):
     """Samplers against exhaustive search. In a notebook it shows itself as a table."""
 
     problem: Problem
@@ -117,23 +116,8 @@ class Comparison:
             "samplers": [each.to_dict() for each in self.standings],
         }
 
-    def __rich__(self) -> RenderableType:
-        from autotune.reports.compare import compare_report
 
-        return compare_report(self)
-
-    def __str__(self) -> str:
-        from autotune.reports.text import as_text
-
-        return as_text(self)
-
-    def _repr_html_(self) -> str:
-        from autotune.reports.text import as_html
-
-        return as_html(self)
-
-
-def compared(
+def standings(
     problem: Problem,
     objective: Objective,
     grid: Grid,
@@ -141,7 +125,7 @@ def compared(
     samplers: Sequence[str],
     seeds: int,
     trials: int,
-) -> Comparison:
+) -> tuple[Standing, ...]:
     """Runs every sampler with the seeds 0 to `seeds` - 1 over the evaluations of `archive`, which
     has all of `grid`. Raises `DistirError` if no strategy is feasible.
     """
@@ -150,13 +134,12 @@ def compared(
             f"there is nothing to compare: no strategy is feasible for {problem.title}"
         )
     space, measure = problem.space, archive.measure
-    standings = tuple(
+    return tuple(
         standing(
             [contest(space, objective, measure, grid, name, seed, trials) for seed in range(seeds)]
         )
         for name in samplers
     )
-    return Comparison(problem, objective, grid, trials, standings)
 
 
 def contest(

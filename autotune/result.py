@@ -5,23 +5,43 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from autotune.grid import Grid
 from autotune.objectives.objective import Objective
 from autotune.problem import Problem
-from autotune.trackers.tracker import TrackingRecord
+from autotune.rendering import Shown
 from autotune.trial import Trial, best_of, best_of_layouts, closest_of, ranked
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-TIMED = frozenset({"iteration_seconds", "throughput_samples_per_second"})
-"""Metrics whose ratio between two plans is that of their times."""
+from distir.metrics import find_metric
 
 
-@dataclass
-class TuneResult:
+@dataclass(frozen=True, slots=True)
+class TrackingRecord:
+    """Where a study was recorded."""
+
+    tracking_uri: str
+    experiment: str
+    run_id: str | None = None
+    experiment_id: str | None = None
+    links: dict[str, str] = field(default_factory=dict[str, str])
+    """Pages worth opening, by what they show."""
+    command: str | None = None
+    """The command that serves the pages."""
+    error: str | None = None
+    """What went wrong, if recording failed somewhere."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        record = {
+            "tracking_uri": self.tracking_uri,
+            "experiment": self.experiment,
+            "run_id": self.run_id,
+        }
+        return record | ({"error": self.error} if self.error else {})
+
+
+@dataclass(frozen=True)
+class TuneResult(Shown):
     """The trials of a study, the best of them, and the comparison with the grid.
 
     In a notebook it shows itself as a table; `trials`, `best` and `grid` are there for more.
@@ -40,7 +60,7 @@ class TuneResult:
     interrupted: bool = False
     error: str | None = None
     """What ended the search early, if the sampler failed."""
-    tracking: TrackingRecord | None = field(default=None)
+    tracking: TrackingRecord | None = None
 
     @cached_property
     def best(self) -> Trial | None:
@@ -63,7 +83,8 @@ class TuneResult:
         where the metric is no time or rate that a simulator predicts."""
         band, best = self.problem.band, self.best
         metric = self.objective.metric
-        if band is None or best is None or not self.objective.cheap or metric not in TIMED:
+        simulated = find_metric(metric) if self.objective.cheap else None
+        if band is None or best is None or simulated is None or not simulated.timed:
             return None
         first = best.metric(metric)
         values = [trial.metric(metric) for trial in self.ranked[1:]]
@@ -110,21 +131,6 @@ class TuneResult:
         import pandas as pd  # pyright: ignore[reportMissingTypeStubs]
 
         return pd.DataFrame([flat_row(trial, self.problem.batch_size) for trial in self.trials])
-
-    def __rich__(self) -> RenderableType:
-        from autotune.reports.study import study_report
-
-        return study_report(self)
-
-    def __str__(self) -> str:
-        from autotune.reports.text import as_text
-
-        return as_text(self)
-
-    def _repr_html_(self) -> str:
-        from autotune.reports.text import as_html
-
-        return as_html(self)
 
 
 def flat_row(trial: Trial, batch_size: int) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autotune.objectives.evaluation import Evaluation, finite
+from distir.metrics import peak_memory_bytes
 from distir.strategy import Strategy
 
 
@@ -95,7 +96,7 @@ def closest_of(trials: Iterable[Trial]) -> Trial | None:
     return min(missed, key=lambda trial: trial.evaluation.violation, default=None)
 
 
-def pareto_front(trials: Iterable[Trial], second: str = "peak_memory_bytes") -> list[Trial]:
+def pareto_front(trials: Iterable[Trial], second: str = peak_memory_bytes.name) -> list[Trial]:
     """Feasible trials that no other one beats in both the objective and `second` (smaller is
     better).
     """
@@ -134,4 +135,4 @@ def regret(cost: float, best_cost: float) -> float:
 def rank(trial: Trial) -> tuple[float, float, int]:
     """What trials are sorted by: cost, then memory, then the order in which they were made."""
     cost = math.inf if trial.cost is None else trial.cost
-    return (cost, trial.evaluation.metrics.get("peak_memory_bytes", math.inf), trial.number)
+    return (cost, trial.evaluation.metrics.get(peak_memory_bytes.name, math.inf), trial.number)

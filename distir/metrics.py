@@ -105,7 +105,7 @@ class Metric:
     """Whether it is an iteration's time, or so much work over it: then the time alone decides which
     of two strategies of a problem is better, and how much."""
     objective: str
-    """Another name for it, as an objective; empty if it has none."""
+    """What it is called as an objective."""
 
     @property
     def direction(self) -> str:
@@ -127,14 +127,22 @@ def metric(
 ) -> Callable[[Formula], Metric]:
     """Registers a formula as a metric under its own name; see `Metric` for what is stated of it.
 
-    The unit is by default the one that the name ends in (`distir.units.unit_of`).
+    The unit is by default the one that the name ends in (`distir.units.unit_of`), and the name as
+    an objective is its own.
     """
 
     def register(formula: Formula) -> Metric:
         name = getattr(formula, "__name__", type(formula).__name__)
         doc = " ".join((formula.__doc__ or heading).strip().split("\n\n")[0].split())
         made = Metric(
-            name, heading, unit or unit_of(name), larger_is_better, doc, formula, timed, objective
+            name=name,
+            heading=heading,
+            unit=unit or unit_of(name),
+            larger_is_better=larger_is_better,
+            doc=doc,
+            formula=formula,
+            timed=timed,
+            objective=objective or name,
         )
         return METRICS.add(name, made, doc)
 
@@ -142,7 +150,7 @@ def metric(
 
 
 def find_metric(name: str) -> Metric | None:
-    """The metric of this name, or the one that is an objective of this name; None if there is
+    """The metric of this name, or the one that is called so as an objective; None if there is
     none."""
     if name in METRICS:
         return METRICS.get(name)
@@ -191,8 +199,10 @@ def model_tflops_per_device(iteration: Iteration) -> Amount:
 
 @metric("MFU", unit=percent, larger_is_better=True, timed=True)
 def mfu(iteration: Iteration) -> Amount:
-    """Model FLOPs utilization: FLOPs of the model's own products over what the devices could do
-    (Chowdhery et al. 2022, appendix B)."""
+    """FLOPs of the model's own products, as a fraction of what the devices could do.
+
+    Model FLOPs utilization, as Chowdhery et al. (2022, appendix B) define it.
+    """
     types = iteration.workload.types
     peak = iteration.cost.cluster.device.peak(types.product or types.compute.short_name)
     return iteration.model_flops_per_second / peak

@@ -58,7 +58,8 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def _compared(arguments: argparse.Namespace) -> Comparison:
     from autotune.cli.grid import exhausted
-    from autotune.compare import Archive, compared
+    from autotune.compare import Archive, Comparison, standings
+    from autotune.reports.compare import compare_report
 
     samplers = names_in(arguments.samplers)
     problem = problem_of(arguments)
@@ -72,4 +73,5 @@ def _compared(arguments: argparse.Namespace) -> Comparison:
     with progress("evaluating", problem.space.count(), arguments.jobs) as advance:
         objective, grid = exhausted(arguments, problem, watch)
     seeds, trials = arguments.seeds, arguments.trials
-    return compared(problem, objective, grid, archive, samplers, seeds, trials)
+    found = standings(problem, objective, grid, archive, samplers, seeds, trials)
+    return Comparison(problem, objective, grid, trials, found, report=compare_report)

@@ -13,8 +13,8 @@ SUMMARY = "List the objectives: what a search makes large or small."
 
 def execute(arguments: argparse.Namespace) -> int:
     """Prints the list."""
-    from autotune.objectives import OBJECTIVE_GROUP, OBJECTIVES
+    from autotune.objectives import OBJECTIVE_GROUP, simulated_objectives
     from autotune.plugins import plugin_summaries
 
     plugins = plugin_summaries(OBJECTIVE_GROUP).items()
-    return show(arguments, [*((entry.name, entry.summary) for entry in OBJECTIVES), *plugins])
+    return show(arguments, [*simulated_objectives().items(), *plugins])

@@ -199,8 +199,8 @@ def add_objective_options(parser: argparse.ArgumentParser) -> None:
         "--objective",
         default="throughput",
         metavar="O",
-        help="throughput, latency or memory, a plug-in's name (see `objectives`), module:attribute "
-        "or file.py:attribute",
+        help="throughput, latency, memory or another metric (see `objectives`), a plug-in's name, "
+        "module:attribute or file.py:attribute",
     )
     group.add_argument(
         "--metric", default=SUPPRESS, help="the metric that counts, if the objective gives several"

@@ -68,7 +68,7 @@ class Output:
         if self._file == "-":
             print(as_json(plain), file=self._stdout)
             return
-        from autotune.reports.text import console
+        from autotune.rendering import console
 
         console().print(report(), crop=False)
         if self._file is not None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 from autotune.objectives.evaluation import Evaluation, as_evaluation, finite
 from autotune.plugins import PluginError
 from distir.errors import DistirError
+from distir.metrics import find_metric
 from distir.strategy import Strategy
 from distir.user_code import run_user_code
 
@@ -18,24 +19,14 @@ if TYPE_CHECKING:
 
 Measured: TypeAlias = "float | Mapping[str, float] | Evaluation"
 
-LARGER_IS_BETTER = frozenset(
-    {
-        "throughput",
-        "throughput_samples_per_second",
-        "tokens_per_second_per_device",
-        "model_tflops_per_device",
-        "mfu",
-    }
-)
-"""Metrics that are maximised unless an objective says otherwise; every other one is minimised."""
-
 
 class ObjectiveFunction(Protocol):
     """What a plug-in provides: any callable from a strategy to a number, numbers by name or an
     `Evaluation`.
 
     It may carry the attributes `metric` (which of several numbers counts; by default the first) and
-    `direction` (`"maximize"` or `"minimize"`, the default unless the metric is a known rate). A
+    `direction` (`"maximize"` or `"minimize"`, by default that of the simulated metric of this
+    name, else `"minimize"`). A
     second parameter named `simulate` is given the default simulator of the run: a function from a
     strategy to its `Evaluation`.
     """
@@ -131,8 +122,9 @@ class Objective:
 
 
 def default_direction(metric: str) -> str:
-    """`maximize` for known rates, else `minimize`."""
-    return "maximize" if metric in LARGER_IS_BETTER else "minimize"
+    """That of the simulated metric of this name, else `minimize`."""
+    known = find_metric(metric)
+    return known.direction if known is not None else "minimize"
 
 
 def as_objective(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from autotune.objectives.evaluation import Evaluation
 from autotune.objectives.objective import Objective
+from distir.metrics import METRICS, Metric, peak_memory_bytes
 from distir.strategy import Strategy
 
 if TYPE_CHECKING:
@@ -42,14 +43,6 @@ class Simulates(Protocol):
     def simulate_many(self, strategies: Sequence[Strategy]) -> Simulations: ...
 
 
-METRICS = {
-    "throughput": "throughput_samples_per_second",
-    "latency": "iteration_seconds",
-    "memory": "peak_memory_bytes",
-}
-"""Simulated metric by name of objective."""
-
-
 def simulated(simulator: Simulates, memory_bytes: float) -> Callable[[Strategy], Evaluation]:
     """Evaluates strategies by `simulator` on devices with `memory_bytes` of memory each."""
 
@@ -57,7 +50,7 @@ def simulated(simulator: Simulates, memory_bytes: float) -> Callable[[Strategy],
         result = simulator.simulate(strategy)
         if result.feasible:
             return Evaluation(result.metrics)
-        excess = result.metrics.get("peak_memory_bytes", 0.0) / memory_bytes - 1
+        excess = result.metrics.get(peak_memory_bytes.name, 0.0) / memory_bytes - 1
         return Evaluation(
             result.metrics,
             feasible=False,
@@ -80,7 +73,7 @@ def simulated_many(
         table = simulator.simulate_many(strategies)
         failed = np.zeros(len(strategies), np.bool_)
         failed[list(table.invalid)] = True
-        excess = table.metrics["peak_memory_bytes"] / memory_bytes - 1
+        excess = table.metrics[peak_memory_bytes.name] / memory_bytes - 1
         violation = np.where(excess > 0, excess, 1.0)
         violation[table.feasible] = 0.0
         return Evaluations(table.metrics, table.feasible, failed, violation, table.invalid)
@@ -89,9 +82,19 @@ def simulated_many(
 
 
 def simulator_objective(
-    name: str,
+    metric: Metric,
     simulate: Callable[[Strategy], Evaluation],
     many: Callable[[Sequence[Strategy]], Evaluations] | None = None,
 ) -> Objective:
-    """The objective `throughput`, `latency` or `memory` over the simulator."""
-    return Objective(name=name, function=simulate, metric=METRICS[name], cheap=True, many=many)
+    """A metric as the objective over the simulator."""
+    return Objective(
+        name=metric.objective, function=simulate, metric=metric.name, cheap=True, many=many
+    )
+
+
+def simulated_objectives() -> dict[str, str]:
+    """Every metric as an objective: its name, and what is made large or small."""
+    return {
+        each.value.objective: f"{each.summary.rstrip('.')} ({each.value.direction}d)"
+        for each in METRICS
+    }

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autotune.calibration.calibrate import Calibration, ConstantFit
-from autotune.reports.quantities import percent
-from autotune.reports.text import plain_table
-from distir.units import format_seconds
+from autotune.rendering import plain_table
+from distir.units import format_seconds, percent
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autotune.compare import Comparison
-from autotune.reports.quantities import percent
-from autotune.reports.text import plain_table
+from autotune.rendering import plain_table
+from distir.units import percent
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -9,9 +9,10 @@ from autotune.grid import Grid
 from autotune.objectives.objective import Objective
 from autotune.problem import Problem
 from autotune.reports.advice import advice
-from autotune.reports.quantities import described, heading, percent
+from autotune.reports.quantities import described, heading
 from autotune.reports.ranking import ranking_table
 from autotune.reports.study import setbacks
+from distir.units import percent
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -1,45 +1,30 @@
-"""Metrics as people read them."""
+"""Metrics, shares and choices as people read them."""
 
 from __future__ import annotations
 
+from distir.metrics import METRICS
+from distir.shares import share_heading
 from distir.strategy import Strategy
-from distir.units import format_bytes, format_seconds
+from distir.units import unit_of
 from search_spaces.named import DEFAULTS
-
-HEADINGS = {
-    "iteration_seconds": "iteration",
-    "throughput_samples_per_second": "samples/s",
-    "tokens_per_second_per_device": "tokens/s/device",
-    "model_tflops_per_device": "TFLOP/s/device",
-    "mfu": "MFU",
-    "peak_memory_bytes": "memory",
-    "bubble_fraction": "bubble",
-    "communication_fraction": "comm.",
-}
-"""Short names of the metrics that the simulator gives, in the order they are shown."""
 
 
 def heading(metric: str) -> str:
-    """The name of `metric` as a column's head."""
-    return HEADINGS.get(metric, metric.replace("_", " "))
+    """A metric, or another number by name, as a column's head."""
+    return METRICS.get(metric).heading if metric in METRICS else metric.replace("_", " ")
 
 
 def shown(metric: str, value: float | None) -> str:
-    """`value` in the unit that the name of `metric` ends in."""
+    """A metric in its unit, another number in the one that its name ends in."""
     if value is None:
         return "-"
-    if metric.endswith("_seconds"):
-        return format_seconds(value, digits=3)
-    if metric.endswith("_bytes"):
-        return format_bytes(value, digits=3)
-    if metric.endswith("_fraction") or metric in ("mfu", "regret"):
-        return percent(value)
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    unit = METRICS.get(metric).unit if metric in METRICS else unit_of(metric)
+    return unit(value)
 
 
-def percent(fraction: float) -> str:
-    """`0.0123` as `1.2 %`."""
-    return f"{100 * fraction:.1f} %"
+def narrow_heading(share: str) -> str:
+    """A share of time or memory as the head of a narrow column."""
+    return share_heading(share).replace("communication", "comm.").replace(" ", "\n")
 
 
 ALWAYS_SHOWN = ("dp", "tp", "pp", "microbatches", "schedule")

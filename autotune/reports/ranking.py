@@ -7,10 +7,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autotune.objectives.objective import Objective
-from autotune.reports.quantities import ALWAYS_SHOWN, choice_heading, heading, percent, shown
-from autotune.reports.text import plain_table
+from autotune.rendering import plain_table
+from autotune.reports.quantities import ALWAYS_SHOWN, choice_heading, heading, shown
 from autotune.trial import Trial, regret
+from distir.metrics import (
+    bubble_fraction,
+    communication_fraction,
+    iteration_seconds,
+    mfu,
+    peak_memory_bytes,
+    throughput_samples_per_second,
+)
 from distir.strategy import Strategy
+from distir.units import percent
 from search_spaces.named import DEFAULTS
 
 if TYPE_CHECKING:
@@ -18,12 +27,12 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 TELLING = (
-    "throughput_samples_per_second",
-    "iteration_seconds",
-    "peak_memory_bytes",
-    "mfu",
-    "bubble_fraction",
-    "communication_fraction",
+    throughput_samples_per_second,
+    iteration_seconds,
+    peak_memory_bytes,
+    mfu,
+    bubble_fraction,
+    communication_fraction,
 )
 """Metrics that a table of plans shows, besides the one that counts."""
 LEAST_METRICS = 3
@@ -112,7 +121,7 @@ def _said(value: object) -> str:
 def _columns(trials: Sequence[Trial], objective: Objective) -> list[str]:
     """Metrics worth a column: the one that counts first, then those that are well known."""
     measured = trials[0].evaluation.metrics
-    known = [name for name in TELLING if name in measured] or list(measured)[:6]
+    known = [each.name for each in TELLING if each.name in measured] or list(measured)[:6]
     return [objective.metric, *(name for name in known if name != objective.metric)]
 
 

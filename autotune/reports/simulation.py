@@ -6,8 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from autotune.problem import Problem
-from autotune.reports.quantities import HEADINGS, described, heading, percent, shown
-from autotune.reports.text import plain_table
+from autotune.rendering import plain_table
+from autotune.reports.quantities import described, heading, narrow_heading, shown
+from distir.metrics import METRICS, iteration_seconds, padding_fraction, peak_memory_bytes
+from distir.units import Unit, percent, short_bytes, short_seconds
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
 
     from distir.cost import Band
 
+ELSEWHERE = (padding_fraction.name,)
+"""Metrics that have a sentence of their own, where there is something to say."""
 MOST_STAGES = 16
 """Stages that get a row each; of longer pipelines the middle is left out."""
 
@@ -33,39 +37,41 @@ def _parts(problem: Problem, result: Any) -> Iterator[RenderableType]:
     yield from (Text(note) for note in problem.notes)
     yield Text(described(result.strategy))
     if result.feasible:
-        room = f"of {shown('_bytes', problem.memory_bytes)} on the fullest device"
+        room = f"of {short_bytes(problem.memory_bytes)} on the fullest device"
         yield Text(
-            f"Fits: {shown('_bytes', result.metrics['peak_memory_bytes'])} {room}.", style="green"
+            f"Fits: {short_bytes(result.metrics[peak_memory_bytes.name])} {room}.", style="green"
         )
     else:
         yield Text(f"Does not fit: {result.reason}", style="bold red")
     for label, (size, padded) in getattr(result, "padding", {}).items():
-        waste = shown("padding_fraction", result.metrics["padding_fraction"])
+        waste = shown(padding_fraction.name, result.metrics[padding_fraction.name])
         yield Text(
             f"Padded: {label} from {size:,} to {padded:,}, so that it divides; {waste} waste."
         )
     yield Text("")
-    known = [name for name in HEADINGS if name in result.metrics]
+    known = [name for name in METRICS.names() if name in result.metrics and name not in ELSEWHERE]
     yield Text("; ".join(f"{heading(name)} {shown(name, result.metrics[name])}" for name in known))
     if problem.band is not None:
-        yield Text(_band(problem.band, result.metrics["iteration_seconds"]))
+        yield Text(_band(problem.band, result.metrics[iteration_seconds.name]))
     yield Text("")
     seconds = [stage.seconds for stage in result.stages]
     memory = [stage.memory for stage in result.stages]
-    yield _table("Seconds per stage (exposed; they add up to the iteration)", seconds, "_seconds")
-    yield _table("Memory per stage, at its peak", memory, "_bytes")
+    yield _table(
+        "Seconds per stage (exposed; they add up to the iteration)", seconds, short_seconds
+    )
+    yield _table("Memory per stage, at its peak", memory, short_bytes)
 
 
 def _band(band: Band, seconds: float) -> str:
     """Where a measured time would be."""
     least, most = band.interval(seconds)
     return (
-        f"Two measured runs in three would take {shown('_seconds', least)} to "
-        f"{shown('_seconds', most)} (± {percent(band.relative)})."
+        f"Two measured runs in three would take {short_seconds(least)} to "
+        f"{short_seconds(most)} (± {percent(band.relative)})."
     )
 
 
-def _table(title: str, stages: Sequence[Mapping[str, float]], unit: str) -> Table:
+def _table(title: str, stages: Sequence[Mapping[str, float]], unit: Unit) -> Table:
     table = plain_table(title)
     table.add_column("stage", justify="right")
     names = list(dict.fromkeys(name for stage in stages for name in stage))
@@ -76,14 +82,14 @@ def _table(title: str, stages: Sequence[Mapping[str, float]], unit: str) -> Tabl
             table.add_row("…")
             continue
         stage = stages[index]
-        cells = [shown(unit, stage.get(name, 0.0)) for name in names]
-        table.add_row(str(index), *cells, shown(unit, sum(stage.values())))
+        cells = [unit(stage.get(name, 0.0)) for name in names]
+        table.add_row(str(index), *cells, unit(sum(stage.values())))
     return table
 
 
 def _head(name: str) -> str:
     """A kind of time or memory as the head of a narrow column."""
-    words = name.removesuffix("_bytes").replace("communication", "comm.").replace("_", "\n")
+    words = narrow_heading(name)
     return {"optimizer": "opti-\nmizer", "overhead": "over-\nhead"}.get(words, words)
 
 

@@ -7,16 +7,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from autotune.reports.advice import advice
-from autotune.reports.quantities import described, heading, percent, shown
+from autotune.reports.quantities import described, heading, shown
 from autotune.reports.ranking import ranking_table
 from autotune.reports.why import why
-from autotune.trackers.tracker import TrackingRecord
 from autotune.trial import Trial
+from distir.metrics import (
+    iteration_seconds,
+    mfu,
+    peak_memory_bytes,
+    throughput_samples_per_second,
+)
+from distir.units import percent
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from autotune.result import TuneResult
+    from autotune.result import TrackingRecord, TuneResult
+
+HEADLINE = (iteration_seconds, throughput_samples_per_second, peak_memory_bytes, mfu)
+"""Metrics of the best plan that are said beside the one that counts."""
 
 
 def study_report(result: TuneResult) -> RenderableType:
@@ -70,12 +79,7 @@ def _headline(result: TuneResult, best: Trial) -> str:
     metric = result.objective.metric
     others = [
         f"{heading(name)} {shown(name, best.metric(name))}"
-        for name in (
-            "iteration_seconds",
-            "throughput_samples_per_second",
-            "peak_memory_bytes",
-            "mfu",
-        )
+        for name in (each.name for each in HEADLINE)
         if name != metric and best.metric(name) is not None
     ]
     return "; ".join(

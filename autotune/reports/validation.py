@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from autotune.reports.quantities import shown
-from autotune.reports.text import plain_table
+from autotune.rendering import plain_table
+from autotune.reports.quantities import narrow_heading
 from autotune.validation.predict import Outcome
 from autotune.validation.report import Report
 from autotune.validation.statistics import Statistics
+from distir.units import percent, short_seconds
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -42,7 +43,7 @@ def _parts(file: str, report: Report, worst: int) -> Iterator[RenderableType]:
     excluded = sum(overall.rows_excluded.values())
     yield Text(f"{file}: {overall.rows_used:,} rows of dense models predicted", style="bold")
     if report.source_mean is not None:
-        yield Text(f"mean error over sources, each alike: {_percent(report.source_mean)}")
+        yield Text(f"mean error over sources, each alike: {percent(report.source_mean)}")
     yield _table("By source", {**report.sources, "all": overall})
     if any(each.rows_used for each in report.moe.values()):
         yield _table("Mixtures of experts, by source", report.moe)
@@ -70,7 +71,7 @@ def _table(title: str, rows: Mapping[str, Statistics]) -> Table:
 def _cell(field: str, value: float | None) -> str:
     if value is None:
         return "-"
-    return f"{value:.3f}" if field == "spearman" else _percent(value)
+    return f"{value:.3f}" if field == "spearman" else percent(value)
 
 
 def _reasons(report: Report) -> Table:
@@ -97,20 +98,17 @@ def _worst(outcomes: list[Outcome]) -> Table:
     table = plain_table("The worst rows")
     table.add_column("row", no_wrap=True)
     table.add_column("strategy", overflow="fold", min_width=16)
-    heads = [kind.replace("communication", "comm.").replace("_", "\n") for kind in kinds]
+    heads = [narrow_heading(kind) for kind in kinds]
     for head in ("measured", "predicted", "error", *heads):
         table.add_column(head, justify="right", no_wrap=True)
     for each in outcomes:
-        seconds = [each.case.measured.seconds, each.seconds]
+        measured = each.case.measured.seconds
         table.add_row(
             each.case.row.id,
             each.case.strategy.label,
-            *(shown("_seconds", value) for value in seconds),
-            _percent(each.error or 0.0),
-            *(shown("_seconds", each.breakdown.get(kind, 0.0)) for kind in kinds),
+            "-" if measured is None else short_seconds(measured),
+            short_seconds(each.seconds),
+            percent(each.error or 0.0),
+            *(short_seconds(each.breakdown.get(kind, 0.0)) for kind in kinds),
         )
     return table
-
-
-def _percent(fraction: float) -> str:
-    return f"{100 * fraction:.1f} %"

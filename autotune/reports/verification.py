@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from autotune.reports.quantities import shown
+from distir.units import short_bytes
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -44,8 +44,8 @@ def _parts(model: str, done: Sequence[Verification]) -> Iterator[RenderableType]
             each.strategy.label,
             str(each.devices),
             f"{each.max_relative_error:.1e}",
-            shown("_bytes", each.simulated_peak_bytes),
-            shown("_bytes", each.executed_peak_bytes),
+            short_bytes(each.simulated_peak_bytes),
+            short_bytes(each.executed_peak_bytes),
             style="" if each.passed else "bold red",
         )
     yield table

@@ -8,11 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from autotune.problem import Problem
+from autotune.rendering import plain_table
 from autotune.reports.breakdown import Breakdown, breakdown
-from autotune.reports.quantities import percent, shown
-from autotune.reports.text import plain_table
 from autotune.trial import Trial, layout
+from distir.metrics import iteration_seconds
+from distir.shares import share_heading
 from distir.strategy import Strategy
+from distir.units import Unit, percent, short_bytes, short_seconds
 from search_spaces import SearchSpace
 
 if TYPE_CHECKING:
@@ -64,7 +66,7 @@ def data_parallel(problem: Problem, shown_already: Sequence[Trial | None]) -> St
 
     def order(strategy: Strategy) -> tuple[float, float]:
         evaluation = problem.simulate(strategy)
-        return (evaluation.violation, evaluation.metrics["iteration_seconds"])
+        return (evaluation.violation, evaluation.metrics[iteration_seconds.name])
 
     return min(space.enumerate(), key=order)
 
@@ -72,7 +74,7 @@ def data_parallel(problem: Problem, shown_already: Sequence[Trial | None]) -> St
 def sentence(name: str, best: Breakdown, rival: Breakdown, memory_bytes: float) -> str:
     """How `rival` compares with `best`, the large differences first."""
     if not rival.feasible:
-        needs, has = shown("_bytes", rival.total_bytes), shown("_bytes", memory_bytes)
+        needs, has = short_bytes(rival.total_bytes), short_bytes(memory_bytes)
         held = _largest(rival.memory)
         return (
             f"Against {name}: that does not fit, it needs {needs} of {has} on stage "
@@ -81,7 +83,7 @@ def sentence(name: str, best: Breakdown, rival: Breakdown, memory_bytes: float) 
     slower = rival.total_seconds - best.total_seconds
     gap = percent(abs(slower) / best.total_seconds)
     word = "slower" if slower >= 0 else "faster"
-    lead = f"{shown('_seconds', abs(slower))} per iteration ({gap}) {word}"
+    lead = f"{short_seconds(abs(slower))} per iteration ({gap}) {word}"
     more, less = _differences(best, rival)
     parts = [f"{amount} more {kind}" for kind, amount in more] + [
         f"{amount} less {kind}" for kind, amount in less
@@ -98,20 +100,16 @@ def _differences(
         for kind in {**best.seconds, **rival.seconds}
     }
     order = sorted(changes.items(), key=lambda item: -abs(item[1]))
-    worded = [(kind.replace("_", " "), value) for kind, value in order if abs(value) > worth]
-    more = [(kind, shown("_seconds", value)) for kind, value in worded if value > 0]
-    less = [(kind, shown("_seconds", -value)) for kind, value in worded if value < 0]
+    worded = [(share_heading(kind), value) for kind, value in order if abs(value) > worth]
+    more = [(kind, short_seconds(value)) for kind, value in worded if value > 0]
+    less = [(kind, short_seconds(-value)) for kind, value in worded if value < 0]
     return more, less
 
 
 def _largest(memory: Mapping[str, float]) -> str:
     """`optimizer 20 GiB, activations 11 GiB`: what holds most."""
     order = sorted(memory.items(), key=lambda item: -item[1])[:2]
-    return ", ".join(f"{_holder(name)} {shown(name, value)}" for name, value in order)
-
-
-def _holder(name: str) -> str:
-    return name.removesuffix("_bytes").replace("_", " ")
+    return ", ".join(f"{share_heading(name)} {short_bytes(value)}" for name, value in order)
 
 
 def breakdown_table(plans: Mapping[str, Breakdown]) -> RenderableType:
@@ -123,19 +121,19 @@ def breakdown_table(plans: Mapping[str, Breakdown]) -> RenderableType:
         head = f"{name}\n{plan.strategy.label}{fits}"
         table.add_column(head, justify="right", overflow="fold")
     columns = list(plans.values())
-    _rows(table, [plan.seconds for plan in columns], "_seconds", "iteration, mean over stages")
-    _rows(table, [plan.memory for plan in columns], "_bytes", "peak memory, fullest stage")
+    _rows(table, [plan.seconds for plan in columns], short_seconds, "iteration, mean over stages")
+    _rows(table, [plan.memory for plan in columns], short_bytes, "peak memory, fullest stage")
     return table
 
 
-def _rows(table: Table, columns: Sequence[Mapping[str, float]], unit: str, total: str) -> None:
+def _rows(table: Table, columns: Sequence[Mapping[str, float]], unit: Unit, total: str) -> None:
     for name in dict.fromkeys(name for column in columns for name in column):
         values = [column.get(name, 0.0) for column in columns]
         if any(values):
-            table.add_row(_holder(name), *(shown(unit, value) for value in values))
+            table.add_row(share_heading(name), *(unit(value) for value in values))
     table.add_row(
         total,
-        *(shown(unit, sum(column.values())) for column in columns),
+        *(unit(sum(column.values())) for column in columns),
         style="bold",
         end_section=True,
     )

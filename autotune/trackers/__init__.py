@@ -4,6 +4,7 @@ one file that knows MLflow.
 
 from __future__ import annotations
 
-from autotune.trackers.tracker import NullTracker, StudyHeader, Tracker, TrackingRecord
+from autotune.result import TrackingRecord
+from autotune.trackers.tracker import NullTracker, StudyHeader, Tracker
 
 __all__ = ["NullTracker", "StudyHeader", "Tracker", "TrackingRecord"]

@@ -26,11 +26,12 @@ from urllib.parse import quote
 
 from autotune.grid import Grid
 from autotune.objectives.evaluation import finite
-from autotune.objectives.objective import LARGER_IS_BETTER, Objective
-from autotune.result import TuneResult, flat_row
-from autotune.trackers.tracker import StudyHeader, TrackingRecord
+from autotune.objectives.objective import Objective
+from autotune.result import TrackingRecord, TuneResult, flat_row
+from autotune.trackers.tracker import StudyHeader
 from autotune.trial import Trial, best_of_layouts, choices, pareto_front, ranked, regret
 from distir.errors import DistirError
+from distir.metrics import find_metric
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -335,14 +336,16 @@ def shown_metrics(trial: Trial, objective: Objective) -> list[tuple[str, float]]
     """Metrics to record. Infeasible trials go without what would sort them on top: the
     objective and speeds.
     """
-    hidden: set[str] = (
-        set() if trial.feasible else {objective.metric, "iteration_seconds", *LARGER_IS_BETTER}
-    )
     return [
         (name, value)
         for name, value in trial.evaluation.metrics.items()
-        if name not in hidden and finite(value)
+        if finite(value) and (trial.feasible or not (name == objective.metric or _is_timed(name)))
     ]
+
+
+def _is_timed(metric: str) -> bool:
+    known = find_metric(metric)
+    return known is not None and known.timed
 
 
 def _improves(trial: Trial, best: float | None) -> bool:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass
+from typing import Protocol
 
+from autotune.objectives.objective import Objective
+from autotune.problem import Problem
+from autotune.result import TrackingRecord, TuneResult
 from autotune.trial import Trial
-
-if TYPE_CHECKING:
-    from autotune.objectives.objective import Objective
-    from autotune.problem import Problem
-    from autotune.result import TuneResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,31 +20,6 @@ class StudyHeader:
     sampler: str
     seed: int
     budget: int
-
-
-@dataclass(frozen=True, slots=True)
-class TrackingRecord:
-    """Where a study was recorded."""
-
-    tracking_uri: str
-    experiment: str
-    run_id: str | None = None
-    experiment_id: str | None = None
-    links: dict[str, str] = field(default_factory=dict[str, str])
-    """Pages worth opening, by what they show."""
-    command: str | None = None
-    """The command that serves the pages."""
-    error: str | None = None
-    """What went wrong, if recording failed somewhere."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain JSON values."""
-        record = {
-            "tracking_uri": self.tracking_uri,
-            "experiment": self.experiment,
-            "run_id": self.run_id,
-        }
-        return record | ({"error": self.error} if self.error else {})
 
 
 class Tracker(Protocol):

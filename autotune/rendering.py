@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -29,6 +31,23 @@ def plain_table(title: str | None = None) -> Table:
     from rich.table import Table
 
     return Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", padding=(0, 1, 0, 0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """What shows itself: on a terminal, as text, and in a notebook."""
+
+    report: Callable[[Any], RenderableType] = field(repr=False, compare=False)
+    """What is shown. It is handed in: results know no reports."""
+
+    def __rich__(self) -> RenderableType:
+        return self.report(self)
+
+    def __str__(self) -> str:
+        return as_text(self)
+
+    def _repr_html_(self) -> str:
+        return as_html(self)
 
 
 def as_text(renderable: RenderableType) -> str:
