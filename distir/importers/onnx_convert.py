@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from distir.errors import DistirError, ImportModelError, UnsupportedOpError
+from distir.importers.onnx_by_name import find_converter, known_op_types
 from distir.importers.onnx_call import (
-    CONVERTERS,
     MOST_FOLDED_ELEMENTS,
     Call,
     Constant,
@@ -151,9 +151,9 @@ class Conversion:
             return [self._on_list(key, node, entries, env, opset, depth)]
         if key == "NonZero" and not isinstance(entries[0], Constant):
             raise UnsupportedOpError(_in_context(node, env, _unsupported(key)))
-        if key not in CONVERTERS:
+        converter = find_converter(key)
+        if converter is None:
             raise UnsupportedOpError(_in_context(node, env, _unsupported(key)))
-        converter = CONVERTERS.get(key)
         given = [entry for entry in entries if entry is not None]
         if all(isinstance(entry, Constant) for entry in given):
             return self._fold(converter, node, cast("list[Constant | None]", entries), opset)
@@ -479,9 +479,10 @@ def _unsupported(key: str) -> str:
         return f"{key} is not supported: export the model before quantization"
     import difflib
 
-    near = difflib.get_close_matches(key, CONVERTERS.names(), n=3, cutoff=0.6)
+    near = difflib.get_close_matches(key, known_op_types(), n=3, cutoff=0.6)
     hint = f" (near: {', '.join(near)})" if near else ""
     return (
-        f"{key} is not supported{hint}; export with another opset or exporter, or register a "
-        "converter with distir.importers.onnx_call.converts"
+        f"{key} is not supported{hint}; export with another opset or exporter, or register an op "
+        "of this name with distir.ops.register_op, or with distir.importers.onnx_call.converts how "
+        "it is expressed in known ones"
     )

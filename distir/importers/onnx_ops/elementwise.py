@@ -1,120 +1,18 @@
-"""One element from the elements at the same place: arithmetic, comparisons, activations."""
+"""One element from the elements at the same place, where ONNX spells it otherwise than we do or
+other ops spell it. The others need no converter (`onnx_by_name.py`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from distir.importers.onnx_call import Call, converts
 from distir.importers.onnx_file import read_dtype
-from distir.ir.core import Op, Value
+from distir.ir.core import Value
 from distir.ops import tensor
-from distir.ops.activations import (
-    Clip,
-    Elu,
-    Gelu,
-    HardSigmoid,
-    LeakyRelu,
-    Mish,
-    Relu,
-    Sigmoid,
-    Silu,
-    Softplus,
-    Tanh,
-)
-from distir.ops.arithmetic import (
-    Abs,
-    Add,
-    Ceil,
-    Cos,
-    Div,
-    Erf,
-    Exp,
-    Floor,
-    Log,
-    Mod,
-    Mul,
-    Neg,
-    Pow,
-    Reciprocal,
-    Round,
-    Sign,
-    Sin,
-    Sqrt,
-    Sub,
-    Sum,
-)
-from distir.ops.base import normalize_axis
-from distir.ops.comparisons import (
-    And,
-    Equal,
-    Greater,
-    GreaterOrEqual,
-    IsInf,
-    IsNaN,
-    Less,
-    LessOrEqual,
-    Max,
-    Min,
-    Not,
-    Or,
-    Where,
-    Xor,
-)
+from distir.ops.activations import Clip, Elu, Gelu, HardSigmoid, Relu, Sigmoid, Silu
+from distir.ops.arithmetic import Abs, Add, Cos, Div, Mul, Neg, Sin, Sub, Sum
+from distir.ops.comparisons import Greater, Max, Min, Where
 from distir.ops.elementwise import Cast
 from distir.ops.tensor import Scale
-
-_UNARY: dict[str, Op] = {
-    "Neg": Neg(),
-    "Relu": Relu(),
-    "Sigmoid": Sigmoid(),
-    "Tanh": Tanh(),
-    "Exp": Exp(),
-    "Log": Log(),
-    "Sqrt": Sqrt(),
-    "Reciprocal": Reciprocal(),
-    "Erf": Erf(),
-    "Not": Not(),
-    "IsNaN": IsNaN(),
-}
-
-
-_BINARY: dict[str, Op] = {
-    "Add": Add(),
-    "Sub": Sub(),
-    "Mul": Mul(),
-    "Div": Div(),
-    "Pow": Pow(),
-    "And": And(),
-    "Or": Or(),
-    "Equal": Equal(),
-    "Greater": Greater(),
-    "GreaterOrEqual": GreaterOrEqual(),
-    "Less": Less(),
-    "LessOrEqual": LessOrEqual(),
-}
-
-
-@converts(*_UNARY)
-def unary(call: Call) -> Value:
-    """The op of the same name."""
-    return call.add(_UNARY[call.node.op_type], call.operand(0))
-
-
-@converts(*_BINARY)
-def binary(call: Call) -> Value:
-    """The op of the same name; before opset 7 broadcasting had attributes."""
-    a, b = call.operand(0), call.operand(1)
-    if call.opset < 7 and call.attribute("broadcast") and call.attribute("axis") is not None:
-        axis = normalize_axis(call.node.op_type, call.attribute("axis"), a.type.rank)
-        trailing = a.type.rank - axis - b.type.rank
-        b = call.view(b, (*b.type.shape, *(1,) * trailing), range(b.type.rank))
-    return call.add(_BINARY[call.node.op_type], a, b)
-
-
-@converts("Where")
-def where(call: Call) -> Value:
-    """Where."""
-    return call.add(Where(), *call.operands())
 
 
 @converts("Sum")
@@ -168,47 +66,6 @@ def swish(call: Call) -> Value:
 # --- piecewise and periodic functions -------------------------------------------------------------
 
 
-def _number(name: str, default: float) -> Callable[[Call], float]:
-    return lambda call: float(call.attribute(name, default))
-
-
-_alpha = {
-    "LeakyRelu": _number("alpha", 0.01),
-    "Elu": _number("alpha", 1.0),
-    "Celu": _number("alpha", 1.0),
-    "HardSigmoid": _number("alpha", 0.2),
-    "Selu": _number("alpha", 1.67326319217681884765625),
-    "ThresholdedRelu": _number("alpha", 1.0),
-}
-
-
-_WITH_ATTRIBUTES: dict[str, Callable[[Call], Op]] = {
-    "Abs": lambda call: Abs(),
-    "Sign": lambda call: Sign(),
-    "Floor": lambda call: Floor(),
-    "Ceil": lambda call: Ceil(),
-    "Round": lambda call: Round(),
-    "Sin": lambda call: Sin(),
-    "Cos": lambda call: Cos(),
-    "Softplus": lambda call: Softplus(),
-    "Mish": lambda call: Mish(),
-    "LeakyRelu": lambda call: LeakyRelu(_alpha["LeakyRelu"](call)),
-    "Elu": lambda call: Elu(_alpha["Elu"](call)),
-    "HardSigmoid": lambda call: HardSigmoid(
-        _alpha["HardSigmoid"](call), float(call.attribute("beta", 0.5))
-    ),
-    "IsInf": lambda call: IsInf(
-        bool(call.attribute("detect_negative", 1)), bool(call.attribute("detect_positive", 1))
-    ),
-}
-
-
-@converts(*_WITH_ATTRIBUTES)
-def unary_with_attributes(call: Call) -> Value:
-    """The op of the same name."""
-    return call.add(_WITH_ATTRIBUTES[call.node.op_type](call), call.operand(0))
-
-
 @converts("HardSwish")
 def hard_swish(call: Call) -> Value:
     """`x · HardSigmoid(x)`."""
@@ -219,7 +76,7 @@ def hard_swish(call: Call) -> Value:
 @converts("Celu")
 def celu(call: Call) -> Value:
     """Elu of `x / alpha`, times alpha."""
-    alpha = _alpha["Celu"](call)
+    alpha = float(call.attribute("alpha", 1.0))
     inner = call.add(Scale(1 / alpha), call.operand(0))
     return call.add(Scale(alpha), call.add(Elu(1.0), inner))
 
@@ -227,15 +84,16 @@ def celu(call: Call) -> Value:
 @converts("Selu")
 def selu(call: Call) -> Value:
     """Elu times gamma."""
+    alpha = float(call.attribute("alpha", 1.67326319217681884765625))
     gamma = float(call.attribute("gamma", 1.05070102214813232421875))
-    return call.add(Scale(gamma), call.add(Elu(_alpha["Selu"](call)), call.operand(0)))
+    return call.add(Scale(gamma), call.add(Elu(alpha), call.operand(0)))
 
 
 @converts("ThresholdedRelu")
 def thresholded_relu(call: Call) -> Value:
     """`x` where larger than alpha, else 0."""
     x = call.operand(0)
-    alpha = call.scalar(_alpha["ThresholdedRelu"](call), x.type.dtype)
+    alpha = call.scalar(float(call.attribute("alpha", 1.0)), x.type.dtype)
     return call.add(Where(), call.add(Greater(), x, alpha), x, call.scalar(0.0, x.type.dtype))
 
 
@@ -290,16 +148,3 @@ def extreme(call: Call) -> Value:
     for value in values[1:]:
         result = call.add(op, result, value)
     return result
-
-
-@converts("Xor")
-def xor(call: Call) -> Value:
-    """Xor."""
-    return call.add(Xor(), call.operand(0), call.operand(1))
-
-
-@converts("Mod")
-def mod(call: Call) -> Value:
-    """Mod."""
-    op = Mod(bool(call.attribute("fmod", 0)))
-    return call.add(op, call.operand(0), call.operand(1))

@@ -12,12 +12,6 @@ from distir.ops.reduce import ReduceSum
 from distir.ops.tensor import Scale, Transpose
 
 
-@converts("MatMul")
-def matmul(call: Call) -> Value:
-    """MatMul."""
-    return call.add(MatMul(), call.operand(0), call.operand(1))
-
-
 @converts("Gemm")
 def gemm(call: Call) -> Value:
     """Gemm; without a bias and factors the same op with two operands."""
