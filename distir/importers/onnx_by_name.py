@@ -17,6 +17,9 @@ from distir.ir.core import Op, Value
 from distir.ir.registered import OPS
 from distir.ops.base import normalize_axis
 
+_NO_TYPE = (dataclasses.MISSING, None)
+"""Defaults that say nothing of the type of an attribute."""
+
 
 def find_converter(key: str) -> Converter | None:
     """How the op type `key` of a file becomes ours: by its converter, else by its name."""
@@ -25,21 +28,23 @@ def find_converter(key: str) -> Converter | None:
     cls = OPS.get(key) if key in OPS else None  # an unknown name has packages imported, …
     if key in CONVERTERS:  # … which may have a converter for it, too
         return CONVERTERS.get(key)
-    if cls is None or cls.name != key or not is_spelled_alike(cls):
+    if cls is None or cls.name != key or not converts_by_name(cls):
         return None
     return lambda call: _convert(cls, call)
 
 
+def converts_by_name(cls: type[Op]) -> bool:
+    """Whether files may have the op as it is: ONNX has an operator of its name, whose attributes
+    its fields are, and there is no converter."""
+    attributes = _onnx_attributes(cls.name)
+    is_alike = attributes is not None and all(name in attributes for name in _fields(cls))
+    return is_alike and cls.name not in CONVERTERS
+
+
 def known_op_types() -> list[str]:
     """The op types that a file may have."""
-    by_name = (entry.name for entry in OPS if is_spelled_alike(entry.value))
-    return list(dict.fromkeys([*CONVERTERS.names(), *by_name]))
-
-
-def is_spelled_alike(cls: type[Op]) -> bool:
-    """Whether ONNX has an operator of this name, whose attributes all fields of the class are."""
-    attributes = _onnx_attributes(cls.name)
-    return attributes is not None and all(name in attributes for name in _fields(cls))
+    by_name = [entry.name for entry in OPS if converts_by_name(entry.value)]
+    return [*CONVERTERS.names(), *by_name]
 
 
 def _onnx_attributes(name: str) -> Collection[str] | None:
@@ -65,7 +70,7 @@ def _convert(cls: type[Op], call: Call) -> Sequence[Value]:
                 f"{', '.join(fields) or 'no attributes'}"
             )
     read = {
-        name: given[name] if default is dataclasses.MISSING else type(default)(given[name])
+        name: given[name] if default in _NO_TYPE else type(default)(given[name])
         for name, default in fields.items()
         if name in given
     }

@@ -3,27 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 
+from tests.importers.one_node import OneNode
+
 Array = Any
 Draw = Callable[[Any], Any]
-
-
-@dataclass
-class OneNode:
-    """A model of one node."""
-
-    op_type: str
-    operands: list[Array | None]
-    attributes: dict[str, Any] = field(default_factory=dict)
-    constants: set[int] = field(default_factory=set)
-    """Positions of operands that the op must know beforehand."""
-    results: int = 1
-    opset: int = 21
 
 
 _small = st.integers(1, 4)

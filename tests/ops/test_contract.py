@@ -9,34 +9,35 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import MISSING, fields
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 from distir.cost.work import OpClass
 from distir.errors import TransformError
 from distir.execute.sequential import evaluate
+from distir.importers.onnx_by_name import converts_by_name
 from distir.ir import Builder, Kind, Op, Signature, TensorType, Value
 from distir.ir.core import Backward
 from distir.ir.text import format_function, parse_function
-from distir.ops import OPS
-from tests.ops.cases import CASES, PLACED, Case, dtype_of
+from distir.ops import OPS, optimizer
+from tests.importers.one_node import OneNode, imported, reference
+from tests.ops.cases import CASES, PLACED
+from tests.ops.makers import Case, dtype_of
 
 Array = Any
 
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.label)
 
-NO_DERIVATIVE = {
-    "UnaryGradient", "GatherGradient", "SoftmaxGradient", "NormalizationGradient",
-    "NormalizationScaleGradient", "FusedAttentionGradient", "CrossEntropyGradient",
-    "PickLastGradient", "SGDStep", "MomentumStep", "AdamStep", "ConvWeightGradient",
-    "MaxPoolGradient",
-    "AveragePoolGradient", "LRNGradient", "FusedAttentionScoreGradient",
-    "ReduceMeanGradient", "DropoutGradient", "GatherElementsGradient", "GatherNDGradient",
-    "CombineWeights",
-}  # fmt: skip
-"""Gradients of gradients are not needed; an optimizer step is the end."""
+by_name = pytest.mark.parametrize(
+    "case",
+    [case for case in CASES if converts_by_name(type(case.op))],
+    ids=lambda case: case.label,
+)
+"""Ops that are ONNX's by name and attributes, and so have no converter."""
 
 
 def test_every_op_has_a_case() -> None:
@@ -46,7 +47,27 @@ def test_every_op_has_a_case() -> None:
         for entry in OPS
         if entry.name not in covered and not issubclass(entry.value, PLACED)
     }
-    assert not missing
+    assert not missing, "operands are not found by themselves: list a case in tests/ops/cases.py"
+
+
+@by_name
+def test_ops_named_as_onnxs_compute_what_onnx_computes(case: Case) -> None:
+    since = onnx.defs.get_schema(case.op.name).since_version
+    node = OneNode(case.op.name, case.arrays(), _onnx_attributes(case.op), opset=max(21, since))
+    node.results = len(case.op.infer(*case.types()))
+    for result, other in zip(imported(node, ()), reference(node, ()), strict=True):
+        assert result.shape == other.shape
+        np.testing.assert_allclose(result, other, rtol=2e-6, atol=2e-6)
+
+
+@by_name
+def test_defaults_of_ops_named_as_onnxs_are_onnxs(case: Case) -> None:
+    attributes = onnx.defs.get_schema(case.op.name).attributes
+    for field in fields(case.op):
+        default = onnx.helper.get_attribute_value(attributes[field.name].default_value)
+        if field.default is not MISSING and default is not None:
+            text = default.decode() if isinstance(default, bytes) else default
+            assert field.default == pytest.approx(text)
 
 
 @every_case
@@ -125,20 +146,17 @@ def test_lowered_form_is_the_composite(case: Case) -> None:
 @every_case
 def test_derivative_is_the_limit_of_differences(case: Case) -> None:
     arrays = case.arrays()
-    wanted = [array.dtype.kind == "f" for array in arrays]
+    wanted = _wanted(case)
     builder, values, results = _built(case)
     real = [result for result in results if result.type.dtype.is_float]
     if not real or not any(wanted) or case.op.always_lowered or case.op.name == "StopGradient":
         return
-    if case.op.name == "BatchNormalization":
-        wanted[3:] = [False, False]
     weights = [builder.input("weight", result.type.shape, result.type.dtype) for result in real]
     gradients = [weights[real.index(r)] if r in real else None for r in results]
-    if case.op.name in NO_DERIVATIVE:
-        with pytest.raises(TransformError):
-            case.op.derivative(Backward(builder, builder.nodes[-1], gradients, wanted))
-        return
-    parts = case.op.derivative(Backward(builder, builder.nodes[-1], gradients, wanted))
+    try:
+        parts = case.op.derivative(Backward(builder, builder.nodes[-1], gradients, wanted))
+    except TransformError:
+        return  # it says that it has none, which not every op may
     assert len(parts) == len(arrays)
     rng = np.random.default_rng(3)
     pulls = [rng.normal(size=weight.type.shape) for weight in weights]
@@ -152,6 +170,25 @@ def test_derivative_is_the_limit_of_differences(case: Case) -> None:
         assert part.type == values[position].type
         (symbolic,) = evaluate(builder.build([part]), [*arrays, *pulls])
         np.testing.assert_allclose(symbolic, numeric, rtol=2e-5, atol=2e-6)
+
+
+def test_only_what_ends_a_step_or_makes_gradients_lacks_a_derivative() -> None:
+    lacking: set[str] = set()
+    made: set[str] = set()
+    for case in CASES:
+        builder, _, results = _built(case)
+        real = [result.type if result.type.dtype.is_float else None for result in results]
+        if not any(real) or case.op.always_lowered:
+            continue
+        gradients = [type and builder.input("gradient", type.shape, type.dtype) for type in real]
+        wanted = _wanted(case)
+        try:
+            case.op.derivative(Backward(builder, builder.nodes[-1], gradients, wanted))
+        except TransformError:
+            lacking.add(case.op.name)
+        made |= {node.op.name for node in builder.nodes[1:]}
+    steps = {entry.name for entry in OPS if entry.value.__module__ == optimizer.__name__}
+    assert lacking <= made | steps
 
 
 @every_case
@@ -197,6 +234,12 @@ def test_ops_follow_a_change_of_sizes(case: Case) -> None:
 # --- helpers -------------------------------------------------------------------------------------
 
 
+def _onnx_attributes(op: Op) -> dict[str, Any]:
+    """The op's attributes as ONNX writes them."""
+    found = {field.name: getattr(op, field.name) for field in fields(op)}
+    return {name: int(value) if isinstance(value, bool) else value for name, value in found.items()}
+
+
 def _signature(case: Case) -> tuple[Signature, list[TensorType], list[TensorType]]:
     operands = case.types()
     results = list(case.op.infer(*operands))
@@ -210,6 +253,12 @@ def _built(case: Case) -> tuple[Builder, list[Value], list[Value]]:
         for i, array in enumerate(case.arrays())
     ]
     return builder, values, list(builder.apply(case.op, *values))
+
+
+def _wanted(case: Case) -> list[bool]:
+    """Operands that a gradient is asked for: mean and variance of a BatchNormalization are none."""
+    wanted = [type.dtype.is_float for type in case.types()]
+    return [*wanted[:3], False, False] if case.op.name == "BatchNormalization" else wanted
 
 
 def _is_lowered(case: Case) -> bool:

@@ -11,7 +11,8 @@ import pytest
 from distir.ops.attention import FusedAttention
 from distir.ops.collective import Window
 from distir.ops.ring import COLUMNS, ROWS, Circulating, Ring
-from tests.ops.cases import CASES, Case, real
+from tests.ops.cases import CASES
+from tests.ops.makers import Case, real
 
 Array = Any
 
