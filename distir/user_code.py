@@ -9,6 +9,7 @@ import importlib
 import importlib.util
 import sys
 import traceback
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -52,11 +53,12 @@ def find_object(
 
 
 def _load_file(file: Path) -> ModuleType:
-    name = f"_distir_user_{file.stem}"
+    path = str(file.resolve())
+    name = f"_distir_user_{file.stem}_{zlib.crc32(path.encode()):08x}"  # one for every file
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None
     assert spec.loader is not None  # it ends in .py
-    if (folder := str(file.resolve().parent)) not in sys.path:
+    if (folder := str(Path(path).parent)) not in sys.path:
         sys.path.append(folder)  # for what the file imports from beside it
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and pickle look their module up there
