@@ -10,8 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
-from operator import mul
 
 from distir.axes.model import Axis
 from distir.errors import StrategyError
@@ -137,7 +135,8 @@ def _tensor_axes(
     outputs = (axis for axis in blocks.output_axes if _fits(program, axis, degree))
     ends = (*map(Entry, outputs), *(_sequences(program) if strategy.sequence_parallel else ()))
     found: list[MeshAxis] = []
-    for number, (factor, reached) in enumerate(zip(factors, accumulate(factors, mul), strict=True)):
+    for number, factor in enumerate(factors):
+        reached = math.prod(factors[: number + 1])
         own = [
             axis
             if math.gcd(axis.size, degree) % reached == 0

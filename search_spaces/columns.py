@@ -61,7 +61,7 @@ class SpaceColumns:
         """A stretch of the table, in the order of the space: numbers in it, and strategies."""
         stop = min(first + count, len(self))
         low, high = np.searchsorted(self._ends, [first, stop - 1], side="right")
-        heads = np.arange(low, high + 1 if stop > first else low)
+        heads = np.arange(int(low), int(high) + 1 if stop > first else int(low))
         heads = heads[np.argsort(self._starts[heads])]
         counts = np.diff(self._ends, prepend=0)[heads]
         before = self._ends[heads] - counts

@@ -160,7 +160,7 @@ def _allowed(name: str, given: object, where: str) -> Allowed:
     if given in ("all", "default"):
         return "all" if given == "all" else "default"
     listed = isinstance(given, Sequence) and not isinstance(given, str)
-    values = tuple(cast("Sequence[object]", given) if listed else (given,))
+    values = tuple(cast("Sequence[object]", given if listed else (given,)))
     if not values:
         raise SpaceError(f"{where}: {name} has no values; expected at least one, or `all`")
     try:

@@ -132,7 +132,7 @@ class SearchSpace:
     def values(self, name: str) -> tuple[Value, ...]:
         """Every value that dimension `name` takes in some valid strategy, in order."""
         codes = np.unique(self.tree.levels[self.names.index(name)].codes)
-        reachable = [self.tree.values[name][code] for code in codes.tolist()]
+        reachable: list[Value] = [self.tree.values[name][code] for code in codes.tolist()]
         return tuple(sorted(reachable, key=lambda value: (isinstance(value, str), value)))
 
     def is_free(self, name: str) -> bool:

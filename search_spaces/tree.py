@@ -136,7 +136,7 @@ class Tree:
         starts = (np.cumsum(sizes) - sizes)[which]
         first = np.concatenate([[0], np.cumsum(sizes[which])])
         parents = np.repeat(np.arange(nodes), sizes[which])
-        inside = np.arange(first[-1]) - first[parents]
+        inside = np.arange(int(first[-1])) - first[parents]
         codes = np.concatenate([np.zeros(0, np.int16), *domains])
         return first, codes[starts[parents] + inside], parents
 
@@ -164,7 +164,7 @@ class Tree:
         that of each of `count` rows."""
         read = {name: chosen[name] for name in reads if name in chosen}
         first, which = self._distinct(read, count)
-        columns = {
+        columns: dict[str, list[Value]] = {
             name: [self.values[name][code] for code in codes[first].tolist()]
             for name, codes in read.items()
         }

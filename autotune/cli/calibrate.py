@@ -80,7 +80,7 @@ def _on_hardware(cases: list[Case], wanted: list[str]) -> list[Case]:
         family = case.hardware.family
         return {family, family.split(maxsplit=1)[0]}
 
-    known: set[str] = set().union(*map(names, cases))
+    known: set[str] = set[str]().union(*map(names, cases))
     for name in wanted:
         if name not in known:
             raise DistirError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from autotune.validation.predict import Outcome
 from distir.errors import DistirError
@@ -47,7 +47,7 @@ def _figure(outcomes: Sequence[Outcome]) -> Any:
     axes = figure.subplots()
     timed = [each for each in outcomes if each.case.measured.seconds is not None]
     groups = sorted({each.case.row.group for each in timed})
-    colours = colormaps["tab20"].colors  # type: ignore[attr-defined]
+    colours = cast("Sequence[Any]", cast("Any", colormaps["tab20"]).colors)
     for index, group in enumerate(groups):
         own = [each for each in timed if each.case.row.group == group]
         axes.scatter(

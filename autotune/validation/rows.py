@@ -120,7 +120,7 @@ def read_rows(path: str | Path) -> list[Row]:
         raise DistirError(f"{file}: not a CSV file: it is no UTF-8 text") from error
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
-        header = [name.strip() for name in next(reader, [])]
+        header = [name.strip() for name in next(reader, list[str]())]
         _check_header(file, header)
         return [
             _row(file, header, line, cells)

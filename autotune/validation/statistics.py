@@ -24,7 +24,7 @@ class Statistics:
     """The figures of a table's row. Fractions; None where there is nothing to tell them from."""
 
     rows_used: int
-    rows_excluded: dict[str, int] = field(default_factory=dict)
+    rows_excluded: dict[str, int] = field(default_factory=dict[str, int])
     """Count by reason."""
     mape: float | None
     """Mean of |predicted / measured − 1| over the rows with a time."""

@@ -85,14 +85,16 @@ class _Inference:
     function: Function
     seeds: Mapping[Value, AxisDims]
     last_copies: Mapping[Value, Value] = field(default_factory=dict[Value, Value])
-    dims: dict[Value, list[list[Factor]]] = field(default_factory=dict)
-    loops: dict[Node, list[list[Factor]]] = field(default_factory=dict)
-    kinds: dict[Node, list[Kind]] = field(default_factory=dict)
-    ties: Ties = field(default_factory=list)
-    followers: dict[Node, tuple[tuple[int, int], ...]] = field(default_factory=dict)
-    crossings: dict[Node, Crossing] = field(default_factory=dict)
-    _of_axis: dict[Axis, Factor] = field(default_factory=dict)
-    _nodes: list[Node] = field(default_factory=list)
+    dims: dict[Value, list[list[Factor]]] = field(default_factory=dict[Value, list[list[Factor]]])
+    loops: dict[Node, list[list[Factor]]] = field(default_factory=dict[Node, list[list[Factor]]])
+    kinds: dict[Node, list[Kind]] = field(default_factory=dict[Node, list[Kind]])
+    ties: Ties = field(default_factory=Ties)
+    followers: dict[Node, tuple[tuple[int, int], ...]] = field(
+        default_factory=dict[Node, tuple[tuple[int, int], ...]]
+    )
+    crossings: dict[Node, Crossing] = field(default_factory=dict[Node, Crossing])
+    _of_axis: dict[Axis, Factor] = field(default_factory=dict[Axis, Factor])
+    _nodes: list[Node] = field(default_factory=list[Node])
 
     def run(self) -> Function:
         """Visits all ops; the function with its new boundaries, or itself if it needs none."""

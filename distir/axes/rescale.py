@@ -7,9 +7,8 @@ at_64 = rescale(program.function, program.axes, program.sizes(batch_size=64))
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from distir.axes.boundaries import common_runs
 from distir.axes.model import Axes, Axis, AxisDims
@@ -59,7 +58,9 @@ def rescale_values(
     return rescaled, new
 
 
-def _node_at(node: Node, axes: Axes, sizes: Mapping[Axis, int], value_of: Any) -> Node:
+def _node_at(
+    node: Node, axes: Axes, sizes: Mapping[Axis, int], value_of: Callable[[Value], Value]
+) -> Node:
     operands = tuple(map(value_of, node.operands))
     results = tuple(map(value_of, node.results))
     types = [value.type for value in results]

@@ -129,7 +129,11 @@ def is_many(amount: object) -> bool:
     return isinstance(amount, Many)
 
 
-def taken(amount: Any, places: Places | None) -> Any:
+@overload
+def taken(amount: float, places: Places | None) -> float: ...
+@overload
+def taken(amount: Amount, places: Places | None) -> Amount: ...
+def taken(amount: Amount, places: Places | None) -> Amount:
     """The numbers of the plans at these positions; a number that all plans share stays as it is."""
     if places is None or not isinstance(amount, np.ndarray) or amount.size == 1:
         return amount
@@ -139,13 +143,13 @@ def taken(amount: Any, places: Places | None) -> Any:
 def select(condition: Any, first: Any, second: Any) -> Any:
     """`first` where the condition holds, else `second`, elementwise."""
     if isinstance(condition, np.ndarray):
-        return np.where(condition, first, second).view(Many)
+        return many(np.where(cast("NDArray[np.bool_]", condition), first, second))
     return first if condition else second
 
 
 def is_all(condition: Any) -> bool:
     """Whether a condition holds in every plan."""
-    return bool(np.all(condition)) if isinstance(condition, np.ndarray) else bool(condition)
+    return bool(np.all(condition))
 
 
 def is_positive(amount: Amount) -> bool:

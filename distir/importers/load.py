@@ -39,7 +39,9 @@ class LoadedModel:
     """The usual sequence length, as far as the source states one."""
     longest: int | None = None
     """The longest sequence that the model can take, if there is a limit."""
-    symbols: Mapping[str, tuple[str | None, ...]] = field(default_factory=dict)
+    symbols: Mapping[str, tuple[str | None, ...]] = field(
+        default_factory=dict[str, tuple[str | None, ...]]
+    )
     """Per input and dim the symbol of a file whose sizes were left open, or None."""
 
 

@@ -19,12 +19,17 @@ MOST_BURNT_IN = 6
 """Numbers of the file that are tried in the place of an open size."""
 _SPATIAL_SIZES = (224, 256, 384, 64, 32, 299, 512)
 
+
+def _quotient(a: int, b: int) -> int:
+    return a // b
+
+
 _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
-    ast.FloorDiv: operator.floordiv,
-    ast.Div: operator.floordiv,
+    ast.FloorDiv: _quotient,
+    ast.Div: _quotient,
 }
 
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, cast
 
 from distir.errors import ImportModelError
 from distir.ir.core import Array
@@ -446,7 +446,8 @@ def _reads(node: NodeRecord) -> list[str]:
     """What a node reads, including what its branches take from outside."""
     names = [name for name in node.operands if name]
     for value in node.attributes.values():
-        for graph in value if isinstance(value, tuple) else (value,):
+        graphs = cast("tuple[object, ...]", value) if isinstance(value, tuple) else (value,)
+        for graph in graphs:
             if isinstance(graph, GraphRecord):
                 names.extend(outer_names(graph))
     return names

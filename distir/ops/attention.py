@@ -62,7 +62,8 @@ def _scores(op: Attention, indices: Mapping[int, Array], operands: Sequence[Arra
     mask = operands[op.mask] if len(operands) > op.mask else None
     batch, heads, _, depth = query.shape
     rows, columns = (
-        indices.get(loop, np.arange(x.shape[2])) for loop, x in ((ROWS, query), (COLUMNS, key))
+        indices.get(loop, np.arange(x.shape[2], dtype=np.int64))
+        for loop, x in ((ROWS, query), (COLUMNS, key))
     )
     groups = key.shape[1]
     grouped = query.reshape(batch, groups, heads // groups, query.shape[2], depth)

@@ -113,13 +113,13 @@ class PickLast(Op):
     def evaluate(self, *operands: Array) -> tuple[Array, ...]:
         import numpy as np
 
-        return self.evaluate_shard({0: np.arange(operands[0].shape[-1])}, *operands)
+        return self.evaluate_shard({0: np.arange(operands[0].shape[-1], dtype=np.int64)}, *operands)
 
     def evaluate_shard(self, indices: Mapping[int, Array], *operands: Array) -> tuple[Array, ...]:
         import numpy as np
 
         x, wanted = operands
-        held = indices.get(0, np.arange(x.shape[-1]))
+        held = indices.get(0, np.arange(x.shape[-1], dtype=np.int64))
         place = np.minimum(np.searchsorted(held, wanted), len(held) - 1)
         picked = np.take_along_axis(x, place[..., None], axis=-1)[..., 0]
         return (np.where(held[place] == wanted, picked, 0.0),)

@@ -45,13 +45,15 @@ class MaskPadding(Op):
     def evaluate(self, *operands: Array) -> tuple[Array, ...]:
         import numpy as np
 
-        return self.evaluate_shard({0: np.arange(operands[0].shape[self.dim])}, *operands)
+        return self.evaluate_shard(
+            {0: np.arange(operands[0].shape[self.dim], dtype=np.int64)}, *operands
+        )
 
     def evaluate_shard(self, indices: Mapping[int, Array], *operands: Array) -> tuple[Array, ...]:
         import numpy as np
 
         (x,) = operands
-        held = indices.get(0, np.arange(x.shape[self.dim]))
+        held = indices.get(0, np.arange(x.shape[self.dim], dtype=np.int64))
         spread = (held < self.size).reshape([-1 if d == self.dim else 1 for d in range(x.ndim)])
         return (np.where(spread, x, -np.inf if self.lowest else 0.0),)
 

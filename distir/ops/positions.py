@@ -90,8 +90,8 @@ class Trilu(Op):
         import numpy as np
 
         (x,) = operands
-        rows = np.asarray(indices.get(0, np.arange(x.shape[-2])))
-        columns = np.asarray(indices.get(1, np.arange(x.shape[-1])))
+        rows = np.asarray(indices.get(0, np.arange(x.shape[-2], dtype=np.int64)))
+        columns = np.asarray(indices.get(1, np.arange(x.shape[-1], dtype=np.int64)))
         distance = columns[None, :] - rows[:, None]
         kept = distance >= self.k if self.upper else distance <= self.k
         return (np.where(kept, x, np.zeros((), x.dtype)),)

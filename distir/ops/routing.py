@@ -104,7 +104,7 @@ def _seats(mask: Array, capacity: int) -> tuple[Array, Array, Array, Array]:
     import numpy as np
 
     tokens = mask.shape[1]
-    slot = np.arange(tokens) * capacity // tokens
+    slot: Array = np.arange(tokens, dtype=np.int64) * capacity // tokens
     first = np.searchsorted(slot, slot)
     earlier = np.cumsum(mask, axis=1) - mask
     won = mask & (earlier == earlier[:, first])
@@ -166,7 +166,7 @@ class Routed(Op):
         import numpy as np
 
         rows, mask = operands
-        held = np.asarray(indices.get(0, np.arange(mask.shape[2])))
+        held = np.asarray(indices.get(0, np.arange(mask.shape[2], dtype=np.int64)))
         return (self.moved(rows, mask, held),)
 
     def linear_operands(self, operands: Sequence[TensorType]) -> tuple[int, ...]:

@@ -122,7 +122,7 @@ def repeated_runs(kinds: Sequence[int]) -> list[list[int]]:
 def _pieces(chain: Sequence[Node], roles: Roles) -> list[list[Node]]:
     """Runs of ops between places where one activation is live."""
     pieces = _runs(chain, _cuts(chain, roles, frozenset()))
-    longest = max(pieces, key=len, default=[])
+    longest = max(pieces, key=len, default=list[Node]())
     if len(longest) < len(chain) / 4:
         return pieces
     shared = _shared_value(longest, chain, roles)

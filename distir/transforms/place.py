@@ -102,12 +102,16 @@ class Placement:
     mesh: Mesh
     axes: Axes
     sources: Collection[Value]
-    steps: list[Placed] = field(default_factory=list)
-    home: dict[Value, Local] = field(default_factory=dict)
-    demanded: dict[tuple[Value, Layout], Local] = field(default_factory=dict)
-    copies: dict[tuple[Value, Layout], Local] = field(default_factory=dict)
-    use_counts: dict[Value, int] = field(default_factory=dict)
-    totals: dict[Value, Value] = field(default_factory=dict)
+    steps: list[Placed] = field(default_factory=list[Placed])
+    home: dict[Value, Local] = field(default_factory=dict[Value, Local])
+    demanded: dict[tuple[Value, Layout], Local] = field(
+        default_factory=dict[tuple[Value, Layout], Local]
+    )
+    copies: dict[tuple[Value, Layout], Local] = field(
+        default_factory=dict[tuple[Value, Layout], Local]
+    )
+    use_counts: dict[Value, int] = field(default_factory=dict[Value, int])
+    totals: dict[Value, Value] = field(default_factory=dict[Value, Value])
     """Partial totals made on the way, with the value whose type and axes they have."""
 
     def axes_of(self, value: Value) -> frozenset[Axis]:

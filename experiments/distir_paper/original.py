@@ -11,6 +11,7 @@ from distir import Strategy, Workload
 from distir.cost import Cluster, ClusterLevel, Device, SoftwareStack, load_stack
 from distir.importers.load import LoadedModel
 from distir.ir import Function
+from distir.ir.core import Node
 from distir.models import MlpConfig, TransformerConfig
 from distir.ops.linalg import MatMul
 
@@ -86,7 +87,7 @@ def _without_head(function: Function) -> Function:
     head = next(n for n in reversed(function.nodes) if isinstance(n.op, MatMul))
     outputs = (head.operands[0],)
     needed = set(outputs)
-    kept = []
+    kept: list[Node] = []
     for node in reversed(function.nodes):
         if needed.intersection(node.results):
             kept.append(node)

@@ -107,11 +107,11 @@ class _Device:
     settled_along: str = "dp"
     """The stream of the last collective on gradients."""
     compute: float = 0.0
-    exposed: dict[str, float] = field(default_factory=dict)
+    exposed: dict[str, float] = field(default_factory=dict[str, float])
     transfer: float = 0.0
     bubble: float = 0.0
     optimizer: float = 0.0
-    live: dict[tuple[int, int, int], int] = field(default_factory=dict)
+    live: dict[tuple[int, int, int], int] = field(default_factory=dict[tuple[int, int, int], int])
     """Bytes by stage, microbatch and storage."""
     live_bytes: int = 0
     buffer_bytes: int = 0

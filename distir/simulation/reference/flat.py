@@ -48,13 +48,13 @@ class FlatPass:
     start, in the last such action, once so many steps are computed.
     """
 
-    steps: list[Step] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list[Step])
     received: tuple[int, ...] = ()
     sent: tuple[int, ...] = ()
     sent_bytes: int = 0
-    dying: dict[int, list[int]] = field(default_factory=dict)
-    leaving: list[int] = field(default_factory=list)
-    settling: list[tuple[int, Instruction]] = field(default_factory=list)
+    dying: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
+    leaving: list[int] = field(default_factory=list[int])
+    settling: list[tuple[int, Instruction]] = field(default_factory=list[tuple[int, Instruction]])
 
     def settled_after(self, done: int) -> Iterable[Instruction]:
         """The collectives on gradients that are complete after `done` steps."""
@@ -73,11 +73,11 @@ class FlatStage:
     passes: tuple[FlatPass, ...] = field(
         default_factory=lambda: tuple(FlatPass() for _ in range(COST_KINDS))
     )
-    storage: dict[int, int] = field(default_factory=dict)
-    storage_bytes: dict[int, int] = field(default_factory=dict)
-    buffers: set[int] = field(default_factory=set)
-    optimizer_seconds: list[float] = field(default_factory=list)
-    refreshing: list[Instruction] = field(default_factory=list)
+    storage: dict[int, int] = field(default_factory=dict[int, int])
+    storage_bytes: dict[int, int] = field(default_factory=dict[int, int])
+    buffers: set[int] = field(default_factory=set[int])
+    optimizer_seconds: list[float] = field(default_factory=list[float])
+    refreshing: list[Instruction] = field(default_factory=list[Instruction])
     state: StateBytes = field(default_factory=StateBytes)
 
 
