@@ -35,7 +35,8 @@ from search_spaces import SearchSpace
 from search_spaces.named import DEFAULTS
 
 FEWEST, MOST = 16, 4096
-"""Strategies that are evaluated before what was found rules out others, at first and later."""
+"""Strategies evaluated in the first batch, and in the largest: the best of a batch rules others out
+before the next."""
 
 Advance = Callable[[int, "Trial | None"], None]
 
@@ -49,14 +50,14 @@ class Certificate:
     """The best, best first: those that exhaustive search finds."""
     evaluated: int
     feasible: int
-    """Of those that were evaluated."""
+    """Failed trials by reason."""
     ruled_out: Mapping[str, int]
     """Strategies that were not evaluated, by what rules them out."""
     bounds: int
-    """Bounds that were computed, counted by what they are of."""
+    """Number of computed bounds, by what they bound."""
     seconds: float
     closest: Trial | None
-    """The infeasible one among the evaluated that misses by least."""
+    """Of the evaluated trials that do not fit, the one that misses by least."""
     complete: bool = True
     """False if it was interrupted; then nothing is proved."""
 
@@ -122,7 +123,7 @@ FAMILY = (
 )
 """Choices that strategies have in common whose bounds are found together, at first."""
 DEGREES = ("dp", "tp", "cp", "ep")
-"""And so is which of these there are."""
+"""Degrees of which strategies bounded together at first have the same ones above 1."""
 
 
 class _Stage(IntEnum):
@@ -146,7 +147,7 @@ class _Part:
     nodes: Places
 
     def taken(self, chosen: NDArray[Any]) -> _Part:
-        """Some of it, by place or by whether it is wanted."""
+        """The rows at these places, or where the mask is true."""
         which = np.flatnonzero(chosen) if chosen.dtype == np.bool_ else chosen
         return _Part(
             self.stage,
@@ -270,14 +271,14 @@ class _Search:
         return part.bounds.size if self.metric == MEMORY else part.bounds.seconds
 
     def _add(self, part: _Part) -> None:
-        """Adds what is left of a part."""
+        """Adds the strategies of a part that are not ruled out."""
         part = self._left(part)
         if len(part.table):
             self._made += 1
             heapq.heappush(self._parts, (float(self._keys(part).min()), self._made, part))
 
     def _left(self, part: _Part) -> _Part:
-        """What of a part is not ruled out."""
+        """The strategies of a part that are not ruled out."""
         too_large = part.bounds.size > self.capacity
         lost = too_large | (self._keys(part) > self._worst)
         if lost.any():
@@ -313,7 +314,7 @@ class _Search:
 
 
 def _split(part: _Part, by: Sequence[NDArray[Any]]) -> Iterator[_Part]:
-    """A part by what its strategies have in common."""
+    """Splits a part into groups of strategies that have equal values in the columns `by`."""
     if not len(part.table):
         return
     _, which = np.unique(np.stack(by), axis=1, return_inverse=True)

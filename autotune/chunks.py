@@ -26,15 +26,15 @@ QUICK_SECONDS = 0.2
 MOST_AT_ONCE = 1 << 18
 """Strategies of the largest chunk where many are evaluated at once: what memory allows."""
 FIRST_AT_ONCE = 1 << 12
-"""Those of the first one, so that there is something to show soon."""
+"""Strategies of the first chunk: few, so that a result is shown soon."""
 GROWTH = 8
 """How much larger the next chunk may be: what strategies share is found out once per chunk."""
 SHARES = 12
-"""Chunks of the largest size, at least, in spaces that have so many: processes share them, and two
-of a space of a million stay below 1 GiB."""
+"""The number of chunks that a large space has at least: processes share them, and two processes
+over a million strategies stay below 1 GiB."""
 LAST_SHARES = 32
-"""The smallest of the last chunks are no smaller than one of so many: with them processes end
-together."""
+"""The last chunks are no smaller than this fraction (1 / n) of the space: with small last chunks
+processes end together."""
 
 
 def stretches(borders: Places) -> Iterator[tuple[int, int]]:
@@ -73,7 +73,7 @@ class Chunk:
     started: float
     """Seconds since the epoch."""
     seconds: float
-    """How long the evaluation of them all took."""
+    """Seconds that the evaluation of the whole chunk took."""
 
     def __len__(self) -> int:
         return len(self.strategies)
@@ -95,9 +95,8 @@ class Chunk:
 def evaluated(
     objective: Objective, strategies: Sequence[Strategy], measure: Measure | None = None
 ) -> Evaluations:
-    """What `objective` says of strategies: all at once if it can, unless there is a way to
-    `measure` each.
-    """
+    """The objective's evaluations of strategies: all at once if it can, or each by `measure`, if
+    given."""
     if measure is None and objective.many is not None:
         return objective.checked_all(objective.many(strategies))
     measure = measure or objective.measure
@@ -110,7 +109,7 @@ def evaluated_chunk(
     strategies: Sequence[Strategy],
     measure: Measure | None = None,
 ) -> Chunk:
-    """Strategies evaluated, and timed."""
+    """Evaluates strategies as one chunk and times it."""
     started, clock = time.time(), time.perf_counter()
     found = evaluated(objective, strategies, measure)
     seconds = time.perf_counter() - clock
@@ -142,8 +141,8 @@ def _one_by_one(
 
 
 def size_after(size: int, seconds: float) -> int:
-    """How many strategies are evaluated one by one in the chunk after one of `size` that took so
-    long."""
+    """Size of the next chunk where strategies are evaluated one by one, after a chunk of `size`
+    that took `seconds`."""
     return min(2 * size, MOST) if seconds < QUICK_SECONDS else max(1, size // 2)
 
 

@@ -41,7 +41,7 @@ class Sorted:
     trials: NDArray[np.object_] = field(default_factory=lambda: np.empty(0, np.object_))
 
     def merged(self, chunk: Chunk, chosen: NDArray[np.intp], second: Column) -> Sorted:
-        """With strategies of another chunk."""
+        """Both sets of trials in one order."""
         new = np.empty(len(chosen), np.object_)
         new[:] = [chunk.trial(int(index)) for index in chosen]
         both = Sorted(
@@ -53,7 +53,7 @@ class Sorted:
         return both.taken(np.lexsort((both.number, both.second, both.cost)))
 
     def taken(self, which: NDArray[np.intp] | slice) -> Sorted:
-        """Some of the rows."""
+        """The rows at these places."""
         return Sorted(self.cost[which], self.second[which], self.number[which], self.trials[which])
 
 
@@ -73,7 +73,7 @@ class Collector:
     improvements: list[Trial] = field(default_factory=list[Trial])
     """Trials that were better than all before them."""
     costs: array[float] = field(default_factory=lambda: array("d"))
-    """Of all feasible trials."""
+    """Costs of all feasible trials."""
     _best: Sorted = field(default_factory=Sorted)
     _front: Sorted = field(default_factory=Sorted)
     _layouts: dict[tuple[int, ...], Trial] = field(default_factory=dict[tuple[int, ...], Trial])
@@ -106,9 +106,8 @@ class Collector:
             self._best = self._best.merged(chunk, chosen, memory).taken(slice(self.top))
 
     def _add_front(self, chunk: Chunk, usable: Flags, second: Column) -> None:
-        """Adds what nothing beats: in the order of costs, what has less of the second metric than
-        all before it.
-        """
+        """Updates the front: in the order of costs, trials whose second metric is below that of all
+        before them."""
         chosen = np.flatnonzero(usable & np.isfinite(second))
         order = np.lexsort((second[chosen], chunk.costs[chosen]))
         chosen = chosen[order]
@@ -158,7 +157,7 @@ class Collector:
 
     @property
     def worst(self) -> Trial | None:
-        """The last of the `top` best, once there are so many."""
+        """The last of the `top` best, once `top` trials are kept."""
         return self._best.trials[-1] if len(self._best.trials) >= self.top else None
 
     @property
@@ -168,7 +167,7 @@ class Collector:
 
     @property
     def front(self) -> tuple[Trial, ...]:
-        """What nothing beats in both the objective and the second metric, best first."""
+        """The Pareto front of the objective and the second metric, best first."""
         return tuple(self._front.trials)
 
     @property
@@ -188,6 +187,6 @@ def _metric(chunk: Chunk, name: str) -> Column:
 
 
 def _records(values: Column) -> Flags:
-    """Which values are below all before them."""
+    """Whether each value is below all values before it."""
     before = np.minimum.accumulate(np.concatenate([[np.inf], values]))
     return values < before[:-1]

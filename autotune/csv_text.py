@@ -18,7 +18,7 @@ from autotune.table_columns import Coded, TableColumn
 
 LINE_END = "\r\n"
 ROWS_AT_ONCE = 1 << 15
-"""Rows that are text at the same time: what memory allows."""
+"""Rows converted to text at a time: as many as memory allows."""
 
 
 def header(table: Mapping[str, TableColumn]) -> str:
@@ -36,8 +36,8 @@ def lines(table: Mapping[str, TableColumn]) -> Iterator[str]:
 
 
 def _joined(table: Iterable[TableColumn]) -> Iterator[TableColumn]:
-    """The same with fewer columns, in which few different values are text: neighbours are one as
-    long as they have no more combinations than rows."""
+    """Fewer columns of text: neighbouring columns become one while they have no more combinations
+    of values than rows."""
     before: Coded | None = None
     for column in table:
         worded = _worded(column) if isinstance(column, Coded) else None

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 QUICK_SECONDS = 20.0
 """Longest exhaustive comparison that is made without being asked, where the objective is cheap."""
 TOP = 1000
-"""Trials that are kept of the best."""
+"""Number of best trials kept."""
 
 Watcher = Callable[["Chunk", "Trial | None"], None]
 """Told of every chunk and of the best so far."""
@@ -38,8 +38,8 @@ class Grid:
     ranked: tuple[Trial, ...]
     """The best, best first."""
     front: tuple[Trial, ...]
-    """What nothing beats in both the objective and memory (time, where memory is the objective),
-    best first."""
+    """The Pareto front of the objective and memory (of memory and time, where memory is the
+    objective), best first."""
     layouts: tuple[Trial, ...]
     """The best of each layout, best first."""
     improvements: tuple[Trial, ...]
@@ -51,7 +51,7 @@ class Grid:
     seconds: float
     """Wall time of the evaluation."""
     costs: Sequence[float] = field(repr=False)
-    """Of all feasible strategies, ascending."""
+    """Costs of all feasible strategies, ascending."""
 
     @property
     def complete(self) -> bool:

@@ -76,7 +76,7 @@ class _Parts(Protocol):
         ...
 
     def answered(self, count: int, seconds: float, /) -> None:
-        """Told how long a part of that size took."""
+        """Learns how long a part of that size took."""
         ...
 
 
@@ -161,7 +161,7 @@ def _in_lists(joblib: Any, tasks: Iterator[Any], size: int) -> Generator[_Answer
 
 @contextlib.contextmanager
 def _ended(results: Generator[_Answer, None, None]) -> Generator[Iterator[_Answer], None, None]:
-    """Ends results, also in the middle: an interrupt."""
+    """Closes the stream of results, also before its end after an interrupt."""
     try:
         yield results
     finally:
@@ -252,7 +252,7 @@ class _Worker:
 
 @lru_cache(maxsize=1)
 def _worker(payload: bytes) -> _Worker:
-    """Made once in a process."""
+    """The worker of this process, made once."""
     from autotune.api import measuring
 
     changed, goal = _cloudpickle().loads(payload)

@@ -23,7 +23,7 @@ class Pace:
     _elapsed: float = 0.0
 
     def add(self, done: int, seconds: float, now: float | None = None) -> None:
-        """So many more are done, which took their process so long."""
+        """Notes that one process has done `done` more in `seconds`."""
         self.done += done
         self._latest = done
         self._busy += seconds
@@ -31,8 +31,8 @@ class Pace:
 
     @property
     def rate(self) -> float | None:
-        """How many a second, as far as is known: what processes do while they work, but no more
-        than is done and may be under way."""
+        """Estimated rate per second: that of processes while they work, but no more than what is
+        done and may be under way."""
         if not self.done or self._elapsed <= 0:
             return None
         most = (self.done + (self.processes - 1) * self._latest) / self._elapsed

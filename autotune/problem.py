@@ -41,15 +41,14 @@ class Problem:
     memory_bytes: float
     """Memory of one device."""
     settings: dict[str, Any] = field(default_factory=dict[str, Any])
-    """How the workload was asked for, as far as it matters to a reader: sequence length,
-    precision, …
+    """Stated properties of the workload that a reader wants to see: sequence length, precision, …
     """
     space_name: str = DEFAULT_SPACE
-    """The space as it was asked for."""
+    """The space as it was stated."""
     band: Band | None = None
     """How far measured times may be from simulated ones; None where that is not known."""
     notes: tuple[str, ...] = ()
-    """What was decided for the user and is worth knowing."""
+    """Decisions made for the user that are worth a note."""
     changed: Callable[..., Problem] | None = field(default=None, repr=False)
     """Makes the same problem with other `devices`, `batch_size` or `space`, if that is possible."""
 

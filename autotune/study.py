@@ -27,7 +27,8 @@ class SamplerError(DistirError):
 
 @contextmanager
 def _blaming_the_sampler(where: str) -> Generator[None, None, None]:
-    """Turns whatever a sampler raises into one line that says so; samplers may be plug-ins."""
+    """Turns whatever a sampler raises into a `SamplerError` of one line; samplers may be
+    plug-ins."""
     try:
         yield
     except (Exception, SystemExit) as error:
@@ -56,7 +57,7 @@ class Study:
     """Suggestions that were answered from memory."""
     interrupted: bool = False
     error: str | None = None
-    """What the sampler did wrong, if that ended the study."""
+    """The sampler's error, if that ended the study."""
     _known: dict[Strategy, Trial] = field(default_factory=dict[Strategy, Trial])
 
     def run(self, budget: int, on_trial: Callable[[Trial], None] = lambda trial: None) -> None:

@@ -19,7 +19,7 @@ STATES = ("failed", "feasible", "infeasible")
 
 @dataclass(frozen=True, slots=True)
 class Coded:
-    """A column of few different values: these, and which of them each row has."""
+    """A column of few different values: the values, and each row's index into them."""
 
     values: Sequence[Any]
     codes: NDArray[np.integer[Any]]
@@ -29,7 +29,7 @@ class Coded:
 
 
 TableColumn: TypeAlias = "Coded | NDArray[Any]"
-"""What rows have in a column, by few different values or one by one."""
+"""A column: coded, or one value per row."""
 
 
 def columns(chunk: Chunk, batch_size: int, metrics: Sequence[str]) -> dict[str, TableColumn]:

@@ -133,6 +133,6 @@ def regret(cost: float, best_cost: float) -> float:
 
 
 def rank(trial: Trial) -> tuple[float, float, int]:
-    """What trials are sorted by: cost, then memory, then the order in which they were made."""
+    """Sort key of trials: cost, then memory, then the order in which they were made."""
     cost = math.inf if trial.cost is None else trial.cost
     return (cost, trial.evaluation.metrics.get(peak_memory_bytes.name, math.inf), trial.number)

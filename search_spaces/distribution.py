@@ -45,7 +45,7 @@ ONE_SCHEDULE = "1f1b"
 
 
 RECOMPUTE_EVERY = (1, 2, 4)
-"""Every which block is recomputed, as far as that is searched."""
+"""Values of `recompute_every` that are searched."""
 
 
 class WorkloadFacts(Protocol):
@@ -88,7 +88,8 @@ class WorkloadFacts(Protocol):
 
     @property
     def inner_axes(self) -> Mapping[str, int]:
-        """By such a label, the size of the axis inside that tensor parallelism can split too."""
+        """By label of an internal axis: size of the axis inside it that tensor parallelism can
+        split too."""
         ...
 
     def explain_lists(self, strategy: Strategy) -> str | None:

@@ -69,7 +69,7 @@ class SearchSpace:
 
     def enumerate(self, first: int = 0) -> Iterator[Strategy]:
         """Every valid strategy once, in the order of the tree, made as they are asked for; without
-        the `first` so many, which are not visited.
+        the first `first` ones, which are not visited.
         """
         return self._walk({}, 0, first)
 

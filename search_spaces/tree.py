@@ -141,8 +141,8 @@ class Tree:
         return first, codes[starts[parents] + inside], parents
 
     def _allowed(self, depth: int, chosen: Mapping[str, Codes], count: int) -> NDArray[np.bool_]:
-        """Which of so many choices meet all constraints that are decided at a level. A constraint
-        is asked about those that meet the ones before it."""
+        """A mask of the `count` choices that meet all constraints decided at a level. A constraint
+        is asked about the choices that meet those before it."""
         left = np.arange(count)
         for rule in self._decided[depth]:
             some = {name: column[left] for name, column in chosen.items()}

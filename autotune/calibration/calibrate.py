@@ -34,25 +34,25 @@ class ConstantFit:
     value: float
     prior: float
     because: str
-    """Why the prior is what it is."""
+    """The reason for the prior's value."""
     fitted: bool
     interval: tuple[float, float] | None
-    """Holds nine tenths, given the rows and the prior."""
+    """The interval that holds the constant with a probability of 0.9, given rows and prior."""
     without_sources: tuple[float, float] | None
-    """The least and the most that it becomes when a source is left out."""
+    """The smallest and the largest value fitted when one source is left out."""
     identified: float
     """By which fraction the rows narrow the prior's standard deviation."""
     pinned_by: str | None
-    """The source that alone tells it, if one does."""
+    """The one source that determines the constant, if there is such a source."""
     told_by: dict[str, float]
-    """Shares of what the rows tell of it, by source, the largest first."""
+    """Each source's share of the information about the constant, the largest first."""
     rows: tuple[str, ...]
-    """The rows that tell most of it."""
+    """The rows with most information about the constant."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceFit:
-    """One source: errors of constants that have seen it, and of such that have not."""
+    """The errors of one source, by constants fitted with it and by constants fitted without it."""
 
     rows: int
     mape: float
@@ -73,7 +73,8 @@ class Calibration:
     residuals: Vector
     """Logarithm of predicted over measured, row by row."""
     unseen: Vector
-    """The same by constants that have not seen the row's source."""
+    """Logarithm of predicted over measured, row by row, by constants fitted without the row's
+    source."""
 
     @property
     def mean_mape(self) -> float:
@@ -116,7 +117,7 @@ def calibrate(
     constants: Sequence[Constant] | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Calibration:
-    """Fits the constants that the cases can tell; raises `DistirError` if they tell none."""
+    """Fits the constants that the cases determine; raises `DistirError` if they determine none."""
     timed = [case for case in cases if case.measured.seconds is not None]
     return calibrate_priced(price(timed, progress)[0], constants, progress)
 
@@ -126,7 +127,7 @@ def calibrate_priced(
     constants: Sequence[Constant] | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Calibration:
-    """The same with cases that have a measured time and are planned already."""
+    """`calibrate` for cases that have a measured time and are planned already."""
     if not rows:
         raise DistirError("no row has a measured time that can be predicted: nothing to fit to")
     asked = known_constants() if constants is None else tuple(constants)
@@ -151,7 +152,8 @@ def calibrate_priced(
 def _fit_what_is_told(
     rows: Sequence[Priced], asked: Sequence[Constant], progress: Callable[[str], None]
 ) -> tuple[Fitted, dict[str, float], list[Constant]]:
-    """Fits, drops the constant that is told least if it is not told, and fits again."""
+    """Fits, drops the constant that the rows determine least, and fits again until all are
+    determined."""
     chosen = list(asked)
     told: dict[str, float] = {}
     start = np.zeros(len(chosen))

@@ -25,12 +25,12 @@ SCALE = 0.06
 """What a good model leaves: repeats of one run differ by 3 to 4 %, software releases by 8 %."""
 
 ROWS_PER_SOURCE = 10
-"""A source counts as so many rows, or as many as it has if these are fewer."""
+"""The rows that a source counts as; a source with fewer rows counts as those it has."""
 
 MOST_STEPS = 12
 STEP_LENGTHS = (1.0, 0.5, 0.25, 0.125)
 SMALLEST_GAIN = 5e-3
-"""Of the loss: less is no progress."""
+"""The relative decrease of the loss below which a step makes no progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +51,13 @@ class Fitted:
 
     @property
     def information(self) -> Vector:
-        """What each row tells of each constant alone, `[rows, constants]`, in units of what the
-        prior tells."""
+        """Information of each row about each constant alone, `[rows, constants]`, in units of the
+        prior's."""
         return self.robust_weights[:, None] * (self.jacobian * self.spreads) ** 2 / SCALE**2
 
     @property
     def covariance(self) -> Vector:
-        """Of `x`, given rows and priors."""
+        """Covariance of `x`, given rows and priors."""
         hessian = _hessian(self.jacobian, self.robust_weights, self.spreads)
         return np.asarray(np.linalg.inv(hessian), dtype=np.float64)
 

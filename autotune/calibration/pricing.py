@@ -36,7 +36,7 @@ class Priced:
     simulator: Simulator
 
     def simulate(self, values: Mapping[str, float]) -> SimulationResult:
-        """With these constants."""
+        """The simulated plan with these constants."""
         simulator = self.simulator.repriced(*applied(values, self.case, self.stack))
         return simulator.simulate_plan(self.plan)
 
@@ -48,7 +48,7 @@ class Priced:
 def price(
     cases: Sequence[Case], progress: Callable[[str], None] = lambda _: None
 ) -> tuple[list[Priced], list[Exclusion]]:
-    """Cases, planned; and those that cannot be."""
+    """The cases with their plans, and the cases that have none, with reasons."""
     found: list[Priced] = []
     refused: list[Exclusion] = []
     for prepared in prepare(cases, progress=progress):

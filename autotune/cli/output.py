@@ -117,9 +117,8 @@ def write_text(path: str, text: str) -> None:
 
 
 def status_of(evaluated: int, failures: Mapping[str, int]) -> int:
-    """The exit status of a search, with failed trials by reason: 1, with a line that says so, if
-    every one failed.
-    """
+    """The exit status of a search: 1, with a line on stderr, if every trial failed, else 0.
+    `failures` are counts of failed trials by reason."""
     if not evaluated or sum(failures.values()) < evaluated:
         return 0
     count = f"all {evaluated} trials" if evaluated > 1 else "the only trial"

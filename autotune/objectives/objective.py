@@ -122,7 +122,7 @@ class Objective:
 
 
 def default_direction(metric: str) -> str:
-    """That of the simulated metric of this name, else `minimize`."""
+    """The direction of the simulated metric of this name, else `minimize`."""
     known = find_metric(metric)
     return known.direction if known is not None else "minimize"
 

@@ -37,7 +37,7 @@ class Simulations(Protocol):
 
 
 class Simulates(Protocol):
-    """What is asked of `distir.Simulator`."""
+    """The methods of `distir.Simulator` that an objective uses."""
 
     def simulate(self, strategy: Strategy) -> Simulation: ...
     def simulate_many(self, strategies: Sequence[Strategy]) -> Simulations: ...
@@ -64,7 +64,8 @@ def simulated(simulator: Simulates, memory_bytes: float) -> Callable[[Strategy],
 def simulated_many(
     simulator: Simulates, memory_bytes: float
 ) -> Callable[[Sequence[Strategy]], Evaluations]:
-    """The same for many strategies at once. Why a plan does not fit is not put into words."""
+    """Array version of `simulated`: evaluates many strategies at once, without the reasons why
+    plans do not fit."""
     import numpy as np
 
     from autotune.objectives.columns import Evaluations

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from autotune.result import TrackingRecord, TuneResult
 
 HEADLINE = (iteration_seconds, throughput_samples_per_second, peak_memory_bytes, mfu)
-"""Metrics of the best plan that are said beside the one that counts."""
+"""Metrics of the best plan shown beside the objective."""
 
 
 def study_report(result: TuneResult) -> RenderableType:
@@ -88,7 +88,7 @@ def _headline(result: TuneResult, best: Trial) -> str:
 
 
 def _too_close(result: TuneResult) -> Iterator[str]:
-    """Whether the order of the best means anything."""
+    """A sentence about plans too close to the best to be told apart."""
     band, count = result.problem.band, result.as_good
     if not count or band is None:
         return
@@ -120,7 +120,7 @@ def _setbacks(trials: Sequence[Trial]) -> Iterator[str]:
 
 
 def setbacks(evaluated: int, infeasible: int, failures: Mapping[str, int]) -> Iterator[str]:
-    """What did not work, by reason, the most frequent first."""
+    """Failed trials by reason, the most frequent first."""
     if infeasible:
         yield f"{infeasible:,} of {evaluated:,} evaluated strategies are infeasible."
     for reason, times in list(failures.items())[:3]:

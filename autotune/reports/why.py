@@ -107,7 +107,7 @@ def _differences(
 
 
 def _largest(memory: Mapping[str, float]) -> str:
-    """`optimizer 20 GiB, activations 11 GiB`: what holds most."""
+    """The largest holders of memory: `optimizer 20 GiB, activations 11 GiB`."""
     order = sorted(memory.items(), key=lambda item: -item[1])[:2]
     return ", ".join(f"{share_heading(name)} {short_bytes(value)}" for name, value in order)
 

@@ -40,7 +40,7 @@ DEFAULT_URI = "sqlite:///mlflow.db"
 FEW_TRIALS = 200
 """Most trials of a study that each get a run of their own."""
 LIVE_AFTER_SECONDS = 5.0
-"""Age at which a study that still runs is written as it goes."""
+"""Age in seconds from which a running study is written while it goes on."""
 PATIENCE_SECONDS = 60.0
 """How long the end of a study waits for a writer that makes no progress."""
 TABLE_ROWS = 20_000
@@ -325,9 +325,8 @@ class _Writer:
 
 
 def noteworthy(trials: Sequence[Trial]) -> list[Trial]:
-    """The best, the Pareto front with memory, and the best of each layout, in the
-    order tried.
-    """
+    """The trials that get runs of their own: the best, the Pareto front with memory, and the best
+    of each layout, in the order tried."""
     chosen = {each.number: each for each in [*best_of_layouts(trials), *pareto_front(trials)]}
     return [chosen[number] for number in sorted(chosen)][:FEW_TRIALS]
 

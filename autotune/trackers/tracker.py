@@ -13,7 +13,7 @@ from autotune.trial import Trial
 
 @dataclass(frozen=True, slots=True)
 class StudyHeader:
-    """What is known of a study before it starts."""
+    """Facts about a study before it starts."""
 
     problem: Problem
     objective: Objective

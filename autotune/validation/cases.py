@@ -74,8 +74,7 @@ class Case:
     measured: Measured
     experts: int
     stated_spread: float
-    """How far the source itself says that its times may be off, as a fraction; 0 where it does
-    not."""
+    """The source's own relative uncertainty of its times; 0 where it states none."""
     memory_stated: bool
     """Whether the row itself says what is recomputed and sharded, which decides whether it fits."""
     assumptions: tuple[str, ...]
@@ -192,14 +191,14 @@ def _memory_unit(row: Row) -> Meaning | None:
 
 
 class _Stated:
-    """What the row's texts mean, completed where they are blank."""
+    """The meanings of a row's texts, blank ones completed by the software's defaults."""
 
     def __init__(self, row: Row, blanks: Completion) -> None:
         self._row = row
         self._blanks = blanks
 
     def meaning(self, column: str) -> Meaning:
-        """What the text says; empty where it is blank."""
+        """The meaning of the text; empty where the text is blank."""
         found = meaning_of(self._row, column)
         if found is None:
             return Meaning({})
@@ -207,7 +206,7 @@ class _Stated:
         return found
 
     def value(self, column: str, name: str) -> Any:
-        """What the text says of `name`, or what the software does."""
+        """The value that the text states for `name`, or the software's default."""
         return self._blanks.value(name, self.meaning(column).values.get(name))
 
 

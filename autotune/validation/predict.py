@@ -1,4 +1,4 @@
-"""What the simulator says of cases. Cases of one model share its analysis and its placements."""
+"""Predictions for cases. Cases of one model share its analysis and its placements."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Outcome:
     case: Case
     seconds: float
     memory_bytes: float
-    """At the peak, as the counter shows it that the row was measured with."""
+    """Peak memory as the row's kind of counter would show it."""
     fits: bool
     breakdown: Mapping[str, float]
     """Seconds of an iteration by kind, mean over pipeline ranks."""
@@ -164,12 +164,13 @@ def outside_bytes(strategy: Strategy) -> float:
 
 
 def as_counted(held_bytes: float, counter: str, outside: float) -> float:
-    """What a counter of memory shows when tensors hold so many bytes, with so many outside."""
+    """The reading of a memory counter when tensors hold `held_bytes` and `outside` bytes lie
+    outside them."""
     return _scaled(held_bytes, _counters()[counter], outside)
 
 
 def _needed(held_bytes: float, stack: SoftwareStack, outside: float) -> float:
-    """What a device must have for tensors to hold so many bytes."""
+    """Memory that a device must have so that tensors can hold these bytes."""
     return _scaled(held_bytes, _counters()["limit"][stack.allocator], outside)
 
 

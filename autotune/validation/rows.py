@@ -27,7 +27,7 @@ COLUMNS = (
     "precision optimizer iteration_time_s tokens_per_sec_per_gpu iter_time_derived_s "
     "peak_memory_gb mem_unit flags"
 ).split()
-"""What is read where it is there."""
+"""Columns that are read where they exist."""
 
 
 class UnusableRowError(Exception):
@@ -166,4 +166,4 @@ def _row(file: Path, header: list[str], line: int, cells: list[str]) -> Row:
 _KNOWN = frozenset(COLUMNS)
 _MAY_BESAYS_NONE = frozenset(("num_experts", "moe_topk", "ep", "vpp"))
 SAYS_NONE = frozenset(("0", "0.0", "none", "no", "-", "n/a", "na", "nan"))
-"""What says in these columns that there is no such thing: no experts, no chunks."""
+"""Texts that mean "none" in these columns: no experts, no chunks."""

@@ -1,4 +1,4 @@
-"""What the comparisons report."""
+"""Statistics that the comparisons report."""
 
 from __future__ import annotations
 

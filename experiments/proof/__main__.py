@@ -110,7 +110,7 @@ def main() -> None:
     )
     parser.add_argument("models", nargs="*", help="default: every family and ../shared/models")
     parser.add_argument("--space", default="small", help="small, standard, full or a YAML file")
-    parser.add_argument("--limit", type=int, help="at most so many strategies, drawn at random")
+    parser.add_argument("--limit", type=int, help="number of strategies at most, drawn at random")
     parser.add_argument("--mode", default="training", help="training or inference")
     parser.add_argument("--seed", type=int, default=0, help="of the draw")
     parser.add_argument("--json", type=Path, help="write all results here")

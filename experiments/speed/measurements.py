@@ -65,7 +65,7 @@ class Measurement:
     values: tuple[float, ...]
     unit: str = "s"
     wanted: float | None = None
-    """What it may be at most; at least where `more_is_better`."""
+    """The target: an upper limit, or a lower limit where `more_is_better`."""
     more_is_better: bool = False
     notes: dict[str, Any] = field(default_factory=dict[str, Any])
 
@@ -76,7 +76,7 @@ class Measurement:
 
     @property
     def met(self) -> bool | None:
-        """Whether it is as is wanted."""
+        """Whether the median meets the target."""
         if self.wanted is None:
             return None
         return self.median >= self.wanted if self.more_is_better else self.median <= self.wanted
@@ -204,7 +204,7 @@ class _Run:
     seconds: float
     clock_seconds: float
     peak_mib: float
-    """Most memory that the process and its children had at a time, as far as the system says."""
+    """Peak memory of the process and its children together, where the system reports it."""
 
 
 def _run(arguments: Sequence[str]) -> _Run:
@@ -241,7 +241,7 @@ def _descendants(pid: int) -> list[int]:
 
 
 def _held_mib(pid: int) -> float:
-    """Memory of a process; what it shares with others is divided among them."""
+    """Memory of a process in MiB; shared pages are divided among those who share them."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except OSError:

@@ -88,7 +88,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def timed(work: Callable[[], Any]) -> tuple[Any, float]:
-    """What comes out, and the CPU seconds that it took."""
+    """The result of the call, and the CPU seconds it took."""
     started = process_time()
     result = work()
     return result, process_time() - started
