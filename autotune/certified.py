@@ -26,11 +26,12 @@ from autotune.collect import MEMORY, TIME, Collector
 from autotune.objectives.objective import Objective
 from autotune.problem import Problem
 from autotune.trial import Trial
+from distir.arrays import Codes, Indices
 from distir.errors import DistirError
 from distir.metrics import METRICS
 from distir.simulation.bounds import ORDERING, REASONS, Bounds, ManyBounds
 from distir.simulation.simulator import Simulator
-from distir.strategies import FIELDS, Codes, Places, Strategies
+from distir.strategies import FIELDS, Strategies
 from search_spaces import SearchSpace
 from search_spaces.named import DEFAULTS
 
@@ -142,9 +143,9 @@ class _Part:
     stage: _Stage
     table: Strategies
     bounds: ManyBounds
-    leaves: Places
+    leaves: Indices
     """Strategies that each stands for."""
-    nodes: Places
+    nodes: Indices
 
     def taken(self, chosen: NDArray[Any]) -> _Part:
         """The rows at these places, or where the mask is true."""

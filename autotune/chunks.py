@@ -14,7 +14,7 @@ from autotune.objectives.columns import Column, Evaluations
 from autotune.objectives.objective import Objective
 from autotune.study import Measure
 from autotune.trial import Trial
-from distir.strategies import Places
+from distir.arrays import Indices
 from distir.strategy import Strategy
 from search_spaces import SearchSpace
 from search_spaces.columns import SpaceColumns
@@ -37,7 +37,7 @@ LAST_SHARES = 32
 processes end together."""
 
 
-def stretches(borders: Places) -> Iterator[tuple[int, int]]:
+def stretches(borders: Indices) -> Iterator[tuple[int, int]]:
     """The chunks `(first, size)` of a space of which many are evaluated at once: growing to the
     largest, in the end halves of what is left. They end at `borders`, where programs differ, unless
     these are far. They depend on nothing but the space, so that results are the same to the last
@@ -53,7 +53,7 @@ def stretches(borders: Places) -> Iterator[tuple[int, int]]:
         first, size = end, min(GROWTH * size, most)
 
 
-def _end(borders: Places, first: int, wanted: int) -> int:
+def _end(borders: Indices, first: int, wanted: int) -> int:
     """The last border in the second half of what is wanted, or where that ends."""
     end = min(first + wanted, int(borders[-1]))
     near = int(borders[max(0, int(np.searchsorted(borders, end, side="right")) - 1)])

@@ -27,8 +27,8 @@ from autotune.objectives.columns import Evaluations
 from autotune.objectives.objective import Objective
 from autotune.statement import Goal
 from autotune.study import Measure
+from distir.arrays import Indices
 from distir.errors import DistirError
-from distir.strategies import Places
 from distir.strategy import Strategy
 from search_spaces import SearchSpace
 from search_spaces.columns import SpaceColumns
@@ -71,7 +71,7 @@ class _Parts(Protocol):
 
     def __iter__(self) -> Iterator[tuple[int, int]]: ...
 
-    def taken(self, first: int, count: int, /) -> tuple[Places, Sequence[Strategy]]:
+    def taken(self, first: int, count: int, /) -> tuple[Indices, Sequence[Strategy]]:
         """The strategies of a part, with their numbers."""
         ...
 
@@ -109,7 +109,7 @@ class _OneByOne:
             yield first, size
             first += size
 
-    def taken(self, first: int, count: int, /) -> tuple[Places, Sequence[Strategy]]:
+    def taken(self, first: int, count: int, /) -> tuple[Indices, Sequence[Strategy]]:
         chosen = list(islice(self._space.enumerate(first), count))
         return np.arange(first, first + len(chosen)), chosen
 

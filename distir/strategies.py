@@ -9,12 +9,8 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from distir.arrays import Codes, Indices, distinct_codes
 from distir.strategy import Strategy
-
-Codes = NDArray[np.int16]
-"""Which of a field's values each strategy has."""
-Places = NDArray[np.int64]
-"""Positions in some table."""
 
 FIELDS = tuple(field.name for field in fields(Strategy))
 
@@ -81,38 +77,13 @@ class Strategies(Sequence[Strategy]):
         codes = self.codes.get(name)
         return np.repeat(values, self.length) if codes is None else values[codes]
 
-    def distinct(self, names: Iterable[str]) -> tuple[Places, Places]:
+    def distinct(self, names: Iterable[str]) -> tuple[Indices, Indices]:
         """Strategies that differ in these fields: the position of the first of each kind, and
         which kind each strategy is."""
         columns = [
             (self.codes[name], len(self.values[name])) for name in names if name in self.codes
         ]
-        return distinct_rows(columns, self.length)
+        return distinct_codes(columns, self.length)
 
 
-LARGEST = 1 << 62
-"""Numbers of rows stay below."""
-
-
-def distinct_rows(columns: Iterable[tuple[Codes, int]], length: int) -> tuple[Places, Places]:
-    """Of a table, given as columns of codes with the number of different ones, the place where each
-    distinct row is found first, in the order of the codes, and which of them each row is."""
-    key, most = np.zeros(length, np.int64), 1
-    for codes, count in columns:
-        if most * count > LARGEST:
-            first, key = distinct(key)
-            most = len(first)
-        key = key * count + codes
-        most *= max(1, count)
-    return distinct(key)
-
-
-def distinct(key: NDArray[Any]) -> tuple[Places, Places]:
-    """Where each number is found first, and which of them each is."""
-    if len(key) < 2:  # NumPy's first answer takes 8 ms, a quarter of a plan's simulation
-        return np.arange(len(key)), np.zeros(len(key), np.int64)
-    _, first, which = np.unique(key, return_index=True, return_inverse=True)
-    return first, which.reshape(-1)
-
-
-__all__ = ["Codes", "Places", "Strategies", "distinct", "distinct_rows"]
+__all__ = ["FIELDS", "Strategies"]

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from distir.strategies import FIELDS, Codes, Places, Strategies
+from distir.arrays import Codes, Indices
+from distir.strategies import FIELDS, Strategies
 from search_spaces.named import DEFAULTS
 from search_spaces.space import SearchSpace
 
@@ -50,14 +51,14 @@ class SpaceColumns:
         self._starts = starts[order]
         """Numbers in the space of the first strategies of heads."""
         self._ends = np.cumsum(counts[order])
-        self.borders: Places = self._ends[last]
+        self.borders: Indices = self._ends[last]
         """Where stretches of equal programs end: ascending, the last of them the length."""
         self._tail_starts = (np.cumsum(sizes) - sizes)[tail_of_heads[order]]
 
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0
 
-    def taken(self, first: int, count: int) -> tuple[Places, Strategies]:
+    def taken(self, first: int, count: int) -> tuple[Indices, Strategies]:
         """A stretch of the table, in the order of the space: numbers in it, and strategies."""
         stop = min(first + count, len(self))
         low, high = np.searchsorted(self._ends, [first, stop - 1], side="right")

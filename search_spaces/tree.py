@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from distir.strategies import Codes, Places, distinct_rows
+from distir.arrays import Codes, Indices, distinct_codes
 from search_spaces.constraints import Constraint
 from search_spaces.parameters import Choices, Dimension, Value
 
@@ -35,27 +35,27 @@ class Step(NamedTuple):
 class Level:
     """All branches of a level, node by node."""
 
-    first: Places
+    first: Indices
     """Per node the place of its first branch, and behind them the number of all branches."""
     codes: Codes
     """Which of the dimension's values each branch chooses."""
-    nodes: Places
+    nodes: Indices
     """The node of the next level that it leads to."""
-    leaves: Places
+    leaves: Indices
     """The number of strategies behind it."""
 
     @property
-    def counts(self) -> Places:
+    def counts(self) -> Indices:
         """The number of branches per node."""
         return np.diff(self.first)
 
     @property
-    def leaves_of_nodes(self) -> Places:
+    def leaves_of_nodes(self) -> Indices:
         """The number of strategies below each node."""
         before = np.concatenate([[0], np.cumsum(self.leaves)])
         return np.diff(before[self.first])
 
-    def pruned(self, leaves: Places) -> Level:
+    def pruned(self, leaves: Indices) -> Level:
         """Without the branches that lead nowhere; `leaves` are those below the next level's
         nodes."""
         behind = leaves[self.nodes]
@@ -120,7 +120,7 @@ class Tree:
 
     def _expanded(
         self, depth: int, nodes: int, chosen: Mapping[str, Codes]
-    ) -> tuple[Places, Codes, Places]:
+    ) -> tuple[Indices, Codes, Indices]:
         """Every value of a level's domains at every node: where those of a node begin, their codes,
         and the node of each."""
         dimension = self.dimensions[depth]
@@ -159,7 +159,7 @@ class Tree:
         reads: Sequence[str],
         chosen: Mapping[str, Codes],
         count: int,
-    ) -> tuple[list[Answer], Places]:
+    ) -> tuple[list[Answer], Indices]:
         """The answers to a question about some choices, once per combination, and which of them is
         that of each of `count` rows."""
         read = {name: chosen[name] for name in reads if name in chosen}
@@ -174,9 +174,9 @@ class Tree:
         ]
         return answers, which
 
-    def _distinct(self, chosen: Mapping[str, Codes], count: int) -> tuple[Places, Places]:
+    def _distinct(self, chosen: Mapping[str, Codes], count: int) -> tuple[Indices, Indices]:
         columns = [(codes, len(self._codes[name])) for name, codes in chosen.items()]
-        return distinct_rows(columns, count)
+        return distinct_codes(columns, count)
 
     # --- looking ----------------------------------------------------------------------------------
 
@@ -185,7 +185,7 @@ class Tree:
         """The number of all strategies."""
         return int(self.levels[0].leaves.sum()) if self.levels else 1
 
-    def leaves_below(self, depth: int) -> Places:
+    def leaves_below(self, depth: int) -> Indices:
         """The number of strategies below each node of a level; at the end, the strategy itself."""
         if depth < len(self.levels):
             return self.levels[depth].leaves_of_nodes
@@ -215,8 +215,8 @@ class Tree:
         return node
 
     def below(
-        self, nodes: Places, depth: int, stop: int
-    ) -> tuple[Places, Places, dict[str, Codes]]:
+        self, nodes: Indices, depth: int, stop: int
+    ) -> tuple[Indices, Indices, dict[str, Codes]]:
         """All choices from level `depth` up to level `stop` below some nodes, one after the other
         and each in the order of the tree: which of the nodes, the node that they lead to, and the
         codes of the choices."""

@@ -9,11 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.objectives.evaluation import Evaluation
+from distir.arrays import Flags
 
 Column = NDArray[np.float64]
 """One number per strategy."""
-Flags = NDArray[np.bool_]
-"""One truth per strategy."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,12 @@ from typing import Any, TypeAlias, cast, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from distir.arrays import Indices
+
 __all__ = [
     "Amount",
     "Divergence",
     "Many",
-    "Places",
     "doublings",
     "is_all",
     "is_many",
@@ -32,9 +33,6 @@ __all__ = [
 
 Amount: TypeAlias = "float | NDArray[np.float64]"
 """A quantity of one plan, or an array with that quantity of every plan."""
-
-Places: TypeAlias = NDArray[np.int64]
-"""Numbers of plans."""
 
 
 class Divergence(Exception):  # noqa: N818  no error: a way to go on
@@ -130,10 +128,10 @@ def is_many(amount: object) -> bool:
 
 
 @overload
-def taken(amount: float, places: Places | None) -> float: ...
+def taken(amount: float, places: Indices | None) -> float: ...
 @overload
-def taken(amount: Amount, places: Places | None) -> Amount: ...
-def taken(amount: Amount, places: Places | None) -> Amount:
+def taken(amount: Amount, places: Indices | None) -> Amount: ...
+def taken(amount: Amount, places: Indices | None) -> Amount:
     """The numbers of the plans at these positions; a number that all plans share stays as it is."""
     if places is None or not isinstance(amount, np.ndarray) or amount.size == 1:
         return amount

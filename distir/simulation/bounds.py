@@ -32,6 +32,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from distir.arrays import Codes, Floats, Indices
 from distir.cost import CostModel, OpClass, Work
 from distir.cost.amounts import Divergence
 from distir.plan import Stage
@@ -43,13 +44,12 @@ from distir.simulation.pricing.repeats import runs_of
 from distir.simulation.pricing.stage_cost import StageCost
 from distir.simulation.pricing.stages import StagePricer
 from distir.simulation.pricing.tied import charged_elsewhere
-from distir.strategies import FIELDS, Codes, Places, Strategies
+from distir.strategies import FIELDS, Strategies
 from distir.strategy import Strategy
 
 ORDERING = ("schedule", "chunks")
 """Choices that order the work of devices and do not change it."""
 
-Floats = NDArray[np.float64]
 
 PRODUCTS = "its products at full rate"
 BLOCKS = "its blocks, without waiting"
@@ -258,7 +258,7 @@ class Bounds:
         return _Wholes.of(found[:, which])
 
     def _add(
-        self, found: Floats, kind: ProgramKind, placement: str, which: Places, points: ProgramSizes
+        self, found: Floats, kind: ProgramKind, placement: str, which: Indices, points: ProgramSizes
     ) -> None:
         """Fills in points of one kind, part by part where they differ in more than sizes."""
         try:

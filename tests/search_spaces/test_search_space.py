@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import search_spaces
-from distir.strategies import distinct_rows
+from distir.arrays import distinct_codes
 from distir.strategy import Strategy
 from search_spaces import Branch, Constraint, Dimension, SearchSpace
 
@@ -110,7 +110,7 @@ def test_rows_of_many_columns_are_told_apart() -> None:
     """Also where their numbers would be too large for a word."""
     rows = np.array(list(itertools.product([0, 5], repeat=3)), np.int16)
     columns = [(rows[:, place % 3], 1 << 14) for place in range(9)]
-    first, which = distinct_rows(columns, len(rows))
+    first, which = distinct_codes(columns, len(rows))
     assert sorted(which.tolist()) == list(range(8))
     assert rows[first].tolist() == sorted(rows.tolist())
 

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from distir.arrays import Flags, Floats, Indices
 from distir.schedules import InFlight
-from distir.simulation.cutting.partition import Cuts, Places, Weights
+from distir.simulation.cutting.partition import Cuts, Weights
 from distir.simulation.pricing.block_bytes import BlockBytes
 
 TINY = 1e-200
@@ -30,16 +30,13 @@ FREQUENT = 0.5
 """A kind of block is frequent if there are at least this many of it, as a ratio to how many there
 are of the commonest kind. A plan is ruled out early by frequent kinds alone."""
 
-Floats = NDArray[np.float64]
-Flags = NDArray[np.bool_]
-
 
 @dataclass(frozen=True, slots=True)
 class Chain:
     """The blocks to be cut: which of the different blocks each is, their weights at every point,
     of shape (points, blocks), and what the different ones hold there."""
 
-    kinds: Places
+    kinds: Indices
     weights: Weights
     held: BlockBytes
     capacity: float
@@ -59,9 +56,9 @@ class Flights:
     actions: tuple[int, ...]
     counts: Floats
     fullest: Floats
-    stage: Places
-    rank: Places
-    entries: Places
+    stage: Indices
+    rank: Indices
+    entries: Indices
 
     @classmethod
     def of(cls, flights: Sequence[InFlight]) -> Flights:
@@ -93,7 +90,7 @@ class Flights:
         return int(self.rank[-1]) + 1
 
     @property
-    def first_of_rank(self) -> Places:
+    def first_of_rank(self) -> Indices:
         """The first entry of each rank."""
         return np.searchsorted(self.rank, np.arange(self.ranks))
 
@@ -109,18 +106,18 @@ class Plans:
     (cuts, stages + 1), which of these cuts each plan has, its point, and which of `flights`."""
 
     bounds: Cuts
-    cut: Places
-    points: Places
+    cut: Indices
+    points: Indices
     flights: Flights
-    flight: Places
+    flight: Indices
 
-    def taken(self, which: Places) -> Plans:
+    def taken(self, which: Indices) -> Plans:
         """Some of them."""
         cut, points, flight = (each[which] for each in (self.cut, self.points, self.flight))
         return Plans(self.bounds, cut, points, self.flights, flight)
 
 
-def fitted_bounds(chain: Chain, groups: Sequence[Plans]) -> list[tuple[Places, Cuts]]:
+def fitted_bounds(chain: Chain, groups: Sequence[Plans]) -> list[tuple[Indices, Cuts]]:
     """Per group the plans that do not fit but would if their stages began elsewhere, and where
     stages then begin and end."""
     if not groups:
@@ -128,7 +125,7 @@ def fitted_bounds(chain: Chain, groups: Sequence[Plans]) -> list[tuple[Places, C
     sums = _Sums(chain)
     needs = [_Ranks(sums, plans).needs() for plans in groups]
     fits, begins = _Search(chain, _Needs.joined(needs)).search()
-    found: list[tuple[Places, Cuts]] = []
+    found: list[tuple[Indices, Cuts]] = []
     for need in needs:
         count = len(need.plans)
         own = begins[: count * need.num_stages].reshape(count, need.num_stages)[fits[:count]]
@@ -160,7 +157,7 @@ class _Sums:
         """Whether more blocks may hold less."""
         self._passing: dict[tuple[int, ...], Floats] = {}
 
-    def of_stages(self, points: Places, bounds: Cuts) -> tuple[Floats, Floats, Floats | None]:
+    def of_stages(self, points: Indices, bounds: Cuts) -> tuple[Floats, Floats, Floats | None]:
         """What stages hold at rest, of a microbatch between F and B, and between B and W (none if
         nothing is held there), each of shape (stages, plans)."""
         at = bounds + points * len(self.before)
@@ -184,9 +181,9 @@ class _Needs:
     the rank holds most, the stage's share of the rank's memory, and what stages beside it need in
     passing."""
 
-    plans: Places
-    points: Places
-    stages: Places
+    plans: Indices
+    points: Indices
+    stages: Indices
     lightest: Floats
     passing: Floats
     forward: Floats
@@ -277,7 +274,7 @@ class _Ranks:
         return holds, beside
 
     def _chosen(
-        self, over: Places, forward: Floats, backward: Floats, share: Floats, beside: Floats
+        self, over: Indices, forward: Floats, backward: Floats, share: Floats, beside: Floats
     ) -> _Needs:
         """The needs of those of the plans `over` that are not ruled out; the rest is of shape
         (entries, plans)."""
@@ -296,7 +293,7 @@ class _Ranks:
         )
 
     def _have_room(
-        self, over: Places, forward: Floats, backward: Floats, share: Floats, beside: Floats
+        self, over: Indices, forward: Floats, backward: Floats, share: Floats, beside: Floats
     ) -> Flags:
         """Whether there is room for the blocks of every frequent kind, were there no others: for so
         many a stage as have room there alone."""
@@ -363,7 +360,7 @@ class _Search:
             low[rows] = np.where(fitted, low[rows], limit)
         return fits, begins
 
-    def _filled(self, rows: Places, limit: Floats) -> tuple[Flags, Cuts, Floats]:
+    def _filled(self, rows: Indices, limit: Floats) -> tuple[Flags, Cuts, Floats]:
         """Fills stages with blocks from the last to the first, none heavier than the limit, run by
         run: which of these plans that is possible for, where stages begin, one plan after the
         other, and what the heaviest weighs."""

@@ -12,8 +12,8 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from distir.arrays import Floats, Indices, distinct, distinct_rows
 from distir.plan import BlockProgram, Stage
 from distir.schedules import InFlight
 from distir.simulation.cutting.fitting import Chain, Flights, Plans, fitted_bounds
@@ -28,9 +28,6 @@ from distir.simulation.pricing.tied import (
     charged_to_earlier,
     tied_bytes,
 )
-from distir.strategies import Places, distinct
-
-Floats = NDArray[np.float64]
 
 Span = tuple[int, int, int]
 """A stage: its first block, the one behind its last, and what is charged elsewhere, by number."""
@@ -50,9 +47,9 @@ class Layouts:
         self,
         shapes: Sequence[Shape],
         flights: Sequence[InFlight],
-        point: Places,
-        shape: Places,
-        flight: Places,
+        point: Indices,
+        shape: Indices,
+        flight: Indices,
     ) -> None:
         self.shapes, self.point, self.shape = shapes, point, shape
         first, pair = distinct(shape * max(1, len(flights)) + flight)
@@ -77,8 +74,8 @@ class AlikeLayouts:
     the stages; and the bytes of gradients that ranks add up between them, by ranks."""
 
     shape: int
-    layouts: Places
-    points: Places
+    layouts: Indices
+    points: Indices
     spans: list[Span]
     tied: dict[tuple[int, ...], Any]
 
@@ -109,7 +106,7 @@ class StageCuts:
         self._gradients: KnownGradients = {}
         self._known_tied: dict[tuple[Ranks, tuple[int, ...]], dict[tuple[int, ...], Any]] = {}
 
-    def alike(self, every: Layouts, which: Places) -> Iterator[AlikeLayouts]:
+    def alike(self, every: Layouts, which: Indices) -> Iterator[AlikeLayouts]:
         """The layouts at the points that are numbered `which`, those with equal stages together."""
         begin, end = (np.searchsorted(every.point, which, side) for side in ("left", "right"))
         counts = end - begin
@@ -149,10 +146,10 @@ class StageCuts:
         self,
         chain: Chain,
         partitions: Sequence[Partition],
-        number: Places,
+        number: Indices,
         every: Layouts,
-        layouts: Places,
-        places: Places,
+        layouts: Indices,
+        places: Indices,
     ) -> list[tuple[int, Partition]]:
         """The layouts that do not fit in memory with the partitions of these numbers, but do with
         another: this one. `layouts` lie at the points `places`."""
@@ -163,7 +160,7 @@ class StageCuts:
             cut[partition] = len(own)
             own.append(bounds)
         groups: list[Plans] = []
-        chosen: list[tuple[int, Places]] = []
+        chosen: list[tuple[int, Indices]] = []
         for family, some in _grouped(every.family[layouts]):
             shape, flights = every.families[family]
             if len(cuts[shape][0]) > 2:
@@ -234,17 +231,11 @@ class StageCuts:
         return dict(tied_bytes(self.workload, ranks, stages, self._gradients))
 
 
-def _grouped(numbers: Places) -> Iterator[tuple[int, Places]]:
+def _grouped(numbers: Indices) -> Iterator[tuple[int, Indices]]:
     """The different numbers with their places."""
     order = np.argsort(numbers, kind="stable")
     different, first = np.unique(numbers[order], return_index=True)
     yield from zip(different.tolist(), np.split(order, first[1:]), strict=True)
 
 
-def distinct_rows(rows: NDArray[Any]) -> tuple[Places, Places]:
-    """Where each row is found first, and which of them each is."""
-    _, first, which = np.unique(rows, axis=0, return_index=True, return_inverse=True)
-    return first, which.reshape(-1)
-
-
-__all__ = ["AlikeLayouts", "Layouts", "Span", "StageCuts", "distinct_rows"]
+__all__ = ["AlikeLayouts", "Layouts", "Span", "StageCuts"]

@@ -8,7 +8,7 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from distir.strategies import Places, distinct
+from distir.arrays import Indices, distinct
 
 PRECISION = 1e-6
 """Relative difference of stages' weights below which they are as heavy."""
@@ -36,7 +36,7 @@ Shape = tuple[tuple[tuple[int, ...], ...], int]
 """What cuts depend on besides weights: the stages of every rank, and chunks."""
 
 
-def rounded_weights(weights: Weights) -> Places:
+def rounded_weights(weights: Weights) -> Indices:
     """Weights in parts of the heaviest block of each plan."""
     heaviest = np.maximum(weights.max(axis=1, keepdims=True), 1e-300)
     # Not at halves, where ratios of sizes like to lie and rounding errors would decide.
@@ -54,7 +54,7 @@ class Partitions:
         return len(self._known)
 
     def bounds(
-        self, rounded: Places, shapes: Sequence[Shape], rows: Places, which: Places
+        self, rounded: Indices, shapes: Sequence[Shape], rows: Indices, which: Indices
     ) -> list[Bounds]:
         """The bounds of stages of plans, each with the weights of a row of `rounded`
         (`rounded_weights`) and of the shape that `which` says."""
@@ -75,7 +75,7 @@ class Partitions:
         return bounds
 
 
-def _cut(rounded: Places, shapes: Sequence[Shape], rows: Places, which: Places) -> list[Bounds]:
+def _cut(rounded: Indices, shapes: Sequence[Shape], rows: Indices, which: Indices) -> list[Bounds]:
     """The bounds of plans with the weights of these rows and of these shapes."""
     stages = np.array([_num_stages(ranks) for ranks, _ in shapes])
     # Shapes of equally many stages differ in what ranks hold, not in what is balanced first.
@@ -99,7 +99,7 @@ def _num_stages(ranks: Sequence[Sequence[int]]) -> int:
     return 1 + max(stage for own in ranks for stage in own)
 
 
-def balanced_cuts(weights: Places, stages: Places) -> Cuts:
+def balanced_cuts(weights: Indices, stages: Indices) -> Cuts:
     """Where stages begin (without the first) so that the heaviest is as light as can be, and of
     the stages before the last the heaviest, and so on; every stage has at least one block.
 
@@ -138,7 +138,7 @@ class _Chains:
     sums of all plans, where those of plan `i` begin at `i · width`; they are larger than those of
     the plan before, by more than any stage weighs."""
 
-    def __init__(self, weights: Places) -> None:
+    def __init__(self, weights: Indices) -> None:
         plans, blocks = weights.shape
         self.width = blocks + 2
         sums = np.zeros((plans, self.width), np.int64)
@@ -151,18 +151,18 @@ class _Chains:
         self.heaviest = heaviest.ravel()
         """What the heaviest block before each place weighs."""
 
-    def between(self, begin: Places, end: Places) -> Places:
+    def between(self, begin: Indices, end: Indices) -> Indices:
         """What the blocks between two places weigh."""
         return self._sums[end] - self._sums[begin]
 
-    def filled_down(self, end: Places, limit: Places) -> Places:
+    def filled_down(self, end: Indices, limit: Indices) -> Indices:
         """Where a stage begins that ends there and is filled up to the limit; before the plan's
         first place where there is more room."""
         return np.searchsorted(self._sums, self._sums[end] - limit)
 
     def limits(
-        self, begin: Places, end: Places, stages: Places, high: Places
-    ) -> tuple[Places, Places]:
+        self, begin: Indices, end: Indices, stages: Indices, high: Indices
+    ) -> tuple[Indices, Indices]:
         """What the heaviest of so many stages weighs at least, which is at most `high`; and how far
         0, 1, 2, … stages reach that are lighter, of shape (stages + 1, plans). Plans with most
         stages come first."""
@@ -184,7 +184,7 @@ class _Chains:
             limit = (low[rows] + high[rows]) // 2
         return low, reach
 
-    def _reach(self, begin: Places, stages: Places, limit: Places) -> Places:
+    def _reach(self, begin: Indices, stages: Indices, limit: Indices) -> Indices:
         """How far 0, 1, 2, … stages up to the limit reach; further than so many as a plan has, none
         does. Plans with most stages come first."""
         reach = np.empty((1 + int(stages[0]), len(begin)), np.int64)

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from distir.arrays import Indices, distinct
 from distir.cost.amounts import Divergence
 from distir.metrics import METRICS, Iteration, measured, peak_memory_bytes
 from distir.plan.planner import ProgramKind
@@ -35,7 +36,7 @@ from distir.simulation.pricing.stages import StagePricer
 from distir.simulation.ranks.many import LinkLevels, iterations
 from distir.simulation.result import SimulationResult
 from distir.simulation.table import SimulationTable
-from distir.strategies import Places, Strategies, distinct
+from distir.strategies import Strategies
 from distir.strategy import Strategy
 
 if TYPE_CHECKING:
@@ -147,8 +148,8 @@ class _Batch:
         )
 
     def _parts(
-        self, compiled: CompiledSchedule, chosen: Places, rows: StageRows
-    ) -> Iterator[Places]:
+        self, compiled: CompiledSchedule, chosen: Indices, rows: StageRows
+    ) -> Iterator[Indices]:
         """Those of the chosen strategies, by their places, that go together: with the same ranks
         that add up gradients between them, and no more than fit in memory. They ascend."""
         most = max(1, NUMBERS_AT_ONCE // compiled.stages)
@@ -178,7 +179,7 @@ class _Batch:
         rows.finish()
         return rows
 
-    def _add(self, rows: StageRows, kind: ProgramKind, placement: str, which: Places) -> None:
+    def _add(self, rows: StageRows, kind: ProgramKind, placement: str, which: Indices) -> None:
         """Evaluates points of one kind; where they turn out to differ in more than sizes, part by
         part."""
         try:
@@ -188,7 +189,7 @@ class _Batch:
                 self._add(rows, kind, placement, which[where])
 
 
-def _paired(first: Places, second: Places) -> Places:
+def _paired(first: Indices, second: Indices) -> Indices:
     """One number for two; in the order of the first, then of the second."""
     if not len(second):
         return first

@@ -8,17 +8,16 @@ from typing import Any, cast
 
 import numpy as np
 
+from distir.arrays import Indices, distinct_rows
 from distir.cost.amounts import Many, many
 from distir.cost.cluster import Group
 from distir.cost.collectives import CollectiveKind, Copies, Link, Route
 from distir.plan import BlockProgram
 from distir.plan.grid import Grid
 from distir.plan.planner import ProgramKind
-from distir.simulation.cutting.many import distinct_rows
 from distir.simulation.many.program_sizes import ProgramSizes
 from distir.simulation.pricing.instructions import Pricing, narrower_products
 from distir.simulation.pricing.stages import StagePricer
-from distir.strategies import Places
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +25,8 @@ class ManyPricing(Pricing):
     """Seconds at many points, whose meshes differ in their degrees. `routes` are those of the
     groups along mesh axes, with their points, as far as they are known."""
 
-    routes: dict[tuple[str, ...], list[tuple[Route, Places]]] = field(
-        default_factory=dict[tuple[str, ...], "list[tuple[Route, Places]]"]
+    routes: dict[tuple[str, ...], list[tuple[Route, Indices]]] = field(
+        default_factory=dict[tuple[str, ...], "list[tuple[Route, Indices]]"]
     )
 
     def collective(
@@ -46,7 +45,7 @@ class ManyPricing(Pricing):
             found[points] = self.cost.seconds_over(kind, sizes[points], route, copies)
         return times * cast("float", found.view(Many))
 
-    def _routes(self, mesh_axes: tuple[str, ...]) -> list[tuple[Route, Places]]:
+    def _routes(self, mesh_axes: tuple[str, ...]) -> list[tuple[Route, Indices]]:
         known = self.routes
         if mesh_axes not in known:
             spaced = [each for each in self.grid.mesh if each.name in mesh_axes]
@@ -69,8 +68,8 @@ class ManyPricing(Pricing):
         return known[mesh_axes]
 
     def _joined(
-        self, groups: Sequence[Group], numbers: Places, which: Places
-    ) -> tuple[Route, Places]:
+        self, groups: Sequence[Group], numbers: Indices, which: Indices
+    ) -> tuple[Route, Indices]:
         """The routes of these groups as one, and the points that have a group of these numbers."""
         points = np.flatnonzero(np.isin(which, numbers))
         own = np.searchsorted(numbers, which[points])

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from distir.arrays import Indices, distinct
 from distir.mesh import MESH_CHOICES
 from distir.plan import Planner
 from distir.plan.planner import ProgramKind
-from distir.strategies import Places, Strategies, distinct
+from distir.strategies import Strategies
 
 KIND = ("zero", "recompute", "recompute_every", "keep_gathered", "placement")
 """What the kind of its programs and their place on the cluster depend on besides the mesh."""
@@ -21,9 +22,9 @@ class ProgramSizes:
     """Sizes at points: degrees of the mesh, of shape (points, mesh axes), samples of a microbatch,
     pipeline ranks; and whether some schedule has the backward pass in two parts."""
 
-    degrees: Places
-    samples: Places
-    ranks: Places
+    degrees: Indices
+    samples: Indices
+    ranks: Indices
     splits: NDArray[np.bool_]
 
     def __len__(self) -> int:
@@ -34,7 +35,7 @@ class ProgramSizes:
         """Equal where sizes are."""
         return self.degrees.tobytes(), self.samples.tobytes(), self.ranks.tobytes()
 
-    def taken(self, which: Places) -> ProgramSizes:
+    def taken(self, which: Indices) -> ProgramSizes:
         """Some of them."""
         return ProgramSizes(
             self.degrees[which], self.samples[which], self.ranks[which], self.splits[which]
@@ -43,7 +44,7 @@ class ProgramSizes:
 
 def kinds_of(
     planner: Planner, table: Strategies
-) -> tuple[list[tuple[ProgramKind, str]], Places, Places, Places]:
+) -> tuple[list[tuple[ProgramKind, str]], Indices, Indices, Indices]:
     """Kinds of programs with their placement, and which of them each strategy has; the different
     degrees of meshes, of shape (meshes, mesh axes), and which of them each strategy has."""
     first, mesh = table.distinct(MESH_CHOICES)

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from distir.arrays import Floats, Indices, distinct_rows
 from distir.plan import BlockProgram
 from distir.plan.grid import Grid
 from distir.plan.planner import ProgramKind
 from distir.schedules import InFlight
-from distir.simulation.cutting.many import Layouts, Span, StageCuts, distinct_rows
+from distir.simulation.cutting.many import Layouts, Span, StageCuts
 from distir.simulation.cutting.partition import Partitions, Shape
 from distir.simulation.many.priced_programs import PricedPrograms
 from distir.simulation.many.program_sizes import ProgramSizes
@@ -25,12 +26,10 @@ from distir.simulation.pricing.stage_table import NAMES, numbers_of
 from distir.simulation.pricing.stages import StagePricer
 from distir.simulation.pricing.tied import NOWHERE, Elsewhere, Ranks, tied_seconds
 from distir.simulation.ranks.many import LayoutGroup
-from distir.strategies import Places
 
 if TYPE_CHECKING:
     from distir.simulation.pricing.stage_cost import UnpricedStage
 
-Floats = NDArray[np.float64]
 
 Between = tuple[tuple[int, ...], ...]
 """Groups of ranks that add up gradients between them."""
@@ -56,9 +55,9 @@ class StageRows:
         partitions: Partitions,
         shapes: Sequence[Shape],
         flights: Sequence[InFlight],
-        point_of_layout: Places,
-        shape_of_layout: Places,
-        flight_of_layout: Places,
+        point_of_layout: Indices,
+        shape_of_layout: Indices,
+        flight_of_layout: Indices,
     ) -> None:
         """Layouts are sorted by their points; `flights` are what is in flight on their ranks."""
         self.pricer, self.partitions = pricer, partitions
@@ -84,7 +83,7 @@ class StageRows:
             self._rows.append(np.zeros((_num_stages(ranks), len(own)), np.int32))
         self._seconds: dict[tuple[int, int], Floats] = {}
 
-    def add(self, kind: ProgramKind, placement: str, which: Places, points: ProgramSizes) -> None:
+    def add(self, kind: ProgramKind, placement: str, which: Indices, points: ProgramSizes) -> None:
         """Evaluates points of one kind; raises `Divergence` if they differ in more than sizes."""
         if not len(which):
             return
@@ -127,7 +126,7 @@ class StageRows:
         return self._ranking_numbers[key]
 
     def describe(
-        self, shape: int, layouts: Places, rows: Places, tied: dict[tuple[int, ...], Floats]
+        self, shape: int, layouts: Indices, rows: Indices, tied: dict[tuple[int, ...], Floats]
     ) -> None:
         """Says which rows the stages of layouts are, of shape (stages, layouts), and which ranks
         add up gradients between them, for how long."""
@@ -141,7 +140,7 @@ class StageRows:
                 self._seconds[key] = np.zeros((len(tied), self._rows[shape].shape[1]))
             self._seconds[key][:, places] = list(tied.values())
 
-    def group(self, layouts: Places) -> LayoutGroup:
+    def group(self, layouts: Indices) -> LayoutGroup:
         """Layouts of one shape whose ranks share the same, one per plan."""
         shape, number = self.layouts.shape[layouts[0]], int(self.tied_of_layout[layouts[0]])
         places = self._place[layouts]
@@ -170,7 +169,7 @@ class _KindRows:
         priced: PricedPrograms,
         kind: ProgramKind,
         placement: str,
-        which: Places,
+        which: Indices,
         points: ProgramSizes,
     ) -> None:
         self.rows, self.pricer, self.pricing = rows, priced.pricer, priced.pricing
@@ -208,7 +207,7 @@ class _KindRows:
             self.rows.ranking_of_layout[own.layouts] = self._rankings[own.points]
         self.rows.padding[self.which] = self._padding()
 
-    def _number_rankings(self) -> Places:
+    def _number_rankings(self) -> Indices:
         """Per point the number of where its ranks lie."""
         stride = np.broadcast_to(np.asarray(self.pricing.grid.ranks.stride), len(self.which))
         devices = np.broadcast_to(np.asarray(self.pricing.grid.devices), len(self.which))
@@ -237,7 +236,7 @@ class _KindRows:
         return found
 
     def _tied_seconds(
-        self, tied: dict[tuple[int, ...], Any], points: Places
+        self, tied: dict[tuple[int, ...], Any], points: Indices
     ) -> dict[tuple[int, ...], Floats]:
         """Seconds to add up so many bytes between ranks, per point."""
         if not tied:
@@ -255,7 +254,7 @@ class _KindRows:
 
     # --- stages -----------------------------------------------------------------------------------
 
-    def _numbered(self, spans: Sequence[Span], points: Places) -> Places:
+    def _numbered(self, spans: Sequence[Span], points: Indices) -> Indices:
         """Numbers of stages, which are wanted at these points; equal stages have one."""
         numbers = np.array([self._number(span) for span in spans], np.int64)
         for number in np.unique(numbers):
@@ -277,7 +276,7 @@ class _KindRows:
             uses = next(found for found, number in self.cuts.uses.items() if number == charged)
         return tuple(runs_of(list(zip(self.block_kinds[begin:end], uses, strict=True))))
 
-    def _values(self) -> tuple[Floats, Places]:
+    def _values(self) -> tuple[Floats, Indices]:
         """The rows of all stages at the points where they are wanted, and which row a stage is, of
         shape (stages, points)."""
         wanted = np.array(self._wanted)
@@ -294,7 +293,7 @@ class _KindRows:
             alike.setdefault(form, []).append(number)
         lengths = [[count for _, count in runs] for runs in self._stage_numbers]
         ends = np.cumsum(wanted.sum(axis=1))
-        unpriced: list[tuple[Places, UnpricedStage]] = []
+        unpriced: list[tuple[Indices, UnpricedStage]] = []
         forward, backward = self._hops
         for form, numbers in alike.items():
             rows = np.concatenate([np.arange(ends[n] - wanted[n].sum(), ends[n]) for n in numbers])
@@ -309,8 +308,8 @@ class _KindRows:
         return found, row_of
 
     def _unpriced(
-        self, form: _Stage, rows: Places, points: Places, counts: Floats
-    ) -> list[tuple[Places, UnpricedStage]]:
+        self, form: _Stage, rows: Indices, points: Indices, counts: Floats
+    ) -> list[tuple[Indices, UnpricedStage]]:
         """The stages of rows that differ in the lengths of their long runs alone, all together if
         these are even. `counts` are the lengths of runs, of shape (rows, runs)."""
         runs = [

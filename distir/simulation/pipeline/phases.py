@@ -12,15 +12,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import combinations, pairwise
-from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
+from distir.arrays import Floats
 from distir.schedules import COMPLETING, COST_KINDS, CompiledSchedule
 from distir.schedules.compiled.waves import Ends, channels_of
-
-Floats: TypeAlias = NDArray[np.float64]
 
 BLOCK_ROWS = 2048
 """Plans that are run together: what is computed for them should stay in the cache."""

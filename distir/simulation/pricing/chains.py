@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeAlias
 
-from distir.cost.amounts import Places
+from distir.arrays import Indices
 from distir.simulation.pricing.instructions import COMPUTE, Instruction
 from distir.simulation.pricing.repeats import Run
 from distir.simulation.pricing.timeline import LONG_AGO, Moments, Start, latest_of, moments
@@ -163,7 +163,7 @@ class BlockChain:
 
     runs: Sequence[Run[Pass]]
     services: Sequence[Sequence[float]] | None = None
-    places: Places | None = None
+    places: Indices | None = None
 
     @property
     def exact(self) -> frozenset[str] | None:

@@ -15,12 +15,11 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from distir.cost.amounts import Many, Places, is_positive, taken
+from distir.arrays import Floats, Indices
+from distir.cost.amounts import Many, is_positive, taken
 from distir.simulation.pricing.chains import TOLERANCE, BlockChain, ChainCost, Pass, PassCost
 from distir.simulation.pricing.instructions import COMPUTE
 from distir.simulation.pricing.timeline import LONG_AGO, Moments, Start, latest_of
-
-Floats = NDArray[np.float64]
 
 ManyBound = Callable[[Floats, Floats], Any]
 """Seconds of stretches of program, from what their streams and their launches take."""
@@ -44,8 +43,8 @@ class _Progress:
     start: Start
     times: Floats
     sums: Floats
-    places: Places | None = None
-    state: Places | None = None
+    places: Indices | None = None
+    state: Indices | None = None
     rests: Floats = field(default_factory=lambda: np.empty((0, 2, 0)))
 
     def apart(self) -> _Progress:
@@ -55,7 +54,7 @@ class _Progress:
         places = self.state if self.places is None else self.places[self.state]
         return replace(self, times=self.times[:, self.state], places=places, state=None)
 
-    def some(self, chains: Places) -> _Progress:
+    def some(self, chains: Indices) -> _Progress:
         """Some of the chains."""
         states, state = chains, None
         if self.state is not None:
@@ -87,7 +86,7 @@ class _Ahead:
 
     number: int
     words: Sequence[tuple[_Word, Floats | None]]
-    plans: Places
+    plans: Indices
 
 
 class ColumnChains:
@@ -217,7 +216,7 @@ class _Repeat:
         self._columns = [np.arange(width), width + np.arange(width)]
         self._sums, self._times = [before.sums, first.sums], [first.times]
 
-    def after(self, counts: Floats, chains: Places) -> _Progress:
+    def after(self, counts: Floats, chains: Indices) -> _Progress:
         """The chains of these numbers after so many copies, at least one."""
         self._go_on(counts, chains)
         steady, now = self._steady[chains], self._now
@@ -240,7 +239,7 @@ class _Repeat:
         places = chains[which] if now.places is None else now.places[chains[which]]
         return _Progress(now.start, times, found, places, state)
 
-    def _go_on(self, counts: Floats, chains: Places) -> None:
+    def _go_on(self, counts: Floats, chains: Indices) -> None:
         """Goes through copies, as many as chains have that are not steady before."""
         needed = np.zeros(len(self._steady), np.int64)
         np.maximum.at(needed, chains, counts.astype(np.int64))
@@ -248,7 +247,7 @@ class _Repeat:
             copies = int(self._reached[going].min())
             self._step(going[self._reached[going] == copies], copies)
 
-    def _step(self, going: Places, copies: int) -> None:
+    def _step(self, going: Indices, copies: int) -> None:
         """One copy more of the chains of these numbers, which have gone through so many."""
         now = self._now
         places = going if now.places is None else now.places[going]
@@ -266,7 +265,7 @@ class _Repeat:
         now.rests[:, :, going] = after.rests
         self._now = replace(now, start=after.start)
 
-    def _watch(self, before: _Progress, after: _Progress, going: Places, copies: int) -> None:
+    def _watch(self, before: _Progress, after: _Progress, going: Indices, copies: int) -> None:
         """Takes down which chains are steady after so many copies, one before `after`.
 
         A stream for which nothing waits begins when it is free or when something is computed,
@@ -285,7 +284,7 @@ class _Repeat:
         self._steady[going[steady]] = copies
         self._drift[:, going[steady]] = np.where(same, 0.0, change)[:, steady]
 
-    def _settled(self, found: Floats, done: Floats, more: Floats, chains: Places) -> Floats:
+    def _settled(self, found: Floats, done: Floats, more: Floats, chains: Indices) -> Floats:
         """Until when the gradient stream is busy after `more` copies in the same state, and until
         `done` after the first of these: what is decisive is the first or the last of them, as those
         between are computed no later than a line from one to the other says."""
@@ -368,7 +367,7 @@ def _latest(ends: Sequence[Floats], services: Sequence[Any]) -> Floats:
 
 
 def _passed(
-    start: Start, times: Floats, each: Pass, places: Places | None, exact: frozenset[str] | None
+    start: Start, times: Floats, each: Pass, places: Indices | None, exact: frozenset[str] | None
 ) -> tuple[Start, Floats, Floats, Floats]:
     """States after a pass, seconds until it is computed, and those that compute waited. `exact`:
     see `exact_streams`."""

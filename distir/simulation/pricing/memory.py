@@ -19,7 +19,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from distir.cost.amounts import Many, Places, select, taken
+from distir.arrays import Indices
+from distir.cost.amounts import Many, select, taken
 from distir.ir.core import Node, Part, Value
 from distir.ops.collective import Sharded
 from distir.plan.passes import BlockPasses, Composed, Segment, composed
@@ -55,7 +56,7 @@ class MemoryEffect:
             self.buffer_peak + self.buffer_delta * before,
         )
 
-    def at(self, places: Places | None) -> MemoryEffect:
+    def at(self, places: Indices | None) -> MemoryEffect:
         """In plans that are of these places among those known."""
         if places is None:
             return self
@@ -240,7 +241,7 @@ class ChainMemory:
     )
 
     def stage(
-        self, runs: Sequence[Run[BlockPasses]], places: Places | None = None
+        self, runs: Sequence[Run[BlockPasses]], places: Indices | None = None
     ) -> tuple[MemoryEffect, ...]:
         """Effects of the kinds of action on a stage: the forward pass, the whole backward pass, and
         its two parts if the blocks have them. Runs of different lengths in different plans are of
@@ -253,7 +254,7 @@ class ChainMemory:
         return (forward, whole, *parts)
 
     def _down(
-        self, runs: Sequence[Run[BlockPasses]], places: Places | None
+        self, runs: Sequence[Run[BlockPasses]], places: Indices | None
     ) -> tuple[MemoryEffect, list[_Visits]]:
         effects: list[MemoryEffect] = []
         visits: list[_Visits] = []
@@ -292,7 +293,7 @@ class ChainMemory:
         return joined(effects), border, tuple(visits)
 
     def _up(
-        self, visits: Sequence[_Visits], places: Places | None, splits: bool
+        self, visits: Sequence[_Visits], places: Indices | None, splits: bool
     ) -> tuple[MemoryEffect, MemoryEffect]:
         """Effects of the backward pass as a whole and of nothing, or of its two parts."""
         early: list[MemoryEffect] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from distir.cost.amounts import Places
+from distir.arrays import Indices
 from distir.plan import BlockProgram
 from distir.plan.passes import BlockPasses, is_reversed
 from distir.schedules import COST_KINDS
@@ -41,7 +41,7 @@ class UnpricedStage:
     memory: tuple[MemoryEffect, ...]
     sent_forward_bytes: float
     sent_backward_bytes: float
-    places: Places | None
+    places: Indices | None
 
     def ordered(self, kind: int) -> Sequence[Run[tuple[BlockPasses, StepEnd]]]:
         """Its blocks in the order in which a kind of action visits them."""

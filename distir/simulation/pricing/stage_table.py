@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from distir.arrays import Floats, Indices
 from distir.schedules import BACKWARD, COST_KINDS, WEIGHT_PART
 from distir.simulation.pricing.stage_cost import StageCost
-from distir.strategies import Places
 
-Floats = NDArray[np.float64]
 Numbers = NDArray[np.int32]
 
 SAME_LENGTH = 2.0**-48
@@ -74,18 +73,18 @@ class StageTable:
             self._lengths[kinds] = numbered_columns(timed)
         return self._lengths[kinds]
 
-    def message(self, levels: Places, back: Places, stages: Places) -> Floats:
+    def message(self, levels: Indices, back: Indices, stages: Indices) -> Floats:
         """Seconds of messages of stages to the next, or `back` to the previous one."""
         return self.values[len(NAMES) :].take(self._place(levels, back, stages))
 
-    def message_lengths(self, levels: Places, back: Places, stages: Places) -> Numbers:
+    def message_lengths(self, levels: Indices, back: Indices, stages: Indices) -> Numbers:
         """Numbers that messages share that are as long."""
         if not len(self._messages):
             messages = [numbered_columns(each[None]) for each in self.values[len(NAMES) :]]
             self._messages = np.stack(messages)
         return self._messages.take(self._place(levels, back, stages))
 
-    def _place(self, levels: Places, back: Places, stages: Places) -> Places:
+    def _place(self, levels: Indices, back: Indices, stages: Indices) -> Indices:
         return (2 * levels + back) * self.values.shape[1] + stages
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
+from distir.arrays import Indices
 from distir.cost import CostModel
-from distir.cost.amounts import Places, larger, taken
+from distir.cost.amounts import larger, taken
 from distir.ir.core import Node, Value
 from distir.plan import BlockProgram, Planner
 from distir.plan.passes import BlockPasses, Segment, block_passes, composed
@@ -157,7 +158,7 @@ class StagePricer:
         blocks: Sequence[Run[Charged]],
         pricing: Pricing,
         splits: bool,
-        places: Places | None = None,
+        places: Indices | None = None,
     ) -> UnpricedStage:
         """A chain of blocks, wanted at these `places` as in `BlockChain`. Raises `Uneven` where
         lengths of runs that differ decide more than sums."""

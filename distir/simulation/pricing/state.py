@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from distir.cost.amounts import Places, taken
+from distir.arrays import Indices
+from distir.cost.amounts import taken
 from distir.plan import BlockProgram
 from distir.workload import OPTIMIZERS, Workload
 
@@ -29,7 +30,7 @@ class StateBytes:
             self.optimizer + count * other.optimizer,
         )
 
-    def at(self, places: Places | None) -> StateBytes:
+    def at(self, places: Indices | None) -> StateBytes:
         """In plans that are of these places among those known."""
         amounts = (self.parameters, self.gradients, self.optimizer)
         return StateBytes(*(taken(amount, places) for amount in amounts))

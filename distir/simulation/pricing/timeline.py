@@ -14,12 +14,10 @@ from functools import cached_property
 from itertools import zip_longest
 
 import numpy as np
-from numpy.typing import NDArray
 
-from distir.cost.amounts import Places, is_all, is_positive, larger
+from distir.arrays import Floats, Indices
+from distir.cost.amounts import is_all, is_positive, larger
 from distir.simulation.pricing.instructions import COMPUTE, Instruction
-
-Floats = NDArray[np.float64]
 
 Delays = Mapping[int, float]
 """A time: by time at the start, the least that lies between."""
@@ -70,7 +68,7 @@ class Moments:
         given = (*times, 0.0)
         return [max([given[at] + late for at, late in each.items()]) for each in self.delays]
 
-    def many(self, times: Floats, places: Places | None) -> Floats:
+    def many(self, times: Floats, places: Indices | None) -> Floats:
         """The same for many plans, of shape (moments, plans): at all points at which delays are
         known, or at these `places`."""
         laid, which, rounds = self._laid
@@ -106,14 +104,14 @@ class Moments:
         return found
 
     @cached_property
-    def _plain_waits(self) -> tuple[Places, Places]:
+    def _plain_waits(self) -> tuple[Indices, Indices]:
         """When waits for one stream begin, and when they end."""
         plain = [(begin, awaited[0][1]) for begin, awaited in self.waits if len(awaited) == 1]
         begins, ends = np.array(plain, np.int64).reshape(-1, 2).T
         return begins, ends
 
     @cached_property
-    def _laid(self) -> tuple[Floats, Places, list[int]]:
+    def _laid(self) -> tuple[Floats, Indices, list[int]]:
         """All delays below each other and the times that they are after: the first of each moment,
         the second of each that has one, and so on; and how many have a second, a third, …"""
         rounds = list(zip_longest(*(each.items() for each in self.delays)))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from distir.arrays import Floats, Indices
 from distir.cost import CostModel
 from distir.plan.grid import Grid
 from distir.schedules import BACKWARD, COST_KINDS, FORWARD, INPUT_PART, WEIGHT_PART
@@ -19,12 +20,10 @@ from distir.simulation.pipeline.many import run_alike_columns
 from distir.simulation.pricing.instructions import Pricing
 from distir.simulation.pricing.stage_table import PLACE, StageTable, numbered_columns
 from distir.simulation.pricing.stages import StagePricer
-from distir.strategies import Places
 
 if TYPE_CHECKING:
     from distir.schedules import CompiledSchedule, HeldMatrix
 
-Floats = NDArray[np.float64]
 
 _T = TypeVar("_T", bound=np.generic)
 
@@ -44,11 +43,11 @@ class LayoutGroup:
     them, in order.
     """
 
-    rows: Places
-    rankings: Places
+    rows: Indices
+    rankings: Indices
     tied: Mapping[tuple[int, ...], Floats]
 
-    def some(self, plans: Places) -> LayoutGroup:
+    def some(self, plans: Indices) -> LayoutGroup:
         """Some of them, without what ranks add up between them."""
         return LayoutGroup(self.rows[:, plans], self.rankings[plans], {})
 
@@ -60,7 +59,7 @@ class LinkLevels:
         self._pricings = [Pricing(cost, grid) for grid in rankings]
         self._known: dict[tuple[int, int, int], int] = {}
 
-    def levels(self, rankings: Sequence[int], pairs: Sequence[tuple[int, int]]) -> Places:
+    def levels(self, rankings: Sequence[int], pairs: Sequence[tuple[int, int]]) -> Indices:
         """The levels between pairs of ranks, of shape (pairs, rankings)."""
         found = [[self._level(ranking, *pair) for ranking in rankings] for pair in pairs]
         return np.array(found, np.int64).reshape(len(pairs), len(rankings))
@@ -75,7 +74,7 @@ class LinkLevels:
 class _Stages:
     """What the stages of a group take and hold, looked up in the table by name."""
 
-    def __init__(self, table: StageTable, rows: Places) -> None:
+    def __init__(self, table: StageTable, rows: Indices) -> None:
         self._table, self._rows = table, rows
         self.plans = rows.shape[1]
 
@@ -87,7 +86,7 @@ class _Stages:
 def iterations(
     pricer: StagePricer,
     schedules: Sequence[CompiledSchedule],
-    which: Places,
+    which: Indices,
     table: StageTable,
     levels: LinkLevels,
     group: LayoutGroup,
@@ -164,7 +163,7 @@ class _Time:
 
 def _time(
     schedules: Sequence[CompiledSchedule],
-    which: Places,
+    which: Indices,
     table: StageTable,
     levels: LinkLevels,
     group: LayoutGroup,
@@ -225,7 +224,7 @@ class _Ways:
             for at in range(max(map(len, routes.values()), default=0))
         ]
 
-    def of(self, found: Callable[[Places, Places, Places], NDArray[_T]]) -> list[NDArray[_T]]:
+    def of(self, found: Callable[[Indices, Indices, Indices], NDArray[_T]]) -> list[NDArray[_T]]:
         """What is `found` by the levels that messages cross, whether they go back, and stages:
         (ways, plans); once for each of the ranks to which a stage sends."""
         back = self._back[:, None]
@@ -244,7 +243,7 @@ class _Ways:
 
 
 def _exposed(
-    schedules: Sequence[CompiledSchedule], which: Places, stages: _Stages, own: _Own
+    schedules: Sequence[CompiledSchedule], which: Indices, stages: _Stages, own: _Own
 ) -> Floats:
     """Seconds in which compute waits for collectives, of shape (stages of ranks, plans)."""
     counts = np.stack([each.count_matrix for each in schedules], axis=-1).astype(np.float64)
@@ -286,7 +285,7 @@ def _settling_tails(compiled: CompiledSchedule, time: _Time, stages: _Stages, ow
 
 
 def _peaks(
-    schedules: Sequence[CompiledSchedule], which: Places, stages: _Stages, own: _Own
+    schedules: Sequence[CompiledSchedule], which: Indices, stages: _Stages, own: _Own
 ) -> Floats:
     """Bytes of the fullest rank: its state, and at the worst moment what is in flight."""
     kinds = _kinds(schedules[0])
@@ -317,7 +316,7 @@ def _peaks(
 
 
 def _held(
-    schedules: Sequence[CompiledSchedule], which: Places
+    schedules: Sequence[CompiledSchedule], which: Indices
 ) -> Iterator[tuple[tuple[HeldMatrix, ...], slice]]:
     """What ranks hold, and the plans in which they do; they are next to each other."""
     ends = np.searchsorted(which, np.arange(len(schedules)), side="right").tolist()
@@ -333,21 +332,21 @@ class _Situations:
     """What all ranks hold from situation to situation, as `HeldSteps`; `places` are among the
     stages of all ranks, `first` the first situations of ranks."""
 
-    kinds: Places
-    places: Places
-    columns: Places
+    kinds: Indices
+    places: Indices
+    columns: Indices
     changes: Floats
-    last: Places
-    first: Places
+    last: Indices
+    first: Indices
 
 
 @lru_cache(maxsize=MOST_HELD)
 def _joined(matrices: tuple[HeldMatrix, ...]) -> _Situations:
     """One rank after the other. Between them all is put away that the last one holds; before the
     first situation there is a change of nothing."""
-    kinds: list[Places] = []
-    places: list[Places] = []
-    last: list[Places] = []
+    kinds: list[Indices] = []
+    places: list[Indices] = []
+    last: list[Indices] = []
     columns, changes = [np.zeros(1, np.int64)], [np.zeros(1)]
     first = [0]
     own = 0

@@ -1,0 +1,63 @@
+"""Array types that many modules use, and the distinct values and rows of arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = [
+    "Codes",
+    "Flags",
+    "Floats",
+    "Indices",
+    "Integers",
+    "distinct",
+    "distinct_codes",
+    "distinct_rows",
+]
+
+Floats: TypeAlias = NDArray[np.float64]
+Integers: TypeAlias = NDArray[np.int64]
+Flags: TypeAlias = NDArray[np.bool_]
+Indices: TypeAlias = NDArray[np.int64]
+"""Positions in a sequence, a table or an array."""
+Codes: TypeAlias = NDArray[np.int16]
+"""Positions in a short list of different values."""
+
+LARGEST_KEY = 1 << 62
+"""Numbers that stand for whole rows stay below this, so that they fit in 64 bits."""
+
+
+def distinct(values: NDArray[Any]) -> tuple[Indices, Indices]:
+    """The distinct values of an array of shape (n,), in ascending order: the position at which each
+    is found first, and, for every value of the array, which of the distinct values it is."""
+    if len(values) < 2:  # NumPy's first call takes 8 ms, a quarter of a plan's simulation
+        return np.arange(len(values)), np.zeros(len(values), np.int64)
+    _, first, which = np.unique(values, return_index=True, return_inverse=True)
+    return first, which.reshape(-1)
+
+
+def distinct_rows(rows: NDArray[Any]) -> tuple[Indices, Indices]:
+    """The distinct rows of an array of shape (rows, columns), in lexicographic order: the position
+    at which each is found first, and, for every row, which of the distinct rows it is."""
+    _, first, which = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+    return first, which.reshape(-1)
+
+
+def distinct_codes(columns: Iterable[tuple[Codes, int]], length: int) -> tuple[Indices, Indices]:
+    """`distinct_rows` of a table of `length` rows whose columns are codes.
+
+    Every column comes with the number of its values, so that a row of codes can be packed into one
+    number.
+    """
+    key, num_keys = np.zeros(length, np.int64), 1
+    for codes, count in columns:
+        if num_keys * count > LARGEST_KEY:
+            first, key = distinct(key)
+            num_keys = len(first)
+        key = key * count + codes
+        num_keys *= max(1, count)
+    return distinct(key)
