@@ -70,7 +70,9 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         slices.append({"strategies": len(strategies), "seconds": seconds})
         print(f"… {len(strategies)} strategies in {seconds:.1f} s", file=sys.stderr)
     found["slices"] = slices
-    found["peak_memory_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    unit = 1 if sys.platform == "darwin" else 1024
+    held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    found["peak_memory_mib"] = held / 2**20
     chance = random.Random(0)
     alone = problem.space.samples(chance, options.alone)
     _, seconds = timed(lambda: [simulator.simulate(each) for each in alone])
