@@ -67,7 +67,7 @@ class Window:
         from numpy.lib.stride_tricks import sliding_window_view
 
         spans = [d * (k - 1) + 1 for d, k in zip(self.dilations, kernel, strict=True)]
-        axes = tuple(range(padded.ndim - self.rank, padded.ndim))
+        axes: Any = range(padded.ndim - self.rank, padded.ndim)  # stubs of NumPy 2.2 know one axis
         view = sliding_window_view(padded, spans, axis=axes)
         moves = (..., *(slice(None, None, s) for s in self.strides))
         inner = tuple(slice(None, None, d) for d in self.dilations)
