@@ -1,8 +1,8 @@
-"""How degrees may be split into factors, where one axis, or one degree, alone does not divide.
+"""Splits degrees of parallelism into factors, where a degree does not divide an axis.
 
-With 8 heads of keys and values, each for 8 heads of queries, tp = 16 is 8 × 2: the first factor
-splits the heads of keys and values, the second the queries of each. And with 2 replicas whose
-sequences 4 devices share, experts shared by 8 are shared by all of these.
+With 8 heads of keys and values, each read by 8 heads of queries, tp = 16 is 8 × 2: the first factor
+splits the heads of keys and values, the second the queries of each. Similarly, ep = 8 with 2
+replicas of 4 devices that share a sequence is 2 × 4: all of these devices share experts.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from itertools import pairwise
 def tensor_factors(
     sizes: Sequence[tuple[str, int]], inner: Mapping[str, int], degree: int
 ) -> tuple[int, ...]:
-    """The factors of `degree`, outermost first: `()` if there is no way.
+    """The factors of a degree of tensor parallelism, outermost first; `()` if it does not fit.
 
-    `sizes` are the axes that must divide. Of each the first factors, up to their greatest common
-    divisor, split the axis itself, and the others the axis inside it that `inner` gives, if any.
+    `sizes` are the labels and sizes of the internal axes, all of which must be split equally. The
+    outer factors, whose product is the greatest common divisor of an axis and the degree, split the
+    axis; the others split the axis inside it, whose size `inner` gives by label.
     """
     ends = {1, degree}
     for label, size in sizes:
@@ -34,7 +35,8 @@ def tensor_factors(
 
 
 def refusal(sizes: Sequence[tuple[str, int]], inner: Mapping[str, int], degree: int) -> str | None:
-    """Why tensor parallelism of this degree does not fit these axes, and what would do; or None."""
+    """Why a degree of tensor parallelism does not fit these axes, and which degrees do; None if it
+    fits. The arguments are those of `tensor_factors`."""
     if tensor_factors(sizes, inner, degree):
         return None
     label, size = next((a for a in sizes if not tensor_factors([a], inner, degree)), sizes[0])
@@ -49,7 +51,7 @@ def refusal(sizes: Sequence[tuple[str, int]], inner: Mapping[str, int], degree: 
 
 @dataclass(frozen=True, slots=True)
 class ExpertFactors:
-    """How many devices along each degree share experts."""
+    """The numbers of devices along each degree that share experts; `ep` is their product."""
 
     dp: int = 1
     cp: int = 1
@@ -57,12 +59,14 @@ class ExpertFactors:
 
 
 def expert_factors(ep: int, dp: int, cp: int, tp: int) -> ExpertFactors | None:
-    """The devices that share experts: replicas; or, where `ep` does not divide their number, also
-    the devices that share a sequence, nearest first; or also those of tensor parallelism, all of
-    them, which then does not split the experts' width. None if there is no way.
+    """The devices that share experts, or None if no choice makes `ep` of them.
 
-    The last two are Megatron-Core's expert parallelism with as much tensor parallelism for experts
-    as for all else, and with none (Liu et al. 2025, "MoE Parallel Folding").
+    They are replicas if `ep` divides `dp`. Otherwise they are replicas and as many devices of `cp`
+    as possible; or, if that does not fit either, replicas, devices of `cp` and all devices of `tp`,
+    which then do not split the experts' width.
+
+    The last two are Megatron-Core's expert parallelism with the same tensor parallelism for experts
+    as for other layers, and with none for experts (Liu et al. 2025, "MoE Parallel Folding").
     """
     if dp % ep == 0:
         return ExpertFactors(dp=ep)
@@ -77,12 +81,14 @@ def expert_factors(ep: int, dp: int, cp: int, tp: int) -> ExpertFactors | None:
 def expert_refusal(
     ep: int, degrees: tuple[int, int, int], sizes: Sequence[tuple[str, int]]
 ) -> str | None:
-    """Why experts cannot be shared by so many of `dp`, `cp` and `tp` devices, and what would do; or
-    None. `sizes` are the axes of experts."""
+    """Why `ep` devices cannot share experts, and which numbers can; None if they can.
+
+    `degrees` are `dp`, `cp` and `tp`; `sizes` are the labels and sizes of the axes of experts.
+    """
     if ep == 1:
         return None
     if not sizes:
-        return f"ep = {ep} shares experts, and the model has no axis of them; ep = 1 would do"
+        return f"ep = {ep} shares experts, but the model has no axis of experts; ep = 1 would do"
     most = math.gcd(*(size for _, size in sizes))
     fitting = [n for n in range(1, most + 1) if most % n == 0 and expert_factors(n, *degrees)]
     label, size = next((each for each in sizes if each[1] % ep), sizes[0])
@@ -90,7 +96,7 @@ def expert_refusal(
         fault = f"must divide the {label} ({size})"
     elif expert_factors(ep, *degrees) is None:
         named = zip(("dp", "cp", "tp"), degrees, strict=True)
-        fault = f"is shared by none of {' x '.join(f'{name} {n}' for name, n in named)} devices"
+        fault = f"does not fit {' x '.join(f'{name} {n}' for name, n in named)} devices"
     else:
         return None
     return f"ep = {ep} {fault}; {', '.join(map(str, fitting))} do"

@@ -1,8 +1,8 @@
-"""A strategy's mesh: the grid of devices that share a stage, as data.
+"""The mesh of a strategy: the devices that share a stage, as mesh axes with axis lists.
 
-Degree by degree, a choice of the strategy becomes one mesh axis with an ordered list of logical
-axes, or several. Order is nesting: where several split one logical axis, the first is outermost.
-Where the devices lie is another matter (`distir.plan.grid`).
+Each degree of the strategy becomes one mesh axis, or several. Mesh axes are nested: where several
+split one logical axis, the first is outermost. On which devices of the cluster they lie is said by
+`distir.plan.grid`.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from distir.errors import StrategyError
 from distir.factoring import tensor_factors
 from distir.program import UNNAMED, Program
 from distir.strategy import MARKS, Strategy
-from distir.transforms.place import Entry
+from distir.transforms.place import AxisListEntry
 
 
 @dataclass(frozen=True, slots=True)
 class MeshAxis:
-    """One dimension of the device grid of a stage.
+    """One dimension of the devices that share a stage.
 
-    `entries` are the logical axes that it may split, in order of preference. `user` is the choice
-    of the strategy that it belongs to, in whose name its time is reported; several mesh axes may
-    share one. `shards_state`: whether ZeRO splits what devices own along it.
+    `entries` is its axis list: the logical axes that it may split, in order of preference. `user`
+    is the degree of the strategy that it belongs to, under which its communication is reported;
+    several mesh axes may share one. `shards_state` says whether ZeRO shards along it.
     """
 
     name: str
     degree: int
-    entries: tuple[Entry, ...]
+    entries: tuple[AxisListEntry, ...]
     user: str
     shards_state: bool = False
 
@@ -46,20 +46,21 @@ MESH_CHOICES = (
     "cp_exchange",
     "axes",
 )
-"""What of a strategy its mesh depends on."""
+"""The fields of a strategy that its mesh depends on."""
 
 
 def mesh_axes(program: Program, strategy: Strategy) -> tuple[MeshAxis, ...]:
-    """The mesh of a strategy, outermost first, without mesh axes of degree 1.
+    """The mesh axes of a strategy, outermost first; those of degree 1 are left out.
 
-    Raises `StrategyError` if it states lists with names that the model's axes do not have.
+    Raises `StrategyError` if the strategy states axis lists with names that no axis of the model
+    has.
     """
     stated = {user: entries_of(program, names) for user, names in strategy.axis_lists.items()}
     sharing = strategy.zero_degree or strategy.dp
     samples = tuple(dict.fromkeys(_entry(program, axis) for axis in program.batches))
     dp = stated.get("dp", samples)
-    # What carries experts on both sides of an op is split over them, all else over samples.
-    experts = tuple(Entry(axis, everywhere=True) for axis in program.blocks.expert_axes)
+    # Ops whose operands and results all carry experts are split over these, others over samples.
+    experts = tuple(AxisListEntry(axis, everywhere=True) for axis in program.blocks.expert_axes)
     ep = stated.get("ep", (*experts, *samples))
     cp = stated.get("cp", _context_entries(program, strategy))
     shared = strategy.expert_factors
@@ -73,28 +74,33 @@ def mesh_axes(program: Program, strategy: Strategy) -> tuple[MeshAxis, ...]:
     return tuple(axis for axis in every if axis.degree > 1)
 
 
-def _entry(program: Program, axis: Axis, *, everywhere: bool = False, ring: bool = False) -> Entry:
-    """An entry for an axis; lists speak of representatives."""
-    return Entry(program.blocks.group.get(axis, axis), everywhere, ring)
+def _entry(
+    program: Program, axis: Axis, *, everywhere: bool = False, ring: bool = False
+) -> AxisListEntry:
+    """An entry for an axis, which lists name by its representative."""
+    return AxisListEntry(program.blocks.group.get(axis, axis), everywhere, ring)
 
 
-def _rings(program: Program, axes: Iterable[Axis]) -> tuple[Entry, ...]:
-    """Entries by which what has these axes, or the other side of a boundary to them, travels."""
+def _rings(program: Program, axes: Iterable[Axis]) -> tuple[AxisListEntry, ...]:
+    """Entries marked `~` for these axes and for those on the other side of a boundary to them."""
     tied = program.axes.tied
     wanted = dict.fromkeys(map(tied, axes))
     sides = (each for root in wanted for each in program.all_axes if tied(each) is root)
     return tuple(dict.fromkeys(_entry(program, axis, ring=True) for axis in sides))
 
 
-def _sequences(program: Program) -> tuple[Entry, ...]:
+def _sequences(program: Program) -> tuple[AxisListEntry, ...]:
     return tuple(dict.fromkeys(_entry(program, axis) for axis in program.extents.sequences))
 
 
 def _context_axes(
-    degree: int, sharing: int, entries: tuple[Entry, ...], experts: tuple[Entry, ...]
+    degree: int,
+    sharing: int,
+    entries: tuple[AxisListEntry, ...],
+    experts: tuple[AxisListEntry, ...],
 ) -> tuple[MeshAxis, ...]:
-    """Context parallelism: one mesh axis, or two where neighbours among its devices share experts
-    as well."""
+    """The mesh axes of context parallelism: one, or two where groups of `sharing` neighbours among
+    its devices share experts as well."""
     alone = MeshAxis("cp", degree // sharing, entries, "cp", shards_state=True)
     both = MeshAxis("cp", sharing, (*experts, *entries), "cp", shards_state=True)
     if sharing == 1:
@@ -104,8 +110,8 @@ def _context_axes(
     )
 
 
-def _context_entries(program: Program, strategy: Strategy) -> tuple[Entry, ...]:
-    heads: tuple[Entry, ...] = ()
+def _context_entries(program: Program, strategy: Strategy) -> tuple[AxisListEntry, ...]:
+    heads: tuple[AxisListEntry, ...] = ()
     if strategy.cp_exchange == "ring":
         return _rings(program, program.extents.sequences)
     if strategy.cp_exchange == "all-to-all":
@@ -116,11 +122,14 @@ def _context_entries(program: Program, strategy: Strategy) -> tuple[Entry, ...]:
 def _tensor_axes(
     program: Program,
     strategy: Strategy,
-    stated: tuple[Entry, ...] | None,
-    experts: tuple[Entry, ...],
+    stated: tuple[AxisListEntry, ...] | None,
+    experts: tuple[AxisListEntry, ...],
 ) -> tuple[MeshAxis, ...]:
-    """Tensor parallelism: one mesh axis, or several where an axis alone does not divide: the first
-    split the axis, the others the one inside it. `experts` are what it splits before all else."""
+    """The mesh axes of tensor parallelism: one, or several where the degree does not divide an
+    internal axis. Then the outer ones split that axis, and the others the axis inside it.
+
+    `experts` are entries that come before all others; `stated` is the strategy's own list, if any.
+    """
     blocks, degree = program.blocks, strategy.tp
     if stated is not None:
         return (MeshAxis("tp", degree, stated, "tp"),)
@@ -131,9 +140,10 @@ def _tensor_axes(
         if axis in blocks.inner_axes
     }
     factors = tensor_factors(sizes, inner, degree) or (degree,)
-    # An output axis that neither divides nor can be padded just stays whole.
+    # An output axis that neither divides nor can be padded stays whole.
     outputs = (axis for axis in blocks.output_axes if _fits(program, axis, degree))
-    ends = (*map(Entry, outputs), *(_sequences(program) if strategy.sequence_parallel else ()))
+    sequences = _sequences(program) if strategy.sequence_parallel else ()
+    ends = (*map(AxisListEntry, outputs), *sequences)
     found: list[MeshAxis] = []
     for number, factor in enumerate(factors):
         reached = math.prod(factors[: number + 1])
@@ -144,19 +154,19 @@ def _tensor_axes(
             for axis in blocks.internal_axes
         ]
         name = "tp" if len(factors) == 1 else f"tp.{number + 1}"
-        found.append(MeshAxis(name, factor, (*experts, *map(Entry, own), *ends), "tp"))
+        found.append(MeshAxis(name, factor, (*experts, *map(AxisListEntry, own), *ends), "tp"))
     return tuple(found)
 
 
 def _fits(program: Program, axis: Axis, pieces: int) -> bool:
-    """Whether an output axis divides, or can be padded so that it does; what is shorter than the
-    number of pieces is not worth it."""
+    """Whether an output axis can be split into this many equal pieces, padded if need be. An axis
+    shorter than the number of pieces is not worth padding."""
     return axis.size % pieces == 0 or (axis in program.paddable and axis.size > pieces)
 
 
 def padded_sizes(program: Program, axes: Sequence[MeshAxis]) -> dict[Axis, int]:
-    """The sizes of the axes (representatives) that are padded to the next multiple of what the
-    mesh may split them into."""
+    """The padded sizes of the axes (representatives) that the mesh splits into more pieces than
+    divide them: the next multiple of the number of pieces."""
     found: dict[Axis, int] = {}
     for axis, by in _splitting(axes).items():
         pieces = math.prod(each.degree for each in by)
@@ -166,7 +176,7 @@ def padded_sizes(program: Program, axes: Sequence[MeshAxis]) -> dict[Axis, int]:
 
 
 def _splitting(axes: Sequence[MeshAxis]) -> dict[Axis, list[MeshAxis]]:
-    """Per listed axis the mesh axes that may split it."""
+    """Per listed axis, the mesh axes that may split it."""
     found: dict[Axis, list[MeshAxis]] = {}
     for each in axes:
         for axis in dict.fromkeys(entry.axis for entry in each.entries):
@@ -177,11 +187,13 @@ def _splitting(axes: Sequence[MeshAxis]) -> dict[Axis, list[MeshAxis]]:
 # --- lists that a strategy states itself ----------------------------------------------------------
 
 
-def entries_of(program: Program, names: Sequence[str]) -> tuple[Entry, ...]:
-    """A list of axes by their labels; `heads*` counts only where everything has the axis, what has
-    `sequence~` travels, and `heads` stands for `heads`, `heads2` and so on. Raises `StrategyError`
-    for others."""
-    found: dict[Entry, None] = {}
+def entries_of(program: Program, names: Sequence[str]) -> tuple[AxisListEntry, ...]:
+    """The entries of an axis list that is given by names of axes, such as `heads*` or `sequence~`
+    (see the glossary for the marks). `heads` stands for `heads`, `heads2` and so on.
+
+    Raises `StrategyError` if no axis of the model has a name.
+    """
+    found: dict[AxisListEntry, None] = {}
     for name in names:
         label, marks = name.rstrip(MARKS), name[len(name.rstrip(MARKS)) :]
         axes = program.named(label)
@@ -197,8 +209,8 @@ def entries_of(program: Program, names: Sequence[str]) -> tuple[Entry, ...]:
 
 
 def undivided(program: Program, axes: Sequence[MeshAxis], sizes: Mapping[Axis, int]) -> str | None:
-    """The first listed axis that does not divide by all the mesh axes that may split it, said for
-    people; None if all do."""
+    """Why the axis lists do not fit the sizes of axes: names the first listed axis that cannot be
+    split into equal pieces over all mesh axes whose lists have it. None if all can."""
     padded = padded_sizes(program, axes)
     for axis, by in _splitting(axes).items():
         if axis in padded:

@@ -1,4 +1,4 @@
-"""From a model's function to the program of a step: loss, axes, blocks, names for axes."""
+"""The program of a model: its function with loss, axes, names for axes, and blocks."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from distir.transforms.loss import attach_loss, is_logits
 from distir.transforms.lower import lower_always
 
 UNNAMED = "axis"
-"""The family of axes that nothing is known about."""
+"""The name of axes whose purpose is not known."""
 
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """A function with its axes and blocks, and the axes that have a part to play."""
+    """A model's function (with its loss, if training), cut into blocks, with its axes."""
 
     blocks: Blocks
     training: bool
@@ -42,33 +42,33 @@ class Program:
 
     @property
     def batches(self) -> tuple[Axis, ...]:
-        """All axes of samples: the batch, and those of inputs with samples of their own, such as
-        the images beside texts. They are equally long and split alike."""
+        """All axes of samples: the batch, and the batches of inputs with samples of their own, such
+        as images beside texts. They are equally long and split alike."""
         return self.extents.batches
 
     @property
     def sequence(self) -> Axis | None:
-        """The axis that attention needs whole for keys and values, if there is one."""
+        """The axis that attention needs whole for keys and values; None without one."""
         return self.extents.sequences[0] if self.extents.sequences else None
 
     @property
     def function(self) -> Function:
-        """The program's forward part, loss included."""
+        """The function of the forward pass, including the loss."""
         return self.blocks.function
 
     @property
     def axes(self) -> Axes:
-        """Axes of the forward part."""
+        """The axes of `function`."""
         return self.blocks.axes
 
     @cached_property
     def sharing_blocks(self) -> frozenset[int]:
-        """Blocks with a parameter that another block uses too."""
+        """Indices of the blocks with a parameter that another block uses too."""
         return frozenset(block for block, own in enumerate(self.shared_parameters) if own)
 
     @cached_property
     def shared_parameters(self) -> tuple[tuple[int, ...], ...]:
-        """Per block the positions of its parameters that are used elsewhere too."""
+        """Per block, the positions of its parameters that other blocks use too."""
         blocks = self.blocks.blocks
         users = Counter(value for block in blocks for value in block.parameters)
         return tuple(
@@ -78,8 +78,8 @@ class Program:
 
     @cached_property
     def paddable(self) -> frozenset[Axis]:
-        """Output axes that may be made longer with elements that count for nothing: rows of a table
-        that are never read, columns that are masked before anything reduces them."""
+        """Output axes that may be padded, since the added elements change nothing: rows of a table
+        that are never read, columns that are masked before an op reduces them."""
         return frozenset(
             axis
             for axis in self.blocks.output_axes
@@ -88,12 +88,12 @@ class Program:
 
     @cached_property
     def families(self) -> Mapping[str, tuple[Axis, ...]]:
-        """Axes by what they do; representatives of their groups."""
+        """The axes (representatives) of each name; see `name_axes`."""
         return name_axes(self)
 
     @cached_property
     def by_label(self) -> Mapping[str, Axis]:
-        """Named axes: of those that do the same, the second is called `heads2`, and so on."""
+        """The axis of each label. Several axes of one name are labelled `heads`, `heads2`, …"""
         return {
             family if number == 1 else f"{family}{number}": axis
             for family, axes in self.families.items()
@@ -101,30 +101,33 @@ class Program:
         }
 
     def named(self, label: str) -> tuple[Axis, ...]:
-        """The axes that a name stands for: all of a family, or one; empty if there is none."""
+        """The axes that a name or label stands for; empty if there are none."""
         if label in self.families:
             return self.families[label]
         return (self.by_label[label],) if label in self.by_label else ()
 
     @cached_property
     def members(self) -> Mapping[Axis, tuple[Axis, ...]]:
-        """Per axis that lists may speak of, all that it stands for."""
+        """Per representative, which axis lists name, all axes that it stands for."""
         found: dict[Axis, list[Axis]] = {}
         for axis in self.all_axes:
             found.setdefault(self.blocks.group.get(axis, axis), []).append(axis)
         return {axis: tuple(each) for axis, each in found.items()}
 
     def label(self, axis: Axis) -> str:
-        """The name of an axis, or its size where it has none."""
+        """The label of an axis, or its size if it has none."""
         found = {self.blocks.group.get(a, a): name for name, a in self.by_label.items()}
         return found.get(self.blocks.group.get(axis, axis), f"axis of size {axis.size}")
 
     def sizes(self, batch_size: int, sequence_length: int | None = None) -> dict[Axis, int]:
-        """Sizes of the axes that differ from the function's own: all that are tied to batches and
-        sequence."""
+        """The sizes of all axes tied to a batch or a sequence, for `batch_size` samples at once.
+
+        Without `sequence_length`, sequences keep the model's lengths. Raises `TransformError` if
+        the model cannot have that length.
+        """
         wanted = {self.axes.tied(axis): 1 for axis in self.extents.beside_batch}
         if sequence_length is not None and not self.extents.sequences and wanted:
-            # Without attention, what runs beside the batch is what people call the sequence.
+            # Without attention, people call the axis beside the batch the sequence.
             first = self.extents.beside_batch[0]
             wanted[self.axes.tied(first)] = sequence_length
         elif sequence_length is not None:
@@ -140,7 +143,7 @@ class Program:
         return self._with_followers(sizes)
 
     def _with_followers(self, sizes: dict[Axis, int]) -> dict[Axis, int]:
-        """With the sizes of the axes that follow others: as many as the op that makes them says."""
+        """The sizes with those of axes that follow others, by the ops that make these axes."""
         for node in self._makers_of_followers:
             types = (self.axes.type_at(value, sizes) for value in node.operands)
             for value, type in zip(node.results, node.op.infer(*types), strict=True):
@@ -151,20 +154,23 @@ class Program:
 
     @cached_property
     def _makers_of_followers(self) -> tuple[Node, ...]:
-        """Ops whose results have an axis that follows one of their operands'."""
+        """Ops that make an axis which follows another one, as the slots of experts do."""
         if not self.axes.follows:
             return ()
         return tuple(node for node in self.function.nodes if followers_made(node, self.axes))
 
     @cached_property
     def all_axes(self) -> tuple[Axis, ...]:
-        """Every axis of the program, once."""
+        """All axes of the program."""
         dims = self.axes.dims.values()
         return tuple(dict.fromkeys(axis for value in dims for dim in value for axis in dim))
 
     def _check_length(self, length: int) -> None:
+        """Raises `TransformError` if the sequence cannot have this length."""
         if self.sequence is None:
-            raise TransformError("the model has no sequence axis; leave out the sequence length")
+            raise TransformError(
+                f"sequence length {length}: the model has no sequence axis; leave out the length"
+            )
         longest = self.longest_sequence
         if longest is not None and length > longest:
             raise TransformError(
@@ -178,7 +184,8 @@ class Program:
 
     @cached_property
     def longest_sequence(self) -> int | None:
-        """Rows of the shortest table that is read at constant positions along a sequence."""
+        """The longest sequence for which the model has positions: the number of rows of its
+        shortest position table. None if it has no such table."""
         tied = {self.axes.tied(axis) for axis in self.extents.sequences}
         rows: list[int] = []
         for node in self.function.nodes:
@@ -189,18 +196,18 @@ class Program:
             if self._repeats_rows(node):
                 continue
             along = [axis for axis in self.axes.of(node.result) if self.axes.tied(axis) in tied]
-            # Buckets of distances run along two sequences; positions along one.
+            # Positions run along one sequence; buckets of distances along two.
             if len(along) == 1:
                 table = node.operands[0].type.shape
                 axis = node.op.axis if isinstance(node.op, Gather) else _cut_dim(node)
-                # The file's own sequence fits: a shorter table is read at something else.
+                # A table shorter than the file's sequence is no table of positions.
                 if axis is not None and table[axis] >= along[0].size:
                     rows.append(table[axis])
         return min(rows, default=None)
 
     def _repeats_rows(self, node: Node) -> bool:
-        """Whether a Gather is known to read rows more than once, as segments are: these are no
-        positions."""
+        """Whether a Gather reads some row more than once, as it does with segments: then its index
+        is no position."""
         index = self.function.constants.get(node.operands[-1])
         if index is None or not isinstance(node.op, Gather):
             return False
@@ -209,7 +216,7 @@ class Program:
 
 
 def _cut_dim(node: Node) -> int | None:
-    """The dim that a Slice shortens, if it is one."""
+    """The dim that a Slice shortens; None if it shortens several, or none."""
     before, after = node.operands[0].type.shape, node.result.type.shape
     cut = [dim for dim, (a, b) in enumerate(zip(before, after, strict=True)) if a != b]
     return cut[0] if len(cut) == 1 else None
@@ -217,10 +224,12 @@ def _cut_dim(node: Node) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Extents:
-    """The axes that a workload sizes. Of further axes of inputs that nothing sums or needs whole,
-    `further_batches` are the first ones of inputs without the batch, sized like it, and
-    `beside_batch` the others, which get size 1; `fixed_sequence` names the op that ties the
-    sequence to a size of the file."""
+    """The axes whose sizes a workload decides.
+
+    `further_batches` and `beside_batch` are other axes of inputs that no op sums over or needs
+    whole: the former come first in inputs without the batch and get its size, the latter get
+    size 1. `fixed_sequence` names the op that fixes the sequence to a size in the file.
+    """
 
     batch: Axis
     sequences: tuple[Axis, ...]
@@ -235,21 +244,23 @@ class Extents:
 
     @property
     def axes(self) -> tuple[Axis, ...]:
-        """All axes that are spoken of."""
+        """All of these axes."""
         return (*self.batches, *self.sequences, *self.beside_batch)
 
 
 def build_program(
     function: Function, *, training: bool, loss: str | None = None, output: str | None = None
 ) -> Program:
-    """Attaches a loss if training, infers axes and cuts blocks.
+    """Infers the axes of a function, attaches a loss if training, and cuts it into blocks.
 
-    Without `loss`, it is cross-entropy where the main output is logits, else mean squared error.
+    `output` names the main output; by default it is the first. Without `loss`, it is cross-entropy
+    if the main output is logits, otherwise mean squared error. Raises `TransformError` if the
+    function has no such output, no batch, or no parameter that meets an input.
     """
     function = _with_main_output(function, output, keep_others=not training)
     function = canonical_order(lower_always(function))
     fold = Fold.of(function)
-    found = _by_the_short(fold) if fold else None
+    found = _by_short_function(fold) if fold else None
     if found is None:
         short = _Analysed.of(function)
         found = short, Unfolded(short.function, short.axes, {})
@@ -261,8 +272,9 @@ def build_program(
     return Program(cut_into_blocks(function, axes, whole.places), training, extents)
 
 
-def _by_the_short(fold: Fold) -> tuple[_Analysed, Unfolded] | None:
-    """What is found in the short function, and the whole unfolded by it, if copies are alike."""
+def _by_short_function(fold: Fold) -> tuple[_Analysed, Unfolded] | None:
+    """The analysed short function, and the whole function with what was found there; None if its
+    copies are not alike."""
     try:
         short = _Analysed.of(fold.short, fold.last_copies)
     except CopiesDifferError:
@@ -273,7 +285,7 @@ def _by_the_short(fold: Fold) -> tuple[_Analysed, Unfolded] | None:
 
 @dataclass(frozen=True, slots=True)
 class _Analysed:
-    """A function with its boundaries and axes, and what they say of it."""
+    """A function with its boundaries, its axes, and the axes that a workload sizes."""
 
     function: Function
     axes: Axes
@@ -281,21 +293,21 @@ class _Analysed:
 
     @classmethod
     def of(cls, function: Function, last_copies: Mapping[Value, Value] | None = None) -> _Analysed:
-        """What the ops say, in the order in which they are."""
+        """Analyses a function whose ops are to be visited in the order they have."""
         function, axes = infer_ordered(function, last_copies=last_copies)
         return cls(function, axes, find_extents(function, axes))
 
     @property
     def usual_loss(self) -> str:
-        """The loss of a model that states none."""
+        """The default loss."""
         function = _with_batched_tables(self.function, self.axes, self.extents.batches)
         logits = is_logits(function, self.axes, function.outputs[0])
         return "cross-entropy" if logits else "mse"
 
 
 def _with_batched_tables(function: Function, axes: Axes, batches: Sequence[Axis]) -> Function:
-    """What carries the batch is no parameter: an exporter has computed it beforehand for the batch
-    of the file (an expanded bias, a mask). It becomes a table."""
+    """The function with parameters that carry the batch turned into constants without values. An
+    exporter has computed them for the batch of the file, such as a mask or an expanded bias."""
     tied = {axes.tied(axis) for axis in batches}
     tables = [
         value
@@ -314,6 +326,7 @@ def _with_batched_tables(function: Function, axes: Axes, batches: Sequence[Axis]
 
 
 def _with_main_output(function: Function, name: str | None, keep_others: bool) -> Function:
+    """The function with the named output first; the others follow if they are kept."""
     outputs = list(function.outputs)
     if name is not None:
         found = [value for value in outputs if value.name == name]
@@ -325,9 +338,12 @@ def _with_main_output(function: Function, name: str | None, keep_others: bool) -
 
 
 def find_extents(function: Function, axes: Axes) -> Extents:
-    """The batch: the first axis of the inputs that is never whole, summed or re-axed on an
-    activation, or, if all are, that of their first dim. Sequences: axes that needed a boundary and
-    that no weight of a product carries."""
+    """Finds the batch and the sequences of a function by what ops do with the axes of its inputs.
+
+    The batch is the first axis of an input that every op on activations goes over in parallel, or,
+    if there is none, an axis of an input's first dim. Sequences are axes that needed a boundary
+    and that no weight of a product carries. Raises `TransformError` if there is no batch.
+    """
     roles = Roles.of(function)
     barred: set[Axis] = set()
     bounded: dict[Axis, None] = {}
@@ -347,7 +363,7 @@ def find_extents(function: Function, axes: Axes) -> Extents:
     activations = {a for v in axes.dims if v in roles.activations for a in axes.of(v)}
     batch = next((a for a in carried if a not in barred and a in activations), None)
     if batch is None:
-        # Samples that meet (in a batch norm, say) are still what inputs list first.
+        # Where samples meet, in a batch norm for instance, inputs still list them first.
         outermost = [a for value in function.inputs for a in (axes.dims[value] or ((),))[0]]
         batch = next((a for a in outermost if a in activations), None)
     if not roles.activations:
@@ -386,7 +402,8 @@ def find_extents(function: Function, axes: Axes) -> Extents:
 
 
 def _fixed_by(function: Function, axes: Axes, sequences: set[Axis]) -> str | None:
-    """The op that makes an activation's sequence out of parts of other sizes, if there is one."""
+    """The Concat or Reshape that makes a sequence from parts of other sizes, in words for an error
+    message; None if there is none."""
     inputs = {axes.tied(axis) for value in function.inputs for axis in axes.of(value)}
     for node in function.nodes:
         if not isinstance(node.op, (Concat, Reshape)):
@@ -406,8 +423,8 @@ def _fixed_by(function: Function, axes: Axes, sequences: set[Axis]) -> str | Non
 
 
 def name_axes(program: Program) -> dict[str, tuple[Axis, ...]]:
-    """Names for people, from what the axes do: batch, sequence, heads, queries, ffn, experts,
-    vocabulary, hidden; and the axes that do it, in model order."""
+    """Names axes by what they do, for people: batch, sequence, heads, queries, ffn, experts,
+    vocabulary, hidden. Per name, the axes (representatives) in model order."""
     blocks, axes = program.blocks, program.axes
     named: dict[str, list[Axis]] = {}
     taken: set[Axis] = set()
@@ -441,15 +458,15 @@ def name_axes(program: Program) -> dict[str, tuple[Axis, ...]]:
 
 
 def followers_made(node: Node, axes: Axes) -> tuple[Axis, ...]:
-    """The axes that follow another and that a node's results have before anything else does."""
+    """The axes that follow another one and that a node's results have but not its operands."""
     given = {axis for value in node.operands for axis in axes.of(value)}
     made = (axis for value in node.results for dim in axes.dims[value] for axis in dim)
     return tuple(axis for axis in made if axis in axes.follows and axis not in given)
 
 
 def _may_be_padded(program: Program, axis: Axis) -> bool:
-    """Whether every op that has the axis goes over it element by element, picks rows by an index,
-    or ignores what is masked."""
+    """Whether an axis may be padded: every op goes over it in parallel, looks up rows by an index,
+    or ignores masked elements along it; and no constant or free value carries it."""
     axes, roles = program.axes, program.blocks.roles
     if any(axes.tied(other) is axes.tied(axis) for other in program.all_axes if other is not axis):
         return False
@@ -468,5 +485,5 @@ def _may_be_padded(program: Program, axis: Axis) -> bool:
 
 
 def parameter_count(function: Function) -> int:
-    """Number of trained numbers."""
+    """The number of trained numbers (elements of parameters)."""
     return sum(math.prod(value.type.shape) for value in function.parameters)

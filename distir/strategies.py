@@ -1,4 +1,4 @@
-"""Many strategies as columns: per field the values that occur, and which of them each has."""
+"""Many strategies as columns: per field its distinct values, and per strategy a code for one."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ FIELDS = tuple(field.name for field in fields(Strategy))
 
 
 class Strategies(Sequence[Strategy]):
-    """A sequence of strategies that makes each of them when it is asked for."""
+    """A sequence of strategies, stored as columns; a `Strategy` is made when it is asked for."""
 
     __slots__ = ("codes", "length", "values")
 
     def __init__(
         self, values: Mapping[str, Sequence[Any]], codes: Mapping[str, Codes], length: int
     ) -> None:
-        """`values` are those of every field, `codes` which of them a strategy has; a field without
-        codes has one value."""
+        """`values[field]` are a field's distinct values, and `codes[field]` the index among them
+        for each of `length` strategies. A field without codes has one value for all."""
         self.values = {name: tuple(values[name]) for name in FIELDS}
         self.codes = dict(codes)
         self.length = length
 
     @classmethod
     def of(cls, strategies: Iterable[Strategy]) -> Strategies:
-        """The columns of single strategies."""
+        """The columns of these strategies."""
         if isinstance(strategies, Strategies):
             return strategies
         listed = list(strategies)
@@ -67,7 +67,7 @@ class Strategies(Sequence[Strategy]):
         return self.values[name][0 if codes is None else int(codes[index])]
 
     def taken(self, which: NDArray[Any]) -> Strategies:
-        """Those at some positions."""
+        """The strategies at these indices, or where a mask is true."""
         codes = {name: column[which] for name, column in self.codes.items()}
         return Strategies(self.values, codes, len(which))
 
@@ -78,8 +78,8 @@ class Strategies(Sequence[Strategy]):
         return np.repeat(values, self.length) if codes is None else values[codes]
 
     def distinct(self, names: Iterable[str]) -> tuple[Indices, Indices]:
-        """Strategies that differ in these fields: the position of the first of each kind, and
-        which kind each strategy is."""
+        """Groups strategies that agree in these fields. Returns the index of the first strategy of
+        each group, and per strategy the number of its group."""
         columns = [
             (self.codes[name], len(self.values[name])) for name in names if name in self.codes
         ]

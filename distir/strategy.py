@@ -1,4 +1,4 @@
-"""The user-level choice: how a model is distributed."""
+"""The strategy: a user's choice of how a model is distributed."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from distir.errors import StrategyError, UnknownNameError
 from distir.factoring import ExpertFactors, expert_factors
 
 PLACEMENT = "tp-cp-ep-dp-pp"
-"""The usual order: what talks most has the nearest neighbours (Narayanan et al. 2021)."""
+"""The usual order of degrees on the devices, innermost first: those that communicate most have the
+nearest neighbours (Narayanan et al. 2021)."""
 
 
 KEEP_GATHERED = ("none", "parameters", "activations", "all")
-"""What of the gathered is kept for the backward pass, the least first."""
+"""Which gathered values are kept for the backward pass, in order of memory."""
 
 
 def checked_placement(placement: object) -> str:
-    """An order in which degrees are laid on the devices; raises `StrategyError` if it is none."""
+    """The placement in lower case; raises `StrategyError` if it is not an order of all degrees."""
     names = placement.lower().split("-") if isinstance(placement, str) else []
     if sorted(names) != sorted(PLACEMENT.split("-")):
         raise StrategyError(
@@ -29,20 +30,21 @@ def checked_placement(placement: object) -> str:
 
 
 CP_EXCHANGES = ("gather", "ring", "all-to-all")
+"""How context parallelism brings keys and values together; see `Strategy.cp_exchange`."""
 
 MOST_MICROBATCHES = 1 << 14
-"""Schedules are laid out action by action; no published run comes near this many."""
+"""Microbatches per replica beyond which a strategy is refused; no published run comes near."""
 
 MARKS = "*~"
-"""What may stand behind the name of an axis in a list."""
+"""Marks that may follow the name of an axis in a list: `*` everywhere, `~` ring."""
 
 LISTED = ("dp", "ep", "cp", "tp")
-"""Choices whose axis lists can be stated."""
+"""Degrees whose axis lists a strategy can state."""
 
 
 def parse_lists(axes: object) -> dict[str, tuple[str, ...]]:
-    """Axis lists from `tp=heads,ffn;cp=sequence`, or from a mapping of the same; raises
-    `StrategyError`."""
+    """Axis lists by degree, from a text such as `tp=heads,ffn;cp=sequence`, or from a mapping from
+    degrees to lists of names. Raises `StrategyError` if they cannot be read."""
     lists: dict[str, tuple[str, ...]] = {}
     for user, names in _stated_lists(axes):
         if user not in LISTED:
@@ -94,8 +96,8 @@ class Strategy:
     cp: int = 1
     """Devices that share each sequence."""
     ep: int = 1
-    """Replicas that share the experts of a mixture; where it does not divide `dp`, with them the
-    devices of `cp`, or of `cp` and `tp` (`expert_factors`)."""
+    """Devices that share the experts of a mixture: replicas, or, where `ep` does not divide `dp`,
+    also devices of `cp`, or of `cp` and `tp` (see `expert_factors`)."""
     microbatches: int = 1
     """Pieces that each replica's share of the batch is cut into."""
     schedule: str = "1f1b"
@@ -103,31 +105,33 @@ class Strategy:
     chunks: int = 1
     """Stages per pipeline rank."""
     zero: int = 0
-    """What is sharded at rest over the devices that hold equal parameters, those of data and of
-    context parallelism: 1 the optimizer's state, 2 gradients too, 3 parameters too (Rajbhandari et
-    al. 2020)."""
+    """ZeRO stage: what is sharded at rest over the devices that hold equal parameters, those of
+    data and context parallelism. 1: the optimizer's state, 2: gradients too, 3: parameters too
+    (Rajbhandari et al. 2020)."""
     recompute: str = "none"
-    """What is computed again in the backward pass: none, selective or full."""
+    """Name of a recomputation policy: which values are computed again in the backward pass instead
+    of kept (`distir.transforms.recompute`)."""
     recompute_every: int = 1
-    """Every which block is recomputed so; the others keep everything."""
+    """Only every n-th block recomputes; the others keep everything."""
     keep_gathered: str = "none"
     """What is kept for the backward pass instead of gathered again: none, parameters (of ZeRO 3),
     activations (of sequence parallelism) or all."""
     sequence_parallel: bool = False
-    """Whether the sequence rests on the tensor-parallel devices between their products."""
+    """Whether activations are split over the sequence between the products that `tp` splits."""
     zero_degree: int = 0
-    """Of how many neighbouring replicas' devices `zero` shards the states; the others hold copies.
-    0: all (hybrid sharding, Zhao et al. 2023)."""
+    """Number of neighbouring replicas over which `zero` shards; each such group holds a copy of the
+    states (hybrid sharding, Zhao et al. 2023). 0: all replicas."""
     cp_exchange: str = "gather"
-    """How context parallelism brings keys and values together: `gather`; `ring`, where they travel
-    while attention goes on with those at hand (Liu et al. 2023); or `all-to-all`, which splits
-    heads instead of the sequence in attention (Jacobs et al. 2023)."""
+    """How context parallelism brings keys and values together: `gather`; `ring`, in which they
+    travel from device to device while attention computes with those at hand (Liu et al. 2023); or
+    `all-to-all`, which splits heads instead of the sequence in attention (Jacobs et al. 2023)."""
     axes: str = ""
     """Axis lists that replace those of the techniques, such as `tp=heads,ffn;cp=heads*,sequence`:
-    per choice the logical axes that its devices split, in order of preference. With `axis*` only
-    where all that moves has it, with `axis~` round in a ring where an op can."""
+    per degree, the logical axes that its devices may split, in order of preference. `axis*` counts
+    only where all activations of an op have the axis; with `axis~` they travel in a ring where the
+    op allows it."""
     placement: str = PLACEMENT
-    """In which order degrees are laid on the devices, those of neighbours first."""
+    """The order in which degrees are laid on the devices, innermost first."""
 
     def __post_init__(self) -> None:
         for name in ("dp", "tp", "pp", "cp", "ep", "microbatches", "chunks", "recompute_every"):
@@ -167,12 +171,13 @@ class Strategy:
 
     @property
     def axis_lists(self) -> Mapping[str, tuple[str, ...]]:
-        """The lists that the strategy states itself: names of axes by choice."""
+        """The axis lists that the strategy states: names of axes by degree."""
         return parse_lists(self.axes)
 
     @property
     def expert_factors(self) -> ExpertFactors:
-        """How many devices along each degree share experts; one if they cannot."""
+        """The numbers of devices along each degree that share experts; all 1 if `ep` does not
+        fit."""
         return expert_factors(self.ep, self.dp, self.cp, self.tp) or ExpertFactors()
 
     @property
@@ -198,8 +203,7 @@ class Strategy:
 
     @property
     def label(self) -> str:
-        """A short readable name such as `dp2-tp8-pp1-m4-1f1b`; what is switched off is left
-        out."""
+        """A short readable name such as `dp2-tp8-pp1-m4-1f1b`; most defaults are left out."""
         parts = [f"dp{self.dp}", f"tp{self.tp}", f"pp{self.pp}"]
         parts += [f"cp{self.cp}"] if self.cp > 1 else []
         parts += [f"ep{self.ep}"] if self.ep > 1 else []
@@ -222,8 +226,8 @@ class Strategy:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Strategy:
-        """The inverse of `to_dict`; unknown keys raise `StrategyError`. What follows from the
-        batch, as results state it beside the choices, is passed over."""
+        """The inverse of `to_dict`. Raises `StrategyError` for unknown keys; `micro_batch`, which
+        results state beside the strategy, is ignored."""
         values = {name: value for name, value in values.items() if name != "micro_batch"}
         known = {field.name for field in fields(cls)}
         unknown = sorted(set(values) - known)

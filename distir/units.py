@@ -1,4 +1,4 @@
-"""Numbers with units: read once where they come in, written once where they go out.
+"""Numbers with units: parsed where they enter the program, formatted where they leave it.
 
 Inside the code every quantity is a float in base units (bytes, seconds, FLOP, bytes per second,
 FLOP per second) and its name says which. Decimal and binary prefixes are kept apart: `GB` is 1e9
@@ -54,10 +54,10 @@ class UnitError(DistirError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """A kind of quantity: which units it is read in and which it is shown in."""
+    """A kind of quantity, with the units in which it is read and shown."""
 
     name: str
-    """What is measured, with its article, as error messages call it."""
+    """What error messages call it, with its article."""
     example: str
     """A text that parses."""
     factors: Mapping[str, float] = field(repr=False)
@@ -66,7 +66,10 @@ class Quantity:
     """Units used for printing, smallest first."""
 
     def parse(self, text: str) -> float:
-        """The value of `text` in base units; raises `UnitError`."""
+        """The value of a text such as "80 GiB" in base units.
+
+        Raises `UnitError` if the text is not a number with a known unit of this quantity.
+        """
         match = _NUMBER_AND_UNIT.fullmatch(text)
         if match is None:
             raise UnitError(f"{text!r} is not {self.name}; expected {self._expected()}")
@@ -76,12 +79,12 @@ class Quantity:
             raise UnitError(
                 f"{text!r} is not {self.name}: it {problem}; expected {self._expected(unit)}"
             )
-        return float(
-            Decimal(number) * Decimal(repr(self.factors[unit]))
-        )  # 10 us is 1e-5 s, exactly
+        # In decimal, so that 10 us is 1e-5 s exactly.
+        return float(Decimal(number) * Decimal(repr(self.factors[unit])))
 
     def format(self, value: float, digits: int = 4) -> str:
-        """`value` (in base units) to `digits` significant digits, in the unit that suits it."""
+        """A value in base units as text: `digits` significant digits, in the largest unit in which
+        it is at least 1."""
         unit = self.shown[0]
         for candidate in self.shown:
             if abs(value) >= self.factors[candidate] * (1 - 0.5 * 10.0**-digits):
@@ -100,7 +103,7 @@ class Quantity:
 
 
 def _plain(number: float, digits: int) -> str:
-    """`number` to `digits` significant digits, with an exponent only where it is shorter."""
+    """A number with `digits` significant digits; with an exponent only from a million on."""
     text = f"{number:.{digits}g}"
     return f"{number:.0f}" if "e+" in text and abs(number) < 1e6 else text
 

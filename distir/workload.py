@@ -1,4 +1,4 @@
-"""What is to be run: a model, a mode, a batch, a precision and an optimizer."""
+"""The workload: a model, a mode, a batch, a precision and an optimizer."""
 
 from __future__ import annotations
 
@@ -28,9 +28,12 @@ Mode = Literal["training", "inference"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precision:
-    """Element types of a step. Values are kept in `compute`, and products run in it, unless
-    `product` names a narrower type that their operands are cast to where a device has it; where a
-    `master` copy exists, it is what the optimizer updates."""
+    """Element types of a step.
+
+    Values are kept in `compute`, and products run in it, unless `product` names a narrower type
+    that their operands are cast to on devices that have it. The optimizer updates the `master`
+    copy of parameters, or, without one, the parameters themselves.
+    """
 
     name: str
     compute: DType
@@ -38,11 +41,12 @@ class Precision:
     master: DType | None
     product: str | None = None
     keeps_computed: bool = False
-    """Gradients as they were computed stay beside those that are added up."""
+    """Whether the gradients of the last microbatch are kept, as they were computed, beside the
+    accumulated ones."""
 
     @property
     def gradient_bytes(self) -> int:
-        """Bytes that the gradient of a parameter takes for the whole step."""
+        """Bytes per element that the gradient of a parameter takes for the whole step."""
         return self.gradient.itemsize + (self.compute.itemsize if self.keeps_computed else 0)
 
 
@@ -64,26 +68,29 @@ PRECISIONS = {
 }
 
 GRADIENT_PRECISIONS = ("compute", "fp32", "both")
-"""What gradients of parameters are added up in: what they are computed in, or fp32; with `both`, in
-fp32, and those of the last microbatch stay in the type they were computed in."""
+"""The type in which gradients of parameters are accumulated: the one they are computed in, or fp32.
+With `both` it is fp32, and those of the last microbatch stay in the type they were computed in."""
 
 MOST_SAMPLES = 1 << 40
-"""A batch beyond this is a slip of the hand."""
+"""The largest batch; more is taken for a typing error."""
 
 DEFAULT_SEQUENCE_LENGTH = 1024
-"""Of models that state none."""
+"""The sequence length of models that leave it open."""
+
+MOMENT_BYTES = 4
+"""Bytes per element of an optimizer's moment: fp32."""
 
 
 @dataclass(frozen=True, slots=True)
 class Optimizer:
-    """How parameters are updated: the op of a step, and the fp32 moments it keeps per parameter."""
+    """An optimizer: the op of its step, and the number of fp32 moments it keeps per parameter."""
 
     step: type[SGDStep | MomentumStep | AdamStep]
     num_moments: int
 
     @property
     def flops_per_element(self) -> int:
-        """FLOPs of a step per parameter."""
+        """FLOPs of a step per element of a parameter."""
         return self.step.flops_per_element
 
 
@@ -96,10 +103,12 @@ OPTIMIZERS = {
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Workload:
-    """A model with everything that does not depend on how it is distributed.
+    """A model with everything else that does not depend on how it is distributed.
 
-    `batch_size` is global: samples per step. `sequence_length` is None for models without one,
-    or to keep the model's own.
+    `batch_size` is the number of samples per step over all devices. `sequence_length` is None for
+    models without a sequence, or to keep the model's own length. `loss` and `output` name the loss
+    and the main output if the defaults of `build_program` are not wanted. Raises `UnknownNameError`
+    or `StrategyError` for values that make no sense.
     """
 
     model: LoadedModel
@@ -112,16 +121,11 @@ class Workload:
     loss: str | None = None
     output: str | None = None
     dropout: bool = True
-    """Whether training drops what the model says; inference never does."""
+    """Whether training uses the dropout that the model has; inference never does."""
 
     def __post_init__(self) -> None:
-        for name in (
-            "mode",
-            "precision",
-            "gradient_precision",
-            "optimizer",
-            "loss",
-        ):  # names match without case
+        # Names match in upper and lower case.
+        for name in ("mode", "precision", "gradient_precision", "optimizer", "loss"):
             given = getattr(self, name)
             if isinstance(given, str):
                 object.__setattr__(self, name, given.lower())
@@ -171,8 +175,11 @@ class Workload:
         return build_program(function, training=self.training, loss=self.loss, output=self.output)
 
     def resized(self, **changes: Any) -> Workload:
-        """The same model with another batch size, sequence length, precision or optimizer; its
-        program, which depends on none of these, is shared, and so are FLOPs of equal lengths."""
+        """The workload with another batch size, sequence length, precision or optimizer.
+
+        The program, which depends on none of these, is shared, and so are counted FLOPs if the
+        lengths are equal. Raises `ValueError` for changes that need another program.
+        """
         if not {"model", "mode", "loss", "output", "dropout"}.isdisjoint(changes):
             raise ValueError(
                 "a workload with another model, mode, loss, output or dropout is a new one"
@@ -185,7 +192,8 @@ class Workload:
 
     @property
     def length(self) -> int | None:
-        """The sequence length in force: the one asked for, the model's usual one, or the file's."""
+        """The sequence length in force: the one asked for, otherwise the model's usual one, or the
+        file's; None for a model without a sequence."""
         if self.sequence_length is not None or self.program.sequence is None:
             return self.sequence_length
         if self.model.sequence_length is not None or not self._sequence_is_open:
@@ -196,7 +204,7 @@ class Workload:
 
     @property
     def _sequence_is_open(self) -> bool:
-        """Whether the file left the sequence's size to its user."""
+        """Whether the file leaves the length of the sequence to its user."""
         program = self.program
         return any(
             symbol is not None and program.sequence in dim
@@ -210,7 +218,7 @@ class Workload:
         """Axis sizes when `samples` are computed at once."""
         sequence = self.program.sequence
         if self.sequence_length is None and sequence is not None and sequence.size == self.length:
-            # Further sequences, such as a decoder's, keep their own lengths too.
+            # So that further sequences, such as a decoder's, keep their own lengths.
             return self.program.sizes(samples)
         return self.program.sizes(samples, self.length)
 
@@ -221,12 +229,12 @@ class Workload:
 
     @cached_property
     def forward_flops_per_sample(self) -> float:
-        """FLOPs of the forward pass's products for one sample, attention in full, and of experts
-        only those on tokens, not on free slots."""
+        """FLOPs of the products in the forward pass of one sample. Attention counts in full, even
+        if masked; experts count on tokens, not on free slots."""
         return self.forward_flops({})
 
     def forward_flops(self, longer: Mapping[Axis, int]) -> float:
-        """The same where some axes are padded."""
+        """`forward_flops_per_sample` where some axes have the given, padded sizes."""
         key = frozenset(longer.items())
         if key not in self._forward_flops:
             self._forward_flops[key] = self._make_forward_flops(longer)
@@ -275,8 +283,8 @@ class Workload:
 
     @cached_property
     def active_parameters(self) -> int:
-        """Trained numbers that one token meets: of those of experts, the part for the experts it
-        goes through."""
+        """The number of trained numbers that one token meets: of the experts' parameters, those of
+        the experts that it goes through."""
         function, axes = self.program.function, self.program.axes
         part: dict[Axis, Fraction] = {}
         for node in function.nodes:
@@ -295,8 +303,8 @@ class Workload:
 
     @property
     def sequence_lengths(self) -> tuple[int, ...]:
-        """Sizes of the axes that run along a sequence, and of those that follow them; empty where
-        there is none to split."""
+        """The sizes of all sequences and of the axes that follow them; empty for a model without a
+        sequence."""
         return self._sequence_lengths
 
     @cached_property
@@ -309,12 +317,13 @@ class Workload:
 
     @property
     def num_blocks(self) -> int:
-        """The most pipeline stages that the model can be cut into."""
+        """The number of blocks, and so the most stages that the model can be cut into."""
         return len(self.program.blocks.blocks)
 
     @property
     def num_layers(self) -> int:
-        """Blocks that occur more than once, such as a transformer's layers; all if none does."""
+        """The number of blocks of kinds that occur more than once, such as a transformer's layers;
+        of all blocks if no kind does."""
         kinds = Counter(self.program.blocks.representative)
         return sum(n for n in kinds.values() if n > 1) or self.num_blocks
 
@@ -332,14 +341,14 @@ class Workload:
 
     @property
     def inner_axes(self) -> Mapping[str, int]:
-        """By the label of an internal axis, the size of the one inside it that tensor parallelism
-        can split as well: queries per head of keys and values."""
+        """Per label of an internal axis, the size of the axis inside it that tensor parallelism can
+        split too: the query heads per head of keys and values."""
         program = self.program
         return {program.label(a): b.size for a, b in program.blocks.inner_axes.items()}
 
     def explain_lists(self, strategy: Strategy) -> str | None:
-        """Why the axis lists that a strategy asks for do not fit, or None. Lists of techniques
-        that split what every model has are not asked about: they have constraints of their own."""
+        """Why the axis lists that a strategy states, or its `cp_exchange`, do not fit the model;
+        None if they do. The lists of the other techniques have constraints of their own."""
         stated = strategy.axis_lists
         for user in stated:
             if getattr(strategy, user) == 1:
@@ -357,29 +366,29 @@ class Workload:
         except StrategyError as error:
             return str(error)
         samples = self.batch_size // strategy.microbatches
-        if samples not in self._sizes_asked:
-            self._sizes_asked[samples] = self.sizes(samples)
-        return undivided(self.program, axes, self._sizes_asked[samples])
+        if samples not in self._sizes_of_samples:
+            self._sizes_of_samples[samples] = self.sizes(samples)
+        return undivided(self.program, axes, self._sizes_of_samples[samples])
 
     def _explain_exchange(self, strategy: Strategy) -> str | None:
-        """Why keys and values cannot be brought together in this other way than by gathering."""
+        """Why keys and values cannot be exchanged as `cp_exchange` says; None if they can."""
         asked = f"cp_exchange = {strategy.cp_exchange}"
         if strategy.cp == 1:
             return f"{asked} needs cp > 1: it is how cp brings keys together"
         if "cp" in strategy.axis_lists:
             return f"{asked} decides the list of cp; axes state it already"
         if strategy.cp_exchange == "all-to-all" and not self.program.blocks.head_axes:
-            return f"{asked} splits heads, and no attention has an axis of them"
+            return f"{asked} splits heads, but no attention of the model has an axis of heads"
         if strategy.cp_exchange == "ring" and not self._circulates:
-            return f"{asked} needs fused attention, of which the model has none; --attention fused"
+            return f"{asked} needs fused attention, but the model has none; try --attention fused"
         return None
 
     @cached_property
     def _circulates(self) -> bool:
-        """Whether an op of the model can take its columns one after the other."""
+        """Whether the model has an op that ring exchange works for."""
         return any(isinstance(node.op, Circulating) for node in self.program.function.nodes)
 
     @cached_property
-    def _sizes_asked(self) -> dict[int, dict[Axis, int]]:
-        """Sizes by samples, for a space that asks again and again."""
+    def _sizes_of_samples(self) -> dict[int, dict[Axis, int]]:
+        """A cache of `sizes`, by number of samples."""
         return {}

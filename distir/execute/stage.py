@@ -31,9 +31,7 @@ from distir.plan.positions import positions_of
 from distir.schedules import Action
 from distir.transforms.instantiate import Instantiation
 from distir.transforms.moves import Layout, Local, move
-
-MOMENT_BYTES = 4
-"""Bytes per element of an optimizer's moment: fp32."""
+from distir.workload import MOMENT_BYTES
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
-"""Blocks: pieces of a program between places where one activation crosses.
+"""Blocks: pieces of a program between places where a single activation is live.
 
-Equal blocks are found by their structure; whatever is done to one is done for all of them.
+Blocks of equal structure are placed, planned and priced once.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from distir.ir.signature import Kind
 from distir.ops.elementwise import Cast, Identity
 from distir.ops.tensor import Boundary, Concat, Expand, Reshape, Slice, Transpose
 
-_VIEWS = (Boundary, Cast, Concat, Expand, Identity, Reshape, Slice, Transpose)
-"""Ops that hand on what they are given."""
+_COPYING = (Boundary, Cast, Concat, Expand, Identity, Reshape, Slice, Transpose)
+"""Ops whose results consist of elements of their operands."""
 
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """What the values of a function depend on.
+    """The values of a function by what they depend on.
 
-    *Free* values depend on inputs and constants alone and are available everywhere; *weights*
-    are parameters and what is computed from parameters and constants alone; *activations* depend
-    on an input and a parameter.
+    *Free* values depend on inputs and constants alone, so that every device can have them.
+    *Weights* are parameters and what is computed from parameters and constants alone.
+    *Activations* depend on an input and a parameter.
     """
 
     free: frozenset[Value]
     weights: frozenset[Value]
     activations: frozenset[Value]
     samples: frozenset[Value]
-    """Free values that depend on an input: they differ from sample to sample."""
+    """Free values that depend on an input, and so differ from sample to sample."""
     moving: frozenset[Value]
-    """All that depends on an input: activations and samples."""
+    """All values that depend on an input: activations and samples."""
     inputs: tuple[Value, ...]
-    """The inputs themselves."""
+    """The inputs of the function."""
 
     @classmethod
     def of(cls, function: Function) -> Roles:
@@ -63,9 +63,9 @@ class Roles:
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """A piece of the program. `inputs` and `outputs` are the activations that cross its borders;
-    `results` are the function's outputs made inside; `free` and `parameters` are what it reads
-    of each, in order of first use."""
+    """A piece of the program. `inputs` and `outputs` are the activations that cross its borders,
+    `results` the function's outputs that it makes; `free` and `parameters` are the free values and
+    parameters that it reads, in order of first use."""
 
     nodes: tuple[Node, ...]
     inputs: tuple[Value, ...]
@@ -76,7 +76,7 @@ class Block:
 
     @cached_property
     def values(self) -> tuple[Value, ...]:
-        """All values the block speaks of, in an order that equal blocks share."""
+        """All values that the block reads and makes, in an order that equal blocks share."""
         seen: dict[Value, None] = dict.fromkeys(self.inputs)
         for node in self.nodes:
             seen.update(dict.fromkeys(node.operands))
@@ -84,8 +84,8 @@ class Block:
         return tuple(seen)
 
     def key(self, axes: Axes) -> Hashable:
-        """Equal for blocks of the same structure: ops, attributes, wiring, types and axes up to
-        renaming."""
+        """A key that is equal for blocks of equal structure: the same ops, attributes, wiring and
+        types, and axes that differ only by name."""
         number = {value: i for i, value in enumerate(self.values)}
         names: dict[Axis, int] = {}
         types = tuple(
@@ -112,7 +112,7 @@ class Block:
         return (wiring, types, ends)
 
     def axis_order(self, axes: Axes) -> tuple[Axis, ...]:
-        """All axes in order of first occurrence; corresponds between equal blocks."""
+        """All axes in order of first occurrence; those of equal blocks correspond by position."""
         return tuple(
             dict.fromkeys(axis for value in self.values for dim in axes.dims[value] for axis in dim)
         )
@@ -129,17 +129,17 @@ class Blocks:
     blocks: tuple[Block, ...]
     representative: tuple[int, ...]
     group: Mapping[Axis, Axis]
-    """Axes at the same place of equal blocks, mapped to the first of them."""
+    """Per axis its representative: the axis at the same place of the first equal block."""
 
     @cached_property
     def free_nodes(self) -> tuple[Node, ...]:
-        """Ops on inputs and constants alone, which every device may compute for itself."""
+        """Ops that compute free values; every device may run them for itself."""
         free = self.roles.free
         return tuple(n for n in self.function.nodes if all(v in free for v in n.results))
 
     @cached_property
     def _splits(self) -> tuple[Splits, ...]:
-        """What each kind of block can be split over, in model order."""
+        """The axes that each kind of block can be split over, in model order."""
         first = sorted(set(self.representative))
         return tuple(Splits(self.blocks[index], self.axes, self.roles) for index in first)
 
@@ -163,7 +163,8 @@ class Blocks:
 
     @cached_property
     def inner_axes(self) -> Mapping[Axis, Axis]:
-        """Representatives of internal axes, with the secondary one inside them."""
+        """Per representative of an internal axis, the representative of the inner axis that can
+        split the same work further: queries per head of keys and values."""
         return {
             self.group.get(axis, axis): self.group.get(inner, inner)
             for splits in reversed(self._splits)
@@ -186,21 +187,23 @@ class Splits:
 
     @property
     def internal(self) -> tuple[Axis, ...]:
-        """Axes that tensor parallelism may split inside the block: carried by a parameter in an op
-        that depends on an input, not crossing the border, never needed whole, and summed only
-        against parameters or chosen rows of them. One that never occurs without another is
-        secondary and left out."""
-        return self._found[0]
+        """Axes that tensor parallelism may split inside the block.
+
+        A parameter carries the axis in an op that depends on an input, the axis does not cross the
+        block's border, no op needs it whole, and it is summed only against parameters or chosen
+        rows of them. An axis that never occurs without another internal axis is left out.
+        """
+        return self._internal_and_secondary[0]
 
     @property
     def inner(self) -> tuple[tuple[Axis, Axis], ...]:
-        """Internal axes with the secondary one inside them that shares out the same work between
-        activations: heads of keys and values, and the heads of queries that read each of them."""
-        primary, secondary = self._found
-        shared = self._spaces_between_activations
+        """Pairs of an internal axis and a secondary one inside it that splits the same products of
+        activations: heads of keys and values, and the query heads that read each of them."""
+        internal, secondary = self._internal_and_secondary
+        all_spaces = self._spaces_between_activations
         found: list[tuple[Axis, Axis]] = []
-        for axis in primary:
-            spaces = [space for space in shared if axis in space]
+        for axis in internal:
+            spaces = [space for space in all_spaces if axis in space]
             inside = (s for s, beside in secondary.items() if axis in beside)
             inner = next(
                 (s for s in inside if spaces and all(s in space for space in spaces)), None
@@ -211,16 +214,15 @@ class Splits:
 
     @property
     def heads(self) -> tuple[Axis, ...]:
-        """Internal axes that products between activations carry: attention's heads."""
+        """Internal axes in the iteration space of a product of activations: attention's heads."""
         spaces = self._spaces_between_activations
         internal = self.internal
         return tuple(axis for axis in internal if any(axis in space for space in spaces))
 
     @cached_property
     def experts(self) -> tuple[Axis, ...]:
-        """Axes inside the block over which products go side by side, each position with parameters
-        of its own: both operands and the result carry them, and no parameter is summed over
-        them."""
+        """Axes of experts inside the block: a product runs over them in parallel, with parameters
+        of its own at each position. Both operands and the result carry such an axis."""
         block, axes, roles = self.block, self.axes, self.roles
         border = {axis for v in (*block.inputs, *block.outputs) for axis in axes.of(v)}
         excluded = border | set(self.internal)
@@ -238,9 +240,9 @@ class Splits:
 
     @cached_property
     def outputs(self) -> tuple[Axis, ...]:
-        """Axes of parameters that end in the block: the rows of an embedding table, and the columns
-        of a head whose result is not passed on. They are never summed, and needed whole only by
-        composites that can be lowered, such as the loss."""
+        """Output axes: axes of parameters that do not leave the block, as the rows of an embedding
+        table, or the columns of the model's head. No op sums over them, and only composites that
+        can be lowered, such as the loss, need them whole."""
         block, axes, roles = self.block, self.axes, self.roles
         passed = {axis for v in (*block.inputs, *block.outputs) for axis in axes.of(v)}
         excluded = passed | set(self.internal)
@@ -262,10 +264,12 @@ class Splits:
         )
 
     @cached_property
-    def _found(self) -> tuple[tuple[Axis, ...], Mapping[Axis, Collection[Axis]]]:
-        """Internal axes, and the secondary ones with those that they never occur without."""
+    def _internal_and_secondary(
+        self,
+    ) -> tuple[tuple[Axis, ...], Mapping[Axis, Collection[Axis]]]:
+        """The internal axes, and per secondary axis the axes that it never occurs without."""
         block, axes, roles = self.block, self.axes, self.roles
-        border = {axis for value in _ends(block, roles) for axis in axes.of(value)}
+        border = {axis for value in _border_values(block, roles) for axis in axes.of(value)}
         candidates: dict[Axis, None] = {}
         excluded: set[Axis] = set(border)
         together: dict[Axis, set[Axis]] = {}
@@ -304,9 +308,9 @@ class Splits:
 
     @cached_property
     def _chosen_rows(self) -> Mapping[Value, Value]:
-        """Rows of parameters that samples choose and that then multiply activations, as the weights
-        of the experts that tokens go through, with the parameter that they are from. Rows that are
-        activations themselves, as those of an embedding are, are not among them."""
+        """Values that are rows of a parameter, chosen by a sample, and that multiply activations,
+        as the weights of the experts that tokens go through; mapped to their parameters. Rows that
+        become activations, as those of an embedding do, are left out."""
         roles, kinds = self.roles, self.axes.kinds
         source: dict[Value, Value] = {}
         multiplying: set[Value] = set()
@@ -324,7 +328,7 @@ class Splits:
 
     @property
     def _spaces_between_activations(self) -> list[Collection[Axis]]:
-        """Iteration spaces of products without a parameter or chosen rows of one."""
+        """The iteration spaces of products that read no parameter and no chosen rows of one."""
         roles, chosen = self.roles, self._chosen_rows
         return [
             self.axes.kinds[node].keys()
@@ -334,10 +338,13 @@ class Splits:
         ]
 
 
-def _ends(block: Block, roles: Roles) -> Iterator[Value]:
-    """The values through which the block is joined to what is around it: activations, results that
-    nothing reads, inputs that meet no activation. Keys and values that an export hands out as they
-    are made, or takes in from the step before, stay where attention splits them."""
+def _border_values(block: Block, roles: Roles) -> Iterator[Value]:
+    """The values that cross the block's border: its inputs and outputs, samples that no activation
+    is combined with, and results that no op of the block reads.
+
+    Other results and samples may stay split, as the keys and values that an export takes from the
+    previous step, or returns for the next one, do over attention's heads.
+    """
     yield from block.inputs
     yield from block.outputs
     made = {value: node for node in block.nodes for value in node.results}
@@ -349,7 +356,7 @@ def _ends(block: Block, roles: Roles) -> Iterator[Value]:
             yield from (value for value in node.operands if value in roles.samples)
     for value in block.results:
         source, others = value, uses.get(value, 0)
-        while not others and source in made and isinstance(made[source].op, _VIEWS):
+        while not others and source in made and isinstance(made[source].op, _COPYING):
             source = made[source].operands[0]
             others = uses.get(source, 0) - 1
         if not others:

@@ -1,4 +1,4 @@
-"""Like collectives of several tensors as one, as frameworks send them."""
+"""Collectives of several tensors sent as one message, as frameworks do in buckets."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from distir.ops.collective import Bucket, Collective
 
 
 def bucketed(chains: Sequence[Sequence[Node]]) -> list[Node]:
-    """Chains of nodes, one per tensor and each in its order, as one program in which like
-    collectives of different chains are one `Bucket`."""
+    """One program of several chains of nodes, one per tensor, in which collectives of one kind over
+    the same mesh axes are one `Bucket`. Each chain keeps its order."""
     left = [list(chain) for chain in chains if chain]
     found: list[Node] = []
     while left:
-        # What no chain has still to come to is sent last, so that every bucket is full.
-        waiting = [_likeness(node.op) for chain in left for node in chain[1:]]
-        alike = min((_likeness(chain[0].op) for chain in left), key=waiting.count)
-        nodes = [chain.pop(0) for chain in left if _likeness(chain[0].op) == alike]
-        found += [_bucket(nodes)] if alike else nodes
+        # A kind that other chains have still to come to waits for them, so that buckets are full.
+        later = [_bucket_key(node.op) for chain in left for node in chain[1:]]
+        key = min((_bucket_key(chain[0].op) for chain in left), key=later.count)
+        nodes = [chain.pop(0) for chain in left if _bucket_key(chain[0].op) == key]
+        found += [_bucket(nodes)] if key else nodes
         left = [chain for chain in left if chain]
     return found
 
 
-def _likeness(op: Op) -> tuple[str, ...]:
-    """What ops that can be one message have in common; nothing for others."""
+def _bucket_key(op: Op) -> tuple[str, ...]:
+    """The kind and mesh axes of a collective, which are equal within a bucket; empty for others."""
     return (op.kind, *op.mesh_axes) if isinstance(op, Collective) else ()
 
 

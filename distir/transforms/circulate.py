@@ -1,5 +1,5 @@
-"""What travels round the devices: along which mesh axes an op's columns stay split, and along which
-a boundary passes on a split, where entries of lists say so."""
+"""Ring exchange: where lists mark an axis with `~`, columns of an op (keys and values) stay split
+and travel round the devices, and a boundary passes on the split instead of gathering."""
 
 from __future__ import annotations
 
@@ -16,13 +16,17 @@ if TYPE_CHECKING:
     from distir.transforms.moves import Layout, Local, Spot
 
 Rings = Callable[[int, Axis], bool]
-"""Whether a mesh axis's list has an axis with the mark of the ring."""
+"""Whether the list of a mesh axis (by index) marks an axis with `~`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Circulation:
-    """By mesh axis what operands and results are split over instead of what the rule says: by their
-    position, those that travel; or all (`before` and `beyond` a boundary)."""
+    """Exceptions to the placement rule for one node. Mappings are from mesh axes, by index, to the
+    axis that a value is split over.
+
+    `columns` holds for the operands and results at the given positions: those that travel. `before`
+    and `beyond` hold for the operand and the result of a boundary.
+    """
 
     columns: Mapping[int, Axis] = field(default_factory=dict[int, Axis])
     operands: tuple[int, ...] = ()
@@ -31,12 +35,12 @@ class Circulation:
     beyond: Mapping[int, Axis] = field(default_factory=dict[int, Axis])
 
     def operand(self, position: int, layout: Layout) -> Layout:
-        """The layout in which an operand is read."""
+        """The layout in which an operand is read, given the one by the placement rule."""
         over = self.columns if position in self.operands else self.before
         return tuple(over.get(index, spot) for index, spot in enumerate(layout))
 
     def result(self, position: int, layout: Layout) -> Layout:
-        """The layout in which a result is made."""
+        """The layout in which a result is made, given the one by the placement rule."""
         over = self.columns if position in self.results else self.beyond
         return tuple(over.get(index, spot) for index, spot in enumerate(layout))
 
@@ -52,7 +56,8 @@ def circulation(
     axes: Axes,
     rings: Rings,
 ) -> Circulation:
-    """What of a node travels, given what it is split over along each mesh axis."""
+    """The exceptions for one node. `spots` says what the node is split over along each mesh axis;
+    `home` has the layouts in which its operands were made."""
     op = node.op
     if isinstance(op, Boundary):
         return _passed_on(node, spots, home, axes, rings)
@@ -65,7 +70,7 @@ def circulation(
 def _passed_on(
     node: Node, spots: Sequence[Spot], home: Mapping[Value, Local], axes: Axes, rings: Rings
 ) -> Circulation:
-    """A boundary hands a split from one side to the other where a list rings on both."""
+    """A boundary passes a split on where a list marks the axes of both sides with `~`."""
     (operand,) = node.operands
     if operand not in home:
         return NOTHING_TRAVELS
@@ -87,8 +92,9 @@ def _columns(
     loops: Sequence[Sequence[Axis]],
     rings: Rings,
 ) -> Mapping[int, Axis]:
-    """By mesh axis the axis over which an op's columns stay split: where its rows are split by an
-    entry that wants it, and all that travels is at home so."""
+    """Per mesh axis, the axis over which an op's columns stay split: where the op's rows are split
+    over an axis marked `~`, and all operands that travel were made split over one axis of the
+    columns."""
     if any(operands[position] not in home for position in op.travelling):
         return {}
     found: dict[int, Axis] = {}
@@ -102,7 +108,7 @@ def _columns(
 
 
 def other_sides(node: Node, axes: Axes) -> Mapping[Axis, Axis]:
-    """Of a boundary, the axes that have another one on its other side, and which."""
+    """Maps each axis that a boundary replaces to the fresh axis in its result."""
     (operand,), (result,) = node.operands, node.results
     found: dict[Axis, Axis] = {}
     for before, after in zip(axes.dims[operand], axes.dims[result], strict=True):

@@ -1,5 +1,4 @@
-"""Copies of a piece of a function: whether those that were analysed are alike, and the others made
-like them."""
+"""The copies of a repeat: checks that the analysed ones are alike, and makes others like them."""
 
 from __future__ import annotations
 
@@ -11,51 +10,57 @@ from distir.ir.core import Node, Value
 from distir.ir.function import Function
 from distir.ir.signature import Kind
 from distir.transforms.blocks import Roles
-from distir.transforms.cut import Place
-from distir.transforms.repeats import Homes, Repeat
+from distir.transforms.cut import CopyPlace
+from distir.transforms.repeats import FirstMentions, NodeRepeat
 
 
 @dataclass(frozen=True, slots=True)
-class Copies:
-    """A repeat in a function of which its first two copies and its last are left, with boundaries
-    among their nodes: where each of the three is."""
+class AnalysedRepeat:
+    """A repeat whose first two copies and last were analysed.
 
-    homes: Homes
-    repeat: Repeat
+    `function` has these three, with boundaries; `first`, `second` and `last` are the ranges of
+    their nodes. `mentions` and `repeat` speak of the whole function, before it was shortened.
+    """
+
+    mentions: FirstMentions
+    repeat: NodeRepeat
     function: Function
     axes: Axes
     first: range
     second: range
     last: range
     twin: dict[Value, Value] = field(default_factory=dict[Value, Value])
-    """By value made in the second copy that has no home, the one that the last has in its place."""
+    """Per result of a boundary in the second copy, the value at its place in the last copy."""
     next: dict[Axis, Axis] = field(default_factory=dict[Axis, Axis])
-    """By axis of the second copy, the one that the last has in its place."""
+    """Per axis of the second copy, the axis at its place in the last copy."""
 
     @classmethod
-    def find(cls, homes: Homes, repeat: Repeat, function: Function, axes: Axes) -> Copies | None:
-        """Every copy ends with its last node: a boundary after that belongs to the next. None if
-        the second and the last are not equally long."""
+    def find(
+        cls, mentions: FirstMentions, repeat: NodeRepeat, function: Function, axes: Axes
+    ) -> AnalysedRepeat | None:
+        """Finds the three copies in the shortened function with boundaries. A boundary behind the
+        last node of a copy belongs to the next copy. None if the second and the last copy have
+        different numbers of nodes."""
         start, period = repeat.start, repeat.period
         edges = (start, start + period - 1, start + 2 * period - 1, repeat.end - 1)
-        wanted = [homes.function.nodes[index].results[0] for index in edges]
+        wanted = [mentions.function.nodes[index].results[0] for index in edges]
         at = {node.results[0]: position for position, node in enumerate(function.nodes)}
         begin, *ends = (at[value] for value in wanted)
         first, second, last = ends
         found = range(begin, first + 1), range(first + 1, second + 1), range(second + 1, last + 1)
         if len(found[1]) != len(found[2]):
             return None
-        return cls(homes, repeat, function, axes, *found)
+        return cls(mentions, repeat, function, axes, *found)
 
     def have_own(self, axes: Collection[Axis]) -> bool:
-        """Whether not all copies share these axes."""
+        """Whether each copy has an axis of its own in the place of one of these."""
         return any(self.next.get(axis, axis) is not axis for axis in axes)
 
-    # --- whether they are alike -------------------------------------------------------------------
+    # --- comparing the second copy with the last --------------------------------------------------
 
     def are_alike(self, roles: Roles) -> bool:
-        """Whether the second copy and the last are the same but for names of axes, and what has
-        another name in each is met nowhere else."""
+        """Whether the second copy and the last differ by a renaming of axes alone, and the axes
+        that are renamed occur only in copies."""
         seen: set[Value] = set()
         previous: dict[Axis, Axis] = {}
         pairs = zip(self._nodes(self.second), self._nodes(self.last), strict=True)
@@ -77,12 +82,12 @@ class Copies:
         seen: set[Value],
         previous: dict[Axis, Axis],
     ) -> bool:
-        """Whether two nodes are the same where everything of the second copy has its twin's name.
-        Notes the names that are new."""
+        """Whether a node of the second copy becomes a node of the last if values and axes are
+        renamed. Adds to the renaming (`twin`, `next`) what these nodes mention first."""
         if ours.op != theirs.op or len(ours.operands) != len(theirs.operands):
             return False
         for value, other in zip(ours.results, theirs.results, strict=True):
-            if value not in self.homes.of:
+            if value not in self.mentions.position:
                 self.twin[value] = other
         for value, other in zip(
             (*ours.operands, *ours.results), (*theirs.operands, *theirs.results), strict=True
@@ -102,18 +107,19 @@ class Copies:
         return [(self.next[a], kind) for a, kind in kinds] == [*self.axes.kinds[theirs].items()]
 
     def _twin(self, value: Value) -> Value:
-        """What the last copy has to have in the place of a value that the second reads or makes."""
+        """The value that the last copy must have in the place of one that the second mentions."""
         if value in self.twin:
             return self.twin[value]
-        index, repeat = self.homes.node_of(value), self.repeat
+        index, repeat = self.mentions.node_of(value), self.repeat
         if index is None or index < repeat.start:
             return value
         if index < repeat.start + repeat.period:
-            return self.homes.shifted(value, repeat.period)
-        return self.homes.shifted(value, repeat.end - repeat.start - 2 * repeat.period)
+            return self.mentions.shifted(value, repeat.period)
+        return self.mentions.shifted(value, repeat.end - repeat.start - 2 * repeat.period)
 
     def _rename(self, ours: AxisDims, theirs: AxisDims, previous: dict[Axis, Axis]) -> bool:
-        """Whether the axes are the same, or have been or can be renamed so, one to one."""
+        """Whether a one-to-one renaming of axes that agrees with the one so far turns `ours` into
+        `theirs`. Adds it to `next`, and its inverse to `previous`."""
         if [len(dim) for dim in ours] != [len(dim) for dim in theirs]:
             return False
         return all(
@@ -123,12 +129,12 @@ class Copies:
         )
 
     def _keep_to_themselves(self) -> bool:
-        """Whether axes that not all copies share are carried by copies alone: those that the second
-        has from the first by both, the others by the second and the last."""
+        """Whether axes that are renamed occur in copies alone: those that the second copy takes
+        over from the first in the first three, the others in the second and the last."""
         own = {axis for axis, other in self.next.items() if other is not axis}
         inherited = {axis for axis in own if self.next[axis] in self.next}
-        inside = {value for where in (self.second, self.last) for value in self._met(where)}
-        before = set(self._met(self.first))
+        inside = {value for where in (self.second, self.last) for value in self._mentioned(where)}
+        before = set(self._mentioned(self.first))
         for value, dims in self.axes.dims.items():
             if value in inside:
                 continue
@@ -137,18 +143,19 @@ class Copies:
                 return False
         return True
 
-    def _met(self, where: range) -> Iterator[Value]:
-        """What a copy makes, and the sources that it is the first to read."""
+    def _mentioned(self, where: range) -> Iterator[Value]:
+        """The values that a copy is the first to mention: its results, and sources it reads."""
         nodes = self._nodes(where)
-        homes = [self.homes.node_of(v) for node in nodes for v in node.results]
-        indices = [index for index in homes if index is not None]
-        met = range(min(indices), max(indices) + 1)
+        found = [self.mentions.node_of(v) for node in nodes for v in node.results]
+        indices = [index for index in found if index is not None]
+        own = range(min(indices), max(indices) + 1)
         for node in nodes:
             yield from node.results
-            yield from (value for value in node.operands if self.homes.node_of(value) in met)
+            yield from (value for value in node.operands if self.mentions.node_of(value) in own)
 
     def _relate_alike(self, related: Mapping[Axis, Axis]) -> bool:
-        """Whether axes of the second copy and their twins are tied, or follow, alike."""
+        """Whether `related` (ties, or followers) holds for the axes of the last copy as it does for
+        those of the second."""
         twins = {*self.next, *self.next.values()}
         own = {axis for axis, other in self.next.items() if other is not axis}
         if any(other in own and axis not in twins for axis, other in related.items()):
@@ -160,11 +167,11 @@ class Copies:
                 return False
         return True
 
-    # --- the others, made like them ---------------------------------------------------------------
+    # --- making the omitted copies ----------------------------------------------------------------
 
-    def unfold(self, known: Known) -> list[Node]:
-        """The nodes that were left out, and those of the last copy, which read them. Adds the axes
-        of all that to what is known."""
+    def unfold(self, known: WholeAxes) -> list[Node]:
+        """The nodes of the omitted copies and of the last copy, which now reads from them. Adds
+        their axes to `known`."""
         own = [axis for axis, other in self.next.items() if other is not axis]
         models = [_Model.of(node, self) for node in self._nodes(self.second)]
         known.add_places((model.node for model in models), 0, base := len(known.places))
@@ -188,18 +195,18 @@ class Copies:
         copy: int,
         renaming: _Renaming,
         made: dict[Value, Value],
-        known: Known,
+        known: WholeAxes,
     ) -> Node:
-        """The node so many copies after one of the second copy; `made` are the results of the
-        boundaries of its copy."""
+        """The node of a later copy that corresponds to one of the second. `copy` counts from the
+        second copy; `made` maps results of boundaries there to those of the later copy."""
         shift = copy * self.repeat.period
-        if model.home is None:
+        if model.index is None:
             operands = tuple(self._later(value, shift, made) for value in model.node.operands)
             results = tuple(Value(value.type, value.name) for value in model.node.results)
             made.update(zip(model.node.results, results, strict=True))
             node = replace(model.node, operands=operands, results=results)
         else:
-            node = self.homes.function.nodes[model.home + shift]
+            node = self.mentions.function.nodes[model.index + shift]
             if model.reads_boundary:
                 operands = (self._later(value, shift, made) for value in model.node.operands)
                 node = replace(node, operands=tuple(operands))
@@ -212,28 +219,28 @@ class Copies:
         return node
 
     def _later(self, value: Value, shift: int, made: Mapping[Value, Value]) -> Value:
-        """What is so many nodes after a value that the second copy reads."""
+        """The value that corresponds, `shift` nodes later, to one that the second copy reads."""
         if value in made:
             return made[value]
-        index = self.homes.node_of(value)
+        index = self.mentions.node_of(value)
         if index is None or index < self.repeat.start:
             return value
-        return self.homes.shifted(value, shift)
+        return self.mentions.shifted(value, shift)
 
     def _last(
-        self, names: Mapping[Axis, Axis], made: Mapping[Value, Value], known: Known
+        self, names: Mapping[Axis, Axis], made: Mapping[Value, Value], known: WholeAxes
     ) -> Iterator[Node]:
-        """The nodes of the last copy, which follow the last that was left out, not the second."""
+        """The nodes of the last copy, reading from the last omitted copy instead of the second."""
         renaming = _Renaming(names)
         second = range(self.repeat.start + self.repeat.period, self.repeat.omitted.start)
-        for value in self._met(self.last):
+        for value in self._mentioned(self.last):
             known.dims[value] = renaming.dims(known.dims[value])
         for axis in self.next.values():
             known.rename_related(axis, names)
         for node in self._nodes(self.last):
             operands = tuple(
-                self.homes.shifted(value, len(self.repeat.omitted))
-                if self.homes.node_of(value) in second
+                self.mentions.shifted(value, len(self.repeat.omitted))
+                if self.mentions.node_of(value) in second
                 else made.get(value, value)
                 for value in node.operands
             )
@@ -245,29 +252,30 @@ class Copies:
 
 @dataclass(frozen=True, slots=True)
 class _Model:
-    """A node of the second copy, after which others are made: where it is in the whole, unless it
-    is a boundary, the sources that it is the first to read, and axes."""
+    """A node of the second copy, from which nodes of other copies are made."""
 
     node: Node
-    home: int | None
+    index: int | None
+    """Its index in the whole function; None for a boundary."""
     reads_boundary: bool
     sources: tuple[tuple[int, AxisDims], ...]
+    """Places and dims of the operands that are sources first mentioned here."""
     results: tuple[AxisDims, ...]
     loops: AxisDims
     kinds: Mapping[Axis, Kind]
 
     @classmethod
-    def of(cls, node: Node, copies: Copies) -> _Model:
-        homes, axes = copies.homes, copies.axes
-        home = homes.node_of(node.results[0])
+    def of(cls, node: Node, repeat: AnalysedRepeat) -> _Model:
+        mentions, axes = repeat.mentions, repeat.axes
+        index = mentions.node_of(node.results[0])
         return cls(
             node,
-            home,
-            any(value not in homes.of for value in node.operands),
+            index,
+            any(value not in mentions.position for value in node.operands),
             tuple(
                 (place, axes.dims[value])
                 for place, value in enumerate(node.operands)
-                if home is not None and homes.node_of(value) == home
+                if index is not None and mentions.node_of(value) == index
             ),
             tuple(axes.dims[value] for value in node.results),
             axes.loops[node],
@@ -276,7 +284,7 @@ class _Model:
 
 
 class _Renaming:
-    """Renames the axes of one copy."""
+    """Renames axes of the second copy to those of another copy."""
 
     def __init__(self, names: Mapping[Axis, Axis]) -> None:
         self._names = names
@@ -296,19 +304,20 @@ class _Renaming:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """What is known of the whole so far: its axes, and the places of nodes in alike copies."""
+class WholeAxes:
+    """The axes of the whole function as far as they are known, and the places of nodes in copies
+    that are alike."""
 
     dims: dict[Value, AxisDims]
     loops: dict[Node, AxisDims]
     kinds: dict[Node, Mapping[Axis, Kind]]
     ties: dict[Axis, Axis]
     follows: dict[Axis, Axis]
-    places: dict[Node, Place] = field(default_factory=dict[Node, Place])
+    places: dict[Node, CopyPlace] = field(default_factory=dict[Node, CopyPlace])
 
     @classmethod
-    def of(cls, axes: Axes) -> Known:
-        """What was found in the short function."""
+    def of(cls, axes: Axes) -> WholeAxes:
+        """The axes of the short function, as a start."""
         return cls(
             dict(axes.dims),
             dict(axes.loops),
@@ -318,18 +327,20 @@ class Known:
         )
 
     def add_places(self, nodes: Iterable[Node], copy: int, base: int) -> None:
-        """Notes that these are the nodes of one copy, in order."""
+        """Adds the nodes of one copy, in order; `base` is the number of places already given."""
         self.places.update((node, (place, copy)) for place, node in enumerate(nodes, base))
 
     def relate(self, made: Iterable[tuple[Axis, Axis]], names: Mapping[Axis, Axis]) -> None:
-        """Ties axes of a copy like those after which they were made, and lets them follow alike."""
+        """Gives new axes the ties and leaders of the axes that they are copies of: `made` has pairs
+        (axis of the second copy, new axis), `names` the axes of the new copy."""
         for axis, copied in made:
             for related in (self.ties, self.follows):
                 if axis in related:
                     related[copied] = names.get(related[axis], related[axis])
 
     def rename_related(self, axis: Axis, names: Mapping[Axis, Axis]) -> None:
-        """Ties an axis of the last copy, and lets it follow, by the names that hold there."""
+        """Renames what an axis of the last copy is tied to, or follows, if that was an axis of the
+        second copy."""
         for related in (self.ties, self.follows):
             if axis not in names and related.get(axis) in names:
                 related[axis] = names[related[axis]]

@@ -1,4 +1,4 @@
-"""Cuts a program into blocks: between places where one activation crosses."""
+"""Cuts a program into blocks, at places where a single activation is live."""
 
 from __future__ import annotations
 
@@ -13,17 +13,21 @@ from distir.ir.signature import Kind
 from distir.transforms.blocks import Block, Blocks, Roles, Splits
 
 MIN_READERS_OF_SHARED = 3
-"""A value that crosses many cuts (an encoder's output) is carried along if at least this many
-pieces read it; fewer, and it is a part of one larger piece."""
+"""A value that crosses many cuts, as an encoder's output does, is carried along with the activation
+if at least this many pieces read it. Otherwise its readers stay in one piece."""
 
-Place = tuple[int, int]
-"""Of a node in one of several copies that are alike: where in it, and in which."""
+CopyPlace = tuple[int, int]
+"""(place within a copy, number of the copy) of a node in a repeat whose copies are alike."""
 
 
 def cut_into_blocks(
-    function: Function, axes: Axes, places: Mapping[Node, Place] | None = None
+    function: Function, axes: Axes, places: Mapping[Node, CopyPlace] | None = None
 ) -> Blocks:
-    """Cuts `function`, which is in canonical order with its boundaries explicit."""
+    """Cuts a function, which must be in canonical order and have its boundaries, into blocks.
+
+    `places` says which nodes are at equal places of copies that are alike, so that their pieces are
+    analysed once.
+    """
     roles = Roles.of(function)
     chain = [n for n in function.nodes if any(v in roles.activations for v in n.results)]
     pieces = _pieces(chain, roles)
@@ -31,7 +35,7 @@ def cut_into_blocks(
     patterns = _Patterns(places or {})
     pieces = _merge(
         pieces,
-        patterns.remember(lambda piece: _standing(piece, function.outputs, uses, axes, roles)),
+        patterns.remember(lambda piece: _splittable(piece, function.outputs, uses, axes, roles)),
     )
     firsts = patterns.firsts(pieces)
     kinds = _kinds(firsts, _with_weights(function, roles, pieces, set(firsts)), axes)
@@ -43,7 +47,8 @@ def cut_into_blocks(
 
 
 def _kinds(firsts: Sequence[int], blocks: Mapping[int, Block], axes: Axes) -> list[int]:
-    """Per block the first that equals it, where it is known to equal one already."""
+    """Per block, the index of the first equal one. `firsts[i]` is a block that block i is known to
+    equal; only those blocks need be in `blocks`."""
     by_key: dict[Hashable, int] = {}
     kinds = {
         first: by_key.setdefault(blocks[first].key(axes), first) for first in dict.fromkeys(firsts)
@@ -52,13 +57,14 @@ def _kinds(firsts: Sequence[int], blocks: Mapping[int, Block], axes: Axes) -> li
 
 
 class _Patterns:
-    """Tells pieces at the same places of copies that are alike, of which one is looked at."""
+    """Recognises pieces at the same places of copies that are alike, so that one of them is
+    analysed for all."""
 
-    def __init__(self, places: Mapping[Node, Place]) -> None:
+    def __init__(self, places: Mapping[Node, CopyPlace]) -> None:
         self._places = places
 
-    def _of(self, piece: Sequence[Node]) -> Hashable:
-        """Equal for two pieces if one is the other some copies later."""
+    def _key(self, piece: Sequence[Node]) -> Hashable:
+        """A key that is equal for two pieces if one is the other, some copies later."""
         found = [self._places.get(node) for node in piece]
         if not found or found[0] is None:
             return tuple(piece)
@@ -69,34 +75,35 @@ class _Patterns:
         )
 
     def remember(
-        self, look: Callable[[list[Node]], _Standing]
-    ) -> Callable[[list[Node]], _Standing]:
-        """What is found in a piece holds for all that it tells alike."""
-        known: dict[Hashable, _Standing] = {}
+        self, analyse: Callable[[list[Node]], _Splittable]
+    ) -> Callable[[list[Node]], _Splittable]:
+        """`analyse`, run once for all pieces with the same key."""
+        known: dict[Hashable, _Splittable] = {}
 
-        def found(piece: list[Node]) -> _Standing:
-            pattern = self._of(piece)
-            if pattern not in known:
-                known[pattern] = look(piece)
-            return known[pattern]
+        def found(piece: list[Node]) -> _Splittable:
+            key = self._key(piece)
+            if key not in known:
+                known[key] = analyse(piece)
+            return known[key]
 
         return found
 
     def firsts(self, pieces: Iterable[Sequence[Node]]) -> list[int]:
-        """Per piece the first that it is known to equal."""
+        """Per piece, the index of the first piece that it is known to equal."""
         first: dict[Hashable, int] = {}
-        return [first.setdefault(self._of(piece), index) for index, piece in enumerate(pieces)]
+        return [first.setdefault(self._key(piece), index) for index, piece in enumerate(pieces)]
 
 
 LONGEST_PERIOD = 8
-"""Most pieces that one layer is looked for in."""
+"""The most pieces that may make up one layer."""
 
 
 def repeated_runs(kinds: Sequence[int]) -> list[list[int]]:
-    """Groups pieces into layers: where a pattern of kinds repeats (attention, MLP, attention, MLP,
-    …), one repetition is a group; other pieces stay alone.
+    """Groups pieces, given their kinds, into layers: lists of indices.
 
-    At every place the pattern that covers most is taken, of equals the shortest.
+    Where a pattern of kinds repeats (attention, MLP, attention, MLP, …), one repetition is a group;
+    other pieces are groups of their own. At every place the pattern whose repetitions cover most
+    pieces is taken; of several such patterns, the shortest.
     """
     groups: list[list[int]] = []
     start = 0
@@ -120,7 +127,7 @@ def repeated_runs(kinds: Sequence[int]) -> list[list[int]]:
 
 
 def _pieces(chain: Sequence[Node], roles: Roles) -> list[list[Node]]:
-    """Runs of ops between places where one activation is live."""
+    """Runs of ops between places where a single activation is live."""
     pieces = _runs(chain, _cuts(chain, roles, frozenset()))
     longest = max(pieces, key=len, default=list[Node]())
     if len(longest) < len(chain) / 4:
@@ -132,7 +139,7 @@ def _pieces(chain: Sequence[Node], roles: Roles) -> list[list[Node]]:
 
 
 def _cuts(chain: Sequence[Node], roles: Roles, carried: frozenset[Value]) -> list[int]:
-    """Positions after which one activation, besides those carried along, is live."""
+    """Positions in the chain before which a single activation is live, apart from `carried`."""
     last_use = {
         value: position
         for position, node in enumerate(chain)
@@ -150,12 +157,14 @@ def _cuts(chain: Sequence[Node], roles: Roles, carried: frozenset[Value]) -> lis
 
 
 def _runs(chain: Sequence[Node], cuts: Sequence[int]) -> list[list[Node]]:
+    """The chain cut at these positions."""
     bounds = [0, *cuts, len(chain)]
     return [list(chain[a:b]) for a, b in pairwise(bounds) if a < b]
 
 
 def _shared_value(piece: Sequence[Node], chain: Sequence[Node], roles: Roles) -> Value | None:
-    """The value that, carried along, cuts a long piece into several that read it."""
+    """The value that allows to cut a long piece if it is carried along; at least
+    `MIN_READERS_OF_SHARED` of the new pieces read it. None if there is none."""
     start = chain.index(piece[0])
     inside = set(piece)
     made_before = [v for node in chain[:start] for v in node.results if v in roles.activations]
@@ -175,8 +184,8 @@ def _shared_value(piece: Sequence[Node], chain: Sequence[Node], roles: Roles) ->
 
 
 @dataclass(frozen=True, slots=True)
-class _Standing:
-    """Whether a piece has axes that tensor parallelism can split, and a matrix to split."""
+class _Splittable:
+    """Whether a piece has internal axes, output axes, and a matrix of parameters."""
 
     internal: bool
     output: bool
@@ -184,39 +193,44 @@ class _Standing:
 
 
 def _merge(
-    pieces: list[list[Node]], standing: Callable[[list[Node]], _Standing]
+    pieces: list[list[Node]], splittable: Callable[[list[Node]], _Splittable]
 ) -> list[list[Node]]:
-    """Pieces without an axis to split join the next. One without a matrix joins the one before if
-    that is a table or a head (positions are added to what an embedding gives), or is the last."""
+    """Merges pieces until each has an axis to split.
+
+    A piece without one joins the next. A piece without a matrix joins the one before if that is a
+    table or a head, since positions are added to what an embedding gives. So does the last piece if
+    it has no matrix.
+    """
     merged: list[list[Node]] = []
     open_piece: list[Node] = []
     closed_by_output = False
     for piece in pieces:
-        if closed_by_output and not open_piece and not standing(piece).has_matrix:
+        if closed_by_output and not open_piece and not splittable(piece).has_matrix:
             merged[-1].extend(piece)
             continue
         open_piece = open_piece + piece
-        found = standing(open_piece)
+        found = splittable(open_piece)
         if found.internal or found.output:
             merged.append(open_piece)
             open_piece = []
             closed_by_output = not found.internal
     if open_piece:
-        if merged and not standing(open_piece).has_matrix:
+        if merged and not splittable(open_piece).has_matrix:
             merged[-1].extend(open_piece)
         else:
             merged.append(open_piece)
     return merged
 
 
-def _standing(
+def _splittable(
     piece: list[Node],
     outputs: Collection[Value],
     uses: Mapping[Value, list[Node]],
     axes: Axes,
     roles: Roles,
-) -> _Standing:
-    block = _border(piece, outputs, uses, roles)
+) -> _Splittable:
+    """What a piece has that can be split."""
+    block = _as_block(piece, outputs, uses, roles)
     matrices = any(
         kind in (Kind.SUM, Kind.PICK) and axis in axes.of(value)
         for node in piece
@@ -225,15 +239,16 @@ def _standing(
         for axis, kind in axes.kinds[node].items()
     )
     splits = Splits(block, axes, roles)
-    return _Standing(bool(splits.internal), bool(splits.outputs), matrices)
+    return _Splittable(bool(splits.internal), bool(splits.outputs), matrices)
 
 
-def _border(
+def _as_block(
     piece: Sequence[Node],
     outputs: Collection[Value],
     uses: Mapping[Value, list[Node]],
     roles: Roles,
 ) -> Block:
+    """The block that a piece would be on its own; weights computed outside count as parameters."""
     made = {value for node in piece for value in node.results}
     read = dict.fromkeys(value for node in piece for value in node.operands)
     inside = set(piece)
@@ -256,8 +271,8 @@ def _border(
 def _with_weights(
     function: Function, roles: Roles, pieces: Sequence[Sequence[Node]], wanted: Collection[int]
 ) -> dict[int, Block]:
-    """The blocks of the wanted pieces, with the ops on parameters alone that they need; one needed
-    twice is kept twice."""
+    """The blocks of the wanted pieces (by index). Each has its own copy of the ops on parameters
+    alone that it needs."""
     producers = function.producers()
     carried_until: dict[Value, int] = {}
     for index, piece in enumerate(pieces):
@@ -292,6 +307,7 @@ def _with_weights(
 def _weight_nodes(
     piece: Sequence[Node], producers: Mapping[Value, Node], roles: Roles
 ) -> list[Node]:
+    """The ops on parameters alone whose results a piece needs, in order."""
     ordered: dict[Node, None] = {}
 
     def visit(value: Value) -> None:
@@ -309,7 +325,7 @@ def _weight_nodes(
 
 
 def _tie(blocks: Sequence[Block], representative: Sequence[int], axes: Axes) -> dict[Axis, Axis]:
-    """Ties the axes at the same place of equal blocks, to the first block's."""
+    """Maps axes at the same place of equal blocks to one representative, of the first block."""
     parent: dict[Axis, Axis] = {}
 
     def find(axis: Axis) -> Axis:

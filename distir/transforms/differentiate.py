@@ -1,4 +1,4 @@
-"""Reverse-mode derivatives, op by op."""
+"""Reverse-mode differentiation: the ops of a backward pass, from the derivative of each op."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ def differentiate(
     output_gradients: Mapping[Value, Value],
     wanted: Collection[Value],
 ) -> dict[Value, Value]:
-    """Adds the backward pass of `nodes` to `builder`; returns the gradient of every value that
-    leads from one of `wanted` to an output, those of `wanted` included if they have one.
+    """Adds the backward pass of `nodes` to `builder`. Returns the gradients of the `wanted` values
+    that have one, and of the values between these and the outputs.
 
-    Contributions to one value form a single n-ary `Sum`, so that partial sums of like placement
-    are added before they are settled.
+    `output_gradients` maps outputs to their gradients. Contributions to one gradient form a single
+    n-ary `Sum`, so that placement can add partial sums of equal layout before communicating them.
     """
     active = _depending(nodes, wanted)
     contributions: dict[Value, list[Value]] = {
@@ -51,7 +51,7 @@ def differentiate(
 
 
 def _depending(nodes: Sequence[Node], sources: Collection[Value]) -> set[Value]:
-    """Real-valued values that depend on `sources`, these included."""
+    """The values of real type that depend on `sources`, including those sources."""
     active = {value for value in sources if value.type.dtype.is_float}
     for node in nodes:
         if any(operand in active for operand in node.operands):

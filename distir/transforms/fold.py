@@ -1,15 +1,14 @@
-"""Analyses the short, copies to the long.
+"""Analyses a shortened function and copies the result to the whole one.
 
-Ninety-six equal layers are analysed as three: `Fold.of` leaves out what lies between the first two
-copies of a repeat and its last, and `unfold` gives what was left out the boundaries and axes of
-the second copy: fresh axes where the copies have axes of their own, the same where all share one.
+Ninety-six equal layers are analysed as three. `Fold.of` leaves out the copies of a repeat between
+its first two and its last. `unfold` gives the omitted copies the boundaries and axes of the second:
+fresh axes where each copy has an axis of its own, the same axis where all share one.
 
-Why what is copied is what an analysis of the whole finds (docs/decisions/0016): what the copies
-before say about the values that cross into the next is a state, and every copy makes the next
-state from it in the same way, since copies are equal. If two neighbours come out alike, the state
-that went into the first has come out again, so every further copy comes out alike. The neighbours
-that are compared are the second copy and the last; if they differ in anything, or the last says
-something new of axes from before it, nothing is copied and the whole is analysed.
+This finds what an analysis of the whole would find (docs/decisions/0016). The axes of the values
+that cross from one copy into the next are a state, and equal copies turn it into the next state in
+the same way. If two neighbouring copies come out alike, that state has not changed, and every
+further copy comes out alike too. The neighbours that are compared are the second copy and the last.
+If they differ, or if the last splits or unites axes found before it, the whole is analysed instead.
 """
 
 from __future__ import annotations
@@ -21,37 +20,37 @@ from distir.axes.model import Axes, Axis
 from distir.ir.core import Node, Value
 from distir.ir.function import Function
 from distir.transforms.blocks import Roles
-from distir.transforms.copies import Copies, Known
-from distir.transforms.cut import Place
-from distir.transforms.repeats import Homes, Repeat, find_repeats
+from distir.transforms.copies import AnalysedRepeat, WholeAxes
+from distir.transforms.cut import CopyPlace
+from distir.transforms.repeats import FirstMentions, NodeRepeat, find_repeats
 
 
 @dataclass(frozen=True, slots=True)
 class Unfolded:
-    """A function with its boundaries, its axes, and the places of its nodes in alike copies."""
+    """A function with its boundaries and axes, and the places of nodes in copies that are alike."""
 
     function: Function
     axes: Axes
-    places: Mapping[Node, Place]
+    places: Mapping[Node, CopyPlace]
 
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """A function in canonical order, and what is left of it if its repeats are shortened."""
+    """A function in canonical order (`whole`), and the same with its repeats shortened."""
 
     whole: Function
     short: Function
-    repeats: tuple[Repeat, ...]
-    homes: Homes
+    repeats: tuple[NodeRepeat, ...]
+    mentions: FirstMentions
 
     @classmethod
     def of(cls, function: Function) -> Fold | None:
         """The function with its repeats shortened; None if it has none."""
-        homes = Homes(function)
-        repeats = find_repeats(homes)
+        mentions = FirstMentions(function)
+        repeats = find_repeats(mentions)
         if not repeats:
             return None
-        return cls(function, _shortened(function, repeats, homes), repeats, homes)
+        return cls(function, _shortened(function, repeats, mentions), repeats, mentions)
 
     @property
     def last_copies(self) -> Mapping[Value, Value]:
@@ -64,36 +63,42 @@ class Fold:
         }
 
     def unfold(self, function: Function, axes: Axes, named: Collection[Axis]) -> Unfolded | None:
-        """The whole, given the short function with its boundaries, and its axes. None if copies
-        are not alike after all, or do not share one of the `named` axes."""
+        """The whole function with its boundaries and axes, given the short function with its own.
+
+        None if copies are not alike after all, or if each has its own in place of a `named` axis.
+        """
         roles = Roles.of(function)
-        repeats: list[Copies] = []
+        repeats: list[AnalysedRepeat] = []
         for repeat in self.repeats:
-            copies = Copies.find(self.homes, repeat, function, axes)
-            if copies is None or not copies.are_alike(roles) or copies.have_own(named):
+            analysed = AnalysedRepeat.find(self.mentions, repeat, function, axes)
+            if analysed is None or not analysed.are_alike(roles) or analysed.have_own(named):
                 return None
-            repeats.append(copies)
+            repeats.append(analysed)
         return self._unfolded(function, axes, repeats)
 
-    def _unfolded(self, function: Function, axes: Axes, repeats: Iterable[Copies]) -> Unfolded:
-        known = Known.of(axes)
+    def _unfolded(
+        self, function: Function, axes: Axes, repeats: Iterable[AnalysedRepeat]
+    ) -> Unfolded:
+        found = WholeAxes.of(axes)
         nodes: list[Node] = []
         begin = 0
-        for copies in repeats:
-            nodes += function.nodes[begin : copies.last.start]
-            nodes += copies.unfold(known)
-            begin = copies.last.stop
+        for repeat in repeats:
+            nodes += function.nodes[begin : repeat.last.start]
+            nodes += repeat.unfold(found)
+            begin = repeat.last.stop
         nodes += function.nodes[begin:]
         whole = replace(self.whole, nodes=tuple(nodes))
         made = (value for node in nodes for value in node.results)
-        dims = {value: known.dims[value] for value in (*whole.sources(), *made)}
-        found = Axes(dims, known.loops, known.kinds, known.ties, known.follows)
-        return Unfolded(whole, found, known.places)
+        dims = {value: found.dims[value] for value in (*whole.sources(), *made)}
+        whole_axes = Axes(dims, found.loops, found.kinds, found.ties, found.follows)
+        return Unfolded(whole, whole_axes, found.places)
 
 
-def _shortened(function: Function, repeats: Iterable[Repeat], homes: Homes) -> Function:
-    """Without the omitted nodes and the sources that they are the first to read; what the last copy
-    reads of them is what corresponds to it in the second."""
+def _shortened(
+    function: Function, repeats: Iterable[NodeRepeat], mentions: FirstMentions
+) -> Function:
+    """The function without the omitted nodes and the sources first mentioned there. Where the last
+    copy of a repeat reads an omitted value, it reads the corresponding one of the second copy."""
     nodes: list[Node] = []
     omitted: set[Value] = set()
     begin = 0
@@ -101,10 +106,10 @@ def _shortened(function: Function, repeats: Iterable[Repeat], homes: Homes) -> F
         gap = repeat.omitted
         nodes += function.nodes[begin : gap.start]
         omitted.update(v for node in function.nodes[gap.start : gap.stop] for v in node.results)
-        omitted.update(v for v in homes.read_by(gap) if homes.node_of(v) in gap)
+        omitted.update(v for v in mentions.read_by(gap) if mentions.node_of(v) in gap)
         for node in function.nodes[gap.stop : repeat.end]:
             operands = tuple(
-                homes.shifted(value, -len(gap)) if value in omitted else value
+                mentions.shifted(value, -len(gap)) if value in omitted else value
                 for value in node.operands
             )
             nodes.append(node if operands == node.operands else replace(node, operands=operands))

@@ -1,4 +1,4 @@
-"""Chains of elementwise ops as one kernel, as compilers run them."""
+"""Fuses chains of elementwise ops into one kernel, as compilers do."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from distir.ops.tensor import Scale
 
 
 def number_of_elements(value: Value) -> object:
-    """What two tensors have in common that have as many elements."""
+    """The number of elements of a tensor, as a key to compare."""
     return value.type.num_elements
 
 
@@ -23,13 +23,14 @@ def fuse_elementwise(
     leaving: Collection[Value],
     elements: Callable[[Value], object] = number_of_elements,
 ) -> tuple[Node, ...]:
-    """`nodes` with every run of elementwise ops on as many elements that feed each other, or read
-    the same tensor, made one `Fused` op. `leaving` are the values that are read elsewhere too;
-    `elements` says, as an object to compare, which elements a tensor has.
+    """`nodes` with runs of elementwise ops as one `Fused` op each.
 
-    A softmax may end a run, and its gradient begin one: scale, mask and softmax are one kernel
-    (Megatron-LM, fused_kernels/scaled_masked_softmax.cpp). A run ends where another op reads one of
-    its values, so that the order of all else stays.
+    The ops of a run feed each other or read the same tensor, and their results have the same
+    elements. `elements` gives a key that is equal for tensors with the same elements; `leaving` are
+    the values that are read outside of `nodes` too. A softmax may end a run, and its gradient may
+    begin one: scale, mask and softmax are one kernel (Megatron-LM,
+    fused_kernels/scaled_masked_softmax.cpp). A run ends where an op that is not in it reads one of
+    its values, so that the other ops keep their order.
     """
     readers = Counter(value for node in nodes for value in node.operands)
     result: list[Node] = []
@@ -76,7 +77,8 @@ def fuse_elementwise(
 
 
 def _is_elementwise(op: Op) -> bool:
-    """Also of an op that must know which elements it has, such as dropout."""
+    """Whether the op is elementwise; it may be `Sharded`, as dropout is, which must know which
+    elements it has."""
     return isinstance(op.op if isinstance(op, Sharded) else op, (Elementwise, Scale))
 
 

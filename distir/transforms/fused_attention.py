@@ -1,8 +1,8 @@
-"""Attention that is spelled out, as exporters write it, as one fused op; and the other way round.
+"""Replaces attention that exporters spell out by one fused op, and the other way round.
 
-The pattern is `softmax(scale · q @ kᵀ + mask) @ v`; scaling and mask may be absent, rows with
-nothing to attend to may be set to a constant, and weights may be dropped. It is told by ops and
-wiring alone; where others read something in between, it stays as it is.
+The pattern is `softmax(scale · q @ kᵀ + mask) @ v`. Scaling and mask may be absent, rows with
+nothing to attend to may be set to a constant, and attention weights may be dropped. Only ops and
+wiring are matched; attention is left as it is where another op reads a value in between.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from distir.ops.tensor import Scale, Transpose
 
 
 def with_eager_attention(function: Function) -> Function:
-    """The function with every `FusedAttention` as products and a softmax."""
+    """The function with every `FusedAttention` spelled out as products and a softmax."""
     if not any(isinstance(node.op, FusedAttention) for node in function.nodes):
         return function
     builder = Builder(function.name)
@@ -38,7 +38,7 @@ def with_eager_attention(function: Function) -> Function:
 
 
 def _spelled_out(builder: Builder, node: Node, op: FusedAttention) -> list[Node]:
-    """What stands in the place of a fused attention."""
+    """The nodes that compute one fused attention with products and a softmax."""
     builder.origin, builder.part = node.origin, node.part
     start = len(builder.nodes)
     spell_out(builder, op, *node.operands)
@@ -47,9 +47,9 @@ def _spelled_out(builder: Builder, node: Node, op: FusedAttention) -> list[Node]
 
 
 def with_fused_attention(function: Function) -> Function:
-    """The function with every spelled-out attention as a `FusedAttention`."""
-    search = _Search(function)
-    found = [match for node in function.nodes if (match := search.match(node))]
+    """The function with every spelled-out attention replaced by a `FusedAttention`."""
+    matcher = _AttentionMatcher(function)
+    found = [match for node in function.nodes if (match := matcher.match(node))]
     if not found:
         return function
     dropped = {node for match in found for node in match.nodes}
@@ -65,12 +65,13 @@ def with_fused_attention(function: Function) -> Function:
 
 @dataclass(frozen=True, slots=True)
 class _Match:
-    """One attention. `nodes` are what it was spelled out with; the last makes the result."""
+    """One attention that was found. `nodes` spell it out; the last one makes the result."""
 
     nodes: tuple[Node, ...]
     query: Value
     key: Value
-    """Source of the keys, from which `permutation` makes `[batch, heads, columns, depth]`."""
+    """The keys before they are transposed; `permutation` makes them
+    `[batch, heads, columns, depth]`."""
     permutation: tuple[int, ...]
     value: Value
     mask: Value | None
@@ -78,7 +79,7 @@ class _Match:
     dropout: Dropout
 
     def fused(self) -> list[Node]:
-        """What stands in its place."""
+        """The nodes that replace it."""
         last = self.nodes[-1]
         turn = Transpose(self.permutation)
         (type,) = turn.infer(self.key.type)
@@ -91,8 +92,8 @@ class _Match:
         ]
 
 
-class _Search:
-    """What matching looks up in a function."""
+class _AttentionMatcher:
+    """Finds spelled-out attention in a function."""
 
     def __init__(self, function: Function) -> None:
         self.producers: Mapping[Value, Node] = function.producers()
@@ -126,7 +127,8 @@ class _Search:
         return _Match(nodes, query, key, permutation, value, mask, scale, dropout)
 
     def _scores(self, value: Value) -> tuple[list[Node], Value | None, float] | None:
-        """From what the softmax reads back to the product: ops, mask, scale."""
+        """The ops from the softmax's operand back to the product of queries and keys, the mask and
+        the scale; None if the ops between are others."""
         nodes: list[Node] = []
         mask: Value | None = None
         scale = 1.0
@@ -146,14 +148,14 @@ class _Search:
         return None
 
     def _sides(self, node: Node) -> tuple[Value, Value]:
-        """The operands of a sum: scores first, then the mask."""
+        """The operands of a sum in order: scores, mask."""
         a, b = node.operands
         maker = self.producers.get(a)
         of_scores = maker is not None and isinstance(maker.op, (MatMul, Mul, Div, Scale))
         return (a, b) if of_scores and a.type.shape == node.result.type.shape else (b, a)
 
     def _factor(self, node: Node) -> tuple[Value, float] | None:
-        """What a node scales, and by how much."""
+        """The value that a node scales and the factor; None if the node does not scale."""
         if isinstance(node.op, Scale):
             return node.operands[0], node.op.factor
         if not isinstance(node.op, (Mul, Div)):
@@ -166,7 +168,7 @@ class _Search:
         return value, known if isinstance(node.op, Mul) else 1.0 / known
 
     def _result(self, weights: Value) -> list[Node] | None:
-        """From the softmax on to the product with the values."""
+        """The ops from the softmax's result on to the product with the values, or None."""
         nodes: list[Node] = []
         readers = list(self.uses.get(weights, ()))
         if len(readers) == 2 and isinstance(readers[0].op, IsNaN):

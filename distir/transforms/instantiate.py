@@ -1,4 +1,4 @@
-"""Fills sizes into a placed program: shapes of shards, attributes, collectives' cuts."""
+"""Fills sizes into a placed program: shapes of shards, attributes of ops, cuts of collectives."""
 
 from __future__ import annotations
 
@@ -29,10 +29,12 @@ from distir.transforms.place import Mesh, Placed, PlacedOp
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What turns a placed program into shapes: sizes of axes, degrees of mesh axes, and the
-    element type that the program's real numbers are computed in. `unpadded` has the sizes that
-    axes have without what they are padded with, `narrow` the values that are made in another,
-    narrower type."""
+    """The numbers that a placed program is filled in with: sizes of axes, degrees of mesh axes, and
+    the element type of real numbers.
+
+    `unpadded` has the original sizes of the axes that are padded, `narrow` the types of values that
+    are made in a narrower type than the others.
+    """
 
     axes: Mapping[Axis, int]
     degrees: tuple[int, ...]
@@ -46,11 +48,11 @@ class Sizes:
         return {axis: self.axes[axis] for axis in self.unpadded}
 
     def of(self, axis: Axis) -> int:
-        """The size of an axis; its own unless the workload gives another."""
+        """The size of an axis; that of the model unless the workload gives another."""
         return self.axes.get(axis, axis.size)
 
     def whole_type(self, value: Value, dims: AxisDims) -> TensorType:
-        """The undistributed value's type."""
+        """The type of the undistributed value."""
         shape: list[int] = []
         for dim in dims:
             size = 1
@@ -60,12 +62,12 @@ class Sizes:
         return TensorType(tuple(shape), self.dtype_of(value))
 
     def dtype_of(self, value: Value) -> DType:
-        """Real numbers are computed in the workload's precision, the others in their own."""
+        """The element type of a value: the workload's for real numbers, otherwise its own."""
         own = value.type.dtype
         return self.narrow.get(value, self.dtype) if own.is_float else own
 
     def split_of(self, layout: Layout) -> dict[Axis, int]:
-        """Per split axis of a layout the number of pieces."""
+        """Per axis that a layout splits, the number of pieces."""
         splits: dict[Axis, int] = {}
         for spot, degree in zip(layout, self.degrees, strict=True):
             if isinstance(spot, Axis):
@@ -92,20 +94,20 @@ class Sizes:
 
 
 def without_flat(layout: Layout) -> Layout:
-    """The layout of what lies flat, before it is cut into pieces."""
+    """The layout of a flat value before it was cut into flat pieces."""
     return tuple(None if spot is FLAT else spot for spot in layout)
 
 
 @dataclass(slots=True)
 class Instantiation:
-    """Turns steps into nodes on values of local types; one value per `Local`."""
+    """Turns steps of a placement into nodes on shards; every `Local` becomes one value."""
 
     mesh: Mesh
     axes: Axes
     sizes: Sizes
     values: dict[Local, Value]
     routed: Mapping[Value, Copies] = field(default_factory=dict[Value, Copies])
-    """What is known of the rows of values that go to experts or come from there."""
+    """How many rows are copies of one token, for values that are exchanged with experts."""
 
     def value(self, local: Local) -> Value:
         """The value that stands for a shard."""
@@ -117,8 +119,8 @@ class Instantiation:
         return found
 
     def nodes(self, steps: Sequence[Placed], part: Part = Part.MODEL) -> list[Node]:
-        """The SPMD program of some steps. `part` is what changes of layout are there for; ops
-        have their own."""
+        """The SPMD program of some steps. `part` is the purpose of the changes of layout; ops keep
+        their own."""
         return [
             self._op(step) if isinstance(step, PlacedOp) else self._move(step, part)
             for step in steps
@@ -151,7 +153,8 @@ class Instantiation:
         operands: Sequence[Value],
         results: tuple[Value, ...],
     ) -> tuple[Ring, tuple[Value, ...]]:
-        """The op round the devices, and its results with the memory that this takes."""
+        """The op as one that sends its operands round the devices, and its results, followed by the
+        buffers that this takes."""
         assert isinstance(op, Circulating)
         names = tuple(self.mesh.names[index] for index in step.ring)
         degree = math.prod(self.sizes.degrees[index] for index in step.ring)
@@ -163,7 +166,8 @@ class Instantiation:
         return self.sizes.whole_type(value, self.axes.dims[value])
 
     def _windows(self, step: PlacedOp) -> tuple[Window, ...]:
-        """The split loops of an op that must know where it is."""
+        """The positions that devices hold of an op's split loops; none for an op whose results do
+        not depend on where its shard is."""
         if type(step.op).evaluate_shard is Op.evaluate_shard:
             return ()
         split = _split_axes((*step.operands, *step.results), len(self.mesh.names))
@@ -209,7 +213,7 @@ class Instantiation:
         scatter = self._axis_cut(step.operand, step.target)
         layout = step.operand.layout
         both = tuple(None if i in step.mesh_axes else spot for i, spot in enumerate(layout))
-        # Between the two halves the value is split along both axes.
+        # Between scattering and gathering, the value is split over both axes.
         splits = self.sizes.split_of(both)
         for axis in (step.source, step.target):
             assert axis is not None
@@ -228,6 +232,7 @@ class Instantiation:
         return self._cut_at(local.value, self.sizes.split_of(local.layout), axis)
 
     def _cut_at(self, value: Value, splits: Mapping[Axis, int], axis: Axis | None) -> Cut:
+        """Where an axis lies in a shard of a value that is split into these numbers of pieces."""
         for dim, factors in enumerate(self.axes.dims[value]):
             if axis in factors:
                 sizes = tuple(self.sizes.of(a) // splits.get(a, 1) for a in factors)
@@ -236,7 +241,7 @@ class Instantiation:
 
 
 def _split_axes(locals_: Sequence[Local], count: int) -> list[set[Axis]]:
-    """Per mesh axis the logical axes that an op's operands and results are split over."""
+    """Per mesh axis, the logical axes that an op's operands and results are split over."""
     found: list[set[Axis]] = [set() for _ in range(count)]
     for local in locals_:
         for index, spot in enumerate(local.layout):

@@ -1,9 +1,10 @@
-"""What to keep of a forward pass so that the rest can be made again: the least bytes.
+"""Chooses the values of a forward pass to keep so that the others can be computed again: the fewest
+bytes, by a minimum cut.
 
-Values are the vertices of a graph whose edges lead from what an op reads to what it makes. Some ops
-may run again; what the others make has to be kept if it is needed. What is kept separates them
-from what the backward pass reads, so the least is a minimum cut (He and Yu 2023; PyTorch,
-torch/_functorch/partitioners.py).
+Values are the vertices of a graph whose edges lead from an op's operands to its results. Some ops
+may run again; results of the others must be kept if they are needed. The kept values separate
+those results from the values that the backward pass reads, so that the fewest bytes are a minimum
+cut (He and Yu 2023; PyTorch, torch/_functorch/partitioners.py).
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from dataclasses import dataclass, field
 from distir.ir.core import Node, Value
 
 FLOAT_BYTES = 2
-"""Of a real number, as most steps compute in: only what is smaller than what counts here."""
+"""Bytes of a real number, as in most steps: the choice depends only on how sizes compare."""
 
 _Vertex = tuple[Value | None, bool]
-"""Before (False) or behind (True) the edge that stands for keeping a value."""
+"""A value and the end of its edge: False before, True behind. Cutting that edge means keeping the
+value."""
 
 _MADE: _Vertex = (None, False)
 _READ: _Vertex = (None, True)
@@ -30,12 +32,12 @@ def least_kept(
     read: Collection[Value],
     again: Callable[[Node], bool],
 ) -> frozenset[Value]:
-    """What to keep of what `forward` makes so that the values in `read` are there or can be made of
-    it by ops that may run `again`, and of nothing else.
+    """The values of a forward pass to keep so that the values in `read` are kept, or can be
+    computed from kept ones by ops that may run `again`.
 
-    `given` are the inputs, which cost as much to keep. All else that ops read is there in any
-    case. A view is kept with what it shows. Of several sets with as many bytes it is the one after
-    which the least is left to do.
+    `given` are the inputs, which count like results if they are kept. All other values that ops
+    read are there in any case. Keeping a view means keeping the value that it shows. Of several
+    choices with the fewest bytes, it is the one that leaves the least to compute again.
     """
     shown = _storages(forward)
     moving = {*given, *(value for node in forward for value in node.results)}
@@ -62,7 +64,7 @@ def least_kept(
 
 
 def _storages(nodes: Sequence[Node]) -> Mapping[Value, Value]:
-    """By view the value whose memory it shows."""
+    """Per view, the value whose memory it shows."""
     shown: dict[Value, Value] = {}
     for node in nodes:
         if node.op.is_view:
@@ -78,19 +80,19 @@ def _bytes(value: Value) -> int:
 
 @dataclass(slots=True)
 class _Graph:
-    """Capacities that are left; None is without limit."""
+    """A flow network: the capacity that is left on each edge."""
 
     left: dict[_Vertex, dict[_Vertex, float]] = field(
         default_factory=dict[_Vertex, dict[_Vertex, float]]
     )
 
     def add(self, start: _Vertex, end: _Vertex, capacity: float = float("inf")) -> None:
-        """An edge."""
+        """Adds an edge, by default of unlimited capacity."""
         self.left.setdefault(start, {})[end] = capacity
         self.left.setdefault(end, {}).setdefault(start, 0.0)
 
     def last_cut(self) -> frozenset[Value]:
-        """The values behind whose edges, of all minimum cuts, the least is left."""
+        """The values of the minimum cut that is nearest to the end (Edmonds and Karp 1972)."""
         while path := self._path():
             flow = min(self.left[a][b] for a, b in path)
             for a, b in path:
@@ -104,7 +106,7 @@ class _Graph:
         )
 
     def _path(self) -> list[tuple[_Vertex, _Vertex]]:
-        """A shortest path with capacity left; empty if there is none."""
+        """The edges of a shortest path with capacity left; empty if there is none."""
         before: dict[_Vertex, _Vertex] = {}
         waiting = deque([_MADE])
         while waiting:
@@ -126,7 +128,7 @@ class _Graph:
         return path
 
     def _reaching(self) -> set[_Vertex]:
-        """The vertices from which capacity is left on to the end."""
+        """The vertices from which a path with capacity left leads to the end."""
         found = {_READ}
         waiting = [_READ]
         while waiting:

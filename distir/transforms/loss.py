@@ -1,4 +1,4 @@
-"""The loss of a training step, attached to what a model gives."""
+"""Attaches a loss to a model's main output."""
 
 from __future__ import annotations
 
@@ -19,16 +19,21 @@ from distir.ops.reduce import ReduceMean, ReduceSum
 from distir.transforms.blocks import Roles
 
 LOSSES = ("cross-entropy", "mse", "sum")
+"""Cross-entropy of logits with labels; mean squared error against a target; sum of all elements."""
 
 
-def attach_loss(function: Function, axes: Axes, kind: str) -> tuple[Function, Axes]:
-    """The function of the loss: a mean over all but the classes. Its new ops get axes too."""
+def attach_loss(function: Function, axes: Axes, loss: str) -> tuple[Function, Axes]:
+    """The function that computes the loss of the main output, and the axes of all its ops.
+
+    Labels or a target become inputs. Cross-entropy and squared error are averaged over all rows.
+    Raises `TransformError` if the loss is unknown or needs another output.
+    """
     main = function.outputs[0]
-    if kind not in LOSSES:
-        raise TransformError(f"unknown loss {kind!r}; known are {', '.join(LOSSES)}")
+    if loss not in LOSSES:
+        raise TransformError(f"unknown loss {loss!r}; known are {', '.join(LOSSES)}")
     builder = Builder(function.name)
     builder.origin, builder.part = "loss", Part.LOSS
-    if kind == "cross-entropy":
+    if loss == "cross-entropy":
         main, shape = _without_softmax(function, main), main.type.shape[:-1]
         if not shape:
             raise TransformError(
@@ -37,13 +42,13 @@ def attach_loss(function: Function, axes: Axes, kind: str) -> tuple[Function, Ax
             )
         labels = builder.input("labels", shape, DType.INT64)
         per_row = builder.add(CrossEntropy(), main, labels)
-    elif kind == "mse":
+    elif loss == "mse":
         target = builder.input("target", main.type.shape, main.type.dtype)
         per_row = builder.add(SquaredError(), main, target)
     else:
         per_row = main
     dims = tuple(range(per_row.type.rank))
-    reduce = ReduceSum(dims, keepdims=False) if kind == "sum" else ReduceMean(dims, keepdims=False)
+    reduce = ReduceSum(dims, keepdims=False) if loss == "sum" else ReduceMean(dims, keepdims=False)
     total = builder.add(reduce, per_row, name="loss") if dims else per_row
     seeds = {main: axes.dims[main]}
     nodes, added = extend_axes(builder.nodes, (main, *builder.inputs), seeds)
@@ -64,7 +69,8 @@ def attach_loss(function: Function, axes: Axes, kind: str) -> tuple[Function, Ax
 
 
 def _without_softmax(function: Function, main: Value) -> Value:
-    """A final Softmax over the last dim is a part of the loss."""
+    """The logits: the operand of a final Softmax over the last dim, which cross-entropy includes;
+    otherwise the output itself."""
     node = function.producers().get(main)
     if node is not None and isinstance(node.op, Softmax):
         if node.op.axis % main.type.rank == main.type.rank - 1:
@@ -73,8 +79,8 @@ def _without_softmax(function: Function, main: Value) -> Value:
 
 
 def is_logits(function: Function, axes: Axes, main: Value) -> bool:
-    """Whether the output's last dim is made by a product and appears in no other activation than
-    the ones that lead from it to the output."""
+    """Whether the main output is logits: its last dim is made by a product, and no activations have
+    that axis but those between the product and the output."""
     if not main.type.shape or not main.type.dtype.is_float or not axes.dims[main][-1]:
         return False
     last = set(axes.dims[main][-1])

@@ -1,4 +1,4 @@
-"""Composite ops replaced by their spelled-out form."""
+"""Replaces composite ops by the simpler ops that they consist of, and removes dropout."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from distir.ops.attention import FusedAttention
 def lower_nodes(
     builder: Builder, nodes: Sequence[Node], chosen: Callable[[Node], bool]
 ) -> list[Node]:
-    """`nodes` with the chosen composites spelled out; every value keeps its identity for the
-    other nodes. Constants that the spelled-out forms need are declared in `builder`."""
+    """`nodes` with the chosen composite ops spelled out as simpler ones. Results keep their values,
+    so that other nodes need no change. Constants that the simpler ops need are declared in
+    `builder`."""
     result: list[Node] = []
     for node in nodes:
         if not chosen(node):
@@ -35,14 +36,14 @@ def lower_nodes(
 
 
 def _with_results(node: Node, renamed: dict[Value, Value]) -> Node:
-    """The node giving the values that others know already."""
+    """The node with the results renamed."""
     if not any(value in renamed for value in node.results):
         return node
     return replace(node, results=tuple(renamed.get(value, value) for value in node.results))
 
 
 def lower_always(function: Function) -> Function:
-    """Spells out the ops that are never analysed in composite form."""
+    """The function with the ops spelled out that are always analysed as simpler ones."""
     if not any(node.op.always_lowered for node in function.nodes):
         return function
     builder = Builder(function.name)
@@ -52,7 +53,7 @@ def lower_always(function: Function) -> Function:
 
 
 def has_dropout(function: Function) -> bool:
-    """Whether anything is dropped, by an op of its own or on the way."""
+    """Whether the function drops elements at random, by dropout ops or within fused attention."""
     return any(
         (isinstance(node.op, Dropout) and node.op.ratio > 0)
         or (isinstance(node.op, FusedAttention) and node.op.dropout > 0)
@@ -61,7 +62,7 @@ def has_dropout(function: Function) -> bool:
 
 
 def without_dropout(function: Function) -> Function:
-    """The function with nothing dropped, as it is used once it is trained."""
+    """The function without dropout, as inference runs it."""
     if not has_dropout(function):
         return function
     source: dict[Value, Value] = {}

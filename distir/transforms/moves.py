@@ -1,4 +1,4 @@
-"""Where values rest on the mesh, and how they get from one layout to another."""
+"""Layouts of values on the mesh, and the moves that lead from one layout to another."""
 
 from __future__ import annotations
 
@@ -12,39 +12,44 @@ from distir.ir.core import Value
 
 
 class Pending(Enum):
-    """Along a mesh axis every device holds a part of a reduction that is still to be settled."""
+    """Along a mesh axis, every device holds a part of a sum (or of a maximum) that has not been
+    combined yet."""
 
     SUM = "sum"
     MAX = "max"
 
 
 Spot = Axis | Pending | None
-"""Along one mesh axis: split over a logical axis, pending, or the same on every device."""
+"""What a value is along one mesh axis: split over a logical axis, a pending sum, or (None) the same
+on every device."""
 
 Layout = tuple[Spot, ...]
-"""Where a value rests: one spot per mesh axis."""
+"""How a value lies on the devices: one spot per mesh axis."""
 
 FLAT = Axis(0, "flat")
-"""Stands for all elements of a shard, one after the other: what is split over it lies flat, in
-pieces that are filled up to equal lengths. Any number of devices can share a value so, and no op
-can read it."""
+"""A pseudo-axis: all elements of a shard, one after the other. A value that is split over it lies
+flat, in pieces that are filled up to equal lengths, so that any number of devices can share it. No
+op can read such a value."""
 
 
 class Move(Enum):
-    """How a value gets from one layout to another, along one mesh axis or several at once."""
+    """A kind of step from one layout to another, along one mesh axis or several at once."""
 
     SLICE = "slice"
+    """Every device keeps its part of what all have."""
     GATHER = "gather"
+    """An all-gather: parts are joined on every device."""
     EXCHANGE = "exchange"
+    """An all-to-all: the split moves from one logical axis to another."""
     ALL_REDUCE = "all-reduce"
     REDUCE_SCATTER = "reduce-scatter"
     SPREAD = "spread"
-    """Into a pending sum, which takes no communication."""
+    """A value becomes a pending sum, which takes no communication."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Local:
-    """One device's shard of a value, in a layout. Compared by identity."""
+    """One device's shard of a value in a layout. Compared by identity."""
 
     value: Value
     layout: Layout
@@ -52,8 +57,8 @@ class Local:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlacedMove:
-    """A change of layout along the mesh axes with these indices, ascending; `source` and `target`
-    are the logical axes that are joined and split by it."""
+    """A change of layout along the mesh axes with these indices (ascending): the split over the
+    logical axis `source` is undone, and one over `target` is made."""
 
     move: Move
     mesh_axes: tuple[int, ...]
@@ -65,14 +70,18 @@ class PlacedMove:
 
 
 def pending_along(layout: Layout) -> frozenset[int]:
-    """The mesh axes along which sums pend."""
+    """The indices of the mesh axes along which a layout has a pending sum."""
     return frozenset(i for i, spot in enumerate(layout) if spot is Pending.SUM)
 
 
 def may_spread(layout: Layout, goal: Layout) -> bool:
-    """Whether a value could pend as the goal does, having something to settle with it: all that is
-    otherwise is split or the same where the goal pends, and no split is undone inside which
-    another one stays."""
+    """Whether a pending sum may become one in another layout without communication, to be added to
+    values there.
+
+    Both must be pending along some common mesh axis. Where they differ, the goal must be pending
+    and the layout must not, and a split that is undone must not have an inner split of the same
+    axis that stays.
+    """
     changed = [i for i, (a, b) in enumerate(zip(layout, goal, strict=True)) if a is not b]
     if not pending_along(layout) & pending_along(goal):
         return False
@@ -85,12 +94,12 @@ def may_spread(layout: Layout, goal: Layout) -> bool:
 
 
 def move(home: Local, target: Layout) -> tuple[list[PlacedMove], Local]:
-    """The steps from one layout to another.
+    """The steps from one layout to another, and the shard that they end with.
 
-    Mesh axes that split the same logical axis nest in mesh order, the first outermost. So a
-    split can be undone only when no inner one is left, and made only when no outer one is
-    missing. Mesh axes along which the same is to be done are taken together: one collective over
-    all of them. Cheap steps come first: slices, then those that shrink, then those that grow.
+    Mesh axes that split the same logical axis nest in mesh order, the first outermost. So a split
+    can be undone only when no inner one is left, and made only when no outer one is missing. Mesh
+    axes along which the same is to be done share one step: one collective over all of them. Steps
+    that make shards smaller come before those that make them larger.
     """
     steps: list[PlacedMove] = []
     here = home
@@ -110,8 +119,8 @@ def move(home: Local, target: Layout) -> tuple[list[PlacedMove], Local]:
 
 
 def _next_step(here: Layout, target: Layout) -> tuple[Move, tuple[int, ...], Axis | None] | None:
-    """The first step towards a layout: what is done, along which mesh axes, and the logical axis
-    that is split by it."""
+    """The first step towards a layout: the kind of move, the mesh axes, and the logical axis over
+    which it splits. None if no step is possible."""
     alike: dict[tuple[Spot, Spot], list[int]] = {}
     for index, pair in enumerate(zip(here, target, strict=True)):
         alike.setdefault(pair, []).append(index)
@@ -119,7 +128,7 @@ def _next_step(here: Layout, target: Layout) -> tuple[Move, tuple[int, ...], Axi
     for (spot, goal), indices in alike.items():
         if spot is goal or not isinstance(goal, Axis) or not _may_be_cut(here, target, goal):
             continue
-        for group in _parts(indices):
+        for group in _subsets(indices):
             if _nests(here, target, group) and _is_innermost(here, group):
                 kind = (
                     Move.SLICE
@@ -145,8 +154,8 @@ def _next_step(here: Layout, target: Layout) -> tuple[Move, tuple[int, ...], Axi
 
 
 def _may_be_cut(here: Layout, target: Layout, goal: Axis) -> bool:
-    """Whether a value may be split over an axis now. What lies flat has lost its axes, so that it
-    can only be added up afterwards: flat comes last."""
+    """Whether a value may be split over an axis now. A flat value has lost its axes and can only be
+    added up, so that the split over `FLAT` comes last."""
     if goal is not FLAT:
         return FLAT not in here
     return all(
@@ -156,8 +165,8 @@ def _may_be_cut(here: Layout, target: Layout, goal: Axis) -> bool:
 
 
 def _undone(here: Layout, target: Layout, axis: Axis) -> tuple[int, ...]:
-    """The innermost splits of an axis that must be undone; not those that can be exchanged for
-    others once they are the innermost."""
+    """The mesh axes of the innermost splits of an axis that a gather undoes together. A split that
+    can be exchanged for another one, once it is the innermost, is left for that."""
     group: list[int] = []
     for index in reversed(range(len(here))):
         if here[index] is not axis:
@@ -174,15 +183,15 @@ def _undone(here: Layout, target: Layout, axis: Axis) -> tuple[int, ...]:
 _SHRINKING = (Move.SLICE, Move.REDUCE_SCATTER, Move.EXCHANGE)
 
 
-def _parts(indices: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """All subsets but the empty one, the largest first."""
+def _subsets(indices: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """All subsets except the empty one, the largest first."""
     for size in range(len(indices), 0, -1):
         yield from combinations(indices, size)
 
 
 def _nests(here: Layout, target: Layout, group: Sequence[int]) -> bool:
-    """Whether splits along these mesh axes, made now, nest as those of the target do: all that
-    split the axis then are the outermost of those that will."""
+    """Whether splits along these mesh axes can be made now: together with those that are there they
+    must be the outermost of the target's splits of the axis."""
     goal = target[group[0]]
     present = sorted([*group, *(i for i, spot in enumerate(here) if spot is goal)])
     wanted = [i for i, spot in enumerate(target) if spot is goal]
@@ -190,7 +199,7 @@ def _nests(here: Layout, target: Layout, group: Sequence[int]) -> bool:
 
 
 def _is_innermost(here: Layout, group: Sequence[int]) -> bool:
-    """Whether nothing outside the group nests in its splits."""
+    """Whether no split outside the group is nested in the group's."""
     spot = here[group[0]]
     if not isinstance(spot, Axis):
         return True
@@ -198,7 +207,8 @@ def _is_innermost(here: Layout, group: Sequence[int]) -> bool:
 
 
 def _is_wrong(here: Layout, target: Layout, index: int) -> bool:
-    """Whether a split must be undone: itself wrong, or nested in a wrong one."""
+    """Whether a split must be undone: the target does not have it, or it is nested in one that must
+    be undone or made first."""
     spot = here[index]
     return target[index] is not spot or any(
         (here[outer] is spot) != (target[outer] is spot) for outer in range(index)

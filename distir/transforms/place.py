@@ -1,16 +1,17 @@
-"""The placement rule: one SPMD program from lists of logical axes per mesh axis.
+"""The placement rule: makes one SPMD program from a list of logical axes per mesh axis.
 
-1. An op is split, per mesh axis in mesh order, over the first listed axis of its iteration space
-   that it does not need whole.
-2. A value stays where it was produced; a reader that needs it otherwise slices, gathers or
-   exchanges it, once.
-3. A summed split axis leaves a pending sum, which travels through single-use linear ops and is
-   settled straight into the placement of its first other reader.
+1. Along each mesh axis, in mesh order, an op is split over the first listed axis of its iteration
+   space that it does not need whole.
+2. A value keeps the layout in which it was produced. A reader that needs another layout slices,
+   gathers or exchanges the value, once for all such readers.
+3. Summing over a split axis leaves a pending sum. It stays pending through linear ops that are its
+   only reader; the first other reader has it added up straight into the layout that it needs.
 
-Where an entry says so (`ring`), what an op needs whole stays split and travels round the devices,
-if the op can be computed part by part; and a boundary passes on the split instead of gathering.
+Where an entry of a list says so (`ring`), operands that an op needs whole stay split and travel
+round the devices, if the op can be computed part by part; and a boundary passes the split on
+instead of gathering.
 
-The result is right for any lists; the lists decide only the cost.
+The program computes the same for any lists; the lists decide only what it costs.
 """
 
 from __future__ import annotations
@@ -37,10 +38,11 @@ from distir.transforms.moves import (
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class AxisListEntry:
     """One entry of a mesh axis's list. `everywhere` is the `*` of `axis*`: the entry counts only
     where all activation operands and all results of an op carry the axis. `ring` is the `~` of
-    `axis~`: where an op split over it can, operands travel round instead of being gathered."""
+    `axis~`: operands of an op that is split over the axis travel round the devices instead of being
+    gathered, where the op allows it."""
 
     axis: Axis
     everywhere: bool = False
@@ -49,17 +51,17 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Mesh:
-    """The device grid inside a stage: names, outermost first, and per name the ordered list of
-    axes. Lists speak of representatives: `group` maps every axis to the one it is tied to.
+    """The mesh axes of a stage's devices, outermost first, each with its ordered axis list.
     Compared by identity.
 
-    `users` says which choice of a strategy each mesh axis belongs to (itself, if nothing is said):
-    one choice may be several mesh axes. Along those in `sharding` ZeRO splits states. The axes in
+    Lists name representatives; `group` maps every axis to its representative. `users` names the
+    degree of the strategy that each mesh axis belongs to (by default the one of the same name), as
+    one degree may be several mesh axes. ZeRO shards along the mesh axes in `sharding`. The axes in
     `padded` (representatives) are made longer so that they divide.
     """
 
     names: tuple[str, ...]
-    lists: tuple[tuple[Entry, ...], ...]
+    lists: tuple[tuple[AxisListEntry, ...], ...]
     group: Mapping[Axis, Axis]
     users: tuple[str, ...] = ()
     sharding: frozenset[str] = frozenset()
@@ -78,8 +80,8 @@ class Mesh:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlacedOp:
-    """An op on shards. `node` is the undistributed node that it computes a part of. Round the
-    devices that differ along the mesh axes `ring` (indices, ascending) its operands travel."""
+    """An op on shards; it computes a part of the undistributed `node`. Its operands travel round
+    the devices along the mesh axes `ring` (indices, ascending)."""
 
     op: Op
     node: Node
@@ -93,10 +95,11 @@ Placed = PlacedOp | PlacedMove
 
 @dataclass(slots=True)
 class Placement:
-    """A running placement: steps so far, the home of every value, and its copies in this phase.
+    """A placement in progress: the steps so far, and where values can be had.
 
-    `demanded` collects sources (parameters, values that depend on inputs alone) in the layouts
-    that readers ask for: these are available in any layout.
+    A phase is a forward or a backward pass. `home` has the layout in which each value was produced,
+    `copies` the other layouts in which it was made during this phase. Sources (parameters and free
+    values) can be had in any layout; `demanded` collects those that readers ask for.
     """
 
     mesh: Mesh
@@ -112,10 +115,11 @@ class Placement:
     )
     use_counts: dict[Value, int] = field(default_factory=dict[Value, int])
     totals: dict[Value, Value] = field(default_factory=dict[Value, Value])
-    """Partial totals made on the way, with the value whose type and axes they have."""
+    """Sums of some operands of an n-ary sum, mapped to the whole sum, whose type and axes they
+    have."""
 
     def axes_of(self, value: Value) -> frozenset[Axis]:
-        """The axes that a value of the program, or a partial total, carries."""
+        """The axes that a value of the program, or one of `totals`, carries."""
         return self.axes.of(self.totals.get(value, value))
 
     def arrive(self, value: Value, layout: Layout) -> Local:
@@ -125,8 +129,8 @@ class Placement:
         return local
 
     def next_phase(self, keep_gathered: bool = False) -> list[Placed]:
-        """Ends a phase and returns its steps. Homes stay. Of the copies exchanged ones do, which
-        are no larger than their home; gathered ones, which are, if they are asked for."""
+        """Ends a phase and returns its steps. Copies are dropped, except those that an exchange
+        made, which are no larger than the original, and, with `keep_gathered`, gathered ones."""
         steps, self.steps = self.steps, []
         lasting = {Move.EXCHANGE, Move.GATHER} if keep_gathered else {Move.EXCHANGE}
         kept = {
@@ -136,7 +140,7 @@ class Placement:
         return steps
 
     def branch(self) -> Placement:
-        """A placement that goes on from here and leaves this one as it is."""
+        """A copy of this placement, to go on from here in another way."""
         return replace(
             self,
             steps=list(self.steps),
@@ -151,7 +155,7 @@ class Placement:
         """Adds the steps that compute one node."""
         op, operands = node.op, list(node.operands)
         if isinstance(op, (Sum, Add)):
-            operands = self._add_alike(node, operands)
+            operands = self._add_pending(node, operands)
             if len(operands) == 1:
                 self.home[node.result] = self._renamed(operands[0], node.result)
                 return
@@ -177,9 +181,11 @@ class Placement:
     def _choose(
         self, node: Node, operands: Sequence[Value], index: int, kinds: Mapping[Axis, Kind]
     ) -> Spot:
+        """What an op is split over along a mesh axis, or `Pending.SUM` if the sums that its
+        operands are stay pending through it."""
         listed = self._listed(node, operands, index, kinds)
-        travelling = self._travelling(node, operands, index)
-        if not travelling or self._settles_first(node, operands, index, travelling, kinds):
+        pending = self._linear_in_pending(node, operands, index)
+        if not pending or self._scatters_first(node, operands, index, pending, kinds):
             return listed
         return Pending.SUM
 
@@ -198,56 +204,57 @@ class Placement:
         return None
 
     def _representative(self, axis: Axis) -> Axis:
-        """What lists call an axis: one that follows another is split wherever that one is."""
+        """The axis by which lists name this one. An axis that follows another is split wherever
+        its leader is, so that it is named by its leader."""
         leader = self.axes.leader(axis)
         return self.mesh.group.get(leader, leader)
 
     def _rings(self, index: int, axis: Axis) -> bool:
-        """Whether a mesh axis's list has an axis with the mark of the ring."""
+        """Whether the list of a mesh axis marks this axis with `~`."""
         wanted = self._representative(axis)
         return any(entry.ring and entry.axis is wanted for entry in self.mesh.lists[index])
 
     def _along(self, value: Value, axis: Axis) -> Axis | None:
-        """The axis of a value that an op which is split over `axis` splits."""
+        """The axis over which a value is split in an op that is split over `axis`."""
         return self.axes.along(self.totals.get(value, value), axis)
 
     def _everywhere(self, node: Node, operands: Sequence[Value], axis: Axis) -> bool:
         moving = [value for value in operands if value not in self.sources]
         return all(self._along(value, axis) is not None for value in (*moving, *node.results))
 
-    def _travelling(self, node: Node, operands: Sequence[Value], index: int) -> list[Value]:
-        """Operands whose pending sums travel through the op along a mesh axis; none if any of
-        those that the op is linear in does not pend, or is read elsewhere too."""
+    def _linear_in_pending(self, node: Node, operands: Sequence[Value], index: int) -> list[Value]:
+        """The operands in which the op is jointly linear, if all of them are pending sums along a
+        mesh axis that nobody else reads; otherwise none. Then the result may be pending too."""
         if tuple(operands) == node.operands:
             positions = node.op.linear_operands(node.operand_types)
         else:
             positions = tuple(range(len(operands)))
-        travelling = [operands[i] for i in positions]
-        pend = all(
+        linear = [operands[i] for i in positions]
+        all_pending = all(
             value in self.home
             and self.home[value].layout[index] is Pending.SUM
             and self.use_counts.get(value, 0) == 1
-            for value in travelling
+            for value in linear
         )
-        return travelling if pend else []
+        return linear if all_pending else []
 
-    def _settles_first(
+    def _scatters_first(
         self,
         node: Node,
         operands: Sequence[Value],
         index: int,
-        travelling: Sequence[Value],
+        pending: Sequence[Value],
         kinds: Mapping[Axis, Kind],
     ) -> bool:
-        """Whether sums are scattered before the op rather than after it: where the op is split
-        along this mesh axis, and operands have to be exchanged along another one. Exchanged while
-        they pend, they would be as many times larger."""
+        """Whether pending operands are reduce-scattered before the op instead of after it: if the
+        op is split along this mesh axis, and they must be exchanged along another one. They would
+        be larger by this mesh axis's degree if they were exchanged while still pending."""
         goal = self._listed(node, operands, index, kinds)
-        if goal is None or any(self._along(value, goal) is None for value in travelling):
+        if goal is None or any(self._along(value, goal) is None for value in pending):
             return False
         for other in range(len(self.mesh.names)):
             spot = self._listed(node, operands, other, kinds)
-            for value in travelling:
+            for value in pending:
                 here = self.home[value].layout[other]
                 there = None if spot is None else self._along(value, spot)
                 if isinstance(here, Axis) and there is not None and here is not there:
@@ -255,12 +262,13 @@ class Placement:
         return False
 
     def _operand_layout(self, value: Value, spots: Sequence[Spot]) -> Layout:
+        """The layout in which an op that is split like `spots` reads an operand."""
         layout: list[Spot] = []
         for index, spot in enumerate(spots):
             if isinstance(spot, Axis):
                 layout.append(self._along(value, spot))
             elif spot is Pending.SUM and value in self.home:
-                # Operands beside the travelling ones are whole along this mesh axis.
+                # The op is linear in its pending operands; others must be whole.
                 own = self.home[value].layout[index]
                 layout.append(Pending.SUM if own is Pending.SUM else None)
             else:
@@ -270,6 +278,7 @@ class Placement:
     def _result_layout(
         self, value: Value, spots: Sequence[Spot], kinds: Mapping[Axis, Kind]
     ) -> Layout:
+        """The layout in which an op that is split like `spots` makes a result."""
         layout: list[Spot] = []
         for spot in spots:
             along = self._along(value, spot) if isinstance(spot, Axis) else spot
@@ -278,9 +287,10 @@ class Placement:
             layout.append(along)
         return tuple(layout)
 
-    def _add_alike(self, node: Node, operands: list[Value]) -> list[Value]:
-        """Adds operands that pend alike before they are settled, so that they settle once. One that
-        pends along fewer mesh axes is made to pend like the others."""
+    def _add_pending(self, node: Node, operands: list[Value]) -> list[Value]:
+        """Adds the operands of a sum that are pending sums in one layout before they are
+        communicated, so that one collective serves all. An operand that is pending along fewer mesh
+        axes is spread into that layout first. Returns the operands that are left to add."""
         pending = [
             value
             for value in dict.fromkeys(operands)
@@ -315,7 +325,7 @@ class Placement:
         return [merged.get(value, value) for value in operands]
 
     def _spread(self, value: Value, goal: Layout) -> None:
-        """Makes a value pend along further mesh axes, the innermost first."""
+        """Makes a value a pending sum along further mesh axes, the innermost first."""
         here = self.home[value]
         for index in reversed(range(len(goal))):
             spot = here.layout[index]
@@ -328,6 +338,7 @@ class Placement:
         self.home[value] = here
 
     def _renamed(self, value: Value, result: Value) -> Local:
+        """Lets the last step, which made `value`, make `result` instead."""
         local = Local(result, self.home[value].layout)
         last = self.steps[-1]
         assert isinstance(last, PlacedOp)
@@ -338,7 +349,7 @@ class Placement:
     # --- changes of layout ----------------------------------------------------------------------
 
     def require(self, value: Value, layout: Layout) -> Local:
-        """The value in this layout: from home, from a copy of this phase, or moved now."""
+        """The value in this layout: as it was made, or a copy from this phase, or a new one."""
         home = self.home.get(value)
         if home is None:
             key = (value, layout)
@@ -356,18 +367,18 @@ class Placement:
                     self.copies[value, step.result.layout] = step.result
             self.copies[key] = copy
             if any(isinstance(spot, Pending) for spot in home.layout):
-                # Settled once, for all readers to come.
+                # A pending sum is added up once, for all later readers.
                 self.home[value] = copy
         return self.copies[key]
 
     def _nearest(self, home: Local, layout: Layout) -> Local:
-        """Home, or a copy if fewer steps lead from there."""
+        """The value as it was made, or the copy from which the fewest steps lead to a layout."""
         copies = [local for (value, _), local in self.copies.items() if value is home.value]
         return min((home, *copies), key=lambda local: len(move(local, layout)[0]))
 
     def settle(self, value: Value, keep: Iterable[int] = ()) -> Local:
-        """The value with every pending sum settled where an elementwise reader would want it,
-        except along the mesh axes in `keep`."""
+        """The value with its pending sums added up, except along the mesh axes in `keep`, in the
+        layout in which an elementwise op would read it."""
         if value not in self.home:
             return self.require(value, self.mesh.whole)
         home = self.home[value]
@@ -380,6 +391,7 @@ class Placement:
         return self.require(value, tuple(spots))
 
     def _first_listed(self, index: int, carried: Collection[Axis]) -> Axis | None:
+        """The first axis in the list of a mesh axis among those that a value carries."""
         by_group = {self._representative(axis): axis for axis in carried}
         for entry in self.mesh.lists[index]:
             if entry.axis in by_group:

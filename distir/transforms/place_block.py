@@ -1,4 +1,4 @@
-"""Places a block's step: forward, then backward, with what crosses its borders."""
+"""Places a block's forward and backward pass on the mesh."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from distir.transforms.step import BlockStep
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlacedBlock:
-    """A block's SPMD program, still in terms of axes: sizes are filled in later.
+    """A block's SPMD program in terms of axes; sizes are filled in later.
 
-    `demanded` are the parameters and free values that devices read, in the layouts they are read
-    in. `saved` rests from the forward to the backward pass of a microbatch.
+    `demanded` are the parameters and free values that devices read, in the layouts in which they
+    are read. `saved` are the shards kept from the forward to the backward pass of a microbatch.
     """
 
     step: BlockStep
@@ -35,8 +35,8 @@ class PlacedBlock:
 
 
 class BlockPlacer:
-    """Places one block: `forward` first, then `backward` once the layouts of the gradients that
-    come from the next block are known."""
+    """Places one block: the forward pass at once, the backward pass by `backward`, once the layouts
+    of the gradients that come from the next block are known."""
 
     def __init__(
         self,
@@ -45,8 +45,8 @@ class BlockPlacer:
         input_layouts: tuple[Layout, ...],
         keep_gathered: bool = False,
     ) -> None:
-        """`keep_gathered`: what the forward pass gathers is kept for the backward pass, which
-        gathers it again otherwise."""
+        """Places the forward pass. With `keep_gathered`, values that it gathers are kept for the
+        backward pass, which gathers them again otherwise."""
         self.step = step
         self.mesh = mesh
         self.placement = Placement(mesh, step.axes, step.sources)
@@ -65,8 +65,8 @@ class BlockPlacer:
         self.forward_steps = tuple(self.placement.next_phase(keep_gathered))
 
     def _result(self, value: Value) -> Local:
-        """A result of the model, settled; but for the loss of a training step, whose parts are
-        added up when it is read."""
+        """A result of the model with its pending sums added up. The loss of a training step is
+        left as it is: its parts are added up by who reads it."""
         if value in self.step.output_gradients and value in self.placement.home:
             return self.placement.home[value]
         return self.placement.settle(value)
@@ -113,13 +113,13 @@ class BlockPlacer:
 
 
 def operands_of(placed: Placed) -> tuple[Local, ...]:
-    """What a step reads."""
+    """The shards that a step reads."""
     operands = getattr(placed, "operands", None)
     return operands if operands is not None else (placed.operand,)  # type: ignore[union-attr]
 
 
 def results_of(placed: Placed) -> tuple[Local, ...]:
-    """What a step makes."""
+    """The shards that a step makes."""
     results = getattr(placed, "results", None)
     return results if results is not None else (placed.result,)  # type: ignore[union-attr]
 

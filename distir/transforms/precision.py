@@ -1,4 +1,4 @@
-"""Programs in another element type, as a whole or in parts."""
+"""Element types of parts of a program that differ from the workload's."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from distir.transforms.step import BlockStep
 
 
 def read_by_products(step: BlockStep) -> frozenset[Value]:
-    """Values of a block's passes that kernels of other kinds make and that nothing but products
-    read, views aside. Those kernels write them in the type that products run in (Transformer
-    Engine: norms and activations with quantized results), and as such they are kept."""
+    """Values of a block's passes that memory-bound kernels make and that only products read, views
+    aside. Such kernels write them in the narrow type that products run in, and they are kept in
+    that type (Transformer Engine: norms and activation functions with quantized results)."""
     nodes = (*step.forward, *step.backward)
     readers: dict[Value, list[Node]] = {}
     for node in nodes:
@@ -50,7 +50,7 @@ def _kind(node: Node) -> OpClass:
 
 
 def in_type(nodes: Sequence[Node], dtype: DType) -> list[Node]:
-    """A chain of nodes, each reading what the one before made, on values of another type."""
+    """The nodes on values of another element type."""
     made: dict[Value, Value] = {}
 
     def other(value: Value) -> Value:

@@ -1,4 +1,4 @@
-"""Recomputation: forward values that are computed again in the backward pass instead of kept."""
+"""Recomputation: computes forward values again in the backward pass instead of keeping them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from distir.transforms.least_kept import least_kept
 from distir.transforms.step import BlockStep
 
 Policy = Callable[[Blocks, BlockStep, Collection[Axis]], frozenset[Value]]
-"""Which forward values of a block are not kept. Given are also the axes (representatives) over
-which values are split only where all carry them: what gets them is exchanged."""
+"""Chooses the forward values of a block that are not kept. Its last argument are the axes
+(representatives) of entries that count everywhere or not at all, such as experts: an op that adds
+such an axis exchanges its result between devices."""
 
 RECOMPUTE: Registry[Policy] = Registry("recomputation")
 
@@ -34,8 +35,8 @@ def _everything(blocks: Blocks, step: BlockStep, exchanged: Collection[Axis]) ->
 
 @RECOMPUTE.register("needed", "as full, but no further than the backward pass of a layer needs")
 def _no_further(blocks: Blocks, step: BlockStep, exchanged: Collection[Axis]) -> frozenset[Value]:
-    """What non-reentrant checkpoints of PyTorch and rematerialisation in XLA do: the last product
-    of a layer is not run again, nor the collective behind it."""
+    """As PyTorch's non-reentrant checkpoints and XLA's rematerialisation do: the last product of a
+    layer is not run again, nor the collective behind it."""
     return _everything(blocks, step, exchanged)
 
 
@@ -46,14 +47,14 @@ def _selective(blocks: Blocks, step: BlockStep, exchanged: Collection[Axis]) -> 
 
 @RECOMPUTE.register("alternate", "as selective, and every other product with a parameter as well")
 def _alternate(blocks: Blocks, step: BlockStep, exchanged: Collection[Axis]) -> frozenset[Value]:
-    """What torchtitan calls selective (distributed/activation_checkpoint.py): of the products with
-    a parameter of a layer the first, the third and so on are kept."""
-    shown = step.sources | views_of_parameters(step)
+    """torchtitan's selective policy (distributed/activation_checkpoint.py): results of a layer's
+    first, third, … product with a parameter are kept."""
+    weights = step.sources | views_of_parameters(step)
     products = [
         node
         for node in step.forward
         if node.op.work(node.operand_types, node.result_types).kind is OpClass.PRODUCT
-        and any(value in shown for value in node.operands)
+        and any(value in weights for value in node.operands)
     ]
     return _cheap(blocks, step, exchanged, products[1::2])
 
@@ -68,17 +69,20 @@ def _cheap(
     exchanged: Collection[Axis],
     others: Collection[Node] = (),
 ) -> frozenset[Value]:
-    """Values that grow with the square of the sequence, if the model has any (Korthikanti et al.
-    2022, section 5); otherwise as much as memory-bound ops (norms, activation functions) and
-    products that expand a low rank (DeepSeek-AI 2024, section 3.2.3) can make again of the rest.
-    `others` may run again too."""
+    """The values that are cheap to compute again.
+
+    If the model has values that grow with the square of the sequence, it is these (Korthikanti et
+    al. 2022, section 5). Otherwise it is as many bytes as can be computed again by memory-bound ops
+    (norms, activation functions), by products that expand a low rank (DeepSeek-AI 2024, section
+    3.2.3) and by `others`.
+    """
     made = [value for node in step.forward for value in node.results]
     if _has_quadratic(blocks):
         return frozenset(value for value in made if _is_quadratic(value, step.axes, blocks.axes))
     outputs = set(step.block.outputs)
 
     def again(node: Node) -> bool:
-        if not outputs.isdisjoint(node.results) or _travels(node, blocks, step, exchanged):
+        if not outputs.isdisjoint(node.results) or _is_exchanged(node, blocks, step, exchanged):
             return False
         return node in others or _is_memory_bound(node) or _expands(node, step)
 
@@ -89,8 +93,8 @@ def _cheap(
 
 
 def _expands(node: Node, step: BlockStep) -> bool:
-    """Whether an op is a product whose sums are less than half as long as the block's input is
-    wide: it costs less than half the operations per byte that the block's other products do."""
+    """Whether an op is a product that sums over less than half the width of the block's input: it
+    costs less than half the FLOPs per byte of its result that the block's other products do."""
     work = node.op.work(node.operand_types, node.result_types)
     shape = step.block.inputs[0].type.shape if step.block.inputs else ()
     if work.kind is not OpClass.PRODUCT or not shape:
@@ -98,9 +102,9 @@ def _expands(node: Node, step: BlockStep) -> bool:
     return float(work.flops) / sum(t.num_elements for t in node.result_types) < shape[-1]
 
 
-def _travels(node: Node, blocks: Blocks, step: BlockStep, exchanged: Collection[Axis]) -> bool:
-    """Whether what an op makes is exchanged between devices, as tokens on the way to experts: it
-    gets an axis that it is to be split over, and its operands do not have it."""
+def _is_exchanged(node: Node, blocks: Blocks, step: BlockStep, exchanged: Collection[Axis]) -> bool:
+    """Whether an op's result is exchanged between devices, as tokens on the way to experts are: it
+    has an `exchanged` axis that the operands do not have."""
     read = {axis for v in node.operands if v not in step.sources for axis in step.axes.of(v)}
     made = {axis for value in node.results for axis in step.axes.of(value)}
     return any(blocks.group.get(axis, axis) in exchanged for axis in made - read)
@@ -111,14 +115,14 @@ def _has_quadratic(blocks: Blocks) -> bool:
 
 
 def _is_quadratic(value: Value, axes: Axes, known: Axes) -> bool:
-    """Whether a value carries two axes of tied size: both sides of a boundary."""
+    """Whether a value carries two axes of tied size, such as both sides of a boundary."""
     carried = [known.tied(axis) for axis in axes.of(value)]
     return len(carried) > len(set(carried))
 
 
 def views_of_parameters(step: BlockStep) -> frozenset[Value]:
-    """Forward values that show a parameter's memory: free to look at again, while a view that is
-    kept would keep the parameter as it was gathered for the forward pass."""
+    """Forward values that are views of parameters. Making such a view again is free; keeping it
+    would keep the parameter that was gathered for the forward pass."""
     shown = set(step.block.parameters)
     for node in step.forward:
         if node.op.is_view and node.operands[0] in shown:
@@ -127,9 +131,9 @@ def views_of_parameters(step: BlockStep) -> frozenset[Value]:
 
 
 def inside_kernels(step: BlockStep) -> frozenset[Value]:
-    """Forward values that a stack which fuses elementwise ops does not keep: those between two ops
-    of one kernel that its backward kernel can make again from what is kept in any case, as the
-    activation of a gate from the gate (Megatron-LM, fusions/fused_bias_swiglu.py)."""
+    """Forward values between two ops of one fused kernel that need not be kept, because the fused
+    backward kernel can make them from values kept anyway: as the activation of a gate from the gate
+    (Megatron-LM, fusions/fused_bias_swiglu.py). For stacks that fuse elementwise ops."""
     there = {value for node in step.backward for value in node.operands} | step.sources
     readers: dict[Value, list[Node]] = {}
     for node in step.forward:
@@ -146,7 +150,7 @@ def inside_kernels(step: BlockStep) -> frozenset[Value]:
 
 
 def _is_fused(node: Node) -> bool:
-    """Whether an op may stand in a kernel with others, and gives the same when run again."""
+    """Whether an op may be fused with others and gives the same result when run again."""
     fuses = isinstance(node.op, (Elementwise, Scale)) and not node.op.is_view
     return fuses and len(node.results) == 1
 
@@ -154,9 +158,12 @@ def _is_fused(node: Node) -> bool:
 def recompute(
     step: BlockStep, dropped: Collection[Value], eager: bool = False, to_end: bool = False
 ) -> BlockStep:
-    """The step with the `dropped` forward values computed again where the backward pass first
-    needs them, or all at its beginning if `eager`. With `to_end`, the whole block is run again, to
-    its outputs, which nobody reads, and with their collectives, as reentrant checkpoints do."""
+    """The step with the `dropped` forward values computed again in the backward pass.
+
+    They are computed where they are first needed, or all at the beginning if `eager`. With
+    `to_end`, the whole block runs again up to its outputs, which nobody reads, and with their
+    collectives, as PyTorch's reentrant checkpoints do.
+    """
     lost = _with_views(step.forward, set(dropped))
     read = {value for node in step.backward for value in node.operands}
     again = _needed(step.forward, lost & read, lost)
@@ -195,7 +202,7 @@ def recompute(
 
 
 def _with_views(nodes: Sequence[Node], dropped: set[Value]) -> set[Value]:
-    """Dropped values, and the views of them: a view that is kept would keep what it looks at."""
+    """The dropped values and the views of them: a view that is kept would keep its memory."""
     lost = set(dropped)
     for node in nodes:
         if node.op.is_view and node.operands[0] in lost:
@@ -204,7 +211,7 @@ def _with_views(nodes: Sequence[Node], dropped: set[Value]) -> set[Value]:
 
 
 def _needed(nodes: Sequence[Node], wanted: set[Value], lost: set[Value]) -> list[Node]:
-    """The ops that make the wanted values out of what is kept, in order."""
+    """The ops that compute the wanted values from values that are not `lost`, in order."""
     again: list[Node] = []
     needed = set(wanted)
     for node in reversed(nodes):
@@ -221,7 +228,7 @@ def _renamed(node: Node, copies: Mapping[Value, Value], with_results: bool) -> N
 
 
 def _extended(axes: Axes, copies: Mapping[Value, Value], nodes: Mapping[Node, Node]) -> Axes:
-    """Copies have the axes of what they copy."""
+    """The axes, with those of copied values and nodes added."""
     dims: dict[Value, AxisDims] = dict(axes.dims)
     dims.update((copy, axes.dims[value]) for value, copy in copies.items())
     return replace(

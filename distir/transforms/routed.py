@@ -1,4 +1,4 @@
-"""What is known of the rows that a block exchanges with experts."""
+"""Finds which values of a block hold tokens on their way to experts and back."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from distir.transforms.step import BlockStep
 
 
 def routed_rows(step: BlockStep) -> dict[Value, Copies]:
-    """By value in slots, how many of its rows are copies of one token, or add up to one."""
+    """Per value that holds tokens in the slots of experts, how many of its rows are copies of one
+    token, or are added up to one."""
     found: dict[Value, Copies] = {}
     for node in (*step.forward, *step.backward):
         if isinstance(node.op, Dispatch):

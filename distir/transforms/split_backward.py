@@ -1,4 +1,4 @@
-"""The backward pass in two parts: `B` is what the gradient sent upstream needs, `W` the rest."""
+"""Splits the backward pass: `B` makes the gradients for the stage before, `W` does the rest."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from distir.ir.core import Node, Value
 def split_backward(
     nodes: Sequence[Node], upstream: Collection[Value]
 ) -> tuple[list[Node], list[Node]]:
-    """`nodes` as an input part, which makes the gradients `upstream`, and a weight part, which may
-    read what the input part has made. Either may be empty. Every op is in one part, recomputed ones
-    in the first that needs them."""
+    """The nodes of the input part, which makes the gradients `upstream`, and those of the weight
+    part, which may read results of the input part. Either may be empty.
+
+    Every op is in one of them; an op that recomputes is in the first part that needs it.
+    """
     needed = set(upstream)
     first: set[Node] = set()
     for node in reversed(nodes):

@@ -1,4 +1,4 @@
-"""One block as a piece of a training or inference step: forward ops, and their derivatives."""
+"""A block's share of a training or inference step: its forward ops and its backward ops."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from distir.ops.padding import MaskPadding
 from distir.transforms.blocks import Block, Blocks
 from distir.transforms.differentiate import differentiate
 from distir.transforms.lower import lower_nodes
-from distir.transforms.place import Entry
+from distir.transforms.place import AxisListEntry
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BlockStep:
     """A block's forward and backward ops, with their axes.
 
-    `free_nodes` compute values that every device may compute for itself. `output_gradients` are
-    what the backward pass is given, `input_gradients` and `parameter_gradients` what it makes.
-    `repeated_outputs` are the block's outputs as a backward pass that runs the block again makes
-    them.
+    `free_nodes` compute free values (see glossary); `sources` are free values and parameters. The
+    backward pass starts from `output_gradients` and makes `input_gradients` and
+    `parameter_gradients`. `repeated_outputs` are the block's outputs as recomputation makes them
+    again, if it runs the whole block.
     """
 
     block: Block
@@ -40,14 +40,16 @@ class BlockStep:
     repeated_outputs: tuple[Value, ...] = ()
 
 
-def lowered_ops(blocks: Blocks, block: Block, lists: Sequence[Sequence[Entry]]) -> frozenset[int]:
-    """Indices of the block's composites that lists want to split where they are whole: the first
-    listed axis of their iteration space is one that they reduce."""
+def lowered_ops(
+    blocks: Blocks, block: Block, lists: Sequence[Sequence[AxisListEntry]]
+) -> frozenset[int]:
+    """Indices of the block's composite ops that must be spelled out as simpler ones, because the
+    first listed axis of their iteration space is one that they need whole."""
     found: set[int] = set()
     for index, node in enumerate(block.nodes):
         kinds = {blocks.group.get(a, a): kind for a, kind in blocks.axes.kinds[node].items()}
         for entries in lists:
-            # An entry that counts only where all carry it asks for nothing to be spelled out.
+            # An entry that counts only where all values carry the axis gives way instead.
             plain = (entry.axis for entry in entries if not entry.everywhere)
             first = next((axis for axis in plain if axis in kinds), None)
             if first is not None and kinds[first] is Kind.WHOLE:
@@ -62,8 +64,10 @@ def build_step(
     training: bool,
     padded: Collection[Axis] = (),
 ) -> BlockStep:
-    """The step of a block with the composites at the indices `lowered` spelled out. The axes in
-    `padded` (representatives) may be longer than they are here: what reduces them is masked."""
+    """The step of a block, with the composite ops at the indices `lowered` spelled out.
+
+    The axes in `padded` (representatives) may get longer; ops that reduce them read masked values.
+    """
     function, roles = blocks.function, blocks.roles
     builder = Builder(function.name)
     every, own = _with_masks(builder, blocks, block.nodes, padded)
@@ -87,16 +91,16 @@ def build_step(
         for value, gradient in made.items():
             if value in blocks.axes.dims:
                 seeds.setdefault(gradient, blocks.axes.dims[value])
-    # The gradient of the loss is a number that everyone knows.
+    # The gradient of the loss is a number that every device knows.
     given = [output_gradients[v] for v in block.results if v in output_gradients]
     free = {v for v in (*block.free, *builder.constants, *given) if v not in roles.activations}
-    free_nodes, busy = _separate([*nodes, *builder.nodes], free)
-    busy = _needed(busy, gradients, {v for node in nodes for v in node.results})
+    free_nodes, others = _separate([*nodes, *builder.nodes], free)
+    others = _needed(others, gradients, {v for node in nodes for v in node.results})
     made_backward = {value for node in builder.nodes for value in node.results}
-    forward = [node for node in busy if node.results[0] not in made_backward]
+    forward = [node for node in others if node.results[0] not in made_backward]
     sources = {*block.inputs, *block.free, *block.parameters, *builder.constants}
     sources |= set(output_gradients.values())
-    ordered, axes = extend_axes([*free_nodes, *busy], sources, seeds)
+    ordered, axes = extend_axes([*free_nodes, *others], sources, seeds)
     free_end = _end(ordered, free_nodes, 0)
     forward_end = _end(ordered, forward, free_end)
     return BlockStep(
@@ -116,8 +120,8 @@ def build_step(
 def _with_masks(
     builder: Builder, blocks: Blocks, nodes: Sequence[Node], padded: Collection[Axis]
 ) -> tuple[list[Node], list[Node]]:
-    """All nodes of a block, those that reduce a padded axis behind a mask; and those of them that
-    stand for the block's own, in their order."""
+    """The nodes of a block with masks in front of ops that reduce a padded axis; and, in order,
+    those of them that stand for the nodes given."""
     every: list[Node] = []
     own: list[Node] = []
     for node in nodes:
@@ -137,7 +141,7 @@ def _with_masks(
 def _needed(
     nodes: Sequence[Node], gradients: Mapping[Value, Value], forward: Collection[Value]
 ) -> list[Node]:
-    """Without the backward ops that no gradient depends on."""
+    """The nodes without backward ops that no gradient depends on."""
     needed = set(gradients.values())
     kept: list[Node] = []
     for node in reversed(nodes):
@@ -148,20 +152,20 @@ def _needed(
 
 
 def _separate(nodes: Sequence[Node], free: set[Value]) -> tuple[list[Node], list[Node]]:
-    """Ops on free values (whose results are added to `free`), and the others."""
-    idle: list[Node] = []
-    busy: list[Node] = []
+    """The ops that compute free values, and the others. Adds the new free values to `free`."""
+    on_free: list[Node] = []
+    others: list[Node] = []
     for node in nodes:
         if all(value in free for value in node.operands):
-            idle.append(node)
+            on_free.append(node)
             free.update(node.results)
         else:
-            busy.append(node)
-    return idle, busy
+            others.append(node)
+    return on_free, others
 
 
 def _end(ordered: Sequence[Node], part: Sequence[Node], default: int) -> int:
-    """Where the run of ops that ends with the last of `part` ends; boundaries may have joined."""
+    """The index in `ordered` behind the last op of `part`; boundaries may stand between its ops."""
     if not part:
         return default
     last = part[-1].results

@@ -18,7 +18,7 @@ from distir.schedules import compile_schedule
 from distir.schedules.families.chimera import chimera
 from distir.simulation import Simulator
 from distir.strategy import Strategy
-from distir.transforms.place import Entry, Mesh
+from distir.transforms.place import AxisListEntry, Mesh
 from distir.workload import Workload
 from tests.laws.scenarios import models, random_schedule
 
@@ -32,7 +32,7 @@ class AnyPlanner(Planner):
         self,
         workload: Workload,
         degrees: Sequence[int],
-        lists: Sequence[Sequence[Entry]],
+        lists: Sequence[Sequence[AxisListEntry]],
         chance: random.Random,
     ) -> None:
         super().__init__(workload)
@@ -62,16 +62,16 @@ def axes_of(workload: Workload) -> dict[Axis, list[Axis]]:
 
 def random_lists(
     workload: Workload, chance: random.Random, samples: int
-) -> tuple[list[int], list[list[Entry]]]:
+) -> tuple[list[int], list[list[AxisListEntry]]]:
     """One to three mesh axes, each with a list of some axes in some order. A list names only axes
     that divide by all mesh axes that name them."""
     members, sizes = axes_of(workload), workload.sizes(samples)
     degrees = [chance.choice(DEGREES) for _ in range(chance.choice([1, 2, 3]))]
     axes = list(members)
-    lists: list[list[Entry]] = []
+    lists: list[list[AxisListEntry]] = []
     for _ in degrees:
         chosen = chance.sample(axes, chance.randint(1, len(axes)))
-        entries = [Entry(axis, chance.random() < 0.2) for axis in chosen]
+        entries = [AxisListEntry(axis, chance.random() < 0.2) for axis in chosen]
         if chance.random() < 0.3 and workload.program.sequence is not None:
             # What has the sequence travels; few lists at random would come upon it.
             entries = [*entries_of(workload.program, ["sequence~"]), *entries]

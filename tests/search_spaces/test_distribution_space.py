@@ -387,7 +387,7 @@ def test_a_space_that_is_not_there() -> None:
         (Strategy(pp=4, dp=4, schedule="other"), "unknown schedule 'other'; "),
         (
             Strategy(dp=16, ep=2),
-            "ep = 2 shares experts, and the model has no axis of them; ep = 1 would do",
+            "ep = 2 shares experts, but the model has no axis of experts; ep = 1 would do",
         ),
         (Strategy(dp=16, recompute="some"), "unknown recomputation 'some'; "),
         (Strategy(dp=8, cp=4), "dp x tp x cp x pp = 8 x 1 x 4 x 1 = 32, but there are 16 devices"),
@@ -427,7 +427,7 @@ def test_experts_are_shared_by_replicas() -> None:
         "ep = 16 must divide the experts (8); 1, 2, 4, 8 do"
     )
     assert space.impossible(Strategy(dp=4, pp=4, ep=8)) == (
-        "ep = 8 is shared by none of dp 4 x cp 1 x tp 1 devices; 1, 2, 4 do"
+        "ep = 8 does not fit dp 4 x cp 1 x tp 1 devices; 1, 2, 4 do"
     )
 
 

@@ -8,10 +8,7 @@ from dataclasses import dataclass
 from distir.arrays import Indices
 from distir.cost.amounts import taken
 from distir.plan import BlockProgram
-from distir.workload import OPTIMIZERS, Workload
-
-MOMENT_BYTES = 4
-"""Adam's moments are kept in fp32."""
+from distir.workload import MOMENT_BYTES, OPTIMIZERS, Workload
 
 
 @dataclass(frozen=True, slots=True)
