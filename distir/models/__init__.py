@@ -1,4 +1,4 @@
-"""The zoo and the builders behind it."""
+"""Models that are built here: the zoo, by name, and the configurations and builders behind it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Feed-forward parts that are mixtures of experts: every token goes through a few of many."""
+"""Mixtures of experts: feed-forward parts in which a token goes through a few of many experts."""
 
 from __future__ import annotations
 
@@ -21,34 +21,36 @@ from distir.ops.tensor import Scale
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experts:
-    """Sizes and choices of a mixture. All experts have gated feed-forward parts."""
+    """Sizes and choices of a mixture of experts. Every expert is a gated feed-forward part."""
 
     count: int
+    """Number of experts."""
     top_k: int
-    """Experts that a token goes through."""
+    """Number of experts that a token goes through."""
     ffn: int
     """Width inside an expert."""
     scoring: Literal["softmax", "sigmoid"] = "softmax"
     normalized: bool = True
-    """The weights of a token's experts add up to 1."""
+    """Whether the weights of a token's experts are made to add up to 1."""
     scale: float = 1.0
-    """What weights are multiplied by in the end."""
+    """Factor of the weights, applied last."""
     corrected: bool = False
-    """A bias per expert is added to the scores where experts are chosen, not where they are
-    weighed (Wang et al. 2024); no gradient reaches it."""
+    """Whether a bias per expert is added to the scores that experts are chosen by, though not to
+    their weights (Wang et al. 2024); no gradient reaches it."""
     shared_ffn: int = 0
-    """Width of an expert that all tokens go through besides; 0: there is none."""
+    """Width of a shared expert, which every token goes through; 0: there is none."""
     shared_gate: bool = False
-    """The shared expert's result is multiplied by a number between 0 and 1 per token."""
+    """Whether the shared expert's result is multiplied by a number between 0 and 1 per token."""
     dense_layers: int = 0
-    """Layers at the beginning that have an ordinary feed-forward part."""
+    """Number of layers at the beginning with an ordinary feed-forward part."""
     groups: int = 1
-    """Equal groups of experts; a token goes to those of `chosen_groups` of them."""
+    """Number of equal groups of experts."""
     chosen_groups: int = 1
+    """Number of groups among whose experts a token's experts are chosen."""
     group_best: int = 1
-    """Groups are chosen by the sum of so many of their best scores."""
+    """Number of a group's best scores whose sum decides whether the group is chosen."""
     imbalance: float = 1.0
-    """Tokens of the fullest expert over the mean: 1 is balanced routing."""
+    """Tokens of the fullest expert over the mean; 1 is balanced routing."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.imbalance < math.inf:
@@ -56,12 +58,13 @@ class Experts:
         size, rest = divmod(self.count, self.groups)
         if rest or not 1 <= self.chosen_groups <= self.groups:
             raise ImportModelError(
-                f"{self.chosen_groups} of {self.groups} groups of {self.count} experts; expected "
-                "groups of equal size, and no more than there are"
+                f"{self.chosen_groups} chosen of {self.groups} groups of {self.count} experts; "
+                "expected groups of equal size, and at least 1 and at most all of them chosen"
             )
         if self.chosen_groups * size < self.top_k:
             raise ImportModelError(
-                f"{self.top_k} experts in {self.chosen_groups} groups of {size}; expected fewer"
+                f"{self.top_k} experts per token from {self.chosen_groups} chosen groups of {size};"
+                f" expected at most {self.chosen_groups * size}"
             )
 
 
@@ -69,12 +72,12 @@ ConfigType = TypeVar("ConfigType")
 
 
 def with_imbalance(config: ConfigType, imbalance: float) -> ConfigType:
-    """The configuration of a mixture with other routing; raises `ImportModelError` for models
+    """The configuration with another imbalance of routing. Raises `ImportModelError` for models
     without experts."""
     experts = getattr(config, "experts", None)
     if not isinstance(experts, Experts):
         name = getattr(config, "name", "the model")
-        raise ImportModelError(f"imbalance is about experts, but {name} has none")
+        raise ImportModelError(f"imbalance = {imbalance} is about experts, but {name} has none")
     changed = replace(experts, imbalance=imbalance)
     return replace(config, experts=changed)  # type: ignore[type-var]
 
@@ -82,11 +85,13 @@ def with_imbalance(config: ConfigType, imbalance: float) -> ConfigType:
 def mixture(
     builder: Builder, x: Value, name: str, experts: Experts, activation: Activation
 ) -> Value:
-    """`[batch, sequence, hidden]` to the same.
+    """A mixture of experts on `x`, `[batch, sequence, hidden]`; the result has the same shape.
 
-    A token's weight at an expert meets it before the last product, which is linear: what comes back
-    from the experts, wide and exchanged, need not be kept for the gradient of the weight
-    (Megatron-Core, fusions/fused_bias_swiglu.py, WeightedSwiGLUFunction)."""
+    A token is multiplied by its weight at an expert before the last product, which is linear. So
+    the results of the experts, which are wide and exchanged between devices, need not be kept for
+    the gradient of the weight (Megatron-Core, fusions/fused_bias_swiglu.py,
+    WeightedSwiGLUFunction).
+    """
     hidden = x.type.shape[-1]
     mask, weights = _route(builder, x, f"{name}.router", experts)
     groups = experts.groups, experts.chosen_groups
@@ -108,7 +113,8 @@ def mixture(
 
 
 def _route(builder: Builder, x: Value, name: str, experts: Experts) -> tuple[Value, Value]:
-    """Who goes where, and with what weight: `[batch, sequence, experts]` each."""
+    """Whether each token goes to each expert, and its weight there: `[batch, sequence, experts]`
+    each."""
     logits = linear(builder, x, name, experts.count, bias=False)
     scores = builder.add(Softmax() if experts.scoring == "softmax" else Sigmoid(), logits)
     chosen_by = scores
@@ -128,6 +134,7 @@ def _route(builder: Builder, x: Value, name: str, experts: Experts) -> tuple[Val
 def _shared(
     builder: Builder, x: Value, name: str, experts: Experts, activation: Activation
 ) -> Value:
+    """The result of the shared expert, `[batch, sequence, hidden]`."""
     y = gated_feed_forward(builder, x, name, experts.shared_ffn, activation)
     if not experts.shared_gate:
         return y

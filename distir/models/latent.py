@@ -1,4 +1,5 @@
-"""Attention whose keys and values come from a low-rank latent (DeepSeek-AI 2024, section 2.1)."""
+"""Multi-head latent attention: keys and values come from a low-rank latent (DeepSeek-AI 2024,
+section 2.1)."""
 
 from __future__ import annotations
 
@@ -11,17 +12,18 @@ from distir.ops.tensor import Concat, Expand, Reshape, Split, Transpose
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latent:
-    """Ranks of the latents, and the parts that a head of queries and keys consists of."""
+    """Ranks of the latents, and widths of the parts of a head."""
 
     query_rank: int
-    """0: queries come straight from the input."""
+    """Rank of the latent of queries; 0: queries come straight from the input."""
     key_rank: int
-    """Rank of keys and values, which share a latent."""
+    """Rank of the latent that keys and values share."""
     plain_dim: int
-    """The part of a head without positions."""
+    """Width of the part of a query or key without positions."""
     rotary_dim: int
-    """The part with rotary positions; all heads share that of the keys."""
+    """Width of the part with rotary positions; all heads share that part of the keys."""
     value_dim: int
+    """Width of a value."""
 
 
 def latent_queries_keys_values(
@@ -33,7 +35,8 @@ def latent_queries_keys_values(
     rotary: tuple[Value, Value],
     epsilon: float,
 ) -> tuple[Value, Value, Value]:
-    """Queries and keys `[batch, heads, sequence, plain + rotary]`, values `[…, value]`."""
+    """Queries and keys `[batch, heads, sequence, plain + rotary]`, and values
+    `[batch, heads, sequence, value]`, from `x`, `[batch, sequence, hidden]`."""
     plain, turned = latent.plain_dim, latent.rotary_dim
     query = x
     if latent.query_rank:

@@ -1,4 +1,4 @@
-"""Pieces that models are made of. Each adds its ops to a builder and returns the result."""
+"""Layers that models are built from. Each function adds ops to a builder and returns the result."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from distir.ops.norm import LayerNormalization, RMSNormalization
 from distir.ops.tensor import Concat, Reshape, Split, Transpose
 
 AttentionKind = Literal["fused", "eager"]
-"""One kernel that never writes the scores, or products and Softmax spelled out."""
+"""`fused`: one op, whose kernel never writes the scores to memory; `eager`: products and a softmax.
+"""
 
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
 Norm = Literal["layer", "rms"]
@@ -48,7 +49,7 @@ def gated_feed_forward(
 
 
 def normalize(builder: Builder, x: Value, name: str, norm: Norm, epsilon: float) -> Value:
-    """A norm over the last dim, with its trained scale (and bias, if `norm` is `layer`)."""
+    """A norm over the last dim, with a trained scale, and a trained bias if it is a layer norm."""
     width = x.type.shape[-1:]
     scale = builder.parameter(f"{name}.weight", width)
     if norm == "rms":
@@ -58,7 +59,7 @@ def normalize(builder: Builder, x: Value, name: str, norm: Norm, epsilon: float)
 
 
 def embed(builder: Builder, ids: Value, table: Value) -> Value:
-    """Rows of `table[rows, width]`: `ids[...] -> [..., width]`."""
+    """Looks up rows of `table`, `[rows, width]`: `ids[...] -> [..., width]`."""
     return builder.add(Gather(), table, ids)
 
 
@@ -84,7 +85,8 @@ def merge_heads(builder: Builder, x: Value) -> Value:
 
 
 def rotary_tables(builder: Builder, length: int, depth: int, base: float) -> tuple[Value, Value]:
-    """Cosines and sines `[length, depth]` of `position · base^(-2i/depth)`, both halves alike."""
+    """Cosines and sines of `position · base^(-2i/depth)`, `[length, depth]` each, where i runs from
+    0 to `depth / 2 - 1` twice."""
     import numpy as np
 
     frequencies = base ** (-np.arange(0, depth, 2) / depth)
@@ -96,8 +98,11 @@ def rotary_tables(builder: Builder, length: int, depth: int, base: float) -> tup
 
 
 def rotate(builder: Builder, x: Value, tables: tuple[Value, Value]) -> Value:
-    """Rotary position embedding (Su et al. 2021), `x·cos + rotate_half(x)·sin`, of the first
-    `depth` elements of the last dim, where `tables` are `[sequence, depth]`."""
+    """Rotary position embedding (Su et al. 2021): `x·cos + rotate_half(x)·sin`.
+
+    `tables` are cosines and sines, `[sequence, depth]`. Only the first `depth` elements of the last
+    dim are rotated.
+    """
     cosine, sine = tables
     depth, width = cosine.type.shape[-1], x.type.shape[-1]
     if depth < width:
@@ -109,8 +114,8 @@ def rotate(builder: Builder, x: Value, tables: tuple[Value, Value]) -> Value:
 
 
 def drop(builder: Builder, x: Value, ratio: float) -> Value:
-    """Dropout, or nothing at all where the ratio is 0."""
-    # One seed for all layers, so that equal layers stay equal.
+    """Dropout; no op if the ratio is 0."""
+    # All layers have one seed, so that equal layers stay equal.
     return builder.apply(Dropout(ratio), x)[0] if ratio else x
 
 
@@ -126,8 +131,11 @@ def attend(
     scale: float | None = None,
     dropout: float = 0.0,
 ) -> Value:
-    """Attention over `[batch, heads, sequence, depth]`. `mask` is added to the scores, which are
-    scaled by `depth ** -0.5` unless `scale` says otherwise."""
+    """Attention of queries, keys and values, `[batch, heads, sequence, depth]` each.
+
+    Scores are scaled by `scale`, by default `depth ** -0.5`; then `mask` is added to them.
+    `dropout` is the fraction of attention weights that is dropped.
+    """
     if scale is None:
         scale = 1 / math.sqrt(query.type.shape[-1])
     op = FusedAttention(scale, causal, dropout)

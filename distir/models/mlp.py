@@ -1,4 +1,4 @@
-"""Stacks of square linear layers, each followed by ReLU: the MLPs of DistIR."""
+"""MLPs of DistIR (Santhanam et al. 2021): stacks of square linear layers, each followed by ReLU."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class MlpConfig:
     width: int
     bias: bool = True
     sequence_length: None = None
-    """There is no sequence."""
+    """An MLP has no sequence."""
     longest: None = None
 
     def __post_init__(self) -> None:
@@ -32,12 +32,13 @@ class MlpConfig:
     def build(
         self, batch_size: int, sequence_length: int = 1, attention: AttentionKind = "fused"
     ) -> Function:
-        """The function from `x` to the last activation; only the batch size matters."""
+        """The function from `x` to the last activation, at this batch size; the other arguments
+        are ignored."""
         return build_mlp(self, batch_size)
 
 
 def build_mlp(config: MlpConfig, batch_size: int) -> Function:
-    """`x` fp32 `[batch, width]` to the same."""
+    """The function from `x`, fp32 `[batch, width]`, to the last activation, of the same shape."""
     builder = Builder(config.name)
     x = builder.input("x", (batch_size, config.width))
     for layer in range(config.layers):

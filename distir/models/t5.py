@@ -1,6 +1,6 @@
-"""T5 (Raffel et al. 2020): encoder and decoder, positions by a bias on the scores.
+"""T5 (Raffel et al. 2020): encoder and decoder; a bias on attention scores stands for positions.
 
-The bias is trained, so attention is always spelled out, as frameworks run it.
+The bias is trained, so that attention is always spelled out, as frameworks run it.
 """
 
 from __future__ import annotations
@@ -39,12 +39,13 @@ class T5Config:
     ffn: int
     vocabulary: int = 32128
     buckets: int = 32
-    """Distances between positions that the bias tells apart."""
+    """Number of buckets of distances between positions; the bias is trained per bucket."""
     farthest: int = 128
-    """From this distance on all share a bucket."""
+    """Distance from which on all distances share a bucket."""
     norm_epsilon: float = 1e-6
     dropout: float = 0.1
-    """Fraction dropped after embeddings, of attention weights, and after each part of a layer."""
+    """Fraction dropped, in training: after embeddings, of attention weights, inside and after
+    feed-forward, and after attention and each stack."""
     sequence_length: int = 512
     longest: None = None
 
@@ -58,8 +59,8 @@ class T5Config:
 def build_t5(
     config: T5Config, batch_size: int, sequence_length: int, target_length: int
 ) -> Function:
-    """`ids` `[batch, sequence]` and `decoder_ids` `[batch, target]` to logits
-    `[batch, target, vocabulary]`."""
+    """The function from `ids`, `[batch, sequence]`, and `decoder_ids`, `[batch, target]`, to
+    logits, `[batch, target, vocabulary]`."""
     builder = Builder(config.name)
     ids = builder.input("ids", (batch_size, sequence_length), DType.INT64)
     targets = builder.input("decoder_ids", (batch_size, target_length), DType.INT64)
@@ -72,7 +73,8 @@ def build_t5(
 
 
 def _stack(builder: Builder, config: T5Config, name: str, x: Value, memory: Value | None) -> Value:
-    """Encoder layers, or decoder layers if there is a `memory` to attend to."""
+    """All layers of the encoder, or of the decoder if there is a `memory` to attend to; `x` and the
+    result are `[batch, sequence, hidden]`."""
     bias = _position_bias(builder, config, f"{name}.position_bias", x, decoder=memory is not None)
     x = drop(builder, x, config.dropout)
     for layer in range(config.layers):
@@ -91,7 +93,7 @@ def _stack(builder: Builder, config: T5Config, name: str, x: Value, memory: Valu
 def _position_bias(
     builder: Builder, config: T5Config, name: str, x: Value, *, decoder: bool
 ) -> Value:
-    """What all layers of a stack add to their scores: `[heads, sequence, sequence]`."""
+    """The bias that all layers of a stack add to their scores: `[heads, sequence, sequence]`."""
     builder.origin = name
     length = x.type.shape[1]
     table = builder.parameter(f"{name}.weight", (config.buckets, config.heads))
@@ -101,8 +103,11 @@ def _position_bias(
 
 
 def _buckets(config: T5Config, length: int, *, decoder: bool) -> Any:
-    """The bucket of every pair of row and column: near distances have one each, farther ones
-    share them on a logarithmic scale; an encoder spends half of them on columns to the right."""
+    """The bucket of every pair of row and column, `[length, length]`.
+
+    Short distances have a bucket each, longer ones share buckets on a logarithmic scale. An encoder
+    uses half of the buckets for columns to the right of the row.
+    """
     import numpy as np
 
     distance = np.arange(length)[:, None] - np.arange(length)[None, :]
@@ -118,7 +123,7 @@ def _buckets(config: T5Config, length: int, *, decoder: bool) -> Any:
 def _attention(
     builder: Builder, config: T5Config, name: str, x: Value, memory: Value, bias: Value | None
 ) -> Value:
-    """Rows of `x` attend to those of `memory`; scores are not scaled."""
+    """Attention of the rows of `x` to those of `memory`; scores are not scaled."""
     builder.origin = name
 
     def project(value: Value, part: str) -> Value:

@@ -1,5 +1,5 @@
-"""Transformers of one stack of layers: GPT-2 and GPT-3, LLaMA, Mistral and Mixtral, Qwen, DeepSeek,
-OPT, GPT-NeoX, BERT.
+"""Transformers with one stack of layers: GPT-2 and GPT-3, LLaMA, Mistral and Mixtral, Qwen,
+DeepSeek, OPT, GPT-NeoX, BERT.
 
 One configuration describes them all; parameters and the order of ops are those of the originals.
 """
@@ -45,44 +45,45 @@ class TransformerConfig:
     heads: int
     vocabulary: int
     sequence_length: int
-    """The longest sequence the model is made for; rows of the table of learned positions."""
+    """The longest sequence that the model is made for; the number of learned positions."""
     kv_heads: int = 0
-    """Heads of keys and values, each shared by a group of queries; 0: as many as `heads`."""
+    """Heads of keys and values, each shared by a group of query heads; 0: as many as `heads`."""
     head_dim: int = 0
     """Width of a head; 0: `hidden / heads`."""
     ffn: int = 0
     """Width inside the feed-forward part; 0: `4 · hidden`."""
     experts: Experts | None = None
-    """The feed-forward parts are mixtures of experts."""
+    """The mixture of experts that every feed-forward part is, if it is one."""
     latent: Latent | None = None
-    """Keys and values come from a low-rank latent; `kv_heads`, `head_dim` and `fused_qkv` do not
-    apply."""
+    """The low-rank latent that keys and values come from, if there is one; then `kv_heads`,
+    `head_dim` and `fused_qkv` do not apply."""
 
     norm: Norm = "layer"
     norm_epsilon: float = 1e-5
     norm_first: bool = True
-    """Norms before attention and feed-forward, and one at the end; otherwise after each sum."""
+    """Whether norms stand before attention and feed-forward, and one at the end; otherwise they
+    stand behind each sum."""
     embedding_norm: bool = False
-    """A norm on the embeddings."""
+    """Whether the embeddings are normalized."""
     qk_norm: bool = False
-    """A norm on every head of queries and keys."""
+    """Whether every head of queries and keys is normalized."""
     parallel: bool = False
-    """Attention and feed-forward read the same input, and both are added to it."""
+    """Whether attention and feed-forward read the same input, and both are added to it."""
 
     learned_positions: bool = True
     position_offset: int = 0
-    """Rows of the position table before the first position (OPT has 2)."""
+    """Number of rows of the position table before the first position (OPT has 2)."""
     rotary_fraction: float = 0.0
-    """The part of every head that rotary embedding turns; 0: none."""
+    """Fraction of every head that rotary embedding rotates; 0: no rotary embedding."""
     rotary_base: float = 10000.0
     segments: int = 0
-    """Rows of a table of segment embeddings; all tokens are in segment 0."""
+    """Number of segment embeddings; all tokens are in segment 0."""
 
     activation: Activation = "gelu_tanh"
     gated: bool = False
-    """Feed-forward is `down(activation(gate(x)) · up(x))`."""
+    """Whether feed-forward is `down(activation(gate(x)) · up(x))`."""
     fused_qkv: bool = True
-    """Queries, keys and values come from one product."""
+    """Whether queries, keys and values come from one product."""
     qkv_bias: bool = True
     output_bias: bool = True
     ffn_bias: bool = True
@@ -90,19 +91,19 @@ class TransformerConfig:
     dropout: float = 0.0
     """Fraction dropped, in training, after embedding, attention and feed-forward."""
     attention_dropout: float | None = None
-    """Fraction of the attention weights dropped; None: as elsewhere."""
+    """Fraction of the attention weights dropped; None: the same as `dropout`."""
     inner_dropout: float = 0.0
     """Fraction dropped inside feed-forward parts that are not gated, after the activation."""
 
     causal: bool = True
     tied_embeddings: bool = True
-    """The table of the head is the table of the tokens."""
+    """Whether the head's matrix is the table of token embeddings."""
     head_transform: bool = False
-    """A linear layer, the activation and a norm before the head (BERT)."""
+    """Whether a linear layer, the activation and a norm stand before the head (BERT)."""
     head_bias: bool = False
 
     notes: tuple[str, ...] = ()
-    """What the model has and this description has not."""
+    """Properties of the model that this description leaves out, in words."""
 
     def __post_init__(self) -> None:
         for field in ("layers", "hidden", "heads", "vocabulary", "sequence_length"):
@@ -131,7 +132,7 @@ class TransformerConfig:
 
     @property
     def num_kv_heads(self) -> int:
-        """Heads of keys and values."""
+        """Number of heads of keys and values."""
         return self.kv_heads or self.heads
 
     @property
@@ -146,7 +147,7 @@ class TransformerConfig:
 
     @property
     def longest(self) -> int | None:
-        """The longest sequence that can be built, if there is one."""
+        """The longest sequence that can be built; None if there is no limit."""
         return self.sequence_length if self.learned_positions else None
 
     def build(
@@ -168,7 +169,8 @@ def llama_config(
     sequence_length: int,
     head_dim: int = 0,
 ) -> TransformerConfig:
-    """LLaMA's choices: RMS norms, rotary embedding, gated SiLU, no biases, a head of its own."""
+    """A configuration with LLaMA's choices: RMS norms, rotary embedding, gated SiLU, no biases, and
+    a head that is not tied to the embedding."""
     return TransformerConfig(
         name=name,
         layers=layers,
@@ -201,7 +203,8 @@ def bert_config(
     vocabulary: int,
     sequence_length: int,
 ) -> TransformerConfig:
-    """BERT's choices: an encoder with norms after the sums, and a head for masked words."""
+    """A configuration with BERT's choices: an encoder with norms behind the sums, and a head that
+    predicts masked words."""
     return TransformerConfig(
         name=name,
         layers=layers,
@@ -224,7 +227,7 @@ def bert_config(
 
 @dataclass(frozen=True, slots=True)
 class _Shared:
-    """What all layers share."""
+    """Choices and values that all layers share."""
 
     attention: AttentionKind
     rotary: tuple[Value, Value] | None
@@ -237,11 +240,15 @@ def build_transformer(
     sequence_length: int,
     attention: AttentionKind = "fused",
 ) -> Function:
-    """`ids` int64 `[batch, sequence]` to logits `[batch, sequence, vocabulary]`."""
+    """The function from `ids`, int64 `[batch, sequence]`, to logits,
+    `[batch, sequence, vocabulary]`.
+
+    Raises `ImportModelError` if the sequence is longer than the table of positions.
+    """
     if config.longest is not None and sequence_length > config.longest:
         raise ImportModelError(
-            f"{config.name} has a table of {config.longest} positions; "
-            f"sequence length {sequence_length} does not fit"
+            f"{config.name} has a table of {config.longest} positions, but the sequence length is "
+            f"{sequence_length}; expected at most {config.longest}"
         )
     builder = Builder(config.name)
     builder.notes.extend(config.notes)
@@ -255,7 +262,7 @@ def build_transformer(
 def add_layers(
     builder: Builder, config: TransformerConfig, x: Value, attention: AttentionKind
 ) -> Value:
-    """All layers, and the norm after them if each begins with its norms."""
+    """All layers on `x`, `[batch, sequence, hidden]`, and, if norms come first, the last norm."""
     shared = _shared(builder, config, x.type.shape[1], attention)
     dense = config.experts.dense_layers if config.experts is not None else 0
     for layer in range(config.layers):
@@ -266,7 +273,8 @@ def add_layers(
 
 
 def _embedding(builder: Builder, config: TransformerConfig, ids: Value, tokens: Value) -> Value:
-    """`[batch, sequence, hidden]`: tokens plus positions plus segments, as far as there are."""
+    """The sum of token, position and segment embeddings (those that the model has):
+    `[batch, sequence, hidden]`."""
     builder.origin = "embedding"
     length = ids.type.shape[1]
     x = embed(builder, ids, tokens)
@@ -304,7 +312,7 @@ def _shared(
 def _layer(
     builder: Builder, config: TransformerConfig, x: Value, name: str, shared: _Shared
 ) -> Value:
-    """`[batch, sequence, hidden]` to the same."""
+    """One layer on `x`, `[batch, sequence, hidden]`; the result has the same shape."""
 
     def attention(x: Value) -> Value:
         return _attention(builder, config, x, f"{name}.attention", shared)
@@ -357,7 +365,8 @@ def _queries_keys_values(
     name: str,
     rotary: tuple[Value, Value] | None,
 ) -> tuple[Value, Value, Value]:
-    """Three times `[batch, heads, sequence, depth]`."""
+    """Queries, keys and values, `[batch, heads, sequence, depth]` each; keys and values have
+    `num_kv_heads` heads."""
     if config.latent is not None:
         assert rotary is not None
         return latent_queries_keys_values(

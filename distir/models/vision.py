@@ -1,4 +1,5 @@
-"""Vision transformers (Dosovitskiy et al. 2021): patches, a class token, layers, a classifier."""
+"""Vision transformers (Dosovitskiy et al. 2021): patches of an image and a class token as a
+sequence, transformer layers, and a classifier on the class token."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from distir.ops.tensor import Concat, Expand, Reshape, Slice, Transpose
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VisionConfig:
-    """Sizes of a vision transformer. The sequence is `1 + (image / patch)²` long."""
+    """Sizes of a vision transformer. The sequence has `1 + (image / patch)²` positions."""
 
     name: str
     layers: int
@@ -26,10 +27,10 @@ class VisionConfig:
     channels: int = 3
     classes: int = 1000
     dropout: float = 0.1
-    """Fraction dropped after the positions and after every linear layer but queries, keys and
-    values (appendix B.1); attention weights are not dropped."""
+    """Fraction dropped, in training, after the positions are added and after every linear layer
+    except those of queries, keys and values (appendix B.1); attention weights are not dropped."""
     sequence_length: None = None
-    """It follows from image and patch."""
+    """None: the length follows from image and patch."""
     longest: None = None
 
     def __post_init__(self) -> None:
@@ -41,7 +42,7 @@ class VisionConfig:
 
     @property
     def layer_config(self) -> TransformerConfig:
-        """What the layers are like."""
+        """The configuration of the transformer layers."""
         return TransformerConfig(
             name=self.name,
             layers=self.layers,
@@ -60,15 +61,15 @@ class VisionConfig:
     def build(
         self, batch_size: int, sequence_length: int = 1, attention: AttentionKind = "fused"
     ) -> Function:
-        """The function from `pixels` to the scores of the classes; the sequence is as long as it
-        is."""
+        """The function from `pixels` to the logits of the classes; `sequence_length` is ignored."""
         return build_vision(self, batch_size, attention)
 
 
 def build_vision(
     config: VisionConfig, batch_size: int, attention: AttentionKind = "fused"
 ) -> Function:
-    """`pixels` fp32 `[batch, channels, image, image]` to logits `[batch, classes]`."""
+    """The function from `pixels`, fp32 `[batch, channels, image, image]`, to logits,
+    `[batch, classes]`."""
     builder = Builder(config.name)
     builder.origin = "embedding"
     pixels = builder.input("pixels", (batch_size, config.channels, config.image, config.image))
@@ -80,7 +81,7 @@ def build_vision(
 
 
 def _embedding(builder: Builder, config: VisionConfig, pixels: Value) -> Value:
-    """`[batch, 1 + patches, hidden]`: the class token, then one row per patch."""
+    """The sequence `[batch, 1 + patches, hidden]`: the class token, then one row per patch."""
     hidden, patch = config.hidden, (config.patch, config.patch)
     weight = builder.parameter("embedding.patch.weight", (hidden, config.channels, *patch))
     bias = builder.parameter("embedding.patch.bias", (hidden,))

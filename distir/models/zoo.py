@@ -1,10 +1,10 @@
-"""The zoo: published models by name, as data, and families of names that carry sizes.
+"""The zoo: published models by name, as data, and families whose names carry sizes.
 
-    ZOO.get("gpt3-13b")           a configuration; names match without regard to case
-    find_model("mlp-16x1024")     the same for names of a family
-    config.build(2, 128)          the Function at batch 2 and sequence 128
+    ZOO.get("gpt3-13b")           a configuration; upper and lower case are the same
+    find_model("mlp-16x1024")     a configuration from the zoo or from a family
+    config.build(2, 128)          the function at batch 2 and sequence 128
 
-`sequence_length` is the length that a model was (first) trained with.
+`sequence_length` is the length that a model was first trained with.
 """
 
 from __future__ import annotations
@@ -28,40 +28,40 @@ from distir.registry import Registry
 
 @runtime_checkable
 class ModelConfig(Protocol):
-    """What the zoo holds: sizes of a model, and how to build it."""
+    """A model in the zoo: its sizes, and a function that builds it."""
 
     @property
     def name(self) -> str:
-        """What the model is called."""
+        """The name of the model."""
         ...
 
     @property
     def sequence_length(self) -> int | None:
-        """The usual sequence length; `None` if there is no sequence or its length is fixed."""
+        """The usual sequence length; None if there is no sequence or its length is fixed."""
         ...
 
     @property
     def longest(self) -> int | None:
-        """The longest sequence that can be built, if there is one."""
+        """The longest sequence that can be built; None if there is no limit."""
         ...
 
     def build(
         self, batch_size: int, sequence_length: int, attention: AttentionKind = "fused"
     ) -> Function:
-        """The model's Function at these sizes."""
+        """The model's function at these sizes."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Names with sizes in them: a pattern whose groups are the sizes, and what makes a model of a
-    name and its sizes."""
+    """Models whose names contain their sizes: `pattern` has a group per size, and `make` takes the
+    name and the sizes."""
 
     pattern: re.Pattern[str]
     make: Callable[..., ModelConfig]
 
     def find(self, name: str) -> ModelConfig | None:
-        """The model called `name`, if it is one of the family."""
+        """The model of this name, or None if the family has no such name."""
         match = self.pattern.fullmatch(name.lower())
         return self.make(name, *map(int, match.groups())) if match else None
 
@@ -71,7 +71,8 @@ FAMILIES: Registry[Family] = Registry("model family")
 
 
 def find_model(name: str) -> ModelConfig:
-    """The model of the zoo or of a family; raises `UnknownNameError` naming the near ones."""
+    """The model of this name in the zoo or in a family. Raises `UnknownNameError`, with similar
+    names, if there is none."""
     if (found := _find_in_family(name)) is not None:
         return found
     if name not in ZOO:
@@ -90,6 +91,7 @@ def _find_in_family(name: str) -> ModelConfig | None:
 
 
 def _add(source: str, *configs: TransformerConfig) -> None:
+    """Adds models to the zoo; their sizes and the source describe them."""
     for config in configs:
         sizes = f"{config.layers} layers, hidden {config.hidden}, {config.heads} heads"
         if config.num_kv_heads != config.heads:
@@ -131,8 +133,8 @@ _add(
     _gpt2("gpt2-large", 36, 1280, 20),
     _gpt2("gpt2-xl", 48, 1600, 25),
 )
-# Table 2.1, except where it contradicts itself: there 1.3B has 24 heads of 128 against a hidden
-# size of 2048, and 13B has hidden size 5140. All attention is dense here.
+# Table 2.1, except where it contradicts itself: it gives 1.3B 24 heads of width 128 and a hidden
+# size of 2048, and 13B a hidden size of 5140. All attention is dense here.
 _add(
     "Brown et al. 2020",
     _gpt3("gpt3-125M", 12, 768, 12),
@@ -159,7 +161,7 @@ _add(
 )
 _add("Korthikanti et al. 2022, table 3", _megatron("megatron-22B", 48, 6144, 64))
 
-# --- LLaMA and its kin ----------------------------------------------------------------------------
+# --- LLaMA and related models ---------------------------------------------------------------------
 
 
 def _llama2(

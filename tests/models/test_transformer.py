@@ -137,7 +137,7 @@ def test_sizes_that_do_not_fit_are_refused(change: dict[str, Any], message: str)
 
 
 def test_a_sequence_beyond_the_position_table_is_refused() -> None:
-    with pytest.raises(ImportModelError, match="table of 10 positions; sequence length 11"):
+    with pytest.raises(ImportModelError, match="of 10 positions, but the sequence length is 11"):
         TINY.build(2, 11)
 
 

@@ -82,11 +82,11 @@ def test_experts_of_the_groups_whose_best_add_up_to_most() -> None:
 
 
 def test_groups_of_experts_are_equal_and_hold_enough() -> None:
-    with pytest.raises(ImportModelError, match="4 of 3 groups of 6 experts"):
+    with pytest.raises(ImportModelError, match="4 chosen of 3 groups of 6 experts"):
         Experts(count=6, top_k=2, ffn=4, groups=3, chosen_groups=4)
-    with pytest.raises(ImportModelError, match="1 of 4 groups of 6 experts"):
+    with pytest.raises(ImportModelError, match="1 chosen of 4 groups of 6 experts"):
         Experts(count=6, top_k=2, ffn=4, groups=4)
-    with pytest.raises(ImportModelError, match="3 experts in 1 groups of 2"):
+    with pytest.raises(ImportModelError, match="3 experts per token from 1 chosen groups of 2"):
         Experts(count=6, top_k=3, ffn=4, groups=3)
 
 
@@ -134,7 +134,7 @@ def _by_definition(tokens: Any, weights: dict[str, Any], experts: Experts) -> An
 def test_the_fullest_expert_sets_the_slots() -> None:
     model = load_model("mixtral-8x7b", imbalance=1.5)
     assert Workload(model=model, sequence_length=4096).sequence_lengths == (4096, 1536)
-    with pytest.raises(ImportModelError, match="imbalance is about experts, but gpt2 has none"):
+    with pytest.raises(ImportModelError, match="is about experts, but gpt2 has none"):
         load_model("gpt2", imbalance=2.0)
     with pytest.raises(ImportModelError, match=r"imbalance is 0\.5; expected at least 1"):
         load_model("mixtral-8x7b", imbalance=0.5)
