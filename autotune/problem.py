@@ -177,19 +177,15 @@ def _loaded(statement: ProblemStatement) -> Problem:
     if statement.devices < 1:
         raise DistirError(f"there are {statement.devices} devices; expected at least 1")
     looked_through = searched(statement.space)
-    stack, cluster, devices = statement.stack, statement.cluster, statement.devices
+    stack, devices = statement.stack, statement.devices
     if isinstance(stack, (str, Path)):
         stack = load_stack(stack)
     model = model_as_run(statement.model, stack, statement.attention, statement.imbalance)
-    hardware = (
-        distir.load_cluster(cluster, devices)
-        if isinstance(cluster, (str, Path))
-        else cluster.with_devices(devices)
-    )
+    hardware = _hardware(statement)
     precision, told = _precision(statement, hardware)
     workload = _workload(statement, model, precision)
     simulator = distir.Simulator(workload, hardware, stack)
-    made = {"model": model, "cluster": hardware, "stack": stack}
+    made = {"model": model, "cluster": hardware, "device": None, "stack": stack}
     return Problem(
         model=model.name,
         cluster=hardware.name,
@@ -206,6 +202,18 @@ def _loaded(statement: ProblemStatement) -> Problem:
         notes=(*told, *_several_batches(workload)),
         changed=partial(load_problem, **{**statement.stated(), **made}),
     )
+
+
+def _hardware(statement: ProblemStatement) -> Cluster:
+    from distir.cost import load_cluster, load_device
+
+    cluster, device = statement.cluster, statement.device
+    if isinstance(cluster, (str, Path)):
+        return load_cluster(cluster, statement.devices, device)
+    if isinstance(device, (str, Path)):
+        device = load_device(device)
+    cluster = cluster.with_devices(statement.devices)
+    return cluster if device is None else cluster.with_device(device)
 
 
 def _precision(statement: ProblemStatement, hardware: Cluster) -> tuple[str, tuple[str, ...]]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from autotune.objectives.objective import Objective, ObjectiveFunction
     from autotune.problem import Problem
-    from distir.cost import Cluster, SoftwareStack
+    from distir.cost import Cluster, Device, SoftwareStack
     from distir.models.layers import AttentionKind
     from distir.workload import Mode
     from search_spaces import SpaceSource
@@ -68,6 +68,10 @@ class ProblemStatement:
     cluster: str | Path | Cluster = DEFAULT_CLUSTER
     """A name, a TOML file or a loaded cluster."""
     _: KW_ONLY
+    device: str | Path | Device | None = None
+    """What the cluster consists of: a name, a TOML file or a loaded device; by default the
+    cluster's own.
+    """
     devices: int = DEFAULT_DEVICES
     mode: Mode = "training"
     batch_size: int | None = None

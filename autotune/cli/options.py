@@ -62,6 +62,13 @@ def add_model_options(parser: argparse.ArgumentParser, devices: str) -> None:
         help="a name (see `clusters`) or a TOML file",
     )
     group.add_argument(
+        "--device",
+        default=SUPPRESS,
+        metavar="D",
+        help="other devices for the cluster: a name (see `devices`) or a TOML file "
+        "(default: the cluster's own)",
+    )
+    group.add_argument(
         "--stack",
         default=SUPPRESS,
         metavar="STACK",

@@ -85,7 +85,8 @@ def _work(arguments: argparse.Namespace) -> tuple[Verifier, list[Strategy]]:
     from distir.cost import load_stack
     from distir.execute.verify import Verifier
 
-    distir.load_cluster(arguments.cluster)  # decides no number; a name unknown is still a mistake
+    # Hardware decides no number; a name unknown is still a mistake.
+    distir.load_cluster(arguments.cluster, device=getattr(arguments, "device", None))
     stack = load_stack(getattr(arguments, "stack", DEFAULT_STACK))
     how = {name: getattr(arguments, name, None) for name in ("attention", "imbalance")}
     options = given(arguments, distir.Workload)

@@ -135,6 +135,12 @@ class Cluster:
         """The same hardware with another number of devices, over as many units as needed."""
         return replace(self, num_devices=num_devices)
 
+    def with_device(self, device: Device) -> Cluster:
+        """The same levels joining other devices; a name of its own says which."""
+        if device == self.device:
+            return self
+        return replace(self, device=device, name=f"{self.name} with {device.name}", summary="")
+
     def group(self, size: int, stride: int = 1) -> Group:
         """The groups along a mesh axis: `size` devices, `stride` apart, anywhere in the cluster."""
         return self.product_group(((size, stride),))

@@ -5,7 +5,7 @@ A cluster file:
     name = "lab"
     summary = "4 × A100 per node, 100 Gbit/s network"    # optional
     devices = 8                                          # optional: devices if nobody says
-    device = "a100-sxm4-80gb"                            # a known one, or a table [device]
+    device = "a100-sxm4-80gb"                            # a name, a file, or a table [device]
 
     [[levels]]                                           # innermost first
     name = "NVLink"
@@ -20,7 +20,8 @@ A cluster file:
     latency = "14 us"
     medium = "network"                                   # or "board", the default with a size
 
-and a table [device], if the device is not a known one:
+and a table [device], if the device is not a known one. A file of a device says the same, without
+the heading:
 
     [device]
     name = "A100"
@@ -109,15 +110,22 @@ def stack_names() -> list[str]:
     return sorted(_shipped("stacks"))
 
 
-def load_cluster(spec: str | Path, devices: int | None = None) -> Cluster:
+def load_cluster(
+    spec: str | Path, devices: int | None = None, device: str | Path | Device | None = None
+) -> Cluster:
     """The cluster with the name `spec`, or that a TOML file at this path describes.
 
-    `devices` is the number of devices; by default what the file says, or one node.
+    `devices` is the number of devices; by default what the file says, or one node. `device`, by
+    name, by file or loaded, takes the place of the cluster's own.
 
     Raises `UnknownNameError`, which names similar names, or `ClusterError` with file and key.
     """
     cluster = _read_cluster(_find("cluster", "clusters", spec))
-    return cluster if devices is None else cluster.with_devices(devices)
+    if devices is not None:
+        cluster = cluster.with_devices(devices)
+    if isinstance(device, (str, Path)):
+        device = load_device(device)
+    return cluster if device is None else cluster.with_device(device)
 
 
 def load_device(spec: str | Path) -> Device:
@@ -159,7 +167,7 @@ def _read_cluster(path: Path) -> Cluster:
     top = read_toml(path)
     name = top.text("name")
     summary = top.text("summary", "")
-    device = _read_device_entry(top)
+    device = _read_device_entry(top, path.parent)
     tables = top.tables("levels")
     levels = tuple(_read_level(table, table is tables[-1]) for table in tables)
     one_node = math.prod(level.size or 1 for level in levels)
@@ -174,17 +182,18 @@ def _read_cluster(path: Path) -> Cluster:
         raise top.fail(error) from error
 
 
-def _read_device_entry(top: Table) -> Device:
-    """The device that the key `device` names or, as a table, describes."""
+def _read_device_entry(top: Table, folder: Path) -> Device:
+    """The device that the key `device` names or, as a table, describes. A file is looked for in
+    the cluster's folder first."""
     if not top.is_text("device"):
         return _read_device(top.table("device"))
+    spec = top.text("device")
     try:
-        return load_device(top.text("device"))
+        return load_device(folder / spec if (folder / spec).is_file() else spec)
     except UnknownNameError as error:
         raise top.error("device", f"is an {error}; a table [device] may describe it") from error
 
 
-@lru_cache(maxsize=64)
 def _read_whole_device(path: Path) -> Device:
     return _read_device(read_toml(path))
 
