@@ -8,8 +8,9 @@ importing costs.
 from __future__ import annotations
 
 from distir.ir.registered import OPS, attribute_record, register_op
+from distir.ops.elementwise import Binary, Elementwise, Unary
 from distir.registry import import_modules
 
 import_modules(__name__, __path__)
 
-__all__ = ["OPS", "attribute_record", "register_op"]
+__all__ = ["OPS", "Binary", "Elementwise", "Unary", "attribute_record", "register_op"]

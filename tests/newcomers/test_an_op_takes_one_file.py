@@ -24,13 +24,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distir.ops import register_op
-from distir.ops.elementwise import Unary
+from distir import ops
 
 
-@register_op("Asinh")
+@ops.register_op("Asinh")
 @dataclass(frozen=True, slots=True)
-class Asinh(Unary):
+class Asinh(ops.Unary):
     """`ln(x + sqrt(x^2 + 1))`."""
 
     def apply(self, x):
