@@ -35,24 +35,7 @@ if TYPE_CHECKING:
     from distir.cost.amounts import Amount
     from distir.workload import Workload
 
-__all__ = [
-    "METRICS",
-    "Formula",
-    "Iteration",
-    "Metric",
-    "bubble_fraction",
-    "communication_fraction",
-    "find_metric",
-    "iteration_seconds",
-    "measured",
-    "metric",
-    "mfu",
-    "model_tflops_per_device",
-    "padding_fraction",
-    "peak_memory_bytes",
-    "throughput_samples_per_second",
-    "tokens_per_second_per_device",
-]
+__all__ = ["METRICS", "Formula", "Iteration", "Metric", "find_metric", "measured", "metric"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +99,9 @@ class Metric:
 METRICS: Registry[Metric] = Registry("metric", group="distir.metrics")
 """All metrics, those of other packages behind those of distir."""
 
+_OBJECTIVES: Registry[Metric] = Registry("objective")
+"""Metrics by what they are called as objectives."""
+
 
 def metric(
     heading: str,
@@ -144,6 +130,7 @@ def metric(
             timed=timed,
             objective=objective or name,
         )
+        _OBJECTIVES.add(made.objective, made)
         return METRICS.add(name, made, doc)
 
     return register
@@ -152,9 +139,10 @@ def metric(
 def find_metric(name: str) -> Metric | None:
     """The metric of this name, or the one that is called so as an objective; None if there is
     none."""
-    if name in METRICS:
-        return METRICS.get(name)
-    return next((each.value for each in METRICS if each.value.objective == name.lower()), None)
+    for names in (METRICS, _OBJECTIVES):
+        if name in names:
+            return names.get(name)
+    return None
 
 
 def measured(iteration: Iteration) -> dict[str, Any]:

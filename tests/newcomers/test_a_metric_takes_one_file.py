@@ -112,3 +112,20 @@ def per_nothing(iteration: metrics.Iteration):
     assert "metric per_nothing: ZeroDivisionError" in done.stderr
     assert "failing_metric.py:6" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_two_metrics_are_not_called_the_same_as_objectives(tmp_path: Path) -> None:
+    code = """
+from distir import metrics
+
+@metrics.metric("s", objective="Latency")
+def my_seconds(iteration: metrics.Iteration):
+    return iteration.seconds
+"""
+    points = {"distir.metrics": {"my_seconds": "rival_metric"}}
+    folder = Package("rival_metric", code, points).write(tmp_path)
+    done = python(folder, "-m", "autotune", "objectives")
+    assert done.returncode == 2
+    assert "metric 'my_seconds' (rival_metric): ValueError: objective 'Latency' is registered" in (
+        " ".join(done.stderr.split())
+    )
