@@ -167,7 +167,7 @@ def order_last(space: SearchSpace) -> tuple[SearchSpace, int]:
             late.add(dimension.name)
     first = [each for each in space.dimensions if each.name not in late]
     last = [each for each in space.dimensions if each.name in late]
-    return SearchSpace([*first, *last], space.constraints), len(first)
+    return SearchSpace([*first, *last], space.rules), len(first)
 
 
 class _Search:

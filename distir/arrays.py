@@ -60,4 +60,14 @@ def distinct_codes(columns: Iterable[tuple[Codes, int]], length: int) -> tuple[I
             num_keys = len(first)
         key = key * count + codes
         num_keys *= max(1, count)
-    return distinct(key)
+    return _distinct_below(num_keys, key) if num_keys <= length else distinct(key)
+
+
+def _distinct_below(limit: int, values: Integers) -> tuple[Indices, Indices]:
+    """`distinct` of numbers from 0 to `limit` - 1, without sorting them."""
+    first = np.full(limit, -1)
+    first[values[::-1]] = np.arange(len(values))[::-1]  # what comes first is written last
+    occurring = np.flatnonzero(first >= 0)
+    number = np.zeros(limit, np.int64)
+    number[occurring] = np.arange(len(occurring))
+    return first[occurring], number[values]

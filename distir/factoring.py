@@ -8,9 +8,34 @@ replicas of 4 devices that share a sequence is 2 × 4: all of these devices shar
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
+
+
+@lru_cache(maxsize=4096)
+def divisors(number: int) -> tuple[int, ...]:
+    """All divisors of `number`, ascending."""
+    found = [1]
+    for prime, power in _prime_powers(number):
+        found = [each * prime**exponent for each in found for exponent in range(power + 1)]
+    return tuple(sorted(found))
+
+
+def _prime_powers(number: int) -> Iterator[tuple[int, int]]:
+    """Prime factors of `number` with their exponents, by trial division."""
+    prime = 2
+    while prime * prime <= number:
+        power = 0
+        while number % prime == 0:
+            number //= prime
+            power += 1
+        if power:
+            yield prime, power
+        prime += 1
+    if number > 1:
+        yield number, 1
 
 
 def tensor_factors(
@@ -32,21 +57,6 @@ def tensor_factors(
     if any(large % small for small, large in pairwise(ordered)):
         return ()
     return tuple(large // small for small, large in pairwise(ordered)) or (1,)
-
-
-def refusal(sizes: Sequence[tuple[str, int]], inner: Mapping[str, int], degree: int) -> str | None:
-    """Why a degree of tensor parallelism does not fit these axes, and which degrees do; None if it
-    fits. The arguments are those of `tensor_factors`."""
-    if tensor_factors(sizes, inner, degree):
-        return None
-    label, size = next((a for a in sizes if not tensor_factors([a], inner, degree)), sizes[0])
-    within = f", each of {inner[label]} queries" if inner.get(label, 1) > 1 else ""
-    most = math.gcd(*(size * inner.get(label, 1) for label, size in sizes))
-    suited = [n for n in range(1, most + 1) if most % n == 0 and tensor_factors(sizes, inner, n)]
-    return (
-        f"{label} ({size}{within}) does not divide by tp = {degree}; "
-        f"{', '.join(map(str, suited))} do"
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,28 +88,4 @@ def expert_factors(ep: int, dp: int, cp: int, tp: int) -> ExpertFactors | None:
     return None
 
 
-def expert_refusal(
-    ep: int, degrees: tuple[int, int, int], sizes: Sequence[tuple[str, int]]
-) -> str | None:
-    """Why `ep` devices cannot share experts, and which numbers can; None if they can.
-
-    `degrees` are `dp`, `cp` and `tp`; `sizes` are the labels and sizes of the axes of experts.
-    """
-    if ep == 1:
-        return None
-    if not sizes:
-        return f"ep = {ep} shares experts, but the model has no axis of experts; ep = 1 would do"
-    most = math.gcd(*(size for _, size in sizes))
-    fitting = [n for n in range(1, most + 1) if most % n == 0 and expert_factors(n, *degrees)]
-    label, size = next((each for each in sizes if each[1] % ep), sizes[0])
-    if size % ep:
-        fault = f"must divide the {label} ({size})"
-    elif expert_factors(ep, *degrees) is None:
-        named = zip(("dp", "cp", "tp"), degrees, strict=True)
-        fault = f"does not fit {' x '.join(f'{name} {n}' for name, n in named)} devices"
-    else:
-        return None
-    return f"ep = {ep} {fault}; {', '.join(map(str, fitting))} do"
-
-
-__all__ = ["ExpertFactors", "expert_factors", "expert_refusal", "refusal", "tensor_factors"]
+__all__ = ["ExpertFactors", "divisors", "expert_factors", "tensor_factors"]

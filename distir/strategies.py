@@ -77,6 +77,17 @@ class Strategies(Sequence[Strategy]):
         codes = self.codes.get(name)
         return np.repeat(values, self.length) if codes is None else values[codes]
 
+    def choices(self, names: Sequence[str], indices: Indices) -> list[dict[str, Any]]:
+        """The values of some fields, by field, of each strategy at some indices."""
+        columns = [self._values_at(name, indices) for name in names]
+        return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+    def _values_at(self, name: str, indices: Indices) -> list[Any]:
+        values, codes = self.values[name], self.codes.get(name)
+        if codes is None:
+            return list(values[:1]) * len(indices)
+        return [values[code] for code in codes[indices].tolist()]
+
     def distinct(self, names: Iterable[str]) -> tuple[Indices, Indices]:
         """Groups strategies that agree in these fields. Returns the index of the first strategy of
         each group, and per strategy the number of its group."""

@@ -20,7 +20,7 @@ from distir.ops.optimizer import AdamStep, MomentumStep, SGDStep
 from distir.ops.ring import Circulating
 from distir.ops.routing import Dispatch
 from distir.program import Program, build_program, followers_made
-from distir.strategy import Strategy
+from distir.strategy import CP_EXCHANGES, Strategy
 from distir.transforms.lower import without_dropout
 
 Mode = Literal["training", "inference"]
@@ -346,21 +346,23 @@ class Workload:
         program = self.program
         return {program.label(a): b.size for a, b in program.blocks.inner_axes.items()}
 
+    @property
+    def cp_exchanges(self) -> tuple[str, ...]:
+        """Ways in which context parallelism can bring keys and values together: in a ring where an
+        op can take its columns one after the other, by heads where attention has an axis of
+        them."""
+        return self._cp_exchanges
+
+    @cached_property
+    def _cp_exchanges(self) -> tuple[str, ...]:
+        program = self.program
+        circulates = any(isinstance(node.op, Circulating) for node in program.function.nodes)
+        able = {"gather": True, "ring": circulates, "all-to-all": bool(program.blocks.head_axes)}
+        return tuple(name for name in CP_EXCHANGES if able[name])
+
     def explain_lists(self, strategy: Strategy) -> str | None:
-        """Why the axis lists that a strategy states, or its `cp_exchange`, do not fit the model;
-        None if they do. The lists of the other techniques have constraints of their own."""
-        stated = strategy.axis_lists
-        for user in stated:
-            if getattr(strategy, user) == 1:
-                return f"axes state a list for {user}, which needs {user} > 1"
-        if "tp" in stated and strategy.sequence_parallel:
-            return "sequence_parallel adds to the list of tp; where axes state it, add sequence"
-        if strategy.cp_exchange != "gather":
-            reason = self._explain_exchange(strategy)
-            if reason is not None:
-                return reason
-        elif not stated:
-            return None
+        """Why the axis lists of a strategy name no axes of the model, or do not divide them; None
+        if they fit."""
         try:
             axes = mesh_axes(self.program, strategy)
         except StrategyError as error:
@@ -369,24 +371,6 @@ class Workload:
         if samples not in self._sizes_of_samples:
             self._sizes_of_samples[samples] = self.sizes(samples)
         return undivided(self.program, axes, self._sizes_of_samples[samples])
-
-    def _explain_exchange(self, strategy: Strategy) -> str | None:
-        """Why keys and values cannot be exchanged as `cp_exchange` says; None if they can."""
-        asked = f"cp_exchange = {strategy.cp_exchange}"
-        if strategy.cp == 1:
-            return f"{asked} needs cp > 1: it is how cp brings keys together"
-        if "cp" in strategy.axis_lists:
-            return f"{asked} decides the list of cp; axes state it already"
-        if strategy.cp_exchange == "all-to-all" and not self.program.blocks.head_axes:
-            return f"{asked} splits heads, but no attention of the model has an axis of heads"
-        if strategy.cp_exchange == "ring" and not self._circulates:
-            return f"{asked} needs fused attention, but the model has none; try --attention fused"
-        return None
-
-    @cached_property
-    def _circulates(self) -> bool:
-        """Whether the model has an op that ring exchange works for."""
-        return any(isinstance(node.op, Circulating) for node in self.program.function.nodes)
 
     @cached_property
     def _sizes_of_samples(self) -> dict[int, dict[Axis, int]]:

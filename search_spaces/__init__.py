@@ -5,8 +5,8 @@ Knows strategies, not simulators.
 
 from __future__ import annotations
 
-from search_spaces.constraints import Constraint
-from search_spaces.distribution import WorkloadFacts, distribution_space
+from distir.rules import Rule, WorkloadFacts
+from search_spaces.distribution import distribution_space
 from search_spaces.named import SPACES, Searched, SpaceError, SpaceSource, searched
 from search_spaces.parameters import Choices, Dimension, Value
 from search_spaces.space import Branch, SearchSpace
@@ -15,8 +15,8 @@ __all__ = [
     "SPACES",
     "Branch",
     "Choices",
-    "Constraint",
     "Dimension",
+    "Rule",
     "SearchSpace",
     "Searched",
     "SpaceError",

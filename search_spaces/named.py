@@ -18,6 +18,7 @@ from typing import Any, Literal, TypeAlias, cast
 
 from distir.errors import DistirError, UnknownNameError
 from distir.registry import Registry
+from distir.rules.memory import recomputation_is_known
 from distir.strategy import Strategy, format_lists, parse_lists
 from search_spaces.parameters import Value
 
@@ -181,16 +182,14 @@ def _checked(name: str, value: object) -> Value:
         from distir.schedules import find_schedule
 
         return find_schedule(str(value)).name
-    if name == "recompute":
-        known = recomputations()
-        if value not in known:
-            raise UnknownNameError("recomputation", str(value), known)
+    if name == "recompute" and (reason := recomputation_is_known(str(value))):
+        raise SpaceError(reason)
     return getattr(Strategy.from_dict({name: value}), name)
 
 
 @cache
 def recomputations() -> tuple[str, ...]:
-    """Every way to recompute, the least first."""
+    """Every way to recompute that is searched, the least first."""
     from distir.transforms.recompute import RECOMPUTE
 
     order = ("none", "selective", "full")

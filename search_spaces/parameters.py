@@ -10,21 +10,10 @@ after the earlier choices that it reads, so a declaration states its own depende
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
-Value: TypeAlias = int | str | bool
-"""What a choice may be."""
-
-Choices: TypeAlias = Mapping[str, Value]
-"""Values by dimension."""
-
-
-def parameter_names(function: Callable[..., object]) -> tuple[str, ...]:
-    """Names of the parameters of `function`: the choices that it reads."""
-    return tuple(inspect.signature(function).parameters)
+from distir.rules import Choices, Value, parameter_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,3 +43,6 @@ class Dimension:
             return [value for value in self.domain(*choices) if value in allowed]
 
         return Dimension(self.name, domain, self.reads)
+
+
+__all__ = ["Choices", "Dimension", "Value"]

@@ -2,7 +2,7 @@
 
 Level `i` of the tree is dimension `i`. Branches that lead to no valid point are never shown, so a
 walk cannot fail. What hangs below a node depends only on the choices that deeper dimensions and
-constraints read; prefixes that agree on those are one node (`search_spaces.tree`). Counting is
+rules read; prefixes that agree on those are one node (`search_spaces.tree`). Counting is
 therefore a sum over few distinct nodes, and the `index`-th point is found without visiting the
 others: spaces of many millions of points are counted and sampled at once.
 """
@@ -16,9 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from distir.rules import Rule, explain, listed
 from distir.strategy import Strategy
-from search_spaces.arithmetic import listed
-from search_spaces.constraints import Constraint
 from search_spaces.named import DEFAULTS
 from search_spaces.parameters import Choices, Dimension, Value
 from search_spaces.tree import Tree
@@ -40,9 +39,9 @@ class SearchSpace:
     its default.
     """
 
-    def __init__(self, dimensions: Sequence[Dimension], constraints: Sequence[Constraint] = ()):
+    def __init__(self, dimensions: Sequence[Dimension], rules: Sequence[Rule] = ()):
         self.dimensions = tuple(dimensions)
-        self.constraints = tuple(constraints)
+        self.rules = tuple(rules)
         self.names = tuple(dimension.name for dimension in dimensions)
 
     # The tree
@@ -51,7 +50,7 @@ class SearchSpace:
     def tree(self) -> Tree:
         """All choices, found when they are asked for first."""
         fixed = {name: value for name, value in DEFAULTS.items() if name not in self.names}
-        return Tree(self.dimensions, self.constraints, fixed)
+        return Tree(self.dimensions, self.rules, fixed)
 
     def branches(self, chosen: Choices) -> tuple[Branch, ...]:
         """What may come after `chosen`, the values of the first `len(chosen)` dimensions."""
@@ -145,9 +144,7 @@ class SearchSpace:
 
     def impossible(self, strategy: Strategy) -> str | None:
         """The reason why no plan can follow from `strategy`, or `None`."""
-        chosen = strategy.to_dict()
-        reasons = (rule.reason(chosen) for rule in self.constraints)
-        return next((reason for reason in reasons if reason is not None), None)
+        return explain(self.rules, strategy)
 
     def explain(self, strategy: Strategy) -> str | None:
         """Why `strategy` is not in the space and what would do; `None` if it is in it."""
@@ -184,7 +181,7 @@ class SearchSpace:
             else dimension
             for dimension in self.dimensions
         ]
-        return SearchSpace(dimensions, self.constraints)
+        return SearchSpace(dimensions, self.rules)
 
 
 def _after(chosen: Choices) -> str:

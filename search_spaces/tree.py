@@ -3,7 +3,7 @@
 A *node* of a level is what of the choices before it matters to this level and all below; prefixes
 that agree on that are one node. A *branch* is a value that may be chosen at a node, with the node
 of the next level that it leads to and the number of strategies (*leaves*) behind it. The walk goes
-level by level, for all nodes of a level together, and asks a domain or a constraint once per
+level by level, for all nodes of a level together, and asks a domain or a rule once per
 combination of the choices that it reads. Branches are in the order of their domains, and those of
 a node are neighbours.
 """
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distir.arrays import Codes, Indices, distinct_codes
-from search_spaces.constraints import Constraint
+from distir.rules import Rule
 from search_spaces.parameters import Choices, Dimension, Value
 
 Answer = TypeVar("Answer")
@@ -70,7 +70,7 @@ class Tree:
     def __init__(
         self,
         dimensions: Sequence[Dimension],
-        constraints: Sequence[Constraint],
+        rules: Sequence[Rule],
         fixed: Mapping[str, Value],
     ) -> None:
         """`fixed` are the choices that no dimension makes."""
@@ -81,12 +81,12 @@ class Tree:
         self._codes: dict[str, dict[Value, int]] = {name: {} for name in self.names}
         self._fixed = fixed
         place = {name: at for at, name in enumerate(self.names)}
-        last = [max((place.get(n, 0) for n in rule.reads), default=0) for rule in constraints]
+        last = [max((place.get(n, 0) for n in rule.reads), default=0) for rule in rules]
         self._decided = [
-            tuple(rule for rule, at in zip(constraints, last, strict=True) if at == depth)
+            tuple(rule for rule, at in zip(rules, last, strict=True) if at == depth)
             for depth in range(len(self.names))
         ]
-        """By level the constraints whose last choice is made there."""
+        """By level the rules whose last choice is made there."""
         self.levels = self._grown()
         self._steps: list[dict[int, dict[Value, Step]]] = [{} for _ in self.names]
 
@@ -141,13 +141,13 @@ class Tree:
         return first, codes[starts[parents] + inside], parents
 
     def _allowed(self, depth: int, chosen: Mapping[str, Codes], count: int) -> NDArray[np.bool_]:
-        """A mask of the `count` choices that meet all constraints decided at a level. A constraint
-        is asked about the choices that meet those before it."""
+        """A mask of the `count` choices that meet all rules decided at a level. A rule is asked
+        about the choices that meet those before it."""
         left = np.arange(count)
         for rule in self._decided[depth]:
             some = {name: column[left] for name, column in chosen.items()}
-            reasons, which = self._asked(rule.reason, rule.reads, some, len(left))
-            met = np.array([reason is None for reason in reasons], np.bool_)
+            faults, which = self._asked(rule.fault, rule.reads, some, len(left))
+            met = np.array([fault is None for fault in faults], np.bool_)
             left = left[met[which]]
         found = np.zeros(count, np.bool_)
         found[left] = True

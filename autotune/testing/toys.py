@@ -11,7 +11,7 @@ import numpy as np
 from autotune.objectives.columns import Column, Flags
 from autotune.problem import Problem
 from distir.errors import StrategyError
-from distir.strategy import Strategy
+from distir.strategy import CP_EXCHANGES, Strategy
 from search_spaces import SearchSpace, SpaceSource, distribution_space, searched
 
 
@@ -35,6 +35,11 @@ class ToyWorkload:
     def inner_axes(self) -> dict[str, int]:
         """No axis has another inside."""
         return {}
+
+    @property
+    def cp_exchanges(self) -> tuple[str, ...]:
+        """Every one."""
+        return CP_EXCHANGES
 
     def explain_lists(self, strategy: Strategy) -> str | None:
         """Any list will do."""

@@ -7,7 +7,6 @@ block, its placement per mesh, its program per size.
 from __future__ import annotations
 
 from distir.plan.block_program import instantiate_block
-from distir.plan.feasibility import explain
 from distir.plan.model import BlockProgram, ParameterUse, Plan, Stage
 from distir.plan.planner import Planner
 
@@ -17,6 +16,5 @@ __all__ = [
     "Plan",
     "Planner",
     "Stage",
-    "explain",
     "instantiate_block",
 ]

@@ -15,9 +15,9 @@ from distir.errors import StrategyError
 from distir.ir.core import Value
 from distir.mesh import MESH_CHOICES, mesh_axes, padded_sizes
 from distir.plan.block_program import instantiate_block
-from distir.plan.feasibility import explain
 from distir.plan.model import BlockProgram, Plan, Stage
 from distir.plan.positions import Positions, layout_at, positions_of
+from distir.rules import explain, rules_of
 from distir.schedules import CompiledSchedule, compile_schedule, find_schedule, forward_only
 from distir.strategy import Strategy
 from distir.transforms.instantiate import Sizes
@@ -82,6 +82,7 @@ class Planner:
         have the type that the workload's products run in, so that what they alone read is made in
         it."""
         self.workload = workload
+        self.rules = rules_of(workload)
         self.fuse = fuse
         self.narrow = narrow
         self.program = workload.program
@@ -99,7 +100,7 @@ class Planner:
 
     def explain(self, strategy: Strategy) -> str | None:
         """Why the strategy cannot be applied to this workload, or None."""
-        return explain(self.workload, strategy)
+        return explain(self.rules, strategy)
 
     def mesh(self, strategy: Strategy) -> tuple[Mesh, tuple[int, ...]]:
         """The device grid of a stage and its degrees. Equal grids are one, whatever the degrees."""

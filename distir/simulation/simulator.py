@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 from distir.cost import Cluster, CostModel, SoftwareStack, load_stack
 from distir.cost.amounts import larger
 from distir.errors import StrategyError
 from distir.plan import Plan, Planner
-from distir.plan.feasibility import explain_many
+from distir.rules import degrees_fit, explain, explain_many
 from distir.schedules import (
     BACKWARD,
     COST_KINDS,
@@ -67,6 +65,7 @@ class Simulator:
         own = self.planner
         if own.workload is not workload or (own.fuse, own.narrow) != (fuse, narrow):
             raise ValueError("the planner is of another workload, fuses otherwise, or narrows")
+        self._rules = (degrees_fit(cluster.num_devices).of(workload), *own.rules)
         self.stages = StagePricer(workload, self.cost, self.planner, ChainMemory())
         self._partitions = Partitions()
         self._stages: dict[object, StageCost] = {}
@@ -80,23 +79,11 @@ class Simulator:
 
     def explain(self, strategy: Strategy) -> str | None:
         """Why a strategy cannot run on this cluster with this workload, or None."""
-        if strategy.devices > self.cluster.num_devices:
-            return (
-                f"dp x tp x cp x pp = {strategy.dp} x {strategy.tp} x {strategy.cp} x "
-                f"{strategy.pp} = {strategy.devices} devices; the cluster has "
-                f"{self.cluster.num_devices}"
-            )
-        return self.planner.explain(strategy)
+        return explain(self._rules, strategy)
 
     def explain_many(self, strategies: Strategies) -> dict[int, str]:
         """Why strategies cannot run, by their positions; those that can are not in it."""
-        reasons = explain_many(self.workload, strategies)
-        first, which = strategies.distinct(("dp", "tp", "cp", "pp"))
-        for number, place in enumerate(first.tolist()):
-            if strategies[place].devices > self.cluster.num_devices:
-                reason = self.explain(strategies[place]) or ""
-                reasons |= dict.fromkeys(np.flatnonzero(which == number).tolist(), reason)
-        return reasons
+        return explain_many(self._rules, strategies)
 
     def plan(self, strategy: Strategy) -> Plan:
         """The plan of a strategy, with stages balanced by simulated cost; raises

@@ -3,22 +3,51 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import distir
-from distir.strategy import Strategy
+from distir.strategies import Strategies
+from distir.strategy import CP_EXCHANGES, KEEP_GATHERED, Strategy
 from distir.workload import Mode
-from search_spaces import distribution_space
+from search_spaces import SearchSpace, distribution_space
 from tests.conftest import shared_path
 
-MODELS = ("gpt2-xs", "qwen2.5-0.5b", "mlp-xs", "t5-small", "vit-b", "gpt2.onnx", "mlp16.onnx")
-SCHEDULES = ("gpipe", "1f1b", "interleaved", "breadth-first", "zb-h1", "zb-h2", "zb-v", "chimera")
-LISTS = ("", "", "", "tp=heads,ffn", "tp=batch;cp=heads*,sequence", "dp=hidden", "tp=nothing")
+MODELS = (
+    "gpt2-xs",
+    "qwen2.5-0.5b",
+    "mlp-xs",
+    "t5-small",
+    "vit-b",
+    "mixtral-8x7b",
+    "gpt2.onnx",
+    "mlp16.onnx",
+)
 DEVICES = (1, 2, 6, 8, 12, 16)
+OTHERS: dict[str, tuple[Any, ...]] = {
+    "dp": (1, 2, 3, 4, 16),
+    "tp": (1, 2, 3, 8),
+    "pp": (1, 2, 3, 5),
+    "cp": (1, 2, 3, 4),
+    "ep": (1, 2, 3, 4, 8),
+    "microbatches": (1, 2, 3, 4, 8),
+    "schedule": ("gpipe", "1f1b", "interleaved", "breadth-first", "zb-v", "chimera", "other"),
+    "chunks": (1, 2, 3),
+    "zero": (0, 1, 2, 3),
+    "zero_degree": (0, 1, 2, 3),
+    "recompute": ("none", "selective", "full", "needed", "other"),
+    "recompute_every": (1, 2),
+    "keep_gathered": KEEP_GATHERED,
+    "sequence_parallel": (False, True),
+    "cp_exchange": CP_EXCHANGES,
+    "axes": ("", "tp=heads,ffn", "tp=batch;cp=heads*,sequence", "dp=hidden", "tp=nothing"),
+}
+"""Values of choices, possible or not."""
 
 
 @cache
@@ -33,29 +62,17 @@ def simulator(model: str, mode: Mode, batch_size: int, devices: int) -> distir.S
     return distir.Simulator(workload(model, mode, batch_size), cluster)
 
 
+@cache
+def full_space(model: str, mode: Mode, batch_size: int, devices: int) -> SearchSpace:
+    return distribution_space(workload(model, mode, batch_size), devices, "full")
+
+
 @st.composite
-def strategies(draw: st.DrawFn, devices: int) -> Strategy:
-    """Any strategy over these devices, possible or not."""
-    left, degrees = devices, []
-    for _ in range(3):
-        degrees.append(draw(st.sampled_from([d for d in range(1, left + 1) if left % d == 0])))
-        left //= degrees[-1]
-    tp, pp, cp, dp = *degrees, left
-    return Strategy(
-        dp=dp,
-        tp=tp,
-        pp=pp,
-        cp=cp,
-        microbatches=draw(st.sampled_from((1, 2, 3, 4, 8))),
-        schedule=draw(st.sampled_from(SCHEDULES)),
-        chunks=draw(st.sampled_from((1, 1, 2, 2, 3))),
-        zero=draw(st.sampled_from((0, 0, 1, 2, 3))),
-        recompute=draw(st.sampled_from(("none", "none", "selective", "full", "other"))),
-        sequence_parallel=draw(st.booleans()),
-        zero_degree=draw(st.sampled_from((0, 0, 0, 1, 2, 3))),
-        cp_exchange=draw(st.sampled_from(("gather", "gather", "ring", "all-to-all"))),
-        axes=draw(st.sampled_from(LISTS)),
-    )
+def mutated(draw: st.DrawFn, space: SearchSpace) -> Strategy:
+    """A strategy of the space of which a few choices are changed to whatever."""
+    strategy = space.at(draw(st.integers(0, space.count() - 1)))
+    changed = draw(st.lists(st.sampled_from(sorted(OTHERS)), max_size=3, unique=True))
+    return replace(strategy, **{name: draw(st.sampled_from(OTHERS[name])) for name in changed})
 
 
 modes = st.sampled_from(("training", "inference"))
@@ -64,21 +81,38 @@ modes = st.sampled_from(("training", "inference"))
 @pytest.mark.parametrize("model", MODELS)
 @given(st.data(), modes, st.sampled_from(DEVICES), st.sampled_from((12, 48)))
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_space_and_simulator_refuse_the_same_strategies(
+def test_possible_are_those_that_the_simulator_accepts_and_that_fill_the_devices(
     model: str, data: st.DataObject, mode: Mode, devices: int, batch_size: int
 ) -> None:
-    strategy = data.draw(strategies(devices))
+    """What both refuse they refuse with the same words."""
+    space = full_space(model, mode, batch_size, devices)
+    strategy = data.draw(mutated(space))
     refused = simulator(model, mode, batch_size, devices).explain(strategy)
-    reason = distribution_space(workload(model, mode, batch_size), devices).impossible(strategy)
-    assert (reason is None) == (refused is None), (reason, refused)
+    reason = space.impossible(strategy)
+    assert (reason is None) == (refused is None and strategy.devices == devices), (reason, refused)
+    if strategy.devices == devices:
+        assert reason == refused
+
+
+@pytest.mark.parametrize("model", MODELS)
+@given(st.data(), modes, st.sampled_from(DEVICES))
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_many_strategies_are_refused_as_one_by_one(
+    model: str, data: st.DataObject, mode: Mode, devices: int
+) -> None:
+    space = full_space(model, mode, 48, devices)
+    strategies = data.draw(st.lists(mutated(space), max_size=12))
+    engine = simulator(model, mode, 48, devices)
+    reasons = {index: engine.explain(each) for index, each in enumerate(strategies)}
+    refused = {index: reason for index, reason in reasons.items() if reason is not None}
+    assert engine.explain_many(Strategies.of(strategies)) == refused
 
 
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("mode", ["training", "inference"])
 def test_what_the_full_space_offers_can_be_simulated(model: str, mode: Mode) -> None:
     engine = simulator(model, mode, 48, 8)
-    space = distribution_space(workload(model, mode, 48), 8, "full")
-    offered = space.samples(random.Random(0), 25)
+    offered = full_space(model, mode, 48, 8).samples(random.Random(0), 25)
     assert offered
     for strategy in offered:
         assert engine.simulate(strategy).metrics["iteration_seconds"] > 0, strategy.label

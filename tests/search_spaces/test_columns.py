@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from distir.strategies import FIELDS, Strategies
 from search_spaces import distribution_space
 from search_spaces.columns import PROGRAM, SpaceColumns
-from tests.search_spaces.test_distribution_space import Facts, devices, facts
+from tests.facts import Facts
+from tests.search_spaces.test_distribution_space import devices, facts
 
 names = st.sampled_from(["small", "standard", "full"])
 

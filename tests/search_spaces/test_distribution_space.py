@@ -6,7 +6,6 @@ import itertools
 import random
 import re
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -18,33 +17,9 @@ from distir.schedules import SCHEDULES
 from distir.strategy import PLACEMENT, Strategy
 from search_spaces import SPACES, SearchSpace, distribution_space, searched
 from search_spaces.named import SpaceError
+from tests.facts import Facts
 
 SEARCHED = ("gpipe", "1f1b")
-
-
-@dataclass(frozen=True)
-class Facts:
-    """A workload as the space sees it."""
-
-    batch_size: int = 256
-    num_blocks: int = 12
-    internal_axes: tuple[tuple[str, int], ...] = (("heads", 12), ("ffn", 3072))
-    mode: str = "training"
-    sequence_lengths: tuple[int, ...] = (1024,)
-    expert_axes: tuple[tuple[str, int], ...] = ()
-
-    inner: tuple[tuple[str, int], ...] = ()
-
-    @property
-    def num_layers(self) -> int:
-        return max(1, self.num_blocks - 2)
-
-    @property
-    def inner_axes(self) -> dict[str, int]:
-        return dict(self.inner)
-
-    def explain_lists(self, strategy: Strategy) -> str | None:
-        return "no lists" if strategy.axes else None
 
 
 facts = st.builds(
@@ -179,7 +154,7 @@ def test_a_space_of_ten_million_points_is_counted_without_visiting_them() -> Non
     [
         (
             Strategy(dp=2, tp=8),
-            "heads (12) does not divide by tp = 8; 1, 2, 3, 4, 6, 12 do",
+            "heads (12) does not divide by tp = 8; tp = 1, 2, 3, 4, 6, 12 would do",
         ),
         (
             Strategy(dp=2, tp=4),
@@ -198,13 +173,13 @@ def test_a_space_of_ten_million_points_is_counted_without_visiting_them() -> Non
         ),
         (
             Strategy(pp=16),
-            "pp = 16 asks for 16 stages, but the model has 12 blocks; at most 12 would do",
+            "pp = 16 asks for 16 stages, but the model has 12 blocks; pp at most 12 would do",
         ),
         (
             Strategy(dp=16, microbatches=3),
             (
                 "each replica's share of the batch (256 / 16 = 16) does not divide by "
-                "microbatches = 3; 1, 2, 4, 8, 16 do"
+                "microbatches = 3; microbatches = 1, 2, 4, 8, 16 would do"
             ),
         ),
         (
@@ -225,7 +200,9 @@ def test_an_empty_space_says_which_choice_is_missing() -> None:
 
 def test_a_batch_that_does_not_divide_is_explained() -> None:
     reason = small_space(Facts(batch_size=24)).explain(Strategy(dp=16))
-    assert reason == "the batch (24) does not divide by dp = 16; 1, 2, 3, 4, 6, 8, 12, 24 do"
+    assert reason == (
+        "the batch (24) does not divide by dp = 16; dp = 1, 2, 3, 4, 6, 8, 12, 24 would do"
+    )
 
 
 def test_what_is_merely_not_searched_is_not_impossible() -> None:
@@ -370,11 +347,14 @@ def test_a_space_that_is_not_there() -> None:
         ),
         (
             Strategy(cp=16),
-            "the sequence (1000) does not divide by cp = 16; 1, 2, 4, 5, 8, 10, 20, 25, 40",
+            "the sequence (1000) does not divide by cp = 16; cp = 1, 2, 4, 5, 8, 10, 20, 25, 40",
         ),
         (
             Strategy(pp=4, dp=4, schedule="interleaved", chunks=4, microbatches=4),
-            "pp x chunks = 4 x 4 asks for 16 stages, but the model has 12 blocks; pp = 3 at most",
+            (
+                "pp x chunks = 4 x 4 asks for 16 stages, but the model has 12 blocks; "
+                "pp = 1, 2, 3 or chunks = 1, 2, 3 would do"
+            ),
         ),
         (
             Strategy(pp=4, dp=4, schedule="interleaved", microbatches=4),
@@ -401,7 +381,9 @@ def test_wrong_combinations_are_explained(strategy: Strategy, reason: str) -> No
 
 def test_inference_keeps_nothing_to_shard_or_recompute() -> None:
     space = small_space(Facts(mode="inference"))
-    assert "inference has zero = 0" in str(space.impossible(Strategy(dp=16, zero=1)))
+    assert "inference keeps nothing; zero = 0 would do" in str(
+        space.impossible(Strategy(dp=16, zero=1))
+    )
     assert "no backward pass" in str(space.impossible(Strategy(dp=16, recompute="full")))
     assert space.impossible(Strategy(dp=8, tp=2, sequence_parallel=True)) is None
 
@@ -424,10 +406,10 @@ def test_experts_are_shared_by_replicas() -> None:
     assert (4, 2, 8) in pairs, "the devices of tp as well, all of them"
     assert (4, 4, 8) in pairs
     assert space.impossible(Strategy(dp=16, ep=16)) == (
-        "ep = 16 must divide the experts (8); 1, 2, 4, 8 do"
+        "ep = 16 must divide the experts (8); ep = 1, 2, 4, 8 would do"
     )
     assert space.impossible(Strategy(dp=4, pp=4, ep=8)) == (
-        "ep = 8 does not fit dp 4 x cp 1 x tp 1 devices; 1, 2, 4 do"
+        "ep = 8 does not fit dp 4 x cp 1 x tp 1 devices; ep = 1, 2, 4 would do"
     )
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import search_spaces
 from distir.arrays import distinct_codes
 from distir.strategy import Strategy
-from search_spaces import Branch, Constraint, Dimension, SearchSpace
+from search_spaces import Branch, Dimension, Rule, SearchSpace
 
 
 def numbered(name: str, *values: int) -> Dimension:
@@ -43,9 +43,7 @@ def test_branches_that_lead_nowhere_are_not_shown() -> None:
     def odd_sum(dp: int, tp: int) -> str | None:
         return None if (dp + tp) % 2 else "the sum is even"
 
-    space = SearchSpace(
-        [numbered("dp", 1, 2), numbered("tp", 1, 3)], [Constraint("odd sum", odd_sum)]
-    )
+    space = SearchSpace([numbered("dp", 1, 2), numbered("tp", 1, 3)], [Rule("odd sum", odd_sum)])
     assert space.branches({}) == (Branch(2, 2),)
 
 
@@ -55,7 +53,7 @@ def test_adding_a_dimension_is_one_declaration() -> None:
 
     smaller = [numbered("dp", 1, 2, 4)]
     larger = [*smaller, numbered("microbatches", 1, 2, 4)]
-    rule = Constraint("no more than replicas", no_more_than_replicas)
+    rule = Rule("no more than replicas", no_more_than_replicas)
     assert SearchSpace(smaller).count() == 3
     assert SearchSpace(larger, [rule]).count() == 6
     reason = SearchSpace(larger, [rule]).explain(Strategy(dp=2, microbatches=4))
@@ -88,7 +86,7 @@ def test_what_is_not_in_the_space_has_no_index() -> None:
 
 
 def test_what_is_asked_is_asked_once() -> None:
-    """A constraint hears of no combination twice, nor of one that an earlier constraint refuses."""
+    """A rule hears of no combination twice, nor of one that an earlier rule refuses."""
     asked: list[tuple[int, ...]] = []
 
     def even(tp: int) -> str | None:
@@ -100,7 +98,7 @@ def test_what_is_asked_is_asked_once() -> None:
 
     space = SearchSpace(
         [numbered("dp", 1, 2), numbered("pp", 1, 2, 3), numbered("tp", 1, 2)],
-        [Constraint("even", even), Constraint("watched", watched)],
+        [Rule("even", even), Rule("watched", watched)],
     )
     assert space.count() == len(list(space.enumerate())) == 6
     assert sorted(asked) == [(1, 2), (2, 2)]
@@ -119,7 +117,7 @@ degree_lists = st.lists(st.integers(1, 6), min_size=1, max_size=4, unique=True)
 
 
 @given(degree_lists, degree_lists, degree_lists, st.integers(2, 30))
-def test_any_constraint_filters_the_product(
+def test_any_rule_filters_the_product(
     dps: list[int], tps: list[int], pps: list[int], most: int
 ) -> None:
     def bounded(dp: int, pp: int) -> str | None:
@@ -130,7 +128,7 @@ def test_any_constraint_filters_the_product(
 
     space = SearchSpace(
         [numbered("dp", *dps), numbered("tp", *tps), numbered("pp", *pps)],
-        [Constraint("bounded", bounded), Constraint("mixed", mixed)],
+        [Rule("bounded", bounded), Rule("mixed", mixed)],
     )
     expected = [
         Strategy(dp=dp, tp=tp, pp=pp)

@@ -1,0 +1,99 @@
+"""What training keeps: where it is sharded, what is computed or gathered again."""
+
+from __future__ import annotations
+
+from distir.errors import UnknownNameError
+from distir.factoring import ExpertFactors, divisors, expert_factors
+from distir.rules.facts import WorkloadFacts
+from distir.rules.rule import Advice
+
+# --- ZeRO -----------------------------------------------------------------------------------------
+
+
+def zero_is_for_training(workload: WorkloadFacts, zero: int) -> str | None:
+    """Inference has neither gradients nor an optimizer."""
+    if workload.mode == "training" or not zero:
+        return None
+    return f"zero = {zero} shards what training keeps, and inference keeps nothing"
+
+
+def zero_degree_has_zero(zero: int, zero_degree: int) -> str | None:
+    """`zero_degree` says over how many replicas ZeRO shards, so there must be ZeRO."""
+    if zero or not zero_degree:
+        return None
+    return f"zero_degree = {zero_degree} says how far zero shards, but zero is 0"
+
+
+def zero_degree_divides_dp(zero_degree: int, dp: int) -> str | None:
+    """Replicas that shard states together are groups of equal size."""
+    if not zero_degree or dp % zero_degree == 0:
+        return None
+    return f"zero_degree = {zero_degree} does not divide dp = {dp}"
+
+
+def zero_degree_holds_experts(zero_degree: int, dp: int, cp: int, tp: int, ep: int) -> str | None:
+    """Replicas that shard states together hold every expert equally often."""
+    sharing = (expert_factors(ep, dp, cp, tp) or ExpertFactors()).dp
+    if zero_degree % sharing == 0:
+        return None
+    return f"zero_degree = {zero_degree} does not divide by the {sharing} replicas of ep = {ep}"
+
+
+def zero_degrees_to_try(dp: int) -> Advice:
+    """All replicas (0), or a number that divides them."""
+    return {"zero_degree": (0, *divisors(dp))}
+
+
+# --- recomputation --------------------------------------------------------------------------------
+
+
+def recomputation_is_known(recompute: str) -> str | None:
+    """A recomputation has this name; if not, the reason lists those that there are."""
+    from distir.transforms.recompute import RECOMPUTE
+
+    known = RECOMPUTE.names()
+    return None if recompute in known else str(UnknownNameError(RECOMPUTE.kind, recompute, known))
+
+
+def recomputation_is_for_training(workload: WorkloadFacts, recompute: str) -> str | None:
+    """Recomputation is done in the backward pass."""
+    if workload.mode == "training" or recompute == "none":
+        return None
+    return f"recompute = {recompute}, but inference has no backward pass"
+
+
+def every_recomputes(recompute: str, recompute_every: int) -> str | None:
+    """`recompute_every` says in which blocks something is recomputed, so something must be."""
+    if recompute_every == 1 or recompute != "none":
+        return None
+    return f"recompute_every = {recompute_every}, but recompute is none"
+
+
+# --- what was gathered ----------------------------------------------------------------------------
+
+
+def keeping_is_for_training(workload: WorkloadFacts, keep_gathered: str) -> str | None:
+    """What a forward pass gathered is kept for the backward pass."""
+    if workload.mode == "training" or keep_gathered == "none":
+        return None
+    return f"keep_gathered = {keep_gathered} is for a backward pass, and inference has none"
+
+
+def kept_parameters_are_gathered(zero: int, keep_gathered: str) -> str | None:
+    """Parameters are gathered by ZeRO 3 alone."""
+    if keep_gathered not in ("parameters", "all") or zero == 3:
+        return None
+    return (
+        f"keep_gathered = {keep_gathered} keeps the parameters that zero = 3 gathers, but zero "
+        f"is {zero}"
+    )
+
+
+def kept_activations_are_gathered(sequence_parallel: bool, keep_gathered: str) -> str | None:
+    """Activations are gathered by sequence parallelism alone."""
+    if keep_gathered not in ("activations", "all") or sequence_parallel:
+        return None
+    return (
+        f"keep_gathered = {keep_gathered} keeps the activations that sequence_parallel gathers, "
+        "which is off"
+    )

@@ -1,0 +1,221 @@
+"""What devices of `tp`, `cp` and `ep` may split: axes of the model, the sequence, experts."""
+
+from __future__ import annotations
+
+import math
+
+from distir.factoring import ExpertFactors, divisors, expert_factors, tensor_factors
+from distir.rules.facts import WorkloadFacts
+from distir.rules.rule import Advice
+from distir.rules.wording import product
+from distir.strategy import CP_EXCHANGES, Strategy, parse_lists
+
+# --- axes of the model ----------------------------------------------------------------------------
+
+
+def tp_divides_axes(workload: WorkloadFacts, axes: str, tp: int) -> str | None:
+    """`tp` divides every internal axis, or each together with the axis inside it
+    (`tensor_factors`)."""
+    sizes, inner = workload.internal_axes, workload.inner_axes
+    if "tp" in parse_lists(axes) or tensor_factors(sizes, inner, tp):
+        return None
+    label, size = next((a for a in sizes if not tensor_factors([a], inner, tp)), sizes[0])
+    within = f", each of {inner[label]} queries" if inner.get(label, 1) > 1 else ""
+    return f"{label} ({size}{within}) does not divide by tp = {tp}"
+
+
+def tp_to_try(workload: WorkloadFacts) -> Advice:
+    """Degrees that divide every internal axis together with the axis inside it."""
+    inner = workload.inner_axes
+    most = math.gcd(*(size * inner.get(label, 1) for label, size in workload.internal_axes))
+    return {"tp": divisors(most)}
+
+
+# --- the sequence ---------------------------------------------------------------------------------
+
+
+def sequence_parallel_has_tp(tp: int, sequence_parallel: bool) -> str | None:
+    """Sequence parallelism needs devices of `tp` on which the sequence rests."""
+    if not sequence_parallel or tp > 1:
+        return None
+    return "sequence_parallel needs tp > 1: it rests the sequence on the devices of tp"
+
+
+def sequence_divides(
+    workload: WorkloadFacts, axes: str, tp: int, cp: int, sequence_parallel: bool
+) -> str | None:
+    """`cp` and sequence parallelism divide every sequence of the model. Where a strategy states the
+    list of `cp`, `stated_lists_fit` answers."""
+    shares = {"cp": cp} if cp > 1 else {}
+    shares |= {"tp": tp} if sequence_parallel else {}
+    if not shares or "cp" in parse_lists(axes):
+        return None
+    lengths, pieces = workload.sequence_lengths, math.prod(shares.values())
+    asked = product(shares) + (" with sequence_parallel" if sequence_parallel else "")
+    if not lengths:
+        return f"{asked} splits the sequence, but the model has no sequence"
+    length = next((each for each in lengths if each % pieces), None)
+    return None if length is None else f"the sequence ({length}) does not divide by {asked}"
+
+
+def shares_to_try(workload: WorkloadFacts, sequence_parallel: bool) -> Advice:
+    """Degrees that divide every sequence. Sequence parallelism needs `tp` above 1."""
+    suited = divisors(math.gcd(*workload.sequence_lengths) or 1)
+    if not sequence_parallel:
+        return {"cp": suited}
+    return {"cp": suited, "tp": suited[1:], "sequence_parallel": (False,)}
+
+
+# --- experts --------------------------------------------------------------------------------------
+
+
+def ep_divides(workload: WorkloadFacts, dp: int, cp: int, tp: int, ep: int) -> str | None:
+    """`ep` divides the experts, and as many devices can share them (`expert_factors`)."""
+    if ep == 1:
+        return None
+    sizes = workload.expert_axes
+    if not sizes:
+        return f"ep = {ep} shares experts, but the model has no axis of experts"
+    for label, size in sizes:
+        if size % ep:
+            return f"ep = {ep} must divide the {label} ({size})"
+    if expert_factors(ep, dp, cp, tp) is None:
+        return f"ep = {ep} does not fit dp {dp} x cp {cp} x tp {tp} devices"
+    return None
+
+
+def ep_to_try(workload: WorkloadFacts) -> Advice:
+    """Degrees that divide the experts; 1 if there are none."""
+    return {"ep": divisors(math.gcd(*(size for _, size in workload.expert_axes)) or 1)}
+
+
+def stated_lists_leave_experts(axes: str, dp: int, cp: int, tp: int, ep: int) -> str | None:
+    """A list that is stated replaces the one by which devices of `cp` or `tp` share experts."""
+    shared, stated = expert_factors(ep, dp, cp, tp) or ExpertFactors(), parse_lists(axes)
+    for user in ("cp", "tp"):
+        if getattr(shared, user) > 1 and user in stated:
+            return (
+                f"ep = {ep} is shared along {user}, whose list axes state; experts* in that list "
+                "splits experts without ep"
+            )
+    return None
+
+
+def less_ep(dp: int, cp: int, tp: int, ep: int) -> Advice:
+    """Divisors of `ep`, as far as that many devices can share experts."""
+    return {"ep": [part for part in divisors(ep) if expert_factors(part, dp, cp, tp)]}
+
+
+# --- keys and values of context parallelism -------------------------------------------------------
+
+NEEDS = {
+    "ring": "needs fused attention (--attention fused), but the model has none",
+    "all-to-all": "splits heads, but no attention of the model has an axis of heads",
+}
+"""What a model must have for each way of bringing keys and values together."""
+
+
+def exchange_has_cp(cp: int, cp_exchange: str) -> str | None:
+    """Keys and values are brought together where `cp` has split their sequence."""
+    if cp > 1 or cp_exchange == "gather":
+        return None
+    return f"cp_exchange = {cp_exchange} needs cp > 1: it is how cp brings keys together"
+
+
+def exchange_has_its_list(axes: str, cp_exchange: str) -> str | None:
+    """An exchange decides what `cp` splits, so a strategy cannot state that as well."""
+    if cp_exchange == "gather" or "cp" not in parse_lists(axes):
+        return None
+    return f"cp_exchange = {cp_exchange} decides the list of cp, and axes state it already"
+
+
+def model_can_exchange(workload: WorkloadFacts, cp_exchange: str) -> str | None:
+    """The model's keys and values can be brought together in this way."""
+    if cp_exchange in workload.cp_exchanges:
+        return None
+    return f"cp_exchange = {cp_exchange} {NEEDS[cp_exchange]}"
+
+
+def exchange_divides(
+    workload: WorkloadFacts,
+    axes: str,
+    tp: int,
+    cp: int,
+    dp: int,
+    ep: int,
+    sequence_parallel: bool,
+    cp_exchange: str,
+) -> str | None:
+    """What an exchange splits besides the sequence, such as heads, divides. A rule apart from
+    `stated_lists_fit`: without lists of its own, a strategy cuts its batch as any other, so this
+    one need not read microbatches."""
+    if axes or cp_exchange == "gather":
+        return None
+    return workload.explain_lists(
+        Strategy(
+            tp=tp,
+            cp=cp,
+            dp=dp,
+            ep=ep,
+            sequence_parallel=sequence_parallel,
+            cp_exchange=cp_exchange,
+        )
+    )
+
+
+def smaller_exchange(cp: int) -> Advice:
+    """Fewer devices of `cp`, or another exchange."""
+    return {"cp": divisors(cp)[1:], "cp_exchange": CP_EXCHANGES}
+
+
+# --- lists that a strategy states -----------------------------------------------------------------
+
+
+def stated_lists_have_devices(axes: str, dp: int, ep: int, cp: int, tp: int) -> str | None:
+    """A list that axes state is of a degree above 1."""
+    degrees = {"dp": dp, "ep": ep, "cp": cp, "tp": tp}
+    user = next((user for user in parse_lists(axes) if degrees[user] == 1), None)
+    return None if user is None else f"axes state a list for {user}, which needs {user} > 1"
+
+
+def stated_list_has_the_sequence(axes: str, sequence_parallel: bool) -> str | None:
+    """Sequence parallelism is the sequence at the end of the usual list of `tp`; a list that is
+    stated has it or not."""
+    if not sequence_parallel or "tp" not in parse_lists(axes):
+        return None
+    return "sequence_parallel adds to the list of tp; where axes state it, add sequence"
+
+
+def stated_lists_fit(
+    workload: WorkloadFacts,
+    axes: str,
+    tp: int,
+    cp: int,
+    dp: int,
+    ep: int,
+    sequence_parallel: bool,
+    cp_exchange: str,
+    microbatches: int,
+) -> str | None:
+    """The model has the axes of the lists that a strategy states, and they divide."""
+    if not axes:
+        return None
+    return workload.explain_lists(
+        Strategy(
+            axes=axes,
+            tp=tp,
+            cp=cp,
+            dp=dp,
+            ep=ep,
+            sequence_parallel=sequence_parallel,
+            cp_exchange=cp_exchange,
+            microbatches=microbatches,
+        )
+    )
+
+
+def fewer_pieces(axes: str, dp: int, ep: int, cp: int, tp: int, microbatches: int) -> Advice:
+    """Divisors above 1 of the degrees whose lists are stated, and fewer microbatches."""
+    degrees = {"dp": dp, "ep": ep, "cp": cp, "tp": tp}
+    stated = {user: divisors(degrees[user])[1:] for user in parse_lists(axes)}
+    return {**stated, "microbatches": divisors(microbatches)}
