@@ -1,7 +1,7 @@
-"""Pipeline schedules as data: generators, text form, validation.
+"""Pipeline schedules as data: families, text form, validation, compilation.
 
-`SCHEDULES` names those for training; each is a family, called with `(ranks, chunks, microbatches)`,
-and a file in `families/`. Inference has one schedule, `forward_only`.
+`SCHEDULES` has the schedule families for training by name. A family is called with `(ranks, chunks,
+microbatches)` and has a file in `families/`. Inference has one family, `forward_only`.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from distir.schedules.compiled.compile import (
     INPUT_PART,
     WEIGHT_PART,
     CompiledSchedule,
-    Held,
-    HeldMatrix,
-    InFlight,
+    PeakInFlight,
+    Situation,
+    SituationTable,
     compile_schedule,
-    kind_of,
+    cost_kind,
 )
-from distir.schedules.core.action import KINDS, Action, Kind, parse_action
+from distir.schedules.core.action import ACTION_KINDS, Action, ActionKind, parse_action
 from distir.schedules.core.family import (
     SCHEDULES,
-    Placement,
     ScheduleFamily,
     ScheduleGenerator,
+    StagePlacement,
     schedule_family,
     stages_on_ranks,
 )
 from distir.schedules.core.load import family_of_file, load_schedule
-from distir.schedules.core.rhythm import Rhythm, Run
+from distir.schedules.core.rhythm import RepeatedSteps, Rhythm
 from distir.schedules.core.schedule import (
     Schedule,
     dependencies,
@@ -44,34 +44,34 @@ from distir.schedules.find import find_schedule
 from distir.schedules.forward_only import forward_only
 
 __all__ = [
+    "ACTION_KINDS",
     "BACKWARD",
     "COMPLETING",
     "COST_KINDS",
     "FORWARD",
     "INPUT_PART",
-    "KINDS",
     "SCHEDULES",
     "WEIGHT_PART",
     "Action",
+    "ActionKind",
     "CompiledSchedule",
-    "Held",
-    "HeldMatrix",
-    "InFlight",
-    "Kind",
-    "Placement",
+    "PeakInFlight",
+    "RepeatedSteps",
     "Rhythm",
-    "Run",
     "Schedule",
     "ScheduleFamily",
     "ScheduleGenerator",
+    "Situation",
+    "SituationTable",
+    "StagePlacement",
     "compile_schedule",
+    "cost_kind",
     "dependencies",
     "family_of_file",
     "find_schedule",
     "format_grid",
     "format_schedule",
     "forward_only",
-    "kind_of",
     "load_schedule",
     "max_in_flight",
     "parse_action",

@@ -1,4 +1,4 @@
-"""Finds a schedule by its name or in its file."""
+"""Finds a schedule family by its name, or makes one of a schedule file."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ register_families()
 
 
 def find_schedule(name: str) -> ScheduleFamily:
-    """The schedule called `name`, or the one in the file at that path.
+    """The schedule family called `name`, or that of the schedule file at this path.
 
-    Registered names come first: `./gpipe` is a file, `gpipe` is not. What has a folder or a suffix
-    is always a path.
+    Registered names come first: `./gpipe` is a file, `gpipe` is not. A name with a folder or a
+    suffix is always a path. Raises `UnknownNameError` if there is neither, and `ScheduleError` if
+    the file has no valid schedule.
     """
     path = Path(name)
     if name not in SCHEDULES and (len(path.parts) > 1 or path.suffix or path.is_file()):

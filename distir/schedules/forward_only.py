@@ -1,11 +1,11 @@
-"""Inference: microbatches follow each other down the pipeline."""
+"""The schedule of inference: forward passes in the order of the microbatches."""
 
 from __future__ import annotations
 
 from collections import Counter
 
 from distir.schedules.core.family import ScheduleFamily
-from distir.schedules.core.rhythm import Rhythm, Step, groups_of, one_pipeline, runs_of
+from distir.schedules.core.rhythm import Rhythm, Step, groups_of, one_pipeline, repeated_steps
 
 __all__ = ["forward_only"]
 
@@ -20,7 +20,7 @@ def _forward_only(ranks: int, chunks: int, microbatches: int) -> Rhythm:
         return [(chunk * ranks + rank, "F") for chunk in range(chunks) for _ in range(size)]
 
     orders = [
-        runs_of(*((pattern(rank, size), times) for size, times in sizes.items()))
+        repeated_steps(*((pattern(rank, size), times) for size, times in sizes.items()))
         for rank in range(ranks)
     ]
     return one_pipeline(orders, [*range(ranks)] * chunks, microbatches, "forward-only")
@@ -33,4 +33,4 @@ forward_only = ScheduleFamily(
     source="(inference: there is little to order)",
     most_chunks=None,
 )
-"""The one schedule of inference; it is not among those that training chooses from."""
+"""The one schedule family for inference; `SCHEDULES` has only families for training."""

@@ -95,7 +95,7 @@ class Simulator:
         whole = self.planner.plan(strategy, ())
         if strategy.stages == 1:
             return whole
-        pricing, flight = self.pricing(whole), whole.schedule.in_flight
+        pricing, flight = self.pricing(whole), whole.schedule.peak_in_flight
         key = (tuple(map(id, programs)), flight, pricing.grid.mesh)
         if key not in self._cuts:
             self._cuts[key] = balanced_stages(

@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name, ranks, chunks, microbatches in CASES:
         begun = process_time()
         compiled = compile_schedule(find_schedule(name).made(ranks, chunks, microbatches))
-        _ = compiled.held_matrices
+        _ = compiled.situation_tables
         seconds, transfers = costs(compiled.stages, rows)
         run_pipeline_columns(compiled, seconds[:, :1], transfers[:, :1])
         once = process_time() - begun

@@ -28,7 +28,7 @@ from distir.models.transformer import TransformerConfig
 from distir.ops.collective import Release
 from distir.plan import BlockProgram, Plan
 from distir.plan.passes import block_passes
-from distir.schedules import WEIGHT_PART, kind_of
+from distir.schedules import WEIGHT_PART, cost_kind
 from distir.simulation import Simulator
 from distir.simulation.pricing.instructions import Pricing
 from distir.simulation.pricing.memory import ChainMemory
@@ -109,7 +109,7 @@ def charged(
     workload = plan.workload
     schedule = plan.schedule.schedule
     splits = schedule.splits_backward
-    kinds = Counter(kind_of(a, splits) for a in schedule.ranks[rank] if a.stage == stage)
+    kinds = Counter(cost_kind(a, splits) for a in schedule.ranks[rank] if a.stage == stage)
     once, flops, sent = Charged(), 0.0, Counter[tuple[str, tuple[str, ...]]]()
     for kind, count in kinds.items():
         one = Charged()
@@ -136,7 +136,7 @@ def charged(
 def last_kind(plan: Plan, rank: int, stage: int) -> int:
     """The kind of action in which the gradients of a stage are complete."""
     own = [action for action in plan.schedule.schedule.ranks[rank] if action.stage == stage]
-    return kind_of(own[-1], plan.schedule.schedule.splits_backward)
+    return cost_kind(own[-1], plan.schedule.schedule.splits_backward)
 
 
 def nodes_of(program: BlockProgram, kind: int) -> Sequence[Node]:
@@ -192,7 +192,7 @@ def check_memory(simulator: Simulator, plan: Plan, execution: Execution) -> None
     for actions in execution.measured.memory:
         live = 0.0
         for each in actions:
-            effect = effects[each.action.stage][kind_of(each.action, splits)]
+            effect = effects[each.action.stage][cost_kind(each.action, splits)]
             after = live + effect.delta if plan.workload.training else live
             assert (each.before, each.peak, each.after) == (live, live + effect.peak, after)
             live = after

@@ -57,8 +57,9 @@ def peaks(schedule: Schedule) -> list[float]:
     compiled = compile_schedule(schedule)
     chunks = schedule.stages // len(schedule.ranks)
     return [
-        max(sum(map(sum, held.counts)) + (held.kind == FORWARD) for held in situations) / chunks
-        for situations in compiled.held
+        max(sum(map(sum, each.counts)) + (each.cost_kind == FORWARD) for each in situations)
+        / chunks
+        for situations in compiled.situations
     ]
 
 

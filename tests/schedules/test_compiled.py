@@ -13,9 +13,9 @@ from distir.schedules import (
     INPUT_PART,
     SCHEDULES,
     WEIGHT_PART,
-    Held,
-    HeldMatrix,
     Schedule,
+    Situation,
+    SituationTable,
     compile_schedule,
     dependencies,
     forward_only,
@@ -102,23 +102,23 @@ def test_gradients_are_complete_in_the_last_backward_action(schedule):
 
 @settings(deadline=None)
 @given(schedules())
-def test_what_is_held_covers_every_situation_and_each_occurs(schedule):
+def test_situations_cover_every_start_of_an_action_and_each_occurs(schedule):
     """Counting the plain way: every action starts within a situation that is listed; none of those
     listed is within another."""
     compiled = compile_schedule(schedule)
     splits = schedule.splits_backward
     for rank, stages in enumerate(compiled.stages_of_ranks):
-        occurs: set[Held] = set()
+        occurs: set[Situation] = set()
         counts = {stage: [0, 0] for stage in stages}
         for action in schedule.ranks[rank]:
             kind = cost_kind(action.kind, splits)
             now = tuple((counts[s][0], counts[s][1]) for s in stages)
-            occurs.add(Held(action.stage, kind, now))
+            occurs.add(Situation(action.stage, kind, now))
             own = counts[action.stage]
             if schedule.has_backward:
                 own[0] += {FORWARD: 1, BACKWARD: -1, INPUT_PART: -1, WEIGHT_PART: 0}[kind]
                 own[1] += {FORWARD: 0, BACKWARD: 0, INPUT_PART: 1, WEIGHT_PART: -1}[kind]
-        listed = compiled.held[rank]
+        listed = compiled.situations[rank]
         assert occurs.issuperset(listed)
         for each in occurs:
             assert any(_within(each, other) for other in listed)
@@ -128,35 +128,37 @@ def test_what_is_held_covers_every_situation_and_each_occurs(schedule):
 
 @settings(deadline=None)
 @given(schedules())
-def test_what_is_held_as_arrays_is_what_is_held(schedule):
+def test_situations_as_arrays_are_the_same(schedule):
     compiled = compile_schedule(schedule)
-    matrices = zip(compiled.stages_of_ranks, compiled.held, compiled.held_matrices, strict=True)
-    for own, held, matrix in matrices:
-        kinds, places, counts = matrix.kinds, matrix.places, matrix.counts
+    tables = zip(
+        compiled.stages_of_ranks, compiled.situations, compiled.situation_tables, strict=True
+    )
+    for own, situations, table in tables:
+        cost_kinds, positions, counts = table.cost_kinds, table.positions, table.counts
         pairs = counts.reshape(len(counts), len(own), 2)
         found = [
-            Held(own[place], kind, tuple((int(f), int(b)) for f, b in each))
-            for kind, place, each in zip(kinds, places, pairs, strict=True)
+            Situation(own[position], kind, tuple((int(f), int(b)) for f, b in each))
+            for kind, position, each in zip(cost_kinds, positions, pairs, strict=True)
         ]
-        assert len(found) == len(held)
-        assert set(found) == set(held)
-        check_steps(matrix)
+        assert len(found) == len(situations)
+        assert set(found) == set(situations)
+        check_changes(table)
 
 
-def check_steps(matrix: HeldMatrix) -> None:
+def check_changes(table: SituationTable) -> None:
     """Changes, added up, are the situations again."""
-    steps = matrix.steps
-    live = np.zeros((len(steps.changes) + 1, matrix.counts.shape[1]))
-    for i, (column, change) in enumerate(zip(steps.columns, steps.changes, strict=True)):
+    changes = table.changes
+    live = np.zeros((len(changes.amounts) + 1, table.counts.shape[1]))
+    for i, (column, amount) in enumerate(zip(changes.columns, changes.amounts, strict=True)):
         live[i + 1] = live[i]
-        live[i + 1, column] += change
-    ours = np.column_stack([steps.kinds, steps.places, live[steps.last + 1]])
-    theirs = np.column_stack([matrix.kinds, matrix.places, matrix.counts])
+        live[i + 1, column] += amount
+    ours = np.column_stack([changes.cost_kinds, changes.positions, live[changes.last + 1]])
+    theirs = np.column_stack([table.cost_kinds, table.positions, table.counts])
     assert sorted(ours.tolist()) == sorted(theirs.tolist())
 
 
-def _within(held: Held, other: Held) -> bool:
-    return (held.stage, held.kind) == (other.stage, other.kind) and all(
+def _within(held: Situation, other: Situation) -> bool:
+    return (held.stage, held.cost_kind) == (other.stage, other.cost_kind) and all(
         a <= c and b <= d for (a, b), (c, d) in zip(held.counts, other.counts, strict=True)
     )
 
@@ -168,8 +170,8 @@ def test_fused_and_split_backward_passes_mix():
         FORWARD, FORWARD, INPUT_PART, BACKWARD, WEIGHT_PART,
     ]  # fmt: skip
     assert compiled.last_gradients == ((4,),)
-    assert Held(0, BACKWARD, ((1, 1),)) in compiled.held[0]
-    assert Held(0, WEIGHT_PART, ((0, 1),)) in compiled.held[0]
+    assert Situation(0, BACKWARD, ((1, 1),)) in compiled.situations[0]
+    assert Situation(0, WEIGHT_PART, ((0, 1),)) in compiled.situations[0]
 
 
 def test_validating_and_compiling_take_calls_in_proportion_to_the_actions():

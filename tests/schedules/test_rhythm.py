@@ -33,18 +33,20 @@ def test_what_is_known_without_the_actions_is_what_they_say(rhythm: Rhythm) -> N
     assert rhythm.splits_backward == schedule.splits_backward
     assert short.stages_of_ranks == long.stages_of_ranks
     assert short.counts == long.counts
-    for ours, theirs in zip(short.held, long.held, strict=True):
+    for ours, theirs in zip(short.situations, long.situations, strict=True):
         assert set(ours) == set(theirs)
     routes = ({way: set(pairs) for way, pairs in each.routes.items()} for each in (short, long))
     assert next(routes) == next(routes)
 
 
-def test_rhythms_are_as_long_as_they_are_varied() -> None:
-    """Twice the microbatches do not make it longer."""
+def test_the_length_of_a_rhythm_does_not_grow_with_the_microbatches() -> None:
+    """Twice the microbatches are the same patterns."""
     for entry in SCHEDULES:
         family = entry.value
         few, many = (family.made(4, family.default_chunks, count) for count in (64, 128))
         assert isinstance(few, Rhythm)
         assert isinstance(many, Rhythm)
         for short, long in zip(few.ranks, many.ranks, strict=True):
-            assert [run.word for run in short] == [run.word for run in long]
+            assert [repeated.pattern for repeated in short] == [
+                repeated.pattern for repeated in long
+            ]

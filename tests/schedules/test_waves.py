@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 
 from distir.schedules import compile_schedule
-from distir.schedules.compiled.waves import Turn, find_waves
+from distir.schedules.compiled.waves import WaveAction, find_waves
 from distir.schedules.core.rhythm import Rhythm
 from tests.schedules.test_rhythm import rhythms
 
@@ -19,7 +19,7 @@ def test_waves_and_loops_are_the_schedule(rhythm: Rhythm) -> None:
     compiled = compile_schedule(rhythm)
     waves = find_waves(compiled)
     assert waves is not None
-    written: list[list[Turn]] = []
+    written: list[list[WaveAction]] = []
     loops = {loop.end: loop for loop in waves.loops}
     for at, wave in enumerate(waves.waves):
         written.append([*wave])
@@ -27,29 +27,38 @@ def test_waves_and_loops_are_the_schedule(rhythm: Rhythm) -> None:
         if loop is not None:
             for repeat in range(1, loop.times + 1):
                 for again in loop.waves:
-                    written.append([_later(turn, repeat, loop.messages) for turn in again])
+                    written.append([_later(action, repeat, loop.messages) for action in again])
     ranks: list[list[int]] = [[] for _ in rhythm.ranks]
     sent = [0 for _ in waves.channels]
     read = [0 for _ in waves.channels]
     for wave in written:
-        for turn in wave:
-            ranks[turn.rank].append(turn.cost)
-            if turn.reads >= 0:
-                assert turn.read == read[turn.reads] < sent[turn.reads]
-                read[turn.reads] += 1
-        for turn in wave:
-            if turn.sends >= 0:
-                assert turn.sent == sent[turn.sends]
-                sent[turn.sends] += 1
+        for action in wave:
+            ranks[action.rank].append(action.cost)
+            if action.reads >= 0:
+                assert action.read == read[action.reads] < sent[action.reads]
+                read[action.reads] += 1
+        for action in wave:
+            if action.sends >= 0:
+                assert action.sent == sent[action.sends]
+                sent[action.sends] += 1
         under_way = [s - r for s, r in zip(sent, read, strict=True)]
         assert all(n <= most for n, most in zip(under_way, waves.most_under_way, strict=True))
     assert sent == read
-    assert ranks == [[cost for word, n in own for cost in word * n] for own in compiled.runs]
+    assert ranks == [
+        [cost for pattern, n in own for cost in pattern * n] for own in compiled.repeated_costs
+    ]
 
 
-def _later(turn: Turn, repeat: int, messages: tuple[int, ...]) -> Turn:
-    read = turn.read + repeat * messages[turn.reads] if turn.reads >= 0 else 0
-    sent = turn.sent + repeat * messages[turn.sends] if turn.sends >= 0 else 0
-    return Turn(
-        turn.rank, turn.cost, turn.reads, read, turn.sends, sent, first=turn.first, last=turn.last
+def _later(action: WaveAction, repeat: int, messages: tuple[int, ...]) -> WaveAction:
+    read = action.read + repeat * messages[action.reads] if action.reads >= 0 else 0
+    sent = action.sent + repeat * messages[action.sends] if action.sends >= 0 else 0
+    return WaveAction(
+        action.rank,
+        action.cost,
+        action.reads,
+        read,
+        action.sends,
+        sent,
+        first=action.first,
+        last=action.last,
     )

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distir import Simulator, Strategy, Workload, load_cluster, load_model
-from distir.schedules import FORWARD, InFlight, compile_schedule, find_schedule
+from distir.schedules import FORWARD, PeakInFlight, compile_schedule, find_schedule
 from distir.simulation.cutting.fitting import BlockBytes, Chain, Flights, Plans, fitted_bounds
 from distir.simulation.cutting.partition import balanced_cuts
 from distir.simulation.pricing.tied import Ranks
@@ -36,7 +36,7 @@ def cases(
     ranks_of: Sequence[Callable[[int], Ranks]] = (one_by_one,),
     least: int = 1,
     situations: int = 1,
-) -> tuple[Chain, InFlight]:
+) -> tuple[Chain, PeakInFlight]:
     """Few blocks, of which a microbatch holds `least` or more."""
     different = draw(st.integers(1, 3))
     kinds = draw(st.lists(st.integers(0, different - 1), min_size=2, max_size=8))
@@ -50,12 +50,12 @@ def cases(
     held = BlockBytes(state, kept, 0 * kept, {FORWARD: passing})
     number = st.integers(1, 4)
     counts = [[(draw(number), 0) for own in ranks for _ in own] for _ in range(situations)]
-    flight = InFlight(ranks, tuple(map(tuple, counts)), (FORWARD,))
+    flight = PeakInFlight(ranks, tuple(map(tuple, counts)), (FORWARD,))
     capacity = draw(st.integers(10, 200))
     return Chain(np.array(kinds), weight[:, kinds], held, float(capacity)), flight
 
 
-def _fits(chain: Chain, flight: InFlight, bounds: tuple[int, ...]) -> bool:
+def _fits(chain: Chain, flight: PeakInFlight, bounds: tuple[int, ...]) -> bool:
     held = chain.held
     each = np.stack([held.state[0], held.after_forward[0]])[:, chain.kinds]
     passing = held.passing[FORWARD][0][chain.kinds]
@@ -65,11 +65,11 @@ def _fits(chain: Chain, flight: InFlight, bounds: tuple[int, ...]) -> bool:
     )
 
 
-def _stages(flight: InFlight) -> int:
+def _stages(flight: PeakInFlight) -> int:
     return 1 + max(stage for own in flight.stages_of_ranks for stage in own)
 
 
-def _by_time(chain: Chain, flight: InFlight) -> Plans:
+def _by_time(chain: Chain, flight: PeakInFlight) -> Plans:
     """A plan whose stages are balanced by time."""
     cuts = balanced_cuts(chain.weights.astype(np.int64), np.array([_stages(flight)]))[0].tolist()
     alone = np.zeros(1, np.int64)
@@ -84,7 +84,7 @@ def _heaviest(chain: Chain, bounds: tuple[int, ...]) -> float:
 
 @given(cases())
 def test_stages_fit_if_any_do_and_are_nearly_as_light_as_can_be(
-    case: tuple[Chain, InFlight],
+    case: tuple[Chain, PeakInFlight],
 ) -> None:
     chain, flight = case
     blocks, stages = len(chain.kinds), len(flight.stages_of_ranks)
@@ -106,7 +106,9 @@ def test_stages_fit_if_any_do_and_are_nearly_as_light_as_can_be(
 
 @settings(max_examples=200)
 @given(cases((one_by_one, two_by_two, both_ways)))
-def test_only_plans_are_ruled_out_for_which_nothing_is_found(case: tuple[Chain, InFlight]) -> None:
+def test_only_plans_are_ruled_out_for_which_nothing_is_found(
+    case: tuple[Chain, PeakInFlight],
+) -> None:
     plans = _by_time(*case)
     for capacity in range(10, 90, 8):
         chain = replace(case[0], capacity=float(capacity))
@@ -120,7 +122,7 @@ def test_only_plans_are_ruled_out_for_which_nothing_is_found(case: tuple[Chain, 
 
 
 @given(cases((one_by_one, two_by_two, both_ways), situations=3))
-def test_situations_that_another_outdoes_do_not_matter(case: tuple[Chain, InFlight]) -> None:
+def test_situations_that_another_outdoes_do_not_matter(case: tuple[Chain, PeakInFlight]) -> None:
     plans = _by_time(*case)
     every = replace(plans, flights=replace(plans.flights, fullest=plans.flights.counts))
     for capacity in range(10, 90, 8):
@@ -131,7 +133,7 @@ def test_situations_that_another_outdoes_do_not_matter(case: tuple[Chain, InFlig
 
 
 @given(st.lists(cases((one_by_one, two_by_two, both_ways), least=-2), min_size=2, max_size=4))
-def test_plans_are_fitted_together_as_alone(several: list[tuple[Chain, InFlight]]) -> None:
+def test_plans_are_fitted_together_as_alone(several: list[tuple[Chain, PeakInFlight]]) -> None:
     chain = several[0][0]
     blocks = len(chain.kinds)
     groups = [_by_time(chain, flight) for _, flight in several if _stages(flight) <= blocks]
@@ -144,7 +146,7 @@ def test_plans_are_fitted_together_as_alone(several: list[tuple[Chain, InFlight]
 
 def test_what_is_in_flight_under_1f1b() -> None:
     compiled = compile_schedule(find_schedule("1f1b")(4, 1, 8))
-    assert compiled.in_flight.counts == (((4, 0), (3, 0), (2, 0), (1, 0)),)
+    assert compiled.peak_in_flight.counts == (((4, 0), (3, 0), (2, 0), (1, 0)),)
 
 
 def test_early_ranks_get_fewer_blocks_where_memory_is_short() -> None:

@@ -1,19 +1,23 @@
-"""Actions by what they cost."""
+"""What actions cost: a number for each stage and cost kind."""
 
 from __future__ import annotations
 
 from typing import TypeAlias
 
 FORWARD, BACKWARD, INPUT_PART, WEIGHT_PART = range(4)
-"""What an action costs: F, the whole backward pass, or its two parts."""
+"""Cost kinds: a forward pass, a whole backward pass, and the two parts of a backward pass.
+
+An action of stage `s` and cost kind `k` has the cost number `s · COST_KINDS + k`.
+"""
 
 COST_KINDS = 4
+"""Number of cost kinds."""
 
 COMPLETING = (BACKWARD, WEIGHT_PART)
-"""Kinds with which a microbatch's gradients of parameters are complete."""
+"""Cost kinds of actions that complete a microbatch's gradients of parameters."""
 
-CostRun: TypeAlias = tuple[tuple[int, ...], int]
-"""A word of costs, and how often it comes."""
+RepeatedCosts: TypeAlias = tuple[tuple[int, ...], int]
+"""A pattern of cost numbers, and how often it is repeated."""
 
 __all__ = [
     "BACKWARD",
@@ -22,5 +26,5 @@ __all__ = [
     "FORWARD",
     "INPUT_PART",
     "WEIGHT_PART",
-    "CostRun",
+    "RepeatedCosts",
 ]

@@ -1,8 +1,9 @@
-"""Schedules that differ in how long they go on.
+"""The skeleton of a schedule: its repeated patterns without how often they are repeated.
 
-With more microbatches ranks mostly say the words more often that they say while the pipeline is
-full. Schedules that differ in nothing else have one *pattern*: what is found out about the order of
-their actions holds for them all.
+With more microbatches, ranks mostly repeat more often the patterns that they run while the pipeline
+is full. Schedules that differ in nothing else have the same skeleton, and what is found out about
+the order of actions of one holds for all of them. They differ in their number of *rounds*: in a
+round, every rank runs each of its actions equally often.
 """
 
 from __future__ import annotations
@@ -15,99 +16,118 @@ from math import lcm
 from typing import TypeAlias
 
 from distir.schedules.compiled.compile import CompiledSchedule
-from distir.schedules.core.rhythm import Rhythm, Run
+from distir.schedules.core.rhythm import RepeatedSteps, Rhythm
 
-__all__ = ["Pattern", "Steps", "pattern_of"]
+__all__ = ["RoundRepetitions", "Skeleton", "skeleton_of"]
 
-Steps: TypeAlias = tuple[tuple[int, ...], ...]
-"""Per rank and run how many words more there are with every turn."""
+RoundRepetitions: TypeAlias = tuple[tuple[int, ...], ...]
+"""Per rank and repeated pattern, how many repetitions of the pattern a round has."""
 
-MOST_PATTERNS = 4096
+MOST_SKELETONS = 4096
+"""Skeletons that are kept."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pattern:
-    """What schedules have in common that differ in the number of turns: in a turn every action of
-    every rank comes equally often."""
+class Skeleton:
+    """What schedules have in common that differ only in their number of rounds."""
 
     compiled: CompiledSchedule
-    """The one of them with so many turns that the pipeline is full for long."""
-    steps: Steps
+    """The schedule with this skeleton that has enough rounds to keep the pipeline full for long."""
+    repetitions: RoundRepetitions
 
-    def turns_in(self, said: Sequence[tuple[int, int]]) -> int:
-        """How many turns it is when every rank says so many words of a run; 0 if it is none."""
-        found = {
-            count // own[run] if own[run] == sum(own) and count % own[run] == 0 else 0
-            for own, (run, count) in zip(self.steps, said, strict=True)
+    def rounds_in(self, repetitions: Sequence[tuple[int, int]]) -> int:
+        """Whole rounds that these repetitions make; 0 if not whole.
+
+        `repetitions` has, per rank, the index of one of its repeated patterns, and a number of
+        repetitions of it.
+        """
+        rounds = {
+            count // of_rank[index]
+            if of_rank[index] == sum(of_rank) and count % of_rank[index] == 0
+            else 0
+            for of_rank, (index, count) in zip(self.repetitions, repetitions, strict=True)
         }
-        return found.pop() if len(found) == 1 else 0
+        return rounds.pop() if len(rounds) == 1 else 0
 
 
-def pattern_of(compiled: CompiledSchedule) -> tuple[Pattern, int] | None:
-    """A schedule's pattern, and how many turns more it has than `Pattern.compiled` (less than 0
-    mostly); None if it has no turns. Schedules with one pattern have the same object."""
+def skeleton_of(compiled: CompiledSchedule) -> tuple[Skeleton, int] | None:
+    """A schedule's skeleton, and the number of rounds that the schedule has more than
+    `Skeleton.compiled` (mostly negative); None if the schedule has no rounds.
+
+    Schedules with the same skeleton get the same object.
+    """
     rhythm = compiled.source
     if not isinstance(rhythm, Rhythm):
         return None
-    found = _steps(rhythm)
+    found = _round_repetitions(rhythm)
     if found is None:
         return None
-    steps, passes = found
-    least = min(
-        run.times // step
-        for runs, own in zip(rhythm.ranks, steps, strict=True)
-        for run, step in zip(runs, own, strict=True)
-        if step
+    repetitions, passes = found
+    rounds = min(
+        repeated.times // count
+        for patterns, counts in zip(rhythm.ranks, repetitions, strict=True)
+        for repeated, count in zip(patterns, counts, strict=True)
+        if count
     )
-    more = _turns(len(rhythm.ranks)) - least
+    more = _rounds_when_full(len(rhythm.ranks)) - rounds
     ranks = tuple(
-        tuple(Run(run.word, run.times + more * step) for run, step in zip(runs, own, strict=True))
-        for runs, own in zip(rhythm.ranks, steps, strict=True)
+        tuple(
+            RepeatedSteps(repeated.pattern, repeated.times + more * count)
+            for repeated, count in zip(patterns, counts, strict=True)
+        )
+        for patterns, counts in zip(rhythm.ranks, repetitions, strict=True)
     )
-    microbatches = rhythm.microbatches + more * passes * len(rhythm.homes)
-    return _pattern(ranks, rhythm.homes, microbatches, steps), -more
+    microbatches = rhythm.microbatches + more * passes * len(rhythm.ranks_of_stages)
+    return _skeleton(ranks, rhythm.ranks_of_stages, microbatches, repetitions), -more
 
 
-def _turns(ranks: int) -> int:
-    """Turns until a pipeline that fills at the pace of any schedule is full, several times over."""
+def _rounds_when_full(ranks: int) -> int:
+    """More rounds than a pipeline needs, with any schedule, to be full."""
     return 64 + 8 * ranks
 
 
-@lru_cache(maxsize=MOST_PATTERNS)
-def _pattern(
-    ranks: tuple[tuple[Run, ...], ...],
-    homes: tuple[tuple[int, ...], ...],
+@lru_cache(maxsize=MOST_SKELETONS)
+def _skeleton(
+    ranks: tuple[tuple[RepeatedSteps, ...], ...],
+    ranks_of_stages: tuple[tuple[int, ...], ...],
     microbatches: int,
-    steps: Steps,
-) -> Pattern:
-    return Pattern(CompiledSchedule(Rhythm(ranks, homes, microbatches)), steps)
+    repetitions: RoundRepetitions,
+) -> Skeleton:
+    return Skeleton(CompiledSchedule(Rhythm(ranks, ranks_of_stages, microbatches)), repetitions)
 
 
-def _steps(rhythm: Rhythm) -> tuple[Steps, int] | None:
-    """What a turn adds to the runs, and how often it has every action of a rank: once where ranks
-    do one thing with all microbatches, then the next; else it is the one word of each rank that has
-    all of its actions equally often."""
-    if len({run.times for runs in rhythm.ranks for run in runs}) == 1 and all(
-        len({run.word for run in runs}) == len(runs) and all(len(run.word) == 1 for run in runs)
-        for runs in rhythm.ranks
+def _round_repetitions(rhythm: Rhythm) -> tuple[RoundRepetitions, int] | None:
+    """The repetitions that a round has of each pattern, and how often a round has every action of a
+    rank; None if the schedule has no rounds.
+
+    Where ranks run one step for all microbatches, then the next, a round repeats every pattern
+    once. Otherwise each rank repeats the one pattern that has all its actions equally often.
+    """
+    if len({repeated.times for patterns in rhythm.ranks for repeated in patterns}) == 1 and all(
+        len({repeated.pattern for repeated in patterns}) == len(patterns)
+        and all(len(repeated.pattern) == 1 for repeated in patterns)
+        for patterns in rhythm.ranks
     ):
-        return tuple((1,) * len(runs) for runs in rhythm.ranks), 1
-    found: list[list[int]] = []
-    for runs in rhythm.ranks:
-        actions = {step for run in runs for step in run.word}
-        own = [_evenly(run, len(actions)) for run in runs]
-        if sum(count > 0 for count in own) != 1:
+        return tuple((1,) * len(patterns) for patterns in rhythm.ranks), 1
+    occurrences: list[list[int]] = []
+    for patterns in rhythm.ranks:
+        actions = {step for repeated in patterns for step in repeated.pattern}
+        of_rank = [_occurrences(repeated, len(actions)) for repeated in patterns]
+        if sum(count > 0 for count in of_rank) != 1:
             return None
-        found.append(own)
-    passes = lcm(*map(max, found))
-    steps = tuple(tuple(passes // count if count else 0 for count in own) for own in found)
-    return steps, passes
+        occurrences.append(of_rank)
+    passes = lcm(*map(max, occurrences))
+    repetitions = tuple(
+        tuple(passes // count if count else 0 for count in of_rank) for of_rank in occurrences
+    )
+    return repetitions, passes
 
 
-def _evenly(run: Run, actions: int) -> int:
-    """How often a word has each of so many actions; 0 if not all of them equally often."""
-    if len(run.word) % actions:
+def _occurrences(repeated: RepeatedSteps, actions: int) -> int:
+    """How often a pattern has each of the `actions` different actions of its rank; 0 if it does not
+    have all of them equally often."""
+    if len(repeated.pattern) % actions:
         return 0
-    counts = Counter(run.word)
+    counts = Counter(repeated.pattern)
     times = {*counts.values()}
     return times.pop() if len(counts) == actions and len(times) == 1 else 0

@@ -1,9 +1,10 @@
-"""Which actions of a schedule may run at the same time, and where that repeats.
+"""Waves of a schedule: actions that may run at the same time, and where waves repeat.
 
-Were every action as long as every other and messages free, ranks would run in step: at each turn,
-every rank whose next action has what it needs. The actions of a turn do not need each other,
-whatever they really take. Where all ranks are in the middle of a word that repeats and messages
-under way are as they were some turns ago, the same turns come again, until a rank's run ends.
+If all actions took equally long and messages no time, ranks would run in lockstep: in each wave,
+every rank whose next action has its inputs runs it. The actions of a wave do not need each other,
+whatever they really take. When all ranks are within a repeated pattern and as many messages are
+under way as some waves ago, the waves since then repeat, until a rank has finished its pattern's
+repetitions.
 """
 
 from __future__ import annotations
@@ -20,173 +21,183 @@ from distir.schedules.compiled.costs import (
     COST_KINDS,
     FORWARD,
     INPUT_PART,
-    CostRun,
+    RepeatedCosts,
 )
 from distir.schedules.core.rhythm import Rhythm
 
-__all__ = ["Channel", "Loop", "Turn", "Waves", "channels_of", "find_waves"]
+__all__ = ["Channel", "RankAction", "WaveAction", "WaveLoop", "Waves", "channels_of", "find_waves"]
 
 FEWEST_REPEATS = 4
-"""A pattern that comes again less often is not worth a loop."""
+"""Waves that repeat less often are not made a loop."""
 
 MOST_STATES = 4096
-"""How many states are kept in which ranks have been."""
+"""States of the ranks that are remembered to find loops."""
 
-Ends = tuple[int, int]
-"""A rank and what an action on it costs."""
+RankAction = tuple[int, int]
+"""A rank, and the cost number of an action on it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """Messages of one kind of action on a rank to one on another, first come first served."""
+    """Messages that an action on one rank sends to an action on another rank, in order."""
 
-    sender: Ends
-    reader: Ends
+    sender: RankAction
+    reader: RankAction
     link: int
-    """Links are numbered; one for each pair of ranks and direction of the pass."""
+    """Number of the link: there is one per pair of ranks and direction of the pass."""
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """An action. `reads` and `sends` are channels, or -1, with the number of the message. `first`:
-    the rank's first; `last`: the gradients of the stage are complete in it (in a loop, in the last
-    of the repeats)."""
+class WaveAction:
+    """An action in a wave."""
 
     rank: int
     cost: int
+    """Its cost number."""
     reads: int
+    """Channel that it reads from, or -1."""
     read: int
+    """Number of the message that it reads, counted per channel."""
     sends: int
+    """Channel that it sends on, or -1."""
     sent: int
+    """Number of the message that it sends, counted per channel."""
     first: bool
+    """Whether it is the first action of its rank."""
     last: bool
+    """Whether it completes the gradients of its stage (in a loop: in the last repeat)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Loop:
+class WaveLoop:
     """After wave `end`, the waves from `begin` on come again, `times` times."""
 
     begin: int
     end: int
     times: int
-    waves: tuple[tuple[Turn, ...], ...]
-    """With the numbers that messages have in the waves before."""
+    waves: tuple[tuple[WaveAction, ...], ...]
+    """The repeated waves, with the numbers that messages have in the waves before the loop."""
     messages: tuple[int, ...]
-    """Per channel how many go through it each time."""
+    """Per channel, the messages that go through it in each repeat."""
     under_way: tuple[range, ...]
-    """Per channel the messages that are under way when the loop begins."""
-    said: tuple[tuple[int, int], ...]
-    """Per rank the run it is in, and how many of its words it says each time."""
+    """Per channel, the numbers of the messages that are under way when the loop begins."""
+    repetitions: tuple[tuple[int, int], ...]
+    """Per rank, the index of its repeated pattern, and how many repetitions of the pattern a repeat
+    of the loop has."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waves:
-    """What runs when, all of it in order."""
+    """A schedule as waves, in order, some of which are repeated."""
 
     channels: tuple[Channel, ...]
     num_links: int
     most_under_way: tuple[int, ...]
-    """Per channel."""
-    waves: tuple[tuple[Turn, ...], ...]
-    loops: tuple[Loop, ...]
+    """Per channel, the most messages that are under way at a time."""
+    waves: tuple[tuple[WaveAction, ...], ...]
+    loops: tuple[WaveLoop, ...]
 
 
 def find_waves(compiled: CompiledSchedule) -> Waves | None:
-    """The waves of a schedule, or None where microbatches overtake each other or ranks wait for
-    each other."""
-    found = channels_of(compiled)
-    return None if found is None else _Walk(compiled, found).run()
+    """The waves of a schedule; None if microbatches overtake each other or ranks wait for each
+    other."""
+    channels = channels_of(compiled)
+    return None if channels is None else _Lockstep(compiled, channels).run()
 
 
 # --- channels -------------------------------------------------------------------------------------
 
 
 def channels_of(compiled: CompiledSchedule) -> tuple[Channel, ...] | None:
-    """The channels of a schedule, or None where microbatches overtake each other."""
+    """The channels of a schedule; None if microbatches overtake each other."""
     source = compiled.source
-    return _channels_of(source) if isinstance(source, Rhythm) else _channels_in(compiled)
+    return _rhythm_channels(source) if isinstance(source, Rhythm) else _schedule_channels(compiled)
 
 
-def _channels(ends: Mapping[Ends, Ends]) -> tuple[Channel, ...]:
-    """`ends` are the senders of readers."""
+def _channels(sender_of: Mapping[RankAction, RankAction]) -> tuple[Channel, ...]:
+    """Channels, given the sender of each reader."""
     links: dict[tuple[int, int, bool], int] = {}
-    found: list[Channel] = []
-    for reader, sender in ends.items():
-        way = sender[0], reader[0], sender[1] % COST_KINDS == FORWARD
-        found.append(Channel(sender, reader, links.setdefault(way, len(links))))
-    return tuple(found)
+    channels: list[Channel] = []
+    for reader, sender in sender_of.items():
+        route = sender[0], reader[0], sender[1] % COST_KINDS == FORWARD
+        channels.append(Channel(sender, reader, links.setdefault(route, len(links))))
+    return tuple(channels)
 
 
-def _channels_of(rhythm: Rhythm) -> tuple[Channel, ...]:
-    part = INPUT_PART if rhythm.splits_backward else BACKWARD
-    ends: dict[Ends, Ends] = {}
-    for homes in rhythm.homes:
-        for stage, rank in enumerate(homes):
-            for kind, step in ((FORWARD, -1), (part, 1)):
+def _rhythm_channels(rhythm: Rhythm) -> tuple[Channel, ...]:
+    backward = INPUT_PART if rhythm.splits_backward else BACKWARD
+    sender_of: dict[RankAction, RankAction] = {}
+    for ranks in rhythm.ranks_of_stages:
+        for stage, rank in enumerate(ranks):
+            for cost_kind, step in ((FORWARD, -1), (backward, 1)):
                 source = stage + step
-                if 0 <= source < len(homes) and homes[source] != rank:
-                    ends[rank, stage * COST_KINDS + kind] = (
-                        homes[source],
-                        source * COST_KINDS + kind,
+                if 0 <= source < len(ranks) and ranks[source] != rank:
+                    sender_of[rank, stage * COST_KINDS + cost_kind] = (
+                        ranks[source],
+                        source * COST_KINDS + cost_kind,
                     )
-    return _channels(ends)
+    return _channels(sender_of)
 
 
-def _channels_in(compiled: CompiledSchedule) -> tuple[Channel, ...] | None:
-    """The channels of a schedule without a rhythm, if each action of a kind on a rank reads the
-    next message of one channel, and sends the next of one."""
+def _schedule_channels(compiled: CompiledSchedule) -> tuple[Channel, ...] | None:
+    """The channels of a schedule without a rhythm; None unless each action of one cost number on a
+    rank reads the next message of one channel, and sends the next one on one channel."""
     flat = compiled.flat
-    place: Counter[Ends] = Counter()
+    count: Counter[RankAction] = Counter()
     ordinal: list[int] = []
-    ends: dict[Ends, Ends | None] = {}
-    readers: dict[Ends, Ends] = {}
+    sender_of: dict[RankAction, RankAction | None] = {}
+    reader_of: dict[RankAction, RankAction] = {}
     for rank, cost, needed in zip(flat.rank, flat.cost, flat.needs, strict=True):
         here = rank, cost
         there = (flat.rank[needed], flat.cost[needed]) if needed >= 0 else None
-        if ends.setdefault(here, there) != there:
+        if sender_of.setdefault(here, there) != there:
             return None
         if there is not None:
-            if readers.setdefault(there, here) != here or ordinal[needed] != place[here]:
+            if reader_of.setdefault(there, here) != here or ordinal[needed] != count[here]:
                 return None
-        ordinal.append(place[here])
-        place[here] += 1
-    return _channels({here: there for here, there in ends.items() if there is not None})
+        ordinal.append(count[here])
+        count[here] += 1
+    return _channels({here: there for here, there in sender_of.items() if there is not None})
 
 
-# --- in step --------------------------------------------------------------------------------------
+# --- lockstep -------------------------------------------------------------------------------------
 
 
-class _Walk:
-    """Ranks run in step."""
+class _Lockstep:
+    """Ranks that run their actions in lockstep, and the waves that this makes."""
 
     def __init__(self, compiled: CompiledSchedule, channels: tuple[Channel, ...]) -> None:
-        self.runs: Sequence[Sequence[CostRun]] = compiled.runs
+        self.repeated: Sequence[Sequence[RepeatedCosts]] = compiled.repeated_costs
         self.channels = channels
         self.reads = {each.reader: channel for channel, each in enumerate(channels)}
         self.sends = {each.sender: channel for channel, each in enumerate(channels)}
-        ranks = range(len(self.runs))
-        self.run_of = [0 for _ in ranks]
-        self.word = [runs[0][0] for runs in self.runs]
-        self.place = [0 for _ in ranks]
-        self.left = [runs[0][1] for runs in self.runs]
-        """How often the word is to be said, the time that is being said included."""
+        ranks = range(len(self.repeated))
+        self.pattern_index = [0 for _ in ranks]
+        """Per rank, the index of the pattern that it runs."""
+        self.pattern = [patterns[0][0] for patterns in self.repeated]
+        self.position = [0 for _ in ranks]
+        """Per rank, the position in the pattern of its next action."""
+        self.left = [patterns[0][1] for patterns in self.repeated]
+        """Per rank, the repetitions of the pattern that are left, the current one included."""
         self.begun = [False for _ in ranks]
         self.completing: Counter[tuple[int, int]] = Counter()
-        """Per rank and stage, how many actions are left that may complete gradients."""
-        for rank, runs in enumerate(self.runs):
-            for word, times in runs:
-                for cost in word:
+        """Per rank and stage, the actions left that may complete gradients."""
+        for rank, patterns in enumerate(self.repeated):
+            for pattern, times in patterns:
+                for cost in pattern:
                     if cost % COST_KINDS in COMPLETING:
                         self.completing[rank, cost // COST_KINDS] += times
         self.taken = [0 for _ in channels]
         self.sent = [0 for _ in channels]
-        self.most = [0 for _ in channels]
-        self.waves: list[tuple[Turn, ...]] = []
-        self.loops: list[Loop] = []
+        self.most_under_way = [0 for _ in channels]
+        self.waves: list[tuple[WaveAction, ...]] = []
+        self.loops: list[WaveLoop] = []
         self.seen: dict[object, tuple[int, list[int], list[int]]] = {}
+        """By state of the ranks: the wave at which they were in it, and what was left and sent."""
 
     def run(self) -> Waves | None:
-        runnable = list(range(len(self.runs)))
+        """The waves of the schedule; None if ranks wait for each other."""
+        runnable = list(range(len(self.repeated)))
         waiting: dict[int, int] = {}
         while runnable:
             wave = self._wave(runnable, waiting)
@@ -194,30 +205,37 @@ class _Walk:
                 self.waves.append(wave)
             runnable: list[int] = []
             repeats = False
-            for turn in wave:
-                if turn.sends >= 0:
-                    channel = turn.sends
+            for action in wave:
+                if action.sends >= 0:
+                    channel = action.sends
                     self.sent[channel] += 1
                     under_way = self.sent[channel] - self.taken[channel]
-                    self.most[channel] = max(self.most[channel], under_way)
+                    self.most_under_way[channel] = max(self.most_under_way[channel], under_way)
                     if channel in waiting:
                         runnable.append(waiting.pop(channel))
-                if self._advance(turn.rank):
-                    runnable.append(turn.rank)
-                    again = self.place[turn.rank] == 0 and self.left[turn.rank] >= FEWEST_REPEATS
+                rank = action.rank
+                if self._advance(rank):
+                    runnable.append(rank)
+                    again = self.position[rank] == 0 and self.left[rank] >= FEWEST_REPEATS
                     repeats = repeats or again
             if repeats:
                 self._look_back()
         if waiting:
             return None
-        count = len({each.link for each in self.channels})
-        return Waves(self.channels, count, tuple(self.most), tuple(self.waves), tuple(self.loops))
+        return Waves(
+            channels=self.channels,
+            num_links=len({each.link for each in self.channels}),
+            most_under_way=tuple(self.most_under_way),
+            waves=tuple(self.waves),
+            loops=tuple(self.loops),
+        )
 
-    def _wave(self, runnable: Sequence[int], waiting: dict[int, int]) -> tuple[Turn, ...]:
-        """The next actions of those ranks that can go on; others wait for a channel."""
-        found: list[Turn] = []
+    def _wave(self, runnable: Sequence[int], waiting: dict[int, int]) -> tuple[WaveAction, ...]:
+        """The next actions of the runnable ranks whose messages are there; the other ranks are put
+        into `waiting`, by channel."""
+        actions: list[WaveAction] = []
         for rank in runnable:
-            cost = self.word[rank][self.place[rank]]
+            cost = self.pattern[rank][self.position[rank]]
             reads, sends = self.reads.get((rank, cost), -1), self.sends.get((rank, cost), -1)
             read = self.taken[reads] if reads >= 0 else 0
             if reads >= 0:
@@ -225,87 +243,83 @@ class _Walk:
                     waiting[reads] = rank
                     continue
                 self.taken[reads] += 1
-            first, last = not self.begun[rank], False
+            first = not self.begun[rank]
             self.begun[rank] = True
-            if cost % COST_KINDS in COMPLETING:
-                own = rank, cost // COST_KINDS
-                self.completing[own] -= 1
-                last = self.completing[own] == 0
             sent = self.sent[sends] if sends >= 0 else 0
-            found.append(Turn(rank, cost, reads, read, sends, sent, first, last))
-        return tuple(found)
+            last = self._completes(rank, cost)
+            actions.append(WaveAction(rank, cost, reads, read, sends, sent, first, last))
+        return tuple(actions)
+
+    def _completes(self, rank: int, cost: int) -> bool:
+        """Whether the gradients of an action's stage are complete with it; counts it as run."""
+        if cost % COST_KINDS not in COMPLETING:
+            return False
+        stage = rank, cost // COST_KINDS
+        self.completing[stage] -= 1
+        return self.completing[stage] == 0
 
     def _advance(self, rank: int) -> bool:
-        """Whether there is more to do on a rank."""
-        self.place[rank] += 1
-        if self.place[rank] < len(self.word[rank]):
+        """Moves a rank to its next action; False if there is none."""
+        self.position[rank] += 1
+        if self.position[rank] < len(self.pattern[rank]):
             return True
-        self.place[rank] = 0
+        self.position[rank] = 0
         self.left[rank] -= 1
         if self.left[rank]:
             return True
-        self.run_of[rank] += 1
-        if self.run_of[rank] == len(self.runs[rank]):
+        self.pattern_index[rank] += 1
+        if self.pattern_index[rank] == len(self.repeated[rank]):
             return False
-        self.word[rank], self.left[rank] = self.runs[rank][self.run_of[rank]]
+        self.pattern[rank], self.left[rank] = self.repeated[rank][self.pattern_index[rank]]
         return True
 
     def _look_back(self) -> None:
-        """Makes a loop if ranks have been where they are now."""
+        """Makes a loop if the ranks have been in this state before."""
         under_way = tuple(s - t for s, t in zip(self.sent, self.taken, strict=True))
-        state = tuple(self.run_of), tuple(self.place), under_way
+        state = tuple(self.pattern_index), tuple(self.position), under_way
         if state not in self.seen:
             if len(self.seen) == MOST_STATES:
                 self.seen.clear()
             self.seen[state] = len(self.waves), [*self.left], [*self.sent]
             return
         begin, left, sent = self.seen[state]
-        said = [then - now for then, now in zip(left, self.left, strict=True)]
-        times = min((now - 1) // n for now, n in zip(self.left, said, strict=True) if n)
+        repetitions = [then - now for then, now in zip(left, self.left, strict=True)]
+        times = min((now - 1) // n for now, n in zip(self.left, repetitions, strict=True) if n)
         if times < FEWEST_REPEATS:
             return
         messages = [now - then for then, now in zip(sent, self.sent, strict=True)]
         under = tuple(range(t, s) for s, t in zip(self.sent, self.taken, strict=True))
-        waves = self._again(begin, times)
+        waves = self._repeated_waves(begin, times)
         self.loops.append(
-            Loop(
+            WaveLoop(
                 begin=begin,
                 end=len(self.waves),
                 times=times,
                 waves=waves,
                 messages=tuple(messages),
                 under_way=under,
-                said=tuple(zip(self.run_of, said, strict=True)),
+                repetitions=tuple(zip(self.pattern_index, repetitions, strict=True)),
             )
         )
-        self.left = [now - times * n for now, n in zip(self.left, said, strict=True)]
+        self.left = [now - times * n for now, n in zip(self.left, repetitions, strict=True)]
         self.sent = [now + times * n for now, n in zip(self.sent, messages, strict=True)]
         self.taken = [now + times * n for now, n in zip(self.taken, messages, strict=True)]
         self.seen.clear()
 
-    def _again(self, begin: int, times: int) -> tuple[tuple[Turn, ...], ...]:
-        """The waves since `begin` as they are in the last of the repeats; counts down what may
-        complete gradients."""
+    def _repeated_waves(self, begin: int, times: int) -> tuple[tuple[WaveAction, ...], ...]:
+        """The waves since `begin` as they are in the last of `times` repeats; counts the actions of
+        all repeats as run."""
         waves = self.waves[begin:]
         completing = Counter(
-            (turn.rank, turn.cost // COST_KINDS)
-            for turn in chain.from_iterable(waves)
-            if turn.cost % COST_KINDS in COMPLETING
+            (action.rank, action.cost // COST_KINDS)
+            for action in chain.from_iterable(waves)
+            if action.cost % COST_KINDS in COMPLETING
         )
-        for own, count in completing.items():
-            self.completing[own] -= (times - 1) * count
-        found: list[tuple[Turn, ...]] = []
-        for wave in waves:
-            made: list[Turn] = []
-            for turn in wave:
-                last = False
-                if turn.cost % COST_KINDS in COMPLETING:
-                    own = turn.rank, turn.cost // COST_KINDS
-                    self.completing[own] -= 1
-                    last = self.completing[own] == 0
-                made.append(
-                    Turn(turn.rank, turn.cost, turn.reads, turn.read, turn.sends, turn.sent,
-                         first=False, last=last)
-                )  # fmt: skip
-            found.append(tuple(made))
-        return tuple(found)
+        for stage, count in completing.items():
+            self.completing[stage] -= (times - 1) * count
+        return tuple(tuple(map(self._repeated_action, wave)) for wave in waves)
+
+    def _repeated_action(self, action: WaveAction) -> WaveAction:
+        last = self._completes(action.rank, action.cost)
+        return WaveAction(action.rank, action.cost, action.reads, action.read, action.sends,
+                          action.sent, first=False, last=last)  # fmt: skip

@@ -1,4 +1,4 @@
-"""What is known about a schedule besides its order: what it needs and what it costs to have."""
+"""Schedule families: rules that make a schedule for given ranks, chunks and microbatches."""
 
 from __future__ import annotations
 
@@ -13,67 +13,67 @@ from distir.schedules.core.schedule import Schedule
 
 __all__ = [
     "SCHEDULES",
-    "Placement",
     "ScheduleFamily",
     "ScheduleGenerator",
+    "StagePlacement",
     "counted",
     "schedule_family",
     "stages_on_ranks",
 ]
 
-Placement: TypeAlias = Literal["loop", "V", "mirror", "stated"]
-"""Which of the `ranks · chunks` stages a rank holds.
+StagePlacement: TypeAlias = Literal["loop", "V", "mirror", "stated"]
+"""The rule that says which of the `ranks · chunks` stages a rank holds.
 
 - `loop`: rank `r` of `p` holds stages `r`, `r + p`, `r + 2p`, …; with one chunk just stage `r`.
 - `V`: down the ranks and up again; rank `r` holds stages `r` and `2p - 1 - r`.
 - `mirror`: rank `r` holds stage `r` and a second copy of stage `p - 1 - r`.
-- `stated`: as a file says.
+- `stated`: as a schedule file says.
 """
 
 
 class ScheduleGenerator(Protocol):
-    """A pure function that makes the schedule for pipeline ranks, chunks (stages) per rank and
-    microbatches, or its rhythm."""
+    """A pure function from pipeline ranks, chunks (stages) per rank and microbatches to a schedule
+    or to its rhythm."""
 
     def __call__(self, ranks: int, chunks: int, microbatches: int, /) -> Schedule | Rhythm: ...
 
 
 class Requirement(Protocol):
-    """Says why a schedule does not exist for these numbers, or None."""
+    """A function that says why a schedule does not exist for these numbers, or None if it does."""
 
     def __call__(self, ranks: int, chunks: int, microbatches: int, /) -> str | None: ...
 
 
-def _nothing(_ranks: int, _chunks: int, _microbatches: int, /) -> str | None:
+def _no_demands(_ranks: int, _chunks: int, _microbatches: int, /) -> str | None:
     return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ScheduleFamily:
-    """A kind of schedule; called with `(ranks, chunks, microbatches)` it makes one."""
+    """A family of schedules; called with `(ranks, chunks, microbatches)` it makes one of them."""
 
     name: str
     generate: ScheduleGenerator
-    """The bare generator; it relies on `requires`."""
+    """The bare generator; `requires` must hold for its arguments."""
     summary: str
-    """One line for lists."""
+    """What lists show beside the name, in one line."""
     source: str
-    """The paper."""
+    """The paper that describes the schedule."""
     default_chunks: int = 1
-    """Stages per rank where nobody says otherwise."""
+    """Stages per rank if nobody says otherwise."""
     least_chunks: int = 1
     most_chunks: int | None = 1
-    """None: any number."""
+    """The most stages per rank; None: any number."""
     splits_backward: bool = False
     """Whether the backward pass comes in two parts, `B` and `W`."""
     copies: int = 1
-    """Ranks that hold a stage's parameters. With two, gradients must be added up between them."""
-    placement: Placement = "loop"
-    demands: Requirement = _nothing
-    """What is needed besides a fitting number of chunks."""
+    """Number of ranks that hold the parameters of a stage. Several must add up their gradients."""
+    placement: StagePlacement = "loop"
+    demands: Requirement = _no_demands
+    """Says what the schedule needs besides a fitting number of chunks."""
 
     def requires(self, ranks: int, chunks: int, microbatches: int) -> str | None:
-        """What the schedule needs that these numbers do not give, or None."""
+        """Why there is no schedule for these numbers, or None if there is one."""
         for what, number in (("rank", ranks), ("microbatch", microbatches)):
             if number < 1:
                 return f"{self.name} needs at least one {what}, not {number}"
@@ -89,13 +89,13 @@ class ScheduleFamily:
         return self.demands(ranks, chunks, microbatches)
 
     def __call__(self, ranks: int, chunks: int, microbatches: int) -> Schedule:
-        """The schedule; raises `ScheduleError` if there is none for these numbers."""
+        """The schedule for these numbers; raises `ScheduleError` if there is none."""
         made = self.made(ranks, chunks, microbatches)
         return made.schedule() if isinstance(made, Rhythm) else made
 
     def made(self, ranks: int, chunks: int, microbatches: int) -> Schedule | Rhythm:
-        """What the generator makes of the numbers: its rhythm, if it knows it, which is short
-        however many microbatches there are. Raises `ScheduleError`."""
+        """The schedule for these numbers, or its rhythm if the generator makes one, which is short
+        however many microbatches there are. Raises `ScheduleError` if there is no schedule."""
         reason = self.requires(ranks, chunks, microbatches)
         if reason is not None:
             raise ScheduleError(reason)
@@ -118,8 +118,8 @@ def schedule_family(
     most_chunks: int | None = 1,
     splits_backward: bool = False,
     copies: int = 1,
-    placement: Placement = "loop",
-    demands: Requirement = _nothing,
+    placement: StagePlacement = "loop",
+    demands: Requirement = _no_demands,
 ) -> Callable[[ScheduleGenerator], ScheduleFamily]:
     """Makes a family of a generator and registers it in `SCHEDULES`; for use as a decorator.
 
@@ -146,7 +146,9 @@ def schedule_family(
     return made
 
 
-def stages_on_ranks(placement: Placement, ranks: int, chunks: int) -> tuple[tuple[int, ...], ...]:
+def stages_on_ranks(
+    placement: StagePlacement, ranks: int, chunks: int
+) -> tuple[tuple[int, ...], ...]:
     """The stages that each rank holds, in pipeline order."""
     if placement == "loop":
         return tuple(tuple(range(rank, ranks * chunks, ranks)) for rank in range(ranks))
@@ -155,7 +157,9 @@ def stages_on_ranks(placement: Placement, ranks: int, chunks: int) -> tuple[tupl
     if placement == "mirror":
         pairs = (sorted((rank, ranks - 1 - rank)) for rank in range(ranks))
         return tuple((low, high) for low, high in pairs)
-    raise ValueError("only the schedule itself says where its stages are")
+    raise ValueError(
+        "the placement is 'stated': only the schedule itself says where its stages are"
+    )
 
 
 def counted(count: int, what: str, plural: str = "s") -> str:

@@ -1,4 +1,4 @@
-"""A user's own schedule, from a text file in the notation of `parse_schedule`."""
+"""Loads a user's own schedule from a text file in the notation of `parse_schedule`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ __all__ = ["family_of_file", "load_schedule"]
 
 
 def load_schedule(path: str | PathLike[str]) -> Schedule:
-    """Reads and validates a schedule; errors name the file and show the grid where it is wrong."""
+    """Reads and validates the schedule in a file.
+
+    Raises `ScheduleError` (`DeadlockError`), which names the file and shows the schedule around the
+    wrong action.
+    """
     path = Path(path)
     try:
         text = path.read_text(encoding="utf-8")
@@ -33,15 +37,15 @@ def load_schedule(path: str | PathLike[str]) -> Schedule:
 
 
 def family_of_file(path: str | PathLike[str]) -> ScheduleFamily:
-    """The schedule in a file as a family with one member.
+    """A family with one member, the schedule in a file. Raises `ScheduleError` as `load_schedule`.
 
-    A file states its ranks, chunks and microbatches, so a strategy must have the same. It is read
-    once, unless it changes.
+    The file determines ranks, chunks and microbatches, so a strategy must have the same numbers.
+    The file is read again only if it has changed.
     """
     try:
         changed = Path(path).stat().st_mtime_ns
     except OSError:
-        changed = 0  # reading it says what is the matter
+        changed = 0  # reading the file will say what is wrong with it
     return _family(str(path), changed)
 
 
@@ -50,21 +54,21 @@ def _family(path: str, _changed: int) -> ScheduleFamily:
     schedule = load_schedule(path)
     ranks = len(schedule.ranks)
     chunks, uneven = divmod(schedule.stages, ranks)
-    homes = [stage for own in schedule.stages_of_ranks for stage in own]
-    copies = max(homes.count(stage) for stage in range(schedule.stages))
+    held = [stage for stages in schedule.stages_of_ranks for stage in stages]
+    copies = max(held.count(stage) for stage in range(schedule.stages))
 
     def demands(wanted_ranks: int, wanted_chunks: int, microbatches: int, /) -> str | None:
         if uneven:
             return (
-                f"{path} has {schedule.stages} stages on {ranks} ranks; expected as many stages "
-                "for every rank"
+                f"{path} has {schedule.stages} stages on {ranks} ranks; expected equally many "
+                "stages for every rank"
             )
         if not schedule.has_backward:
             return f"{path} has forward passes only; expected backward passes as well"
-        found = (ranks, chunks, schedule.microbatches)
+        stated = (ranks, chunks, schedule.microbatches)
         wanted = (wanted_ranks, wanted_chunks, microbatches)
-        if found != wanted:
-            return f"{path} is for {_numbers(*found)}, not for {_numbers(*wanted)}"
+        if stated != wanted:
+            return f"{path} is for {_numbers(*stated)}, not for {_numbers(*wanted)}"
         return None
 
     def generate(_ranks: int, _chunks: int, _microbatches: int, /) -> Schedule:

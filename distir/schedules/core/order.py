@@ -1,6 +1,6 @@
-"""Actions as numbers, and an order in which each comes after what it needs.
+"""The actions of a schedule as numbers, and an order in which each comes after those it needs.
 
-Schedules have up to some hundred thousand actions, so everything here is lists of integers.
+Schedules have up to some hundred thousand actions, so this module works with lists of integers.
 """
 
 from __future__ import annotations
@@ -8,61 +8,64 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from distir.errors import DeadlockError, ScheduleError
-from distir.schedules.core.action import Action, Kind
+from distir.schedules.core.action import Action, ActionKind
 from distir.schedules.core.schedule import Schedule, format_grid
 
-__all__ = ["Numbered", "execution_order", "number", "schedule_error", "too_early"]
+__all__ = ["NumberedActions", "execution_order", "numbered_actions", "schedule_error", "too_early"]
 
 Cells = list[int]
-"""A number per `stage · microbatches + microbatch`; -1 where there is none."""
+"""The numbers of actions by `stage · microbatches + microbatch`; -1 if there is no action."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Numbered:
-    """Actions numbered rank by rank, each rank's in order."""
+class NumberedActions:
+    """The actions of a schedule, numbered rank by rank in the order of each rank."""
 
     schedule: Schedule
     rank: list[int]
-    """Rank of each action."""
+    """The rank of each action."""
     starts: list[int]
-    """Number of the first action of each rank."""
+    """The number of the first action of each rank."""
     forward: Cells
     backward: Cells
-    """`B`, or `BW` where the two parts are one action."""
+    """Actions `B`, or `BW` where the two parts are one action."""
     weight: Cells
-    """`W` or `BW`."""
+    """Actions `W` or `BW`."""
 
-    def place(self, i: int) -> tuple[int, int]:
-        """Rank and position of an action."""
+    def position(self, i: int) -> tuple[int, int]:
+        """The rank of an action, and its position on that rank."""
         rank = self.rank[i]
         return rank, i - self.starts[rank]
 
     def action(self, i: int) -> Action:
         """The action with number `i`."""
-        rank, position = self.place(i)
+        rank, position = self.position(i)
         return self.schedule.ranks[rank][position]
 
     def needs(self) -> list[int]:
-        """For each action the one of the neighbouring stage that it needs, or -1."""
-        found = [-1] * len(self.rank)
+        """For each action, the action of a neighbouring stage that it needs, or -1."""
+        needs = [-1] * len(self.rank)
         step = self.schedule.microbatches
         for i, source in zip(self.forward[step:], self.forward, strict=False):
-            found[i] = source
+            needs[i] = source
         if self.backward[0] >= 0:
             for i, source in zip(self.backward, self.backward[step:], strict=False):
-                found[i] = source
-        return found
+                needs[i] = source
+        return needs
 
 
-def schedule_error(schedule: Schedule, problem: str, place: tuple[int, int]) -> ScheduleError:
-    """What is wrong, with the grid and the bad cell in brackets."""
-    return ScheduleError(f"{problem}\n{format_grid(schedule, place)}")
+def schedule_error(schedule: Schedule, problem: str, position: tuple[int, int]) -> ScheduleError:
+    """An error that shows the grid with the wrong action, at (rank, position), in brackets."""
+    return ScheduleError(f"{problem}\n{format_grid(schedule, position)}")
 
 
-def number(schedule: Schedule) -> Numbered:
-    """Numbers the actions; raises `ScheduleError` on duplicates and on indices out of range."""
+def numbered_actions(schedule: Schedule) -> NumberedActions:
+    """Numbers the actions of a schedule.
+
+    Raises `ScheduleError` if an action is there twice or has an index out of range.
+    """
     stages, microbatches = schedule.stages, schedule.microbatches
-    tables: dict[Kind, Cells] = {
+    tables: dict[ActionKind, Cells] = {
         kind: [-1] * (stages * microbatches) for kind in ("F", "B", "W", "BW")
     }
     rank_of: list[int] = []
@@ -85,23 +88,23 @@ def number(schedule: Schedule) -> Numbered:
                 raise schedule_error(schedule, problem, (rank, i - starts[rank]))
             table[cell] = i
             i += 1
-    numbered = Numbered(schedule, rank_of, starts, tables["F"], tables["B"], tables["W"])
+    numbered = NumberedActions(schedule, rank_of, starts, tables["F"], tables["B"], tables["W"])
     _merge(numbered, tables["BW"])
     return numbered
 
 
-def _out_of_range(schedule: Schedule, place: tuple[int, int]) -> ScheduleError:
-    action = schedule.ranks[place[0]][place[1]]
+def _out_of_range(schedule: Schedule, position: tuple[int, int]) -> ScheduleError:
+    action = schedule.ranks[position[0]][position[1]]
     if 0 <= action.stage < schedule.stages:
         what, most = "microbatch", schedule.microbatches - 1
     else:
         what, most = "stage", schedule.stages - 1
     problem = f"{action} has no such {what}; expected {what}s 0 to {most}"
-    return schedule_error(schedule, problem, place)
+    return schedule_error(schedule, problem, position)
 
 
-def _merge(numbered: Numbered, whole: Cells) -> None:
-    """Enters the backward passes that are one action (`BW`) as both parts."""
+def _merge(numbered: NumberedActions, whole: Cells) -> None:
+    """Enters backward passes that are one action (`BW`) as both of their parts."""
     if max(whole, default=-1) < 0:
         return
     for cell, i in enumerate(whole):
@@ -113,21 +116,21 @@ def _merge(numbered: Numbered, whole: Cells) -> None:
                     f"{numbered.action(part[cell])} is part of {numbered.action(i)}; "
                     "expected one of them"
                 )
-                raise schedule_error(numbered.schedule, problem, numbered.place(part[cell]))
+                raise schedule_error(numbered.schedule, problem, numbered.position(part[cell]))
             part[cell] = i
 
 
-def execution_order(numbered: Numbered, needs: list[int]) -> list[int]:
-    """All actions, each after what it needs from other stages; raises `DeadlockError` if ranks
-    wait for each other and `ScheduleError` if one waits for itself.
+def execution_order(numbered: NumberedActions, needs: list[int]) -> list[int]:
+    """All actions in an order in which each comes after the action of another stage that it needs.
 
-    Each rank runs as far as it can; whoever is waited for wakes the one that waits.
+    Each rank runs as far as it can; an action that runs wakes the rank that waits for it. Raises
+    `DeadlockError` if ranks wait for each other, and `ScheduleError` if a rank waits for itself.
     """
     starts = numbered.starts
     ends = [*starts[1:], len(needs)]
     heads = list(starts)
     done = bytearray(len(needs) + 1)
-    done[-1] = 1  # what nothing is needed for: needs[i] == -1
+    done[-1] = 1  # for actions that need none: needs[i] == -1
     waiter = [-1] * len(needs)
     order: list[int] = []
     runnable = list(range(len(starts) - 1, -1, -1))
@@ -150,7 +153,7 @@ def execution_order(numbered: Numbered, needs: list[int]) -> list[int]:
     return order
 
 
-def _stuck(numbered: Numbered, needs: list[int], stuck: list[int]) -> ScheduleError:
+def _stuck(numbered: NumberedActions, needs: list[int], stuck: list[int]) -> ScheduleError:
     for i, needed in enumerate(needs):
         if needed > i and numbered.rank[needed] == numbered.rank[i]:
             return too_early(numbered, i, needed)
@@ -164,14 +167,15 @@ def _stuck(numbered: Numbered, needs: list[int], stuck: list[int]) -> ScheduleEr
 
     shown = [describe(i) for i in stuck[:4]]
     rest = [f"and {len(stuck) - 4} more"] if len(stuck) > 4 else []
-    grid = format_grid(numbered.schedule, numbered.place(stuck[0]))
+    grid = format_grid(numbered.schedule, numbered.position(stuck[0]))
     return DeadlockError(f"deadlock: {'; '.join(shown + rest)}\n{grid}")
 
 
-def too_early(numbered: Numbered, i: int, needed: int) -> ScheduleError:
-    """Action `i` comes before what it needs on the same rank."""
+def too_early(numbered: NumberedActions, i: int, needed: int) -> ScheduleError:
+    """The error that action `i` comes before action `needed` on the same rank, whose results it
+    uses."""
     problem = (
         f"{numbered.action(i)} uses what {numbered.action(needed)} produces, "
         "which comes later on the same rank"
     )
-    return schedule_error(numbered.schedule, problem, numbered.place(i))
+    return schedule_error(numbered.schedule, problem, numbered.position(i))

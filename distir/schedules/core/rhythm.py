@@ -1,4 +1,4 @@
-"""Schedules as words that repeat: as long as they are varied, not as there are microbatches."""
+"""Schedules as repeated patterns: their length depends on the pattern, not on the microbatches."""
 
 from __future__ import annotations
 
@@ -7,95 +7,107 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeAlias
 
-from distir.schedules.core.action import Action, Kind
+from distir.schedules.core.action import Action, ActionKind
 from distir.schedules.core.schedule import Schedule
 
-__all__ = ["Rhythm", "Run", "Step", "groups_of", "one_pipeline", "runs_of"]
+__all__ = ["RepeatedSteps", "Rhythm", "Step", "groups_of", "one_pipeline", "repeated_steps"]
 
-Step: TypeAlias = tuple[int, Kind]
-"""A stage and what it does, for whichever microbatch is next."""
+Step: TypeAlias = tuple[int, ActionKind]
+"""An action without its microbatch: a stage and the kind of action."""
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """A word that is repeated."""
+class RepeatedSteps:
+    """A pattern of steps that a rank runs several times in a row."""
 
-    word: tuple[Step, ...]
+    pattern: tuple[Step, ...]
     times: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rhythm:
-    """Runs per rank. On a rank the microbatches of a stage come in order in every kind of action,
-    so that a step says whose turn it is."""
+    """A schedule whose ranks repeat patterns of steps.
 
-    ranks: tuple[tuple[Run, ...], ...]
-    homes: tuple[tuple[int, ...], ...]
-    """Per pipeline the rank of every stage. Microbatch `m` goes through pipeline `m % pipelines`;
+    The microbatches of a stage come in ascending order in every kind of action of a rank. So a step
+    needs no microbatch: the n-th occurrence of a step is for the n-th microbatch of its pipeline.
+    """
+
+    ranks: tuple[tuple[RepeatedSteps, ...], ...]
+    """Per rank, the repeated patterns in order."""
+    ranks_of_stages: tuple[tuple[int, ...], ...]
+    """Per pipeline, the rank of every stage. Microbatch `m` goes through pipeline `m % pipelines`;
     a rank holds a stage in one pipeline at most."""
     microbatches: int
     name: str = ""
 
     @property
     def stages(self) -> int:
-        """Pipeline stages over all ranks, chunks included."""
-        return len(self.homes[0])
+        """Number of pipeline stages over all ranks, chunks included."""
+        return len(self.ranks_of_stages[0])
 
     @property
     def stages_of_ranks(self) -> tuple[tuple[int, ...], ...]:
         """The stages (chunks) that each rank holds, in pipeline order."""
-        found: list[set[int]] = [set() for _ in self.ranks]
-        for homes in self.homes:
-            for stage, rank in enumerate(homes):
-                found[rank].add(stage)
-        return tuple(tuple(sorted(own)) for own in found)
+        stages: list[set[int]] = [set() for _ in self.ranks]
+        for ranks in self.ranks_of_stages:
+            for stage, rank in enumerate(ranks):
+                stages[rank].add(stage)
+        return tuple(tuple(sorted(held)) for held in stages)
 
     @property
     def has_backward(self) -> bool:
         """Whether this is a training schedule."""
-        return any(kind != "F" for run in self.ranks[0] for _, kind in run.word)
+        return any(kind != "F" for repeated in self.ranks[0] for _, kind in repeated.pattern)
 
     @property
     def splits_backward(self) -> bool:
         """Whether `B` is only the input-gradient part, with a `W` for the rest."""
-        return any(kind == "W" for run in self.ranks[0] for _, kind in run.word)
+        return any(kind == "W" for repeated in self.ranks[0] for _, kind in repeated.pattern)
 
     def pipeline(self, rank: int, stage: int) -> int:
-        """The pipeline in which the rank holds the stage."""
-        return next(index for index, homes in enumerate(self.homes) if homes[stage] == rank)
+        """Index of the pipeline in which the rank holds the stage."""
+        return next(
+            index for index, ranks in enumerate(self.ranks_of_stages) if ranks[stage] == rank
+        )
 
     def schedule(self) -> Schedule:
-        """All actions."""
+        """The schedule with all its actions."""
         ranks = tuple(tuple(self._actions(rank)) for rank in range(len(self.ranks)))
         return Schedule(ranks, self.stages, self.microbatches, self.name)
 
     def _actions(self, rank: int) -> Iterator[Action]:
-        own = {stage for run in self.ranks[rank] for stage, _ in run.word}
-        first = {stage: self.pipeline(rank, stage) for stage in own}
+        held = {stage for repeated in self.ranks[rank] for stage, _ in repeated.pattern}
+        first = {stage: self.pipeline(rank, stage) for stage in held}
         following: dict[Step, int] = {}
-        for run in self.ranks[rank]:
-            for _ in range(run.times):
-                for step in run.word:
+        for repeated in self.ranks[rank]:
+            for _ in range(repeated.times):
+                for step in repeated.pattern:
                     microbatch = following.get(step, first[step[0]])
-                    following[step] = microbatch + len(self.homes)
+                    following[step] = microbatch + len(self.ranks_of_stages)
                     yield Action(*step, microbatch)
 
 
-def runs_of(*runs: tuple[Iterable[Step], int]) -> tuple[Run, ...]:
-    """Words and how often they come, without empty ones."""
-    made = (Run(tuple(word), times) for word, times in runs)
-    return tuple(run for run in made if run.word and run.times > 0)
+def repeated_steps(*patterns: tuple[Iterable[Step], int]) -> tuple[RepeatedSteps, ...]:
+    """Patterns, each with how often it is repeated, without empty patterns and repetitions of 0."""
+    made = (RepeatedSteps(tuple(pattern), times) for pattern, times in patterns)
+    return tuple(repeated for repeated in made if repeated.pattern and repeated.times > 0)
 
 
 def one_pipeline(
-    ranks: Sequence[tuple[Run, ...]], homes: Sequence[int], microbatches: int, name: str
+    ranks: Sequence[tuple[RepeatedSteps, ...]],
+    rank_of_stage: Sequence[int],
+    microbatches: int,
+    name: str,
 ) -> Rhythm:
-    """The rhythm of microbatches that all take the same way."""
-    return Rhythm(tuple(ranks), (tuple(homes),), microbatches, name)
+    """A rhythm in which all microbatches take the same way through the ranks."""
+    return Rhythm(tuple(ranks), (tuple(rank_of_stage),), microbatches, name)
 
 
 def groups_of(ranks: int, microbatches: int) -> list[range]:
-    """Runs of at least `ranks` microbatches (if there are so many), the larger ones first."""
+    """Microbatches in groups of almost equal size, the larger groups first.
+
+    Every group has at least `ranks` microbatches, unless there are fewer in all.
+    """
     count = max(1, microbatches // ranks)
     size, larger = divmod(microbatches, count)
     starts = [group * size + min(group, larger) for group in range(count + 1)]

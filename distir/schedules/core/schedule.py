@@ -1,13 +1,13 @@
-"""A schedule is data: per pipeline rank, the order of its actions.
+"""A schedule is data: the actions of every pipeline rank, in order.
 
-Whatever prints like this is a schedule:
+In text form, with a line per rank:
 
     0F0 0F1 0B0 0F2 0B1 0B2
     1F0 1B0 1F1 1B1 1F2 1B2
 
-Times are not part of it: with the order fixed, when each action starts follows from their
-durations. A rank may hold several stages (chunks), and a stage may live on several ranks
-(bidirectional pipelines), as long as each microbatch stays on one of them.
+A schedule has no times: when an action starts follows from the order of actions and from their
+durations. A rank may hold several stages (chunks). A stage may be on several ranks (bidirectional
+pipelines), as long as each microbatch stays on one of them.
 """
 
 from __future__ import annotations
@@ -31,11 +31,12 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Ordered actions per rank. Equal actions make equal schedules, whatever they are called."""
+    """The actions of every rank, in order. Schedules with equal actions are equal, whatever their
+    names."""
 
     ranks: tuple[tuple[Action, ...], ...]
     stages: int
-    """Pipeline stages over all ranks, chunks included."""
+    """Number of pipeline stages over all ranks, chunks included."""
     microbatches: int
     name: str = field(default="", compare=False)
 
@@ -46,7 +47,7 @@ class Schedule:
 
     @property
     def has_backward(self) -> bool:
-        """Whether this is a training schedule; false for forward only."""
+        """Whether this is a training schedule; False if it has forward passes only."""
         return any(kind != "F" for rank in self.ranks for _, kind, _ in rank)
 
     @property
@@ -64,24 +65,25 @@ class Schedule:
 
 
 def dependencies(action: Action, stages: int) -> tuple[Action, ...]:
-    """What must have finished first; a dependency that can be `B` or `BW` is given as `B`.
+    """The actions that must have ended before an action starts. One that can be `B` or `BW` is
+    given as `B`.
 
-    Forward passes run down the stages, backward passes up again.
+    Forward passes run from the first to the last of the stages, backward passes back.
     """
     stage, kind, microbatch = action
     if kind == "F":
         return (Action(stage - 1, "F", microbatch),) if stage > 0 else ()
     if kind == "W":
         return (Action(stage, "B", microbatch),)
-    own = Action(stage, "F", microbatch)
-    return (own,) if stage == stages - 1 else (own, Action(stage + 1, "B", microbatch))
+    forward = Action(stage, "F", microbatch)
+    return (forward,) if stage == stages - 1 else (forward, Action(stage + 1, "B", microbatch))
 
 
 def max_in_flight(schedule: Schedule, stage: int) -> int:
-    """Most microbatches whose activations a stage holds at once, on the rank that holds most.
+    """The most microbatches whose activations a stage holds at a time, on the rank with most.
 
-    Activations are kept from the forward pass to the end of the backward pass (to `W` where it is
-    split); without a backward pass only while the action runs.
+    Activations are kept from the forward pass to the end of the backward pass (of `W` where it is
+    split), or without a backward pass only during the action.
     """
     if not schedule.has_backward:
         return 1
@@ -89,11 +91,11 @@ def max_in_flight(schedule: Schedule, stage: int) -> int:
 
 
 def _peak(rank: tuple[Action, ...], stage: int) -> int:
-    """Most microbatches of `stage` between their first and last action on one rank."""
-    own = [action for action in rank if action.stage == stage]
-    last = {action.microbatch: index for index, action in enumerate(own)}
+    """The most microbatches of a stage that are between their first and last action on a rank."""
+    actions = [action for action in rank if action.stage == stage]
+    last = {action.microbatch: index for index, action in enumerate(actions)}
     held = peak = 0
-    for index, action in enumerate(own):
+    for index, action in enumerate(actions):
         held += action.kind == "F"
         peak = max(peak, held)
         held -= last[action.microbatch] == index
@@ -101,9 +103,10 @@ def _peak(rank: tuple[Action, ...], stage: int) -> int:
 
 
 def parse_schedule(text: str, name: str = "") -> Schedule:
-    """Reads the text form: a line per rank, actions between blanks, `#` starts a comment.
+    """Reads a schedule in text form: a line per rank, actions separated by blanks, comments after
+    `#`.
 
-    Only the notation is checked here; `validate` says whether the schedule can run.
+    Raises `ScheduleError` if the notation is wrong; `validate` checks whether the schedule can run.
     """
     ranks: list[tuple[Action, ...]] = []
     for number, line in enumerate(text.splitlines(), start=1):
@@ -121,14 +124,15 @@ def parse_schedule(text: str, name: str = "") -> Schedule:
 
 
 def format_schedule(schedule: Schedule) -> str:
-    """The text form, which `parse_schedule` reads back."""
+    """The text form of a schedule, which `parse_schedule` reads back."""
     return "\n".join(" ".join(map(str, rank)) for rank in schedule.ranks)
 
 
 def format_grid(schedule: Schedule, mark: tuple[int, int] | None = None, *, reach: int = 6) -> str:
-    """Ranks down, order across, in columns; with `mark` (rank, position) in brackets and in view.
+    """A schedule as a table: a line per rank, a column per position.
 
-    At most `reach` ranks and positions are shown to each side of the mark (or of the beginning).
+    The action at `mark` (rank, position) stands in brackets. At most `reach` ranks and positions
+    are shown on each side of the mark, or of the first action without one.
     """
     rank, position = mark or (0, 0)
     rows = range(max(0, rank - reach), min(len(schedule.ranks), rank + reach + 1))

@@ -1,13 +1,13 @@
-"""Whether a schedule can run, and if not, where it goes wrong."""
+"""Checks whether a schedule can run, and shows where it cannot."""
 
 from __future__ import annotations
 
 from operator import gt
 
 from distir.schedules.core.order import (
-    Numbered,
+    NumberedActions,
     execution_order,
-    number,
+    numbered_actions,
     schedule_error,
     too_early,
 )
@@ -17,20 +17,21 @@ __all__ = ["validate"]
 
 
 def validate(schedule: Schedule) -> None:
-    """Raises `ScheduleError` (`DeadlockError`), with the grid and the bad cell in brackets.
+    """Raises `ScheduleError` (`DeadlockError`) if a schedule cannot run.
 
-    Every microbatch visits every stage once forward and, when training, once backward; on one rank;
-    nothing is used before it is produced; ranks do not wait for each other in a circle.
+    In a valid schedule, every microbatch passes every stage once forward and, in training, once
+    backward, on the same rank; no action comes before those whose results it uses; and ranks do not
+    wait for each other in a cycle. The error shows the schedule with the wrong action in brackets.
     """
-    numbered = number(schedule)
+    numbered = numbered_actions(schedule)
     _check_complete(numbered)
     _check_rank(numbered)
     _check_parts(numbered)
     execution_order(numbered, numbered.needs())
 
 
-def _check_complete(numbered: Numbered) -> None:
-    """Nothing is missing."""
+def _check_complete(numbered: NumberedActions) -> None:
+    """Raises `ScheduleError` if an action is missing."""
     schedule = numbered.schedule
     cells = [("F", numbered.forward, "")]
     if schedule.has_backward:
@@ -41,28 +42,33 @@ def _check_complete(numbered: Numbered) -> None:
     for kind, present, why in cells:
         if -1 in present:
             stage, microbatch = divmod(present.index(-1), schedule.microbatches)
-            homes = (r for r, own in enumerate(schedule.stages_of_ranks) if stage in own)
-            rank = next(homes, min(stage, len(schedule.ranks) - 1))
+            ranks = (r for r, held in enumerate(schedule.stages_of_ranks) if stage in held)
+            rank = next(ranks, min(stage, len(schedule.ranks) - 1))
             problem = f"{stage}{kind}{microbatch} is missing{why}"
             raise schedule_error(schedule, problem, (rank, len(schedule.ranks[rank])))
 
 
-def _check_rank(numbered: Numbered) -> None:
-    """What a microbatch leaves on a stage stays on one rank."""
+def _check_rank(numbered: NumberedActions) -> None:
+    """Raises `ScheduleError` if the passes of a microbatch through a stage are on several ranks."""
     rank = numbered.rank
-    homes = [rank[i] for i in numbered.forward]
+    forward_ranks = [rank[i] for i in numbered.forward]
     for cells in (numbered.backward, numbered.weight):
-        if cells[0] < 0 or [rank[i] for i in cells] == homes:
+        if cells[0] < 0 or [rank[i] for i in cells] == forward_ranks:
             continue
-        i, home = next((i, h) for i, h in zip(cells, homes, strict=True) if rank[i] != h)
-        problem = (
-            f"{numbered.action(i)} is on rank {rank[i]}, but its forward pass is on rank {home}"
+        i, expected = next(
+            (i, forward)
+            for i, forward in zip(cells, forward_ranks, strict=True)
+            if rank[i] != forward
         )
-        raise schedule_error(numbered.schedule, problem, numbered.place(i))
+        problem = (
+            f"{numbered.action(i)} is on rank {rank[i]}, but its forward pass is on rank {expected}"
+        )
+        raise schedule_error(numbered.schedule, problem, numbered.position(i))
 
 
-def _check_parts(numbered: Numbered) -> None:
-    """A microbatch's passes of one stage are in order: F, B, W."""
+def _check_parts(numbered: NumberedActions) -> None:
+    """Raises `ScheduleError` if the passes of a microbatch through a stage are not in the order F,
+    B, W."""
     for first, second in (
         (numbered.forward, numbered.backward),
         (numbered.backward, numbered.weight),

@@ -1,7 +1,7 @@
-"""Schedules for training, a file each.
+"""The schedule families for training, one per file.
 
-To add one, add a file with a function that `schedule_family` decorates: all modules of this package
-are imported. A package of its own names the module of its family in the entry-point group
+To add a family, add a file with a function that `schedule_family` decorates: all modules of this
+package are imported. A package of its own names the module of its family in the entry-point group
 `distir.schedules`:
 
     [project.entry-points."distir.schedules"]

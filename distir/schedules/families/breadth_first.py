@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from distir.schedules.core.family import schedule_family
-from distir.schedules.core.rhythm import Rhythm, Run, Step, one_pipeline, runs_of
+from distir.schedules.core.rhythm import RepeatedSteps, Rhythm, Step, one_pipeline, repeated_steps
 
 __all__ = ["breadth_first"]
 
@@ -19,16 +19,16 @@ __all__ = ["breadth_first"]
 )
 def breadth_first(ranks: int, chunks: int, microbatches: int) -> Rhythm:
     """GPipe over chunks: rank `r` of `p` holds stages `r`, `p + r`, `2p + r`, … and runs all
-    microbatches through each in turn, then back. Lamy-Poirier 2023.
+    microbatches through one stage, then through the next, and back. Lamy-Poirier 2023.
 
-    The bubble is that of the interleaved schedule and all activations are kept; a stage's passes
-    follow each other, so that sharded parameters are gathered once each way and gradients of the
-    last stages are settled while the first ones compute.
+    The bubble is as small as that of the interleaved schedule, but all activations are kept. The
+    passes of a stage follow each other, so that sharded parameters are gathered once each way and
+    gradients of the last stages are settled while the first stages compute.
     """
-    orders: list[tuple[Run, ...]] = []
+    orders: list[tuple[RepeatedSteps, ...]] = []
     for rank in range(ranks):
         stages = range(rank, ranks * chunks, ranks)
         forward: list[Step] = [(stage, "F") for stage in stages]
         backward: list[Step] = [(stage, "B") for stage in reversed(stages)]
-        orders.append(runs_of(*(([step], microbatches) for step in (*forward, *backward))))
+        orders.append(repeated_steps(*(([step], microbatches) for step in (*forward, *backward))))
     return one_pipeline(orders, [*range(ranks)] * chunks, microbatches, "breadth-first")

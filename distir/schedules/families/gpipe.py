@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from distir.schedules.core.family import schedule_family
-from distir.schedules.core.rhythm import Rhythm, one_pipeline, runs_of
+from distir.schedules.core.rhythm import Rhythm, one_pipeline, repeated_steps
 
 __all__ = ["gpipe"]
 
@@ -16,13 +16,14 @@ __all__ = ["gpipe"]
     "Parallelism",
 )
 def gpipe(ranks: int, chunks: int, microbatches: int) -> Rhythm:
-    """Every stage keeps the activations of all microbatches. Huang et al. 2019 (GPipe).
+    """All forward passes, then all backward passes. Huang et al. 2019 (GPipe).
 
-    Backward passes run in the order of the forward passes; the reverse order is as fast.
+    Every stage keeps the activations of all microbatches. Backward passes run in the order of the
+    forward passes; the reverse order is as fast.
     """
     assert chunks == 1
     orders = [
-        runs_of(([(stage, "F")], microbatches), ([(stage, "B")], microbatches))
+        repeated_steps(([(stage, "F")], microbatches), ([(stage, "B")], microbatches))
         for stage in range(ranks)
     ]
     return one_pipeline(orders, range(ranks), microbatches, "gpipe")

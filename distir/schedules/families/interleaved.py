@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from distir.schedules.core.family import schedule_family
-from distir.schedules.core.rhythm import Rhythm, Run, Step, groups_of, one_pipeline, runs_of
+from distir.schedules.core.rhythm import (
+    RepeatedSteps,
+    Rhythm,
+    Step,
+    groups_of,
+    one_pipeline,
+    repeated_steps,
+)
 
 __all__ = ["interleaved"]
 
@@ -21,14 +28,14 @@ __all__ = ["interleaved"]
     most_chunks=None,
 )
 def interleaved(ranks: int, chunks: int, microbatches: int) -> Rhythm:
-    """Rank `r` of `p` holds stages `r`, `p + r`, `2p + r`, …; microbatches go in groups, each group
-    through all chunks. Narayanan et al. 2021 (Megatron-LM), section 2.2.
+    """1F1B with several chunks per rank: rank `r` of `p` holds stages `r`, `p + r`, `2p + r`, …
 
-    Megatron-LM asks for microbatches that divide by the ranks: groups of `p`. Here any number
-    does: the groups are as even as can be, none smaller than `p` unless there are fewer
-    microbatches (Llama 3, Dubey et al. 2024, section 3.3.2, frees the size of the groups as well).
-    Before its first backward pass a rank runs the chunks before the last for a whole group, and
-    two forward passes for each rank below.
+    Microbatches go in groups, each group through all chunks of a rank. Narayanan et al. 2021
+    (Megatron-LM), section 2.2. Megatron-LM asks for a number of microbatches that `p` divides, in
+    groups of `p`. Here any number is possible: the groups are as even as can be, and none is
+    smaller than `p` unless there are fewer microbatches (as in Llama 3, Dubey et al. 2024, section
+    3.3.2). Before its first backward pass, a rank runs a whole group through all chunks but the
+    last, and two forward passes for each rank below.
     """
     sizes = [len(group) for group in groups_of(ranks, microbatches)]
     fill = (chunks - 1) * sizes[0]
@@ -39,11 +46,14 @@ def interleaved(ranks: int, chunks: int, microbatches: int) -> Rhythm:
     return one_pipeline(orders, [*range(ranks)] * chunks, microbatches, "interleaved")
 
 
-def _rank(stages: range, sizes: Sequence[int], ahead: int) -> tuple[Run, ...]:
-    """`ahead` forward passes, then forward and backward passes in turn, then those left.
+def _rank(stages: range, sizes: Sequence[int], ahead: int) -> tuple[RepeatedSteps, ...]:
+    """The repeated steps of a rank: `ahead` forward passes, then forward and backward passes in
+    turn, then the backward passes that are left.
 
-    `larger` passes of a kind are in groups of the first size; where neither kind changes its group
-    size in between, pairs repeat from group to group."""
+    The first `larger` forward (and backward) passes are in groups of the larger size. Pairs of a
+    forward and a backward pass repeat from group to group as long as neither of the two changes
+    its group size.
+    """
     large, small = max(sizes), min(sizes)
     cycle, last = len(stages) * large, len(stages) * small
     larger = cycle * sizes.count(large)
@@ -58,18 +68,18 @@ def _rank(stages: range, sizes: Sequence[int], ahead: int) -> tuple[Run, ...]:
         return chunks[i // size % len(chunks)]
 
     def pairs(a: int, b: int, length: int) -> Iterator[tuple[list[Step], int]]:
-        """Forward passes `a` to `b`, and as many backward passes; a word has `length` pairs."""
+        """Forward passes `a` to `b` and as many backward passes; a pattern has `length` pairs."""
         times = max(0, b - a) // length
         for first, count, repeats in ((a, length, times), (a + times * length, b - a, 1)):
             count = min(count, b - first)
-            word = [
+            pattern = [
                 (step(forward, i), step(backward, i - ahead)) for i in range(first, first + count)
             ]
-            yield [each for pair in word for each in pair], repeats
+            yield [each for pair in pattern for each in pair], repeats
 
-    steady = max(ahead, larger)  # from here on forward passes are in groups of the last size,
-    mixed = max(steady, min(total, larger + ahead))  # and from here on backward passes as well
-    return runs_of(
+    steady = max(ahead, larger)  # from here on forward passes are in groups of the smaller size,
+    mixed = max(steady, min(total, larger + ahead))  # and from here on backward passes, too
+    return repeated_steps(
         ([step(forward, i) for i in range(ahead)], 1),
         *pairs(ahead, larger, cycle),
         *pairs(steady, mixed, max(1, mixed - steady)),

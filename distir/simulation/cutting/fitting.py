@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from distir.arrays import Flags, Floats, Indices
-from distir.schedules import InFlight
+from distir.schedules import PeakInFlight
 from distir.simulation.cutting.partition import Cuts, Weights
 from distir.simulation.pricing.block_bytes import BlockBytes
 
@@ -61,7 +61,7 @@ class Flights:
     entries: Indices
 
     @classmethod
-    def of(cls, flights: Sequence[InFlight]) -> Flights:
+    def of(cls, flights: Sequence[PeakInFlight]) -> Flights:
         """Of such schedules."""
         owned = flights[0].stages_of_ranks
         situations = np.arange(max(len(flight.counts) for flight in flights))
@@ -76,7 +76,7 @@ class Flights:
         copy = np.arange(int(homes.max()))[:, None] % homes
         counts = np.moveaxis(counts, 2, 0)
         return cls(
-            flights[0].kinds,
+            flights[0].cost_kinds,
             counts,
             counts[:, fullest],
             stage,

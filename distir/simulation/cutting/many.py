@@ -15,7 +15,7 @@ import numpy as np
 
 from distir.arrays import Floats, Indices, distinct, distinct_rows
 from distir.plan import BlockProgram, Stage
-from distir.schedules import InFlight
+from distir.schedules import PeakInFlight
 from distir.simulation.cutting.fitting import Chain, Flights, Plans, fitted_bounds
 from distir.simulation.cutting.partition import Bounds, Partitions, Shape, rounded_weights
 from distir.simulation.pricing.instructions import Pricing
@@ -46,18 +46,18 @@ class Layouts:
     def __init__(
         self,
         shapes: Sequence[Shape],
-        flights: Sequence[InFlight],
+        flights: Sequence[PeakInFlight],
         point: Indices,
         shape: Indices,
         flight: Indices,
     ) -> None:
         self.shapes, self.point, self.shape = shapes, point, shape
         first, pair = distinct(shape * max(1, len(flights)) + flight)
-        members: dict[tuple[int, tuple[int, ...]], list[InFlight]] = {}
+        members: dict[tuple[int, tuple[int, ...]], list[PeakInFlight]] = {}
         family: list[int] = []
         member: list[int] = []
         for own, number in zip(shape[first].tolist(), flight[first].tolist(), strict=True):
-            key = (own, flights[number].kinds)
+            key = (own, flights[number].cost_kinds)
             alike = members.setdefault(key, [])
             family.append(list(members).index(key))
             member.append(len(alike))

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from distir.plan import BlockProgram
-from distir.schedules import WEIGHT_PART, InFlight
+from distir.schedules import WEIGHT_PART, PeakInFlight
 from distir.simulation.cutting.fitting import Chain, Flights, Plans, fitted_bounds
 from distir.simulation.cutting.partition import Partitions, rounded_weights
 from distir.simulation.pricing.instructions import Pricing
@@ -19,7 +19,7 @@ def balanced_stages(
     pricer: StagePricer,
     partitions: Partitions,
     programs: Sequence[BlockProgram],
-    flight: InFlight,
+    flight: PeakInFlight,
     chunks: int,
     pricing: Pricing,
 ) -> tuple[int, ...]:
@@ -31,7 +31,7 @@ def balanced_stages(
     (bounds,) = partitions.bounds(rounded, [shape], alone, alone)
     different = list(dict.fromkeys(programs))
     kinds = [different.index(program) for program in programs]
-    held = pricer.block_bytes(programs, kinds, WEIGHT_PART in flight.kinds)
+    held = pricer.block_bytes(programs, kinds, WEIGHT_PART in flight.cost_kinds)
     chain = Chain(np.array(kinds), rounded.astype(np.float64), held, pricer.capacity)
     plans = Plans(np.array([bounds]), alone, alone, Flights.of([flight]), alone)
     ((_, fitted),) = fitted_bounds(chain, [plans])

@@ -40,7 +40,7 @@ from distir.strategies import Strategies
 from distir.strategy import Strategy
 
 if TYPE_CHECKING:
-    from distir.schedules import CompiledSchedule, InFlight
+    from distir.schedules import CompiledSchedule, PeakInFlight
 
 SCHEDULE = ("schedule", "chunks", "pp", "microbatches")
 """What of a strategy its compiled schedule depends on."""
@@ -89,9 +89,9 @@ class _Batch:
             for compiled, count in zip(self.schedules, chunks, strict=True)
         ]
         self.shapes = list(shapes)
-        flights: dict[InFlight, int] = {}
+        flights: dict[PeakInFlight, int] = {}
         of_flight = [
-            flights.setdefault(compiled.in_flight, len(flights)) for compiled in self.schedules
+            flights.setdefault(compiled.peak_in_flight, len(flights)) for compiled in self.schedules
         ]
         self.flights = list(flights)
         shape, flight = (np.array(each)[self.schedule] for each in (of_schedule, of_flight))

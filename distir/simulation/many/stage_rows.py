@@ -16,7 +16,7 @@ from distir.arrays import Floats, Indices, distinct_rows
 from distir.plan import BlockProgram
 from distir.plan.grid import Grid
 from distir.plan.planner import ProgramKind
-from distir.schedules import InFlight
+from distir.schedules import PeakInFlight
 from distir.simulation.cutting.many import Layouts, Span, StageCuts
 from distir.simulation.cutting.partition import Partitions, Shape
 from distir.simulation.many.priced_programs import PricedPrograms
@@ -54,7 +54,7 @@ class StageRows:
         pricer: StagePricer,
         partitions: Partitions,
         shapes: Sequence[Shape],
-        flights: Sequence[InFlight],
+        flights: Sequence[PeakInFlight],
         point_of_layout: Indices,
         shape_of_layout: Indices,
         flight_of_layout: Indices,

@@ -18,7 +18,7 @@ from typing import TypeAlias
 import numpy as np
 
 from distir.schedules import COST_KINDS, CompiledSchedule
-from distir.schedules.compiled.skeleton import pattern_of
+from distir.schedules.compiled.skeleton import skeleton_of
 from distir.simulation.pipeline.phases import Phases, find_phases, run_phases
 from distir.simulation.pipeline.repeats import run_program
 from distir.simulation.pipeline.waves import Floats, Ints, WaveProgram, find_program
@@ -108,20 +108,20 @@ def _columns(
 @lru_cache(maxsize=MOST_SCHEDULES)
 def _how(compiled: CompiledSchedule) -> tuple[Program, tuple[int, ...]]:
     """How the schedule is run, and how often each phase or each of what repeats. Schedules with a
-    pattern have the program of that, if they have all of it."""
-    found = pattern_of(compiled)
+    skeleton have the program of that, if they have all of it."""
+    found = skeleton_of(compiled)
     if found is not None:
-        pattern, turns = found
-        program = _program(pattern.compiled)
-        times = _times(program, pattern.compiled)
+        skeleton, rounds = found
+        program = _program(skeleton.compiled)
+        times = _times(program, skeleton.compiled)
         if isinstance(program, Phases):
-            return program, (times[0] + turns,)
+            return program, (times[0] + rounds,)
         if program is not None:
             for place, (_, repeat) in enumerate(program.parts[:-1]):
                 assert repeat is not None
-                each = pattern.turns_in(repeat.said)
-                if each and turns % each == 0 and times[place] + turns // each >= 1:
-                    own = times[place] + turns // each
+                each = skeleton.rounds_in(repeat.repetitions)
+                if each and rounds % each == 0 and times[place] + rounds // each >= 1:
+                    own = times[place] + rounds // each
                     return program, (*times[:place], own, *times[place + 1 :])
     program = _program(compiled)
     return program, _times(program, compiled)
@@ -137,7 +137,7 @@ def _times(program: Program, compiled: CompiledSchedule) -> tuple[int, ...]:
     if program is None:
         return ()
     if isinstance(program, Phases):
-        return (compiled.runs[0][0][1],)
+        return (compiled.repeated_costs[0][0][1],)
     return tuple(repeat.times for _, repeat in program.parts if repeat is not None)
 
 

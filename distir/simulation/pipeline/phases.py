@@ -17,7 +17,7 @@ import numpy as np
 
 from distir.arrays import Floats
 from distir.schedules import COMPLETING, COST_KINDS, CompiledSchedule
-from distir.schedules.compiled.waves import Ends, channels_of
+from distir.schedules.compiled.waves import RankAction, channels_of
 
 BLOCK_ROWS = 2048
 """Plans that are run together: what is computed for them should stay in the cache."""
@@ -34,7 +34,7 @@ class Phase:
 
     rank: int
     cost: int
-    source: Ends | None
+    source: RankAction | None
     link: int
     first: bool
     last: int
@@ -54,7 +54,7 @@ class Phases:
 def find_phases(compiled: CompiledSchedule) -> Phases | None:
     """The phases of a schedule; None if it is not made of phases, or they need parts of each
     other."""
-    ranks = compiled.runs
+    ranks = compiled.repeated_costs
     times = {n for runs in ranks for _, n in runs}
     costs = [[cost for word, _ in runs for cost in word] for runs in ranks]
     single = all(len(word) == 1 for runs in ranks for word, _ in runs)
@@ -76,7 +76,7 @@ def find_phases(compiled: CompiledSchedule) -> Phases | None:
         for stage in compiled.stages_of_ranks[rank]
     }
     found: list[Phase] = []
-    done: set[Ends | None] = {None}
+    done: set[RankAction | None] = {None}
     heads = [0 for _ in costs]
     moved = True
     while moved:
@@ -135,8 +135,8 @@ def _run_block(
 ) -> None:
     free, for_transfer, for_stage, begin, moving = times
     links = np.zeros((phases.links, seconds.shape[1]))
-    left: dict[Ends, _Lines] = {}
-    arrived: dict[Ends, _Lines] = {}
+    left: dict[RankAction, _Lines] = {}
+    arrived: dict[RankAction, _Lines] = {}
     others = count - 1
     for each in phases.phases:
         rank, took = each.rank, seconds[each.cost]

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distir.schedules import COST_KINDS, CompiledSchedule
-from distir.schedules.compiled.waves import Loop, Turn, Waves, find_waves
+from distir.schedules.compiled.waves import WaveAction, WaveLoop, Waves, find_waves
 
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
@@ -72,7 +72,7 @@ class Repeat:
     sent_turn: tuple[Ints, Ints, Ints, Ints]
     live_turn: tuple[Ints, Ints, Ints, Ints]
     """The same for messages under way between repeats."""
-    said: tuple[tuple[int, int], ...]
+    repetitions: tuple[tuple[int, int], ...]
     """Per rank the run of words it is in, and how many of them it says each time."""
 
 
@@ -156,7 +156,9 @@ class _Builder:
             for stage in own:
                 self.last_row[rank, stage] = 4 * self.ranks + len(self.last_row)
         self.rings = np.maximum(np.array(waves.most_under_way, np.int64), 1)
-        costs = sorted({cost for runs in compiled.runs for word, _ in runs for cost in word})
+        costs = sorted(
+            {cost for runs in compiled.repeated_costs for word, _ in runs for cost in word}
+        )
         self.cost_row = {cost: row for row, cost in enumerate(costs)}
         sent = sorted({each.sender[1] for each in waves.channels})
         self.sent_row = {cost: row for row, cost in enumerate(sent)}
@@ -184,7 +186,7 @@ class _Builder:
             actions=sum(map(len, self.waves.waves)) // len(self.waves.waves),
         )
 
-    def _repeat(self, loop: Loop) -> Repeat:
+    def _repeat(self, loop: WaveLoop) -> Repeat:
         turns = list(chain.from_iterable(map(_ordered, loop.waves)))
         live = [(channel, i) for channel, each in enumerate(loop.under_way) for i in each]
         messages = np.array(loop.messages, np.int64)
@@ -195,7 +197,7 @@ class _Builder:
             self._turn([(t.sends, t.sent) for t in turns if t.sends >= 0], messages),
             # those under way after the loop's waves were under way, turned back, before them
             self._turn(live, messages),
-            loop.said,
+            loop.repetitions,
         )
 
     def _turn(
@@ -205,7 +207,7 @@ class _Builder:
         numbers = np.array([number for _, number in places], np.int64)
         return self.first_slots[channels], numbers, messages[channels], self.rings[channels]
 
-    def _part(self, waves: Sequence[tuple[Turn, ...]]) -> Part:
+    def _part(self, waves: Sequence[tuple[WaveAction, ...]]) -> Part:
         none = np.zeros(len(self.rings), np.int64)
         ordered = [_ordered(wave) for wave in waves]
         turns = list(chain.from_iterable(ordered))
@@ -226,7 +228,7 @@ class _Builder:
             last=np.array([row for wave in made for _, row in wave.last], np.int64),
         )
 
-    def _wave(self, wave: Sequence[Turn], reads: int, sends: int) -> Wave:
+    def _wave(self, wave: Sequence[WaveAction], reads: int, sends: int) -> Wave:
         channels = self.waves.channels
         readers = [turn for turn in wave if turn.reads >= 0]
         senders = [turn for turn in wave if turn.sends >= 0]
@@ -254,7 +256,7 @@ class _Builder:
         )
 
 
-def _ordered(wave: Sequence[Turn]) -> list[Turn]:
+def _ordered(wave: Sequence[WaveAction]) -> list[WaveAction]:
     """Readers first, senders next to each other, then by rank."""
     order = {(True, False): 0, (True, True): 1, (False, True): 2, (False, False): 3}
     return sorted(wave, key=lambda turn: (order[turn.reads >= 0, turn.sends >= 0], turn.rank))

@@ -22,7 +22,7 @@ from distir.simulation.pricing.stage_table import PLACE, StageTable, numbered_co
 from distir.simulation.pricing.stages import StagePricer
 
 if TYPE_CHECKING:
-    from distir.schedules import CompiledSchedule, HeldMatrix
+    from distir.schedules import CompiledSchedule, SituationTable
 
 
 _T = TypeVar("_T", bound=np.generic)
@@ -295,78 +295,79 @@ def _peaks(
     deltas = np.concatenate([forward, both])
     state = own.sum(own.of(stages("state")))
     fullest = np.empty(stages.plans)
-    for matrices, plans in _held(schedules, which):
-        steps = _joined(matrices)
+    for tables, plans in _tables_of_plans(schedules, which):
+        changes = _joined(tables)
         count = len(forward)
-        columns = own.stages[steps.columns // 2] + count * (steps.columns % 2)
-        rows = own.stages[steps.places] + count * np.searchsorted(kinds, steps.kinds)
+        columns = own.stages[changes.columns // 2] + count * (changes.columns % 2)
+        rows = own.stages[changes.positions] + count * np.searchsorted(kinds, changes.cost_kinds)
         at_once = max(64, NUMBERS_HELD // max(1, len(columns)))
         for first in range(plans.start, plans.stop, at_once):
             some = slice(first, min(first + at_once, plans.stop))
             live = deltas[columns, some]
-            live *= steps.changes[:, None]
+            live *= changes.amounts[:, None]
             np.add.accumulate(live, axis=0, out=live)
-            held = live[steps.last]
+            held = live[changes.last]
             held += peaks[rows, some]
-            most = np.maximum.reduceat(held, steps.first, axis=0)
+            most = np.maximum.reduceat(held, changes.first, axis=0)
             np.maximum(most, 0.0, out=most)
             most += state[:, some]
             np.max(most, axis=0, out=fullest[some])
     return fullest
 
 
-def _held(
+def _tables_of_plans(
     schedules: Sequence[CompiledSchedule], which: Indices
-) -> Iterator[tuple[tuple[HeldMatrix, ...], slice]]:
-    """What ranks hold, and the plans in which they do; they are next to each other."""
+) -> Iterator[tuple[tuple[SituationTable, ...], slice]]:
+    """The situations of all ranks, each with the plans that have them, which are adjacent.
+    `which[i]` is plan i's schedule; it ascends."""
     ends = np.searchsorted(which, np.arange(len(schedules)), side="right").tolist()
     first = 0
-    for own, following, end in zip_longest(schedules, schedules[1:], ends):
-        if following is None or following.held_matrices != own.held_matrices:
-            yield own.held_matrices, slice(first, end)
+    for schedule, following, end in zip_longest(schedules, schedules[1:], ends):
+        if following is None or following.situation_tables != schedule.situation_tables:
+            yield schedule.situation_tables, slice(first, end)
             first = end
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Situations:
-    """What all ranks hold from situation to situation, as `HeldSteps`; `places` are among the
-    stages of all ranks, `first` the first situations of ranks."""
+class _JoinedChanges:
+    """The `SituationChanges` of all ranks, one rank after the other. `positions` are among the
+    stages of all ranks, `first` are the indices of the ranks' first situations."""
 
-    kinds: Indices
-    places: Indices
+    cost_kinds: Indices
+    positions: Indices
     columns: Indices
-    changes: Floats
+    amounts: Floats
     last: Indices
     first: Indices
 
 
 @lru_cache(maxsize=MOST_HELD)
-def _joined(matrices: tuple[HeldMatrix, ...]) -> _Situations:
-    """One rank after the other. Between them all is put away that the last one holds; before the
-    first situation there is a change of nothing."""
-    kinds: list[Indices] = []
-    places: list[Indices] = []
+def _joined(tables: tuple[SituationTable, ...]) -> _JoinedChanges:
+    """Joins the changes of all ranks. Between two ranks, changes take away what is left in flight
+    by the first of them; before the first situation there is a change by nothing."""
+    cost_kinds: list[Indices] = []
+    positions: list[Indices] = []
     last: list[Indices] = []
-    columns, changes = [np.zeros(1, np.int64)], [np.zeros(1)]
+    columns, amounts = [np.zeros(1, np.int64)], [np.zeros(1)]
     first = [0]
-    own = 0
-    for matrix in matrices:
-        steps = matrix.steps
-        last.append(sum(map(len, columns)) + steps.last)
-        kinds.append(steps.kinds)
-        places.append(own + steps.places)
-        held = np.zeros(matrix.counts.shape[1])
-        np.add.at(held, steps.columns, steps.changes)
+    stages = 0
+    for table in tables:
+        changes = table.changes
+        last.append(sum(map(len, columns)) + changes.last)
+        cost_kinds.append(changes.cost_kinds)
+        positions.append(stages + changes.positions)
+        held = np.zeros(table.counts.shape[1])
+        np.add.at(held, changes.columns, changes.amounts)
         (left,) = np.nonzero(held)
-        columns += [2 * own + steps.columns, 2 * own + left]
-        changes += [steps.changes, -held[left]]
-        own += matrix.counts.shape[1] // 2
-        first.append(first[-1] + len(steps.kinds))
-    return _Situations(
-        kinds=np.concatenate(kinds),
-        places=np.concatenate(places),
+        columns += [2 * stages + changes.columns, 2 * stages + left]
+        amounts += [changes.amounts, -held[left]]
+        stages += table.counts.shape[1] // 2
+        first.append(first[-1] + len(changes.cost_kinds))
+    return _JoinedChanges(
+        cost_kinds=np.concatenate(cost_kinds),
+        positions=np.concatenate(positions),
         columns=np.concatenate(columns),
-        changes=np.concatenate(changes),
+        amounts=np.concatenate(amounts),
         last=np.concatenate(last),
         first=np.array(first[:-1]),
     )

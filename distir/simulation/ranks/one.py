@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from distir.cost.amounts import larger
-from distir.schedules import FORWARD, INPUT_PART, CompiledSchedule, Held
+from distir.schedules import FORWARD, INPUT_PART, CompiledSchedule, Situation
 from distir.shares import memory_shares
 from distir.simulation.pipeline.one import PipelineTime
 from distir.simulation.pricing.memory import MemoryEffect
@@ -73,7 +73,7 @@ def rank_seconds(
                 optimizer=optimizer,
                 begin=begin,
                 end=end[rank] + optimizer + refresh,
-                memory=_peak(stages, compiled.held[rank], own),
+                memory=_peak(stages, compiled.situations[rank], own),
             )
         )
     return found
@@ -142,13 +142,13 @@ def _in_flight(cost: StageCost) -> tuple[MemoryEffect, MemoryEffect]:
 
 
 def _peak(
-    stages: Sequence[StageCost], situations: Sequence[Held], own: Sequence[int]
+    stages: Sequence[StageCost], situations: Sequence[Situation], own: Sequence[int]
 ) -> Mapping[str, float]:
     """Memory of a rank by what holds it, at the peak."""
     held_bytes = buffers = 0.0
     after = [_in_flight(stages[stage]) for stage in own]
     for held in situations:
-        effect = stages[held.stage].memory[held.kind]
+        effect = stages[held.stage].memory[held.cost_kind]
         peak, buffered = effect.peak, effect.buffer_peak
         for effects, counts in zip(after, held.counts, strict=True):
             for each, count in zip(effects, counts, strict=True):

@@ -17,8 +17,8 @@ from distir.plan import Plan
 from distir.schedules import (
     COMPLETING,
     Action,
+    cost_kind,
     dependencies,
-    kind_of,
 )
 from distir.shares import memory_shares
 from distir.simulation.pricing.instructions import COMPUTE, GRADIENTS, Instruction, Pricing
@@ -218,7 +218,7 @@ class World:
                 device.begin, device.transfer, device.bubble = device.clock, 0.0, 0.0
             begin = device.clock
             stage = self.stages[action.stage]
-            kind = kind_of(action, self.plan.schedule.splits_backward)
+            kind = cost_kind(action, self.plan.schedule.splits_backward)
             last = kind in COMPLETING and not any(
                 later.stage == action.stage and later.kind in ("B", "W", "BW")
                 for later in actions[position + 1 :]
