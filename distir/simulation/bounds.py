@@ -214,7 +214,8 @@ class Bounds:
 
     def _of_order(self, whole: _Wholes, table: Strategies) -> ManyBounds:
         ranks, count = table.column("pp"), table.column("microbatches")
-        forward, backward, first_part, second_part = whole.passes
+        passes: list[Floats] = list(whole.passes)
+        forward, backward, first_part, second_part = passes
         held = np.zeros(len(table))
         if self._workload.training:
             families = [find_schedule(name) for name in table.values["schedule"]]

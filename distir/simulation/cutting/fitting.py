@@ -140,7 +140,7 @@ class _Sums:
 
     def __init__(self, chain: Chain) -> None:
         self.chain, held = chain, chain.held
-        different = np.arange(held.state.shape[1])
+        different = np.arange(held.state.shape[1], dtype=np.int64)
         self.before = np.zeros((len(chain.kinds) + 1, len(different)), np.int64)
         """How many blocks of every kind there are before each."""
         np.cumsum(chain.kinds[:, None] == different, axis=0, out=self.before[1:])
@@ -316,7 +316,7 @@ class _Search:
         self.chain, self.needs = chain, needs
         kinds, held, points = chain.kinds, chain.held, needs.points
         count = held.state.shape[1]
-        different = np.arange(count)
+        different = np.arange(count, dtype=np.int64)
         first = np.array([kinds.tolist().index(kind) for kind in different])
         self.kind_before = np.concatenate([[0], kinds])
         """The kind of the block before each place, and where the run of equal ones begins."""
@@ -378,7 +378,8 @@ class _Search:
         free = np.empty_like(used)
         free[0] = limit
         while numbers.size:
-            stage, at, begin, end, own, row = numbers
+            columns: list[Places] = list(numbers)
+            stage, at, begin, end, own, row = columns
             kind, run = self.kind_before[begin], self.run_before[begin]
             slot = at * kinds
             need = self.need.take(slot + kind, axis=1)

@@ -57,11 +57,11 @@ class Layouts:
         family: list[int] = []
         member: list[int] = []
         for own, number in zip(shape[first].tolist(), flight[first].tolist(), strict=True):
-            key = (own, flights[number].cost_kinds)
+            key = (int(own), flights[int(number)].cost_kinds)
             alike = members.setdefault(key, [])
             family.append(list(members).index(key))
             member.append(len(alike))
-            alike.append(flights[number])
+            alike.append(flights[int(number)])
         self.family, self.member = (np.array(each, np.int64)[pair] for each in (family, member))
         """The family of each layout, and which of the flights of its family it has."""
         self.families = [(own, Flights.of(alike)) for (own, _), alike in members.items()]
@@ -220,10 +220,10 @@ class StageCuts:
         # No stage is on several ranks: only where shared parameters are used matters.
         key = (ranks, tuple(bisect_right(bounds, block) - 1 for block in self._sharing))
         if key not in self._known_tied:
-            blocks = [[] for _ in bounds[1:]]
+            sharing: list[list[int]] = [[] for _ in bounds[1:]]
             for block, stage in zip(self._sharing, key[1], strict=True):
-                blocks[stage].append(block)
-            self._known_tied[key] = self._tied_of(ranks, blocks)
+                sharing[stage].append(block)
+            self._known_tied[key] = self._tied_of(ranks, sharing)
         return self._known_tied[key]
 
     def _tied_of(self, ranks: Ranks, blocks: Iterable[Iterable[int]]) -> dict[tuple[int, ...], Any]:

@@ -61,8 +61,7 @@ class Partitions:
         names = [row.tobytes() for row in rounded.astype(np.uint8)]
         numbers = [self._shapes.setdefault(shape, len(self._shapes)) for shape in shapes]
         keys = [
-            (names[row], numbers[shape])
-            for row, shape in zip(rows.tolist(), which.tolist(), strict=True)
+            (names[int(row)], numbers[int(shape)]) for row, shape in zip(rows, which, strict=True)
         ]
         missing = {key: case for case, key in enumerate(keys) if key not in self._known}
         if missing:
@@ -83,7 +82,7 @@ def _cut(rounded: Indices, shapes: Sequence[Shape], rows: Indices, which: Indice
     every = balanced_cuts(rounded[rows[first]], stages[which[first]])[same]
     found: list[Bounds] = [()] * len(rows)
     for shape in sorted(set(which.tolist())):
-        (ranks, chunks), count = shapes[shape], int(stages[shape])
+        (ranks, chunks), count = shapes[int(shape)], int(stages[shape])
         places = np.flatnonzero(which == shape)
         cuts = every[places, : count - 1]
         if chunks > 1 and count > 1:
@@ -109,7 +108,7 @@ def balanced_cuts(weights: Indices, stages: Indices) -> Cuts:
     plans, blocks = weights.shape
     cuts = np.zeros((plans, int(stages.max(initial=1)) - 1), np.int64)
     chains = _Chains(weights)
-    begin = np.arange(plans) * chains.width
+    begin = np.arange(plans, dtype=np.int64) * chains.width
     end, left = begin + blocks, stages.copy()
     total = chains.between(begin, end)
     high = np.minimum(total, total // left + chains.heaviest[end])
@@ -118,7 +117,7 @@ def balanced_cuts(weights: Indices, stages: Indices) -> Cuts:
         rows = rows[np.argsort(-left[rows], kind="stable")]
         limit, reach = chains.limits(begin[rows], end[rows], left[rows], high[rows])
         # The last stage is filled up to the limit, and so on, until the rest could be lighter.
-        own = np.arange(len(rows))
+        own = np.arange(len(rows), dtype=np.int64)
         while len(own):
             some = rows[own]
             left[some] -= 1
@@ -145,7 +144,7 @@ class _Chains:
         np.cumsum(weights, axis=1, out=sums[:, 1:-1])
         apart = 2 * int(sums.max(initial=0)) + 2
         sums[:, -1] = apart - 1  # no stage reaches this
-        self._sums = (sums + apart * np.arange(plans)[:, None]).ravel()
+        self._sums = (sums + apart * np.arange(plans, dtype=np.int64)[:, None]).ravel()
         heaviest = np.zeros((plans, self.width), np.int64)
         np.maximum.accumulate(weights, axis=1, out=heaviest[:, 1:-1])
         self.heaviest = heaviest.ravel()
@@ -212,13 +211,13 @@ def balance_ranks(weights: Weights, cuts: Cuts, rank_of_stage: Sequence[int]) ->
     bounds = np.zeros((plans, cuts.shape[1] + 2), np.int64)
     bounds[:, 1:-1], bounds[:, -1] = cuts, blocks
     by_stage = np.diff(np.take_along_axis(prefix, bounds, 1), axis=1)
-    loads = by_stage @ (ranks[:, None] == np.arange(ranks.max() + 1))
+    loads = by_stage @ (ranks[:, None] == np.arange(ranks.max() + 1, dtype=np.int64))
     # A cut moves down (its block goes to the stage behind it) or up (to the stage before it).
     step = np.tile([-1, 1], len(ranks) - 1)
     cut = np.repeat(np.arange(1, len(ranks)), 2)
     giver = np.where(step < 0, ranks[cut - 1], ranks[cut])
     taker = np.where(step < 0, ranks[cut], ranks[cut - 1])
-    rows = np.arange(plans)
+    rows = np.arange(plans, dtype=np.int64)
     light = 1 - PRECISION  # rounding must not decide between equals
     while len(rows):
         own, load = bounds[rows], loads[rows]
@@ -231,7 +230,7 @@ def balance_ranks(weights: Weights, cuts: Cuts, rank_of_stage: Sequence[int]) ->
         allowed &= (load[:, giver] >= heaviest * light) & (taken < heaviest * light)
         taken = np.where(allowed, taken, np.inf)
         best = (taken * light <= taken.min(axis=1, keepdims=True)).argmax(axis=1)
-        goes_on = np.isfinite(taken[np.arange(len(rows)), best])
+        goes_on = np.isfinite(taken[np.arange(len(rows), dtype=np.int64), best])
         rows, best = rows[goes_on], best[goes_on]
         weight = weight[goes_on, best]
         bounds[rows, cut[best]] += step[best]

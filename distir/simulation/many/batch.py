@@ -175,7 +175,9 @@ class _Batch:
         for number, (kind, placement) in enumerate(self.kinds):
             alike.setdefault((kind.sharing, placement), []).append(number)
         for number in chain.from_iterable(alike.values()):
-            self._add(rows, *self.kinds[number], np.arange(bounds[number], bounds[number + 1]))
+            self._add(
+                rows, *self.kinds[number], np.arange(int(bounds[number]), int(bounds[number + 1]))
+            )
         rows.finish()
         return rows
 

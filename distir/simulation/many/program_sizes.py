@@ -58,7 +58,7 @@ def kinds_of(
     kinds: dict[tuple[ProgramKind, str], int] = {}
     numbers: list[int] = []
     for place in first.tolist():
-        strategy = table[place]
+        strategy = table[int(place)]
         kind = (planner.kind(strategy), strategy.placement)
         numbers.append(kinds.setdefault(kind, len(kinds)))
     return list(kinds), np.array(numbers, np.int64)[which], degrees, mesh

@@ -248,7 +248,7 @@ class _KindRows:
             found = seconds[ranks] = np.empty(len(points))
             for number in np.unique(rankings):
                 alike = rankings == number
-                grid = self.rows.rankings[number]
+                grid = self.rows.rankings[int(number)]
                 found[alike] = tied_seconds(grid, cost, ranks, sizes[alike])
         return seconds
 
@@ -296,7 +296,9 @@ class _KindRows:
         unpriced: list[tuple[Indices, UnpricedStage]] = []
         forward, backward = self._hops
         for form, numbers in alike.items():
-            rows = np.concatenate([np.arange(ends[n] - wanted[n].sum(), ends[n]) for n in numbers])
+            rows = np.concatenate(
+                [np.arange(int(ends[n] - wanted[n].sum()), int(ends[n])) for n in numbers]
+            )
             counts = np.array([lengths[number] for number in numbers], np.float64)
             own = np.repeat(counts, wanted[numbers].sum(axis=1), axis=0)
             unpriced += self._unpriced(form, rows, point[rows], own)

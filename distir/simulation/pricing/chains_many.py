@@ -211,9 +211,9 @@ class _Repeat:
         """By how much times changed with the last copy, if none did but those that may drift."""
         self._drift = np.zeros(first.times.shape)
         if before.start == first.start:
-            self._watch(before, first, np.arange(width), 0)
+            self._watch(before, first, np.arange(width, dtype=np.int64), 0)
         # Columns of what is kept, by copies and chains; the first ones are those of no copies.
-        self._columns = [np.arange(width), width + np.arange(width)]
+        self._columns = [np.arange(width, dtype=np.int64), width + np.arange(width, dtype=np.int64)]
         self._sums, self._times = [before.sums, first.sums], [first.times]
 
     def after(self, counts: Floats, chains: Indices) -> _Progress:
@@ -258,7 +258,7 @@ class _Repeat:
         if len(self._columns) == copies + 1:
             self._columns.append(np.zeros(len(self._steady), np.int64))
         first = sum(each.shape[1] for each in self._sums)
-        self._columns[copies + 1][going] = first + np.arange(len(going))
+        self._columns[copies + 1][going] = first + np.arange(len(going), dtype=np.int64)
         self._sums.append(after.sums)
         self._times.append(after.times)
         now.times[:, going], now.sums[:, going] = after.times, after.sums
@@ -361,7 +361,7 @@ def _latest(ends: Sequence[Floats], services: Sequence[Any]) -> Floats:
     found: Any = -np.inf
     before: Any = 0.0
     for end, service in zip(ends, services, strict=True):
-        found = np.where(service > 0, np.maximum(found, end - before), found)
+        found = np.where(np.asarray(service) > 0, np.maximum(found, end - before), found)
         before = before + service
     return found
 

@@ -228,16 +228,18 @@ _Visits = tuple[tuple[_Visit, ...], Count]
 class ChainMemory:
     """Memory effects of stages, composed from those of their blocks, which are kept."""
 
-    _composed: dict[Segment, Composed] = field(default_factory=dict)
+    _composed: dict[Segment, Composed] = field(default_factory=dict[Segment, Composed])
     _words_down: dict[object, tuple[MemoryEffect, Border, tuple[_Visit, ...]]] = field(
-        default_factory=dict
+        default_factory=dict[object, tuple[MemoryEffect, Border, tuple[_Visit, ...]]]
     )
     _words_up: dict[object, tuple[MemoryEffect, MemoryEffect, _Return]] = field(
-        default_factory=dict
+        default_factory=dict[object, tuple[MemoryEffect, MemoryEffect, _Return]]
     )
-    _forward: dict[object, tuple[MemoryEffect, Border]] = field(default_factory=dict)
+    _forward: dict[object, tuple[MemoryEffect, Border]] = field(
+        default_factory=dict[object, tuple[MemoryEffect, Border]]
+    )
     _backward: dict[object, tuple[MemoryEffect, MemoryEffect, _Return]] = field(
-        default_factory=dict
+        default_factory=dict[object, tuple[MemoryEffect, MemoryEffect, _Return]]
     )
 
     def stage(

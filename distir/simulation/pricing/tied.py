@@ -162,7 +162,7 @@ def tied_bytes(
             (program, positions[block])
             for block, program in zip(stage.blocks, stage.programs, strict=True)
         ]
-        alike = Counter(keys) if len(ranks) > 1 else {}
+        alike = Counter(keys if len(ranks) > 1 else ())
         for block, key in zip(stage.blocks, keys, strict=True):
             if key not in known:
                 known[key] = _gradient_bytes(workload, *key)
