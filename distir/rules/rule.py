@@ -142,7 +142,7 @@ def _reasons(
     rule: Rule, rows: Sequence[Choices], broken: Indices, which: Indices
 ) -> dict[int, str]:
     """The reasons of strategies that break a rule; `which` are their rows of choices."""
-    said = {row: rule.reason(rows[row]) or "" for row in np.unique(which).tolist()}
+    said = {row: rule.reason(rows[int(row)]) or "" for row in np.unique(which).tolist()}
     return {index: said[row] for index, row in zip(broken.tolist(), which.tolist(), strict=True)}
 
 

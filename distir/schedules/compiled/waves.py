@@ -177,7 +177,7 @@ class _Lockstep:
         self.pattern = [patterns[0][0] for patterns in self.repeated]
         self.position = [0 for _ in ranks]
         """Per rank, the position in the pattern of its next action."""
-        self.left = [patterns[0][1] for patterns in self.repeated]
+        self.left: list[int] = [patterns[0][1] for patterns in self.repeated]
         """Per rank, the repetitions of the pattern that are left, the current one included."""
         self.begun = [False for _ in ranks]
         self.completing: Counter[tuple[int, int]] = Counter()
@@ -187,7 +187,7 @@ class _Lockstep:
                 for cost in pattern:
                     if cost % COST_KINDS in COMPLETING:
                         self.completing[rank, cost // COST_KINDS] += times
-        self.taken = [0 for _ in channels]
+        self.taken: list[int] = [0 for _ in channels]
         self.sent = [0 for _ in channels]
         self.most_under_way = [0 for _ in channels]
         self.waves: list[tuple[WaveAction, ...]] = []

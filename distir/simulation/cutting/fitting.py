@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 
@@ -330,7 +331,7 @@ class _Search:
         memory = held.state[of_stage] + needs.forward[..., None] * held.after_forward[of_stage]
         memory = memory + needs.backward[..., None] * held.after_backward[of_stage]
         weight = chain.weights[:, first][of_stage]
-        self.need = np.concatenate([weight[None], memory]).reshape(1 + len(memory), -1)
+        self.need: Floats = np.concatenate([weight[None], memory]).reshape(1 + len(memory), -1)
         """What a block weighs and holds, of shape (1 + ranks, stages · kinds)."""
         order = np.argsort(needs.passing, axis=1)
         self.place = np.argsort(order, axis=1).ravel()
@@ -378,11 +379,11 @@ class _Search:
         free = np.empty_like(used)
         free[0] = limit
         while numbers.size:
-            columns: list[Places] = list(numbers)
+            columns: list[Indices] = list(numbers)
             stage, at, begin, end, own, row = columns
             kind, run = self.kind_before[begin], self.run_before[begin]
             slot = at * kinds
-            need = self.need.take(slot + kind, axis=1)
+            need = cast("Floats", self.need.take(slot + kind, axis=1))
             worst = np.maximum(most, self.place[own + kind])
             free[1:] = self.free.take(slot + worst, axis=1)
             room = np.floor((free - used) / np.maximum(need, TINY)).min(axis=0)

@@ -358,10 +358,11 @@ def _alone(word: _Word, start: Start) -> tuple[NDArray[np.bool_], NDArray[np.boo
 def _latest(ends: Sequence[Floats], services: Sequence[Any]) -> Floats:
     """When a stream could begin with all services of a word at once, if each is not to begin before
     its block has ended."""
-    found: Any = -np.inf
+    found: Floats = np.full(1, -np.inf)
     before: Any = 0.0
     for end, service in zip(ends, services, strict=True):
-        found = np.where(np.asarray(service) > 0, np.maximum(found, end - before), found)
+        later = np.maximum(found, end - before)
+        found = np.where(np.asarray(service) > 0, later, found)
         before = before + service
     return found
 
