@@ -18,7 +18,7 @@ author = "the distir authors"
 copyright = author  # noqa: A001 (that is what Sphinx calls it)
 release = version = __version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "command_line", "public_names"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "command_line", "listing", "public_names"]
 
 # The sources are the whole repository, so that links between its pages are the same on its web page
 # and on the site, and all of them are checked.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,20 +15,17 @@ import pytest
 
 import autotune
 import distir
+from tests.docs.fences import PAGES, fences
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = (distir, autotune)
 SHOWN = {
     **{path.name: path.read_text(encoding="utf-8") for path in (ROOT / "examples").glob("*.py")},
     **{
-        f"README.md, Python block {number}": block
-        for number, block in enumerate(
-            re.findall(
-                r"^```python\n(.*?)^```$",
-                (ROOT / "README.md").read_text(encoding="utf-8"),
-                flags=re.DOTALL | re.MULTILINE,
-            )
-        )
+        fence.where: fence.text
+        for page in PAGES
+        for fence in fences(page)
+        if fence.language == "python"
     },
 }
 """Code that users are shown, by where it is."""
@@ -88,4 +84,5 @@ def test_what_users_are_shown_imports_from_distir_and_autotune_directly(where: s
 
 
 def test_users_are_shown_python() -> None:
-    assert sum("README" in where for where in SHOWN) >= 3
+    assert any(where.startswith("README.md") for where in SHOWN)
+    assert sum(where.startswith("docs/") for where in SHOWN) >= 10

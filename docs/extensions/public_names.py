@@ -91,23 +91,15 @@ def _is_data(thing: Any) -> bool:
 
 
 @cache
-def home_module(package: str, name: str) -> str:
-    """The module that defines a public name, by the package's own import statements."""
-    source = Path(str(import_module(package).__file__)).read_text(encoding="utf-8")
+def home_module(module: str, name: str) -> str:
+    """The module that defines a name which `module` has, by following import statements."""
+    source = Path(str(import_module(module).__file__)).read_text(encoding="utf-8")
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
             for alias in node.names:
-                if alias.name == "*" and name in public_names(node.module):
-                    return home_module(node.module, name)
                 if (alias.asname or alias.name) == name:
-                    return _home_beyond(node.module, alias.name)
-    return package
-
-
-def _home_beyond(module: str, name: str) -> str:
-    """`module`, or where it has the name from if it is a package that only passes it on."""
-    file = str(import_module(module).__file__)
-    return home_module(module, name) if file.endswith("__init__.py") else module
+                    return home_module(node.module, alias.name)
+    return module
 
 
 def _entry(package: str, name: str) -> list[str]:
