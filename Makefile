@@ -2,7 +2,7 @@ PYTHON = .venv/bin/python
 # Since Python 3.12 the interpreter itself can tell which lines run, at next to no cost.
 COVERAGE_CORE = $(shell $(PYTHON) -c 'import sys; print("sysmon" if sys.version_info >= (3, 12) else "ctrace")')
 
-.PHONY: help install test coverage lint format types docs wheel wheel-test bench
+.PHONY: help install quick test slow coverage lint format types docs wheel wheel-test bench
 
 help:  ## these lines
 	@awk -F ':.*## *' '/^[a-z-]+:.*##/ { printf "%-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -11,8 +11,14 @@ install:  ## make .venv, with all that development needs
 	python3 -m venv .venv
 	$(PYTHON) -m pip install --editable '.[dev,docs]'
 
-test:  ## run the tests on all cores
+quick:  ## one quick case of every test, with few examples: half a minute
+	HYPOTHESIS_PROFILE=quick $(PYTHON) -m pytest -n auto -q -m "not slow" --one-case
+
+test:  ## the tests, and a sample of the slow ones, on all cores
 	$(PYTHON) -m pytest -n auto
+
+slow:  ## all slow tests; DISTIR_FUZZ=10 runs ten times as many shares of random laws
+	$(PYTHON) -m pytest -n auto -m slow
 
 coverage:  ## which lines the tests run: a table, and pages in build/coverage
 	COVERAGE_CORE=$(COVERAGE_CORE) $(PYTHON) -m pytest -n auto --cov --cov-report=term --cov-report=html

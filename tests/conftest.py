@@ -1,4 +1,5 @@
-"""Shared fixtures. Measured data and real exports live beside the project, in `../shared`.
+"""How all tests run: the examples that random laws draw, the sample of slow tests, and files beside
+the project.
 
 `HYPOTHESIS_PROFILE=long python -m pytest -n auto` draws new and many more examples than everyday
 runs, which always draw the same.
@@ -10,7 +11,9 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, seed, settings
+
+from tests.slow import sample
 
 _SLOW_MACHINE = [HealthCheck.too_slow]
 settings.register_profile(
@@ -19,9 +22,51 @@ settings.register_profile(
 settings.register_profile(
     "long", deadline=None, max_examples=2000, suppress_health_check=_SLOW_MACHINE
 )
+settings.register_profile("quick", settings.get_profile("everyday"), max_examples=10)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "everyday"))
 
 SHARED = Path(__file__).resolve().parent.parent.parent / "shared"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--slow-seconds",
+        type=float,
+        default=180.0,
+        help="seconds of one core that the sample of slow tests may take (default: %(default)g; "
+        "inf: all of them); has no effect beside -m",
+    )
+    parser.addoption(
+        "--one-case",
+        action="store_true",
+        help="run one case only of a test that has parameters",
+    )
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out what `--one-case` leaves out, then skips the slow tests that are not in the
+    sample, unless `-m` says which tests are wanted."""
+    if config.getoption("--one-case"):
+        kept = {item.nodeid.partition("[")[0]: item for item in reversed(items)}.values()
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = reversed(kept)
+    if config.option.markexpr:
+        return
+    marks = {item: item.get_closest_marker("slow") for item in items}
+    slow = {item.nodeid: float(mark.kwargs["seconds"]) for item, mark in marks.items() if mark}
+    chosen = sample(slow, config.getoption("--slow-seconds"))
+    for item in items:
+        if item.nodeid in slow and item.nodeid not in chosen:
+            item.add_marker(pytest.mark.skip("slow, and not in the sample; `-m slow` runs all"))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Makes every share of a random law draw examples of its own."""
+    if isinstance(item, pytest.Function) and item.get_closest_marker("hypothesis"):
+        share = item.callspec.params.get("share") if hasattr(item, "callspec") else None
+        if share is not None and settings().derandomize:
+            seed(share)(item.function)
 
 
 def shared_path(relative: str) -> Path:

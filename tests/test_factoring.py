@@ -32,7 +32,7 @@ def test_divisors_are_all_there_are(number: int) -> None:
         ((("heads", 3),), {}, 1, (1,)),
     ],
 )
-def test_factors(sizes, inner, degree, factors) -> None:
+def test_tp_has_factors_exactly_where_it_is_not_refused(sizes, inner, degree, factors) -> None:
     assert tensor_factors(sizes, inner, degree) == factors
 
 
@@ -73,7 +73,7 @@ def test_every_axis_or_the_one_inside_divides(axes, degree) -> None:
         (3, 4, 2, 2, None),
     ],
 )
-def test_who_shares_experts(ep, dp, cp, tp, factors) -> None:
+def test_experts_are_shared_by_dp_then_cp_then_tp(ep, dp, cp, tp, factors) -> None:
     expected = None if factors is None else ExpertFactors(*factors)
     assert expert_factors(ep, dp, cp, tp) == expected
 

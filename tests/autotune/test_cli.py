@@ -54,6 +54,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return captured.err
 
 
+@pytest.mark.slow(seconds=2)
 def test_help_imports_nothing_heavy() -> None:
     code = (
         "import sys, autotune.cli\n"
@@ -90,6 +91,7 @@ def test_run_writes_json_alone_to_stdout(capsys: pytest.CaptureFixture[str]) -> 
     assert plain["grid"]["evaluated"] == plain["space_size"] == 134
 
 
+@pytest.mark.slow(seconds=2)
 def test_what_an_objective_writes_past_python_is_not_in_the_json(tmp_path: Path) -> None:
     (tmp_path / "loud.py").write_text(
         "import os, subprocess, sys\n"
@@ -118,6 +120,7 @@ def test_run_writes_json_to_a_file_beside_the_report(
     assert json.loads((tmp_path / "found.json").read_text())["objective"] == "throughput"
 
 
+@pytest.mark.slow(seconds=3)
 def test_run_records_in_mlflow_by_default(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -303,7 +306,7 @@ def test_wrong_combinations_are_refused(
     assert words in refused(capsys, "simulate", "--model", "toy", *arguments)
 
 
-@pytest.mark.parametrize("command", ["run", "grid", "compare"])
+@pytest.mark.parametrize("command", ["grid", "run", "compare"])
 def test_the_space_is_chosen(
     command: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -188,6 +188,7 @@ def test_an_interrupt_keeps_what_was_evaluated() -> None:
 # Processes
 
 
+@pytest.mark.slow(seconds=2)
 @pytest.mark.parametrize("objective", ["throughput", "memory"])
 def test_processes_find_what_one_finds(objective: str) -> None:
     problem = load_problem("mlp-2x8", devices=4, batch_size=16, space="full")
@@ -202,6 +203,7 @@ def dear(strategy: Strategy) -> float:
     return (strategy.dp + strategy.microbatches**0.5) / 3 + strategy.zero
 
 
+@pytest.mark.slow(seconds=2)
 @pytest.mark.parametrize("asked", ["throughput", dear])
 def test_tables_are_the_same_to_the_last_bit_however_many_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: Any
@@ -229,6 +231,7 @@ def test_tables_are_the_same_to_the_last_bit_however_many_processes(
     assert written(2) == written(3) == alone
 
 
+@pytest.mark.slow(seconds=2)
 def test_a_time_limit_holds_in_processes_too() -> None:
     problem = load_problem("mlp-2x8", devices=4, batch_size=4)
     slow = next(each for each in problem.space.enumerate() if each.tp == 2)
@@ -252,6 +255,7 @@ def test_chunks_of_slow_strategies_are_small(size: int, seconds: float) -> None:
     assert after <= size if seconds >= QUICK_SECONDS else after >= size
 
 
+@pytest.mark.slow(seconds=2)
 def test_a_plugin_is_sent_to_processes() -> None:
     problem = load_problem("mlp-2x8", devices=2, batch_size=4)
 
@@ -265,6 +269,7 @@ def test_a_plugin_is_sent_to_processes() -> None:
     assert objective.metric == "own"
 
 
+@pytest.mark.slow(seconds=3)
 @pytest.mark.parametrize(("backend", "package"), [("dask", "distributed"), ("ray", "ray")])
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::FutureWarning")  # ray's own
 def test_a_cluster_finds_the_same(backend: str, package: str) -> None:

@@ -18,17 +18,19 @@ from autotune.trackers import mlflow as adapter
 from autotune.trackers.mlflow import MlflowTracker, noteworthy, shown_metrics
 from autotune.trial import pareto_front
 
-mlflow = pytest.importorskip("mlflow")
+writes_a_database = pytest.mark.slow(seconds=2)
 
 
 @pytest.fixture(scope="module")
 def tracked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[TuneResult, Any]]:
+    from mlflow import MlflowClient
+
     folder = tmp_path_factory.mktemp("tracking")
+    uri = f"sqlite:///{folder}/mlflow.db"
     with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        result = solve(toy_problem(), Search(trials=30), tracker=MlflowTracker())
-        yield result, mlflow.MlflowClient("sqlite:///mlflow.db")
+        patch.chdir(folder)  # where MLflow puts tables
+        result = solve(toy_problem(), Search(trials=30), tracker=MlflowTracker(uri))
+        yield result, MlflowClient(uri)
 
 
 def runs(result: TuneResult, client: Any, **tags: str) -> list[Any]:
@@ -38,6 +40,7 @@ def runs(result: TuneResult, client: Any, **tags: str) -> list[Any]:
     return client.search_runs([result.tracking.experiment_id], wanted, max_results=1000)
 
 
+@writes_a_database
 def test_the_study_is_a_run_with_step_metrics(tracked: tuple[TuneResult, Any]) -> None:
     result, client = tracked
     assert result.tracking is not None
@@ -56,6 +59,7 @@ def test_the_study_is_a_run_with_step_metrics(tracked: tuple[TuneResult, Any]) -
     assert run.data.metrics["best_iteration_seconds"] == result.best.metric("iteration_seconds")
 
 
+@writes_a_database
 def test_every_one_of_few_trials_has_a_run(tracked: tuple[TuneResult, Any]) -> None:
     result, client = tracked
     children = runs(result, client, kind="trial", searcher="tpe")
@@ -68,6 +72,7 @@ def test_every_one_of_few_trials_has_a_run(tracked: tuple[TuneResult, Any]) -> N
         assert measured == (run.data.tags["state"] == "feasible")
 
 
+@writes_a_database
 def test_a_table_holds_every_trial(tracked: tuple[TuneResult, Any]) -> None:
     result, client = tracked
     assert result.tracking is not None
@@ -75,6 +80,7 @@ def test_a_table_holds_every_trial(tracked: tuple[TuneResult, Any]) -> None:
     assert len(json.loads(path.read_text())["data"]) == len(result.trials)
 
 
+@writes_a_database
 def test_the_grid_is_a_study_beside_it(tracked: tuple[TuneResult, Any]) -> None:
     result, client = tracked
     studies = runs(result, client, kind="study")
@@ -84,17 +90,18 @@ def test_the_grid_is_a_study_beside_it(tracked: tuple[TuneResult, Any]) -> None:
     assert grid.data.metrics["search/regret_pct"] == 0
 
 
+@writes_a_database
 def test_links_and_a_note_lead_to_the_pages(tracked: tuple[TuneResult, Any]) -> None:
     result, client = tracked
     record = result.tracking
     assert record is not None
     assert record.experiment == "toy on 16 toy-cluster"
     assert record.to_dict() == {
-        "tracking_uri": "sqlite:///mlflow.db",
+        "tracking_uri": client.tracking_uri,
         "experiment": record.experiment,
         "run_id": record.run_id,
     }
-    assert record.command == "mlflow ui --backend-store-uri sqlite:///mlflow.db"
+    assert record.command == f"mlflow ui --backend-store-uri {client.tracking_uri}"
     tags = client.get_experiment(record.experiment_id).tags
     assert all(url in tags["mlflow.note.content"] for url in record.links.values())
     assert record.command in str(result)
@@ -119,13 +126,16 @@ def test_infeasible_trials_do_not_show_what_they_would_be_sorted_by() -> None:
     assert "iteration_seconds" not in names
 
 
+@writes_a_database
 def test_a_failure_midway_is_told_and_nothing_found_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from mlflow import MlflowClient
+
     def fails(*arguments: object, **options: object) -> None:
         raise OSError("disk full")
 
-    monkeypatch.setattr(mlflow.MlflowClient, "log_table", fails)
+    monkeypatch.setattr(MlflowClient, "log_table", fails)
     tracker = MlflowTracker(f"sqlite:///{tmp_path}/mlflow.db", "failing")
     result = solve(toy_problem(), Search(trials=10), tracker=tracker)
     assert len(result.trials) == 10
@@ -136,6 +146,7 @@ def test_a_failure_midway_is_told_and_nothing_found_is_lost(
     assert "Tracking failed: OSError: disk full." in str(result)
 
 
+@writes_a_database
 def test_a_store_that_cannot_be_opened_is_told() -> None:
     tracker = MlflowTracker("no-such-scheme://somewhere", "x")
     result = solve(toy_problem(), Search(trials=5), tracker=tracker)
@@ -145,14 +156,17 @@ def test_a_store_that_cannot_be_opened_is_told() -> None:
     assert result.tracking.error
 
 
+@writes_a_database
 def test_a_study_that_lasts_is_written_as_it_goes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from mlflow import MlflowClient
+
     monkeypatch.setattr(adapter, "LIVE_AFTER_SECONDS", -1.0)
     tracker = MlflowTracker(f"sqlite:///{tmp_path}/mlflow.db", "live")
     result = solve(toy_problem(), Search(trials=12, compare_grid=False), tracker=tracker)
     assert result.tracking is not None
-    client = mlflow.MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
+    client = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
     history = client.get_metric_history(
         result.tracking.run_id, "search/best_throughput_samples_per_second"
     )

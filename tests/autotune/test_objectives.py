@@ -74,6 +74,7 @@ def test_what_goes_wrong_fails_the_trial_with_its_reason(
     assert re.search(r" s for the smallest \w+\.", str(result))
 
 
+@pytest.mark.slow(seconds=1)
 def test_a_study_survives_an_objective_that_fails_now_and_then() -> None:
     def moody(strategy: Strategy) -> float:
         if strategy.tp == 2:
@@ -87,7 +88,7 @@ def test_a_study_survives_an_objective_that_fails_now_and_then() -> None:
     assert reasons == {"RuntimeError: not today"}
 
 
-def test_directions() -> None:
+def test_throughput_alone_is_maximized_unless_told_otherwise() -> None:
     assert load("throughput").maximize
     assert not load("latency").maximize
     assert not load("memory").maximize
@@ -122,7 +123,7 @@ def test_a_plugin_may_wrap_the_default_simulator() -> None:
     assert objective.measure(strategy).metrics == {"value": expected}
 
 
-def test_a_plugin_file(tmp_path: Path) -> None:
+def test_an_objective_is_read_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text("def cost(strategy):\n    return strategy.pp\n")
     assert load(f"{file}:cost").measure(Strategy(pp=3)).metrics == {"value": 3.0}
@@ -130,7 +131,7 @@ def test_a_plugin_file(tmp_path: Path) -> None:
         load(f"{file}:cots")
 
 
-def test_plugins_that_are_not_there(tmp_path: Path) -> None:
+def test_plugins_that_are_not_there_say_where_they_were_looked_for(tmp_path: Path) -> None:
     broken = tmp_path / "broken.py"
     broken.write_text("import nothing_of_this_name\n")
     with pytest.raises(
@@ -149,7 +150,9 @@ def test_plugins_that_are_not_there(tmp_path: Path) -> None:
         load("math:pi")
 
 
-def test_entry_points_of_an_installed_package(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entry_points_of_an_installed_package_are_objectives_and_samplers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.syspath_prepend(str(PLUGINS))
     search = Search(objective="energy", sampler="last-first", trials=5)
     problem = toy_problem()
@@ -160,6 +163,7 @@ def test_entry_points_of_an_installed_package(monkeypatch: pytest.MonkeyPatch) -
     assert result.grid is None
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_trial_that_takes_too_long_is_given_up_and_the_next_goes_on(tmp_path: Path) -> None:
     never_returns = tmp_path / "never_returns"
@@ -192,6 +196,7 @@ def test_a_trial_that_takes_too_long_is_given_up_and_the_next_goes_on(tmp_path: 
             os.kill(int(pid), 0)
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_time_limit_changes_nothing_for_trials_that_keep_it() -> None:
     limited, free = (

@@ -13,7 +13,7 @@ spreads = st.floats(0, 0.5)
 times = st.floats(1e-3, 1e6)
 
 
-def test_by_hand() -> None:
+def test_independent_errors_add_up_as_squares() -> None:
     """2 %, 3 % and 6 % together are 7 %; two runs of 6 % each differ by 8.5 %."""
     band = Band(hardware=0.02, source=0.03, repeat=0.06)
     assert band.relative == pytest.approx(0.07)
@@ -45,7 +45,7 @@ def test_a_generation_that_was_hardly_measured_is_less_sure() -> None:
     assert CostModel(load_cluster("dgx-a100"), load_stack("ideal")).band == Band()
 
 
-def test_results_carry_it() -> None:
+def test_results_carry_their_band() -> None:
     result = simulate(load_model("gpt2"), Strategy(dp=2), "dgx-a100", batch_size=4)
     written = result.to_dict()["band"]
     least, most = written["iteration_seconds"]

@@ -76,7 +76,7 @@ def test_fan_outs_agree_with_looking_at_every_group(node, rack, num_devices, dat
         assert group.rails[level] == rails
 
 
-def test_the_level_between_two_devices():
+def test_a_message_crosses_the_outermost_level_between_its_ends():
     cluster = two_levels(32)
     assert cluster.crossed_level(1, Senders(0, 1)) == 0
     assert cluster.crossed_level(1, Senders(7, 1)) == 1
@@ -86,7 +86,7 @@ def test_the_level_between_two_devices():
     assert two_levels(8).crossed_level(4) == 0
 
 
-def test_any_number_of_devices_over_as_many_nodes_as_needed():
+def test_a_cluster_has_as_many_nodes_as_its_devices_need():
     cluster = two_levels(8)
     assert cluster.capacity == math.inf
     assert cluster.with_devices(20).num_devices == 20

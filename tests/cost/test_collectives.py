@@ -247,7 +247,7 @@ def test_neighbours_in_a_node_talk_faster_than_peers_across_nodes():
 # --- copies of a row ------------------------------------------------------------------------------
 
 
-def test_where_the_copies_of_a_row_are():
+def test_copies_of_a_row_are_in_as_many_places_as_chance_has_it():
     """One is in one place; two of two units are in the same half of the time."""
     assert Copies(1).places(8) == 1
     assert Copies(2).places(2) == pytest.approx(1.5)

@@ -77,7 +77,7 @@ def test_a_host_that_waits_for_every_kernel_adds_its_launches():
     ("overlaps", "of_one", "of_several"),
     [("never", False, False), ("interleaved", False, True), ("always", True, True)],
 )
-def test_when_a_rank_goes_on_while_it_sends(
+def test_a_stack_says_when_a_rank_goes_on_while_it_sends(
     overlaps: MessageOverlap, of_one: bool, of_several: bool
 ):
     stack = replace(STACKS[0], overlaps_messages=overlaps)

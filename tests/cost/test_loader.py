@@ -56,7 +56,7 @@ def write(tmp_path: Path):
     return write
 
 
-def test_a_description_of_one_s_own(write):
+def test_a_description_of_one_s_own_is_a_cluster(write):
     cluster = load_cluster(write(GOOD))
     assert (cluster.name, cluster.summary, cluster.num_devices) == ("lab", "two boxes", 6)
     assert cluster.device.memory_bytes == 16 * 2**30

@@ -43,7 +43,7 @@ def test_a_right_plan_passes(capsys: pytest.CaptureFixture[str]) -> None:
     assert "dp2-tp2-pp2-m2-1f1b" in shown
 
 
-def test_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_says_what_was_compared(capsys: pytest.CaptureFixture[str]) -> None:
     status, shown = run(capsys, *COMMAND, "--json", "-")
     found = json.loads(shown)
     assert status == 0
@@ -53,13 +53,13 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["simulated_peak_bytes"] == found["executed_peak_bytes"] > 0
 
 
-def test_inference(capsys: pytest.CaptureFixture[str]) -> None:
+def test_inference_compares_the_outputs_alone(capsys: pytest.CaptureFixture[str]) -> None:
     status, shown = run(capsys, *COMMAND, "--mode", "inference", "--json", "-")
     assert status == 0
     assert json.loads(shown)["compared"] == 1
 
 
-def test_samples_of_the_space(capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_verifies_samples_of_the_space(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ("verify", "--model", "mlp-xs", "--all", "--samples", "5", "--devices", "4")
     status, shown = run(capsys, *arguments, "--json", "-")
     found = json.loads(shown)
@@ -105,7 +105,7 @@ def test_small_versions_are_kept() -> None:
     assert verifier.small(Strategy(dp=2, microbatches=2, schedule="gpipe")) is first
 
 
-def test_relative_errors() -> None:
+def test_errors_are_relative_to_the_largest_value() -> None:
     assert relative_error(np.ones(3), np.ones(3)) == 0
     assert relative_error(np.array([2.0, 1.0]), np.array([2.0, 1.5])) == 0.25
     assert relative_error(np.array([1e-9]), np.zeros(1), least=1.0) == 1e-9

@@ -89,7 +89,9 @@ def test_every_other_layer_is_recomputed(planner: Planner) -> None:
     assert kept == [full, everything, full, everything]
 
 
-def test_gathered_activations_that_are_kept(planner: Planner, config: TransformerConfig) -> None:
+def test_gathered_activations_that_are_kept_rest_whole(
+    planner: Planner, config: TransformerConfig
+) -> None:
     """The inputs of the two first products rest gathered, 2sbh each, instead of in t parts."""
     split = Strategy(tp=TENSOR, sequence_parallel=True)
     kept = replace(split, keep_gathered="activations")
@@ -114,7 +116,7 @@ def test_selective_keeps_a_byte_of_what_dropout_dropped() -> None:
     assert kept / (SAMPLES * TOKENS * 768) == 2 * (1 + 3 + 1 + 1 + 4) + 1
 
 
-def test_selective_recomputation_of_latent_attention_and_experts() -> None:
+def test_selective_recomputation_keeps_latents_and_exchanged_tokens() -> None:
     """Per token and layer, as DeepSeek-V3 keeps (DeepSeek-AI 2024, section 3.2.3): norms, the
     products that expand latents, and gated activations are made again. What has been exchanged is
     not exchanged once more: the tokens of 8 experts are kept."""

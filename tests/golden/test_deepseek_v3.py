@@ -30,12 +30,12 @@ def result() -> SimulationResult:
     return simulator.simulate(strategy)
 
 
-def test_it_is_as_quick_as_reported(result: SimulationResult) -> None:
+def test_deepseek_v3_is_as_quick_as_reported(result: SimulationResult) -> None:
     """Within what sources that are described alike differ by, twice over."""
     found = result.metrics["tokens_per_second_per_device"]
     assert found == pytest.approx(TOKENS_PER_SECOND, rel=0.16)
 
 
-def test_it_fits(result: SimulationResult) -> None:
+def test_deepseek_v3_fits(result: SimulationResult) -> None:
     assert result.feasible
     assert result.metrics["peak_memory_bytes"] > 0.5 * 80 * 2**30

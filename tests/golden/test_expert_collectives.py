@@ -99,7 +99,7 @@ def test_those_who_share_a_sequence_share_experts() -> None:
     assert settle["AllReduce cp.1"] == EXPERT_PRODUCTS * LAYERS
 
 
-def test_experts_instead_of_their_width() -> None:
+def test_tp_may_share_experts_instead_of_splitting_their_width() -> None:
     """With ep 8 and 4 replicas of tp 2 every device has experts of its own, whole: tokens, whose
     sequence rests on tp, are exchanged where all others are gathered and scattered."""
     strategy = Strategy(dp=4, tp=2, ep=8, sequence_parallel=True)
@@ -151,7 +151,7 @@ def test_tokens_are_exchanged_before_they_are_gathered_over_tp() -> None:
 
 
 @pytest.mark.parametrize("ep", [2, 4, 8])
-def test_bytes_of_an_exchange(ep: int) -> None:
+def test_an_exchange_sends_every_token_to_each_of_its_experts(ep: int) -> None:
     """One sample per device: 4096 tokens, each at 2 experts, of 4096 numbers in bf16: 64 MiB,
     whatever the number of replicas that exchange them."""
     for program in Planner(workload()).block_programs(Strategy(dp=8, ep=ep)):
@@ -164,7 +164,7 @@ def test_bytes_of_an_exchange(ep: int) -> None:
 
 
 @pytest.mark.parametrize(("dp", "ep", "zero"), [(8, 1, 0), (8, 4, 0), (8, 8, 0), (8, 4, 1)])
-def test_state_of_experts(dp: int, ep: int, zero: int) -> None:
+def test_experts_are_split_by_ep_and_all_else_is_whole(dp: int, ep: int, zero: int) -> None:
     """Parameters and gradients in bf16, 12 bytes of optimizer per parameter: experts by ep, the
     optimizer also by the rest of dp if sharded; all else whole, the optimizer by dp."""
     config = find_model("mixtral-8x7b")
@@ -197,7 +197,7 @@ def exchange_seconds(stack: str, **experts: int) -> float:
     return instruction.seconds
 
 
-def test_stacks_that_send_a_token_to_a_node_once() -> None:
+def test_stacks_that_send_a_token_to_a_node_once_send_less() -> None:
     """Of 4 nodes, 8 experts among all are in 4 · (1 - 0.75⁸) = 3.6; a quarter of these is the own
     node. Sent one by one, 6 of 8 copies go to others: 2.2 times as much; and a quarter of what is
     left is not hidden. Latencies are less than a hundredth."""

@@ -44,13 +44,15 @@ def both(request: pytest.FixtureRequest) -> tuple[Simulator, Simulator]:
     return zoo, export
 
 
-def test_same_parameters(both: tuple[Simulator, Simulator]) -> None:
+def test_zoo_and_export_have_the_same_parameters_but_for_zero_biases(
+    both: tuple[Simulator, Simulator],
+) -> None:
     zoo, export = (parameter_count(each.workload.model.function) for each in both)
     assert zoo == 124_439_808
     assert zoo - export == ZERO_BIASES
 
 
-def test_same_flops_of_products(both: tuple[Simulator, Simulator]) -> None:
+def test_products_of_zoo_and_export_have_the_same_flops(both: tuple[Simulator, Simulator]) -> None:
     zoo, export = (each.workload.model_flops for each in both)
     assert zoo == export
 
@@ -60,7 +62,7 @@ def test_same_flops_of_products(both: tuple[Simulator, Simulator]) -> None:
     [Strategy(), Strategy(dp=4), Strategy(tp=4), Strategy(dp=2, pp=2, microbatches=2)],
     ids=lambda strategy: strategy.label,
 )
-def test_same_time_within_ten_percent(
+def test_zoo_and_export_take_the_same_time_within_ten_percent(
     both: tuple[Simulator, Simulator], strategy: Strategy
 ) -> None:
     zoo, export = (each.simulate(strategy).metrics["iteration_seconds"] for each in both)
@@ -77,7 +79,7 @@ def seconds_by_family(simulator: Simulator) -> Counter[str]:
     return found
 
 
-def test_what_explains_the_rest(both: tuple[Simulator, Simulator]) -> None:
+def test_gelu_and_biases_explain_the_rest(both: tuple[Simulator, Simulator]) -> None:
     """The export spells out GELU, which is more elementwise kernels, and has no zero biases, which
     is fewer sums of gradients. All else takes the same time."""
     zoo, export = map(seconds_by_family, both)

@@ -63,7 +63,9 @@ def collectives(
 
 @pytest.mark.parametrize("source", ["fused", "eager", "export"])
 @pytest.mark.parametrize("degree", [2, 4, 12])
-def test_tensor_parallel(source: str, degree: int) -> None:
+def test_tensor_parallelism_has_two_all_reduces_per_layer_each_way(
+    source: str, degree: int
+) -> None:
     """The vocabulary of 50,257 divides by none of the degrees and is padded. It is split like one
     that divides: one more for the embedding, three for the loss, one for the head's gradient."""
     found = collectives(gpt2(source), Strategy(tp=degree))
@@ -105,13 +107,13 @@ def test_full_recomputation_is_a_third_more_work_in_layers_alone() -> None:
     assert flops("full", ends) == flops("none", ends) > 0
 
 
-def test_tensor_parallel_with_a_vocabulary_that_divides() -> None:
+def test_a_vocabulary_that_divides_is_split_with_the_same_collectives() -> None:
     found = collectives(gpt2("padded"), Strategy(tp=4))
     assert found == ({"AllReduce tp": 2 * LAYERS + 1 + 3}, {"AllReduce tp": 2 * LAYERS + 1}, {})
 
 
 @pytest.mark.parametrize("source", ["fused", "export"])
-def test_sequence_parallel(source: str) -> None:
+def test_sequence_parallelism_scatters_and_gathers_instead_of_reducing(source: str) -> None:
     """One more reduce-scatter for the embedding and all-gather for the head; the loss has three
     small reduce-scatters, and gathers the maximum. Gathered copies are gathered again in the
     backward pass: one all-gather more per layer and product, and for the head and the loss."""
@@ -121,7 +123,7 @@ def test_sequence_parallel(source: str) -> None:
 
 
 @pytest.mark.parametrize("source", ["fused", "eager", "export"])
-def test_data_parallel(source: str) -> None:
+def test_data_parallelism_adds_up_every_gradient_once(source: str) -> None:
     forward, backward, settle = collectives(gpt2(source), Strategy(dp=4))
     dropped = 4 * LAYERS if source == "export" else 0
     assert (forward, backward) == ({}, {})
@@ -129,7 +131,7 @@ def test_data_parallel(source: str) -> None:
 
 
 @pytest.mark.parametrize("source", ["fused", "export"])
-def test_context_parallel(source: str) -> None:
+def test_context_parallelism_gathers_keys_and_values(source: str) -> None:
     """Keys and values are gathered; their gradients come back."""
     forward, backward, settle = collectives(gpt2(source), Strategy(cp=4))
     dropped = 4 * LAYERS if source == "export" else 0
@@ -138,20 +140,20 @@ def test_context_parallel(source: str) -> None:
     assert settle == {"AllReduce cp": PARAMETERS + 1 - dropped}
 
 
-def test_both_are_independent_of_each_other() -> None:
+def test_data_and_tensor_parallelism_are_independent_of_each_other() -> None:
     forward, backward, settle = collectives(gpt2("fused"), Strategy(dp=2, tp=4))
     alone = collectives(gpt2("fused"), Strategy(tp=4))
     assert (forward, backward) == alone[:2]
     assert settle == {"AllReduce dp": PARAMETERS + 1}
 
 
-def test_gradients_are_added_over_both_at_once() -> None:
+def test_gradients_are_added_over_dp_and_cp_at_once() -> None:
     """Along dp and cp the same is to be done: one collective per parameter, not two."""
     _, _, settle = collectives(gpt2("fused"), Strategy(dp=2, cp=2))
     assert settle == {"AllReduce dp cp": PARAMETERS + 1}
 
 
-def test_heads_instead_of_the_sequence() -> None:
+def test_all_to_alls_split_heads_instead_of_the_sequence() -> None:
     """Jacobs et al. 2023: two all-to-alls per layer each way where one product makes queries, keys
     and values, four where three do. The bias of that product is split with the heads."""
     strategy = Strategy(cp=4, cp_exchange="all-to-all")
@@ -162,7 +164,7 @@ def test_heads_instead_of_the_sequence() -> None:
     assert apart[0] == apart[1] == {"AllToAll cp": 4 * 32}
 
 
-def test_more_devices_than_heads_of_keys_and_values() -> None:
+def test_beyond_the_heads_of_keys_and_values_tp_is_two_factors() -> None:
     """8 heads of keys and values, each for 8 of queries: tp = 16 is 8 x 2. The two all-reduces per
     layer, that of the embedding and three for the loss are over both factors at once."""
     forward, backward, settle = collectives(load_model("llama3-70b"), Strategy(tp=16))
@@ -174,7 +176,7 @@ def test_more_devices_than_heads_of_keys_and_values() -> None:
     assert one == {"AllReduce tp": 2 * 80 + 1 + 3}
 
 
-def test_sequence_parallel_beyond_the_heads_of_keys_and_values() -> None:
+def test_sequence_parallelism_goes_beyond_the_heads_of_keys_and_values() -> None:
     """Between blocks as with few devices, over both factors at once. Keys and values are computed
     for a part of the sequence by each of the two that share a head, and gathered between them."""
     many, few = (
@@ -187,7 +189,7 @@ def test_sequence_parallel_beyond_the_heads_of_keys_and_values() -> None:
     assert many[0]["AllGather tp.2"] == many[1]["ReduceScatter tp.2"] == 2 * 80
 
 
-def test_hybrid_sharding() -> None:
+def test_hybrid_sharding_scatters_among_sharers_and_reduces_between_copies() -> None:
     """Zhao et al. 2023: reduce-scatter among those who share the states, all-reduce between the
     copies."""
     _, _, settle = collectives(gpt2("fused"), Strategy(dp=4, zero=1, zero_degree=2))
@@ -221,7 +223,7 @@ def test_states_are_sharded_over_context_parallelism_too() -> None:
     assert settle == {"ReduceScatter cp": PARAMETERS + 1}
 
 
-def test_lists_of_axes_as_the_techniques_have_them() -> None:
+def test_lists_of_axes_of_the_techniques_have_their_collectives() -> None:
     stated = Strategy(tp=4, axes="tp=heads,ffn,vocabulary,sequence")
     assert collectives(gpt2("fused"), stated) == collectives(
         gpt2("fused"), Strategy(tp=4, sequence_parallel=True)

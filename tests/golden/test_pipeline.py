@@ -40,7 +40,9 @@ def run(
 
 @generators
 @given(p=sizes, m=sizes, f=durations, b=durations)
-def test_makespan(generator: Generator, p: int, m: int, f: int, b: int) -> None:
+def test_gpipe_and_1f1b_take_the_published_makespan(
+    generator: Generator, p: int, m: int, f: int, b: int
+) -> None:
     time = run(generator(p, 1, m), f, b)
     makespan = (m + p - 1) * (f + b)
     assert max(time.end) == makespan
@@ -50,14 +52,16 @@ def test_makespan(generator: Generator, p: int, m: int, f: int, b: int) -> None:
 
 
 @given(p=sizes, m=sizes, f=durations, b=durations, message=st.integers(0, 9))
-def test_gpipe_with_messages(p: int, m: int, f: int, b: int, message: int) -> None:
+def test_gpipe_pays_for_short_messages_once_per_stage_and_direction(
+    p: int, m: int, f: int, b: int, message: int
+) -> None:
     """Messages that are shorter than the passes are paid for once per stage and direction."""
     message = min(message, f, b)
     time = run(gpipe(p, 1, m), f, b, message)
     assert max(time.end) == (m + p - 1) * (f + b) + 2 * (p - 1) * message
 
 
-def test_two_stages_by_hand() -> None:
+def test_two_stages_end_as_drawn_by_hand() -> None:
     """f = 1, b = 2, messages of 0.5, 1F1B with two microbatches.
 
     stage 0  F0 0-1, F1 1-2, B0 5-7, B1 8-10
@@ -69,7 +73,7 @@ def test_two_stages_by_hand() -> None:
     assert time.waited_for_stage == (3.0, 1.0)
 
 
-def test_two_stages_that_stay_with_their_messages_by_hand() -> None:
+def test_two_stages_that_stay_with_their_messages_end_as_drawn_by_hand() -> None:
     """As above, but no stage goes on before what it made has arrived.
 
     stage 0  F0 0-1 to 1.5, F1 1.5-2.5 to 3, B0 5-7, B1 8.5-10.5
@@ -95,7 +99,7 @@ def simulator(source: str, devices: int, **workload: object) -> Simulator:
 
 
 @pytest.mark.parametrize(("p", "m"), [(1, 1), (2, 3), (4, 2), (4, 8)])
-def test_makespan_of_equal_stages_in_the_simulator(p: int, m: int) -> None:
+def test_equal_stages_take_the_published_makespan_in_the_simulator(p: int, m: int) -> None:
     """Inference of an MLP: every stage has as many blocks, links are free. Between the cuts the
     biases are not dealt out quite evenly; next to the products they are nothing."""
     each = simulator("mlp-16x8192", 8, batch_size=24_000, mode="inference")

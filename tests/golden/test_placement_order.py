@@ -113,7 +113,7 @@ def all_reduce(nodes: int, per_node: int, inner: float, outer: float, latency: f
     ("nodes", "per_node", "inner", "outer"),
     [(2, 4, 100 * GB, 10 * GB), (2, 4, 40 * GB, 10 * GB), (4, 2, 10 * GB, 40 * GB)],
 )
-def test_without_latency_the_better_of_flat_and_hierarchical(
+def test_without_latency_the_better_of_flat_and_hierarchical_counts(
     nodes: int, per_node: int, inner: float, outer: float
 ) -> None:
     """Per GB, both ways. Flat: one ring per rail, `2 (n-1)/n / min(inner, per_node · outer)`.

@@ -53,7 +53,7 @@ def sent(nodes: Iterable[Node]) -> float:
     return total
 
 
-def test_bytes_on_the_wire(planner: Planner) -> None:
+def test_a_ring_sends_what_gathering_sends_and_gradients_home(planner: Planner) -> None:
     gather, ring = (
         layer_of(planner, Strategy(cp=CP, cp_exchange=how)) for how in ("gather", "ring")
     )
@@ -72,7 +72,7 @@ def test_gathered_keys_and_values_are_not_kept(planner: Planner) -> None:
 
 
 @pytest.mark.parametrize("cp", [2, 4, 8])
-def test_never_more_than_two_blocks_of_others(planner: Planner, cp: int) -> None:
+def test_a_device_holds_no_more_than_two_blocks_of_others(planner: Planner, cp: int) -> None:
     """Beside queries, keys, values and result of its own a device has the block at hand and the
     next: six blocks in all, as in the paper (section 3), with keys and values as long as queries.
     """
@@ -83,7 +83,7 @@ def test_never_more_than_two_blocks_of_others(planner: Planner, cp: int) -> None
     assert in_flight == own * min(2, cp - 1)
 
 
-def test_one_ring_per_layer_each_way(planner: Planner) -> None:
+def test_a_layer_has_one_ring_each_way(planner: Planner) -> None:
     program = layer_of(planner, Strategy(cp=CP, tp=2, cp_exchange="ring", sequence_parallel=True))
     for nodes in (program.forward, program.backward):
         (ring,) = rings(nodes)
@@ -117,7 +117,7 @@ def test_a_latent_is_spread_out_where_it_is() -> None:
     ]
 
 
-def test_more_devices_than_heads_of_keys_and_values() -> None:
+def test_beyond_the_heads_of_keys_and_values_tp_splits_the_queries_of_each() -> None:
     """8 heads of keys and values, tp 16: the second factor of tp splits the queries of each."""
     workload = Workload(model=load_model("llama3-70b"), batch_size=1, sequence_length=512)
     program = layer_of(Planner(workload), Strategy(cp=CP, tp=16, cp_exchange="ring"))

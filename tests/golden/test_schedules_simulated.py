@@ -38,7 +38,7 @@ BUBBLES = {
 
 
 @pytest.mark.parametrize("schedule", BUBBLES)
-def test_bubbles(schedule: str) -> None:
+def test_bubbles_are_the_published_ones(schedule: str) -> None:
     each = simulator("mlp-64x8192", P, batch_size=3000 * M, optimizer="sgd")
     found = each.simulate(strategy(schedule)).metrics["bubble_fraction"]
     bubble = BUBBLES[schedule]
@@ -57,7 +57,7 @@ MEMORY = {
 
 
 @pytest.mark.parametrize("schedule", MEMORY)
-def test_activations_relative_to_1f1b(schedule: str) -> None:
+def test_activations_are_the_published_multiples_of_those_of_1f1b(schedule: str) -> None:
     """Between B and W a layer of a transformer holds about as much as before: gradients of what its
     products made instead of what only B reads."""
     each = simulator("gpt3-1.3B", P, batch_size=2 * M, optimizer="sgd")

@@ -60,7 +60,7 @@ def test_any_number_of_devices_shares_states(planner: Planner, dp: int, cp: int)
     assert 0 <= total * dp * cp - 16 * sum(sizes) < 16 * len(sizes) * dp * cp
 
 
-def test_a_share_of_a_replicas_part(planner: Planner) -> None:
+def test_zero_shares_what_tp_leaves_on_a_device(planner: Planner) -> None:
     """tp first, then what it leaves on a device lies flat: Megatron's distributed optimizer."""
     program = layer_of(planner, Strategy(dp=3, tp=4, zero=1))
     for use in program.parameters:
@@ -83,7 +83,7 @@ def test_a_share_of_a_replicas_part(planner: Planner) -> None:
         ("fp32", "both", "adam", 4 + 4 + 8),
     ],
 )
-def test_state_per_parameter(
+def test_state_per_parameter_follows_from_its_types(
     planner: Planner, precision: str, gradients: str, optimizer: str, bytes_per_parameter: int
 ) -> None:
     """Parameters, gradients, the master copy in fp32 where the parameters are not, moments."""
@@ -143,7 +143,7 @@ def test_parameters_that_are_kept_move_as_in_data_parallelism(planner: Planner) 
     assert sizes == sum(use.type.size_bytes for use in whole.parameters)
 
 
-def test_what_sequence_parallelism_moves(planner: Planner) -> None:
+def test_sequence_parallelism_moves_a_quarter_more(planner: Planner) -> None:
     def activation_bytes(strategy: Strategy) -> float:
         program = layer_of(planner, strategy)
         return wire_bytes([*program.forward, *program.backward])

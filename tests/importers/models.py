@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import pytest
+import onnx
 
-onnx = pytest.importorskip("onnx")
+from distir.ir import Function
+
 Array = Any
 FLOAT, INT64, BOOL = 1, 7, 9
 
@@ -29,6 +30,17 @@ def weights(*shape: int) -> Array:
 def integers(*numbers: int) -> Array:
     """A vector of integers."""
     return np.asarray(numbers, np.int64)
+
+
+def feeds(function: Function, seed: int, most: int) -> dict[str, Array]:
+    """A random array for every input, by name: normal numbers, or indices below `most`."""
+    rng = np.random.default_rng(seed)
+    return {
+        value.name: rng.normal(size=value.type.shape).astype(np.float32)
+        if value.type.dtype.is_float
+        else rng.integers(0, most, value.type.shape)
+        for value in function.inputs
+    }
 
 
 def model(

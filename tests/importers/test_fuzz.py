@@ -1,16 +1,13 @@
-"""Damaged files end in a model or in one typed error: never in a crash, a hang or gigabytes.
-
-`DISTIR_FUZZ=10000 pytest tests/importers/test_fuzz.py` runs more of them.
-"""
+"""Damaged files end in a model or in one typed error: never in a crash, a hang or gigabytes."""
 
 from __future__ import annotations
 
-import os
 import random
 import resource
 import sys
 from typing import Any
 
+import onnx
 import pytest
 
 from distir.errors import ImportModelError
@@ -19,10 +16,9 @@ from tests.conftest import shared_path
 from tests.counting import calls_of
 from tests.importers.models import every_small_model
 from tests.importers.mutation import mutate, mutated_bytes
+from tests.slow import shares
 
-onnx = pytest.importorskip("onnx")
-
-RUNS = int(os.environ.get("DISTIR_FUZZ", "400"))
+FILES = 100  # in a share
 MOST_BYTES = 1 << 30
 LONGEST_MESSAGE = 4000
 MOST_CALLS = 2_000_000  # importing the largest of these files takes 145,000
@@ -70,16 +66,17 @@ def _peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-def test_damaged_files_end_in_a_model_or_a_typed_error() -> None:
+@shares(12, seconds=1)
+def test_damaged_files_end_in_a_model_or_a_typed_error(share: int) -> None:
     originals = _originals()
     outcomes = {"model": 0, "error": 0}
     peak_before = _peak_bytes()
-    for seed in range(RUNS):
+    for seed in range(share * FILES, (share + 1) * FILES):
         model = _damaged(originals, random.Random(seed))
         if model is None:
             continue
         message = _message(model, seed)
         outcomes["error" if message else "model"] += 1
         assert len(message) < LONGEST_MESSAGE, f"seed {seed}"
-    assert min(outcomes.values()) > RUNS // 20
+    assert min(outcomes.values()) > FILES // 20
     assert _peak_bytes() - peak_before < MOST_BYTES

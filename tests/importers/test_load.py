@@ -93,7 +93,7 @@ def test_a_name_wins_over_a_directory(tmp_path: Path, monkeypatch: pytest.Monkey
         load_source("./gpt2")
 
 
-def test_a_config_file_or_its_directory(tmp_path: Path) -> None:
+def test_a_config_file_or_its_directory_is_a_model(tmp_path: Path) -> None:
     content = {"model_type": "gpt2", "n_layer": 2, "n_embd": 8, "n_head": 2}
     content |= {"vocab_size": 31, "n_positions": 16}
     (tmp_path / "config.json").write_text(json.dumps(content))
@@ -103,7 +103,7 @@ def test_a_config_file_or_its_directory(tmp_path: Path) -> None:
         assert loaded.function.inputs[0].type.shape[1] <= 16
 
 
-def test_an_onnx_file() -> None:
+def test_an_onnx_file_is_a_model_of_its_name() -> None:
     loaded = load_source(shared_path("models/mlp16.onnx"))
     assert loaded.name == "mlp16"
     assert sum(p.type.num_elements for p in loaded.function.parameters) == 16 * (1024**2 + 1024)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 from distir import Workload
@@ -26,6 +27,7 @@ from tests.importers.models import (
     attention,
     convnet,
     every_small_model,
+    feeds,
     integers,
     mlp,
     model,
@@ -33,8 +35,6 @@ from tests.importers.models import (
     stripped,
     weights,
 )
-
-onnx = pytest.importorskip("onnx")
 
 
 def _ops(function: Function) -> list[str]:
@@ -82,15 +82,9 @@ def test_imported_models_compute_what_the_reference_computes(made: Any) -> None:
     from onnx.reference import ReferenceEvaluator
 
     imported = read_onnx(made, load_weights=True)
-    rng = np.random.default_rng(0)
-    feeds = {
-        value.name: rng.normal(size=value.type.shape).astype(np.float32)
-        if value.type.dtype.is_float
-        else rng.integers(0, 20, value.type.shape)
-        for value in imported.function.inputs
-    }
-    (result,) = evaluate(imported.function, list(feeds.values()), imported.weights)
-    (expected,) = ReferenceEvaluator(made).run(None, feeds)
+    fed = feeds(imported.function, seed=0, most=20)
+    (result,) = evaluate(imported.function, list(fed.values()), imported.weights)
+    (expected,) = ReferenceEvaluator(made).run(None, fed)
     np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-5)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 from distir import Strategy, Workload, load_model
@@ -16,7 +17,6 @@ from distir.ops.lookup import GatherND
 from distir.program import build_program
 from tests.importers.models import FLOAT, INT64, integers, model, node, weights
 
-onnx = pytest.importorskip("onnx")
 Array = Any
 
 

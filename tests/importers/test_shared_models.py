@@ -13,6 +13,7 @@ import pytest
 from distir.execute.sequential import evaluate
 from distir.importers.onnx import read_onnx
 from tests.conftest import shared_path
+from tests.importers.models import feeds
 
 
 def with_random_weights(path: Any) -> Any:
@@ -37,20 +38,21 @@ def with_random_weights(path: Any) -> Any:
     return made
 
 
-@pytest.mark.parametrize("name", ["mlp16", "llama-8layer", "gpt2"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "mlp16",
+        pytest.param("gpt2", marks=pytest.mark.slow(seconds=7)),
+        pytest.param("llama-8layer", marks=pytest.mark.slow(seconds=15)),
+    ],
+)
 def test_a_real_export_computes_what_the_reference_computes(name: str) -> None:
     from onnx.reference import ReferenceEvaluator
 
     made = with_random_weights(shared_path(f"models/{name}.onnx"))
     imported = read_onnx(made, load_weights=True)
-    rng = np.random.default_rng(1)
-    feeds = {
-        value.name: rng.normal(size=value.type.shape).astype(np.float32)
-        if value.type.dtype.is_float
-        else rng.integers(0, 1000, value.type.shape)
-        for value in imported.function.inputs
-    }
-    expected = ReferenceEvaluator(made).run(None, feeds)
-    found = evaluate(imported.function, list(feeds.values()), imported.weights, dtype="float32")
+    fed = feeds(imported.function, seed=1, most=1000)
+    expected = ReferenceEvaluator(made).run(None, fed)
+    found = evaluate(imported.function, list(fed.values()), imported.weights, dtype="float32")
     for ours, theirs in zip(found, expected, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5 * np.abs(theirs).max())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from hypothesis import strategies as st
@@ -268,6 +268,21 @@ def clusters(draw: st.DrawFn, num_devices: int) -> Cluster:
 stacks = st.sampled_from(["fsdp-compiled", "fsdp-eager", "megatron", "deepspeed", "ideal"]).map(
     load_stack
 )
+
+
+@st.composite
+def simulators(draw: st.DrawFn, samples_per_device: Sequence[int]) -> Simulator:
+    """Any model on any cluster of few devices, all of which a strategy may use."""
+    devices = draw(st.sampled_from([1, 2, 4, 6, 8, 12]))
+    workload = Workload(
+        model=LoadedModel("model", draw(models)),
+        mode=draw(st.sampled_from(["training", "training", "inference"])),
+        batch_size=draw(st.sampled_from(samples_per_device)) * devices,
+        precision=draw(st.sampled_from(["bf16", "fp32"])),
+        optimizer=draw(st.sampled_from(["adam", "sgd"])),
+    )
+    return Simulator(workload, draw(clusters(devices)), draw(stacks))
+
 
 # --- plans ---------------------------------------------------------------------------------------
 

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from distir import Simulator, Strategy, Workload, load_cluster, load_model
 from distir.cost import Cluster
-from distir.importers.load import LoadedModel
 from distir.metrics import METRICS
 from distir.schedules import SCHEDULES
 from search_spaces import distribution_space
-from tests.laws.scenarios import clusters, models, stacks
+from tests.laws.scenarios import simulators
+from tests.slow import shares
 
 RELATIVE = 1e-9
 
@@ -44,30 +44,27 @@ def check(simulator: Simulator, strategies: Sequence[Strategy]) -> None:
 @st.composite
 def searches(draw: st.DrawFn) -> tuple[Simulator, list[Strategy]]:
     """A workload on a cluster, strategies of its full space, and a few that are not in it."""
-    devices = draw(st.sampled_from([1, 2, 4, 6, 8, 12]))
-    workload = Workload(
-        model=LoadedModel("model", draw(models)),
-        mode=draw(st.sampled_from(["training", "training", "inference"])),
-        batch_size=draw(st.sampled_from([1, 4, 12, 24, 36])) * devices,
-        precision=draw(st.sampled_from(["bf16", "fp32"])),
-        optimizer=draw(st.sampled_from(["adam", "sgd"])),
-    )
-    simulator = Simulator(workload, draw(clusters(devices)), draw(stacks))
+    simulator = draw(simulators((1, 4, 12, 24, 36)))
+    workload, devices = simulator.workload, simulator.cluster.num_devices
     space = distribution_space(workload, devices, "full")
     chance = random.Random(draw(st.integers(0, 10**6)))
-    strategies = space.samples(chance, 40)
+    strategies = space.samples(chance, 16)
     strategies += [Strategy(dp=7), Strategy(pp=devices, microbatches=5), Strategy(tp=2 * devices)]
     chance.shuffle(strategies)
     return simulator, strategies
 
 
-@settings(max_examples=12)
+@shares(16, seconds=2)
+@settings(max_examples=3)
 @given(searches())
-def test_any_strategies(search: tuple[Simulator, list[Strategy]]) -> None:
+def test_a_table_holds_what_strategies_give_one_by_one(
+    share: int, search: tuple[Simulator, list[Strategy]]
+) -> None:
     check(*search)
 
 
-def test_where_memory_is_short() -> None:
+@pytest.mark.slow(seconds=6)
+def test_a_table_holds_what_strategies_give_where_memory_is_short() -> None:
     """Stages then begin elsewhere than time alone would have it."""
     schedules = [
         (family.name, chunks)
@@ -90,7 +87,7 @@ def test_where_memory_is_short() -> None:
     assert moved >= 10
 
 
-def test_nothing_to_simulate() -> None:
+def test_the_table_of_no_strategies_is_empty() -> None:
     table = Simulator(*_gpt2()).simulate_many([])
     assert len(table) == 0
     assert all(column.shape == (0,) for column in table.metrics.values())

@@ -8,33 +8,29 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from distir import Simulator, Workload, load_cluster, load_model
-from distir.importers.load import LoadedModel
 from distir.simulation.bounds import Bounds
 from distir.strategies import Strategies
 from distir.strategy import Strategy
 from search_spaces import distribution_space
-from tests.laws.scenarios import clusters, models, stacks
+from tests.laws.scenarios import simulators
+from tests.slow import shares
 
 
 @st.composite
 def searches(draw: st.DrawFn) -> tuple[Simulator, list[Strategy]]:
     """A workload on a cluster, and strategies of its full space."""
-    devices = draw(st.sampled_from([1, 2, 4, 6, 8, 12]))
-    workload = Workload(
-        model=LoadedModel("model", draw(models)),
-        mode=draw(st.sampled_from(["training", "training", "inference"])),
-        batch_size=draw(st.sampled_from([1, 4, 12, 24])) * devices,
-        precision=draw(st.sampled_from(["bf16", "fp32"])),
-        optimizer=draw(st.sampled_from(["adam", "sgd"])),
-    )
-    simulator = Simulator(workload, draw(clusters(devices)), draw(stacks))
+    simulator = draw(simulators((1, 4, 12, 24)))
+    workload, devices = simulator.workload, simulator.cluster.num_devices
     space = distribution_space(workload, devices, {"extends": "full", "placement": "all"})
-    return simulator, space.samples(random.Random(draw(st.integers(0, 10**6))), 20)
+    return simulator, space.samples(random.Random(draw(st.integers(0, 10**6))), 8)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@shares(12, seconds=2)
+@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
 @given(searches())
-def test_no_strategy_is_below_its_bounds(search: tuple[Simulator, list[Strategy]]) -> None:
+def test_no_strategy_is_below_its_bounds(
+    share: int, search: tuple[Simulator, list[Strategy]]
+) -> None:
     simulator, strategies = search
     bounds = Bounds(simulator.stages)
     table = Strategies.of(strategies)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from distir import Strategy, Workload, load_model
 from distir.axes.model import Axis
@@ -20,7 +20,7 @@ from distir.plan import BlockProgram, Plan, Planner
 from distir.transforms.place import PlacedOp
 from tests.laws.placements import AnyPlan, any_plans
 from tests.laws.scenarios import Scenario, scenarios
-from tests.laws.test_execution import examples
+from tests.slow import shares
 
 
 def product_flops(op: Op, operands: Sequence[TensorType], results: Sequence[TensorType]) -> float:
@@ -70,16 +70,18 @@ def totals(plan: Plan) -> tuple[float, float, float]:
     return over_devices, whole, waste
 
 
-@examples(60)
+@shares(4, seconds=1)
+@settings(max_examples=15)
 @given(any_plans())
-def test_flops_of_any_placement(case: AnyPlan) -> None:
+def test_flops_of_any_placement_are_conserved(share: int, case: AnyPlan) -> None:
     over_devices, whole, waste = totals(case.plan)
     assert over_devices == pytest.approx(whole + waste, rel=1e-12)
 
 
-@examples(40)
+@shares(4, seconds=1)
+@settings(max_examples=10)
 @given(scenarios())
-def test_flops_of_strategies(case: Scenario) -> None:
+def test_flops_of_any_strategy_are_conserved(share: int, case: Scenario) -> None:
     over_devices, whole, waste = totals(case.plan)
     assert over_devices == pytest.approx(whole + waste, rel=1e-12)
 
@@ -125,9 +127,10 @@ def test_a_padded_vocabulary_is_the_only_waste() -> None:
     assert two[0] - one[0] == 3 * 2 * (4 * 128) * 768
 
 
-@examples(30)
+@shares(6, seconds=1)
+@settings(max_examples=5)
 @given(any_plans())
-def test_what_is_sent_is_received(case: AnyPlan) -> None:
+def test_what_is_sent_is_received(share: int, case: AnyPlan) -> None:
     """Per pair of stages, by what either side makes of the message."""
     plan = case.plan
     values = random_values(plan.workload, microbatches=plan.schedule.schedule.microbatches).values

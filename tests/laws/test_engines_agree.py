@@ -14,6 +14,7 @@ from distir.simulation.reference import ReferenceRun, simulate_reference
 from tests.conftest import shared_path
 from tests.laws.placements import AnyPlan, any_plans
 from tests.laws.scenarios import Scenario, scenarios
+from tests.slow import shares
 
 RELATIVE = 1e-9
 
@@ -40,15 +41,17 @@ def check(simulator: Simulator, plan: Plan) -> tuple[SimulationResult, Reference
     return fast, run
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+@shares(10, seconds=1)
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 @given(scenarios())
-def test_any_plan(scenario: Scenario) -> None:
+def test_engines_agree_on_any_plan(share: int, scenario: Scenario) -> None:
     check(scenario.simulator, scenario.plan)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@shares(5, seconds=1)
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 @given(any_plans())
-def test_any_placement(case: AnyPlan) -> None:
+def test_engines_agree_on_any_placement(share: int, case: AnyPlan) -> None:
     check(case.simulator, case.plan)
 
 
@@ -64,12 +67,12 @@ STRATEGIES = (
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama-8layer", "mlp16"])
-def test_exported_models(name: str) -> None:
+def test_engines_agree_on_exported_models(name: str) -> None:
     check_model(str(shared_path(f"models/{name}.onnx")), STRATEGIES)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "bert-base", "t5-small", "vit-b", "gpt3-125M"])
-def test_zoo_models(name: str) -> None:
+def test_engines_agree_on_zoo_models(name: str) -> None:
     check_model(name, STRATEGIES[-5:])
 
 

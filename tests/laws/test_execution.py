@@ -3,7 +3,6 @@ and hold is what the simulator charges for."""
 
 from __future__ import annotations
 
-import os
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -37,14 +36,7 @@ from tests.conftest import shared_path
 from tests.laws.convolutions import convolutions
 from tests.laws.placements import AnyPlan, any_plan, any_plans
 from tests.laws.scenarios import Scenario, scenarios
-
-LONG = os.environ.get("HYPOTHESIS_PROFILE") == "long"
-
-
-def examples(count: int) -> settings:
-    """So many examples every day, the number of Hypothesis's profile in long runs."""
-    return settings(max_examples=settings.default.max_examples if LONG else count)
-
+from tests.slow import shares
 
 # --- 1: the same numbers --------------------------------------------------------------------------
 
@@ -208,9 +200,10 @@ def check(simulator: Simulator, plan: Plan) -> None:
     check_memory(simulator, plan, execution)
 
 
-@examples(60)
+@shares(4, seconds=1)
+@settings(max_examples=15)
 @given(any_plans())
-def test_the_parts_of_a_backward_pass_are_the_whole(case: AnyPlan) -> None:
+def test_the_parts_of_a_backward_pass_are_the_whole(share: int, case: AnyPlan) -> None:
     """Every op is in one part, gathers of parameters apart; B makes what goes upstream, and needs
     nothing of W."""
     for program in {program for stage in case.plan.stages for program in stage.programs}:
@@ -233,21 +226,23 @@ def test_the_parts_of_a_backward_pass_are_the_whole(case: AnyPlan) -> None:
         assert parts.collectives == whole.collectives
 
 
-@examples(60)
+@shares(15, seconds=2)
+@settings(max_examples=4)
 @given(any_plans())
-def test_any_placement(case: AnyPlan) -> None:
+def test_any_placement_computes_what_one_device_computes(share: int, case: AnyPlan) -> None:
     check(case.simulator, case.plan)
 
 
-@examples(12)
+@settings(max_examples=12)
 @given(any_plans(convolutions()))
-def test_any_placement_of_convolutions(case: AnyPlan) -> None:
+def test_any_placement_of_convolutions_computes_what_one_device_computes(case: AnyPlan) -> None:
     check(case.simulator, case.plan)
 
 
-@examples(25)
+@shares(4, seconds=1)
+@settings(max_examples=6)
 @given(scenarios())
-def test_strategies(case: Scenario) -> None:
+def test_any_strategy_computes_what_one_device_computes(share: int, case: Scenario) -> None:
     check(case.simulator, case.plan)
 
 
@@ -264,7 +259,9 @@ def test_strategies(case: Scenario) -> None:
     ids=lambda strategy: strategy.label,
 )
 @pytest.mark.parametrize("gradients", ["compute", "fp32"])
-def test_any_number_of_devices_shares_states(strategy: Strategy, zero: int, gradients: str) -> None:
+def test_states_may_be_shared_by_any_number_of_devices(
+    strategy: Strategy, zero: int, gradients: str
+) -> None:
     """Widths of powers of two on 6, 5 and 3 devices with equal parameters."""
     config = TransformerConfig(
         name="tiny", layers=2, hidden=8, heads=2, vocabulary=16, sequence_length=8
@@ -310,10 +307,20 @@ STRATEGIES = (
 )
 
 MODELS = (
-    "gpt2", "qwen3-0.6b", "bert-base", "t5-small", "vit-b", "mlp-xs", "mixtral-8x7b",
-    "deepseek-v2-lite",
-)  # fmt: skip
-EXPORTS = ("gpt2", "llama-8layer", "mlp16")
+    "mlp-xs",
+    "vit-b",
+    "gpt2",
+    pytest.param("qwen3-0.6b", marks=pytest.mark.slow(seconds=4)),
+    pytest.param("bert-base", marks=pytest.mark.slow(seconds=8)),
+    pytest.param("t5-small", marks=pytest.mark.slow(seconds=12)),
+    pytest.param("mixtral-8x7b", marks=pytest.mark.slow(seconds=10)),
+    pytest.param("deepseek-v2-lite", marks=pytest.mark.slow(seconds=10)),
+)
+EXPORTS = (
+    "mlp16",
+    "gpt2",
+    pytest.param("llama-8layer", marks=pytest.mark.slow(seconds=8)),
+)
 
 
 def check_model(source: str) -> None:
@@ -330,26 +337,26 @@ def check_model(source: str) -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_zoo_models(name: str) -> None:
+def test_plans_of_zoo_models_compute_what_one_device_computes(name: str) -> None:
     check_model(name)
 
 
 @pytest.mark.parametrize("name", EXPORTS)
-def test_exported_models(name: str) -> None:
+def test_plans_of_exports_compute_what_one_device_computes(name: str) -> None:
     check_model(str(shared_path(f"models/{name}.onnx")))
 
 
 @pytest.mark.parametrize("name", EXPORTS)
-def test_any_placement_of_exported_models(name: str) -> None:
+def test_any_placement_of_exports_computes_what_one_device_computes(name: str) -> None:
     model = load_model(str(shared_path(f"models/{name}.onnx")))
     small = shrink(Workload(model=model, batch_size=16), [Strategy(dp=2, tp=2, cp=1, pp=2)])
-    for seed in range(20 if LONG else 3):
+    for seed in range(3):
         case = any_plan(small.model.function, random.Random(seed))
         check(case.simulator, case.plan)
 
 
 @given(st.integers(2, 5), st.integers(2, 9))
-@examples(3)
+@settings(max_examples=3)
 def test_a_small_model_keeps_its_structure(stages: int, length: int) -> None:
     """The small version is placed as the whole model is: the same steps per kind of block."""
     strategy = Strategy(dp=2, tp=2, pp=stages, microbatches=2)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from unittest import mock
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distir import load_model
@@ -24,7 +24,7 @@ from distir.program import Program, build_program
 from distir.transforms.fold import Fold, Unfolded
 from tests.conftest import shared_path
 from tests.laws.scenarios import LAYERS, Chain, models
-from tests.laws.test_execution import examples
+from tests.slow import shares
 
 
 def programs(function: Function, training: bool) -> tuple[Program, Program, list[object]]:
@@ -118,7 +118,7 @@ EXPORTS = ("gpt2", "llama-8layer", "mlp16")
 
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_model_of_the_zoo(name: str, training: bool) -> None:
+def test_folding_changes_nothing_in_zoo_models(name: str, training: bool) -> None:
     tried = check(load_model(name).function, training)
     assert tried
     assert None not in tried
@@ -126,7 +126,7 @@ def test_a_model_of_the_zoo(name: str, training: bool) -> None:
 
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("name", EXPORTS)
-def test_a_real_export(name: str, training: bool) -> None:
+def test_folding_changes_nothing_in_real_exports(name: str, training: bool) -> None:
     tried = check(load_model(str(shared_path(f"models/{name}.onnx"))).function, training)
     assert tried
     assert None not in tried
@@ -303,9 +303,10 @@ stacks = st.builds(
 )
 
 
-@examples(60)
+@shares(4, seconds=1)
+@settings(max_examples=15)
 @given(stacks, st.booleans())
-def test_any_stack(plan: Plan, training: bool) -> None:
+def test_folding_changes_nothing_in_any_stack(share: int, plan: Plan, training: bool) -> None:
     check(plan.build(), training)
 
 
@@ -326,7 +327,10 @@ def test_layers_are_equal_only_if_their_pieces_share_axes_alike(training: bool) 
     check(plan.build(), training)
 
 
-@examples(25)
+@shares(3, seconds=1)
+@settings(max_examples=8)
 @given(models, st.booleans())
-def test_any_model(function: Function, training: bool) -> None:
+def test_folding_changes_nothing_in_any_model(
+    share: int, function: Function, training: bool
+) -> None:
     check(function, training)

@@ -13,8 +13,9 @@ from distir.cost import Cluster, Device
 from distir.simulation import Simulator
 from distir.simulation.reference import simulate_reference
 from tests.laws.scenarios import Scenario, scenarios
+from tests.slow import shares
 
-any_scenario = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+any_scenario = settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 factors = st.floats(1.0, 1e3)
 
 SLACK = 1e-9
@@ -53,6 +54,7 @@ def latency(cluster: Cluster, factor: float) -> Cluster:
     return replace(cluster, levels=levels)
 
 
+@shares(6, seconds=1)
 @pytest.mark.parametrize(
     "change",
     [device(faster), device(wider), links, latency],
@@ -61,7 +63,7 @@ def latency(cluster: Cluster, factor: float) -> Cluster:
 @any_scenario
 @given(scenario=scenarios(), factor=factors)
 def test_better_hardware_is_never_slower(
-    change: Callable[[Cluster, float], Cluster], scenario: Scenario, factor: float
+    share: int, change: Callable[[Cluster, float], Cluster], scenario: Scenario, factor: float
 ) -> None:
     ours = scenario.simulator
     better = Simulator(ours.workload, change(ours.cluster, factor), ours.cost.stack)
@@ -71,9 +73,12 @@ def test_better_hardware_is_never_slower(
     assert after["peak_memory_bytes"] == before["peak_memory_bytes"]
 
 
+@shares(6, seconds=1)
 @any_scenario
 @given(scenario=scenarios(), factor=factors)
-def test_more_memory_never_makes_a_plan_infeasible(scenario: Scenario, factor: float) -> None:
+def test_more_memory_never_makes_a_plan_infeasible(
+    share: int, scenario: Scenario, factor: float
+) -> None:
     ours = scenario.simulator
     more = Simulator(ours.workload, device(larger)(ours.cluster, factor), ours.cost.stack)
     before = ours.simulate_plan(scenario.plan)
@@ -82,9 +87,12 @@ def test_more_memory_never_makes_a_plan_infeasible(scenario: Scenario, factor: f
     assert after.metrics == before.metrics
 
 
+@shares(6, seconds=1)
 @any_scenario
 @given(scenarios())
-def test_bounds(scenario: Scenario) -> None:
+def test_a_step_lasts_as_long_as_its_busiest_rank_and_as_any_microbatch(
+    share: int, scenario: Scenario
+) -> None:
     """A step lasts at least as long as the busiest rank works, and as one microbatch takes through
     all stages and back, where the rest of its backward pass (`W`) waits for nobody."""
     result = scenario.simulator.simulate_plan(scenario.plan)
@@ -104,9 +112,10 @@ def test_bounds(scenario: Scenario) -> None:
         assert path <= iteration * (1 + SLACK)
 
 
+@shares(6, seconds=1)
 @any_scenario
 @given(scenarios())
-def test_devices_of_a_rank_are_alike(scenario: Scenario) -> None:
+def test_devices_of_a_rank_are_alike(share: int, scenario: Scenario) -> None:
     """What the fast engine rests on: one device stands for all of its rank."""
     run = simulate_reference(scenario.plan, scenario.simulator.cost)
     per_rank = scenario.plan.devices_per_stage

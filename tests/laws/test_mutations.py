@@ -91,7 +91,7 @@ def broken_plans(plan: Plan) -> list[tuple[str, Plan]]:
     return found
 
 
-def test_every_collective_is_needed(plan: Plan, truth: tuple[RandomValues, StepResult]) -> None:
+def test_a_missing_collective_is_caught(plan: Plan, truth: tuple[RandomValues, StepResult]) -> None:
     cases = broken_plans(plan)
     assert len(cases) > 20
     assert any("AllReduce" in name for name, _ in cases)
@@ -99,7 +99,9 @@ def test_every_collective_is_needed(plan: Plan, truth: tuple[RandomValues, StepR
         assert is_caught(broken, truth), name
 
 
-def test_a_maximum_is_no_sum(plan: Plan, truth: tuple[RandomValues, StepResult]) -> None:
+def test_a_maximum_in_place_of_a_sum_is_caught(
+    plan: Plan, truth: tuple[RandomValues, StepResult]
+) -> None:
     programs = [p for stage in plan.stages for p in stage.programs]
     program = next(p for p in programs if any(isinstance(n.op, AllReduce) for n in p.forward))
 
@@ -116,7 +118,9 @@ def test_a_maximum_is_no_sum(plan: Plan, truth: tuple[RandomValues, StepResult])
 # --- order ----------------------------------------------------------------------------------------
 
 
-def test_two_actions_swapped(plan: Plan, truth: tuple[RandomValues, StepResult]) -> None:
+def test_swapped_actions_are_caught_where_the_validator_refuses_them(
+    plan: Plan, truth: tuple[RandomValues, StepResult]
+) -> None:
     """Either the order is another good one, with the same numbers, or it fails; and what fails is
     what the validator refuses."""
     schedule = plan.schedule.schedule
@@ -142,7 +146,7 @@ def is_refused(schedule: Any) -> bool:
     return False
 
 
-def test_an_action_left_out(plan: Plan, truth: tuple[RandomValues, StepResult]) -> None:
+def test_a_missing_action_is_caught(plan: Plan, truth: tuple[RandomValues, StepResult]) -> None:
     schedule = plan.schedule.schedule
     for rank, actions in enumerate(schedule.ranks):
         for i in range(len(actions)):
@@ -155,7 +159,7 @@ def test_an_action_left_out(plan: Plan, truth: tuple[RandomValues, StepResult]) 
 # --- splitting and the optimizer ------------------------------------------------------------------
 
 
-def test_the_wrong_axis_split(
+def test_a_split_along_the_wrong_axis_is_caught(
     plan: Plan, truth: tuple[RandomValues, StepResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A fused weight of queries, keys and values cut in halves, instead of by heads."""
@@ -173,7 +177,7 @@ def test_the_wrong_axis_split(
     assert is_caught(plan, truth)
 
 
-def test_a_bias_correction_dropped(
+def test_a_dropped_bias_correction_is_caught(
     plan: Plan, truth: tuple[RandomValues, StepResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     right = AdamStep.evaluate
@@ -187,7 +191,7 @@ def test_a_bias_correction_dropped(
     assert is_caught(plan, truth)
 
 
-def test_a_microbatch_counted_twice(
+def test_a_microbatch_that_counts_twice_is_caught(
     plan: Plan, truth: tuple[RandomValues, StepResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from distir.execute import executor

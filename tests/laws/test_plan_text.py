@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from distir import Strategy, Workload, load_cluster, load_model
 from distir.errors import DistirError, StrategyError
@@ -19,7 +19,7 @@ from distir.plan import Plan
 from distir.plan_text import format_plan, load_plan, parse_plan, save_plan
 from distir.simulation import Simulator
 from tests.laws.scenarios import Scenario, scenarios
-from tests.laws.test_execution import examples
+from tests.slow import shares
 
 
 def executed(plan: Plan) -> list[np.ndarray]:
@@ -29,9 +29,10 @@ def executed(plan: Plan) -> list[np.ndarray]:
     return [*result.outputs, *result.gradients.values(), *result.parameters.values()]
 
 
-@examples(15)
+@shares(5, seconds=1)
+@settings(max_examples=3)
 @given(scenarios())
-def test_round_trip(case: Scenario) -> None:
+def test_a_plan_read_back_simulates_and_executes_the_same(share: int, case: Scenario) -> None:
     text = format_plan(case.plan)
     plan = parse_plan(text)
     assert format_plan(plan) == text
@@ -49,7 +50,7 @@ def plan() -> Plan:
     return Simulator(small, load_cluster("dgx-a100", strategy.devices)).plan(strategy)
 
 
-def test_on_disk(plan: Plan, tmp_path: Path) -> None:
+def test_a_saved_plan_is_the_plan_that_is_loaded(plan: Plan, tmp_path: Path) -> None:
     path = tmp_path / "best.plan"
     save_plan(plan, path)
     again = load_plan(path)
@@ -95,7 +96,7 @@ def test_damage_is_noticed(plan: Plan, pattern: str, replacement: str, message: 
         parse_plan(broken)
 
 
-def test_a_file_that_is_no_plan(tmp_path: Path) -> None:
+def test_a_file_that_is_no_plan_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DistirError, match="cannot be read"):
         load_plan(tmp_path / "none.plan")
     path = tmp_path / "other"

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distir import load_model
@@ -24,7 +24,6 @@ from distir.models import TransformerConfig, find_model
 from distir.program import Program, build_program
 from tests.conftest import shared_path
 from tests.laws.scenarios import models
-from tests.laws.test_execution import examples
 
 FRESH = (
     "gpt2-xs",
@@ -66,9 +65,9 @@ def without_counts(lines: list[object]) -> list[object]:
     return [re.sub(r"count=\d+", "count", str(line)) for line in lines]
 
 
-@examples(10)
+@settings(max_examples=10)
 @given(st.sampled_from(FRESH), st.integers(2, 40), st.integers(2, 64))
-def test_as_a_fresh_build(name: str, batch: int, length: int) -> None:
+def test_a_rescaled_zoo_model_is_a_fresh_build(name: str, batch: int, length: int) -> None:
     config = find_model(name)
     program = build_program(load_model(name).function, training=False)
     sized = length if program.sequence is not None and name != "vit-b" else None
@@ -79,9 +78,11 @@ def test_as_a_fresh_build(name: str, batch: int, length: int) -> None:
     assert without_counts(ours) == without_counts(described(without_boundaries(fresh)))
 
 
-@examples(30)
+@settings(max_examples=30)
 @given(models, st.integers(2, 7), st.integers(1, 3))
-def test_any_model_at_any_batch(function: Function, batch: int, there: int) -> None:
+def test_a_model_rescaled_to_any_batch_and_back_is_the_same_function(
+    function: Function, batch: int, there: int
+) -> None:
     """To a size and back again is the same function; and all types stay what the ops infer."""
     program = build_program(function, training=False)
     rescaled = rescale(program.function, program.axes, program.sizes(batch * there))
@@ -161,7 +162,7 @@ def structure(function: Function, axes: Axes) -> list[object]:
     return lines
 
 
-@examples(30)
+@settings(max_examples=30)
 @given(models, st.randoms(use_true_random=False))
 def test_axes_do_not_depend_on_the_order_of_ops(function: Function, chance: random.Random) -> None:
     expected = structure(*infer_axes(function))

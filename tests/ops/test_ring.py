@@ -35,7 +35,7 @@ def split(op: Circulating, arrays: Sequence[Array], rows: int, columns: int, n: 
 
 @pytest.mark.parametrize("n", [2, 4])
 @pytest.mark.parametrize("case", CIRCULATING, ids=lambda case: case.label)
-def test_round_a_ring_as_on_one_device(case: Case, n: int) -> None:
+def test_devices_in_a_ring_compute_what_one_device_computes(case: Case, n: int) -> None:
     op, arrays = case.op, case.arrays()
     assert isinstance(op, Circulating)
     rows, columns = arrays[0].shape[2], arrays[1].shape[2]

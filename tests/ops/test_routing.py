@@ -34,7 +34,7 @@ from distir.ops.routing import (
         (24, 4, 2, 8.0, 24),
     ],
 )
-def test_slots_per_expert(
+def test_slots_hold_what_the_fullest_expert_gets_rounded_up(
     sequence: int, experts: int, top_k: int, imbalance: float, slots: int
 ) -> None:
     assert num_slots(sequence, experts, top_k, imbalance) == slots
@@ -70,7 +70,7 @@ def test_of_equal_scores_the_first_is_chosen() -> None:
         TopKMask(4).infer(TensorType((2, 4), DType.FLOAT32))
 
 
-def test_experts_of_the_groups_whose_best_add_up_to_most() -> None:
+def test_experts_are_chosen_from_the_groups_whose_best_add_up_to_most() -> None:
     """Two of three groups: the second has the largest score, but its two best add up to least."""
     scores = np.array([[5.0, 4, 9, -2, 3, 6]])
     (mask,) = TopKMask(2, groups=3, chosen=2, best=2).evaluate(scores)

@@ -136,7 +136,7 @@ def test_chimera_has_half_the_bubble_of_1f1b_but_one_slot(half, units, f, b):
 
 @settings(deadline=None)
 @given(ranks_, st.integers(0, 20))
-def test_activations_of_1f1b_and_gpipe(p, more):
+def test_1f1b_holds_as_many_microbatches_as_ranks_are_left_and_gpipe_all(p, more):
     """1F1B: as many as ranks are left, this one included. GPipe: all."""
     assert peaks(one_f_one_b(p, 1, p + more)) == list(range(p, 0, -1))
     assert peaks(gpipe(p, 1, p + more)) == [p + more] * p
@@ -159,7 +159,7 @@ def test_breadth_first_keeps_all(p, v, m):
 
 @settings(deadline=None)
 @given(ranks_, st.integers(0, 20))
-def test_zero_bubble_memory(p, more):
+def test_zero_bubble_schedules_hold_the_published_memory(p, more):
     """ZB-H1 and ZB-V: 1F1B's on every rank; ZB-H2: 2p - 1 (Qi et al. 2023, table 2)."""
     m = 2 * p - 1 + more
     assert peaks(zb_h1(p, 1, m)) == [p] * p

@@ -9,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distir.errors import DistirError
@@ -18,6 +18,7 @@ from distir.strategy import PLACEMENT, Strategy
 from search_spaces import SPACES, SearchSpace, distribution_space, searched
 from search_spaces.named import SpaceError
 from tests.facts import Facts
+from tests.slow import shares
 
 SEARCHED = ("gpipe", "1f1b")
 
@@ -234,16 +235,20 @@ everything = st.builds(
 )
 
 
+@shares(10, seconds=1)
 @given(everything, st.sampled_from([1, 2, 4, 6, 12]))
-def test_each_named_space_is_part_of_the_next(workload: Facts, number: int) -> None:
+@settings(max_examples=10)
+def test_each_named_space_is_part_of_the_next(share: int, workload: Facts, number: int) -> None:
     spaces = [distribution_space(workload, number, name) for name in SPACES.names()]
     small, standard, full = (set(space.enumerate()) for space in spaces)
     assert [space.count() for space in spaces] == [len(small), len(standard), len(full)]
     assert small <= standard <= full
 
 
+@shares(8, seconds=1)
 @given(everything, st.sampled_from([1, 2, 4, 6, 12]))
-def test_no_two_strategies_are_the_same_plan(workload: Facts, number: int) -> None:
+@settings(max_examples=12)
+def test_no_two_strategies_are_the_same_plan(share: int, workload: Facts, number: int) -> None:
     for s in distribution_space(workload, number, "full").enumerate():
         assert not s.sequence_parallel or s.tp > 1
         assert not s.zero or s.dp * s.cp > 1
@@ -331,7 +336,7 @@ def test_a_wrong_file_is_refused_in_one_line(tmp_path: Path, text: str, words: s
     assert "\n" not in str(raised.value)
 
 
-def test_a_space_that_is_not_there() -> None:
+def test_a_space_that_is_not_there_is_refused() -> None:
     with pytest.raises(DistirError, match="unknown space 'smal'; did you mean: small"):
         searched("smal")
     with pytest.raises(DistirError, match=r"nowhere\.yaml: cannot be read: No such file"):

@@ -15,6 +15,7 @@ from distir.cost.amounts import many
 from distir.simulation.pricing.chains import BlockChain, ChainCost, Chains, Pass
 from distir.simulation.pricing.chains_many import ColumnChains
 from distir.simulation.pricing.instructions import COMPUTE, Instruction
+from tests.slow import shares
 
 Chain = Sequence[tuple[tuple[Pass, ...], int]]
 
@@ -104,9 +105,11 @@ def chains_with_services(draw: st.DrawFn) -> tuple[Chain, list[tuple[float, ...]
     return chain, [draw(st.tuples(*[durations for _ in word])) for word, _ in chain]
 
 
+@shares(6, seconds=1)
 @given(chains_with_services())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_a_chain_is_its_instructions_one_after_the_other(
+    share: int,
     drawn: tuple[Chain, list[tuple[float, ...]]],
 ) -> None:
     chain, services = drawn
@@ -146,10 +149,11 @@ def test_a_stream_that_waits_for_nothing_gets_in_step_too() -> None:
     assert found.cost.seconds == 2e9 + 2
 
 
+@shares(8, seconds=1)
 @given(chains_with_services(), chains, st.lists(st.integers(1, 9), min_size=3, max_size=3))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_many_plans_at_once_are_each_of_them(
-    drawn: tuple[Chain, list[tuple[float, ...]]], other: Chain, lengths: list[int]
+    share: int, drawn: tuple[Chain, list[tuple[float, ...]]], other: Chain, lengths: list[int]
 ) -> None:
     """The same blocks with other durations, side by side; runs are of other lengths in the three
     rows, the last of which is of the first plan again."""
@@ -185,10 +189,11 @@ def test_many_plans_at_once_are_each_of_them(
         assert np.broadcast_to(found.settled, 3)[row] == expected.settled
 
 
+@shares(8, seconds=1)
 @given(chains_with_services(), chains, st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_chains_that_begin_alike_are_each_as_alone(
-    drawn: tuple[Chain, list[tuple[float, ...]]], other: Chain, data: st.DataObject
+    share: int, drawn: tuple[Chain, list[tuple[float, ...]]], other: Chain, data: st.DataObject
 ) -> None:
     """They share tables as far as they are alike, each in plans of its own."""
     made: dict[Pass, Pass] = {}
@@ -264,9 +269,10 @@ def test_compute_that_waits_for_every_collective(count: int) -> None:
     )  # fmt: skip
 
 
+@shares(8, seconds=1)
 @given(chains)
-@settings(max_examples=300, deadline=None)
-def test_runs_of_compute_are_as_good_as_their_instructions(chain: Chain) -> None:
+@settings(max_examples=40, deadline=None)
+def test_runs_of_compute_are_as_good_as_their_instructions(share: int, chain: Chain) -> None:
     def condensed(each: Pass) -> Pass:
         found = Pass.of(each.instructions, each.inputs, each.outputs)
         assert len(found.instructions) <= len(each.instructions)

@@ -16,6 +16,7 @@ from distir.schedules import FORWARD, PeakInFlight, compile_schedule, find_sched
 from distir.simulation.cutting.fitting import BlockBytes, Chain, Flights, Plans, fitted_bounds
 from distir.simulation.cutting.partition import balanced_cuts
 from distir.simulation.pricing.tied import Ranks
+from tests.slow import shares
 
 
 def one_by_one(stages: int) -> Ranks:
@@ -104,10 +105,11 @@ def test_stages_fit_if_any_do_and_are_nearly_as_light_as_can_be(
     assert _heaviest(chain, bounds) <= lightest * (total / _heaviest(chain, by_time)) ** (1 / 32)
 
 
-@settings(max_examples=200)
+@shares(4, seconds=1)
+@settings(max_examples=50)
 @given(cases((one_by_one, two_by_two, both_ways)))
 def test_only_plans_are_ruled_out_for_which_nothing_is_found(
-    case: tuple[Chain, PeakInFlight],
+    share: int, case: tuple[Chain, PeakInFlight]
 ) -> None:
     plans = _by_time(*case)
     for capacity in range(10, 90, 8):
@@ -144,7 +146,7 @@ def test_plans_are_fitted_together_as_alone(several: list[tuple[Chain, PeakInFli
         assert found.tolist() == found_alone.tolist()
 
 
-def test_what_is_in_flight_under_1f1b() -> None:
+def test_1f1b_has_as_many_microbatches_in_flight_as_stages_are_left() -> None:
     compiled = compile_schedule(find_schedule("1f1b")(4, 1, 8))
     assert compiled.peak_in_flight.counts == (((4, 0), (3, 0), (2, 0), (1, 0)),)
 

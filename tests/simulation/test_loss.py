@@ -20,17 +20,17 @@ def head_seconds(spelled_out: bool = False, metrics: int = 0) -> float:
     return simulator.simulate(Strategy()).metrics["iteration_seconds"]
 
 
-def test_52_bytes_per_logit_instead_of_6():
+def test_a_loss_that_is_spelled_out_moves_52_bytes_per_logit_instead_of_6():
     """4 · 1024 · 50257 logits: 46 bytes more each, at 2039 GB/s."""
     more = head_seconds(spelled_out=True) - head_seconds(spelled_out=False)
     assert more == pytest.approx(46 * 4 * 1024 * 50257 / 2039e9, rel=0.02)
 
 
-def test_22_bytes_per_logit_and_metric():
+def test_a_metric_moves_22_bytes_per_logit():
     more = head_seconds(metrics=2) - head_seconds()
     assert more == pytest.approx(2 * 22 * 4 * 1024 * 50257 / 2039e9, rel=0.02)
 
 
-def test_no_metric_less_than_none():
+def test_fewer_metrics_than_none_are_refused():
     with pytest.raises(ClusterError, match="loss_metrics is -1; expected at least 0"):
         replace(load_stack("ideal"), loss_metrics=-1)

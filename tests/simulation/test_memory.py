@@ -12,6 +12,7 @@ from distir.simulation.pricing.memory import ChainMemory, MemoryEffect
 from distir.simulation.pricing.repeats import runs_of
 from distir.simulation.reference.flat import FlatPass, FlatStage, flat_stage
 from tests.laws.scenarios import Scenario, long_chains, scenarios
+from tests.slow import shares
 
 
 def value_by_value(stage: FlatStage, each: FlatPass) -> MemoryEffect:
@@ -36,9 +37,10 @@ def value_by_value(stage: FlatStage, each: FlatPass) -> MemoryEffect:
     return MemoryEffect(float(live), float(peak), float(buffers), float(buffer_peak))
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@shares(8, seconds=1)
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(scenarios(long_chains))
-def test_blocks_compose(scenario: Scenario) -> None:
+def test_blocks_compose(share: int, scenario: Scenario) -> None:
     plan = scenario.plan
     pricing = Pricing.of(scenario.simulator.cost, plan)
     splits = plan.schedule.splits_backward

@@ -49,7 +49,9 @@ def test_the_heaviest_stage_is_as_light_as_can_be(case: tuple[list[int], int]) -
 
 
 @given(weights_and_stages)
-def test_so_are_the_stages_before_any_other(case: tuple[list[int], int]) -> None:
+def test_the_heaviest_stage_before_any_other_is_as_light_as_can_be(
+    case: tuple[list[int], int],
+) -> None:
     weights, stages = case
     cuts = balanced_cuts(weights, stages)
     loads = stage_loads(weights, cuts)
@@ -67,7 +69,7 @@ def test_plans_are_cut_together_as_alone(several: list[tuple[list[int], int]]) -
         assert not any(cuts[stages - 1 :])
 
 
-def test_only_so_many_bounds_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bounds_that_were_forgotten_are_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("distir.simulation.cutting.partition.MOST_KEPT", 3)
     partitions, alone = Partitions(), np.zeros(1, np.int64)
     weights = np.array([[heaviest, *[50] * 7] for heaviest in range(51, 60)])
@@ -78,7 +80,7 @@ def test_only_so_many_bounds_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(partitions) == 3
 
 
-def test_thirteen_blocks_on_four_stages() -> None:
+def test_thirteen_blocks_on_four_stages_are_three_but_for_one() -> None:
     cuts = balanced_cuts([1] * 13, 4)
     assert sorted(stage_loads([1] * 13, cuts)) == [3, 3, 3, 4]
 

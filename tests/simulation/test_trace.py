@@ -13,6 +13,7 @@ from distir import Strategy, Workload, load_cluster, load_model
 from distir.simulation import Simulator, trace
 from distir.simulation.reference import ActionSpan, Span, simulate_reference
 from tests.laws.scenarios import Scenario, scenarios
+from tests.slow import shares
 
 Event = dict[str, Any]
 
@@ -29,9 +30,10 @@ def gpt2(**workload: Any) -> Simulator:
 STRATEGY = Strategy(dp=2, tp=2, pp=4, microbatches=4)
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@shares(3, seconds=1)
+@settings(max_examples=7, deadline=None, suppress_health_check=list(HealthCheck))
 @given(scenarios())
-def test_the_trace_is_the_timeline_of_the_reference_engine(scenario: Scenario) -> None:
+def test_the_trace_is_the_timeline_of_the_reference_engine(share: int, scenario: Scenario) -> None:
     plan = scenario.plan
     found = spans(scenario.simulator.trace_plan(plan))
     run = simulate_reference(plan, scenario.simulator.cost)

@@ -60,6 +60,6 @@ def test_a_device_holds_its_part_of_every_expert() -> None:
     assert held(Strategy(tp=2)) == 2 * (routers + tables / 2)
 
 
-def test_it_computes_the_same() -> None:
+def test_chosen_rows_compute_what_one_device_computes() -> None:
     for strategy in (Strategy(tp=2), Strategy(dp=2, tp=2, zero=3), Strategy(dp=2, pp=2)):
         assert verify(workload(), strategy).passed

@@ -17,6 +17,7 @@ from distir.ir.function import Function
 from distir.transforms.fused_attention import with_eager_attention, with_fused_attention
 from tests.conftest import shared_path
 from tests.laws.scenarios import transformers
+from tests.slow import shares
 
 
 def kinds(function: Function) -> Counter[str]:
@@ -45,22 +46,24 @@ def check(workload: Workload) -> None:
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama-8layer"])
-def test_exported_models(name: str) -> None:
+def test_fusing_changes_no_number_of_exported_models(name: str) -> None:
     model = load_model(str(shared_path(f"models/{name}.onnx")))
     small = shrink(Workload(model=model, batch_size=2), [Strategy()])
     assert kinds(small.model.function)["Softmax"] > 0
     check(small)
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@shares(2, seconds=1)
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 @given(transformers())
-def test_any_transformer(function: Function) -> None:
+def test_fusing_changes_no_number_of_any_transformer(share: int, function: Function) -> None:
     check(Workload(model=LoadedModel("model", function), batch_size=2))
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@shares(2, seconds=1)
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 @given(transformers())
-def test_what_is_spelled_out_is_found_again(function: Function) -> None:
+def test_what_is_spelled_out_is_found_again(share: int, function: Function) -> None:
     fused = with_fused_attention(function)
     eager = with_eager_attention(fused)
     assert "FusedAttention" not in kinds(eager)

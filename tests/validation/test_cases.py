@@ -81,7 +81,7 @@ def test_a_name_says_what_no_column_does() -> None:
         ("fp32", "fp32"),
     ],
 )
-def test_words_for_precision(text: str, precision: str) -> None:
+def test_words_for_precision_are_understood(text: str, precision: str) -> None:
     assert case(precision=text).precision == precision
 
 
@@ -121,7 +121,7 @@ def test_unknown_words_exclude_a_row_and_name_the_column(column: str, text: str)
         ({"gated_mlp": "yes", "ffn_hidden": ""}, "ffn_hidden not stated"),
     ],
 )
-def test_what_excludes_a_row(changes: dict[str, str], expected: str) -> None:
+def test_a_row_is_excluded_with_its_reason(changes: dict[str, str], expected: str) -> None:
     assert reason(**changes) == expected
 
 
@@ -212,12 +212,12 @@ def test_counters_of_memory_show_more_than_tensors() -> None:
         ("400 Gb/s per GPU", 400),
     ],
 )
-def test_network_bandwidth_per_device(text: str, gigabits: float) -> None:
+def test_a_network_is_shared_by_the_devices_of_a_node(text: str, gigabits: float) -> None:
     assert network_bytes_per_second(text, 8) == pytest.approx(gigabits * 1e9 / 8)
 
 
 @pytest.mark.parametrize("text", ["", "RoCE RDMA between nodes", "NVLink intra-node", "Selene"])
-def test_networks_of_unstated_bandwidth(text: str) -> None:
+def test_networks_of_unstated_bandwidth_have_none(text: str) -> None:
     assert network_bytes_per_second(text, 8) is None
 
 

@@ -20,7 +20,7 @@ def test_equal_values_share_the_mean_of_their_ranks() -> None:
     assert ranks([30.0, 10.0, 20.0, 20.0]) == [4.0, 1.0, 2.5, 2.5]
 
 
-def test_spearman_by_hand() -> None:
+def test_spearman_agrees_with_a_hand_calculation() -> None:
     # Ranks 1 2 3 4 5 and 2 1 4 3 5: 1 - 6 * (1 + 1 + 1 + 1 + 0) / (5 * 24) = 0.8.
     assert spearman([1, 2, 3, 4, 5], [20, 10, 40, 30, 50]) == pytest.approx(0.8)
 
@@ -36,7 +36,7 @@ def test_spearman_of_any_increasing_map_is_one(values: list[int]) -> None:
     assert spearman(values, [-value for value in values]) == pytest.approx(-1.0)
 
 
-def test_regret_by_hand() -> None:
+def test_regret_agrees_with_a_hand_calculation() -> None:
     choices = [
         # The prediction prefers 12 s; the best takes 10 s: 20 % lost.
         Choice("a", predicted=1.0, measured=12.0),
@@ -58,14 +58,14 @@ def test_regret_needs_a_choice() -> None:
     assert regret_of([Choice(0, 1.0, 1.0), Choice(1, 1.0, 1.0)]) is None
 
 
-def test_recall_and_precision_by_hand() -> None:
+def test_recall_and_precision_agree_with_a_hand_calculation() -> None:
     happened = [True, True, False, False, False]
     foreseen = [True, False, True, True, False]
     assert recall_of(happened, foreseen) == pytest.approx(1 / 2)
     assert precision_of(happened, foreseen) == pytest.approx(1 / 3)
 
 
-def test_recall_and_precision_where_nothing_ran_out() -> None:
+def test_recall_and_precision_are_undefined_where_nothing_ran_out() -> None:
     assert recall_of([False], [True]) is None
     assert precision_of([False], [True]) is None
     assert precision_of([True], [False]) is None

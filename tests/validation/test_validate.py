@@ -113,6 +113,7 @@ def test_the_report_names_what_was_left_out(
     assert "here" in shown
 
 
+@pytest.mark.slow(seconds=2)
 @pytest.mark.parametrize("suffix", ["png", "svg", "html"])
 def test_the_plot_is_drawn(
     measured: Path, tmp_path: Path, suffix: str, capsys: pytest.CaptureFixture[str]
@@ -145,7 +146,7 @@ def test_a_bad_file_gives_one_line(
     assert message in error
 
 
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     binary = tmp_path / "binary.csv"
     binary.write_bytes(b"\xff\xfe\x00")
     for path in (tmp_path / "absent.csv", tmp_path, binary):
