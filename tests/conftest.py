@@ -8,12 +8,17 @@ runs, which always draw the same.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from hypothesis import HealthCheck, seed, settings
 
 from tests.slow import sample
+
+HEALTH_CHECKS: list[HealthCheck] = list(cast("Iterable[HealthCheck]", HealthCheck))
+"""For tests whose cases take as long as they take."""
 
 _SLOW_MACHINE = [HealthCheck.too_slow]
 settings.register_profile(
@@ -55,7 +60,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     marks = {item: item.get_closest_marker("slow") for item in items}
     slow = {item.nodeid: float(mark.kwargs["seconds"]) for item, mark in marks.items() if mark}
-    chosen = sample(slow, config.getoption("--slow-seconds"))
+    chosen = sample(slow, float(config.getoption("--slow-seconds") or 0))
     for item in items:
         if item.nodeid in slow and item.nodeid not in chosen:
             item.add_marker(pytest.mark.skip("slow, and not in the sample; `-m slow` runs all"))
@@ -66,7 +71,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if isinstance(item, pytest.Function) and item.get_closest_marker("hypothesis"):
         share = item.callspec.params.get("share") if hasattr(item, "callspec") else None
         if share is not None and settings().derandomize:
-            seed(share)(item.function)
+            seed(share)(cast("Any", item).function)
 
 
 def shared_path(relative: str) -> Path:

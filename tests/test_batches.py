@@ -10,6 +10,7 @@ from distir.errors import StrategyError, TransformError
 from distir.execute.verify import RELATIVE_TOLERANCE, verify
 from distir.importers.load import LoadedModel
 from distir.ir.builder import Builder
+from distir.ir.core import Value
 from distir.ir.function import Function
 from distir.ir.types import DType
 from distir.mesh import mesh_axes
@@ -23,7 +24,7 @@ from search_spaces import distribution_space
 def two_towers() -> Function:
     """Each of 3 texts beside each of 5 images, as CLIP compares them."""
     builder = Builder("towers")
-    ends = []
+    ends: list[Value] = []
     for name, samples, width in (("texts", 3, 8), ("images", 5, 12)):
         x = builder.input(name, (samples, width), DType.FLOAT32)
         inner = builder.parameter(f"{name}.in", (width, 16), DType.FLOAT32)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from itertools import accumulate
-from operator import mul
 
 import pytest
 from hypothesis import given
@@ -32,7 +30,9 @@ def test_divisors_are_all_there_are(number: int) -> None:
         ((("heads", 3),), {}, 1, (1,)),
     ],
 )
-def test_tp_has_factors_exactly_where_it_is_not_refused(sizes, inner, degree, factors) -> None:
+def test_tp_has_factors_exactly_where_it_is_not_refused(
+    sizes: tuple[tuple[str, int], ...], inner: dict[str, int], degree: int, factors: tuple[int, ...]
+) -> None:
     assert tensor_factors(sizes, inner, degree) == factors
 
 
@@ -40,7 +40,7 @@ def test_tp_has_factors_exactly_where_it_is_not_refused(sizes, inner, degree, fa
     st.lists(st.tuples(st.integers(1, 24), st.integers(1, 12)), min_size=1, max_size=3),
     st.integers(1, 48),
 )
-def test_every_axis_or_the_one_inside_divides(axes, degree) -> None:
+def test_every_axis_or_the_one_inside_divides(axes: list[tuple[int, int]], degree: int) -> None:
     sizes = [(str(number), size) for number, (size, _) in enumerate(axes)]
     inner = {str(number): size for number, (_, size) in enumerate(axes)}
     factors = tensor_factors(sizes, inner, degree)
@@ -51,8 +51,8 @@ def test_every_axis_or_the_one_inside_divides(axes, degree) -> None:
     for size, inside in axes:
         own = math.prod(
             factor
-            for factor, reached in zip(factors, accumulate(factors, mul), strict=True)
-            if math.gcd(size, degree) % reached == 0
+            for number, factor in enumerate(factors)
+            if math.gcd(size, degree) % math.prod(factors[: number + 1]) == 0
         )
         assert size % own == 0
         assert inside % (degree // own) == 0
@@ -73,13 +73,15 @@ def test_every_axis_or_the_one_inside_divides(axes, degree) -> None:
         (3, 4, 2, 2, None),
     ],
 )
-def test_experts_are_shared_by_dp_then_cp_then_tp(ep, dp, cp, tp, factors) -> None:
+def test_experts_are_shared_by_dp_then_cp_then_tp(
+    ep: int, dp: int, cp: int, tp: int, factors: tuple[int, int, int] | None
+) -> None:
     expected = None if factors is None else ExpertFactors(*factors)
     assert expert_factors(ep, dp, cp, tp) == expected
 
 
 @given(*(st.integers(1, 24) for _ in range(4)))
-def test_those_who_share_experts_are_as_many(ep, dp, cp, tp) -> None:
+def test_those_who_share_experts_are_as_many(ep: int, dp: int, cp: int, tp: int) -> None:
     factors = expert_factors(ep, dp, cp, tp)
     if factors is not None:
         assert factors.dp * factors.cp * factors.tp == ep

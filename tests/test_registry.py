@@ -31,7 +31,7 @@ def install(
     described.mkdir()
     (described / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
     (described / "entry_points.txt").write_text(f"[distir.test_things]\n{offers} = {name}\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
 
 
 def test_names_match_without_regard_to_case_and_are_shown_as_registered(things: Registry[int]):

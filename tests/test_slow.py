@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,7 +31,7 @@ def test_nothing_that_would_fit_beside_the_sample_is_left_out(
 
 @given(tests, budgets, st.randoms())
 def test_the_sample_does_not_depend_on_the_order_of_tests(
-    seconds: dict[str, int], most: int, chance: st.Random
+    seconds: dict[str, int], most: int, chance: Random
 ) -> None:
     shuffled = list(seconds.items())
     chance.shuffle(shuffled)

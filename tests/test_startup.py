@@ -19,7 +19,7 @@ distir.simulate(model, distir.Strategy(dp=2), cluster, batch_size=2)
 
 @pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize("code", ["import distir", SIMULATE, "import autotune.cli"])
-def test_heavy_packages_are_not_loaded(code):
+def test_heavy_packages_are_not_loaded(code: str) -> None:
     listing = f"{code}\nimport sys\nprint(*sorted({{n.partition('.')[0] for n in sys.modules}}))"
     done = subprocess.run(
         [sys.executable, "-c", listing], capture_output=True, text=True, check=True

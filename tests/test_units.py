@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -30,7 +31,9 @@ KINDS = [units.BYTES, units.SECONDS, units.FLOPS, units.FLOPS_PER_SECOND, units.
         (units.parse_seconds, ".5 ms", 5e-4),
     ],
 )
-def test_a_number_and_its_unit_give_base_units(parse, text, value):
+def test_a_number_and_its_unit_give_base_units(
+    parse: Callable[[str], float], text: str, value: float
+) -> None:
     assert parse(text) == pytest.approx(value, rel=1e-15)
 
 
@@ -48,7 +51,9 @@ def test_a_number_and_its_unit_give_base_units(parse, text, value):
         (units.parse_seconds, "nan s", "not a time"),
     ],
 )
-def test_a_wrong_unit_is_one_line_that_says_what_is_expected(parse, text, says):
+def test_a_wrong_unit_is_one_line_that_says_what_is_expected(
+    parse: Callable[[str], float], text: str, says: str
+) -> None:
     with pytest.raises(units.UnitError) as caught:
         parse(text)
     assert says in str(caught.value)
@@ -75,23 +80,23 @@ def test_a_wrong_unit_is_one_line_that_says_what_is_expected(parse, text, says):
         (units.format_flops(1.23456e12, 3), "1.23 TFLOP"),
     ],
 )
-def test_the_unit_suits_the_value(shown, text):
+def test_the_unit_suits_the_value(shown: str, text: str) -> None:
     assert shown == text
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 @given(value=st.floats(1e-9, 1e20))
-def test_what_is_written_is_read_back(kind, value):
+def test_what_is_written_is_read_back(kind: units.Quantity, value: float) -> None:
     assert kind.parse(kind.format(value, 17)) == pytest.approx(value, rel=1e-12)
     assert kind.parse(kind.format(value)) == pytest.approx(value, rel=1e-3)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_every_kind_has_an_example_that_parses_and_a_base_unit(kind):
+def test_every_kind_has_an_example_that_parses_and_a_base_unit(kind: units.Quantity) -> None:
     assert kind.parse(kind.example) > 0
     assert 1.0 in kind.factors.values()
     assert "inf" in kind.format(math.inf)
 
 
-def test_everything_named_in_all_is_there():
+def test_everything_named_in_all_is_there() -> None:
     assert all(hasattr(units, name) for name in units.__all__)

@@ -7,7 +7,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune import load_problem
@@ -19,6 +19,7 @@ from autotune.testing import toy_problem
 from distir.errors import DistirError
 from distir.importers.load import LoadedModel
 from search_spaces import distribution_space
+from tests.conftest import HEALTH_CHECKS
 from tests.laws.scenarios import clusters, models
 from tests.slow import shares
 
@@ -44,7 +45,7 @@ def problems(draw: st.DrawFn) -> Problem:
 
 
 @shares(16, seconds=3)
-@settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=3, deadline=None, suppress_health_check=HEALTH_CHECKS)
 @given(problems(), st.sampled_from(OBJECTIVES), st.integers(1, 4))
 def test_what_is_certified_is_what_the_grid_ranks_first(
     share: int, problem: Problem, name: str, top: int

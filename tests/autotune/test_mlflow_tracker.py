@@ -104,7 +104,7 @@ def test_links_and_a_note_lead_to_the_pages(tracked: tuple[TuneResult, Any]) -> 
     assert record.command == f"mlflow ui --backend-store-uri {client.tracking_uri}"
     tags = client.get_experiment(record.experiment_id).tags
     assert all(url in tags["mlflow.note.content"] for url in record.links.values())
-    assert record.command in str(result)
+    assert str(record.command) in str(result)
 
 
 def test_many_trials_are_represented_by_the_noteworthy() -> None:
@@ -166,6 +166,7 @@ def test_a_study_that_lasts_is_written_as_it_goes(
     tracker = MlflowTracker(f"sqlite:///{tmp_path}/mlflow.db", "live")
     result = solve(toy_problem(), Search(trials=12, compare_grid=False), tracker=tracker)
     assert result.tracking is not None
+    assert result.tracking.run_id is not None
     client = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
     history = client.get_metric_history(
         result.tracking.run_id, "search/best_throughput_samples_per_second"

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -25,18 +25,24 @@ from distir.strategy import Strategy
 PLUGINS = Path(__file__).parent / "plugin_package"
 
 
+def _one(strategy: Strategy) -> float:
+    return 1.0
+
+
 def load(spec: Any, **options: Any) -> Objective:
     return load_objective(spec, toy_problem().simulate, **options)
 
 
 class TestABareNumber(ObjectiveContract):
-    objective = staticmethod(lambda strategy: strategy.dp + 0.5)
+    @staticmethod
+    def objective(strategy: Strategy) -> float:
+        return strategy.dp + 0.5
 
 
 class TestAnEvaluation(ObjectiveContract):
-    objective = staticmethod(
-        lambda strategy: Evaluation({"cost": 1.0}, strategy.tp == 1, "tp is dear")
-    )
+    @staticmethod
+    def objective(strategy: Strategy) -> Evaluation:
+        return Evaluation({"cost": 1.0}, strategy.tp == 1, "tp is dear")
 
 
 @pytest.mark.parametrize(
@@ -54,19 +60,22 @@ def test_numbers_dicts_and_evaluations_are_understood(raw: object, metrics: obje
 @pytest.mark.parametrize(
     ("function", "reason"),
     [
-        (lambda s: math.nan, "the objective returned nan"),
-        (lambda s: {"a": math.inf}, "the objective's a is inf"),
-        (lambda s: {"a": "x"}, "the objective's 'a' is 'x'; expected a number"),
-        (lambda s: None, "the objective returned NoneType None; expected a number"),
-        (lambda s: {}, "the objective gave no metric"),
-        (lambda s: 1 / 0, "ZeroDivisionError: division by zero"),
-        (lambda s: sys.exit(3), "SystemExit: 3"),
+        (lambda: math.nan, "the objective returned nan"),
+        (lambda: {"a": math.inf}, "the objective's a is inf"),
+        (lambda: {"a": "x"}, "the objective's 'a' is 'x'; expected a number"),
+        (lambda: None, "the objective returned NoneType None; expected a number"),
+        (dict, "the objective gave no metric"),
+        (lambda: 1 / 0, "ZeroDivisionError: division by zero"),
+        (lambda: sys.exit(3), "SystemExit: 3"),
     ],
 )
 def test_what_goes_wrong_fails_the_trial_with_its_reason(
-    function: Callable[[Strategy], object], reason: str
+    function: Callable[[], Any], reason: str
 ) -> None:
-    result = solve(toy_problem(), Search(objective=function, sampler="random", trials=3))
+    def objective(strategy: Strategy) -> Any:
+        return function()
+
+    result = solve(toy_problem(), Search(objective=objective, sampler="random", trials=3))
     assert [trial.state for trial in result.trials] == ["failed"] * 3
     assert all(str(trial.evaluation.reason).startswith(reason) for trial in result.trials)
     assert result.best is None
@@ -92,10 +101,10 @@ def test_throughput_alone_is_maximized_unless_told_otherwise() -> None:
     assert load("throughput").maximize
     assert not load("latency").maximize
     assert not load("memory").maximize
-    assert not load(lambda strategy: 1.0).maximize
-    assert load(lambda strategy: 1.0, direction="maximize").maximize
+    assert not load(_one).maximize
+    assert load(_one, direction="maximize").maximize
     with pytest.raises(DistirError, match="direction 'up'; expected maximize or minimize"):
-        load(lambda strategy: 1.0, direction="up")
+        load(_one, direction="up")
 
 
 def test_a_plugin_says_for_itself_what_counts() -> None:
@@ -106,7 +115,9 @@ def test_a_plugin_says_for_itself_what_counts() -> None:
         def __call__(self, strategy: Strategy) -> dict[str, float]:
             return {"other": 1.0, "score": float(strategy.tp)}
 
-    result = solve(toy_problem(), Search(objective=Score, trials=30, compare_grid=True))
+    result = solve(
+        toy_problem(), Search(objective=cast("Any", Score), trials=30, compare_grid=True)
+    )
     assert result.best is not None
     assert result.best.strategy.tp == 4
     assert result.to_dict()["metric"] == "score"
@@ -153,7 +164,7 @@ def test_plugins_that_are_not_there_say_where_they_were_looked_for(tmp_path: Pat
 def test_entry_points_of_an_installed_package_are_objectives_and_samplers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.syspath_prepend(str(PLUGINS))
+    monkeypatch.setattr(sys, "path", [str(PLUGINS), *sys.path])
     search = Search(objective="energy", sampler="last-first", trials=5)
     problem = toy_problem()
     result = solve(problem, search)

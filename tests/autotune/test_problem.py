@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import distir
@@ -30,7 +32,7 @@ def test_devices_without_bf16_compute_in_fp16_unless_told_otherwise() -> None:
 def test_names_match_without_regard_to_case() -> None:
     shouted = {"mode": "Training", "precision": "BF16", "optimizer": "SGD", "loss": "MSE"}
     problem = load_problem("MLP-XS", "DGX-A100", devices=2, **shouted)  # type: ignore[arg-type]
-    workload = problem.workload
+    workload: Any = problem.workload
     assert (problem.mode, workload.precision) == ("training", "bf16")
     assert (workload.optimizer, workload.loss) == ("sgd", "mse")
 

@@ -15,6 +15,7 @@ from autotune.samplers.encoding import Encoding, steadied
 from autotune.samplers.surrogate import SurrogateSampler
 from autotune.testing import SamplerContract, ToySimulator, ToyWorkload, toy_problem, toy_space
 from distir.errors import UnknownNameError
+from distir.strategy import Strategy
 from search_spaces import SearchSpace
 
 
@@ -66,7 +67,7 @@ class TestSurrogateOfASpaceLargerThanItsPool(SamplerContract):
 def test_samplers_without_replacement_propose_each_strategy_once(name: str) -> None:
     space = toy_space(devices=2)
     sampler = load_sampler(name, space, 0)
-    proposals = []
+    proposals: list[Strategy] = []
     while (strategy := sampler.ask()) is not None:
         proposals.append(strategy)
     assert len(proposals) == space.count()

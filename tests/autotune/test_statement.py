@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
@@ -35,7 +36,7 @@ def options(command: str, *groups: str) -> set[str]:
     """The names of a subcommand's options, of some groups."""
     found = Options()
     COMMANDS[command].configure(found)
-    return set().union(*(found.groups[title].names for title in groups))
+    return set[str]().union(*(found.groups[title].names for title in groups))
 
 
 def names(stated: type) -> set[str]:
@@ -58,7 +59,7 @@ def test_a_problem_states_all_that_a_workload_is_made_of() -> None:
 
 
 @pytest.mark.parametrize("function", [load_problem, tune, compare_samplers])
-def test_functions_that_state_a_problem_show_its_arguments(function: object) -> None:
+def test_functions_that_state_a_problem_show_its_arguments(function: Callable[..., object]) -> None:
     shown = inspect.signature(function).parameters
     assert names(ProblemStatement) <= set(shown)
     assert shown["devices"].default == 16

@@ -42,13 +42,17 @@ def two_levels(num_devices: int, node: int = 8) -> Cluster:
         (12, 3, 1, (3, 2), (1, 1)),  # 6 7 | 8 straddles
     ],
 )
-def test_a_group_is_seen_by_each_level(devices, size, stride, fan_out, rails):
+def test_a_group_is_seen_by_each_level(
+    devices: int, size: int, stride: int, fan_out: tuple[int, ...], rails: tuple[int, ...]
+) -> None:
     group = two_levels(devices).group(size, stride)
     assert (group.fan_out, group.rails) == (fan_out, rails)
 
 
 @given(st.integers(1, 6), st.integers(1, 6), st.integers(1, 60), st.data())
-def test_fan_outs_agree_with_looking_at_every_group(node, rack, num_devices, data):
+def test_fan_outs_agree_with_looking_at_every_group(
+    node: int, rack: int, num_devices: int, data: st.DataObject
+) -> None:
     levels = [
         ClusterLevel(name=str(size), size=size, bandwidth_bytes_per_second=1.0, latency_seconds=0.0)
         for size in (node, rack, None)
@@ -76,7 +80,7 @@ def test_fan_outs_agree_with_looking_at_every_group(node, rack, num_devices, dat
         assert group.rails[level] == rails
 
 
-def test_a_message_crosses_the_outermost_level_between_its_ends():
+def test_a_message_crosses_the_outermost_level_between_its_ends() -> None:
     cluster = two_levels(32)
     assert cluster.crossed_level(1, Senders(0, 1)) == 0
     assert cluster.crossed_level(1, Senders(7, 1)) == 1
@@ -86,7 +90,7 @@ def test_a_message_crosses_the_outermost_level_between_its_ends():
     assert two_levels(8).crossed_level(4) == 0
 
 
-def test_a_cluster_has_as_many_nodes_as_its_devices_need():
+def test_a_cluster_has_as_many_nodes_as_its_devices_need() -> None:
     cluster = two_levels(8)
     assert cluster.capacity == math.inf
     assert cluster.with_devices(20).num_devices == 20
@@ -94,7 +98,7 @@ def test_a_cluster_has_as_many_nodes_as_its_devices_need():
     assert hash(cluster.with_devices(20)) == hash(two_levels(20))
 
 
-def test_a_cluster_that_cannot_be_says_why():
+def test_a_cluster_that_cannot_be_says_why() -> None:
     node = ClusterLevel(name="node", size=8, bandwidth_bytes_per_second=1e9, latency_seconds=0)
     net = ClusterLevel(name="net", size=None, bandwidth_bytes_per_second=1e9, latency_seconds=0)
     device = load_device("a100-sxm4-80gb")
@@ -116,6 +120,6 @@ def test_a_cluster_that_cannot_be_says_why():
         box.crossed_level(8)
 
 
-def test_load_cluster_takes_the_number_of_devices():
+def test_load_cluster_takes_the_number_of_devices() -> None:
     assert load_cluster("dgx-a100").num_devices == 8
     assert load_cluster("dgx-a100", 1000).num_devices == 1000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from distir.cost import Cluster, ClusterLevel, CostModel, load_cluster, load_dev
 from distir.cost.cluster import Senders
 from distir.cost.collectives import (
     COLLECTIVES,
+    CollectiveKind,
     Copies,
     Link,
     collective_seconds,
@@ -26,6 +28,9 @@ KINDS = list(COLLECTIVES)
 sizes = st.floats(1, 1e12)
 kinds = st.sampled_from(KINDS)
 stacks = st.sampled_from(STACKS)
+
+Case = tuple[CostModel, int, int]
+"""A cost model, the size of a group of devices, and their stride."""
 
 
 @st.composite
@@ -51,7 +56,7 @@ def clusters(draw: st.DrawFn) -> Cluster:
 
 
 @st.composite
-def models_and_groups(draw: st.DrawFn):
+def models_and_groups(draw: st.DrawFn) -> Case:
     cluster = draw(clusters())
     stride = draw(st.integers(1, cluster.num_devices))
     size = draw(st.integers(1, 1 + (cluster.num_devices - 1) // stride))
@@ -72,7 +77,7 @@ def flat(num_devices: int, bandwidth: float, latency: float) -> CostModel:
 
 
 @pytest.mark.parametrize(("n", "seconds"), [(2, 1.002), (4, 1.506), (8, 1.764)])
-def test_ring_all_reduce_is_two_passes_over_the_ring(n, seconds):
+def test_ring_all_reduce_is_two_passes_over_the_ring(n: int, seconds: float) -> None:
     """2 (n-1)/n · 100 GB / 100 GB/s + 2 (n-1) · 1 ms."""
     ring = COLLECTIVES["all_reduce"]["ring"]
     assert ring(100e9, (Link(n, 1, 100e9, 1e-3),)) == pytest.approx(seconds)
@@ -91,13 +96,13 @@ def test_ring_all_reduce_is_two_passes_over_the_ring(n, seconds):
         ("broadcast", 1.0 + 0.002),
     ],
 )
-def test_the_other_collectives_pass_once(kind, seconds):
+def test_the_other_collectives_pass_once(kind: CollectiveKind, seconds: float) -> None:
     """4 devices, 100 GB at 100 GB/s, 1 ms per step; a broadcast goes down a tree of depth 2."""
     model = flat(4, 100e9, 1e-3)
     assert model.collective_seconds(kind, 100e9, model.cluster.group(4)) == pytest.approx(seconds)
 
 
-def test_small_all_reduces_go_through_a_tree():
+def test_small_all_reduces_go_through_a_tree() -> None:
     """64 devices, one byte: 2 · 6 steps down and up a tree instead of 126 around a ring."""
     model = flat(64, 100e9, 1e-3)
     seconds = model.collective_seconds("all_reduce", 1.0, model.cluster.group(64))
@@ -108,7 +113,7 @@ TWO_NODES = (Link(8, 1, 100e9, 1e-6), Link(2, 8, 10e9, 1e-5))
 """2 nodes of 8; 100 GB/s inside, 10 GB/s per device (80 per node) across."""
 
 
-def test_across_nodes_every_device_uses_its_own_network_adapter():
+def test_across_nodes_every_device_uses_its_own_network_adapter() -> None:
     all_reduce = COLLECTIVES["all_reduce"]
     ring = 2 * 15 / 16 * 80e9 / 80e9 + 2 * (14 * 1e-6 + 1e-5)
     assert all_reduce["ring"](80e9, TWO_NODES) == pytest.approx(ring)
@@ -117,7 +122,7 @@ def test_across_nodes_every_device_uses_its_own_network_adapter():
     assert all_reduce["hierarchical"](80e9, TWO_NODES) == pytest.approx(inside + across)
 
 
-def test_hierarchical_beats_the_flat_ring_exactly_where_arithmetic_says():
+def test_hierarchical_beats_the_flat_ring_exactly_where_arithmetic_says() -> None:
     """It saves 2 · 7 hops of 1 us and pays for passes that follow each other: 18.75 ps per byte."""
     all_reduce = COLLECTIVES["all_reduce"]
     ring_slope = 2 * 15 / 16 / 80e9
@@ -128,7 +133,7 @@ def test_hierarchical_beats_the_flat_ring_exactly_where_arithmetic_says():
         assert (all_reduce["hierarchical"](size, TWO_NODES) < ring) is wins
 
 
-def test_a_message_takes_the_level_that_separates_its_ends():
+def test_a_message_takes_the_level_that_separates_its_ends() -> None:
     cluster = load_cluster("dgx-a100", 16)
     model = CostModel(cluster, IDEAL)
     inside, across = 3e8 / 300e9 + 3.4e-6, 3e8 / 25e9 + 14e-6
@@ -142,7 +147,9 @@ def test_a_message_takes_the_level_that_separates_its_ends():
 
 
 @given(models_and_groups(), kinds, sizes, st.floats(1, 10))
-def test_more_bytes_never_take_less_time(case, kind, size, factor):
+def test_more_bytes_never_take_less_time(
+    case: Case, kind: CollectiveKind, size: float, factor: float
+) -> None:
     model, members, stride = case
     group = model.cluster.group(members, stride)
     less = model.collective_seconds(kind, size, group)
@@ -150,7 +157,9 @@ def test_more_bytes_never_take_less_time(case, kind, size, factor):
 
 
 @given(models_and_groups(), kinds, sizes, st.data())
-def test_better_links_never_hurt(case, kind, size, data):
+def test_better_links_never_hurt(
+    case: Case, kind: CollectiveKind, size: float, data: st.DataObject
+) -> None:
     model, members, stride = case
     cluster = model.cluster
     index = data.draw(st.integers(0, len(cluster.levels) - 1))
@@ -172,7 +181,7 @@ def test_better_links_never_hurt(case, kind, size, data):
 
 
 @pytest.mark.parametrize(("n", "seconds"), [(2, 1.0), (3, 2 / 3), (4, 0.5), (8, 0.35)])
-def test_links_to_each_peer_add_up_as_the_group_grows(n, seconds):
+def test_links_to_each_peer_add_up_as_the_group_grows(n: int, seconds: float) -> None:
     """2 (n-1)/n · 100 GB over n - 1 links of 100 GB/s, at most 500 GB/s in all."""
     model = flat(8, 500e9, 0.0)
     (level,) = model.cluster.levels
@@ -184,7 +193,9 @@ def test_links_to_each_peer_add_up_as_the_group_grows(n, seconds):
 
 
 @given(models_and_groups(), sizes)
-def test_an_all_reduce_is_at_most_a_reduce_scatter_and_an_all_gather(case, size):
+def test_an_all_reduce_is_at_most_a_reduce_scatter_and_an_all_gather(
+    case: Case, size: float
+) -> None:
     model, members, stride = case
     group = model.cluster.group(members, stride)
     parts = sum(
@@ -194,7 +205,9 @@ def test_an_all_reduce_is_at_most_a_reduce_scatter_and_an_all_gather(case, size)
 
 
 @given(kinds, sizes, st.integers(1, 63), st.floats(1e9, 1e12), st.floats(0, 1e-4))
-def test_on_equal_links_a_larger_group_never_takes_less_time(kind, size, n, bandwidth, latency):
+def test_on_equal_links_a_larger_group_never_takes_less_time(
+    kind: CollectiveKind, size: float, n: int, bandwidth: float, latency: float
+) -> None:
     model = flat(64, bandwidth, latency)
     smaller, larger = model.cluster.group(n), model.cluster.group(n + 1)
     assert model.collective_seconds(kind, size, smaller) <= model.collective_seconds(
@@ -203,7 +216,9 @@ def test_on_equal_links_a_larger_group_never_takes_less_time(kind, size, n, band
 
 
 @given(models_and_groups(), kinds, sizes)
-def test_no_collective_beats_the_links_it_uses(case, kind, size):
+def test_no_collective_beats_the_links_it_uses(
+    case: Case, kind: CollectiveKind, size: float
+) -> None:
     """One share of one member takes its time even if all links together carried it."""
     model, members, stride = case
     group = model.cluster.group(members, stride)
@@ -215,22 +230,23 @@ def test_no_collective_beats_the_links_it_uses(case, kind, size):
 
 
 @given(models_and_groups(), kinds)
-def test_arrays_of_sizes_cost_what_their_elements_do(case, kind):
+def test_arrays_of_sizes_cost_what_their_elements_do(case: Case, kind: CollectiveKind) -> None:
     model, members, stride = case
     group = model.cluster.group(members, stride)
     many = np.array([0.0, 1e3, 1e6, 1e9])
-    apart = [model.collective_seconds(kind, size, group) for size in many.tolist()]
-    np.testing.assert_allclose(model.collective_seconds(kind, many, group), apart, rtol=1e-14)
+    apart: Any = [model.collective_seconds(kind, size, group) for size in many.tolist()]
+    together: Any = model.collective_seconds(kind, many, group)
+    np.testing.assert_allclose(together, apart, rtol=1e-14)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_group_of_one_costs_nothing(kind):
+def test_a_group_of_one_costs_nothing(kind: CollectiveKind) -> None:
     model = CostModel(load_cluster("dgx-a100"), load_stack("fsdp-eager"))
     assert model.collective_seconds(kind, 1e9, model.cluster.group(1)) == 0
     assert collective_seconds(kind, 1e9, ()) == 0
 
 
-def test_neighbours_in_a_node_talk_faster_than_peers_across_nodes():
+def test_neighbours_in_a_node_talk_faster_than_peers_across_nodes() -> None:
     """Swapping two mesh axes changes the time on two levels, and not on one."""
     model = CostModel(load_cluster("hgx-h100", 64), load_stack("fsdp-compiled"))
     inside, across = model.cluster.group(8, 1), model.cluster.group(8, 8)
@@ -247,7 +263,7 @@ def test_neighbours_in_a_node_talk_faster_than_peers_across_nodes():
 # --- copies of a row ------------------------------------------------------------------------------
 
 
-def test_copies_of_a_row_are_in_as_many_places_as_chance_has_it():
+def test_copies_of_a_row_are_in_as_many_places_as_chance_has_it() -> None:
     """One is in one place; two of two units are in the same half of the time."""
     assert Copies(1).places(8) == 1
     assert Copies(2).places(2) == pytest.approx(1.5)
@@ -258,7 +274,7 @@ def test_copies_of_a_row_are_in_as_many_places_as_chance_has_it():
     assert limited.places(64) == pytest.approx(32 * (1 - (31 / 32) ** 8))
 
 
-def test_copies_cross_the_network_once_per_node():
+def test_copies_cross_the_network_once_per_node() -> None:
     """Two nodes of two devices, 100 GB/s inside, 10 GB/s across, 4 GB in slots per device, two
     copies of each token. Sent one by one, 2 GB go across: 0.2 s. Of two copies the places are 1.5
     nodes on average, half of them the other one: 4 / 2 · 1.5 / 2 = 1.5 GB, 0.15 s."""
@@ -273,7 +289,9 @@ def test_copies_cross_the_network_once_per_node():
     st.sampled_from([1, 2, 4, 8]),
     st.data(),
 )
-def test_copies_sent_once_cost_no_more(fan_outs, count, groups, data):
+def test_copies_sent_once_cost_no_more(
+    fan_outs: list[int], count: int, groups: int, data: st.DataObject
+) -> None:
     """And the fewer groups they are in, the less."""
     rails = np.cumprod([1, *fan_outs])
     route = tuple(

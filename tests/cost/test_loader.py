@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 
@@ -45,9 +46,11 @@ bandwidth = "100 Gbit/s"
 latency = "10 us"
 """
 
+Write = Callable[[str], Path]
+
 
 @pytest.fixture
-def write(tmp_path: Path):
+def write(tmp_path: Path) -> Write:
     def write(text: str) -> Path:
         path = tmp_path / "lab.toml"
         path.write_text(text, encoding="utf-8")
@@ -56,7 +59,7 @@ def write(tmp_path: Path):
     return write
 
 
-def test_a_description_of_one_s_own_is_a_cluster(write):
+def test_a_description_of_one_s_own_is_a_cluster(write: Write) -> None:
     cluster = load_cluster(write(GOOD))
     assert (cluster.name, cluster.summary, cluster.num_devices) == ("lab", "two boxes", 6)
     assert cluster.device.memory_bytes == 16 * 2**30
@@ -70,7 +73,7 @@ def test_a_description_of_one_s_own_is_a_cluster(write):
     assert load_cluster(str(write(GOOD)), 9).num_devices == 9
 
 
-def test_a_description_may_name_a_known_device(write):
+def test_a_description_may_name_a_known_device(write: Write) -> None:
     head, _, rest = GOOD.partition("[device]")
     levels = "[[levels]]" + rest.partition("[[levels]]")[2]
     cluster = load_cluster(write(head + 'device = "A100-SXM4-80GB"\n' + levels))
@@ -108,7 +111,7 @@ def test_a_description_may_name_a_known_device(write):
         ('name = "lab"', "name = ", "not valid TOML"),
     ],
 )
-def test_a_slip_is_one_line_with_file_and_key(write, old, new, says):
+def test_a_slip_is_one_line_with_file_and_key(write: Write, old: str, new: str, says: str) -> None:
     assert old in GOOD
     with pytest.raises(ClusterError) as caught:
         load_cluster(write(GOOD.replace(old, new)))
@@ -117,7 +120,7 @@ def test_a_slip_is_one_line_with_file_and_key(write, old, new, says):
     assert "\n" not in str(caught.value)
 
 
-def test_a_binary_file_and_a_folder_are_not_descriptions(tmp_path: Path):
+def test_a_binary_file_and_a_folder_are_not_descriptions(tmp_path: Path) -> None:
     path = tmp_path / "model.toml"
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ClusterError, match="not valid TOML"):
@@ -126,7 +129,7 @@ def test_a_binary_file_and_a_folder_are_not_descriptions(tmp_path: Path):
         load_cluster(tmp_path)
 
 
-def test_unknown_names_list_the_near_ones():
+def test_unknown_names_list_the_near_ones() -> None:
     with pytest.raises(UnknownNameError, match=r"did you mean: .*dgx-a100"):
         load_cluster("dgx-a10")
     with pytest.raises(UnknownNameError, match="unknown software stack 'zzz'"):
@@ -135,14 +138,14 @@ def test_unknown_names_list_the_near_ones():
         load_cluster("nowhere.toml")
 
 
-def test_names_match_without_regard_to_case():
+def test_names_match_without_regard_to_case() -> None:
     assert load_cluster("DGX-A100") == load_cluster("dgx-a100")
     assert load_stack("FSDP-eager") == load_stack("fsdp-eager")
     assert load_device("H100-SXM5-80GB").name == "H100-SXM5-80GB"
 
 
 @pytest.mark.parametrize("name", cluster_names())
-def test_every_shipped_cluster_loads_and_is_called_what_its_file_is(name):
+def test_every_shipped_cluster_loads_and_is_called_what_its_file_is(name: str) -> None:
     cluster = load_cluster(name)
     assert cluster.name == name
     assert cluster.summary
@@ -150,7 +153,7 @@ def test_every_shipped_cluster_loads_and_is_called_what_its_file_is(name):
     assert load_cluster(name, 1024).group(1024).size == 1024
 
 
-def test_the_clusters_that_scripts_use_are_there():
+def test_the_clusters_that_scripts_use_are_there() -> None:
     assert {"dgx2-v100", "dgx-a100", "hgx-h100"} <= set(cluster_names())
     sizes = {name: load_cluster(name).levels[0].size for name in cluster_names()}
     assert (sizes["dgx2-v100"], sizes["dgx-a100"], sizes["gb200-nvl72"]) == (16, 8, 72)
@@ -160,7 +163,7 @@ FILES = sorted(DATA.rglob("*.toml"))
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_every_number_has_a_source(path: Path):
+def test_every_number_has_a_source(path: Path) -> None:
     top = read_toml(path)
     tables: list[Table] = [top, *(top.tables("levels") if "levels" in top else [])]
     tables += [top.table("constants")] if "constants" in top else []
@@ -171,14 +174,14 @@ def test_every_number_has_a_source(path: Path):
 
 
 @pytest.mark.parametrize("name", device_names())
-def test_every_shipped_device_loads(name):
+def test_every_shipped_device_loads(name: str) -> None:
     device = load_device(name)
-    assert device.name.lower().startswith(name.split("-")[0])
+    assert device.name.lower().startswith(name.split("-", maxsplit=1)[0])
     assert 16 * 2**30 <= device.memory_bytes < 2**40
     assert device.peak("fp16") > device.peak("fp32")
 
 
-def test_stacks_differ_where_they_should():
+def test_stacks_differ_where_they_should() -> None:
     ideal, compiled, eager = (load_stack(name) for name in ("ideal", "fsdp-compiled", "fsdp-eager"))
     assert {"megatron-2021", "megatron", "deepspeed", "jax"} <= set(stack_names())
     assert eager.launch_seconds == eager.eager_launch_seconds > 5 * compiled.launch_seconds
@@ -187,7 +190,7 @@ def test_stacks_differ_where_they_should():
 
 
 @pytest.mark.parametrize("name", stack_names())
-def test_stacks_state_facts_and_share_their_constants(name):
+def test_stacks_state_facts_and_share_their_constants(name: str) -> None:
     """But for the ideal one, which is none: the fitted constants are the same for all."""
     stack = load_stack(name)
     assert stack.name == name
@@ -209,7 +212,7 @@ eager_launch = "20 us"
 """
 
 
-def test_a_stack_of_one_s_own_takes_the_shared_constants_that_it_leaves_out(write):
+def test_a_stack_of_one_s_own_takes_the_shared_constants_that_it_leaves_out(write: Write) -> None:
     stack, shared = load_stack(write(STACK)), load_stack("fsdp-eager")
     assert (stack.product_efficiency, stack.launch_seconds) == (0.6, 20e-6)
     assert stack.memory_efficiency == shared.memory_efficiency
@@ -227,7 +230,7 @@ def test_a_stack_of_one_s_own_takes_the_shared_constants_that_it_leaves_out(writ
         ('dispatch = "eager"', 'dispatch = "lazy"', "expected one of eager, blocking, compiled"),
     ],
 )
-def test_a_stack_that_cannot_be_says_why(write, old, new, says):
+def test_a_stack_that_cannot_be_says_why(write: Write, old: str, new: str, says: str) -> None:
     assert old in STACK
     with pytest.raises(ClusterError) as caught:
         load_stack(write(STACK.replace(old, new, 1)))

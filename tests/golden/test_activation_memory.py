@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -47,24 +48,28 @@ def saved_bytes_per_layer(planner: Planner, strategy: Strategy, layer: int = 3) 
     """What an inner layer keeps for its backward pass, each piece of memory once."""
     program = planner.block_programs(strategy)[layer]
     roots = storages(program.forward)
-    kept = {roots.get(value, value) for value in program.saved}
+    kept: set[Any] = {roots.get(value, value) for value in program.saved}
     return sum(value.type.size_bytes for value in kept)
+
+
+Formula = Callable[[int, int, int, int], float]
+"""Of attention heads `a`, tokens `s`, hidden size `h` and tensor-parallel degree `t`."""
+
+UNSHARDED: Formula = lambda a, s, h, t: 34 + 5 * a * s / h  # noqa: E731
+TENSOR_PARALLEL: Formula = lambda a, s, h, t: 10 + 24 / t + 5 * a * s / (h * t)  # noqa: E731
+SEQUENCE_PARALLEL: Formula = lambda a, s, h, t: (34 + 5 * a * s / h) / t  # noqa: E731
+SELECTIVE: Formula = lambda a, s, h, t: 34 / t  # noqa: E731
+FULL: Formula = lambda a, s, h, t: 2  # noqa: E731
 
 
 @pytest.mark.parametrize(
     ("strategy", "formula"),
     [
-        (Strategy(), lambda a, s, h, t: 34 + 5 * a * s / h),
-        (Strategy(tp=TENSOR), lambda a, s, h, t: 10 + 24 / t + 5 * a * s / (h * t)),
-        (
-            Strategy(tp=TENSOR, sequence_parallel=True),
-            lambda a, s, h, t: (34 + 5 * a * s / h) / t,
-        ),
-        (
-            Strategy(tp=TENSOR, sequence_parallel=True, recompute="selective"),
-            lambda a, s, h, t: 34 / t,
-        ),
-        (Strategy(recompute="full"), lambda a, s, h, t: 2),
+        (Strategy(), UNSHARDED),
+        (Strategy(tp=TENSOR), TENSOR_PARALLEL),
+        (Strategy(tp=TENSOR, sequence_parallel=True), SEQUENCE_PARALLEL),
+        (Strategy(tp=TENSOR, sequence_parallel=True, recompute="selective"), SELECTIVE),
+        (Strategy(recompute="full"), FULL),
     ],
     ids=["unsharded", "tensor", "sequence", "selective", "full"],
 )
@@ -72,7 +77,7 @@ def test_a_layer_keeps_what_the_paper_says(
     planner: Planner,
     config: TransformerConfig,
     strategy: Strategy,
-    formula: Callable[[int, int, int, int], float],
+    formula: Formula,
 ) -> None:
     expected = formula(config.heads, TOKENS, config.hidden, TENSOR)
     unit = TOKENS * SAMPLES * config.hidden

@@ -76,7 +76,7 @@ def stripped(made: Any, smallest: int = 8) -> Any:
         if np.prod(tensor.dims) >= smallest:
             for field in ("raw_data", "float_data", "int64_data", "int32_data"):
                 tensor.ClearField(field)
-            tensor.data_location = 1
+            tensor.data_location = onnx.TensorProto.EXTERNAL
             entry = tensor.external_data.add()
             entry.key, entry.value = "location", "weights.bin"
     return copy

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import onnx
@@ -22,8 +22,8 @@ class OneNode:
 
     op_type: str
     operands: list[Array | None]
-    attributes: dict[str, Any] = field(default_factory=dict)
-    constants: set[int] = field(default_factory=set)
+    attributes: dict[str, Any] = field(default_factory=dict[str, Any])
+    constants: set[int] = field(default_factory=set[int])
     """Positions of operands that the op must know beforehand."""
     results: int = 1
     opset: int = 21
@@ -37,7 +37,7 @@ def reference(node: OneNode, constants: Collection[int]) -> list[Array]:
         if array is not None and i not in constants
     }
     with np.errstate(all="ignore"):
-        return ReferenceEvaluator(_model(node, constants)).run(None, feeds)
+        return cast("Any", ReferenceEvaluator(_model(node, constants))).run(None, feeds)
 
 
 def imported(node: OneNode, constants: Collection[int]) -> list[Array]:

@@ -301,10 +301,13 @@ def gather(draw: Draw, name: str) -> OneNode:
 def gather_elements(draw: Draw, name: str) -> OneNode:
     shape = _shape(draw)
     axis = draw(st.integers(0, len(shape) - 1))
-    counts = list(shape)  # the reference wants the other dims to be equal
+    sizes: list[int] = [*shape]
+    counts = [*sizes]  # the reference wants the other dims to be equal
     counts[axis] = draw(_small)
     return OneNode(
-        name, [_real(draw, shape), _rng(draw).integers(0, shape[axis], counts)], {"axis": axis}
+        name,
+        [_real(draw, shape), _rng(draw).integers(0, cast("int", shape[axis]), counts)],
+        {"axis": axis},
     )
 
 
@@ -525,7 +528,8 @@ def conv_transpose(draw: Draw, name: str) -> OneNode:
 @case("MaxPool", "AveragePool")
 def pool(draw: Draw, name: str) -> OneNode:
     rank = draw(st.integers(1, 2))
-    kernel, attributes = _window(draw, rank)
+    kernel, window = _window(draw, rank)
+    attributes: dict[str, Any] = {**window}
     attributes["dilations"] = [1] * rank
     attributes["kernel_shape"] = kernel
     if name == "MaxPool":  # the reference knows symmetric padding only

@@ -65,7 +65,7 @@ MIXTRAL = {
     "num_experts_per_tok": 2,
     "sliding_window": None,
 }
-QWEN3_MOE = {
+QWEN3_MOE: dict[str, Any] = {
     "model_type": "qwen3_moe",
     "num_hidden_layers": 48,
     "hidden_size": 2048,
@@ -85,7 +85,7 @@ QWEN3_MOE = {
     "rope_theta": 1000000.0,
     "sliding_window": None,
 }
-QWEN2_MOE = {
+QWEN2_MOE: dict[str, Any] = {
     **QWEN3_MOE,
     "model_type": "qwen2_moe",
     "num_hidden_layers": 24,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import onnx
@@ -84,7 +84,7 @@ def test_imported_models_compute_what_the_reference_computes(made: Any) -> None:
     imported = read_onnx(made, load_weights=True)
     fed = feeds(imported.function, seed=0, most=20)
     (result,) = evaluate(imported.function, list(fed.values()), imported.weights)
-    (expected,) = ReferenceEvaluator(made).run(None, fed)
+    (expected,) = cast("Any", ReferenceEvaluator(made)).run(None, fed)
     np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-5)
 
 
@@ -249,7 +249,7 @@ def test_masks_rotary_factors_and_statistics_are_tables() -> None:
 
     mask = np.where(np.tril(np.ones((24, 24))) > 0, 0, -1e9).astype(np.float32)
     masked = [node("Add", "scores mask", "m"), node("Softmax", "m", "y")]
-    fixed = {"sizes": {"s": 24}}
+    fixed: dict[str, Any] = {"sizes": {"s": 24}}
     imported = read_onnx(_head_with(masked, {}, {"mask": mask}), **fixed)
     assert imported.decisions["mask"].role is Role.TABLE
     bias = read_onnx(_head_with(masked, {}, {"mask": weights(24, 24)}), **fixed)
@@ -386,7 +386,8 @@ def test_functions_of_the_model_are_called() -> None:
         [helper.make_opsetid("", 18)], ["slope"],
     )  # fmt: skip
     reference = scaled.node[0].attribute.add()
-    reference.name, reference.type, reference.ref_attr_name = "alpha", 1, "slope"
+    reference.name, reference.ref_attr_name = "alpha", "slope"
+    reference.type = onnx.AttributeProto.FLOAT
     call = helper.make_node("Scaled", ["x"], ["y"], domain="local", slope=0.25)
     function = import_onnx(model({"x": (FLOAT, ["n", 4])}, [call], "y", functions=[scaled]))
     assert _ops(function) == ["LeakyRelu", "Add"]
@@ -493,7 +494,9 @@ def test_external_data_outside_of_the_folder_is_refused(location: str, tmp_path:
 
 def test_external_data_is_read_if_it_is_there(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
-    onnx.save(mlp(), str(path), save_as_external_data=True, location="w.bin", size_threshold=16)
+    cast("Any", onnx).save(
+        mlp(), str(path), save_as_external_data=True, location="w.bin", size_threshold=16
+    )
     imported = read_onnx(path, load_weights=True)
     assert len(imported.weights) == len(imported.function.parameters)
     expected = onnx.numpy_helper.to_array(mlp().graph.initializer[0])

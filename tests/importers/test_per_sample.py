@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import onnx
@@ -89,7 +89,7 @@ def test_a_place_per_sample_is_found_at_any_size(made: Any) -> None:
 @pytest.mark.parametrize("made", [flattened(), tuples(1, 9)])
 def test_samples_may_be_split(made: Any, tmp_path: Any) -> None:
     path = tmp_path / "model.onnx"
-    onnx.save(made, path)
+    cast("Any", onnx).save(made, path)
     workload = Workload(model=load_model(path), batch_size=8)
     assert (
         verify(workload, Strategy(dp=2, tp=2, microbatches=2)).max_relative_error

@@ -5,7 +5,7 @@ Their weights were stripped; random ones take their place.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def with_random_weights(path: Any) -> Any:
     """The model with values in place of the external data that is absent."""
     import onnx
 
-    made = onnx.load(path, load_external_data=False)
+    made = cast("Any", onnx).load(path, load_external_data=False)
     rng = np.random.default_rng(0)
     for tensor in made.graph.initializer:
         if tensor.data_location != onnx.TensorProto.EXTERNAL:
@@ -52,7 +52,7 @@ def test_a_real_export_computes_what_the_reference_computes(name: str) -> None:
     made = with_random_weights(shared_path(f"models/{name}.onnx"))
     imported = read_onnx(made, load_weights=True)
     fed = feeds(imported.function, seed=1, most=1000)
-    expected = ReferenceEvaluator(made).run(None, fed)
+    expected = cast("Any", ReferenceEvaluator(made)).run(None, fed)
     found = evaluate(imported.function, list(fed.values()), imported.weights, dtype="float32")
     for ours, theirs in zip(found, expected, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5 * np.abs(theirs).max())

@@ -20,7 +20,7 @@ from distir.ops.arithmetic import Add, Mul
 from distir.ops.linalg import MatMul
 from distir.ops.tensor import Concat, Expand, Reshape, Slice, Split, Transpose
 from distir.plan import Plan, Planner
-from distir.schedules import SCHEDULES, Action, Schedule, compile_schedule, dependencies
+from distir.schedules import SCHEDULES, Action, ActionKind, Schedule, compile_schedule, dependencies
 from distir.simulation.simulator import Simulator
 from distir.strategy import KEEP_GATHERED, PLACEMENT, Strategy
 from distir.workload import Workload
@@ -302,7 +302,8 @@ def random_schedule(
     chance: random.Random, homes: list[int], microbatches: int, training: bool
 ) -> Schedule:
     stages = len(homes)
-    kinds = ("F", "B", *("W" if chance.random() < 0.5 else "")) if training else ("F",)
+    split: tuple[ActionKind, ...] = ("W",) if chance.random() < 0.5 else ()
+    kinds: tuple[ActionKind, ...] = ("F", "B", *split) if training else ("F",)
     waiting = {
         Action(stage, kind, m)
         for stage in range(stages)

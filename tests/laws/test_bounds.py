@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distir import Simulator, Workload, load_cluster, load_model
@@ -12,6 +12,7 @@ from distir.simulation.bounds import Bounds
 from distir.strategies import Strategies
 from distir.strategy import Strategy
 from search_spaces import distribution_space
+from tests.conftest import HEALTH_CHECKS
 from tests.laws.scenarios import simulators
 from tests.slow import shares
 
@@ -26,7 +27,7 @@ def searches(draw: st.DrawFn) -> tuple[Simulator, list[Strategy]]:
 
 
 @shares(12, seconds=2)
-@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=4, deadline=None, suppress_health_check=HEALTH_CHECKS)
 @given(searches())
 def test_no_strategy_is_below_its_bounds(
     share: int, search: tuple[Simulator, list[Strategy]]

@@ -4,14 +4,14 @@ reference engine, which walks through every op on every device."""
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 
 from distir import Strategy, Workload, load_cluster, load_model
 from distir.cost import load_stack
 from distir.plan import Plan
 from distir.simulation import SimulationResult, Simulator
 from distir.simulation.reference import ReferenceRun, simulate_reference
-from tests.conftest import shared_path
+from tests.conftest import HEALTH_CHECKS, shared_path
 from tests.laws.placements import AnyPlan, any_plans
 from tests.laws.scenarios import Scenario, scenarios
 from tests.slow import shares
@@ -42,14 +42,14 @@ def check(simulator: Simulator, plan: Plan) -> tuple[SimulationResult, Reference
 
 
 @shares(10, seconds=1)
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=12, deadline=None, suppress_health_check=HEALTH_CHECKS)
 @given(scenarios())
 def test_engines_agree_on_any_plan(share: int, scenario: Scenario) -> None:
     check(scenario.simulator, scenario.plan)
 
 
 @shares(5, seconds=1)
-@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8, deadline=None, suppress_health_check=HEALTH_CHECKS)
 @given(any_plans())
 def test_engines_agree_on_any_placement(share: int, case: AnyPlan) -> None:
     check(case.simulator, case.plan)

@@ -4,7 +4,7 @@ and hold is what the simulator charges for."""
 from __future__ import annotations
 
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -65,7 +65,7 @@ class Charged:
 
     def __init__(self) -> None:
         self.flops = 0.0
-        self.collectives: Counter[tuple[str, tuple[str, ...]]] = Counter()
+        self.collectives: dict[tuple[str, tuple[str, ...]], float] = {}
 
     def group(self, cluster: None, mesh_axes: tuple[str, ...]) -> tuple[str, ...]:
         return mesh_axes
@@ -74,7 +74,7 @@ class Charged:
         return mesh_axes[0]
 
     def op_seconds(self, work: Work) -> float:
-        self.flops += work.flops
+        self.flops += float(work.flops)
         return 0.0
 
     kernel_seconds = op_seconds
@@ -90,7 +90,8 @@ class Charged:
         times: float = 1,
         copies: Copies | None = None,
     ) -> float:
-        self.collectives[kind, group] += times * size_bytes
+        moved = self.collectives.get((kind, group), 0.0) + times * size_bytes
+        self.collectives[kind, group] = moved
         return 0.0
 
 
@@ -102,13 +103,15 @@ def charged(
     schedule = plan.schedule.schedule
     splits = schedule.splits_backward
     kinds = Counter(cost_kind(a, splits) for a in schedule.ranks[rank] if a.stage == stage)
-    once, flops, sent = Charged(), 0.0, Counter[tuple[str, tuple[str, ...]]]()
+    once, flops = Charged(), 0.0
+    sent: dict[tuple[str, tuple[str, ...]], float] = defaultdict(float)
     for kind, count in kinds.items():
         one = Charged()
         for program in plan.stages[stage].programs:
             Pricing(one, one).instructions(nodes_of(program, kind))  # type: ignore[arg-type]
         flops += one.flops * count
-        sent.update({key: size * count for key, size in one.collectives.items()})
+        for key, size in one.collectives.items():
+            sent[key] += size * count
     pricing = Pricing(once, once)  # type: ignore[arg-type]
     late = last_kind(plan, rank, stage) == WEIGHT_PART
     if workload.training:
@@ -121,7 +124,8 @@ def charged(
                 if use.gradient is not None and position not in away.held
             )
             pricing.optimizer(workload, sum(owned))
-    sent.update(once.collectives)
+    for key, size in once.collectives.items():
+        sent[key] += size
     return flops + once.flops, sent
 
 

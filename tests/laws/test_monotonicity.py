@@ -6,16 +6,17 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distir.cost import Cluster, Device
 from distir.simulation import Simulator
 from distir.simulation.reference import simulate_reference
+from tests.conftest import HEALTH_CHECKS
 from tests.laws.scenarios import Scenario, scenarios
 from tests.slow import shares
 
-any_scenario = settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+any_scenario = settings(max_examples=10, deadline=None, suppress_health_check=HEALTH_CHECKS)
 factors = st.floats(1.0, 1e3)
 
 SLACK = 1e-9

@@ -191,10 +191,14 @@ def test_a_dropped_bias_correction_is_caught(
     assert is_caught(plan, truth)
 
 
+def _whole(*_: object) -> float:
+    return 1.0
+
+
 def test_a_microbatch_that_counts_twice_is_caught(
     plan: Plan, truth: tuple[RandomValues, StepResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from distir.execute import executor
 
-    monkeypatch.setattr(executor, "loss_weight", lambda *_: 1.0)
+    monkeypatch.setattr(executor, "loss_weight", _whole)
     assert is_caught(plan, truth)

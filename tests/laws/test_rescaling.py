@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from distir import load_model
 from distir.axes.infer import infer_axes
-from distir.axes.model import Axes
+from distir.axes.model import Axes, Axis
 from distir.axes.rescale import rescale, resize
 from distir.errors import TransformError
 from distir.execute.sequential import evaluate
@@ -99,7 +99,7 @@ def test_what_a_concatenation_fixes_cannot_be_rescaled() -> None:
         rescale(program.function, program.axes, other)
 
 
-def _tied(program: Program, axis: object) -> list[object]:
+def _tied(program: Program, axis: Axis) -> list[Axis]:
     axes = program.axes
     every = {a for dims in axes.dims.values() for dim in dims for a in dim}
     return [a for a in every if axes.tied(a) is axes.tied(axis)]  # type: ignore[arg-type]

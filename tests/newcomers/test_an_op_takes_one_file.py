@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any, cast
 
 import onnx
 import pytest
@@ -78,7 +79,9 @@ def write_network(path: Path) -> None:
         for name in ("x", x)
     ]
     graph = helper.make_graph(nodes, "network", ends[:1], ends[1:], weights)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)]), path)
+    cast("Any", onnx).save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)]), path
+    )
 
 
 @pytest.fixture(scope="module")

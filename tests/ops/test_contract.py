@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import MISSING, fields
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import onnx
@@ -63,7 +63,7 @@ def test_ops_named_as_onnxs_compute_what_onnx_computes(case: Case) -> None:
 @by_name
 def test_defaults_of_ops_named_as_onnxs_are_onnxs(case: Case) -> None:
     attributes = onnx.defs.get_schema(case.op.name).attributes
-    for field in fields(case.op):
+    for field in fields(cast("Any", case.op)):
         default = onnx.helper.get_attribute_value(attributes[field.name].default_value)
         if field.default is not MISSING and default is not None:
             text = default.decode() if isinstance(default, bytes) else default
@@ -236,7 +236,7 @@ def test_ops_follow_a_change_of_sizes(case: Case) -> None:
 
 def _onnx_attributes(op: Op) -> dict[str, Any]:
     """The op's attributes as ONNX writes them."""
-    found = {field.name: getattr(op, field.name) for field in fields(op)}
+    found = {field.name: getattr(op, field.name) for field in fields(cast("Any", op))}
     return {name: int(value) if isinstance(value, bool) else value for name, value in found.items()}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -306,7 +307,12 @@ def test_any_rule_answers_for_any_strategy_and_its_advice_can_be_followed(
             assert name in rule.reads
             assert values
             for value in values:
-                assert bound.fault(Strategy(**{**chosen, name: value}).to_dict()) is None
+                assert (
+                    bound.fault(
+                        Strategy(**cast("dict[str, Any]", {**chosen, name: value})).to_dict()
+                    )
+                    is None
+                )
 
 
 def test_inference_has_one_schedule_whatever_is_asked_for() -> None:

@@ -14,7 +14,14 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from distir.schedules import COST_KINDS, FORWARD, SCHEDULES, Schedule, compile_schedule
+from distir.schedules import (
+    COST_KINDS,
+    FORWARD,
+    SCHEDULES,
+    Schedule,
+    ScheduleFamily,
+    compile_schedule,
+)
 from distir.schedules.families.breadth_first import breadth_first
 from distir.schedules.families.chimera import chimera
 from distir.schedules.families.gpipe import gpipe
@@ -69,14 +76,18 @@ def peaks(schedule: Schedule) -> list[float]:
 @pytest.mark.parametrize("family", [gpipe, one_f_one_b])
 @settings(deadline=None)
 @given(ranks_, st.integers(1, 20), seconds_, seconds_)
-def test_gpipe_and_1f1b_fill_and_drain_the_pipeline(family, p, m, f, b):
+def test_gpipe_and_1f1b_fill_and_drain_the_pipeline(
+    family: ScheduleFamily, p: int, m: int, f: int, b: int
+) -> None:
     assert idle(family(p, 1, m), f, b).alone == (p - 1) * (f + b)
 
 
 @pytest.mark.parametrize("family", [interleaved, breadth_first])
 @settings(deadline=None)
 @given(ranks_, chunks_, st.integers(0, 20), seconds_, seconds_)
-def test_chunks_divide_the_bubble(family, p, v, more, f, b):
+def test_chunks_divide_the_bubble(
+    family: ScheduleFamily, p: int, v: int, more: int, f: int, b: int
+) -> None:
     """For any number of microbatches that fills the pipeline, also where it does not divide."""
     bubble = idle(family(p, v, p + more), f, b).alone
     assert bubble == pytest.approx((p - 1) * (f + b) / v, abs=1e-9)
@@ -84,7 +95,7 @@ def test_chunks_divide_the_bubble(family, p, v, more, f, b):
 
 @settings(deadline=None)
 @given(ranks_, st.integers(0, 20), seconds_, seconds_, seconds_)
-def test_zb_h1_hides_w_from_the_bubble(p, more, f, b, w):
+def test_zb_h1_hides_w_from_the_bubble(p: int, more: int, f: int, b: int, w: int) -> None:
     """(p - 1)(f + b - w), where W is no longer than F and so fits in its gaps; if it is longer than
     B, the last rank ends last."""
     assume(w <= f)
@@ -95,7 +106,9 @@ def test_zb_h1_hides_w_from_the_bubble(p, more, f, b, w):
 
 @settings(deadline=None)
 @given(ranks_, st.integers(0, 20), seconds_, seconds_, seconds_)
-def test_zb_h2_hides_w_twice_if_iterations_overlap(p, more, f, b, w):
+def test_zb_h2_hides_w_twice_if_iterations_overlap(
+    p: int, more: int, f: int, b: int, w: int
+) -> None:
     """(p - 1)(f + b - 2w); in an iteration alone the last rank starts (p - 1)f late as ever."""
     assume(w <= f and 2 * w <= f + b)
     found = idle(zb_h2(p, 1, 2 * p - 1 + more), f, b, w)
@@ -106,7 +119,9 @@ def test_zb_h2_hides_w_twice_if_iterations_overlap(p, more, f, b, w):
 @pytest.mark.parametrize(("family", "chunks"), [(zb_h2, 1), (zb_v, 2)])
 @settings(deadline=None)
 @given(p=ranks_, more=st.integers(0, 20), seconds=seconds_)
-def test_zb_h2_and_zb_v_have_no_bubble_where_all_parts_are_equal(family, chunks, p, more, seconds):
+def test_zb_h2_and_zb_v_have_no_bubble_where_all_parts_are_equal(
+    family: ScheduleFamily, chunks: int, p: int, more: int, seconds: int
+) -> None:
     """If iterations overlap; alone, ranks start after each other, in ZB-V twice as quickly."""
     found = idle(family(p, chunks, 2 * p - 1 + more), seconds, seconds, seconds)
     assert found == Idle((p - 1) * seconds / chunks, 0)
@@ -114,7 +129,7 @@ def test_zb_h2_and_zb_v_have_no_bubble_where_all_parts_are_equal(family, chunks,
 
 @settings(deadline=None)
 @given(ranks_, st.integers(1, 20), seconds_)
-def test_zero_bubble_schedules_are_never_slower_than_1f1b(p, m, seconds):
+def test_zero_bubble_schedules_are_never_slower_than_1f1b(p: int, m: int, seconds: int) -> None:
     plain = idle(one_f_one_b(p, 1, m), seconds, 2 * seconds).alone
     for family in (zb_h1, zb_h2, zb_v):
         schedule = family(p, family.default_chunks, m)
@@ -123,7 +138,9 @@ def test_zero_bubble_schedules_are_never_slower_than_1f1b(p, m, seconds):
 
 @settings(deadline=None)
 @given(st.integers(1, 4), st.integers(1, 5), seconds_, seconds_)
-def test_chimera_has_half_the_bubble_of_1f1b_but_one_slot(half, units, f, b):
+def test_chimera_has_half_the_bubble_of_1f1b_but_one_slot(
+    half: int, units: int, f: int, b: int
+) -> None:
     """(p - 2) slots; where the backward pass is longer, gaps between units of p microbatches."""
     assume(b >= f)
     p = 2 * half
@@ -136,7 +153,7 @@ def test_chimera_has_half_the_bubble_of_1f1b_but_one_slot(half, units, f, b):
 
 @settings(deadline=None)
 @given(ranks_, st.integers(0, 20))
-def test_1f1b_holds_as_many_microbatches_as_ranks_are_left_and_gpipe_all(p, more):
+def test_1f1b_holds_as_many_microbatches_as_ranks_are_left_and_gpipe_all(p: int, more: int) -> None:
     """1F1B: as many as ranks are left, this one included. GPipe: all."""
     assert peaks(one_f_one_b(p, 1, p + more)) == list(range(p, 0, -1))
     assert peaks(gpipe(p, 1, p + more)) == [p + more] * p
@@ -144,7 +161,7 @@ def test_1f1b_holds_as_many_microbatches_as_ranks_are_left_and_gpipe_all(p, more
 
 @settings(deadline=None)
 @given(ranks_, chunks_, st.integers(2, 4))
-def test_interleaving_costs_the_first_rank_a_little_memory(p, v, groups):
+def test_interleaving_costs_the_first_rank_a_little_memory(p: int, v: int, groups: int) -> None:
     """1 + (p - 1)/(pv) times 1F1B's (Narayanan et al. 2021)."""
     found = peaks(interleaved(p, v, groups * p))
     assert found[0] == pytest.approx(p * (1 + (p - 1) / (p * v)))
@@ -153,13 +170,13 @@ def test_interleaving_costs_the_first_rank_a_little_memory(p, v, groups):
 
 @settings(deadline=None)
 @given(ranks_, chunks_, st.integers(1, 20))
-def test_breadth_first_keeps_all(p, v, m):
+def test_breadth_first_keeps_all(p: int, v: int, m: int) -> None:
     assert peaks(breadth_first(p, v, m)) == [m] * p
 
 
 @settings(deadline=None)
 @given(ranks_, st.integers(0, 20))
-def test_zero_bubble_schedules_hold_the_published_memory(p, more):
+def test_zero_bubble_schedules_hold_the_published_memory(p: int, more: int) -> None:
     """ZB-H1 and ZB-V: 1F1B's on every rank; ZB-H2: 2p - 1 (Qi et al. 2023, table 2)."""
     m = 2 * p - 1 + more
     assert peaks(zb_h1(p, 1, m)) == [p] * p
@@ -169,7 +186,7 @@ def test_zero_bubble_schedules_hold_the_published_memory(p, more):
 
 @settings(deadline=None)
 @given(st.integers(1, 4), st.integers(2, 5))
-def test_chimera_balances_activations(half, units):
+def test_chimera_balances_activations(half: int, units: int) -> None:
     """Between p/2 + 1 and p (Li and Hoefler 2021, table 2)."""
     p = 2 * half
     found = peaks(chimera(p, 1, units * p))
@@ -179,7 +196,9 @@ def test_chimera_balances_activations(half, units):
 
 @settings(deadline=None, max_examples=20)
 @given(st.integers(1, 6), st.integers(1, 5))
-def test_no_schedule_but_gpipe_and_breadth_first_holds_more_with_more_microbatches(p, m):
+def test_no_schedule_but_gpipe_and_breadth_first_holds_more_with_more_microbatches(
+    p: int, m: int
+) -> None:
     enough = 4 * p
     for entry in SCHEDULES:
         family = entry.value

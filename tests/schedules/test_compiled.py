@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -44,7 +46,9 @@ def cost_kind(kind: str, splits: bool) -> int:
 
 @settings(deadline=None)
 @given(schedules())
-def test_every_action_comes_once_after_what_it_needs_and_in_its_ranks_order(schedule):
+def test_every_action_comes_once_after_what_it_needs_and_in_its_ranks_order(
+    schedule: Schedule,
+) -> None:
     compiled = compile_schedule(schedule)
     at = {action: i for i, action in enumerate(compiled.actions)}
     assert len(at) == len(compiled.actions) == sum(map(len, schedule.ranks))
@@ -58,7 +62,7 @@ def test_every_action_comes_once_after_what_it_needs_and_in_its_ranks_order(sche
 
 @settings(deadline=None)
 @given(schedules())
-def test_messages_cross_ranks_each_on_the_link_of_its_way(schedule):
+def test_messages_cross_ranks_each_on_the_link_of_its_way(schedule: Schedule) -> None:
     compiled = compile_schedule(schedule)
     at = {action: i for i, action in enumerate(compiled.actions)}
     ways: dict[int, tuple[int, int, bool]] = {}
@@ -80,7 +84,7 @@ def test_messages_cross_ranks_each_on_the_link_of_its_way(schedule):
 
 @settings(deadline=None)
 @given(schedules())
-def test_gradients_are_complete_in_the_last_backward_action(schedule):
+def test_gradients_are_complete_in_the_last_backward_action(schedule: Schedule) -> None:
     compiled = compile_schedule(schedule)
     splits = schedule.splits_backward
     for rank, stages in enumerate(compiled.stages_of_ranks):
@@ -102,7 +106,7 @@ def test_gradients_are_complete_in_the_last_backward_action(schedule):
 
 @settings(deadline=None)
 @given(schedules())
-def test_situations_cover_every_start_of_an_action_and_each_occurs(schedule):
+def test_situations_cover_every_start_of_an_action_and_each_occurs(schedule: Schedule) -> None:
     """Counting the plain way: every action starts within a situation that is listed; none of those
     listed is within another."""
     compiled = compile_schedule(schedule)
@@ -128,16 +132,18 @@ def test_situations_cover_every_start_of_an_action_and_each_occurs(schedule):
 
 @settings(deadline=None)
 @given(schedules())
-def test_situations_as_arrays_are_the_same(schedule):
+def test_situations_as_arrays_are_the_same(schedule: Schedule) -> None:
     compiled = compile_schedule(schedule)
     tables = zip(
         compiled.stages_of_ranks, compiled.situations, compiled.situation_tables, strict=True
     )
     for own, situations, table in tables:
         cost_kinds, positions, counts = table.cost_kinds, table.positions, table.counts
-        pairs = counts.reshape(len(counts), len(own), 2)
+        pairs: list[Any] = [*counts.reshape(len(counts), len(own), 2)]
         found = [
-            Situation(own[position], kind, tuple((int(f), int(b)) for f, b in each))
+            Situation(
+                cast("int", own[position]), int(kind), tuple((int(f), int(b)) for f, b in each)
+            )
             for kind, position, each in zip(cost_kinds, positions, pairs, strict=True)
         ]
         assert len(found) == len(situations)
@@ -163,7 +169,7 @@ def _within(held: Situation, other: Situation) -> bool:
     )
 
 
-def test_fused_and_split_backward_passes_mix():
+def test_fused_and_split_backward_passes_mix() -> None:
     """BW costs a whole backward pass and nothing waits for a W."""
     compiled = compile_schedule(parse_schedule("0F0 0F1 0B0 0BW1 0W0"))
     assert [cost % COST_KINDS for cost in compiled.cost] == [
@@ -174,7 +180,7 @@ def test_fused_and_split_backward_passes_mix():
     assert Situation(0, WEIGHT_PART, ((0, 1),)) in compiled.situations[0]
 
 
-def test_validating_and_compiling_take_calls_in_proportion_to_the_actions():
+def test_validating_and_compiling_take_calls_in_proportion_to_the_actions() -> None:
     def calls(microbatches: int) -> int:
         schedule = one_f_one_b(16, 1, microbatches)
         return calls_of(lambda: (validate(schedule), compile_schedule(schedule)))
@@ -184,7 +190,7 @@ def test_validating_and_compiling_take_calls_in_proportion_to_the_actions():
 
 @settings(deadline=None)
 @given(schedules())
-def test_routes_are_the_ways_of_messages(schedule):
+def test_routes_are_the_ways_of_messages(schedule: Schedule) -> None:
     compiled = compile_schedule(schedule)
     sent = {
         (compiled.actions[j].stage, compiled.actions[i].stage, compiled.rank[j], compiled.rank[i])

@@ -28,8 +28,11 @@ from distir.schedules.families.zero_bubble import zb_h1, zb_h2, zb_v
 FAMILIES = [entry.value for entry in SCHEDULES] + [forward_only]
 
 
+Member = tuple[ScheduleFamily, tuple[int, int, int]]
+
+
 @st.composite
-def members(draw: st.DrawFn) -> tuple[ScheduleFamily, tuple[int, int, int]]:
+def members(draw: st.DrawFn) -> Member:
     """A family with numbers that it takes."""
     family = draw(st.sampled_from(FAMILIES))
     chunks = family.least_chunks, family.most_chunks or family.least_chunks + 2
@@ -39,7 +42,7 @@ def members(draw: st.DrawFn) -> tuple[ScheduleFamily, tuple[int, int, int]]:
 
 @settings(deadline=None)
 @given(members())
-def test_a_schedule_is_valid_for_all_numbers_that_it_takes(member):
+def test_a_schedule_is_valid_for_all_numbers_that_it_takes(member: Member) -> None:
     family, (ranks, chunks, microbatches) = member
     schedule = family(ranks, chunks, microbatches)
     validate(schedule)
@@ -48,7 +51,7 @@ def test_a_schedule_is_valid_for_all_numbers_that_it_takes(member):
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
-def test_small_schedules_are_all_valid(family):
+def test_small_schedules_are_all_valid(family: ScheduleFamily) -> None:
     for ranks in range(1, 6):
         for microbatches in range(1, 14):
             if family.requires(ranks, family.default_chunks, microbatches) is None:
@@ -57,7 +60,7 @@ def test_small_schedules_are_all_valid(family):
 
 @settings(deadline=None)
 @given(members())
-def test_a_family_says_what_its_schedules_are_like(member):
+def test_a_family_says_what_its_schedules_are_like(member: Member) -> None:
     """Placement of the stages, copies of them, and whether the backward pass is split."""
     family, numbers = member
     schedule = family(*numbers)
@@ -71,7 +74,7 @@ def test_a_family_says_what_its_schedules_are_like(member):
 
 @settings(deadline=None)
 @given(members())
-def test_each_microbatch_visits_each_stage_once_each_way(member):
+def test_each_microbatch_visits_each_stage_once_each_way(member: Member) -> None:
     family, numbers = member
     schedule = family(*numbers)
     kinds = ("F", "B", "W") if family.splits_backward else ("F", "B")
@@ -88,7 +91,7 @@ def test_each_microbatch_visits_each_stage_once_each_way(member):
 
 @settings(deadline=None)
 @given(members())
-def test_the_text_form_reads_back(member):
+def test_the_text_form_reads_back(member: Member) -> None:
     family, numbers = member
     schedule = family(*numbers)
     assert parse_schedule(format_schedule(schedule)) == schedule
@@ -96,7 +99,7 @@ def test_the_text_form_reads_back(member):
 
 @settings(deadline=None)
 @given(members())
-def test_microbatches_take_turns_in_order(member):
+def test_microbatches_take_turns_in_order(member: Member) -> None:
     """On a rank, a stage's passes of one kind run in the order of microbatches."""
     family, numbers = member
     for rank in family(*numbers).ranks:
@@ -120,14 +123,16 @@ def test_microbatches_take_turns_in_order(member):
         ("chimera", (2, 1, 3), "chimera sends half of the microbatches each way; 3 is odd"),
     ],
 )
-def test_numbers_that_do_not_fit_are_explained(name, numbers, says):
+def test_numbers_that_do_not_fit_are_explained(
+    name: str, numbers: tuple[int, int, int], says: str
+) -> None:
     family = SCHEDULES.get(name)
     assert family.requires(*numbers) == says
     with pytest.raises(ScheduleError, match=says):
         family(*numbers)
 
 
-def test_every_family_names_its_source_and_takes_its_default():
+def test_every_family_names_its_source_and_takes_its_default() -> None:
     for entry in SCHEDULES:
         family = entry.value
         assert any(year in family.source for year in ("2019", "2021", "2023", "2024"))
@@ -213,13 +218,17 @@ GOLDEN = [
 @pytest.mark.parametrize(
     ("family", "numbers", "text"), GOLDEN, ids=lambda x: getattr(x, "name", "")
 )
-def test_small_schedules_can_be_redone_by_hand(family, numbers, text):
+def test_small_schedules_can_be_redone_by_hand(
+    family: ScheduleFamily, numbers: tuple[int, int, int], text: str
+) -> None:
     assert str(family(*numbers)) == dedent(text).strip()
 
 
 @settings(deadline=None)
 @given(st.integers(1, 8), st.integers(1, 40))
-def test_fewer_microbatches_than_zb_v_needs_are_a_part_of_its_pattern(ranks, microbatches):
+def test_fewer_microbatches_than_zb_v_needs_are_a_part_of_its_pattern(
+    ranks: int, microbatches: int
+) -> None:
     full = zb_v(ranks, 2, 2 * ranks - 1)
     part = zb_v(ranks, 2, min(microbatches, 2 * ranks - 1))
     for all_of_it, some in zip(full.ranks, part.ranks, strict=True):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -26,7 +28,7 @@ from distir.schedules.families.one_f_one_b import one_f_one_b
         ("0F0\n0B0", "0B0 is on rank 1, but its forward pass is on rank 0", "[0B0]"),
     ],
 )
-def test_what_is_wrong_is_said_and_shown(text, says, shows):
+def test_what_is_wrong_is_said_and_shown(text: str, says: str, shows: str) -> None:
     with pytest.raises(ScheduleError) as caught:
         validate(parse_schedule(text))
     problem, _, grid = str(caught.value).partition("\n")
@@ -35,7 +37,7 @@ def test_what_is_wrong_is_said_and_shown(text, says, shows):
     assert not isinstance(caught.value, DeadlockError)
 
 
-def test_a_deadlock_says_who_waits_for_what():
+def test_a_deadlock_says_who_waits_for_what() -> None:
     text = "0F0 0F1 0B1 0B0\n1F0 1B0 1F1 1B1"
     validate(parse_schedule(text))
     with pytest.raises(DeadlockError) as caught:
@@ -47,7 +49,7 @@ def test_a_deadlock_says_who_waits_for_what():
     assert "[0B0]" in grid
 
 
-def test_indices_out_of_range_are_shown():
+def test_indices_out_of_range_are_shown() -> None:
     with pytest.raises(ScheduleError, match="1F0 has no such stage; expected stages 0 to 0"):
         validate(Schedule(((Action(1, "F", 0),),), 1, 1))
     with pytest.raises(ScheduleError, match="0F2 has no such microbatch"):
@@ -55,7 +57,9 @@ def test_indices_out_of_range_are_shown():
 
 
 @given(st.integers(1, 5), st.integers(1, 6), st.data())
-def test_leaving_out_or_repeating_any_action_is_noticed(stages, microbatches, data):
+def test_leaving_out_or_repeating_any_action_is_noticed(
+    stages: int, microbatches: int, data: st.DataObject
+) -> None:
     assume(stages * microbatches > 1)  # a lone forward pass is a schedule for inference
     schedule = one_f_one_b(stages, 1, microbatches)
     rank = data.draw(st.integers(0, stages - 1))
@@ -71,7 +75,9 @@ def test_leaving_out_or_repeating_any_action_is_noticed(stages, microbatches, da
 
 
 @given(st.integers(1, 4), st.integers(1, 4), st.randoms(use_true_random=False))
-def test_any_order_is_either_valid_or_explained(stages, microbatches, random):
+def test_any_order_is_either_valid_or_explained(
+    stages: int, microbatches: int, random: Random
+) -> None:
     shuffled = [list(rank) for rank in gpipe(stages, 1, microbatches).ranks]
     for rank in shuffled:
         random.shuffle(rank)
@@ -84,13 +90,13 @@ def test_any_order_is_either_valid_or_explained(stages, microbatches, random):
     assert not problem or "[" in problem
 
 
-def test_the_grid_of_a_small_schedule_shows_all_of_it():
+def test_the_grid_of_a_small_schedule_shows_all_of_it() -> None:
     assert format_grid(one_f_one_b(2, 1, 2)) == (
         "rank 0  | 0F0  0F1  0B0  0B1\nrank 1  | 1F0  1B0  1F1  1B1"
     )
 
 
-def test_the_grid_of_a_large_schedule_shows_the_neighbourhood():
+def test_the_grid_of_a_large_schedule_shows_the_neighbourhood() -> None:
     grid = format_grid(one_f_one_b(64, 1, 256), (30, 100), reach=2)
     assert len(grid.splitlines()) == 6
     assert grid.splitlines()[-1] == "… 59 more ranks"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 from distir import Simulator, Strategy, Workload, load_cluster, load_model
@@ -63,7 +65,7 @@ def test_a_device_without_fp8_computes_in_bf16() -> None:
 
 
 def test_a_step_is_faster_and_keeps_in_fp8_what_products_alone_read() -> None:
-    def result(precision: str) -> dict[str, float]:
+    def result(precision: str) -> Mapping[str, float]:
         workload = Workload(model=load_model("gpt3-6.7B"), batch_size=8, precision=precision)
         cluster = load_cluster("hgx-h100", 8)
         return Simulator(workload, cluster).simulate(Strategy(tp=8)).metrics

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 
 from distir.plan.passes import block_passes
 from distir.simulation.pricing.instructions import Pricing
 from distir.simulation.pricing.memory import ChainMemory, MemoryEffect
 from distir.simulation.pricing.repeats import runs_of
 from distir.simulation.reference.flat import FlatPass, FlatStage, flat_stage
+from tests.conftest import HEALTH_CHECKS
 from tests.laws.scenarios import Scenario, long_chains, scenarios
 from tests.slow import shares
 
@@ -38,7 +39,7 @@ def value_by_value(stage: FlatStage, each: FlatPass) -> MemoryEffect:
 
 
 @shares(8, seconds=1)
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=20, deadline=None, suppress_health_check=HEALTH_CHECKS)
 @given(scenarios(long_chains))
 def test_blocks_compose(share: int, scenario: Scenario) -> None:
     plan = scenario.plan

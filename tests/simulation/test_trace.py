@@ -7,11 +7,12 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 
 from distir import Strategy, Workload, load_cluster, load_model
 from distir.simulation import Simulator, trace
 from distir.simulation.reference import ActionSpan, Span, simulate_reference
+from tests.conftest import HEALTH_CHECKS
 from tests.laws.scenarios import Scenario, scenarios
 from tests.slow import shares
 
@@ -31,7 +32,7 @@ STRATEGY = Strategy(dp=2, tp=2, pp=4, microbatches=4)
 
 
 @shares(3, seconds=1)
-@settings(max_examples=7, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=7, deadline=None, suppress_health_check=HEALTH_CHECKS)
 @given(scenarios())
 def test_the_trace_is_the_timeline_of_the_reference_engine(share: int, scenario: Scenario) -> None:
     plan = scenario.plan

@@ -24,7 +24,8 @@ def test_scale_and_softmax_are_one_kernel_on_both_ways() -> None:
     size = scores.type.size_bytes
 
     def moved(nodes: Sequence[Node]) -> list[float]:
-        return [n.op.work(n.operand_types, n.result_types).bytes / size for n in nodes]
+        works = (n.op.work(n.operand_types, n.result_types) for n in nodes)
+        return [float(work.bytes) / size for work in works]
 
     assert moved(builder.nodes) == [2, 2, 3, 2]
     fused = fuse_elementwise(builder.nodes, {weights, result})

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 
 from distir import LoadedModel, Strategy, Workload, load_model
 from distir.execute.sequential import sequential_step
@@ -15,7 +15,7 @@ from distir.execute.values import random_values
 from distir.execute.verify import RELATIVE_TOLERANCE, compare
 from distir.ir.function import Function
 from distir.transforms.fused_attention import with_eager_attention, with_fused_attention
-from tests.conftest import shared_path
+from tests.conftest import HEALTH_CHECKS, shared_path
 from tests.laws.scenarios import transformers
 from tests.slow import shares
 
@@ -54,14 +54,14 @@ def test_fusing_changes_no_number_of_exported_models(name: str) -> None:
 
 
 @shares(2, seconds=1)
-@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=10, deadline=None, suppress_health_check=HEALTH_CHECKS)
 @given(transformers())
 def test_fusing_changes_no_number_of_any_transformer(share: int, function: Function) -> None:
     check(Workload(model=LoadedModel("model", function), batch_size=2))
 
 
 @shares(2, seconds=1)
-@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=10, deadline=None, suppress_health_check=HEALTH_CHECKS)
 @given(transformers())
 def test_what_is_spelled_out_is_found_again(share: int, function: Function) -> None:
     fused = with_fused_attention(function)

@@ -105,7 +105,9 @@ def test_the_written_stack_costs_as_fitted(made: list[Case], tmp_path: Path) -> 
     assert stack.memory_efficiency == load_stack("megatron").memory_efficiency
 
 
-def test_the_command_writes_a_stack(made: list[Case], tmp_path: Path, capsys) -> None:
+def test_the_command_writes_a_stack(
+    made: list[Case], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     runs = [{**each.row.values, "iteration_time_s": repr(each.measured.seconds)} for each in made]
     file, stack = write_csv(tmp_path / "runs.csv", *runs), tmp_path / "lab.toml"
     arguments = ["calibrate", str(file), "--constants", "product_efficiency,eager_launch_seconds"]
@@ -120,7 +122,9 @@ def test_the_command_writes_a_stack(made: list[Case], tmp_path: Path, capsys) ->
     "options",
     [["--hardware", "H100"], ["--source", "nowhere"], ["--constants", "speed_of_light"]],
 )
-def test_unknown_names_give_one_line(options: list[str], tmp_path: Path, capsys) -> None:
+def test_unknown_names_give_one_line(
+    options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = write_csv(tmp_path / "runs.csv", RUNS[0])
     assert main(["calibrate", str(file), *options]) == 2
     assert capsys.readouterr().err.count("\n") == 1
@@ -137,7 +141,10 @@ def linear(rows: int = 40, columns: int = 2) -> tuple[np.ndarray, np.ndarray]:
 def test_a_linear_problem_is_solved_but_for_the_pull_of_the_prior() -> None:
     jacobian, true = linear()
     weights, spreads = np.ones(40), np.full(2, 10.0)
-    residuals = lambda x: jacobian @ (x - true)  # noqa: E731
+
+    def residuals(x: np.ndarray) -> np.ndarray:
+        return jacobian @ (x - true)
+
     found = fit(residuals, lambda x, at: jacobian, weights, spreads, np.zeros(2))
     assert found.x == pytest.approx(true, abs=1e-3)
 

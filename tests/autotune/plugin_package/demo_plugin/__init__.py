@@ -4,11 +4,14 @@ points.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from autotune.objectives.evaluation import Evaluation
 from distir.strategy import Strategy
 from search_spaces import SearchSpace
 
 
-def energy(strategy: Strategy, simulate) -> dict[str, float]:
+def energy(strategy: Strategy, simulate: Callable[[Strategy], Evaluation]) -> dict[str, float]:
     """Joules per iteration, from the simulator's time and a made-up power draw."""
     metrics = simulate(strategy).metrics
     return {"joules": 400.0 * strategy.devices * metrics["iteration_seconds"], **metrics}
