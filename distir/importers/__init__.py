@@ -1,1 +1,1 @@
-"""Readers of other people's model formats."""
+"""Readers of models: ONNX files, Hugging Face configurations, Python functions."""

@@ -1,4 +1,4 @@
-"""Hugging Face `config.json` to a model of the zoo's kind: sizes only, no weights are needed."""
+"""Reads a Hugging Face `config.json` into a model configuration; weights are not needed."""
 
 from __future__ import annotations
 
@@ -26,14 +26,18 @@ ACTIVATION_NAMES: dict[str, Activation] = {
     "silu": "silu",
     "swish": "silu",
 }
-"""What Hugging Face calls the activations."""
+"""Hugging Face's names of activation functions."""
 
 MODEL_TYPES: Registry[Callable[[str, Fields], TransformerConfig]] = Registry("model_type")
-"""Per `model_type` a function from a name and the fields of the file to a configuration."""
+"""Per `model_type`, a function from a name and the fields of the file to a configuration."""
 
 
 def read_config(path: str | Path) -> TransformerConfig:
-    """The model that a `config.json`, or a directory with one, describes."""
+    """The configuration that a `config.json`, or a directory with one, describes.
+
+    Raises `ImportModelError` if the file cannot be read, has an unknown `model_type`, or lacks a
+    field.
+    """
     file = Path(path)
     if file.is_dir():
         file = file / "config.json"
@@ -41,7 +45,7 @@ def read_config(path: str | Path) -> TransformerConfig:
     model_type = fields.text("model_type")
     if model_type not in MODEL_TYPES:
         raise ImportModelError(
-            f"{file}: model_type {model_type!r} is not known here; known are "
+            f"{file}: unknown model_type {model_type!r}; known are "
             f"{', '.join(sorted(MODEL_TYPES.names()))}; an ONNX export of the model works too"
         )
     name = file.resolve().parent.name if file.name == "config.json" else file.stem
@@ -61,8 +65,8 @@ def _read_object(file: Path) -> Mapping[str, object]:
 
 
 class Fields:
-    """Typed access to the fields of a file. A field without default must be there; `null` counts
-    as absent."""
+    """Typed access to the fields of a file. A field without a default must be there; `null` counts
+    as absent. Methods raise `ImportModelError` if a field is missing or has another type."""
 
     def __init__(self, values: Mapping[str, object], where: str) -> None:
         self._values = values
@@ -96,7 +100,7 @@ class Fields:
         return ACTIVATION_NAMES[found]
 
     def has(self, name: str) -> bool:
-        """Whether a field is there and says something."""
+        """Whether a field is there and is not empty, zero or false."""
         return bool(self._values.get(name))
 
     def table(self, name: str) -> Fields:
@@ -207,7 +211,7 @@ def _qwen3_moe(name: str, fields: Fields) -> TransformerConfig:
 def _qwen_experts(fields: Fields) -> Experts:
     if fields.integer("decoder_sparse_step", 1) != 1 or fields.has("mlp_only_layers"):
         raise fields.error(
-            "layers with and without experts in turn (decoder_sparse_step, mlp_only_layers) are "
+            "a mix of layers with and without experts (decoder_sparse_step, mlp_only_layers) is "
             "not supported; an ONNX export of the model works"
         )
     return Experts(
@@ -337,14 +341,15 @@ def _dropping(
     hidden: tuple[str, float],
     attention: tuple[str, float],
 ) -> TransformerConfig:
-    """The configuration with the dropout that two fields state, each given with its default."""
+    """The configuration with dropout as two fields of the file say, each given as (name, default):
+    after layers (`hidden`), and of attention weights."""
     dropout, of_weights = fields.number(*hidden), fields.number(*attention)
     same = dropout == of_weights
     return replace(config, dropout=dropout, attention_dropout=None if same else of_weights)
 
 
 def _rotary_base(fields: Fields, name: str) -> float:
-    """Newer files keep it in `rope_parameters`."""
+    """The base of rotary embedding, which newer files have in `rope_parameters`."""
     return fields.number(name, fields.table("rope_parameters").number("rope_theta", 10000.0))
 
 

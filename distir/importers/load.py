@@ -1,9 +1,9 @@
-"""Any description of a model to a Function: a zoo name, a file, a Python function.
+"""Loads a model from any description: a zoo name, a file, a Python function.
 
 gpt3-13b                       the zoo
 model.onnx                     an ONNX file, with or without its weights
 config.json, or its directory  a Hugging Face configuration
-package.module:function        a Python function that returns a Function, an ONNX model or a
+package.module:function        a Python function that returns a `Function`, an ONNX model or a
 FILE.py:function               configuration; it may take `batch_size` and `sequence_length`
 """
 
@@ -24,25 +24,26 @@ from distir.models.zoo import ModelConfig, find_model, has_model
 from distir.user_code import find_object, run_user_code
 
 Source = str | Path | Callable[..., object]
-"""What describes a model: one of the texts above, a path, or the Python function itself."""
+"""A description of a model: one of the texts above, a path, or the Python function itself."""
 
 _FORMS = "a zoo name, FILE.onnx, config.json or its directory, module:function, FILE.py:function"
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A Function, with what its source says about it."""
+    """A model's function, with what its source says about it."""
 
     name: str
     function: Function
     sequence_length: int | None = None
-    """The usual sequence length, as far as the source states one."""
+    """The usual sequence length, if the source states one."""
     longest: int | None = None
     """The longest sequence that the model can take, if there is a limit."""
     symbols: Mapping[str, tuple[str | None, ...]] = field(
         default_factory=dict[str, tuple[str | None, ...]]
     )
-    """Per input and dim the symbol of a file whose sizes were left open, or None."""
+    """Per input of an ONNX file and per dim: the name of a symbolic size, or None if the file fixes
+    the size."""
 
 
 def load_function(
@@ -51,10 +52,12 @@ def load_function(
     attention: AttentionKind = "fused",
     onnx_options: Mapping[str, Any] | None = None,
 ) -> Function:
-    """The Function that `source` describes, at the sizes of its file or at probe sizes.
+    """The function of the model that `source` describes, at the sizes of its file, or at probe
+    sizes (see glossary).
 
-    Models that are built here have their attention fused or spelled out; `onnx_options` are
-    keyword arguments of `import_onnx`.
+    `attention` says whether models that are built here have fused or spelled-out attention.
+    `onnx_options` are keyword arguments of `import_onnx`. Raises `ImportModelError` or
+    `UnknownNameError` if there is no such model or it cannot be read.
     """
     return load_source(source, attention=attention, onnx_options=onnx_options).function
 
@@ -66,8 +69,10 @@ def load_source(
     imbalance: float = 1.0,
     onnx_options: Mapping[str, Any] | None = None,
 ) -> LoadedModel:
-    """Like `load_function`, with the model's name and its usual sequence length. `imbalance` is
-    what the fullest expert of a mixture gets over the mean."""
+    """Like `load_function`; also returns the model's name and its usual sequence length.
+
+    `imbalance` is the number of tokens of the fullest expert of a mixture over the mean.
+    """
     options = _Options(attention, imbalance, onnx_options or {})
     if not isinstance(source, (str, Path)):
         label = getattr(source, "__name__", type(source).__name__)
@@ -118,7 +123,7 @@ def _import_onnx(name: str, model: object, options: _Options) -> LoadedModel:
 
 
 def _from_object(found: object, name: str, label: str, options: _Options) -> LoadedModel:
-    """What Python gave: a model, its configuration, or a function that makes one of them."""
+    """Loads a Python object: a model, its configuration, or a function that makes either."""
     if not callable(found):
         return _from_result(found, name, label, options)
     taken = size_arguments(found, label)
@@ -147,18 +152,18 @@ def _from_result(made: object, name: str, label: str, options: _Options) -> Load
     if isinstance(made, ModelConfig):
         return _from_config(made, options)
     raise ImportModelError(
-        f"{label} gives {type(made).__module__}.{type(made).__qualname__}; expected a "
+        f"{label} returns {type(made).__module__}.{type(made).__qualname__}; expected a "
         "distir Function, an ONNX ModelProto or a configuration such as TransformerConfig"
     )
 
 
 def _from_name(text: str, options: _Options) -> LoadedModel:
-    """A zoo name, or the reason why `text` describes no model."""
+    """Loads a model of the zoo; raises an error that says why `text` describes no model."""
     path = Path(text)
     if path.suffix.lower() == ".py":
         raise ImportModelError(f"{text}: name the function too, as in {text}:build")
     if path.exists() and not has_model(text):
-        raise ImportModelError(f"{text} is no kind of file known here; expected {_FORMS}")
+        raise ImportModelError(f"{text} is not a known kind of file; expected {_FORMS}")
     if len(path.parts) > 1:
         raise ImportModelError(f"{text}: there is no such file or directory; expected {_FORMS}")
     return _from_config(find_model(text), options)

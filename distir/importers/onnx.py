@@ -1,9 +1,9 @@
-"""ONNX files as Functions: `import_onnx(path)`.
+"""Imports ONNX files: `import_onnx(path)`.
 
-A file is read without its weights: shapes are enough. Symbolic dims are bound to *probe* sizes
-that occur nowhere else in the model, so that axes found later are not confused by equal numbers; a
-batch of 1 that was burnt in is found and widened. Whatever is wrong with a file ends in an
-`ImportModelError`, or in an `UnsupportedOpError` that names the op and what to do.
+A file is read without its weights, since shapes are enough. Symbolic dims are bound to *probe*
+sizes that occur nowhere else in the model, so that axes are not confused because their sizes happen
+to be equal. A batch that the file fixes at 1 is found and widened. Errors in a file are raised as
+`ImportModelError`, or as `UnsupportedOpError` that names the op and what to do.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from distir.errors import DistirError, ImportModelError, UnsupportedOpError
 from distir.importers.onnx_bind import Binding, bindings
 from distir.importers.onnx_convert import Conversion
 from distir.importers.onnx_file import ModelRecord, read_model
-from distir.importers.onnx_roles import Decision, Roles
+from distir.importers.onnx_roles import Decision, TensorRoles
 from distir.importers.per_sample import gather_per_sample
 from distir.importers.tidy import merge_slices, without_unused
 from distir.importers.unit_batch import widen_batch
@@ -29,26 +29,26 @@ from distir.ir.verifier import verify
 from distir.ops.lookup import Gather
 
 PROBE_BATCH = 3
-"""Batch given to a model whose batch of 1 was burnt in."""
+"""The batch to which a batch that the file fixes at 1 is widened."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportedModel:
-    """A model file as a Function, and what the file said beyond it."""
+    """The function of a model file, and what else the file says."""
 
     function: Function
     symbols: Mapping[str, int]
-    """The size that every symbolic dim was bound to."""
+    """The size that each symbolic dim was bound to."""
     input_dims: Mapping[str, tuple[str | None, ...]]
-    """Per input and dim the symbol it was bound by, or `None` for a size burnt in."""
+    """Per input and dim: the name of the symbolic size, or None if the file fixes the size."""
     decisions: Mapping[str, Decision]
-    """Parameter or table, per float tensor of the file, with the reason."""
+    """Per float tensor of the file: whether it is a parameter or a table, and why."""
     weights: Mapping[Value, Array] = field(default_factory=dict[Value, Any])
     """Values of parameters, if they were asked for and the file has them."""
 
 
 def import_onnx(source: str | Path | Any, **options: Any) -> Function:
-    """The Function of an ONNX file or `onnx.ModelProto`; options as for `read_onnx`."""
+    """The function of an ONNX file or `onnx.ModelProto`; see `read_onnx` for options and errors."""
     return read_onnx(source, **options).function
 
 
@@ -66,9 +66,12 @@ def read_onnx(
     """Reads an ONNX file or `onnx.ModelProto`.
 
     `batch_size` and `sequence_length` bind symbolic dims (probe sizes by default); `sizes` binds
-    them by name. Static dims stay as they are, but for a batch of 1, unless `widen` is false.
-    `parameters` and `tables` name tensors of the file whose role is not as guessed. `load_weights`
-    also returns the parameters' values where the file has them.
+    them by name. Fixed dims stay as they are, except a batch of 1, which is widened unless `widen`
+    is false. `parameters` and `tables` name tensors of the file whose role would be guessed wrong.
+    With `load_weights`, the values of parameters are returned where the file has them.
+
+    Raises `ImportModelError` if the file cannot be read, and `UnsupportedOpError` for an unknown
+    op.
     """
     model = read_model(source)
     first_error: DistirError | None = None
@@ -106,7 +109,7 @@ def read_onnx(
         raise first_error
     bound = ", ".join(f"{name} = {size}" for name, size in symbols.items())
     raise ImportModelError(
-        f"{first_error}; tried with {bound}: if the file needs other sizes, give them by name"
+        f"{first_error}; tried with {bound}; if the file needs other sizes, give them by name"
     ) from first_error
 
 
@@ -118,7 +121,7 @@ def _convert(
     name: str,
 ) -> tuple[Conversion, Function]:
     builder = Builder(name)
-    conversion = Conversion(model, Roles(model.graph, parameters, tables), builder)
+    conversion = Conversion(model, TensorRoles(model.graph, parameters, tables), builder)
     outputs = conversion.run(binding.shapes)
     function = Function(
         name=name,
@@ -154,7 +157,8 @@ def _check_operands(node: Node) -> None:
 
 
 def _widened(function: Function, conversion: Conversion, batch_size: int) -> Function:
-    """The function with its batch of 1 widened, if that is what its inputs have."""
+    """The function with a batch of 1 widened, if the first dims of its inputs are 1; with a note
+    that says why if it cannot be widened."""
     positions = {value: 0 for value in function.inputs if value.type.shape[:1] == (1,)}
     if not positions or batch_size == 1:
         return function
@@ -162,7 +166,7 @@ def _widened(function: Function, conversion: Conversion, batch_size: int) -> Fun
     try:
         wide = widen_batch(function, positions, batch_size, conversion.axis_maps, renamed)
     except DistirError as error:
-        note = f"the file has batch 1 burnt in, and it could not be widened: {error}"
+        note = f"the file fixes the batch at 1, and it could not be widened: {error}"
         return _with_note(function, note)
     for old, new in renamed.items():
         if old in conversion.weights:
@@ -177,8 +181,8 @@ def _with_note(function: Function, note: str) -> Function:
 
 
 def _untied(function: Function, conversion: Conversion) -> list[str]:
-    """Matrices that hold the same numbers as a table of rows, as it is or transposed: exporters
-    untie the head of a language model from its embedding now and then."""
+    """Notes about matrices with the same values as an embedding table, possibly transposed: some
+    exporters untie the head of a language model from its embedding."""
     import numpy as np
 
     def values_of(value: Value) -> Array | None:
@@ -198,7 +202,7 @@ def _untied(function: Function, conversion: Conversion) -> list[str]:
             for way, matrix in (("", b), (" transposed", b.T)):
                 if a.shape == matrix.shape and np.array_equal(a, matrix):
                     notes.append(
-                        f"parameter {other.name} holds the numbers of {table.name}{way}: the file "
+                        f"parameter {other.name} has the values of {table.name}{way}: the exporter "
                         "may have untied them; here they are two parameters"
                     )
                     break

@@ -1,4 +1,4 @@
-"""Sizes for the symbolic dims of a file: probe sizes that occur nowhere else in it."""
+"""Binds the symbolic dims of a file to probe sizes that occur nowhere else in it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from distir.importers.onnx_file import GraphRecord, InputRecord, TensorRecord
 _BATCH_SIZES = (2, 3, 5, 7, 11, 13, 17, 19, 23)
 _OTHER_SIZES = tuple(range(24, 1024, 8))
 _SHORT_SIZES = (22, 20, 18, 14, 10, 21, 15, 9, 6, 12, 16, 8, 4, 7, 5)
-"""For models whose table of positions is shorter than the usual probe."""
-MOST_BURNT_IN = 6
-"""Numbers of the file that are tried in the place of an open size."""
+"""Sequence lengths for models whose table of positions is shorter than the usual probe sizes."""
+MOST_TRACED_SIZES = 6
+"""Numbers in the file that are tried as the size of a symbolic dim."""
 _SPATIAL_SIZES = (224, 256, 384, 64, 32, 299, 512)
 
 
@@ -35,18 +35,20 @@ _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """Shapes of the inputs, and what they come from."""
+    """Sizes of the symbolic dims, and the shapes of the inputs that follow from them."""
 
     shapes: Mapping[str, tuple[int, ...]]
+    """Per input its shape."""
     symbols: Mapping[str, int]
+    """The size of each symbol."""
     dims: Mapping[str, tuple[str | None, ...]]
-    """Per input and dim the text of the symbolic size, or `None` for a size burnt in."""
+    """Per input and dim: the text of the symbolic size, or None if the file fixes the size."""
     note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class _Symbols:
-    """The symbols of a file by what they seem to be, in order of appearance."""
+    """The symbols of a file by what they seem to mean, in order of appearance."""
 
     batch: tuple[str, ...]
     sequence: tuple[str, ...]
@@ -59,9 +61,13 @@ def bindings(
     sequence_length: int | None,
     sizes: Mapping[str, int],
 ) -> Iterator[Binding]:
-    """Bindings to try, best first: all symbols apart, then those of the same kind equal, because
-    a file may give two names to one size, then sizes that the file states as numbers, because a
-    trace may have burnt in what its inputs leave open."""
+    """Bindings to try, best first.
+
+    At first all symbols have different sizes. Then symbols of one kind are equal, because a file
+    may give two names to one size. Then they are bound to numbers that occur in the file, because a
+    traced export may work only at the sizes it was traced with. Raises `ImportModelError` if
+    `sizes` names an unknown symbol.
+    """
     dims = {record.name: _texts(record) for record in graph.inputs}
     symbols = _classify(graph, dims)
     unknown = set(sizes) - set(symbols.batch + symbols.sequence + symbols.spatial)
@@ -88,12 +94,12 @@ def bindings(
     for spatial in _SPATIAL_SIZES if symbols.spatial else (0,):
         for bound in _candidates(symbols, taken, spatial):
             yield binding({**bound, **asked})
-    for bound, note in _burnt_in(graph, symbols, taken):
+    for bound, note in _traced_sizes(graph, symbols, taken):
         yield binding({**bound, **asked}, note)
 
 
 def _texts(record: InputRecord) -> tuple[str | None, ...]:
-    """Symbolic sizes; those without a name are called after their position."""
+    """The texts of an input's symbolic sizes; a size without a name is named by its position."""
     return tuple(
         None if isinstance(size, int) else size or f"dim{position}"
         for position, size in enumerate(record.dims)
@@ -101,6 +107,8 @@ def _texts(record: InputRecord) -> tuple[str | None, ...]:
 
 
 def _classify(graph: GraphRecord, dims: Mapping[str, tuple[str | None, ...]]) -> _Symbols:
+    """Sorts symbols by where they stand: first dims are batches, the last two dims of an image are
+    spatial, others are sequences."""
     batch: dict[str, None] = {}
     sequence: dict[str, None] = {}
     spatial: dict[str, None] = {}
@@ -126,35 +134,36 @@ def _classify(graph: GraphRecord, dims: Mapping[str, tuple[str | None, ...]]) ->
     return _Symbols(tuple(batch), tuple(sequence), tuple(spatial))
 
 
-def _burnt_in(
+def _traced_sizes(
     graph: GraphRecord, symbols: _Symbols, taken: set[int]
 ) -> Iterator[tuple[dict[str, int], str]]:
-    """Open sizes bound to numbers that shapes in the file are made of, the most frequent first:
-    those that are no size of a stored tensor."""
+    """Bindings of symbols to numbers in the file's small integer tensors, which shapes are computed
+    from, each with a note. The most frequent come first; sizes of stored tensors are left out."""
     stored = {size for record in graph.initializers.values() for size in record.shape}
     counts = Counter(n for n in _integers(graph) if 1 < n < 1 << 16 and n not in stored)
     spatial = _SPATIAL_SIZES[0] if symbols.spatial else 0
     for names in (symbols.sequence, symbols.batch):
-        for number, _ in counts.most_common(MOST_BURNT_IN) if names else ():
+        for number, _ in counts.most_common(MOST_TRACED_SIZES) if names else ():
             bound = _bind(symbols, taken, False, spatial) | dict.fromkeys(names, number)
-            note = f"the file computes only at {' = '.join(names)} = {number}, as it was traced"
+            note = f"the file works only at {' = '.join(names)} = {number}, as it was traced"
             yield bound, note
 
 
 def _last_two(texts: tuple[str | None, ...]) -> tuple[str, ...]:
-    """Symbols of the last two dims if both are symbolic, as an image's are."""
+    """The symbols of the last two dims if both are symbolic, as those of an image are."""
     last = [text for text in texts[-2:] if text is not None]
     return tuple(last) if len(last) == 2 else ()
 
 
 def _candidates(symbols: _Symbols, taken: set[int], spatial: int) -> Iterator[dict[str, int]]:
+    """Sizes of all symbols to try, at one size of images."""
     apart = _bind(symbols, taken, False, spatial)
     yield apart
     if symbols.sequence:
         yield _bind(symbols, taken, False, spatial, _SHORT_SIZES)
     if len(symbols.sequence) + len(symbols.batch) > 2:
         yield _bind(symbols, taken, True, spatial)
-    if len(symbols.sequence) == 3:  # a mask may span a cache and what is new
+    if len(symbols.sequence) == 3:  # a mask may span the cached and the new positions
         for name in symbols.sequence:
             others = sum(apart[other] for other in symbols.sequence if other != name)
             yield {**apart, name: others}
@@ -167,6 +176,7 @@ def _bind(
     spatial: int,
     lengths: tuple[int, ...] = _OTHER_SIZES,
 ) -> dict[str, int]:
+    """A size for each symbol that is not `taken`; equal for symbols of one kind if `tied`."""
     bound: dict[str, int] = {}
     used = set(taken)
     for names, candidates in ((symbols.batch, _BATCH_SIZES), (symbols.sequence, lengths)):
@@ -181,7 +191,7 @@ def _bind(
 
 
 def _free_size(candidates: tuple[int, ...], used: set[int], bound: Mapping[str, int]) -> int:
-    """The first size that is neither used nor makes a used sum with one chosen before."""
+    """The first size that is not used, nor gives a used size when added to one that is bound."""
     for size in candidates:
         if size not in used and not any(size + other in used for other in bound.values()):
             return size
@@ -189,7 +199,7 @@ def _free_size(candidates: tuple[int, ...], used: set[int], bound: Mapping[str, 
 
 
 def _sizes_in_use(graph: GraphRecord) -> set[int]:
-    """Dims of stored tensors and inputs, and numbers in small integer tensors."""
+    """The sizes of stored tensors and inputs, and the numbers in small integer tensors."""
     used = {size for record in _tensors(graph) for size in record.shape}
     used.update(_integers(graph))
     for record in graph.inputs:
@@ -198,14 +208,14 @@ def _sizes_in_use(graph: GraphRecord) -> set[int]:
 
 
 def _tensors(graph: GraphRecord) -> list[TensorRecord]:
-    """Stored tensors and constants."""
+    """The initializers and the tensors in Constant nodes."""
     values = (node.attributes.get("value") for node in graph.nodes)
     constants = [value for value in values if isinstance(value, TensorRecord)]
     return [*graph.initializers.values(), *constants]
 
 
 def _integers(graph: GraphRecord) -> Iterator[int]:
-    """Numbers in small integer tensors, as often as they occur."""
+    """The numbers in small integer tensors, as often as they occur."""
     import numpy as np
 
     for record in _tensors(graph):
@@ -214,6 +224,7 @@ def _integers(graph: GraphRecord) -> Iterator[int]:
 
 
 def _names(text: str) -> list[str]:
+    """The symbols in the text of a symbolic size, which may be an expression."""
     tree = _parse(text)
     if tree is None:
         return [text]
@@ -221,7 +232,7 @@ def _names(text: str) -> list[str]:
 
 
 def _parse(text: str) -> ast.expr | None:
-    """The expression, such as `past + sequence`; `None` if the text is just a name."""
+    """The syntax tree of an expression such as `past + sequence`; None if the text is none."""
     if len(text) > 200:
         return None
     try:
@@ -238,7 +249,7 @@ def _evaluate(text: str, bound: Mapping[str, int]) -> int:
     tree = _parse(text)
     size = 0 if tree is None else _evaluate_tree(tree, bound)
     if size < 1:
-        raise ImportModelError(f"the symbolic size {text!r} comes out as {size}")
+        raise ImportModelError(f"the symbolic size {text!r} is {size}; expected at least 1")
     return size
 
 

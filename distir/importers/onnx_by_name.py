@@ -1,7 +1,7 @@
-"""ONNX ops that are ours by name: same operands, and attributes of the same names.
+"""ONNX ops that have the same name, operands and attributes as an op class of ours.
 
-Such a class needs no converter. It is made from the attributes of the file, whose types are those
-of the defaults of its fields.
+Such a class needs no converter. It is made from the attributes in the file, which are converted to
+the types of its fields' defaults.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from distir.ir.registered import OPS
 from distir.ops.base import normalize_axis
 
 _NO_TYPE = (dataclasses.MISSING, None)
-"""Defaults that say nothing of the type of an attribute."""
+"""Defaults from which the type of an attribute cannot be told."""
 
 
 def find_converter(key: str) -> Converter | None:
-    """How the op type `key` of a file becomes ours: by its converter, else by its name."""
+    """The converter of an ONNX op type: a registered one, or by its name; None if there is none."""
     if key in CONVERTERS:
         return CONVERTERS.get(key)
-    cls = OPS.get(key) if key in OPS else None  # an unknown name has packages imported, …
-    if key in CONVERTERS:  # … which may have a converter for it, too
+    # To look for an unknown name, packages are imported, which may register a converter too.
+    cls = OPS.get(key) if key in OPS else None
+    if key in CONVERTERS:
         return CONVERTERS.get(key)
     if cls is None or cls.name != key or not converts_by_name(cls):
         return None
@@ -34,28 +35,28 @@ def find_converter(key: str) -> Converter | None:
 
 
 def converts_by_name(cls: type[Op]) -> bool:
-    """Whether files may have the op as it is: ONNX has an operator of its name, whose attributes
-    its fields are, and there is no converter."""
+    """Whether an op class needs no converter: ONNX has an operator of its name with attributes for
+    all its fields, and no converter is registered for it."""
     attributes = _onnx_attributes(cls.name)
     is_alike = attributes is not None and all(name in attributes for name in _fields(cls))
     return is_alike and cls.name not in CONVERTERS
 
 
 def known_op_types() -> list[str]:
-    """The op types that a file may have."""
+    """The ONNX op types that can be imported."""
     by_name = [entry.name for entry in OPS if converts_by_name(entry.value)]
     return [*CONVERTERS.names(), *by_name]
 
 
 def _onnx_attributes(name: str) -> Collection[str] | None:
-    """Names of the attributes of an ONNX operator; `None` if there is no such operator."""
+    """The names of an ONNX operator's attributes; None if there is no such operator."""
     # By name, for type checkers take a plain import for the module beside this one.
     defs: Any = importlib.import_module("onnx.defs")
     return defs.get_schema(name).attributes if defs.has(name) else None
 
 
 def _fields(cls: type[Any]) -> dict[str, Any]:
-    """Fields of an op class with their defaults."""
+    """The fields of an op class and their defaults."""
     found = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
     return {field.name: field.default for field in found}
 
@@ -80,15 +81,15 @@ def _convert(cls: type[Op], call: Call) -> Sequence[Value]:
 def _operands(call: Call) -> Sequence[Value]:
     operands = call.operands()
     if not all(call.has(position) for position in range(len(operands))):
-        raise ImportModelError("an operand before the last one is absent")
+        raise ImportModelError("an operand before the last one is absent; expected all of them")
     if call.opset < 7 and len(operands) == 2:
         return operands[0], _aligned(call, *operands)
     return operands
 
 
 def _aligned(call: Call, a: Value, b: Value) -> Value:
-    """The second operand with trailing dims of size 1: before opset 7 an attribute said where its
-    dims are among those of the first."""
+    """The second operand with dims of size 1 appended. Before opset 7, the attribute `axis` says
+    where its dims stand among those of the first operand."""
     if not call.attribute("broadcast") or call.attribute("axis") is None:
         return b
     axis = normalize_axis(call.node.op_type, call.attribute("axis"), a.type.rank)

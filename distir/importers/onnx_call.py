@@ -1,5 +1,5 @@
-"""One ONNX op as its converter sees it: operands that are known, trained or computed, attributes,
-and a way to add our ops; and the registry of converters."""
+"""The registry of converters of ONNX ops, and one op of a file as its converter sees it: operands
+(known, trained or computed), attributes, and methods that add ops to the function."""
 
 from __future__ import annotations
 
@@ -19,19 +19,20 @@ MOST_FOLDED_ELEMENTS = 1 << 22
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Constant:
-    """A name of the file that depends on no input and on no parameter."""
+class OnnxConstant:
+    """A tensor of the file that depends on no input and no parameter. `array` is None if its values
+    are not known."""
 
     type: TensorType
     array: Array | None
     name: str = ""
     from_shape: bool = False
-    """Computed from the shape of something that is not constant."""
+    """Whether it was computed from the shape of a tensor that is not constant."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Weight:
-    """A name of the file that stands for a parameter."""
+class OnnxWeight:
+    """A tensor of the file that is a parameter."""
 
     type: TensorType
     name: str
@@ -40,21 +41,24 @@ class Weight:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TensorList:
-    """A name of the file that stands for a sequence of tensors of known length."""
+    """A sequence of tensors (an ONNX type of its own) of known length."""
 
     type: TensorType
     items: tuple[Any, ...]
 
 
-Entry = Constant | Weight | TensorList | Value
+OnnxEntry = OnnxConstant | OnnxWeight | TensorList | Value
+"""What a name in the file stands for; a `Value` has been computed by ops."""
 Converter = Callable[["Call"], Any]
-"""Applies our ops; returns one result or a sequence of them: values, or arrays for constants."""
+"""Expresses an ONNX op by our ops. Returns one result or a sequence of results: values, or arrays
+for constants."""
 
 CONVERTERS: Registry[Converter] = Registry("ONNX op")
 
 
 def converts(*op_types: str) -> Callable[[Converter], Converter]:
-    """Registers how these ONNX ops are expressed in ours; `domain:Op` outside the default one."""
+    """Registers a converter for these ONNX ops, which are named `Op`, or `domain:Op` outside the
+    default domain."""
 
     def decorate(converter: Converter) -> Converter:
         for op_type in op_types:
@@ -71,20 +75,20 @@ class Call:
     node: NodeRecord
     opset: int
     builder: Builder
-    entries: Sequence[Entry | None]
-    resolve: Callable[[Entry], Value]
+    entries: Sequence[OnnxEntry | None]
+    resolve: Callable[[OnnxEntry], Value]
     axis_maps: dict[Value, tuple[int | None, ...]]
     _values: dict[int, Value] = field(default_factory=dict[int, Value])
 
     def has(self, position: int) -> bool:
-        """Whether the operand is given."""
+        """Whether the file gives this operand."""
         return position < len(self.entries) and self.entries[position] is not None
 
-    def entry(self, position: int) -> Entry:
-        """What the operand is; raises if it is absent."""
+    def entry(self, position: int) -> OnnxEntry:
+        """What the operand stands for; raises `ImportModelError` if it is absent."""
         entry = self.entries[position] if position < len(self.entries) else None
         if entry is None:
-            raise ImportModelError(f"operand {position} is absent")
+            raise ImportModelError(f"operand {position} is absent; the op needs it")
         return entry
 
     def operand(self, position: int) -> Value:
@@ -94,41 +98,42 @@ class Call:
         return self._values[position]
 
     def untrained(self, position: int) -> Value:
-        """The operand where an op never trains it: exporters merge equal tensors, so that one may
-        be a parameter elsewhere."""
+        """The operand as a constant, for an op that never trains it. Exporters merge equal tensors,
+        so that the same tensor may be a parameter elsewhere."""
         entry = self.entry(position)
-        if isinstance(entry, Weight):
+        if isinstance(entry, OnnxWeight):
             record = entry.record
             array = record.load() if record is not None and record.has_values() else None
-            return self.resolve(Constant(entry.type, array, entry.name))
+            return self.resolve(OnnxConstant(entry.type, array, entry.name))
         return self.operand(position)
 
     def operands(self) -> list[Value]:
-        """All operands that are given."""
+        """All operands that the file gives."""
         return [self.operand(i) for i in range(len(self.entries)) if self.has(i)]
 
     def type(self, position: int = 0) -> TensorType:
-        """Type of an operand, without making it part of the function."""
+        """The type of an operand; does not make the operand part of the function."""
         return self.entry(position).type
 
     def known(self, position: int) -> Array | None:
-        """The values of an operand, if they are known."""
+        """The values of an operand; None if they are not known."""
         entry = self.entry(position)
-        return entry.array if isinstance(entry, Constant) else None
+        return entry.array if isinstance(entry, OnnxConstant) else None
 
     def array(self, position: int, what: str) -> Array:
-        """The values of an operand that must be known; `what` they decide goes into the message."""
+        """The values of an operand that must be known. Raises `ImportModelError` if they are not;
+        `what` says in the message what they decide."""
         entry = self.entry(position)
         name = self.node.operands[position]
-        if not isinstance(entry, Constant):
+        if not isinstance(entry, OnnxConstant):
             raise ImportModelError(
                 f"{what} of {self.node.results[0]!r} depends on data ({name!r}); expected it to "
                 "follow from constants and shapes"
             )
         if entry.array is None:
             raise ImportModelError(
-                f"{what} of {self.node.results[0]!r} needs the values of {name!r}, which the file "
-                "does not have"
+                f"{what} of {self.node.results[0]!r} follows from the values of {name!r}, which "
+                "the file does not have; import the model from a file that has them"
             )
         return entry.array
 
@@ -136,13 +141,13 @@ class Call:
         """The values of an operand as a tuple of integers."""
         array = self.array(position, what)
         if array.size > 1 << 16:
-            raise ImportModelError(f"{what} has {array.size} entries")
+            raise ImportModelError(f"{what} has {array.size} entries; expected at most {1 << 16}")
         return tuple(int(number) for number in array.reshape(-1))
 
     def integer_list(
         self, name: str, position: int, since: int, default: tuple[int, ...] | None = None
     ) -> tuple[int, ...] | None:
-        """A list that was attribute `name` and is operand `position` from opset `since` on."""
+        """A list: attribute `name` before opset `since`, operand `position` since then."""
         if self.opset >= since and self.has(position):
             return self.integers(position, name)
         return self.attribute(name, default)
@@ -164,8 +169,8 @@ class Call:
         return self.builder.scalar(number, dtype)
 
     def view(self, x: Value, shape: Sequence[int], kept: Sequence[int | None]) -> Value:
-        """A Reshape that only adds or drops dims of size 1: dim `i` of the operand becomes dim
-        `kept[i]` of the result, or is dropped."""
+        """Adds a Reshape that only adds or drops dims of size 1. Dim `i` of the operand becomes dim
+        `kept[i]` of the result; None: it is dropped."""
         from distir.ops.tensor import Reshape
 
         if tuple(shape) == x.type.shape:

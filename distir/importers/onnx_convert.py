@@ -1,13 +1,12 @@
-"""From the records of an ONNX file to a Function: names, constants, weights, one call per op.
+"""Converts the records of an ONNX file to a function: names, constants, weights, one call per op.
 
-What each op becomes is in `onnx_ops`; this module only knows how an op is applied. An op whose
-operands are all constants is computed at once (shape arithmetic disappears), or, where values are
-not known, becomes a table without values.
+Converters of single ops are in `onnx_ops`; this module finds and calls them. An op whose operands
+are all constants is computed at once, so that shape arithmetic disappears. Where their values are
+not known, its result is a table without values.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
@@ -17,11 +16,11 @@ from distir.importers.onnx_by_name import find_converter, known_op_types
 from distir.importers.onnx_call import (
     MOST_FOLDED_ELEMENTS,
     Call,
-    Constant,
     Converter,
-    Entry,
+    OnnxConstant,
+    OnnxEntry,
+    OnnxWeight,
     TensorList,
-    Weight,
 )
 from distir.importers.onnx_file import (
     FunctionRecord,
@@ -30,40 +29,44 @@ from distir.importers.onnx_file import (
     NodeRecord,
     TensorRecord,
     as_dtype,
+    check_shape,
     sorted_nodes,
 )
-from distir.importers.onnx_roles import Role, Roles
+from distir.importers.onnx_roles import Role, TensorRoles
 from distir.ir.builder import Builder
 from distir.ir.core import Array, Value
 from distir.ir.types import DType, TensorType
 
 MOST_FOLDED_BYTES = 256 << 20
-"""Memory that the computed constants of one model may take together."""
+"""Memory that all computed constants of one model may take together."""
 DEEPEST_NESTING = 32
+"""Functions and branches within each other, beyond which a file is refused."""
 LONGEST_MESSAGE = 1500
+"""Characters after which an error message is cut off."""
 
 
 @dataclass(slots=True)
 class Conversion:
-    """The state of one import: names so far, the function being built, and what was decided."""
+    """One import in progress: the function being built, the roles of tensors, and what became of
+    the file's tensors."""
 
     model: ModelRecord
-    roles: Roles
+    roles: TensorRoles
     builder: Builder
     axis_maps: dict[Value, tuple[int | None, ...]] = field(
         default_factory=dict[Value, tuple[int | None, ...]]
     )
     weights: dict[Value, TensorRecord] = field(default_factory=dict[Value, TensorRecord])
-    weight_values: dict[Weight, Value] = field(default_factory=dict[Weight, Value])
-    constant_values: dict[Constant, Value] = field(default_factory=dict[Constant, Value])
+    weight_values: dict[OnnxWeight, Value] = field(default_factory=dict[OnnxWeight, Value])
+    constant_values: dict[OnnxConstant, Value] = field(default_factory=dict[OnnxConstant, Value])
     copies: dict[str, int] = field(default_factory=dict[str, int])
-    """How often a vector was entered as a parameter of its own."""
+    """Per vector of the file, the number of parameters made from it."""
     folded_bytes: int = 0
 
     def run(self, input_shapes: Mapping[str, tuple[int, ...]]) -> list[Value]:
-        """Converts the whole graph; returns the outputs."""
+        """Converts the whole graph, given the shapes of its inputs, and returns the outputs."""
         graph = self.model.graph
-        env: dict[str, Entry] = {}
+        env: dict[str, OnnxEntry] = {}
         weights = self.roles.weight_inputs()
         for record in graph.inputs:
             shape = input_shapes[record.name]
@@ -73,7 +76,9 @@ class Conversion:
             type = TensorType(shape, record.dtype)
             is_trained = self.roles.role(record.name, type) is Role.PARAMETER
             env[record.name] = (
-                Weight(type, record.name) if is_trained else Constant(type, None, record.name)
+                OnnxWeight(type, record.name)
+                if is_trained
+                else OnnxConstant(type, None, record.name)
             )
         env |= {name: self.leaf(name, record) for name, record in graph.initializers.items()}
         if not graph.outputs:
@@ -86,19 +91,21 @@ class Conversion:
             outputs.append(value)
         return outputs
 
-    def leaf(self, name: str, record: TensorRecord) -> Entry:
+    def leaf(self, name: str, record: TensorRecord) -> OnnxEntry:
         """A stored tensor: a parameter, or a constant with its values if the file has them."""
         type = TensorType(record.shape, record.dtype)
         if self.roles.role(name, type) is Role.PARAMETER:
-            return Weight(type, name, record)
-        return Constant(type, record.load() if record.has_values() else None, name)
+            return OnnxWeight(type, name, record)
+        return OnnxConstant(type, record.load() if record.has_values() else None, name)
 
     def run_nodes(
-        self, nodes: Sequence[NodeRecord], env: dict[str, Entry], opset: int, depth: int
+        self, nodes: Sequence[NodeRecord], env: dict[str, OnnxEntry], opset: int, depth: int
     ) -> None:
-        """Converts nodes in order; `env` gains their results."""
+        """Converts nodes in order. `env` maps names to what they stand for; results are added."""
         if depth > DEEPEST_NESTING:
-            raise ImportModelError("functions or branches are nested too deeply")
+            raise ImportModelError(
+                f"functions or branches are nested too deeply; expected at most {DEEPEST_NESTING}"
+            )
         for node in nodes:
             self.builder.origin = node.name
             results = self._convert_in_context(node, env, opset, depth)
@@ -114,8 +121,8 @@ class Conversion:
                 )
 
     def _convert_in_context(
-        self, node: NodeRecord, env: Mapping[str, Entry], opset: int, depth: int
-    ) -> Sequence[Entry | None]:
+        self, node: NodeRecord, env: Mapping[str, OnnxEntry], opset: int, depth: int
+    ) -> Sequence[OnnxEntry | None]:
         try:
             return self._convert(node, env, opset, depth)
         except UnsupportedOpError:
@@ -129,11 +136,11 @@ class Conversion:
             raise ImportModelError(_in_context(node, env, message)) from error
 
     def _convert(
-        self, node: NodeRecord, env: Mapping[str, Entry], opset: int, depth: int
-    ) -> Sequence[Entry | None]:
+        self, node: NodeRecord, env: Mapping[str, OnnxEntry], opset: int, depth: int
+    ) -> Sequence[OnnxEntry | None]:
         missing = [name for name in node.operands if name and name not in env]
         if missing:
-            raise ImportModelError(f"{missing[0]!r} is not computed anywhere")
+            raise ImportModelError(f"its operand {missing[0]!r} is not computed anywhere")
         entries = [env[name] if name else None for name in node.operands]
         key = f"{node.domain}:{node.op_type}" if node.domain else node.op_type
         function = self.model.functions.get((node.domain, node.op_type))
@@ -149,36 +156,39 @@ class Conversion:
             return self._branch(node, entries, env, opset, depth)
         if key in _ON_LISTS:
             return [self._on_list(key, node, entries, env, opset, depth)]
-        if key == "NonZero" and not isinstance(entries[0], Constant):
+        if key == "NonZero" and not isinstance(entries[0], OnnxConstant):
             raise UnsupportedOpError(_in_context(node, env, _unsupported(key)))
         converter = find_converter(key)
         if converter is None:
             raise UnsupportedOpError(_in_context(node, env, _unsupported(key)))
         given = [entry for entry in entries if entry is not None]
-        if all(isinstance(entry, Constant) for entry in given):
-            return self._fold(converter, node, cast("list[Constant | None]", entries), opset)
+        if all(isinstance(entry, OnnxConstant) for entry in given):
+            return self._fold(converter, node, cast("list[OnnxConstant | None]", entries), opset)
         call = Call(node, opset, self.builder, entries, self.resolve, self.axis_maps)
         returned = converter(call)
         is_shape = key in ("Shape", "Size")
         return [self._entry(each, node, is_shape) for each in _as_sequence(returned)]
 
-    def _entry(self, returned: Any, node: NodeRecord, from_shape: bool) -> Entry | None:
+    def _entry(self, returned: Any, node: NodeRecord, from_shape: bool) -> OnnxEntry | None:
         if returned is None or isinstance(returned, Value):
             return returned
-        if isinstance(returned, Constant):
+        if isinstance(returned, OnnxConstant):
             return replace(returned, from_shape=from_shape)
         return _known(returned, node.results[0], from_shape)
 
     # --- sources ---------------------------------------------------------------------------------
 
-    def resolve(self, entry: Entry) -> Value:
-        """The entry as a value of the function. A vector that serves several ops is a parameter
-        of its own for each: exporters merge equal initializers, such as zero biases."""
+    def resolve(self, entry: OnnxEntry) -> Value:
+        """The value of the function that an entry stands for.
+
+        A vector that several ops read becomes a parameter of its own for each of them, since
+        exporters merge equal initializers, such as zero biases.
+        """
         if isinstance(entry, Value):
             return entry
         if isinstance(entry, TensorList):
             raise ImportModelError("a sequence of tensors stands where a tensor was expected")
-        if isinstance(entry, Constant):
+        if isinstance(entry, OnnxConstant):
             if entry not in self.constant_values:
                 self.constant_values[entry] = _declare_constant(self.builder, entry)
             return self.constant_values[entry]
@@ -194,7 +204,7 @@ class Conversion:
             self.weights[value] = entry.record
         return value
 
-    def _constant_node(self, node: NodeRecord) -> Entry:
+    def _constant_node(self, node: NodeRecord) -> OnnxEntry:
         name = node.results[0]
         for key, value in node.attributes.items():
             if key == "value" and isinstance(value, TensorRecord):
@@ -203,27 +213,28 @@ class Conversion:
                 return _known(as_dtype(value, DType.FLOAT32), name)
             if key in ("value_int", "value_ints"):
                 return _known(as_dtype(value, DType.INT64), name)
-        raise ImportModelError("a Constant without a readable value")
+        raise ImportModelError("a Constant without a readable value; expected a tensor or number")
 
-    def _is_weight_maker(self, node: NodeRecord, entries: Sequence[Entry | None]) -> bool:
-        """Slimmed files make their weights by ConstantOfShape; masks are made so, too."""
+    def _is_weight_maker(self, node: NodeRecord, entries: Sequence[OnnxEntry | None]) -> bool:
+        """Whether a ConstantOfShape makes a parameter, as in files without weights, and not a
+        mask."""
         value = node.attributes.get("value")
         dtype = value.dtype if isinstance(value, TensorRecord) else DType.FLOAT32
         shape = entries[0] if entries else None
-        if not dtype.is_float or not isinstance(shape, Constant) or shape.array is None:
+        if not dtype.is_float or not isinstance(shape, OnnxConstant) or shape.array is None:
             return False
-        if shape.from_shape:  # weights do not depend on the sizes of inputs, masks do
+        if shape.from_shape:  # the shape of a mask depends on inputs, that of a weight does not
             return False
         type = TensorType(_sizes(shape.array), dtype)
         return self.roles.role(node.results[0], type) is Role.PARAMETER
 
-    def _weight_of_shape(self, node: NodeRecord, entries: Sequence[Entry | None]) -> Weight:
+    def _weight_of_shape(self, node: NodeRecord, entries: Sequence[OnnxEntry | None]) -> OnnxWeight:
         value = node.attributes.get("value")
         dtype = value.dtype if isinstance(value, TensorRecord) else DType.FLOAT32
         shape = entries[0]
-        assert isinstance(shape, Constant)
+        assert isinstance(shape, OnnxConstant)
         assert shape.array is not None
-        return Weight(TensorType(_sizes(shape.array), dtype), node.results[0])
+        return OnnxWeight(TensorType(_sizes(shape.array), dtype), node.results[0])
 
     # --- constants -------------------------------------------------------------------------------
 
@@ -231,15 +242,15 @@ class Conversion:
         self,
         converter: Converter,
         node: NodeRecord,
-        entries: Sequence[Constant | None],
+        entries: Sequence[OnnxConstant | None],
         opset: int,
-    ) -> Sequence[Entry | None]:
-        """Applies the op in a function of its own and computes that."""
+    ) -> Sequence[OnnxEntry | None]:
+        """Computes an op on constants: converts it to a function of its own and evaluates that."""
         scratch = Builder("constants")
-        declared: dict[Value, Constant] = {}
+        declared: dict[Value, OnnxConstant] = {}
 
-        def resolve(entry: Entry) -> Value:
-            assert isinstance(entry, Constant)
+        def resolve(entry: OnnxEntry) -> Value:
+            assert isinstance(entry, OnnxConstant)
             value = _declare_constant(scratch, entry)
             declared[value] = entry
             return value
@@ -249,18 +260,18 @@ class Conversion:
         )
         arrays = self._compute(scratch)
         from_shape = any(entry is not None and entry.from_shape for entry in entries)
-        results: list[Entry | None] = []
+        results: list[OnnxEntry | None] = []
         for value, name in zip(returned, node.results, strict=False):
             if isinstance(value, Value):
                 entry = declared.get(value)
-                folded = Constant(value.type, arrays.get(value), name, from_shape)
+                folded = OnnxConstant(value.type, arrays.get(value), name, from_shape)
                 results.append(entry or folded)
             else:
                 results.append(self._entry(value, node, from_shape))
         return results
 
     def _compute(self, scratch: Builder) -> dict[Value, Array]:
-        """Values of everything in `scratch` that is known and small enough."""
+        """The values of all results in `scratch` that can be computed and are small enough."""
         import numpy as np
 
         known = {value: array for value, array in scratch.constants.items() if array is not None}
@@ -284,12 +295,12 @@ class Conversion:
         self,
         key: str,
         node: NodeRecord,
-        entries: Sequence[Entry | None],
-        env: Mapping[str, Entry],
+        entries: Sequence[OnnxEntry | None],
+        env: Mapping[str, OnnxEntry],
         opset: int,
         depth: int,
-    ) -> Entry:
-        """Ops on sequences of tensors, resolved to the tensors."""
+    ) -> OnnxEntry:
+        """The result of an op on sequences of tensors, by the tensors in them."""
         given = [entry for entry in entries if entry is not None]
         if key == "SequenceConstruct":
             return TensorList(given[0].type, tuple(given))
@@ -297,11 +308,11 @@ class Conversion:
             return self._split_to_list(node, given, opset)
         items = given[0].items if isinstance(given[0], TensorList) else ()
         if not items:
-            raise ImportModelError("its operand is not a sequence of known tensors")
+            raise ImportModelError("its operand is not a sequence of tensors of known length")
         if key == "SequenceAt":
             position = given[1]
-            if not isinstance(position, Constant) or position.array is None:
-                raise ImportModelError("which element it takes depends on data")
+            if not isinstance(position, OnnxConstant) or position.array is None:
+                raise ImportModelError("its position depends on data; expected a constant")
             return items[int(position.array.reshape(()))]
         if key == "SequenceLength":
             import numpy as np
@@ -317,7 +328,9 @@ class Conversion:
         assert result is not None
         return result
 
-    def _split_to_list(self, node: NodeRecord, given: Sequence[Entry], opset: int) -> TensorList:
+    def _split_to_list(
+        self, node: NodeRecord, given: Sequence[OnnxEntry], opset: int
+    ) -> TensorList:
         from distir.ops.tensor import Reshape, Split
 
         x = self.resolve(given[0])
@@ -326,8 +339,8 @@ class Conversion:
         sizes = (1,) * size
         if len(given) > 1:
             count = given[1]
-            if not isinstance(count, Constant) or count.array is None:
-                raise ImportModelError("the sizes of its parts depend on data")
+            if not isinstance(count, OnnxConstant) or count.array is None:
+                raise ImportModelError("the sizes of its parts depend on data; expected constants")
             numbers = [int(n) for n in count.array.reshape(-1)]
             if count.array.ndim:
                 sizes = tuple(numbers)
@@ -335,7 +348,7 @@ class Conversion:
                 part = max(1, numbers[0])
                 sizes = tuple(min(part, size - i) for i in range(0, size, part))
         if len(sizes) > 1 << 12:
-            raise ImportModelError(f"it makes {len(sizes)} parts")
+            raise ImportModelError(f"it makes {len(sizes)} parts; expected at most {1 << 12}")
         parts = self.builder.apply(Split(axis, sizes), x)
         if len(given) == 1 and not node.attributes.get("keepdims", 1):
             shape = (*x.type.shape[:axis], *x.type.shape[axis + 1 :])
@@ -347,14 +360,14 @@ class Conversion:
     def _branch(
         self,
         node: NodeRecord,
-        entries: Sequence[Entry | None],
-        env: Mapping[str, Entry],
+        entries: Sequence[OnnxEntry | None],
+        env: Mapping[str, OnnxEntry],
         opset: int,
         depth: int,
-    ) -> Sequence[Entry | None]:
-        """`If` whose condition is known: the branch taken."""
+    ) -> Sequence[OnnxEntry | None]:
+        """The results of an `If` whose condition is known, from the branch that is taken."""
         condition = entries[0] if entries else None
-        if not isinstance(condition, Constant) or condition.array is None:
+        if not isinstance(condition, OnnxConstant) or condition.array is None:
             raise UnsupportedOpError(
                 _in_context(node, env, "its condition depends on data; export without control flow")
             )
@@ -371,13 +384,13 @@ class Conversion:
         self,
         function: FunctionRecord,
         node: NodeRecord,
-        entries: Sequence[Entry | None],
+        entries: Sequence[OnnxEntry | None],
         opset: int,
         depth: int,
-    ) -> Sequence[Entry | None]:
-        """A model-local function, with its body in place of the call."""
+    ) -> Sequence[OnnxEntry | None]:
+        """The results of a model-local function, whose body is converted in place of the call."""
         given = {**function.defaults, **node.attributes}
-        inner: dict[str, Entry] = {
+        inner: dict[str, OnnxEntry] = {
             name: entry
             for name, entry in zip(function.inputs, entries, strict=False)
             if entry is not None
@@ -394,7 +407,8 @@ class Conversion:
 
 
 def _bind(node: NodeRecord, given: Mapping[str, Any], absent: set[str]) -> NodeRecord:
-    """The node with attribute references replaced and operands that were not given emptied."""
+    """A node of a function's body for one call: references to the call's attributes are replaced,
+    and operands that the call does not give are empty."""
     attributes = dict(node.attributes)
     for name, reference in node.references.items():
         if given.get(reference) is not None:
@@ -403,16 +417,16 @@ def _bind(node: NodeRecord, given: Mapping[str, Any], absent: set[str]) -> NodeR
     return NodeRecord(node.op_type, node.domain, node.name, operands, node.results, attributes)
 
 
-def _declare_constant(builder: Builder, entry: Constant) -> Value:
+def _declare_constant(builder: Builder, entry: OnnxConstant) -> Value:
     if entry.array is None:
         return builder.table(entry.name, entry.type.shape, entry.type.dtype)
     return builder.constant(entry.array, entry.type.dtype, entry.name)
 
 
 def _sizes(array: Array) -> tuple[int, ...]:
+    """The shape that an array of sizes gives."""
     shape = tuple(int(size) for size in array.reshape(-1))
-    if len(shape) > 16 or any(size < 0 for size in shape) or math.prod(shape) > 1 << 44:
-        raise ImportModelError(f"a tensor of shape {list(shape)[:16]} is asked for")
+    check_shape("its result", shape)
     return shape
 
 
@@ -429,16 +443,17 @@ _DTYPE_OF_NUMPY = {
 }
 
 
-def _known(array: Array, name: str, from_shape: bool = False) -> Constant:
+def _known(array: Array, name: str, from_shape: bool = False) -> OnnxConstant:
     type = TensorType(tuple(array.shape), _DTYPE_OF_NUMPY[array.dtype.name])
-    return Constant(type, array, name, from_shape)
+    return OnnxConstant(type, array, name, from_shape)
 
 
 def _as_sequence(returned: Any) -> Sequence[Any]:
     return cast("Sequence[Any]", returned) if isinstance(returned, (list, tuple)) else (returned,)
 
 
-def _in_context(node: NodeRecord, env: Mapping[str, Entry], message: str) -> str:
+def _in_context(node: NodeRecord, env: Mapping[str, OnnxEntry], message: str) -> str:
+    """An error message with the op and the types of its operands in front."""
     fed: list[str] = []
     for name in node.operands[:6]:
         entry = env.get(name)
@@ -461,28 +476,31 @@ _RECURRENT = ("LSTM", "GRU", "RNN")
 
 def _unsupported(key: str) -> str:
     if key in _CONTROL_FLOW:
-        return f"{key} is not supported: loops whose bodies run in turn have no axes to split"
+        return f"{key} is not supported: its iterations run one after another; export it unrolled"
     if key in _RECURRENT:
-        return f"{key} is not supported: a recurrence runs step after step; export it unrolled"
+        return f"{key} is not supported: its steps run one after another; export it unrolled"
     if key.startswith(("Random", "Bernoulli", "Multinomial")):
-        return f"{key} is not supported: it draws random numbers; feed them as an input"
+        return f"{key} is not supported: it draws random numbers; make them an input of the model"
     if "Sequence" in key or key.startswith("Optional"):
-        return f"{key} is not supported: it makes sequences instead of tensors"
+        return f"{key} is not supported: its results are not tensors; export the model without it"
     if key == "NonZero":
         return (
             f"{key} is not supported: the shape of its result depends on data; a mixture of "
             "experts can be given by its config.json, or exported with experts as batched products"
         )
     if key in ("Unique", "Compress", "NonMaxSuppression"):
-        return f"{key} is not supported: the shape of its result depends on data"
+        return (
+            f"{key} is not supported: the shape of its result depends on data; export the model "
+            "without it"
+        )
     if "Quant" in key or key.endswith("Integer"):
         return f"{key} is not supported: export the model before quantization"
     import difflib
 
     near = difflib.get_close_matches(key, known_op_types(), n=3, cutoff=0.6)
-    hint = f" (near: {', '.join(near)})" if near else ""
+    hint = f" (similar names: {', '.join(near)})" if near else ""
     return (
         f"{key} is not supported{hint}; export with another opset or exporter, or register an op "
-        "of this name with distir.ops.register_op, or with distir.importers.onnx_call.converts how "
-        "it is expressed in known ones"
+        "of this name with distir.ops.register_op, or a converter to known ops with "
+        "distir.importers.onnx_call.converts"
     )

@@ -1,7 +1,7 @@
-"""Reads an ONNX file into plain records. The one module that touches protobuf.
+"""Reads an ONNX file into plain records. No other module touches protobuf.
 
-Nothing in a file is trusted: sizes, paths, names and types are checked here, and whatever is wrong
-ends in an `ImportModelError`.
+Nothing in a file is trusted: sizes, paths, names and types are checked here, and errors in them are
+raised as `ImportModelError`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from distir.ir.core import Array
 from distir.ir.types import DType
 
 MOST_DIMS = 16
+"""A tensor with more dims means that the file is damaged or hostile."""
 MOST_ELEMENTS = 1 << 44
-"""A tensor with more elements than this is taken for a damaged or hostile file."""
+"""A tensor with more elements means that the file is damaged or hostile."""
 
 _DTYPES: dict[int, DType] = {
     1: DType.FLOAT32,
@@ -42,7 +43,7 @@ _DTYPES: dict[int, DType] = {
 }
 _CODES = {"FLOAT": 1, "UINT8": 2, "INT8": 3, "INT16": 5, "INT32": 6, "INT64": 7, "BOOL": 9,
     "FLOAT16": 10, "DOUBLE": 11, "BFLOAT16": 16}  # fmt: skip
-"""Names that old files use for the commonest types."""
+"""Codes of the most common types, by the names that old files use."""
 _OTHER_DTYPES = {8: "string", 14: "complex64", 15: "complex128", 21: "uint4", 22: "int4", 23: "fp4"}
 
 _NUMPY_NAMES: dict[DType, str] = {
@@ -61,20 +62,21 @@ _NUMPY_NAMES: dict[DType, str] = {
 
 
 def as_dtype(array: Array, dtype: DType) -> Array:
-    """The array in the NumPy type that holds `dtype`; float32 where NumPy has none."""
+    """The array in the NumPy type for `dtype`: float32 for types that NumPy does not have."""
     import numpy as np
 
     return np.asarray(array).astype(_NUMPY_NAMES[dtype], copy=False)
 
 
 def _onnx(submodule: str = "") -> Any:
-    """The package, imported when it is needed."""
-    # By name, for type checkers take a plain import for the module beside this one.
+    """The package onnx, or a submodule of it, imported when it is needed."""
+    # By name, because type checkers take a plain import for the module `onnx.py` beside this one.
     return importlib.import_module(f"onnx.{submodule}" if submodule else "onnx")
 
 
 def read_dtype(code: int | str, where: str) -> DType:
-    """The element type with this code or old name; raises `ImportModelError`."""
+    """The element type with this ONNX code or old name. Raises `ImportModelError` for a type that
+    is not supported; `where` says in the message what has it."""
     if isinstance(code, str):
         code = _CODES.get(code.upper(), 0)
     if code not in _DTYPES:
@@ -83,6 +85,19 @@ def read_dtype(code: int | str, where: str) -> DType:
             f"{where} has element type {found}; expected a float, integer or boolean type"
         )
     return _DTYPES[code]
+
+
+def check_shape(what: str, shape: Sequence[int]) -> None:
+    """Raises `ImportModelError` for shapes that no sound file has; `what` says what has it."""
+    if (
+        len(shape) > MOST_DIMS
+        or any(size < 0 for size in shape)
+        or math.prod(shape) > MOST_ELEMENTS
+    ):
+        raise ImportModelError(
+            f"{what} has shape {list(shape)[:MOST_DIMS]}; expected at most {MOST_DIMS} dims, "
+            f"{MOST_ELEMENTS} elements and no negative size"
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,20 +109,21 @@ class TensorRecord:
     dtype: DType
     proto: Any
     source: Path | None = None
-    """The external file with the values, which may be absent."""
+    """The external file with the values, if there is one; it may not exist."""
     in_file: bool = True
+    """Whether the values are in the ONNX file itself."""
 
     @property
     def num_elements(self) -> int:
-        """Product of the dims."""
+        """The number of elements."""
         return math.prod(self.shape)
 
     def has_values(self) -> bool:
-        """Whether `load` would find values."""
+        """Whether `load` can find values."""
         return self.in_file or (self.source is not None and self.source.is_file())
 
     def load(self) -> Array:
-        """The values; raises `ImportModelError` if they do not fit the declared shape."""
+        """The values. Raises `ImportModelError` if they cannot be read or do not fit the type."""
         import numpy as np
 
         try:
@@ -138,7 +154,7 @@ class TensorRecord:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NodeRecord:
-    """One op of the file. Absent optional operands are empty strings."""
+    """One op of the file. Names of optional operands that are absent are empty."""
 
     op_type: str
     domain: str
@@ -148,11 +164,12 @@ class NodeRecord:
     attributes: Mapping[str, Any]
     """int, float, str, TensorRecord, GraphRecord, or a tuple of them."""
     references: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Inside a model-local function: attributes that take the value of one of the call's."""
+    """Inside a model-local function: attributes that take their values from attributes of the call,
+    by name."""
 
     @property
     def label(self) -> str:
-        """The op and its name in the file, for messages."""
+        """The op and its name in the file, for error messages."""
         domain = f"{self.domain}:" if self.domain else ""
         name = self.name or (self.results[0] if self.results else "")
         return f"{domain}{self.op_type} {name!r}"
@@ -160,7 +177,7 @@ class NodeRecord:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InputRecord:
-    """A declared input: per dim its size, or the text of a symbolic size, or `None`."""
+    """A declared input. A dim is a size, the text of a symbolic size, or None if it has neither."""
 
     name: str
     dims: tuple[int | str | None, ...]
@@ -169,7 +186,7 @@ class InputRecord:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GraphRecord:
-    """A graph or the body of a branch. Nodes are in topological order if it is a whole graph."""
+    """A graph, or the body of a branch or function, with its nodes in the file's order."""
 
     name: str
     inputs: tuple[InputRecord, ...]
@@ -180,7 +197,7 @@ class GraphRecord:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FunctionRecord:
-    """A model-local function: a subroutine that takes tensors and attributes."""
+    """A model-local function: ops that a file names once and calls with tensors and attributes."""
 
     name: str
     domain: str
@@ -193,7 +210,7 @@ class FunctionRecord:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModelRecord:
-    """A whole file."""
+    """A whole ONNX file."""
 
     graph: GraphRecord
     opset: int
@@ -201,7 +218,10 @@ class ModelRecord:
 
 
 def read_model(source: str | Path | Any) -> ModelRecord:
-    """Reads a path or an `onnx.ModelProto`; raises `ImportModelError`."""
+    """Reads an ONNX file, given by path, or an `onnx.ModelProto`.
+
+    Raises `ImportModelError` if the package onnx is missing, or the file is missing or damaged.
+    """
     try:
         onnx = _onnx()
     except ImportError as error:
@@ -251,7 +271,7 @@ def _domain(domain: str | bytes) -> str:
 
 
 def _text(text: str | bytes) -> str:
-    """A string of the file; protobuf gives bytes where it is no UTF-8."""
+    """A string of the file; protobuf returns bytes where it is not UTF-8."""
     return text.decode("utf-8", "replace") if isinstance(text, bytes) else text
 
 
@@ -342,18 +362,10 @@ class _Reader:
         raise ImportModelError(f"{where}: attribute {_text(proto.name)!r} has no readable type")
 
     def tensor(self, proto: Any) -> TensorRecord:
-        """A tensor; its values are looked at when they are needed."""
+        """A tensor; its values are read when they are needed."""
         name = _text(proto.name)
         shape = tuple(int(size) for size in proto.dims)
-        if (
-            len(shape) > MOST_DIMS
-            or any(size < 0 for size in shape)
-            or math.prod(shape) > MOST_ELEMENTS
-        ):
-            raise ImportModelError(
-                f"tensor {name!r} has shape {list(shape)[:MOST_DIMS]}; expected at most "
-                f"{MOST_DIMS} dims, {MOST_ELEMENTS} elements and no negative size"
-            )
+        check_shape(f"tensor {name!r}", shape)
         dtype = read_dtype(int(proto.data_type), f"tensor {name!r}")
         if int(proto.data_location) == 1:
             return TensorRecord(
@@ -362,7 +374,7 @@ class _Reader:
         return TensorRecord(name, shape, dtype, proto)
 
     def _external_path(self, proto: Any, name: str) -> Path | None:
-        """The file with a tensor's values; `None` if they cannot be looked for."""
+        """The external file with a tensor's values; None if there is no place to look for it."""
         location = next(
             (_text(e.value) for e in proto.external_data if _text(e.key) == "location"), ""
         )
@@ -394,7 +406,7 @@ class _Reader:
                 dims.append(_text(dim.dim_param))
                 continue
             size = int(dim.dim_value) if dim.HasField("dim_value") else -1
-            # Exporters write 0 or -1 for "any size" now and then.
+            # Some exporters write 0 or -1 for "any size".
             dims.append(size if size > 0 else None)
         dtype = read_dtype(int(tensor.elem_type), where)
         return InputRecord(_text(proto.name), tuple(dims), dtype)
@@ -403,9 +415,9 @@ class _Reader:
 def sorted_nodes(
     graph: GraphRecord, available: Sequence[str], outputs: Sequence[str]
 ) -> tuple[NodeRecord, ...]:
-    """The nodes that `outputs` need, each after the nodes it reads, whatever the file's order.
+    """The nodes that `outputs` need, in topological order. `available` are names that exist before.
 
-    Raises `ImportModelError` for names that are missing, assigned twice, or in a cycle.
+    Raises `ImportModelError` for names that are missing, assigned twice, or part of a cycle.
     """
     producers: dict[str, NodeRecord] = {}
     known = set(available)
@@ -430,20 +442,20 @@ def sorted_nodes(
             node = producers.get(name)
             if node is None:
                 raise ImportModelError(
-                    f"{name!r} is read but is no input, initializer or result of an op"
+                    f"{name!r} is read, but it is no input, initializer or result of an op"
                 )
             state = done.get(id(node))
             if state is None:
                 done[id(node)] = False
                 stack.append((name, node))
                 stack.extend((operand, None) for operand in reversed(_reads(node)))
-            elif not state:  # open nodes are the ones on the path that led here
+            elif not state:  # nodes that are begun and not done lie on the path that led here
                 raise ImportModelError(f"{node.label} depends on its own result {name!r}")
     return tuple(order)
 
 
 def _reads(node: NodeRecord) -> list[str]:
-    """What a node reads, including what its branches take from outside."""
+    """The names that a node reads, including those that its branches read from the graph."""
     names = [name for name in node.operands if name]
     for value in node.attributes.values():
         graphs = cast("tuple[object, ...]", value) if isinstance(value, tuple) else (value,)
@@ -454,7 +466,7 @@ def _reads(node: NodeRecord) -> list[str]:
 
 
 def outer_names(graph: GraphRecord) -> Iterator[str]:
-    """Names that the body of a branch takes from the graph around it."""
+    """The names that the body of a branch reads from the graph around it."""
     own = {value.name for value in graph.inputs} | set(graph.initializers)
     own.update(name for node in graph.nodes for name in node.results)
     for node in graph.nodes:

@@ -1,7 +1,7 @@
-"""Parameter or table? A float tensor of the file is trained, or it is a mask, a rotary table, …
+"""Decides which float tensors of a file are parameters, and which are tables: masks, rotary tables.
 
-The file does not say. The decision is structural: what the tensor meets on the way into the model.
-It is not decidable in general, so it comes with a reason and can be overridden by name.
+The file does not say. The decision depends on the ops in which the tensor is combined with data.
+Since these do not decide it for certain, each decision has a reason and can be overridden by name.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from distir.ir.types import TensorType
 
 
 class Role(Enum):
-    """What a tensor of the file is."""
+    """What a tensor of the file is: trained, or not."""
 
     PARAMETER = "parameter"
     TABLE = "table"
@@ -23,17 +23,17 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The role of a tensor and why."""
+    """The role of a tensor, and the reason for it."""
 
     role: Role
     reason: str
 
 
-_VIEWS = frozenset(
+_MOVING_OPS = frozenset(
     "Identity Cast CastLike Reshape Flatten Squeeze Unsqueeze Transpose Slice Split Expand Tile "
     "Concat Pad Dropout".split()
 )
-"""Ops through which a tensor is followed: they only move it."""
+"""Ops that only move elements, so that a tensor is followed through them."""
 _SMALL_SLOTS = {
     "Gemm": (2,),
     "Conv": (2,),
@@ -46,22 +46,23 @@ _SMALL_SLOTS = {
     "SimplifiedLayerNormalization": (1,),
     "PRelu": (1,),
 }
-"""Operands that are trained even if they have a single element."""
+"""Per op, the positions of operands that are trained even if they have a single element."""
 _NEVER_TRAINED = frozenset(
     "Sin Cos Equal Greater GreaterOrEqual Less LessOrEqual Clip Range Resize Upsample Mod Floor "
     "Ceil Round IsNaN IsInf Not And Or OneHot ScatterND ScatterElements Scatter".split()
 )
+"""Ops whose operands are not trained."""
 
 
 @dataclass(slots=True)
-class Roles:
-    """Decides for every float tensor of a graph, and remembers."""
+class TensorRoles:
+    """Decides the role of each float tensor of a graph, and remembers it in `decisions`."""
 
     graph: GraphRecord
     parameters: Collection[str] = ()
-    """Names that the user says are trained."""
+    """Names of tensors that the user says are trained."""
     tables: Collection[str] = ()
-    """Names that the user says are not."""
+    """Names of tensors that the user says are not trained."""
     decisions: dict[str, Decision] = field(default_factory=dict[str, Decision])
     _readers: dict[str, list[tuple[NodeRecord, int]]] = field(
         default_factory=dict[str, list[tuple[NodeRecord, int]]]
@@ -72,7 +73,7 @@ class Roles:
     def __post_init__(self) -> None:
         for node in self.graph.nodes:
             if not node.results:
-                continue  # a damaged file's: nothing can depend on it
+                continue  # only in a damaged file; no op depends on it
             for position, name in enumerate(node.operands):
                 self._readers.setdefault(name, []).append((node, position))
             for name in node.results:
@@ -89,8 +90,9 @@ class Roles:
                     pending.extend(result for result in node.results if result)
 
     def weight_inputs(self) -> set[str]:
-        """Inputs that are weights: those the user says are, and, where several tensors of fixed
-        size stand beside others whose batch is symbolic, those."""
+        """The names of inputs that are weights: those that the user names; and all inputs of fixed
+        size, if other inputs have symbolic sizes and at least two of the fixed ones are matrices.
+        """
         inputs = self.graph.inputs
         named = {r.name for r in inputs if r.name in self.parameters or r.name in self.tables}
         fixed = [r for r in inputs if all(isinstance(size, int) for size in r.dims)]
@@ -99,7 +101,7 @@ class Roles:
         return named | ({r.name for r in fixed} if is_split else set())
 
     def role(self, name: str, type: TensorType) -> Role:
-        """The role of a tensor of this type."""
+        """The role of a tensor."""
         if name not in self.decisions:
             self.decisions[name] = self._decide(name, type)
         return self.decisions[name].role
@@ -128,18 +130,19 @@ class Roles:
         return name in self._dynamic
 
     def readers(self, name: str) -> list[tuple[NodeRecord, int]]:
-        """The nodes that read `name` and at which position."""
+        """The nodes that read `name`, each with the position of that operand."""
         return self._readers.get(name, [])
 
     def makers(self) -> Mapping[str, NodeRecord]:
-        """The node behind every computed name."""
+        """The node that makes each computed name."""
         return self._makers
 
 
 class _Uses:
-    """Follows one tensor through views and constant arithmetic to the ops where it meets data."""
+    """Follows one tensor through moves and arithmetic with constants, to the ops in which it is
+    combined with data. Collects reasons to take it for trained, and reasons against."""
 
-    def __init__(self, roles: Roles, type: TensorType) -> None:
+    def __init__(self, roles: TensorRoles, type: TensorType) -> None:
         self._roles = roles
         self._type = type
         self._wide = sum(size != 1 for size in type.shape) >= 2
@@ -148,7 +151,8 @@ class _Uses:
         self.fixed: set[str] = set()
 
     def follow(self, name: str, is_value_kept: bool) -> None:
-        """Notes every use of `name`. `is_value_kept`: only moved so far, not computed with."""
+        """Collects the reasons from every use of `name`. `is_value_kept` says whether the tensor
+        was only moved so far, not computed with."""
         pending = [(name, is_value_kept)]
         while pending:
             current, kept = pending.pop()
@@ -159,6 +163,7 @@ class _Uses:
                 pending.extend(self._use(node, position, kept))
 
     def _use(self, node: NodeRecord, position: int, kept: bool) -> list[tuple[str, bool]]:
+        """Collects a reason from one use, or returns the names to follow from here."""
         op = node.op_type
         onward = [(name, kept) for name in node.results if name]
         others = [n for i, n in enumerate(node.operands) if i != position and n]
@@ -172,7 +177,7 @@ class _Uses:
         if op == "BatchNormalization" and position in (3, 4):
             self.fixed.add("running statistics of a BatchNormalization")
             return []
-        if op in _VIEWS and position == 0 and not meets_data:
+        if op in _MOVING_OPS and position == 0 and not meets_data:
             return onward
         if op == "Gather" and position == 0:
             return self._gathered(node, kept)
@@ -185,16 +190,17 @@ class _Uses:
         return []
 
     def _gathered(self, node: NodeRecord, kept: bool) -> list[tuple[str, bool]]:
-        """Rows of a rotary table end in Mul, rows of an embedding in sums and products."""
+        """Collects a reason from a Gather: rows of a rotary table are only factors of Mul, rows of
+        an embedding are added and multiplied with matrices."""
         ends = self._ends(node.results[0])
         if ends and all(end in ("Mul", "Sin", "Cos") for end in ends):
-            self.fixed.add("rows of it are only factors of Mul")
+            self.fixed.add("its rows are only factors of Mul")
         else:
             self.trained.add("operand of Gather")
         return []
 
     def _ends(self, name: str) -> set[str]:
-        """The ops in which `name` ends after views and multiplications by constants."""
+        """The ops that read `name` after moves and multiplications by constants."""
         ends: set[str] = set()
         pending, seen = [name], {name}
         while pending:
@@ -204,7 +210,9 @@ class _Uses:
                 ends.add("output")
             for node, position in readers:
                 others = [n for i, n in enumerate(node.operands) if i != position and n]
-                is_moved = node.op_type in _VIEWS and position == 0 and node.op_type != "Concat"
+                is_moved = (
+                    node.op_type in _MOVING_OPS and position == 0 and node.op_type != "Concat"
+                )
                 is_scaled = node.op_type in ("Mul", "Div") and not any(
                     self._roles.is_dynamic(name) for name in others
                 )
@@ -217,7 +225,7 @@ class _Uses:
                         pending.append(result)
         return ends
 
-    # --- where a tensor meets data ---------------------------------------------------------------
+    # --- ops in which a tensor is combined with data ---------------------------------------------
 
     def _meets_product(self, node: NodeRecord, position: int, kept: bool) -> None:
         if self._ends(node.results[0]) <= {"Sin", "Cos", "Concat"} and not self._wide:
@@ -258,7 +266,8 @@ class _Uses:
         )
 
     def _is_mask(self, node: NodeRecord, position: int, kept: bool) -> bool:
-        """By its values (zero or very negative) where known; else by shape: no dim for heads."""
+        """Whether a term of scores is a mask: by its values (zero or very negative) if they are
+        known, otherwise by its shape, which has size 1 for heads."""
         record = self._roles.graph.initializers.get(node.operands[position])
         if record is not None and record.has_values() and record.num_elements < 1 << 24:
             return _has_mask_values(record)

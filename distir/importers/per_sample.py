@@ -1,8 +1,8 @@
-"""One place per sample: `x[arange(batch), places]`, as exporters spell it.
+"""Rewrites lookups of one position per sample, `x[arange(batch), places]`.
 
-They flatten `x` to `(batch · rows, …)` and gather at `arange(batch) · rows + places`, or give a
-GatherND tuples `(sample, place)`. Both hold a table of sample numbers computed at the sizes of the
-file. Said as a GatherND that takes samples side by side, nothing in it depends on these sizes.
+Exporters flatten `x` to `(batch · rows, …)` and gather at `arange(batch) · rows + places`, or give
+a GatherND tuples `(sample, place)`. Both contain a table of sample numbers for the batch of the
+file. As a GatherND with a batch dim, the lookup depends on no size of the file.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from distir.ops.tensor import Concat, Reshape
 
 
 def gather_per_sample(function: Function) -> Function:
-    """The function where lookups of one place per sample are said as such."""
+    """The function with lookups of one position per sample as GatherND with a batch dim."""
     producers = function.producers()
     nodes: list[Node] = []
     for node in function.nodes:
@@ -30,8 +30,8 @@ def gather_per_sample(function: Function) -> Function:
 def _places(
     node: Node, producers: Mapping[Value, Node], constants: Mapping[Value, Array | None]
 ) -> tuple[Value, Value] | None:
-    """What is looked into, its first dim the samples, and the places in its further dims: one
-    tuple per sample in the last dim. None if the node is no such lookup."""
+    """The data that a lookup reads, `[batch, …]`, and the positions in each sample. None if the
+    node is no lookup of one position per sample."""
     if isinstance(node.op, Gather) and node.op.axis == 0:
         flat, index = (producers.get(value) for value in node.operands)
         if flat is None or not isinstance(flat.op, Reshape):
@@ -58,8 +58,8 @@ def _places(
 
 
 def _numbers_samples(table: Array | None, index: Value, data: Value, *, stride: bool) -> bool:
-    """Whether a table is 0, 1, 2, … along the first dim of an index, one for each sample; with
-    `stride`, times the rows of a sample."""
+    """Whether a table numbers the samples along the first dim of an index: 0, 1, 2, …; with
+    `stride`, these times the number of rows of a sample."""
     import numpy as np
 
     samples, rows = data.type.shape[:2]
@@ -72,6 +72,7 @@ def _numbers_samples(table: Array | None, index: Value, data: Value, *, stride: 
 
 
 def _side_by_side(node: Node, data: Value, places: Value) -> Sequence[Node]:
+    """The nodes that look up the same with a batch dim."""
     if isinstance(node.op, Gather):
         op = Reshape((*places.type.shape, 1))
         (type,) = op.infer(places.type)

@@ -1,4 +1,4 @@
-"""Sizes at which a model is built to have its axes inferred."""
+"""Probe sizes: batch and sequence at which a model is built so that its axes can be inferred."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _BATCHES = (11, 13, 17, 19, 7, 5, 3, 2)
 
 
 def probe_sizes(taken: Collection[int] = (), longest: int | None = None) -> tuple[int, int]:
-    """A batch size and a sequence length (at most `longest`) that are not `taken`.
+    """A batch size and a sequence length (at most `longest`) that are not `taken`, if possible.
 
-    Primes, so that a dim which is a product shows them; unlike any other size of the model, so
-    that nothing is taken for batch or sequence by chance. What the model is used for later has
-    nothing to do with them: its axes are rescaled.
+    They are primes, so that they can be recognised in a product, and unlike any other size of the
+    model, so that no other dim is taken for batch or sequence by chance. Later the axes are resized
+    to the workload's batch and sequence.
     """
     sequence = _first(_SEQUENCES, taken, longest or max(_SEQUENCES))
     return _first(_BATCHES, {*taken, sequence}, max(_BATCHES)), sequence
@@ -29,7 +29,7 @@ def _first(candidates: Collection[int], taken: Collection[int], largest: int) ->
 def build_at_probe_sizes(
     build: Callable[[int, int], Function], longest: int | None = None
 ) -> Function:
-    """`build(batch, sequence)` at sizes that no parameter has."""
+    """The function that `build(batch, sequence)` makes, at sizes that no parameter has."""
     batch, sequence = probe_sizes(longest=longest)
     function = build(batch, sequence)
     taken = {size for value in function.parameters for size in value.type.shape}

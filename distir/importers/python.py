@@ -1,4 +1,4 @@
-"""Models that are Python functions: what sizes they take, and what they give."""
+"""Models that are Python functions: the size arguments they take, and the objects they return."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from distir.errors import ImportModelError
 
 
 def size_arguments(function: Callable[..., object], label: str) -> Mapping[str, object]:
-    """Which of `batch_size` and `sequence_length` a function takes, with its defaults for them."""
+    """The arguments among `batch_size` and `sequence_length` that a function takes, with their
+    defaults. Raises `ImportModelError` if it needs any other argument."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -23,12 +24,12 @@ def size_arguments(function: Callable[..., object], label: str) -> Mapping[str, 
             parameter.VAR_KEYWORD,
         ):
             raise ImportModelError(
-                f"{label}: the function needs an argument {parameter.name!r}; only batch_size and "
-                "sequence_length are given, so let it have a default"
+                f"{label}: the function needs an argument {parameter.name!r}, but only batch_size "
+                "and sequence_length are passed; give it a default"
             )
     return taken
 
 
 def is_onnx_model(value: object) -> bool:
-    """Whether this is an `onnx.ModelProto`, found out without importing onnx."""
+    """Whether this is an `onnx.ModelProto`, without importing onnx."""
     return any(cls.__name__ == "ModelProto" for cls in type(value).__mro__)

@@ -1,7 +1,7 @@
-"""Indices that are evenly spaced in every dim: what a Gather picks by them is a view.
+"""Rewrites a Gather by indices that are evenly spaced in every dim as Reshape, Slice and Transpose.
 
 Exporters write `as_strided`, slices and rolls as a Gather from a flattened tensor by a table of
-positions computed for the sizes of the file. Said as Reshape, Slice and Transpose, axes pass.
+positions computed for the sizes of the file. Axes are lost in a Gather, but not in these ops.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from distir.ops.tensor import Reshape, Slice, Transpose
 
 @dataclass(frozen=True, slots=True)
 class _Dim:
-    """One dim of the indices: how many there are, how far apart, and which dim it is."""
+    """One dim of the indices: their number, their distance, and the position of the dim."""
 
     count: int
     stride: int
@@ -23,8 +23,8 @@ class _Dim:
 
 
 def strided_view(shape: Sequence[int], axis: int, indices: Array) -> tuple[Op, ...] | None:
-    """The ops that pick `indices` along dim `axis` of a tensor of this shape, as Gather does; None
-    if the indices are not evenly spaced, or overlap."""
+    """The ops that look up `indices` along dim `axis` of a tensor of this shape, as a Gather does.
+    None if the indices are not evenly spaced, or if some occur twice."""
     dims = _dims(indices)
     if dims is None:
         return None
@@ -40,7 +40,8 @@ def strided_view(shape: Sequence[int], axis: int, indices: Array) -> tuple[Op, .
 
 
 def _dims(indices: Array) -> tuple[_Dim, ...] | None:
-    """The dims with more than one index, widest stride first; None if not evenly spaced."""
+    """The dims with more than one index, the largest stride first; None if they are not evenly
+    spaced."""
     import numpy as np
 
     if indices.ndim == 0 or indices.size < 2:
@@ -64,8 +65,9 @@ def _dims(indices: Array) -> tuple[_Dim, ...] | None:
 
 
 def _digits(size: int, offset: int, dims: Sequence[_Dim]) -> list[tuple[int, int, int]] | None:
-    """The dim as a number with one digit per dim of the indices and a last one for what lies
-    between them: per digit its base, where it starts and how many values are taken."""
+    """Writes positions in a dim as numbers with one digit per dim of the indices, and a last digit
+    for the positions between them. Returns per digit its base, its first value, and the number of
+    values taken; None if the indices cannot be written so."""
     whole = size
     digits: list[tuple[int, int, int]] = []
     for stride, count in [(dim.stride, dim.count) for dim in dims] + [(1, 1)]:
@@ -83,17 +85,18 @@ def _digits(size: int, offset: int, dims: Sequence[_Dim]) -> list[tuple[int, int
 def _cut(
     shape: Sequence[int], axis: int, digits: Sequence[tuple[int, int, int]], dims: Sequence[_Dim]
 ) -> tuple[Op, ...]:
-    """One dim per digit, of which the values are cut out, in the order of the indices."""
+    """The ops that give each digit a dim, cut out the values taken, and order the dims as the
+    indices have them."""
     before, after = shape[:axis], shape[axis + 1 :]
-    spread = (*before, *(base for base, _, _ in digits), *after)
-    rank = len(spread)
+    by_digit = (*before, *(base for base, _, _ in digits), *after)
+    rank = len(by_digit)
     starts, stops = [0] * rank, list[int | None]([None] * rank)
     for place, (base, start, count) in enumerate(digits, start=axis):
         starts[place] = start
         stops[place] = None if start + count == base else start + count
     order = sorted(range(len(dims)), key=lambda place: dims[place].position)
     behind = len(before) + len(dims)
-    ops: list[Op] = [Reshape(spread)]
+    ops: list[Op] = [Reshape(by_digit)]
     if any(starts) or any(stop is not None for stop in stops):
         ops.append(Slice(tuple(starts), tuple(stops), (1,) * rank))
     if order != list(range(len(dims))):
@@ -103,7 +106,7 @@ def _cut(
 
 
 def _slice(shape: Sequence[int], axis: int, start: int, dim: _Dim) -> tuple[Op, ...]:
-    """The Slice of one dim, if it leaves anything out."""
+    """The Slice of one dim; none if it takes all elements."""
     if dim.count == shape[axis]:
         return ()
     starts, steps = [0] * len(shape), [1] * len(shape)

@@ -1,4 +1,4 @@
-"""Small rewrites after import: what nobody reads goes, slices that tile a dim become a Split."""
+"""Small rewrites after import: unused nodes are removed, slices that tile a dim become a Split."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from distir.ops.tensor import Reshape, Slice, Split
 
 
 def without_unused(function: Function) -> Function:
-    """Without nodes, parameters and constants that no output needs. Inputs stay."""
+    """The function without nodes, parameters and constants that no output needs. Inputs stay."""
     needed: set[Value] = set(function.outputs)
     nodes: list[Node] = []
     for node in reversed(function.nodes):
@@ -27,8 +27,8 @@ def without_unused(function: Function) -> Function:
 
 
 def merge_slices(function: Function) -> Function:
-    """Slices (or Gathers of one row each) of a value that together tile a dim in equal parts
-    become one Split. A lone slice stays what it is."""
+    """The function with slices (or Gathers of one row each) that together tile a dim of a value in
+    equal parts replaced by one Split."""
     groups: dict[tuple[Value, int], list[tuple[int, int, Node]]] = {}
     for node in function.nodes:
         cut = _cut(function, node)
@@ -47,7 +47,7 @@ def merge_slices(function: Function) -> Function:
 
 
 def _cut(function: Function, node: Node) -> tuple[int, int, int] | None:
-    """`(dim, start, size)` if the node takes one contiguous piece of one dim."""
+    """`(dim, start, size)` if the node takes a contiguous piece of one dim; otherwise None."""
     shape = node.operands[0].type.shape if node.operands else ()
     if isinstance(node.op, Slice):
         dims = [d for d, n in enumerate(node.result.type.shape) if n != shape[d]]
@@ -62,7 +62,8 @@ def _cut(function: Function, node: Node) -> tuple[int, int, int] | None:
 
 
 def _tiling(cuts: list[tuple[int, int]], size: int) -> list[tuple[int, int]] | None:
-    """The cuts if they are at least two, equal, and cover the dim without overlap."""
+    """The cuts `(start, size)` if they are two or more, of equal sizes, and cover a dim of this
+    size without overlap; otherwise None."""
     part = cuts[0][1]
     starts = list(range(0, size, part)) if part else []
     if len(cuts) > 1 and size % part == 0 and cuts == [(start, part) for start in starts]:
@@ -73,7 +74,7 @@ def _tiling(cuts: list[tuple[int, int]], size: int) -> list[tuple[int, int]] | N
 def _as_split(
     value: Value, dim: int, parts: list[tuple[int, int]], cuts: list[tuple[int, int, Node]]
 ) -> dict[Node, tuple[Node, ...]]:
-    """A Split at the first of the cuts; each cut becomes a view of its part."""
+    """Per cut, the nodes that replace it: a view of its part; before the first, the Split."""
     sizes = tuple(size for _, size in parts)
     op = Split(dim, sizes)
     results = tuple(Value(type, f"{value.name}.{i}") for i, type in enumerate(op.infer(value.type)))

@@ -1,7 +1,7 @@
-"""Exports with a batch of 1: follows the unit batch dim through the program and widens it.
+"""Widens the batch of an export that fixes it at 1.
 
-A dim of size 1 has no axis, so it cannot be found by them. Its position is carried forward from the
-inputs instead, op by op. Parameters and tables never carry it.
+A dim of size 1 has no axis. So its position is followed from the inputs, op by op, through the
+function. Parameters and tables never carry it.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from distir.ops.tensor import Concat, Expand, Reshape, Slice
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where the batch is in a tensor: in `dim`, inside of `outer` elements of that dim.
+class BatchPlace:
+    """Where the batch is in a tensor: in dim `dim`, which is `outer · batch · rest`.
 
-    A unit dim of its own has `outer` 1; `(batch · rows)` has 1 too, `(rows · batch)` has rows.
+    `outer` is 1 for a dim of size 1, and for `(batch · rows)`; for `(rows · batch)` it is `rows`.
     """
 
     dim: int
@@ -39,17 +39,19 @@ def widen_batch(
     axis_maps: Mapping[Value, tuple[int | None, ...]],
     renamed: dict[Value, Value],
 ) -> Function:
-    """`function` with the given unit dims of its inputs widened to `batch_size`.
+    """The function with the dims of size 1 at these `positions` of its inputs widened to
+    `batch_size`.
 
-    `axis_maps` tells for Reshapes that only add or drop unit dims where every dim went. `renamed`
-    gains the new value of every old one. Raises `TransformError` where the batch is lost.
+    `axis_maps` says, for results of Reshapes that only add or drop dims of size 1, where each dim
+    went (see `Call.view`). The new value of each old one is added to `renamed`. Raises
+    `TransformError` if an op loses the batch or combines samples.
 
     A Reshape does not say whether `(rows, width)` has the batch at the end of its rows or at the
-    start of its width, nor which of two unit dims it makes is the batch. Where a later op cannot
-    take the one, the nearest Reshapes before it are read the other way, as long as that leads
-    further: an op that keeps samples apart computes each as it would alone, so what reaches the end
-    is right. Where samples of two inputs meet and neither
-    is the other's, as texts and images do, each input has a batch of its own.
+    start of its width, nor which of two dims of size 1 is the batch. If a later op cannot take the
+    one choice, the nearest Reshapes before it are given the other, as long as that leads further.
+    An op that keeps samples apart computes each as it would alone, so that choices which reach the
+    end are right. If an op combines samples of two inputs, as of texts and images, each of these
+    inputs gets a batch of its own.
     """
     best = _furthest(function, positions, batch_size, axis_maps)
     if best.error is None:
@@ -60,8 +62,8 @@ def widen_batch(
         raise best.error
     now = {value: value for value in (*positions, *axis_maps)}
     for number, group in enumerate(groups):
-        # Sizes of their own, so that they are not taken for one.
-        size = batch_size + number * STEP
+        # Different sizes, so that the batches are not taken for one.
+        size = batch_size + number * BATCH_STEP
         made: dict[Value, Value] = {}
         maps = {now[value]: dims for value, dims in axis_maps.items()}
         places = {now[value]: positions[value] for value in group}
@@ -78,11 +80,11 @@ def _furthest(
     batch_size: int,
     axis_maps: Mapping[Value, tuple[int | None, ...]],
 ) -> _Widening:
-    """The attempt that comes to the end, or, if none does, the first."""
+    """The attempt that gets through the whole function, or, if none does, the first."""
     first = best = _Widening(function, positions, batch_size, axis_maps, frozenset())
     while best.error is not None:
         others = (
-            _Widening(function, positions, batch_size, axis_maps, best.turned ^ {choice})
+            _Widening(function, positions, batch_size, axis_maps, best.second_choices ^ {choice})
             for choice in best.choices_before_error()
         )
         better = next((other for other in others if other.reached > best.reached), None)
@@ -92,18 +94,19 @@ def _furthest(
     return best
 
 
-STEP = 2
-"""How much longer every further batch is made than the one before."""
+BATCH_STEP = 2
+"""How much longer each further batch is than the one before."""
 
-_Choice = tuple[tuple[int, ...], Place, tuple[int, ...]]
-"""A kind of Reshape: from which shape, the batch where, to which shape."""
+_Choice = tuple[tuple[int, ...], BatchPlace, tuple[int, ...]]
+"""A kind of Reshape: the shape before, where the batch is in it, and the shape after."""
 
-MOST_TURNED = 8
-"""Kinds of Reshape that are tried the other way before an op that cannot take the batch."""
+MOST_OTHER_CHOICES = 8
+"""Kinds of Reshape that are given the other choice if an op behind them cannot take the batch."""
 
 
 class _Widening:
-    """One attempt. `turned` are the kinds of Reshape that are read the other way."""
+    """One attempt to widen a function. For the kinds of Reshape in `second_choices`, the batch is
+    taken to be in the less likely place."""
 
     def __init__(
         self,
@@ -111,19 +114,19 @@ class _Widening:
         positions: Mapping[Value, int],
         batch_size: int,
         axis_maps: Mapping[Value, tuple[int | None, ...]],
-        turned: frozenset[_Choice],
+        second_choices: frozenset[_Choice],
     ) -> None:
         self.function = function
         self.batch_size = batch_size
         self.axis_maps = axis_maps
-        self.turned = turned
+        self.second_choices = second_choices
         self.new: dict[Value, Value] = {value: value for value in function.sources()}
-        self.places: dict[Value, Place] = {}
+        self.places: dict[Value, BatchPlace] = {}
         self.choices: dict[Value, _Choice] = {}
         self.nodes: list[Node] = []
         for value, dim in positions.items():
-            self.places[value] = Place(dim)
-            self.new[value] = Value(self._wide(value.type, Place(dim)), value.name)
+            self.places[value] = BatchPlace(dim)
+            self.new[value] = Value(self._wide(value.type, BatchPlace(dim)), value.name)
         self.reached = 0
         self.error: DistirError | None = None
         try:
@@ -134,11 +137,11 @@ class _Widening:
             self.error = error
 
     def choices_before_error(self) -> list[_Choice]:
-        """The kinds of Reshape that lead to the op that failed, nearest first."""
+        """The kinds of Reshape before the op that failed, nearest first."""
         producers = self.function.producers()
         found: dict[_Choice, None] = {}
         pending, seen = [self.function.nodes[self.reached]], set[Node]()
-        while pending and len(found) < MOST_TURNED:
+        while pending and len(found) < MOST_OTHER_CHOICES:
             node = pending.pop(0)
             for value in node.operands:
                 if value not in self.places or value not in producers or producers[value] in seen:
@@ -150,8 +153,8 @@ class _Widening:
         return list(found)
 
     def inputs_that_meet(self) -> list[list[Value]] | None:
-        """The widened inputs in two groups, if those that the failing op's operands depend on are
-        different ones."""
+        """Two groups of widened inputs, if the op that failed combines two operands that depend on
+        no common input; otherwise None."""
         node = self.function.nodes[self.reached]
         behind: dict[Value, set[Value]] = {value: {value} for value in self.function.inputs}
         for each in self.function.nodes[: self.reached]:
@@ -172,7 +175,7 @@ class _Widening:
             outputs=tuple(self.new[value] for value in self.function.outputs),
         )
 
-    def _wide(self, type: TensorType, place: Place) -> TensorType:
+    def _wide(self, type: TensorType, place: BatchPlace) -> TensorType:
         shape = list(type.shape)
         shape[place.dim] *= self.batch_size
         return type.with_shape(tuple(shape))
@@ -204,9 +207,8 @@ class _Widening:
         self.nodes.append(Node(op, operands, tuple(results), node.origin))
 
     def _with_batches_apart(self, node: Node) -> Node:
-        """The node, where one operand has `(1, heads, …)` and another `(heads, …)` for which the
-        batch is at the start of the heads: with a unit dim of its own, which the exporter could
-        leave to broadcasting."""
+        """The node with a batch dim added to operands `(batch · heads, …)` beside `(batch, heads,
+        …)`. With a batch of 1, the exporter left it to broadcasting."""
         if not isinstance(node.op, (MatMul, Elementwise)):
             return node
         ends = {v: self.places[v].dim - v.type.rank for v in node.operands if v in self.places}
@@ -218,26 +220,26 @@ class _Widening:
         apart = {
             v: self._with_own_dim(v, node.origin)
             for v, end in ends.items()
-            if end == outermost + 1 and self.places[v] == Place(0)
+            if end == outermost + 1 and self.places[v] == BatchPlace(0)
         }
         return replace(node, operands=tuple(apart.get(v, v) for v in node.operands))
 
     def _with_own_dim(self, value: Value, origin: str) -> Value:
-        """A value whose first dim starts with the batch, with the batch as a dim of its own."""
+        """Reshapes a value whose first dim begins with the batch, so that the batch gets a dim of
+        its own."""
         apart = Value(value.type.with_shape((1, *value.type.shape)), value.name)
-        wide = Value(self._wide(apart.type, Place(0)), value.name)
+        wide = Value(self._wide(apart.type, BatchPlace(0)), value.name)
         self.nodes.append(Node(Reshape(wide.type.shape), (self.new[value],), (wide,), origin))
         self.new[apart] = wide
-        self.places[apart] = Place(0)
+        self.places[apart] = BatchPlace(0)
         return apart
 
     def _operands(self, node: Node) -> tuple[Value, ...]:
         return tuple(self.new[operand] for operand in node.operands)
 
     def _stacked(self, node: Node) -> tuple[Value, ...]:
-        """Operands of a node. Of what lies side by side with that of all samples (matrices of a
-        product, elements that are looked up or put down) one without the batch is repeated for
-        every sample."""
+        """The operands of a node. In batched products and in lookups along another dim, operands
+        without the batch are repeated for every sample."""
         op, operands = node.op, list(self._operands(node))
         if not isinstance(op, (MatMul, GatherElements, ScatterElements)):
             return tuple(operands)
@@ -250,11 +252,15 @@ class _Widening:
             dim = place.dim - rank + other.type.rank
             if other in self.places or dim < 0 or (is_product and other.type.shape[dim] == 1):
                 continue
-            operands[index] = self._repeated(self.new[other], Place(dim, place.outer), node.origin)
+            operands[index] = self._repeated(
+                self.new[other], BatchPlace(dim, place.outer), node.origin
+            )
         return tuple(operands)
 
-    def _rewritten(self, node: Node, operands: Sequence[Value]) -> tuple[Op, list[Place | None]]:
-        """The op at the wide sizes and the place of the batch in each result."""
+    def _rewritten(
+        self, node: Node, operands: Sequence[Value]
+    ) -> tuple[Op, list[BatchPlace | None]]:
+        """The op at the new sizes, and the place of the batch in each result."""
         op = node.op
         if isinstance(op, Reshape):
             place = self._reshaped(node)
@@ -262,7 +268,7 @@ class _Widening:
         if isinstance(op, Expand):
             source = self.places[node.operands[0]]
             added = node.result.type.rank - node.operands[0].type.rank
-            place = Place(source.dim + added, source.outer)
+            place = BatchPlace(source.dim + added, source.outer)
             return Expand(self._wide(node.result.type, place).shape), [place]
         if isinstance(op, Slice):
             place = self.places[node.operands[0]]
@@ -281,8 +287,8 @@ class _Widening:
             return op, [self._aligned(node)]
         return op, self._by_inference(node, operands)
 
-    def _aligned(self, node: Node) -> Place:
-        """The batch's place in the result of an elementwise op."""
+    def _aligned(self, node: Node) -> BatchPlace:
+        """The place of the batch in the result of an elementwise op."""
         rank = node.results[0].type.rank
         found = {
             (self.places[v].dim + rank - v.type.rank, self.places[v].outer)
@@ -291,15 +297,16 @@ class _Widening:
         }
         if len(found) > 1:
             raise TransformError(f"{node.op.name} {node.results[0].name!r} has the batch twice")
-        return Place(*found.pop())
+        return BatchPlace(*found.pop())
 
-    def _by_inference(self, node: Node, operands: Sequence[Value]) -> list[Place | None]:
-        """Ops that hold no sizes: the dim of the result that grows is the batch."""
+    def _by_inference(self, node: Node, operands: Sequence[Value]) -> list[BatchPlace | None]:
+        """The place of the batch in each result of an op without sizes among its attributes: in the
+        dim that grows."""
         outer = next(self.places[v].outer for v in node.operands if v in self.places)
         given = [operand.type for operand in operands]
         types = node.op.infer(*given)
         self._check_apart(node, node.op.signature(given, types))
-        places: list[Place | None] = []
+        places: list[BatchPlace | None] = []
         for old, new in zip(node.results, types, strict=True):
             grown = [
                 dim
@@ -310,11 +317,12 @@ class _Widening:
                 raise TransformError(f"{node.op.name} {old.name!r} combines the samples of a batch")
             if len(grown) > 1:
                 raise TransformError(f"{node.op.name} {old.name!r} has the batch twice")
-            places.append(Place(grown[0], outer))
+            places.append(BatchPlace(grown[0], outer))
         return places
 
     def _check_apart(self, node: Node, signature: Signature) -> None:
-        """Refuses an op that reduces or needs whole a dim in which the batch is not alone."""
+        """Raises `TransformError` if an op does not go in parallel over a dim that contains the
+        batch and other elements."""
         for value, dims in zip(node.operands, signature.operands, strict=True):
             place = self.places.get(value)
             if place is None or value.type.shape[place.dim] == 1:
@@ -324,9 +332,9 @@ class _Widening:
                     f"{node.op.name} {node.results[0].name!r} combines the samples of a batch"
                 )
 
-    def _filled(self, node: Node, place: Place | None) -> tuple[Value, ...]:
-        """Operands of a node; those without the batch are repeated for every sample where they
-        do not broadcast over it."""
+    def _filled(self, node: Node, place: BatchPlace | None) -> tuple[Value, ...]:
+        """The operands of a node; those without the batch are repeated for every sample where they
+        are not broadcast over it."""
         assert place is not None
         operands: list[Value] = []
         for old in node.operands:
@@ -337,14 +345,16 @@ class _Widening:
                 old.type.shape[dim] == 1 and isinstance(node.op, Elementwise)
             )
             if old not in self.places and not is_stretched:
-                new = self._repeated(new, Place(dim, place.outer), node.origin)
+                new = self._repeated(new, BatchPlace(dim, place.outer), node.origin)
             operands.append(new)
         return tuple(operands)
 
-    def _repeated(self, x: Value, place: Place, origin: str) -> Value:
+    def _repeated(self, x: Value, place: BatchPlace, origin: str) -> Value:
         shape, dim, outer = x.type.shape, place.dim, place.outer
         if shape[dim] % outer:
-            raise TransformError(f"{x} is not repeated for a batch inside of {outer} elements")
+            raise TransformError(
+                f"{x} cannot be repeated for a batch inside {outer} elements of its dim {dim}"
+            )
         inner = shape[dim] // outer
         before, after = shape[:dim], shape[dim + 1 :]
         steps: tuple[Op, ...] = (
@@ -359,7 +369,7 @@ class _Widening:
             x = result
         return x
 
-    def _reshaped(self, node: Node) -> Place:
+    def _reshaped(self, node: Node) -> BatchPlace:
         (x,) = node.operands
         place = self.places[x]
         source, target = x.type.shape, node.result.type.shape
@@ -367,7 +377,7 @@ class _Widening:
         if kept is not None:
             to = kept[place.dim]
             if to is not None:
-                return Place(to, place.outer)
+                return BatchPlace(to, place.outer)
         before = math.prod(source[: place.dim]) * place.outer
         is_unit = source[place.dim] == 1
         rank = _rank_among_units(source, place.dim) if is_unit else 0
@@ -375,35 +385,38 @@ class _Widening:
         if len(found) == 1:
             return found[0]
         choice = self.choices[node.result] = (source, place, target)
-        return found[choice in self.turned]
+        return found[choice in self.second_choices]
 
 
 def _rank_among_units(shape: tuple[int, ...], dim: int) -> int:
-    """How many unit dims stand directly before this one."""
+    """The number of dims of size 1 directly before this one."""
     rank = 0
     while rank < dim and shape[dim - rank - 1] == 1:
         rank += 1
     return rank
 
 
-def _places_at(shape: tuple[int, ...], before: int, rank: int) -> list[Place]:
-    """The places with `before` elements outside of them, at most two, the likelier first: the unit
-    dim of that rank there or the one beside it, else the outside of the next dim or the inside of
-    the one before, else inside of the dim that crosses it."""
+def _places_at(shape: tuple[int, ...], before: int, rank: int) -> list[BatchPlace]:
+    """The places in a shape that have `before` elements outside of them: at most two, the likelier
+    first. `rank` chooses among dims of size 1 there.
+
+    With dims of size 1 there, it is one of these. Otherwise it is the beginning of the next dim or
+    the end of the one before, or, if no dim begins there, a place within a dim.
+    """
     units = [
         dim for dim, size in enumerate(shape) if size == 1 and math.prod(shape[:dim]) == before
     ]
     if units:
         chosen = min(rank, len(units) - 1)
         beside = units[chosen + 1 :] or units[:chosen][::-1]
-        return [Place(dim) for dim in (units[chosen], *beside[:1])]
+        return [BatchPlace(dim) for dim in (units[chosen], *beside[:1])]
     outer = 1
     for dim, size in enumerate(shape):
         if outer == before:
-            return [Place(dim), *([Place(dim - 1, shape[dim - 1])] if dim else [])]
+            return [BatchPlace(dim), *([BatchPlace(dim - 1, shape[dim - 1])] if dim else [])]
         if before % outer == 0 and before < outer * size and size % (before // outer) == 0:
-            return [Place(dim, before // outer)]
+            return [BatchPlace(dim, before // outer)]
         outer *= size
     if outer == before and shape:
-        return [Place(len(shape) - 1, shape[-1])]
-    raise TransformError(f"the batch has no place in {list(shape)}")
+        return [BatchPlace(len(shape) - 1, shape[-1])]
+    raise TransformError(f"a Reshape to {list(shape)} loses the batch")

@@ -220,7 +220,7 @@ def test_a_sliding_window_is_noted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ({**GPT2, "model_type": "whisper"}, "model_type 'whisper' is not known.*gpt2.*llama"),
+        ({**GPT2, "model_type": "whisper"}, "unknown model_type 'whisper'.*gpt2.*llama"),
         (without(GPT2, "model_type"), "field 'model_type' is missing"),
         (without(GPT2, "n_embd"), "field 'n_embd' is missing; expected a whole number"),
         ({**GPT2, "n_layer": "12"}, "field 'n_layer' is '12'; expected a whole number"),
@@ -231,7 +231,7 @@ def test_a_sliding_window_is_noted(tmp_path: Path) -> None:
         ({**LLAMA3, "rope_theta": "x"}, "field 'rope_theta' is 'x'; expected a number"),
         ({**OPT, "word_embed_proj_dim": 512}, r"word_embed_proj_dim \(512\) differs"),
         ({**MIXTRAL, "num_experts_per_tok": 8}, "8 of 8 experts per token; expected fewer"),
-        ({**QWEN3_MOE, "mlp_only_layers": [0]}, "in turn .* are not supported"),
+        ({**QWEN3_MOE, "mlp_only_layers": [0]}, "a mix of layers .* is not supported"),
         ({**DEEPSEEK_V3, "moe_layer_freq": 2}, "moe_layer_freq other than 1"),
         ("[]", "expected a JSON object"),
         ("{", "not readable as JSON"),

@@ -188,12 +188,12 @@ def test_probe_sizes_are_unlike_all_others() -> None:
         ("json:nothing", "attribute.*'nothing'"),
         ("{file}", r"model\.py: name the function too, as in .*model\.py:build"),
         ("{file}:bild", "unknown attribute.*'bild'; did you mean: .*build"),
-        ("{file}:number", r"number gives builtins\.int; expected a distir Function"),
+        ("{file}:number", r"number returns builtins\.int; expected a distir Function"),
         ("{file}:broken", r"broken: ValueError: first line \(at .*model\.py:\d+\)$"),
         ("{file}:greedy", "needs an argument 'hidden'"),
         ("{file}:leaves", r"leaves: SystemExit: 3 \(at .*model\.py:\d+\)$"),
         ("{folder}/bad.py:f", r"bad\.py:f: SyntaxError: .* \(at .*bad\.py:1\)$"),
-        ("{folder}/note.txt", r"note\.txt is no kind of file known here"),
+        ("{folder}/note.txt", r"note\.txt is not a known kind of file"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(model_file: Path, source: str, message: str) -> None:

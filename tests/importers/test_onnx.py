@@ -230,7 +230,7 @@ def test_an_untied_copy_of_an_embedding_is_reported() -> None:
         {"table": table, "head": table.T.copy()},
     )
     (note,) = import_onnx(made).notes
-    assert "head holds the numbers of table transposed" in note
+    assert "head has the values of table transposed" in note
 
 
 def _head_with(extra: list[Any], inputs: dict[str, Any], initializers: dict[str, Any]) -> Any:
@@ -307,7 +307,7 @@ def test_tables_without_values_are_accepted_until_a_shape_needs_them() -> None:
     assert [value.name for value, array in function.constants.items() if array is None] == ["ids"]
     nodes = [node("Reshape", "x shape", "y")]
     made = stripped(model(inputs, nodes, "y", {"shape": integers(-1, 3)}), smallest=1)
-    with pytest.raises(ImportModelError, match="needs the values of 'shape'"):
+    with pytest.raises(ImportModelError, match="follows from the values of 'shape'"):
         import_onnx(made)
 
 
@@ -462,7 +462,7 @@ def test_cycles_missing_names_and_double_names_are_refused() -> None:
     with pytest.raises(ImportModelError, match="depends on its own result"):
         import_onnx(cycle)
     missing = model(inputs, [node("Add", "x nowhere", "y")], "y")
-    with pytest.raises(ImportModelError, match="'nowhere' is read but"):
+    with pytest.raises(ImportModelError, match="'nowhere' is read, but"):
         import_onnx(missing)
     double = model(inputs, [node("Relu", "x", "y"), node("Exp", "x", "y")], "y")
     with pytest.raises(ImportModelError, match="exists already"):

@@ -220,7 +220,7 @@ def traced(length: int = 10) -> Any:
 
 
 @pytest.mark.parametrize("length", [10, 20])
-def test_a_size_that_a_trace_has_burnt_in_is_found(length: int) -> None:
+def test_a_size_that_a_trace_has_fixed_is_found(length: int) -> None:
     function = import_onnx(traced(length))
     assert function.inputs[0].type.shape[1] == length
-    assert f"computes only at sequence = {length}" in function.notes[0]
+    assert f"works only at sequence = {length}" in function.notes[0]

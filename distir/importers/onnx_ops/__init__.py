@@ -1,7 +1,8 @@
-"""What ONNX's ops become, one file per family. An op that existing ops can spell gets no class of
-its own; one that is ours by name and attributes needs no converter (`onnx_by_name.py`).
+"""Converters of ONNX ops, one file per family.
 
-Importing a family registers its converters (`onnx_call.converts`); all families are imported.
+An op that can be expressed by others gets no op class of its own. An op that has the name and
+attributes of one of our op classes needs no converter (`onnx_by_name.py`). Importing a file
+registers its converters (`onnx_call.converts`); all files of this package are imported.
 """
 
 from __future__ import annotations

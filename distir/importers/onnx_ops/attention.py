@@ -1,4 +1,4 @@
-"""Attention as one op, and rotary embeddings."""
+"""Converters of ONNX's Attention and of rotary embeddings."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from distir.ops.tensor import Concat, Reshape, Scale, Transpose
 
 
 def _heads_apart(call: Call, x: Value, heads: int) -> Value:
-    """`[batch, sequence, heads · depth]` as `[batch, heads, sequence, depth]`."""
+    """Reshapes `[batch, sequence, heads · depth]` to `[batch, heads, sequence, depth]`."""
     if x.type.rank == 4:
         return x
     batch, rows, width = x.type.shape
     if heads < 1 or width % heads:
-        raise ImportModelError(f"{heads} heads in {x.type}")
+        raise ImportModelError(f"{heads} heads in {x.type}; expected a divisor of {width}")
     split = call.add(Reshape((batch, rows, heads, width // heads)), x)
     return call.add(Transpose((0, 2, 1, 3)), split)
 
 
 @converts("Attention")
 def attention(call: Call) -> Sequence[Value | None]:
-    """FusedAttention, with heads apart and past keys and values in front; spelled out if the
-    scores are capped."""
+    """FusedAttention on `[batch, heads, sequence, depth]`, with past keys and values joined in
+    front; products and a softmax if the scores are capped."""
     heads, groups = (int(call.attribute(name, 0)) for name in ("q_num_heads", "kv_num_heads"))
     query = _heads_apart(call, call.operand(0), heads)
     key = _heads_apart(call, call.operand(1), groups)
@@ -63,7 +63,7 @@ def attention(call: Call) -> Sequence[Value | None]:
 
 
 def _attention_mask(call: Call, dtype: DType) -> Value:
-    """The mask as a term of the scores."""
+    """The mask as a term of the scores: zero, or very negative."""
     mask = call.operand(3)
     if mask.type.dtype is not DType.BOOL:
         return mask
@@ -74,11 +74,14 @@ def _attention_mask(call: Call, dtype: DType) -> Value:
 def _shifted_causal_mask(
     call: Call, query: Value, key: Value, past: int, mask: Value | None
 ) -> Value:
+    """The mask with a causal mask added, in which row i sees the `past` columns and i + 1 more."""
     import numpy as np
 
     rows, columns = query.type.shape[2], key.type.shape[2]
     if rows * columns > 1 << 24:
-        raise ImportModelError(f"a causal mask of {rows} by {columns}")
+        raise ImportModelError(
+            f"a causal mask of {rows} by {columns}; expected at most {1 << 24} elements"
+        )
     allowed = np.arange(rows)[:, None] + past >= np.arange(columns)[None, :]
     values = np.where(allowed, np.float32(0), np.finfo(np.float32).min)
     causal = call.builder.constant(values, query.type.dtype, "causal mask")
@@ -95,6 +98,7 @@ def _capped_attention(
     is_causal: bool,
     softcap: float,
 ) -> Value:
+    """Attention whose scores are `softcap · tanh(scores / softcap)`, spelled out."""
     groups, per_group = key.type.shape[1], query.type.shape[1] // key.type.shape[1]
     if is_causal:
         mask = _shifted_causal_mask(call, query, key, 0, mask)
@@ -118,7 +122,7 @@ def _repeated_heads(call: Call, x: Value, times: int) -> Value:
 
 @converts("RotaryEmbedding", "com.microsoft:RotaryEmbedding")
 def rotary_embedding(call: Call) -> Value:
-    """Products with cosines and sines, written out."""
+    """Products with cosines and sines."""
     is_microsoft = bool(call.node.domain)
     where, first = (1, 2) if is_microsoft else (3, 1)
     x = call.operand(0)
@@ -137,7 +141,7 @@ def rotary_embedding(call: Call) -> Value:
         if call.has(where):
             table = call.add(Gather(0), table, call.operand(where))
         if table.type.rank != 3:
-            raise ImportModelError(f"the table of rotary factors is {table.type}")
+            raise ImportModelError(f"the table of rotary factors is {table.type}; expected 3 dims")
         a, b, c = table.type.shape
         tables.append(call.view(table, (a, b, 1, c), (0, 1, 3)))
     cut = [slice(0, None, 1)] * 3
@@ -156,7 +160,8 @@ def _cut(start: int, stop: int, size: int) -> slice:
 
 
 def _rotated(call: Call, x: Value, cosine: Value, sine: Value, interleaved: bool) -> Value:
-    """Pairs of elements turned by their angles; pairs are neighbours or half the size apart."""
+    """Pairs of elements rotated by their angles. The elements of a pair are neighbours if
+    `interleaved`, otherwise half the size of the dim apart."""
     *leading, size = x.type.shape
     half = size // 2
     split = (*leading, half, 2) if interleaved else (*leading, 2, half)

@@ -1,6 +1,5 @@
-"""One element from the elements at the same place, where ONNX spells it otherwise than we do or
-other ops spell it. The others need no converter (`onnx_by_name.py`).
-"""
+"""Converters of elementwise ops that ONNX defines in another way, or that other ops can express.
+Further elementwise ops need no converter (`onnx_by_name.py`)."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from distir.ops.tensor import Scale
 
 @converts("Sum")
 def sum_of(call: Call) -> Value:
-    """Sum; of one operand the operand itself."""
+    """Sum; a single operand is passed on."""
     values = call.operands()
     return values[0] if len(values) == 1 else call.add(Sum(), *values)
 
@@ -31,7 +30,7 @@ def mean_of(call: Call) -> Value:
 
 @converts("Cast", "CastLike")
 def cast(call: Call) -> Value:
-    """Cast; nothing where the type is the same."""
+    """Cast; nothing if the type is the same."""
     to = call.attribute("to")
     if call.node.op_type == "CastLike":
         dtype = call.type(1).dtype
@@ -43,7 +42,7 @@ def cast(call: Call) -> Value:
 
 @converts("Gelu", "com.microsoft:Gelu", "com.microsoft:FastGelu", "com.microsoft:BiasGelu")
 def gelu(call: Call) -> Value:
-    """Gelu, after a bias in the fused forms."""
+    """Gelu; some forms add a bias before."""
     is_fast = call.node.op_type == "FastGelu"
     approximate = "tanh" if is_fast else str(call.attribute("approximate", "none"))
     x = call.operand(0)
@@ -91,7 +90,7 @@ def selu(call: Call) -> Value:
 
 @converts("ThresholdedRelu")
 def thresholded_relu(call: Call) -> Value:
-    """`x` where larger than alpha, else 0."""
+    """`x` where it is larger than alpha, else 0."""
     x = call.operand(0)
     alpha = call.scalar(float(call.attribute("alpha", 1.0)), x.type.dtype)
     return call.add(Where(), call.add(Greater(), x, alpha), x, call.scalar(0.0, x.type.dtype))
@@ -122,7 +121,7 @@ def prelu(call: Call) -> Value:
 
 @converts("Clip")
 def clip(call: Call) -> Value:
-    """Clip with bounds known beforehand; else Max and Min."""
+    """Clip if the bounds are constants; otherwise Max and Min."""
     x = call.operand(0)
     if call.opset < 11:
         low, high = call.attribute("min"), call.attribute("max")
@@ -141,7 +140,7 @@ def clip(call: Call) -> Value:
 
 @converts("Max", "Min")
 def extreme(call: Call) -> Value:
-    """One Max or Min after the other."""
+    """A chain of Max or Min ops, which have two operands each."""
     op = Max() if call.node.op_type == "Max" else Min()
     values = call.operands()
     result = values[0]

@@ -1,4 +1,4 @@
-"""Picking elements, putting them somewhere, ordering them."""
+"""Converters of ops that look up elements, write elements, or sort them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import reduce
 from typing import Any
 
 from distir.errors import ImportModelError, UnsupportedOpError
-from distir.importers.onnx_call import Call, Constant, converts
+from distir.importers.onnx_call import Call, OnnxConstant, converts
 from distir.importers.onnx_ops.shapes import sliced
 from distir.importers.strided import strided_view
 from distir.ir.core import Array, Value
@@ -24,8 +24,8 @@ from distir.ops.tensor import Reshape
 
 @converts("Gather")
 def gather(call: Call) -> Value:
-    """Gather with indices counted from the start; of computed values, what a view would pick is
-    one."""
+    """Gather with indices counted from the start; a view if the indices are evenly spaced and the
+    data is computed."""
     axis = normalize_axis("Gather", int(call.attribute("axis", 0)), call.type().rank)
     indices = positive_indices(call, 1, call.type().shape[axis])
     known = call.builder.constants.get(indices)
@@ -37,7 +37,8 @@ def gather(call: Call) -> Value:
 
 
 def positive_indices(call: Call, position: int, size: int) -> Value:
-    """The operand, with known negative indices counted from the start, and checked."""
+    """The operand with negative indices counted from the start, if they are known. Raises
+    `ImportModelError` if known indices lie outside a dim of this size."""
     import numpy as np
 
     array = call.known(position)
@@ -46,22 +47,25 @@ def positive_indices(call: Call, position: int, size: int) -> Value:
     if array is None or array.size == 0 or (array.min() >= 0 and array.max() < size):
         return call.operand(position)
     if array.min() < -size or array.max() >= size:
-        raise ImportModelError(f"indices {array.min()} … {array.max()} into a dim of size {size}")
+        raise ImportModelError(
+            f"indices {array.min()} … {array.max()} into a dim of size {size}; expected at least "
+            f"{-size} and at most {size - 1}"
+        )
     wrapped = np.where(array < 0, array + size, array).astype(array.dtype)
     name = call.node.operands[position]
-    return call.resolve(Constant(call.type(position), wrapped, name))
+    return call.resolve(OnnxConstant(call.type(position), wrapped, name))
 
 
 @converts("Trilu")
 def trilu(call: Call) -> Value:
-    """Trilu with a diagonal known beforehand."""
+    """Trilu whose diagonal is a constant."""
     k = int(call.array(1, "the diagonal").reshape(())) if call.has(1) else 0
     return call.add(positions.Trilu(bool(call.attribute("upper", 1)), k), call.operand(0))
 
 
 @converts("CumSum")
 def cumsum(call: Call) -> Value:
-    """CumSum along a dim known beforehand."""
+    """CumSum along a dim that is a constant."""
     axis = int(call.array(1, "the axis").reshape(()))
     axis = normalize_axis("CumSum", axis, call.type().rank)
     op = positions.CumSum(
@@ -72,7 +76,7 @@ def cumsum(call: Call) -> Value:
 
 @converts("ArgMax", "ArgMin")
 def arg_max(call: Call) -> Value:
-    """ArgMax, of minus x for ArgMin."""
+    """ArgMax; ArgMin is the ArgMax of `−x`."""
     axis = normalize_axis("ArgMax", int(call.attribute("axis", 0)), call.type().rank)
     op = positions.ArgMax(
         axis, bool(call.attribute("keepdims", 1)), bool(call.attribute("select_last_index", 0))
@@ -83,7 +87,7 @@ def arg_max(call: Call) -> Value:
 
 @converts("TopK")
 def top_k(call: Call) -> Sequence[Value]:
-    """TopK; its result is in order also where that is not asked for."""
+    """TopK; its result is sorted even if the file does not want it sorted."""
     sizes = call.integer_list("k", 1, since=10)
     k = int(call.attribute("k")) if call.opset < 10 else (sizes or (0,))[0]
     axis = normalize_axis("TopK", int(call.attribute("axis", -1)), call.type().rank)
@@ -92,7 +96,7 @@ def top_k(call: Call) -> Sequence[Value]:
 
 @converts("OneHot")
 def one_hot(call: Call) -> Value:
-    """`on` where the position equals the index, else `off`. Indices count from the start."""
+    """`on` where the position equals the index, else `off`. Indices must count from the start."""
     import numpy as np
 
     rank = call.type().rank + 1
@@ -100,7 +104,7 @@ def one_hot(call: Call) -> Value:
     depth = int(call.array(1, "the depth").reshape(-1)[0])
     off_on = call.array(2, "the values").reshape(-1)
     if not 0 < depth < 1 << 24:
-        raise ImportModelError(f"a depth of {depth}")
+        raise ImportModelError(f"a depth of {depth}; expected at least 1 and less than {1 << 24}")
     indices = call.operand(0)
     if indices.type.dtype.is_float:
         indices = call.add(Cast(DType.INT64), indices)
@@ -126,7 +130,8 @@ def gather_elements(call: Call) -> Value:
 
 @converts("GatherND")
 def gather_nd(call: Call) -> Value:
-    """GatherND; a view if it takes every element in order, as masks of recent exports do."""
+    """GatherND; a Reshape if it takes every element in order, as masks of recent exports do; a
+    Gather if its tuples have one index."""
     import numpy as np
 
     data, index = call.type(0), call.known(1)
@@ -135,12 +140,12 @@ def gather_nd(call: Call) -> Value:
         sizes = data.shape[: index.shape[-1]]
         wrapped = np.where(index < 0, index + np.asarray(sizes), index)
         if (wrapped < 0).any() or (wrapped >= np.asarray(sizes)).any():
-            raise ImportModelError(f"indices outside of {data}")
+            raise ImportModelError(f"indices outside {data}; expected them inside")
         order = np.ravel_multi_index(tuple(np.moveaxis(wrapped, -1, 0)), sizes).reshape(-1)
         if len(order) == math.prod(sizes) and (order == np.arange(len(order))).all():
             return call.add(Reshape(result.shape), call.operand(0))
     if _looks_up_one_row(call):
-        # A batch of 1: what is left is a lookup in the second dim, which follows the batch.
+        # The batch is 1, so that this is a lookup in the second dim.
         places = call.operand(1)
         cut = slice(1, 2, 1)
         places = sliced(call, places, [slice(0, None, 1)] * (places.type.rank - 1) + [cut])
@@ -156,9 +161,10 @@ def gather_nd(call: Call) -> Value:
 
 
 def _looks_up_one_row(call: Call) -> bool:
+    """Whether constant tuples (sample, place) look up places of a single sample."""
     data, index = call.type(0).shape, call.type(1).shape
     return (
-        isinstance(call.entry(1), Constant)
+        isinstance(call.entry(1), OnnxConstant)
         and not call.attribute("batch_dims", 0)
         and len(index) > 1
         and (data[0], index[0], index[-1]) == (1, 1, 2)
@@ -167,7 +173,7 @@ def _looks_up_one_row(call: Call) -> bool:
 
 @converts("ScatterElements", "Scatter", "ScatterND")
 def scatter(call: Call) -> Value:
-    """ScatterElements or ScatterND that replaces or adds."""
+    """ScatterElements or ScatterND that replaces elements or adds to them."""
     reduction = str(call.attribute("reduction", "none"))
     if reduction not in ("none", "add"):
         raise UnsupportedOpError(
@@ -182,7 +188,7 @@ def scatter(call: Call) -> Value:
 
 @converts("Pad")
 def pad(call: Call) -> Value:
-    """Pad with a constant; other modes pick the elements to repeat."""
+    """Pad with a constant; other modes are a Gather of the elements that are repeated."""
     import numpy as np
 
     x = call.operand(0)
@@ -220,13 +226,15 @@ def pad(call: Call) -> Value:
 
 def _pad_mode(mode: str) -> Any:
     if mode not in ("reflect", "edge", "wrap"):
-        raise ImportModelError(f"the padding mode {mode!r}")
+        raise ImportModelError(
+            f"unknown padding mode {mode!r}; known are constant, reflect, edge and wrap"
+        )
     return mode
 
 
 @converts("NonZero")
 def non_zero(call: Call) -> Array:
-    """A constant: the shape of the result depends on the values."""
+    """A constant; its operand must be one, because the shape of the result depends on values."""
     import numpy as np
 
     return np.stack(np.nonzero(call.array(0, "the shape"))).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Normalisation, and dropout, which is off."""
+"""Converters of normalizations, softmax and dropout, which is off in an export."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from distir.importers.onnx_call import MOST_FOLDED_ELEMENTS, Call, Constant, converts
+from distir.importers.onnx_call import MOST_FOLDED_ELEMENTS, Call, OnnxConstant, converts
 from distir.importers.onnx_ops.shapes import expanded
 from distir.ir.core import Value
 from distir.ir.types import DType, TensorType
@@ -19,7 +19,7 @@ from distir.ops.tensor import Reshape
 
 @converts("Softmax", "LogSoftmax")
 def softmax(call: Call) -> Value:
-    """Softmax along one dim; before opset 13 along all dims from `axis` on."""
+    """Softmax or LogSoftmax along one dim; before opset 13, along all dims from `axis` on."""
     op = norm.Softmax if call.node.op_type == "Softmax" else norm.LogSoftmax
     x = call.operand(0)
     rank = x.type.rank
@@ -36,7 +36,7 @@ def softmax(call: Call) -> Value:
 
 
 def _fitted(call: Call, position: int, shape: tuple[int, ...]) -> Value:
-    """A scale or bias in exactly this shape."""
+    """A scale or bias, reshaped or broadcast to this shape."""
     value = call.operand(position)
     if value.type.shape == shape:
         return value
@@ -47,7 +47,7 @@ def _fitted(call: Call, position: int, shape: tuple[int, ...]) -> Value:
 
 @converts("LayerNormalization")
 def layer_normalization(call: Call) -> Value:
-    """LayerNormalization; its mean and deviation are no results here."""
+    """LayerNormalization; the mean and deviation that ONNX returns too are not supported."""
     axis = normalize_axis("LayerNormalization", int(call.attribute("axis", -1)), call.type().rank)
     shape = call.type().shape[axis:]
     op = norm.LayerNormalization(axis, float(call.attribute("epsilon", 1e-5)))
@@ -69,7 +69,7 @@ def rms_normalization(call: Call) -> Value:
 
 @converts("com.microsoft:SkipLayerNormalization", "com.microsoft:SkipSimplifiedLayerNormalization")
 def skip_layer_normalization(call: Call) -> Sequence[Value | None]:
-    """A sum and the norm of it; the sum is the fourth result."""
+    """A sum and its norm; the sum is the fourth result."""
     is_rms = "Simplified" in call.node.op_type
     total = call.add(Add(), call.operand(0), call.operand(1))
     bias = 3 if is_rms else 4
@@ -87,7 +87,7 @@ def skip_layer_normalization(call: Call) -> Sequence[Value | None]:
 
 @converts("LpNormalization")
 def lp_normalization(call: Call) -> Value:
-    """`x` divided by its norm."""
+    """`x` divided by its L1 or L2 norm along one dim."""
     axis = normalize_axis("LpNormalization", int(call.attribute("axis", -1)), call.type().rank)
     x = call.operand(0)
     if int(call.attribute("p", 2)) == 1:
@@ -99,12 +99,12 @@ def lp_normalization(call: Call) -> Value:
 
 @converts("Dropout")
 def dropout(call: Call) -> Sequence[Any]:
-    """Nothing: dropout is off. The mask, if anybody asks, is all true."""
+    """The operand itself, since dropout is off; the mask, if an op reads it, is true everywhere."""
     import numpy as np
 
     x = call.operand(0)
-    mask = Constant(x.type, None)
+    mask = OnnxConstant(x.type, None)
     if x.type.num_elements <= MOST_FOLDED_ELEMENTS:
         ones = np.broadcast_to(np.True_, x.type.shape)
-        mask = Constant(TensorType(x.type.shape, DType.BOOL), ones, "mask")
+        mask = OnnxConstant(TensorType(x.type.shape, DType.BOOL), ones, "mask")
     return (x, mask)

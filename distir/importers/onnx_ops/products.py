@@ -1,4 +1,4 @@
-"""Products of matrices."""
+"""Converters of matrix products."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from distir.ops.tensor import Scale, Transpose
 
 @converts("Gemm")
 def gemm(call: Call) -> Value:
-    """Gemm; without a bias and factors the same op with two operands."""
+    """Gemm, with or without a bias."""
     op = Gemm(
         alpha=float(call.attribute("alpha", 1.0)),
         beta=float(call.attribute("beta", 1.0)),
@@ -26,7 +26,8 @@ def gemm(call: Call) -> Value:
 
 @converts("Einsum")
 def einsum(call: Call) -> Value:
-    """Einsum with its ellipsis written out; what only one operand has is summed before."""
+    """Einsum with its ellipsis written out; letters that occur in one operand alone are summed over
+    before."""
     operands = call.operands()
     terms, output = _einsum_terms(str(call.attribute("equation", "")), operands)
     values: list[Value] = []
@@ -44,10 +45,14 @@ def einsum(call: Call) -> Value:
 
 
 def _einsum_terms(equation: str, operands: Sequence[Value]) -> tuple[list[str], str]:
+    """The letters of each operand and of the result, without ellipsis."""
     left, arrow, output = equation.replace(" ", "").partition("->")
     terms = left.split(",")
     if len(terms) != len(operands):
-        raise ImportModelError(f"equation {equation!r} has {len(terms)} terms")
+        raise ImportModelError(
+            f"equation {equation!r} has {len(terms)} terms; expected {len(operands)}, one per "
+            "operand"
+        )
     used = set(equation)
     spare = [c for c in "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ" if c not in used]
     longest = ""
@@ -63,7 +68,9 @@ def _einsum_terms(equation: str, operands: Sequence[Value]) -> tuple[list[str], 
         output = "..." + "".join(free)
     for term in terms:
         if len(set(term)) != len(term):
-            raise UnsupportedOpError(f"Einsum {equation!r}: a letter twice in a term (a diagonal)")
+            raise UnsupportedOpError(
+                f"Einsum {equation!r} is not supported: a letter is twice in a term (a diagonal)"
+            )
     return terms, output.replace("...", longest)
 
 

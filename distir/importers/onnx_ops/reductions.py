@@ -1,4 +1,4 @@
-"""Sums, means and maxima along dims."""
+"""Converters of reductions along dims: sums, means, maxima, norms."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from distir.ops.reduce import ReduceMax, ReduceMean, ReduceSum
 
 
 def _reduced_axes(call: Call) -> tuple[tuple[int, ...], bool] | None:
-    """The axes and whether they are kept; `None` where nothing is reduced."""
+    """The dims that are reduced, and whether they are kept with size 1; None if none is reduced."""
     since = 13 if call.node.op_type == "ReduceSum" else 18
     axes = call.integer_list("axes", 1, since=since)
     if not axes and call.attribute("noop_with_empty_axes", 0):

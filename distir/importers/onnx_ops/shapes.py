@@ -1,4 +1,5 @@
-"""Shape and order of elements, and constants that follow from shapes."""
+"""Converters of ops on shapes and on the order of elements, and of constants that follow from
+shapes."""
 
 from __future__ import annotations
 
@@ -7,7 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from distir.errors import ImportModelError
-from distir.importers.onnx_call import MOST_FOLDED_ELEMENTS, Call, Constant, converts
+from distir.importers.onnx_call import MOST_FOLDED_ELEMENTS, Call, OnnxConstant, converts
+from distir.importers.onnx_file import MOST_DIMS, as_dtype, check_shape, read_dtype
 from distir.ir.core import Array, Value
 from distir.ir.types import DType, TensorType
 from distir.ops.base import broadcast_shapes, normalize_axes, normalize_axis
@@ -37,13 +39,15 @@ def reshape(call: Call) -> Value:
     """Reshape, with -1 and 0 replaced by sizes."""
     sizes = call.integer_list("shape", 1, since=5) or ()
     source = call.type().shape
-    if len(sizes) > 16:
-        raise ImportModelError(f"a shape of {len(sizes)} dims")
+    if len(sizes) > MOST_DIMS:
+        raise ImportModelError(f"a shape of {len(sizes)} dims; expected at most {MOST_DIMS}")
     shape = list(sizes)
     if not call.attribute("allowzero", 0):
         shape = [source[i] if size == 0 else size for i, size in enumerate(shape)]
     if shape.count(-1) > 1 or any(size < -1 for size in shape):
-        raise ImportModelError(f"shape {list(sizes)} of a Reshape")
+        raise ImportModelError(
+            f"a Reshape to {list(sizes)}; expected sizes of at least 0, and at most one -1"
+        )
     if -1 in shape:
         rest = math.prod(size for size in shape if size != -1)
         if rest == 0 or call.type().num_elements % rest:
@@ -93,7 +97,7 @@ def squeeze(call: Call) -> Value:
 
 @converts("Transpose")
 def transpose(call: Call) -> Value:
-    """Transpose; without `perm` the dims in reverse."""
+    """Transpose; without `perm`, the dims are reversed."""
     rank = call.type().rank
     order = tuple(call.attribute("perm") or range(rank)[::-1])
     x = call.operand(0)
@@ -102,24 +106,26 @@ def transpose(call: Call) -> Value:
 
 @converts("Expand")
 def expand(call: Call) -> Value:
-    """Expand to what both shapes broadcast to."""
+    """Expand to the shape that both shapes broadcast to."""
     target = call.integers(1, "the shape")
     shape = broadcast_shapes("Expand", call.type().shape, target)
     return expanded(call, call.operand(0), shape)
 
 
 def expanded(call: Call, x: Value, shape: tuple[int, ...]) -> Value:
-    """`x` broadcast to `shape`."""
+    """`x` broadcast to `shape`; no op if it has that shape."""
     return x if x.type.shape == shape else call.add(Expand(shape), x)
 
 
 @converts("Tile")
 def tile(call: Call) -> Value:
-    """Expand where the dim is 1; else the dim becomes `repeats × size`."""
+    """Expand of dims of size 1; other dims are reshaped so that they have one in front."""
     shape = call.type().shape
     repeats = call.integers(1, "the repeats")
     if len(repeats) != len(shape) or any(count < 0 for count in repeats):
-        raise ImportModelError(f"repeats {list(repeats)} of {call.type()}")
+        raise ImportModelError(
+            f"repeats {list(repeats)} of {call.type()}; expected one number per dim, at least 0"
+        )
     x = call.operand(0)
     if all(count == 1 for count in repeats):
         return x
@@ -147,18 +153,20 @@ def concat(call: Call) -> Value:
 
 @converts("Split")
 def split(call: Call) -> Sequence[Value]:
-    """Split into the sizes given, or into equal parts."""
+    """Split into parts of the sizes given, or into equal parts."""
     axis = normalize_axis("Split", int(call.attribute("axis", 0)), call.type().rank)
     total = call.type().shape[axis]
     sizes = call.integer_list("split", 1, since=13)
     if sizes is None:
         count = int(call.attribute("num_outputs", 0)) or len(call.node.results)
         if not 0 < count <= max(total, 1):
-            raise ImportModelError(f"{call.type()} is split into {count} parts")
+            raise ImportModelError(
+                f"{call.type()} is split into {count} parts; expected at most {total}"
+            )
         part = -(-total // count)
         sizes = tuple(min(part, total - part * i) for i in range(count))
     if any(size < 0 for size in sizes):
-        raise ImportModelError(f"parts of sizes {list(sizes)}")
+        raise ImportModelError(f"parts of sizes {list(sizes)}; expected sizes of at least 0")
     x = call.operand(0)
     return [x] if len(sizes) == 1 else call.apply(Split(axis, tuple(sizes)), x)
 
@@ -179,7 +187,7 @@ def slice_of(call: Call) -> Value:
 
 
 def _normal_slice(cut: slice, size: int) -> slice:
-    """The same elements; `slice(0, None, 1)` for all of them."""
+    """A slice of the same elements with a start of at least 0; `slice(0, None, 1)` for all."""
     start, stop, step = cut.indices(size)
     if range(start, stop, step) == range(size):
         return slice(0, None, 1)
@@ -187,7 +195,7 @@ def _normal_slice(cut: slice, size: int) -> slice:
 
 
 def sliced(call: Call, x: Value, cuts: Sequence[slice]) -> Value:
-    """`x[cuts]`."""
+    """`x[cuts]`, with one slice per dim; no op if all elements are taken."""
     if all(cut == slice(0, None, 1) for cut in cuts):
         return x
     op = Slice(
@@ -200,19 +208,18 @@ def sliced(call: Call, x: Value, cuts: Sequence[slice]) -> Value:
 
 @converts("ConstantOfShape")
 def constant_of_shape(call: Call) -> Any:
-    """A constant that takes no memory, whatever its size."""
+    """A constant, broadcast from one element so that it takes no memory."""
     import numpy as np
 
     shape = call.integers(0, "the shape")
-    if any(size < 0 for size in shape) or len(shape) > 16 or math.prod(shape) > 1 << 44:
-        raise ImportModelError(f"a tensor of shape {list(shape)[:16]} is asked for")
+    check_shape("the result", shape)
     value = call.attribute("value")
     number = value.load().reshape(-1)[0] if value is not None else np.float32(0)
     dtype = value.dtype if value is not None else DType.FLOAT32
     name = call.node.results[0]
     is_small = math.prod(shape) <= MOST_FOLDED_ELEMENTS
     array = np.broadcast_to(number, shape) if is_small else None
-    return Constant(TensorType(shape, dtype), array, name)
+    return OnnxConstant(TensorType(shape, dtype), array, name)
 
 
 @converts("Range")
@@ -222,24 +229,27 @@ def range_of(call: Call) -> Array:
 
     start, limit, delta = (call.array(i, "the length").reshape(()) for i in range(3))
     if delta == 0 or not (count := math.ceil((limit - start) / delta)) < 1 << 24:
-        raise ImportModelError(f"a range from {start} to {limit} in steps of {delta}")
+        raise ImportModelError(
+            f"a range from {start} to {limit} in steps of {delta}; expected less than {1 << 24} "
+            "numbers, and steps other than 0"
+        )
     return (start + delta * np.arange(max(count, 0))).astype(start.dtype)
 
 
 @converts("EyeLike")
 def eye_like(call: Call) -> Any:
-    """A constant."""
+    """A constant with ones on a diagonal."""
     import numpy as np
-
-    from distir.importers.onnx_file import as_dtype, read_dtype
 
     shape = call.type().shape
     if len(shape) != 2 or math.prod(shape) > 1 << 22:
-        raise ImportModelError(f"a diagonal of {call.type()}")
+        raise ImportModelError(
+            f"EyeLike of {call.type()}; expected 2 dims and at most {1 << 22} elements"
+        )
     code = call.attribute("dtype")
     dtype = call.type().dtype if code is None else read_dtype(int(code), "the result")
     array = as_dtype(np.eye(*shape, k=int(call.attribute("k", 0))), dtype)
-    return Constant(TensorType(shape, dtype), array, call.node.results[0])
+    return OnnxConstant(TensorType(shape, dtype), array, call.node.results[0])
 
 
 @converts("DepthToSpace")

@@ -1,4 +1,4 @@
-"""What ONNX's convnet ops become: convolution, pooling, their normalisations, resizing."""
+"""Converters of ops of convolutional networks: convolution, pooling, normalization, resizing."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from distir.ops.tensor import Expand, Reshape, Scale
 def _window(
     call: Call, space: Sequence[int], kernel: Sequence[int]
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """Strides, pads and dilations, with automatic padding worked out."""
+    """Strides, pads and dilations of a convolution or pooling; automatic padding is computed."""
     rank = len(space)
     if len(kernel) != rank:
-        raise ImportModelError(f"a kernel of {len(kernel)} dims over {rank} dims of space")
+        raise ImportModelError(f"a kernel of {len(kernel)} dims; expected {rank}")
     strides = tuple(call.attribute("strides") or (1,) * rank)
     dilations = tuple(call.attribute("dilations") or (1,) * rank)
     pads = tuple(call.attribute("pads") or (0,) * 2 * rank)
@@ -57,7 +57,7 @@ def convolution(call: Call) -> Value:
 
 
 def _biased(call: Call, product: Value) -> Value:
-    """With a bias per channel, if there is one."""
+    """A result with the bias per channel added, if there is one."""
     if not call.has(2):
         return product
     channels = (product.type.shape[1],) + (1,) * (product.type.rank - 2)
@@ -66,7 +66,7 @@ def _biased(call: Call, product: Value) -> Value:
 
 @converts("ConvTranspose")
 def transposed_convolution(call: Call) -> Value:
-    """ConvTranspose with its result's size worked out."""
+    """ConvTranspose; the size of its result is computed from the attributes."""
     space, kernel = call.type().shape[2:], call.type(1).shape[2:]
     rank = len(space)
     mode = str(call.attribute("auto_pad", "NOTSET"))
@@ -91,7 +91,7 @@ def transposed_convolution(call: Call) -> Value:
     )
     if not all(0 < n < 1 << 24 for n in (*strides, *dilations, *kernel, *result)) or min(pads) < 0:
         raise ImportModelError(f"strides {strides}, dilations {dilations}, pads {pads}")
-    # Padding of the result that no window reaches does not change how windows are counted.
+    # Elements of the result that no window reaches do not change the number of windows.
     op = conv.ConvTranspose(result, strides, pads, dilations, int(call.attribute("group", 1)))
     return _biased(call, call.add(op, call.operand(0), call.operand(1)))
 
@@ -100,7 +100,8 @@ _Sizes = tuple[int, ...]
 
 
 def _pool_window(call: Call) -> tuple[tuple[_Sizes, _Sizes, _Sizes, _Sizes], _Sizes]:
-    """Kernel, strides, pads, dilations; and the padding added because sizes are rounded up."""
+    """Kernel, strides, pads and dilations of a pooling, and the padding at the end that is added
+    because sizes are rounded up."""
     space = call.type().shape[2:]
     kernel = tuple(call.attribute("kernel_shape") or ())
     strides, pads, dilations = _window(call, space, kernel)
@@ -120,7 +121,7 @@ def _pool_window(call: Call) -> tuple[tuple[_Sizes, _Sizes, _Sizes, _Sizes], _Si
 
 @converts("MaxPool")
 def max_pool(call: Call) -> Value:
-    """MaxPool; where the maxima were is no result here."""
+    """MaxPool; the positions of the maxima that ONNX returns too are not supported."""
     window, _ = _pool_window(call)
     return call.add(pooling.MaxPool(*window), call.operand(0))
 
@@ -143,8 +144,8 @@ def global_pool(call: Call) -> Value:
 
 @converts("BatchNormalization")
 def batch_normalization(call: Call) -> Sequence[Value] | Value:
-    """BatchNormalization with given statistics; in training form with those of the batch, which
-    are taken over the whole batch however it is distributed."""
+    """BatchNormalization with given statistics; in training mode, products and sums with the
+    statistics of the whole batch, however it is distributed."""
     epsilon = float(call.attribute("epsilon", 1e-5))
     is_training = bool(call.attribute("training_mode", 0))
     if call.opset < 14:
@@ -189,11 +190,13 @@ def local_response_normalization(call: Call) -> Value:
 
 
 def _normalized_groups(call: Call, groups: int) -> Value:
-    """Mean 0 and variance 1 over each group of channels and space: a norm of the last dim."""
+    """The operand normalized over each group of channels and space: the last dim of a Reshape."""
     x = call.operand(0)
     batch, channels, *space = x.type.shape
     if groups < 1 or channels % groups:
-        raise ImportModelError(f"{groups} groups of {channels} channels")
+        raise ImportModelError(
+            f"{groups} groups of {channels} channels; expected a divisor of {channels}"
+        )
     rest = channels // groups * math.prod(space)
     flat = call.add(Reshape((batch, groups, rest)), x)
     ones = call.add(Expand((rest,)), call.scalar(1.0, x.type.dtype))
@@ -202,14 +205,17 @@ def _normalized_groups(call: Call, groups: int) -> Value:
 
 
 def _per_channel(call: Call, position: int) -> Value:
-    """A vector of one number per channel beside `[batch, channels, *space]`."""
+    """A vector with one number per channel (or per group), reshaped so that it broadcasts to
+    `[batch, channels, *space]`."""
     channels = call.type().shape[1]
     vector = call.operand(position)
     shape = (channels,) + (1,) * (call.type().rank - 2)
     if vector.type.num_elements != channels:  # one per group, as before opset 21
         groups = vector.type.num_elements
         if channels % max(groups, 1):
-            raise ImportModelError(f"{vector.type} beside {channels} channels")
+            raise ImportModelError(
+                f"{vector.type} for {channels} channels; expected one number per channel or group"
+            )
         apart = call.add(Reshape((groups, 1)), vector)
         vector = expanded(call, apart, (groups, channels // groups))
     return call.add(Reshape(shape), vector)
@@ -217,7 +223,7 @@ def _per_channel(call: Call, position: int) -> Value:
 
 @converts("InstanceNormalization", "GroupNormalization")
 def group_normalization(call: Call) -> Value:
-    """A norm over each group of channels, then scale and bias."""
+    """A norm over each group of channels, then a scale and a bias."""
     is_instance = call.node.op_type == "InstanceNormalization"
     groups = call.type().shape[1] if is_instance else int(call.attribute("num_groups", 0))
     scaled = call.add(Mul(), _normalized_groups(call, groups), _per_channel(call, 1))
@@ -229,7 +235,7 @@ def group_normalization(call: Call) -> Value:
 
 @converts("Resize", "Upsample")
 def resize(call: Call) -> Value:
-    """Dim by dim: picks the nearest elements, or adds the neighbours with weights."""
+    """Dim by dim, looks up the nearest elements, or adds neighbours with weights."""
     x = call.operand(0)
     shape = x.type.shape
     is_old = call.opset < 11 or call.node.op_type == "Upsample"
@@ -241,7 +247,7 @@ def resize(call: Call) -> Value:
     else:
         scales, sizes = _resized(call)
     if not all(0 < n < 1 << 20 for n in sizes):
-        raise ImportModelError(f"sizes {sizes}")
+        raise ImportModelError(f"sizes {sizes}; expected at least 1 and less than {1 << 20}")
     if call.attribute("antialias", 0) and any(n < m for n, m in zip(sizes, shape, strict=True)):
         raise UnsupportedOpError(f"{call.node.label}: antialias is not supported; set it to 0")
     for dim, (size, scale) in enumerate(zip(sizes, scales, strict=True)):
@@ -251,12 +257,14 @@ def resize(call: Call) -> Value:
 
 
 def _resized(call: Call) -> tuple[list[float], list[int]]:
-    """Scale and size per dim."""
+    """The scale and the size of the result, per dim."""
     shape = call.type().shape
     axes = call.attribute("axes") or tuple(range(len(shape)))
     scales, sizes = [1.0] * len(shape), list(shape)
     if str(call.attribute("keep_aspect_ratio_policy", "stretch")) != "stretch":
-        raise UnsupportedOpError(f"{call.node.label}: it keeps an aspect ratio; give sizes instead")
+        raise UnsupportedOpError(
+            f"{call.node.label}: keep_aspect_ratio_policy is not supported; export with sizes"
+        )
     if call.has(3) and call.type(3).num_elements:
         for axis, size in zip(axes, call.integers(3, "the sizes"), strict=True):
             sizes[axis] = size
@@ -269,6 +277,7 @@ def _resized(call: Call) -> tuple[list[float], list[int]]:
 
 
 def _resample(call: Call, x: Value, dim: int, size: int, scale: float, is_old: bool) -> Value:
+    """The operand resized along one dim."""
     import numpy as np
 
     old = x.type.shape[dim]
@@ -284,7 +293,7 @@ def _resample(call: Call, x: Value, dim: int, size: int, scale: float, is_old: b
     elif mode == "cubic":
         taps = _cubic_taps(low, part, float(call.attribute("cubic_coeff_a", -0.75)))
     else:
-        raise ImportModelError(f"the mode {mode!r}")
+        raise ImportModelError(f"unknown mode {mode!r}; known are nearest, linear and cubic")
     if call.attribute("exclude_outside", 0):
         taps = [(index, weight * ((index >= 0) & (index < old))) for index, weight in taps]
         total = sum(weight for _, weight in taps)
@@ -304,7 +313,7 @@ def _resample(call: Call, x: Value, dim: int, size: int, scale: float, is_old: b
 
 
 def _picked(call: Call, x: Value, dim: int, index: Array) -> Value:
-    """`x` at these places of a dim; a plain repetition is an Expand."""
+    """`x` at these positions of a dim; an Expand if every element is repeated equally often."""
     import numpy as np
 
     old, size = x.type.shape[dim], len(index)
@@ -318,6 +327,7 @@ def _picked(call: Call, x: Value, dim: int, index: Array) -> Value:
 
 
 def _rounded(places: Array, mode: str) -> Array:
+    """Positions as whole numbers, by ONNX's `nearest_mode`."""
     import numpy as np
 
     if mode == "floor":
@@ -330,7 +340,7 @@ def _rounded(places: Array, mode: str) -> Array:
 
 
 def _coordinates(call: Call, old: int, new: int, scale: float, is_old: bool) -> Array:
-    """Where every element of the result is in the operand."""
+    """The position in the operand of each element of the result along a dim."""
     import numpy as np
 
     mode = str(call.attribute("coordinate_transformation_mode", "half_pixel"))
@@ -352,7 +362,7 @@ def _coordinates(call: Call, old: int, new: int, scale: float, is_old: bool) -> 
 
 
 def _cubic_taps(low: Array, t: Array, a: float) -> list[tuple[Array, Array]]:
-    """Keys' cubic convolution (1981): four neighbours."""
+    """Keys' cubic convolution (1981): the indices of four neighbours and their weights."""
     return [
         (low - 1, ((a * (t + 1) - 5 * a) * (t + 1) + 8 * a) * (t + 1) - 4 * a),
         (low, ((a + 2) * t - (a + 3)) * t * t + 1),
