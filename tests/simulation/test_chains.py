@@ -189,6 +189,37 @@ def test_many_plans_at_once_are_each_of_them(
         assert np.broadcast_to(found.settled, 3)[row] == expected.settled
 
 
+def test_plans_wait_for_what_another_stream_has_made_in_them() -> None:
+    """What the next block reads a collective makes last in the first plan, compute in the other."""
+    compute = Instruction(COMPUTE, many([1.0, 3.0]), ("in",), ("a",), "op")  # type: ignore[arg-type]
+    collective = Instruction("tp", 2.0, ("in",), ("b",), "AllReduce")  # type: ignore[arg-type]
+    either = Instruction(None, 0.0, ("b", "a"), ("c",), "view")  # type: ignore[arg-type]
+    after = Instruction(COMPUTE, 1.0, ("c",), ("d",), "op")  # type: ignore[arg-type]
+    passes = (
+        Pass((compute, collective, either), ("in",), ("c",)),
+        Pass((after,), ("c",), ("d",)),
+    )
+    (found,) = ColumnChains(np.maximum, 2).run_all([BlockChain([(passes, 1)])])
+    assert np.array_equal(found.cost.seconds, [3.0, 4.0])
+
+
+def test_plans_wait_for_what_is_made_in_the_first_copies_of_a_run_only() -> None:
+    """What a collective makes before a run is handed on by the first copy, and by no other."""
+    makes = Instruction("tp", 2.0, ("in",), ("made",), "AllReduce")  # type: ignore[arg-type]
+    plain = Instruction(COMPUTE, 0.0, (), ("y",), "op")  # type: ignore[arg-type]
+    reads = Instruction(COMPUTE, 1.0, ("y",), (), "op")  # type: ignore[arg-type]
+    before, after = Pass((makes,), ("in", "in 2"), ("in", "made")), Pass((reads,), ("y", "z"), ())
+    copies = Pass((plain,), ("x", "late"), ("late", "x"))
+    lengths = np.array([1.0, 2.0])
+    chain = BlockChain(
+        [((before,), 1), ((copies,), lengths), ((after,), 1)], None, np.array([0, 0])
+    )
+    (found,) = ColumnChains(np.maximum, 1).run_all([chain])
+    alone = [run_chain([((before,), 1), ((copies,), n), ((after,), 1)]) for n in (1, 2)]
+    assert [each.cost.seconds for each in alone] == [3.0, 2.0]
+    assert np.broadcast_to(found.cost.seconds, 2).tolist() == [3.0, 2.0]
+
+
 @shares(8, seconds=1)
 @given(chains_with_services(), chains, st.data())
 @settings(max_examples=12, deadline=None)

@@ -19,7 +19,7 @@ from distir.arrays import Floats, Indices
 from distir.cost.amounts import Many, is_positive, taken
 from distir.simulation.pricing.chains import TOLERANCE, BlockChain, ChainCost, Pass, PassCost
 from distir.simulation.pricing.instructions import COMPUTE
-from distir.simulation.pricing.timeline import LONG_AGO, Moments, Start, latest_of
+from distir.simulation.pricing.timeline import LONG_AGO, SEVERAL, Moments, Start, latest_of
 
 ManyBound = Callable[[Floats, Floats], Any]
 """Seconds of stretches of program, from what their streams and their launches take."""
@@ -206,6 +206,8 @@ class _Repeat:
         self._steady = np.full(width, -1)
         """After how many copies the state changes no more, but by `_drift`; -1: that is not known
         yet."""
+        self._starts = [first.start]
+        """What is known where chains are, by copies, from the first."""
         self._alone, self._unused = _alone(word, first.start)
         self._change = np.full(first.times.shape, np.nan)
         """By how much times changed with the last copy, if none did but those that may drift."""
@@ -237,7 +239,22 @@ class _Repeat:
         times = np.concatenate(self._times, axis=1)[:, column[which]]
         times += moved[which] * drift[:, which]
         places = chains[which] if now.places is None else now.places[chains[which]]
-        return _Progress(now.start, times, found, places, state)
+        return _Progress(self._common_start(times, copies[which]), times, found, places, state)
+
+    def _common_start(self, times: Floats, copies: Indices) -> Start:
+        """What is known of states after such numbers of copies, whichever. Where after some of them
+        a value is made and after others it is there already, `times` are changed: it is then made
+        before any stream is free."""
+        first, streams = self._starts[0], len(self._starts[0].streams)
+        border: list[str] = []
+        for number, whys in enumerate(zip(*(each.border for each in self._starts), strict=True)):
+            if len(set(whys)) == 1:
+                border.append(whys[0])
+                continue
+            border.append(SEVERAL)
+            there = np.flatnonzero(np.array([not why for why in whys])[copies - 1])
+            times[streams + 1 + number, there] = times[: streams + 1, there].min(axis=0)
+        return replace(first, border=tuple(border))
 
     def _go_on(self, counts: Floats, chains: Indices) -> None:
         """Goes through copies, as many as chains have that are not steady before."""
@@ -251,9 +268,15 @@ class _Repeat:
         """One copy more of the chains of these numbers, which have gone through so many."""
         now = self._now
         places = going if now.places is None else now.places[going]
-        before = _Progress(now.start, now.times[:, going], now.sums[:, going], places)
+        start = self._starts[copies - 1]
+        before = _Progress(start, now.times[:, going], now.sums[:, going], places)
         after = _after(before, self._word, self._exact, self._bound)
-        self._watch(before, after, going, copies)
+        self._starts.append(after.start)
+        if after.start == start:
+            self._watch(before, after, going, copies)
+        else:
+            self._alone, self._unused = _alone(self._word, after.start)
+            self._change[:, going] = np.nan
         self._reached[going] = copies + 1
         if len(self._columns) == copies + 1:
             self._columns.append(np.zeros(len(self._steady), np.int64))
@@ -263,7 +286,6 @@ class _Repeat:
         self._times.append(after.times)
         now.times[:, going], now.sums[:, going] = after.times, after.sums
         now.rests[:, :, going] = after.rests
-        self._now = replace(now, start=after.start)
 
     def _watch(self, before: _Progress, after: _Progress, going: Indices, copies: int) -> None:
         """Takes down which chains are steady after so many copies, one before `after`.

@@ -29,6 +29,11 @@ ByCause = tuple[tuple[str, int], ...]
 """The same with numbers of moments."""
 
 
+SEVERAL = "several"
+"""Stands for the stream that makes a value where that is another one in every plan. No stream is
+called that, so all of them wait for the value."""
+
+
 @dataclass(frozen=True, slots=True)
 class Start:
     """What is known when a pass starts: streams by name, in the order of their times; then the time
@@ -209,15 +214,15 @@ LONG_AGO = -math.inf
 
 
 def latest_of(causes: ByCause, times: Sequence[float]) -> tuple[float, str]:
-    """The latest of some moments, and what made it; of many plans, what made it in some of them.
-    `(LONG_AGO, "")` if there is none."""
+    """The latest of some moments, and what made it: `SEVERAL` if that is not the same in all of
+    many plans. `(LONG_AGO, "")` if there is none."""
     at, why = LONG_AGO, ""
     for cause, number in causes:
         later = times[number] > at
         if is_all(later):
             at, why = times[number], cause
         elif is_positive(later):
-            at, why = larger(at, times[number]), cause
+            at, why = larger(at, times[number]), SEVERAL
     return at, why
 
 
@@ -230,4 +235,4 @@ def latest(*times: Delays) -> Delays:
     return found
 
 
-__all__ = ["LONG_AGO", "Moments", "Start", "latest_of", "moments"]
+__all__ = ["LONG_AGO", "SEVERAL", "Moments", "Start", "latest_of", "moments"]
