@@ -3,6 +3,8 @@ reference engine, which walks through every op on every device."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 from hypothesis import given, settings
 
@@ -19,6 +21,13 @@ from tests.slow import shares
 RELATIVE = 1e-9
 
 
+def without_split(memory: Mapping[str, float]) -> dict[str, float]:
+    """Memory of a rank without what of its peak buffers hold. That is not the same at all instants
+    at which most is held, and the engines come upon these in different orders."""
+    working = memory["activations_bytes"] + memory["buffers_bytes"]
+    return {**memory, "activations_bytes": working, "buffers_bytes": 0.0}
+
+
 def check(simulator: Simulator, plan: Plan) -> tuple[SimulationResult, ReferenceRun]:
     """Both engines' results, found equal."""
     fast = simulator.simulate_plan(plan)
@@ -27,13 +36,15 @@ def check(simulator: Simulator, plan: Plan) -> tuple[SimulationResult, Reference
     iteration = reference.metrics["iteration_seconds"]
     assert fast.metrics == pytest.approx(reference.metrics, rel=RELATIVE)
     assert fast.feasible == reference.feasible
-    for ours, theirs in zip(fast.stages, reference.stages, strict=True):
+    splits = run.buffer_bytes[:: plan.devices_per_stage]
+    for ours, theirs, split in zip(fast.stages, reference.stages, splits, strict=True):
         # A wait of no length is a key to one engine and none to the other, where times round.
         kinds = dict.fromkeys((*ours.seconds, *theirs.seconds), 0.0)
         assert {**kinds, **ours.seconds} == pytest.approx(
             {**kinds, **theirs.seconds}, rel=RELATIVE, abs=RELATIVE * iteration
         )
-        assert ours.memory == theirs.memory
+        assert without_split(ours.memory) == without_split(theirs.memory)
+        assert ours.memory["buffers_bytes"] in split
         assert ours.blocks == theirs.blocks
         for report in (ours, theirs):
             assert sum(report.seconds.values()) == pytest.approx(iteration, rel=RELATIVE)

@@ -62,6 +62,9 @@ class ReferenceRun:
     actions: tuple[ActionSpan, ...]
     spans: tuple[Span, ...]
     live_bytes: tuple[int, ...]
+    buffer_bytes: tuple[tuple[int, ...], ...]
+    """Of these, by device, what buffers hold: one number per instant at which that many bytes are
+    live, without repetitions, the first instant first."""
 
 
 def simulate_reference(plan: Plan, cost: CostModel) -> ReferenceRun:
@@ -116,7 +119,8 @@ class _Device:
     live_bytes: int = 0
     buffer_bytes: int = 0
     peak_bytes: int = 0
-    buffer_bytes_at_peak: int = 0
+    buffer_bytes_at_peak: dict[int, None] = field(default_factory=dict[int, None])
+    """What buffers hold whenever most memory is held."""
 
     def expose(self, stream: str, seconds: float) -> None:
         """Books time that compute waited for a stream."""
@@ -130,9 +134,12 @@ class _Device:
         self.buffer_bytes += size if buffer else 0
 
     def note_peak(self) -> None:
-        """Remembers the first instant at which most memory is held."""
+        """Remembers an instant at which most memory is held."""
         if self.live_bytes > self.peak_bytes:
-            self.peak_bytes, self.buffer_bytes_at_peak = self.live_bytes, self.buffer_bytes
+            self.peak_bytes = self.live_bytes
+            self.buffer_bytes_at_peak.clear()
+        if self.live_bytes == self.peak_bytes:
+            self.buffer_bytes_at_peak[self.buffer_bytes] = None
 
     def free(self, key: tuple[int, int, int], buffer: bool) -> None:
         """Gives it back."""
@@ -440,6 +447,7 @@ class World:
             slowest = max(members, key=lambda device: device.clock)
             states = [self.stages[stage].state for stage in own]
             fullest = max(members, key=lambda device: device.peak_bytes)
+            buffer_bytes = next(iter(fullest.buffer_bytes_at_peak), 0)
             reports.append(
                 RankSeconds(
                     stages=own,
@@ -454,8 +462,8 @@ class World:
                         parameters=sum(state.parameters for state in states),
                         gradients=sum(state.gradients for state in states),
                         optimizer=sum(state.optimizer for state in states),
-                        activations=float(fullest.peak_bytes - fullest.buffer_bytes_at_peak),
-                        buffers=float(fullest.buffer_bytes_at_peak),
+                        activations=float(fullest.peak_bytes - buffer_bytes),
+                        buffers=float(buffer_bytes),
                     ),
                 )
             )
@@ -464,6 +472,7 @@ class World:
             tuple(self.actions),
             tuple(self.spans),
             tuple(device.peak_bytes for device in self.devices),
+            tuple(tuple(device.buffer_bytes_at_peak) for device in self.devices),
         )
 
 
