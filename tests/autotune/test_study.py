@@ -180,7 +180,7 @@ def test_a_space_without_strategies_is_explained() -> None:
     workload = ToyWorkload(batch_size=5, num_blocks=1, internal_axes=(("heads", 3),))
     problem = toy_problem(ToySimulator(workload, devices=7))
     with pytest.raises(
-        DistirError, match=r"no strategy of the space small uses .* dp = 7; 1, 5 do"
+        DistirError, match=r"no strategy of the space small uses .* dp = 7; dp = 1, 5 would do"
     ):
         solve(problem, Search())
 

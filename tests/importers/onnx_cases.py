@@ -306,7 +306,7 @@ def gather_elements(draw: Draw, name: str) -> OneNode:
     counts[axis] = draw(_small)
     return OneNode(
         name,
-        [_real(draw, shape), _rng(draw).integers(0, cast("int", shape[axis]), counts)],
+        [_real(draw, shape), _rng(draw).integers(0, sizes[axis], counts)],
         {"axis": axis},
     )
 
