@@ -56,7 +56,7 @@ def test_types_are_checked_before_a_commit_where_they_are_checked_at_all() -> No
     pattern = str(hooks()["pyright"]["files"])
     for package in PROJECT["tool"]["pyright"]["include"]:
         assert re.search(pattern, f"{package}/module.py"), package
-    assert not re.search(pattern, "tests/test_project.py")
+    assert not re.search(pattern, "examples/quickstart.py")
 
 
 def test_workflows_run_the_oldest_and_the_newest_python_on_linux_and_macos() -> None:

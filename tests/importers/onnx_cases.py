@@ -300,13 +300,12 @@ def gather(draw: Draw, name: str) -> OneNode:
 @case("GatherElements")
 def gather_elements(draw: Draw, name: str) -> OneNode:
     shape = _shape(draw)
-    axis = draw(st.integers(0, len(shape) - 1))
-    sizes: list[int] = [*shape]
-    counts = [*sizes]  # the reference wants the other dims to be equal
+    axis: int = draw(st.integers(0, len(shape) - 1))
+    counts = list(shape)  # the reference wants the other dims to be equal
     counts[axis] = draw(_small)
     return OneNode(
         name,
-        [_real(draw, shape), _rng(draw).integers(0, sizes[axis], counts)],
+        [_real(draw, shape), _rng(draw).integers(0, shape[axis], counts)],
         {"axis": axis},
     )
 
