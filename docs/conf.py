@@ -33,11 +33,18 @@ highlight_language = "text"  # of blocks that do not state one
 
 default_role = "code"  # docstrings write names between single backticks
 autodoc_member_order = "bysource"
-autodoc_default_options = {"members": True, "undoc-members": True, "show-inheritance": True}
+autodoc_default_options = {
+    "members": True,
+    "undoc-members": True,
+    # but for what Python documents itself
+    "inherited-members": "BaseException, Enum, Protocol, tuple",
+}
 maximum_signature_line_length = 80
 
 html_theme = "furo"
 html_title = project
 html_copy_source = False
+html_static_path = ["static"]
+html_css_files = ["reports.css"]
 html_extra_path = ["index.html"]  # leads from the top of the site to docs/index.html
 html_theme_options = {"navigation_with_keys": True}

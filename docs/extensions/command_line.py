@@ -39,7 +39,11 @@ def _section(name: str, parser: argparse.ArgumentParser) -> Iterator[str]:
     yield from (f"```{{program}} autotune {name}", "```", "")
     formatter = parser._get_formatter()
     for group in parser._action_groups:
-        actions = [each for each in group._group_actions if each.help != argparse.SUPPRESS]
+        actions = [
+            each
+            for each in group._group_actions
+            if each.help != argparse.SUPPRESS and each.dest != "help"
+        ]
         if not actions:
             continue
         yield from (f"### {name}: {group.title}", "")

@@ -59,9 +59,8 @@ def undocumented(package: str) -> Iterator[str]:
         if not docstring(package, name):
             yield f"{package}.{name}"
         if inspect.isclass(thing):
-            for member, value in vars(thing).items():
-                text = _own_docstring(value)
-                if not member.startswith("_") and text is not None and not text.strip():
+            for member in _members(thing):
+                if not (inspect.getdoc(getattr(thing, member)) or "").strip():
                     yield f"{package}.{name}.{member}"
 
 
@@ -77,13 +76,15 @@ def docstring(package: str, name: str) -> str:
     return "\n".join(written)
 
 
-def _own_docstring(member: Any) -> str | None:
-    """The docstring of a method or property, and None for anything else."""
-    if isinstance(member, (classmethod, staticmethod)):
-        member = member.__func__
-    if isinstance(member, property) or inspect.isfunction(member):
-        return member.__doc__ or ""
-    return None
+def _members(thing: type) -> Iterator[str]:
+    """Public methods and properties of a class that are ours, inherited ones too."""
+    for name in dir(thing):
+        owner = next((each for each in thing.__mro__ if name in vars(each)), object)
+        member = vars(owner).get(name)
+        described = isinstance(member, (classmethod, staticmethod, property))
+        if owner.__module__.split(".", maxsplit=1)[0] in PACKAGES and not name.startswith("_"):
+            if described or inspect.isfunction(member):
+                yield name
 
 
 def _is_data(thing: Any) -> bool:
@@ -153,8 +154,15 @@ def _exists(target: str) -> bool:
         return False
 
 
+def plain_defaults(*event: Any) -> tuple[str | None, str] | None:
+    """Shows the defaults of dataclasses that a function makes as `...`, which is an expression."""
+    *_, shown, returned = event
+    return (shown.replace("<factory>", "..."), returned) if shown else None
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     """Registers the directive, and how references are resolved."""
     app.add_directive("public-names", PublicNames)
     app.connect("missing-reference", resolve)
+    app.connect("autodoc-process-signature", plain_defaults)
     return {"parallel_read_safe": True}
