@@ -313,6 +313,13 @@ def test_a_file_describes_a_space(tmp_path: Path) -> None:
     assert distribution_space(Facts(), 16, file).count() == small_space().count()
 
 
+def test_a_file_may_name_any_recomputation_that_there_is() -> None:
+    """Also those that no named space searches."""
+    space = distribution_space(Facts(), 16, {"recompute": ["needed", "none"]})
+    assert set(space.values("recompute")) == {"needed", "none"}
+    assert "needed" not in distribution_space(Facts(), 16, "full").values("recompute")
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
