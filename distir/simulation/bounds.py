@@ -40,10 +40,10 @@ from distir.plan.planner import ProgramKind
 from distir.schedules import COST_KINDS, FORWARD, ScheduleFamily, find_schedule
 from distir.simulation.many.priced_programs import PricedPrograms
 from distir.simulation.many.program_sizes import ProgramSizes, kinds_of
-from distir.simulation.pricing.repeats import runs_of
+from distir.simulation.pricing.repeats import repeated_blocks
 from distir.simulation.pricing.stage_cost import StageCost
 from distir.simulation.pricing.stages import StagePricer
-from distir.simulation.pricing.tied import charged_elsewhere
+from distir.simulation.pricing.tied import charged_elsewhere_in_stage
 from distir.strategies import FIELDS, Strategies
 from distir.strategy import Strategy
 
@@ -280,8 +280,8 @@ class Bounds:
         priced = PricedPrograms(pricer, kind, placement, points)
         programs, pricing = priced.of(kind), priced.pricing
         stage = Stage(0, tuple(range(len(programs))), programs)
-        uses = charged_elsewhere(self._workload.program, ((0,),), [stage], 0)
-        runs = runs_of(list(zip(programs, uses, strict=True)))
+        uses = charged_elsewhere_in_stage(self._workload.program, ((0,),), [stage], 0)
+        runs = repeated_blocks(list(zip(programs, uses, strict=True)))
         whole = pricer.unpriced_stage(runs, pricing, bool(points.splits.any()))
         return pricer.price([whole], pricing)[0]
 

@@ -27,13 +27,13 @@ from distir.simulation.many.batch import simulate_many
 from distir.simulation.pipeline.one import PipelineTime, run_pipeline
 from distir.simulation.pricing.instructions import Pricing, narrower_products
 from distir.simulation.pricing.memory import ChainMemory
-from distir.simulation.pricing.repeats import runs_of
+from distir.simulation.pricing.repeats import repeated_blocks
 from distir.simulation.pricing.stage_cost import (
     StageCost,
     action_seconds,
 )
 from distir.simulation.pricing.stages import StagePricer
-from distir.simulation.pricing.tied import elsewhere, tied_gradients
+from distir.simulation.pricing.tied import charged_elsewhere, tied_gradients
 from distir.simulation.ranks.one import rank_seconds
 from distir.simulation.report import make_result
 from distir.simulation.result import SimulationResult
@@ -147,10 +147,10 @@ class Simulator:
         return [self._stage_cost(plan, index, pricing, splits) for index in range(len(plan.stages))]
 
     def _stage_cost(self, plan: Plan, index: int, pricing: Pricing, splits: bool) -> StageCost:
-        programs, uses = plan.stages[index].programs, elsewhere(plan, index)
+        programs, uses = plan.stages[index].programs, charged_elsewhere(plan, index)
         key = (programs, pricing.grid.mesh, uses, splits)
         if key not in self._stages:
-            runs = runs_of(list(zip(programs, uses, strict=True)))
+            runs = repeated_blocks(list(zip(programs, uses, strict=True)))
             unpriced = self.stages.unpriced_stage(runs, pricing, splits)
             (self._stages[key],) = self.stages.price([unpriced], pricing)
         return self._stages[key]

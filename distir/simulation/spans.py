@@ -16,7 +16,7 @@ from distir.plan import Plan
 from distir.plan.passes import composed, is_reversed, segments
 from distir.schedules import COMPLETING, WEIGHT_PART
 from distir.simulation.pricing.instructions import COMPUTE, GRADIENTS, Instruction, Pricing
-from distir.simulation.pricing.tied import elsewhere, tied_gradients
+from distir.simulation.pricing.tied import charged_elsewhere, tied_gradients
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ def action_spans(plan: Plan, stage: int, kind: int, cost: CostModel) -> list[Str
     gradients as the last action of its stage does."""
     pricing, blocks = Pricing.of(cost, plan), plan.stages[stage].programs
     streams, buckets = _Streams(), list[tuple[float, Instruction]]()
-    away = elsewhere(plan, stage)[:: -1 if is_reversed(kind) else 1]
+    away = charged_elsewhere(plan, stage)[:: -1 if is_reversed(kind) else 1]
     handed: list[_Ready | None] = []
     for segment, shared in zip(segments(blocks, kind), away, strict=True):
         own = composed(segment)
@@ -122,7 +122,7 @@ def step_end_spans(
             (program, away.held)
             for stage in stages
             for program, away in zip(
-                plan.stages[stage].programs, elsewhere(plan, stage), strict=True
+                plan.stages[stage].programs, charged_elsewhere(plan, stage), strict=True
             )
         ]
         for program, held in blocks:

@@ -31,7 +31,7 @@ from distir.schedules import WEIGHT_PART, cost_kind
 from distir.simulation import Simulator
 from distir.simulation.pricing.instructions import Pricing
 from distir.simulation.pricing.memory import ChainMemory
-from distir.simulation.pricing.tied import elsewhere, tied_gradients
+from distir.simulation.pricing.tied import charged_elsewhere, tied_gradients
 from tests.conftest import shared_path
 from tests.laws.convolutions import convolutions
 from tests.laws.placements import AnyPlan, any_plan, any_plans
@@ -115,7 +115,9 @@ def charged(
     pricing = Pricing(once, once)  # type: ignore[arg-type]
     late = last_kind(plan, rank, stage) == WEIGHT_PART
     if workload.training:
-        for program, away in zip(plan.stages[stage].programs, elsewhere(plan, stage), strict=True):
+        for program, away in zip(
+            plan.stages[stage].programs, charged_elsewhere(plan, stage), strict=True
+        ):
             pricing.buckets(program, away.added_late if late else away.added)
             pricing.refresh(program, away.held)
             owned = (

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distir.cost.amounts import many
-from distir.simulation.pricing.chains import BlockChain, ChainCost, Chains, Pass
-from distir.simulation.pricing.chains_many import ColumnChains
+from distir.simulation.pricing.chains import BlockChain, ChainCost, ChainScheduler, Pass
+from distir.simulation.pricing.chains_many import ManyChainScheduler
 from distir.simulation.pricing.instructions import COMPUTE, Instruction
 from tests.slow import shares
 
@@ -22,7 +22,7 @@ Chain = Sequence[tuple[tuple[Pass, ...], int]]
 
 def run_chain(chain: Chain) -> ChainCost:
     """Nothing takes time to launch."""
-    return Chains(max).run(BlockChain(chain))
+    return ChainScheduler(max).run(BlockChain(chain))
 
 
 # Whole numbers of seconds add up exactly, so ties are ties in both.
@@ -47,8 +47,8 @@ def passes(draw: st.DrawFn) -> Pass:
     return Pass(tuple(instructions), inputs, tuple(draw(leaving)))
 
 
-words = st.lists(passes(), min_size=1, max_size=3).map(tuple)
-chains = st.lists(st.tuples(words, st.integers(1, 9)), min_size=1, max_size=3)
+patterns = st.lists(passes(), min_size=1, max_size=3).map(tuple)
+chains = st.lists(st.tuples(patterns, st.integers(1, 9)), min_size=1, max_size=3)
 
 
 def one_by_one(
@@ -59,7 +59,7 @@ def one_by_one(
     ready: dict[object, tuple[float, str]] = {}
     busy, waited, ends = 0.0, dict[str, float](), list[float]()
     handed: tuple[object, ...] = ()
-    blocks = [each for word, count in chain for _ in range(count) for each in word]
+    blocks = [each for pattern, count in chain for _ in range(count) for each in pattern]
     for block, each in enumerate(blocks):
         for number, value in enumerate(each.inputs):
             known = ready.get(handed[number]) if handed else None
@@ -91,38 +91,38 @@ def one_by_one(
     return end, busy, waited, ends
 
 
-def settled(ends: Sequence[float], services: Sequence[float]) -> float:
-    """When a stream is done that serves one block after the other."""
+def settled(ends: Sequence[float], settling: Sequence[float]) -> float:
+    """When the gradient stream is done, which settles one block after the other."""
     done = 0.0
-    for end, service in zip(ends, services, strict=True):
-        done = max(done, end) + service if service else done
+    for end, seconds in zip(ends, settling, strict=True):
+        done = max(done, end) + seconds if seconds else done
     return done
 
 
 @st.composite
-def chains_with_services(draw: st.DrawFn) -> tuple[Chain, list[tuple[float, ...]]]:
+def chains_with_settling(draw: st.DrawFn) -> tuple[Chain, list[tuple[float, ...]]]:
     chain = draw(chains)
-    return chain, [draw(st.tuples(*[durations for _ in word])) for word, _ in chain]
+    return chain, [draw(st.tuples(*[durations for _ in pattern])) for pattern, _ in chain]
 
 
 @shares(6, seconds=1)
-@given(chains_with_services())
+@given(chains_with_settling())
 @settings(max_examples=50, deadline=None)
 def test_a_chain_is_its_instructions_one_after_the_other(
     share: int,
     drawn: tuple[Chain, list[tuple[float, ...]]],
 ) -> None:
-    chain, services = drawn
-    found = Chains(max).run(BlockChain(chain, services))
+    chain, settling = drawn
+    found = ChainScheduler(max).run(BlockChain(chain, settling))
     end, busy, waited, ends = one_by_one(chain)
     assert found.cost.seconds == end
     assert found.cost.compute == busy
     assert dict(found.cost.exposed) == {k: v for k, v in waited.items() if v}
     each = [
-        service
-        for (_, count), own in zip(chain, services, strict=True)
+        seconds
+        for (_, count), own in zip(chain, settling, strict=True)
         for _ in range(count)
-        for service in own
+        for seconds in own
     ]
     assert found.settled == settled(ends, each)
 
@@ -150,38 +150,40 @@ def test_a_stream_that_waits_for_nothing_gets_in_step_too() -> None:
 
 
 @shares(8, seconds=1)
-@given(chains_with_services(), chains, st.lists(st.integers(1, 9), min_size=3, max_size=3))
+@given(chains_with_settling(), chains, st.lists(st.integers(1, 9), min_size=3, max_size=3))
 @settings(max_examples=25, deadline=None)
-def test_many_plans_at_once_are_each_of_them(
+def test_many_chains_at_once_cost_what_each_costs_alone(
     share: int, drawn: tuple[Chain, list[tuple[float, ...]]], other: Chain, lengths: list[int]
 ) -> None:
-    """The same blocks with other durations, side by side; runs are of other lengths in the three
-    rows, the last of which is of the first plan again."""
-    chain, services = drawn
-    durations = [each.seconds for word, _ in other for block in word for each in block.instructions]
+    """The same blocks with other durations, side by side; patterns have other numbers of copies in
+    the three chains, the last of which has the first size again."""
+    chain, settling = drawn
+    durations = [
+        each.seconds for pattern, _ in other for block in pattern for each in block.instructions
+    ]
 
-    def lasting(block: Pass, plans: Sequence[int]) -> Pass:
+    def lasting(block: Pass, sizes: Sequence[int]) -> Pass:
         seconds = [(each.seconds, durations[i % len(durations)] if each.stream else 0.0)
                    for i, each in enumerate(block.instructions)]  # fmt: skip
         return with_seconds(
-            block, [many(each) if len(plans) > 1 else each[plans[0]] for each in seconds]
+            block, [many(each) if len(sizes) > 1 else each[sizes[0]] for each in seconds]
         )
 
-    places = np.array([0, 1, 0])
+    sizes = np.array([0, 1, 0])
     made: dict[tuple[Pass, tuple[int, ...]], Pass] = {}
     together = [
-        (tuple(made.setdefault((b, (0, 1)), lasting(b, (0, 1))) for b in word),
+        (tuple(made.setdefault((b, (0, 1)), lasting(b, (0, 1))) for b in pattern),
          np.array(lengths, np.float64) if count > 3 else count)
-        for word, count in chain
+        for pattern, count in chain
     ]  # fmt: skip
-    found = ColumnChains(np.maximum, 2).run_all([BlockChain(together, services, places)])[0]
-    for row, plan in enumerate(places.tolist()):
+    found = ManyChainScheduler(np.maximum, 2).run_all([BlockChain(together, settling, sizes)])[0]
+    for row, size in enumerate(sizes.tolist()):
         alone = [
-            (tuple(made.setdefault((b, (plan,)), lasting(b, (plan,))) for b in word),
+            (tuple(made.setdefault((b, (size,)), lasting(b, (size,))) for b in pattern),
              lengths[row] if count > 3 else count)
-            for word, count in chain
+            for pattern, count in chain
         ]  # fmt: skip
-        expected = Chains(max).run(BlockChain(alone, services))
+        expected = ChainScheduler(max).run(BlockChain(alone, settling))
         exposed = sum(seconds for _, seconds in expected.cost.exposed)
         assert np.broadcast_to(found.cost.seconds, 3)[row] == expected.cost.seconds
         assert np.broadcast_to(found.cost.compute, 3)[row] == expected.cost.compute
@@ -189,8 +191,9 @@ def test_many_plans_at_once_are_each_of_them(
         assert np.broadcast_to(found.settled, 3)[row] == expected.settled
 
 
-def test_plans_wait_for_what_another_stream_has_made_in_them() -> None:
-    """What the next block reads a collective makes last in the first plan, compute in the other."""
+def test_chains_wait_for_what_another_stream_has_made_in_them() -> None:
+    """What the next block reads is made last by a collective in the first chain, and by compute in
+    the other."""
     compute = Instruction(COMPUTE, many([1.0, 3.0]), ("in",), ("a",), "op")  # type: ignore[arg-type]
     collective = Instruction("tp", 2.0, ("in",), ("b",), "AllReduce")  # type: ignore[arg-type]
     either = Instruction(None, 0.0, ("b", "a"), ("c",), "view")  # type: ignore[arg-type]
@@ -199,12 +202,12 @@ def test_plans_wait_for_what_another_stream_has_made_in_them() -> None:
         Pass((compute, collective, either), ("in",), ("c",)),
         Pass((after,), ("c",), ("d",)),
     )
-    (found,) = ColumnChains(np.maximum, 2).run_all([BlockChain([(passes, 1)])])
+    (found,) = ManyChainScheduler(np.maximum, 2).run_all([BlockChain([(passes, 1)])])
     assert np.array_equal(found.cost.seconds, [3.0, 4.0])
 
 
-def test_plans_wait_for_what_is_made_in_the_first_copies_of_a_run_only() -> None:
-    """What a collective makes before a run is handed on by the first copy, and by no other."""
+def test_chains_wait_for_what_only_the_first_copies_of_a_pattern_hand_on() -> None:
+    """What a collective makes before a pattern is handed on by its first copy, and by no other."""
     makes = Instruction("tp", 2.0, ("in",), ("made",), "AllReduce")  # type: ignore[arg-type]
     plain = Instruction(COMPUTE, 0.0, (), ("y",), "op")  # type: ignore[arg-type]
     reads = Instruction(COMPUTE, 1.0, ("y",), (), "op")  # type: ignore[arg-type]
@@ -214,19 +217,19 @@ def test_plans_wait_for_what_is_made_in_the_first_copies_of_a_run_only() -> None
     chain = BlockChain(
         [((before,), 1), ((copies,), lengths), ((after,), 1)], None, np.array([0, 0])
     )
-    (found,) = ColumnChains(np.maximum, 1).run_all([chain])
+    (found,) = ManyChainScheduler(np.maximum, 1).run_all([chain])
     alone = [run_chain([((before,), 1), ((copies,), n), ((after,), 1)]) for n in (1, 2)]
     assert [each.cost.seconds for each in alone] == [3.0, 2.0]
     assert np.broadcast_to(found.cost.seconds, 2).tolist() == [3.0, 2.0]
 
 
 @shares(8, seconds=1)
-@given(chains_with_services(), chains, st.data())
+@given(chains_with_settling(), chains, st.data())
 @settings(max_examples=12, deadline=None)
 def test_chains_that_begin_alike_are_each_as_alone(
     share: int, drawn: tuple[Chain, list[tuple[float, ...]]], other: Chain, data: st.DataObject
 ) -> None:
-    """They share tables as far as they are alike, each in plans of its own."""
+    """They share tables as far as they are alike, each at sizes of its own."""
     made: dict[Pass, Pass] = {}
 
     def lasting(block: Pass) -> Pass:
@@ -236,21 +239,21 @@ def test_chains_that_begin_alike_are_each_as_alone(
         ]
         return made.setdefault(block, with_seconds(block, seconds))
 
-    (_, services), asked = drawn, list[BlockChain]()
-    chain, other = ([(tuple(map(lasting, w)), n) for w, n in each] for each in (drawn[0], other))
+    (_, settling), asked = drawn, list[BlockChain]()
+    chain, other = ([(tuple(map(lasting, p)), n) for p, n in each] for each in (drawn[0], other))
     for end in (len(chain), *data.draw(st.lists(st.integers(0, len(chain)), max_size=4))):
-        runs: list[Any] = [*chain[:end], *(other if end < len(chain) else [])]
-        own = [*services[:end], *([0.0] * len(word) for word, _ in runs[end:])]
-        places = np.array(data.draw(st.lists(st.integers(0, 2), min_size=1, max_size=4)))
-        lengths = st.lists(st.integers(1, 9), min_size=len(places), max_size=len(places))
-        runs = [
-            (word, np.array(data.draw(lengths), np.float64) if count > 3 else count)
-            for word, count in runs
+        repeated: list[Any] = [*chain[:end], *(other if end < len(chain) else [])]
+        own = [*settling[:end], *([0.0] * len(pattern) for pattern, _ in repeated[end:])]
+        sizes = np.array(data.draw(st.lists(st.integers(0, 2), min_size=1, max_size=4)))
+        lengths = st.lists(st.integers(1, 9), min_size=len(sizes), max_size=len(sizes))
+        repeated = [
+            (pattern, np.array(data.draw(lengths), np.float64) if count > 3 else count)
+            for pattern, count in repeated
         ]
-        asked.append(BlockChain(runs, own, places))
-    together = ColumnChains(np.maximum, 3).run_all(asked)
+        asked.append(BlockChain(repeated, own, sizes))
+    together = ManyChainScheduler(np.maximum, 3).run_all(asked)
     for each, found in zip(asked, together, strict=True):
-        (alone,) = ColumnChains(np.maximum, 3).run_all([each])
+        (alone,) = ManyChainScheduler(np.maximum, 3).run_all([each])
         assert np.array_equal(found.cost.seconds, alone.cost.seconds)
         assert np.array_equal(found.cost.compute, alone.cost.compute)
         assert np.array_equal(found.settled, alone.settled)
@@ -261,7 +264,7 @@ def with_seconds(block: Pass, seconds: Sequence[Any]) -> Pass:
     return Pass(tuple(instructions), block.inputs, block.outputs)
 
 
-def test_runs_may_split_anywhere() -> None:
+def test_repeated_patterns_may_split_anywhere() -> None:
     one = Instruction(COMPUTE, 2.0, ("in",), ("a",), "op")  # type: ignore[arg-type]
     two = Instruction("tp", 3.0, ("a",), ("b",), "AllReduce")  # type: ignore[arg-type]
     three = Instruction(COMPUTE, 1.0, (), (), "op")
@@ -274,7 +277,7 @@ def test_runs_may_split_anywhere() -> None:
 def test_a_chain_lasts_no_less_than_its_launches() -> None:
     """A block computes 2 s and is launched in 3 s: of five, the first is computed after 3 s."""
     one = Instruction(COMPUTE, 2.0, (), (), "op", launch_seconds=3.0)
-    found = Chains(max).run(BlockChain([((Pass((one,), (), ()),), 5)], [[4.0]]))
+    found = ChainScheduler(max).run(BlockChain([((Pass((one,), (), ()),), 5)], [[4.0]]))
     assert (found.cost.seconds, found.cost.compute) == (15.0, 15.0)
     assert found.settled == 3.0 + 5 * 4.0
 
@@ -303,11 +306,13 @@ def test_compute_that_waits_for_every_collective(count: int) -> None:
 @shares(8, seconds=1)
 @given(chains)
 @settings(max_examples=40, deadline=None)
-def test_runs_of_compute_are_as_good_as_their_instructions(share: int, chain: Chain) -> None:
+def test_merged_compute_instructions_take_as_long_as_they_do_apart(
+    share: int, chain: Chain
+) -> None:
     def condensed(each: Pass) -> Pass:
         found = Pass.of(each.instructions, each.inputs, each.outputs)
         assert len(found.instructions) <= len(each.instructions)
         return found
 
-    shorter = [(tuple(map(condensed, word)), count) for word, count in chain]
+    shorter = [(tuple(map(condensed, pattern)), count) for pattern, count in chain]
     assert run_chain(shorter) == run_chain(chain)

@@ -15,26 +15,26 @@ from distir import Simulator, Strategy, Workload, load_cluster, load_model
 from distir.schedules import FORWARD, PeakInFlight, compile_schedule, find_schedule
 from distir.simulation.cutting.fitting import BlockBytes, Chain, Flights, Plans, fitted_bounds
 from distir.simulation.cutting.partition import balanced_cuts
-from distir.simulation.pricing.tied import Ranks
+from distir.simulation.pricing.tied import StagesOfRanks
 from tests.slow import shares
 
 
-def one_by_one(stages: int) -> Ranks:
+def one_by_one(stages: int) -> StagesOfRanks:
     return tuple((stage,) for stage in range(stages))
 
 
-def two_by_two(stages: int) -> Ranks:
+def two_by_two(stages: int) -> StagesOfRanks:
     return tuple(tuple(range(rank, stages, 2)) for rank in range(2))
 
 
-def both_ways(stages: int) -> Ranks:
+def both_ways(stages: int) -> StagesOfRanks:
     return tuple((stage, stages - 1 - stage) for stage in range(stages))
 
 
 @st.composite
 def cases(
     draw: st.DrawFn,
-    ranks_of: Sequence[Callable[[int], Ranks]] = (one_by_one,),
+    ranks_of: Sequence[Callable[[int], StagesOfRanks]] = (one_by_one,),
     least: int = 1,
     situations: int = 1,
 ) -> tuple[Chain, PeakInFlight]:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from distir.plan.passes import block_passes
 from distir.simulation.pricing.instructions import Pricing
 from distir.simulation.pricing.memory import ChainMemory, MemoryEffect
-from distir.simulation.pricing.repeats import runs_of
+from distir.simulation.pricing.repeats import repeated_blocks
 from distir.simulation.reference.flat import FlatPass, FlatStage, flat_stage
 from tests.conftest import HEALTH_CHECKS
 from tests.laws.scenarios import Scenario, long_chains, scenarios
@@ -47,7 +47,7 @@ def test_blocks_compose(share: int, scenario: Scenario) -> None:
     splits = plan.schedule.splits_backward
     for index, stage in enumerate(plan.stages):
         passes = block_passes(stage.programs, splits)
-        effects = ChainMemory().stage(runs_of(passes))
+        effects = ChainMemory().stage(repeated_blocks(passes))
         flat = flat_stage(plan, index, pricing)
         assert len(effects) == (4 if splits else 2)
         for kind, effect in enumerate(effects):

@@ -21,10 +21,10 @@ from distir.simulation.cutting.partition import Bounds, Partitions, Shape, round
 from distir.simulation.pricing.instructions import Pricing
 from distir.simulation.pricing.stages import StagePricer
 from distir.simulation.pricing.tied import (
-    NOWHERE,
-    Elsewhere,
+    NOTHING_ELSEWHERE,
+    ChargedElsewhere,
     KnownGradients,
-    Ranks,
+    StagesOfRanks,
     charged_to_earlier,
     tied_bytes,
 )
@@ -99,12 +99,14 @@ class StageCuts:
         self.partitions = partitions
         self.programs, self.block_kinds, self.pricing = programs, block_kinds, pricing
         self.splits, self.points = splits, points
-        self.uses: dict[tuple[Elsewhere, ...], int] = {}
+        self.uses: dict[tuple[ChargedElsewhere, ...], int] = {}
         """What is charged elsewhere, per block of a stage, by number."""
         self._sharing = sorted(self.workload.program.sharing_blocks)
         self._known_charged: dict[tuple[int, int, tuple[int, ...]], int] = {}
         self._gradients: KnownGradients = {}
-        self._known_tied: dict[tuple[Ranks, tuple[int, ...]], dict[tuple[int, ...], Any]] = {}
+        self._known_tied: dict[
+            tuple[StagesOfRanks, tuple[int, ...]], dict[tuple[int, ...], Any]
+        ] = {}
 
     def alike(self, every: Layouts, which: Indices) -> Iterator[AlikeLayouts]:
         """The layouts at the points that are numbered `which`, those with equal stages together."""
@@ -187,7 +189,7 @@ class StageCuts:
         chosen = tuple(blocks)
         return Stage(index, chosen, tuple(self.programs[block] for block in chosen))
 
-    def _spans(self, ranks: Ranks, bounds: Sequence[int]) -> list[Span]:
+    def _spans(self, ranks: StagesOfRanks, bounds: Sequence[int]) -> list[Span]:
         """The stages, with the number of what is charged for elsewhere."""
         spans = [(begin, end, 0) for begin, end in pairwise(bounds)]
         home = {block: bisect_right(bounds, block) - 1 for block in self._sharing}
@@ -205,12 +207,12 @@ class StageCuts:
         if key not in self._known_charged:
             stage = self._stage(0, range(begin, end))
             found = charged_to_earlier(self.workload.program, stage, earlier)
-            charged = any(each != NOWHERE for each in found)
+            charged = any(each != NOTHING_ELSEWHERE for each in found)
             number = self.uses.setdefault(found, len(self.uses) + 1) if charged else 0
             self._known_charged[key] = number
         return self._known_charged[key]
 
-    def _tied(self, ranks: Ranks, bounds: Sequence[int]) -> dict[tuple[int, ...], Any]:
+    def _tied(self, ranks: StagesOfRanks, bounds: Sequence[int]) -> dict[tuple[int, ...], Any]:
         """The bytes of gradients that ranks add up between them."""
         if not self.workload.training:
             return {}
@@ -226,7 +228,9 @@ class StageCuts:
             self._known_tied[key] = self._tied_of(ranks, sharing)
         return self._known_tied[key]
 
-    def _tied_of(self, ranks: Ranks, blocks: Iterable[Iterable[int]]) -> dict[tuple[int, ...], Any]:
+    def _tied_of(
+        self, ranks: StagesOfRanks, blocks: Iterable[Iterable[int]]
+    ) -> dict[tuple[int, ...], Any]:
         stages = [self._stage(index, own) for index, own in enumerate(blocks)]
         return dict(tied_bytes(self.workload, ranks, stages, self._gradients))
 

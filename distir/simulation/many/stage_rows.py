@@ -21,10 +21,15 @@ from distir.simulation.cutting.many import Layouts, Span, StageCuts
 from distir.simulation.cutting.partition import Partitions, Shape
 from distir.simulation.many.priced_programs import PricedPrograms
 from distir.simulation.many.program_sizes import ProgramSizes
-from distir.simulation.pricing.repeats import Run, Uneven, runs_of
-from distir.simulation.pricing.stage_table import NAMES, numbers_of
+from distir.simulation.pricing.repeats import RepeatedBlocks, Uneven, repeated_blocks
+from distir.simulation.pricing.stage_table import NAMES, columns_of
 from distir.simulation.pricing.stages import StagePricer
-from distir.simulation.pricing.tied import NOWHERE, Elsewhere, Ranks, tied_seconds
+from distir.simulation.pricing.tied import (
+    NOTHING_ELSEWHERE,
+    ChargedElsewhere,
+    StagesOfRanks,
+    tied_seconds,
+)
 from distir.simulation.ranks.many import LayoutGroup
 
 if TYPE_CHECKING:
@@ -34,7 +39,7 @@ if TYPE_CHECKING:
 Between = tuple[tuple[int, ...], ...]
 """Groups of ranks that add up gradients between them."""
 
-_Stage = tuple[Run[tuple[int, Elsewhere]], ...]
+_Stage = tuple[RepeatedBlocks[tuple[int, ChargedElsewhere]], ...]
 """A stage as runs of blocks, each with its kind and what is charged for elsewhere."""
 
 LONG = 3
@@ -153,7 +158,7 @@ class StageRows:
         )
 
 
-def _num_stages(ranks: Ranks) -> int:
+def _num_stages(ranks: StagesOfRanks) -> int:
     return 1 + max(stage for own in ranks for stage in own)
 
 
@@ -271,10 +276,10 @@ class _KindRows:
         return self._span_numbers[span]
 
     def _runs(self, begin: int, end: int, charged: int) -> _Stage:
-        uses: Sequence[Elsewhere] = [NOWHERE] * (end - begin)
+        uses: Sequence[ChargedElsewhere] = [NOTHING_ELSEWHERE] * (end - begin)
         if charged:
             uses = next(found for found, number in self.cuts.uses.items() if number == charged)
-        return tuple(runs_of(list(zip(self.block_kinds[begin:end], uses, strict=True))))
+        return tuple(repeated_blocks(list(zip(self.block_kinds[begin:end], uses, strict=True))))
 
     def _values(self) -> tuple[Floats, Indices]:
         """The rows of all stages at the points where they are wanted, and which row a stage is, of
@@ -306,7 +311,7 @@ class _KindRows:
             found[len(NAMES) + 1 :: 2, rows] = backward[:, form[0][0][0][0], point[rows]]
         costs = self.pricer.price([each for _, each in unpriced], self.pricing)
         for (rows, _), cost in zip(unpriced, costs, strict=True):
-            found[: len(NAMES), rows] = numbers_of(cost, len(rows))
+            found[: len(NAMES), rows] = columns_of(cost, len(rows))
         return found, row_of
 
     def _unpriced(

@@ -1,4 +1,9 @@
-"""What one block costs: seconds and bytes of its passes, summarised once for all equal blocks."""
+"""Seconds of chains of blocks on the streams of a device.
+
+What a block adds depends on the state in which the block before it left the streams. There are few
+such states, so that what a pattern of blocks adds is found once per state, and repeated patterns
+take no longer to price than single ones. `chains_many.py` is the array version.
+"""
 
 from __future__ import annotations
 
@@ -9,38 +14,45 @@ from typing import TypeAlias
 
 from distir.arrays import Indices
 from distir.simulation.pricing.instructions import COMPUTE, Instruction
-from distir.simulation.pricing.repeats import Run
-from distir.simulation.pricing.timeline import LONG_AGO, Moments, Start, latest_of, moments
+from distir.simulation.pricing.repeats import RepeatedBlocks
+from distir.simulation.pricing.timeline import LONG_AGO, Moments, Start, latest_of, pass_moments
 
 
 @dataclass(frozen=True, slots=True)
 class PassCost:
-    """Seconds of a run of instructions that starts with all streams idle and ends when all are:
-    `compute` busy time and, per mesh axis, the time that compute waited for it."""
+    """Seconds of passes that start with all streams idle and end when all streams are idle."""
 
     seconds: float
     compute: float
+    """Seconds in which compute is busy, or waits for the host."""
     exposed: tuple[tuple[str, float], ...] = ()
+    """By stream, the seconds in which compute waits for it."""
 
 
 def _waited_at_the_end(free: Mapping[str, float], end: float) -> dict[str, float]:
-    """How long compute waits for the streams that go on until the `end`: for the first of them."""
+    """Seconds that compute waits at the end of a chain, when all streams are free at `end`; by
+    stream, the first of those that are free last."""
     tail = end - free.get(COMPUTE, 0.0)
     last = next(stream for stream, at in free.items() if at >= end)
     return {last: tail} if tail > 0 else {}
 
 
-TOLERANCE = 1e-12
-"""Relative difference of times below which streams are taken to be in the same state."""
+SAME_STATE = 1e-12
+"""Relative difference of times up to which streams count as being in the same state."""
 
 
 @dataclass(frozen=True, eq=False)
 class Pass:
-    """One direction of a block: instructions, and the values that cross its borders."""
+    """One pass of a block as instructions, with the values that it gets and hands on.
+
+    Passes are compared by identity: equal blocks share their passes.
+    """
 
     instructions: tuple[Instruction, ...]
     inputs: tuple[object, ...]
+    """Values from the block before."""
     outputs: tuple[object, ...]
+    """Values for the block after."""
 
     @classmethod
     def of(
@@ -49,13 +61,14 @@ class Pass:
         inputs: Sequence[object],
         outputs: Sequence[object],
     ) -> Pass:
-        """A pass in which compute that nothing comes between is one instruction."""
+        """A pass in which consecutive compute instructions are merged where nothing else could
+        start between them."""
         return cls(_condensed(instructions, inputs, outputs), tuple(inputs), tuple(outputs))
 
     @cached_property
     def is_free_at_any_time(self) -> bool:
-        """Whether something on a stream other than compute waits for nothing at all, in this block
-        or perhaps in one that is handed what this one has not made."""
+        """Whether some instruction on a stream other than compute may wait for nothing: in this
+        block, or in a later block that gets a value which this block has neither made nor got."""
         awaited = set(self.inputs)
         for each in self.instructions:
             waits = each.after_compute or not awaited.isdisjoint(each.reads)
@@ -67,28 +80,27 @@ class Pass:
 
     @cached_property
     def streams(self) -> frozenset[str]:
-        """Its streams besides compute."""
+        """The streams of the pass, without compute."""
         return frozenset(each.stream for each in self.instructions if each.stream) - {COMPUTE}
 
     @cached_property
     def handed_times(self) -> tuple[int, ...]:
-        """Per output, which of the times at the border it has: that of others which the same
-        instruction makes, or one of its own."""
+        """Per output, the number of its border time: outputs of one instruction share a time."""
         makers: dict[object, int] = {
-            value: number for number, own in enumerate(self.instructions) for value in own.writes
+            value: number for number, each in enumerate(self.instructions) for value in each.writes
         }
         numbers: dict[object, int] = {}
-        made = ((value in makers, makers.get(value, value)) for value in self.outputs)
-        return tuple(numbers.setdefault(key, len(numbers)) for key in made)
+        keys = ((value in makers, makers.get(value, value)) for value in self.outputs)
+        return tuple(numbers.setdefault(key, len(numbers)) for key in keys)
 
     def moments(self, start: Start) -> Moments:
-        """Its times, as delays after those at its start."""
+        """The times of the pass, as delays after the times at its start."""
         if start not in self._moments:
-            made = [
+            outputs = [
                 self.outputs[self.handed_times.index(number)]
                 for number in range(len(set(self.handed_times)))
             ]
-            self._moments[start] = moments(self.instructions, self.inputs, made, start)
+            self._moments[start] = pass_moments(self.instructions, self.inputs, outputs, start)
         return self._moments[start]
 
     @cached_property
@@ -97,126 +109,140 @@ class Pass:
 
     @cached_property
     def launch_seconds(self) -> float:
-        """Time of the host to launch all of it."""
+        """Seconds that the host takes to launch all instructions."""
         return sum(each.launch_seconds for each in self.instructions)
 
 
 def _condensed(
     instructions: Sequence[Instruction], inputs: Sequence[object], outputs: Sequence[object]
 ) -> tuple[Instruction, ...]:
-    """Runs of compute as single instructions.
+    """Merges consecutive compute instructions.
 
-    A run ends with what a collective or the next block reads, and before a collective that follows
-    all compute; it begins with what may have to wait. Views remain where they pass on what a
-    collective makes or reads.
+    A merged instruction ends with an instruction whose results a collective or the next block
+    reads, and before a collective that waits for all compute. It begins with an instruction that
+    may have to wait for another stream. Views stay only where they pass on what a collective makes
+    or reads.
     """
-    moved = set(inputs)  # what a stream other than compute may have made
+    moved = set(inputs)  # values that a stream other than compute may have made
     for each in instructions:
         if each.stream != COMPUTE and (each.stream or not moved.isdisjoint(each.reads)):
             moved.update(each.writes)
-    awaited = set(outputs)  # what others than compute may wait for
+    awaited = set(outputs)  # values for which streams other than compute may wait
     for each in reversed(instructions):
         if each.stream != COMPUTE and (each.stream or not awaited.isdisjoint(each.writes)):
             awaited.update(each.reads)
-    found: list[Instruction] = []
-    place = -1  # of the run that is open
+    merged: list[Instruction] = []
+    open_at = -1  # position of the merged instruction that may still grow
     for each in instructions:
         reads = tuple(value for value in each.reads if value in moved)
         writes = tuple(value for value in each.writes if value in awaited)
         if each.stream is None:
             if not moved.isdisjoint(each.writes) or writes:
-                found.append(each)
+                merged.append(each)
         elif each.stream != COMPUTE:
-            found.append(each)
-            place = -1 if each.after_compute else place
+            merged.append(each)
+            open_at = -1 if each.after_compute else open_at
         else:
-            if place < 0 or reads:
-                place = len(found)
-                found.append(replace(each, reads=reads, writes=writes))
+            if open_at < 0 or reads:
+                open_at = len(merged)
+                merged.append(replace(each, reads=reads, writes=writes))
             else:
-                run = found[place]
-                found[place] = replace(
-                    run,
-                    seconds=run.seconds + each.seconds,
-                    launch_seconds=run.launch_seconds + each.launch_seconds,
-                    writes=(*run.writes, *writes),
+                last = merged[open_at]
+                merged[open_at] = replace(
+                    last,
+                    seconds=last.seconds + each.seconds,
+                    launch_seconds=last.launch_seconds + each.launch_seconds,
+                    writes=(*last.writes, *writes),
                 )
-            place = -1 if writes else place
-    return tuple(found)
+            open_at = -1 if writes else open_at
+    return tuple(merged)
 
 
 @dataclass(frozen=True, slots=True)
 class ChainCost:
-    """Seconds of a chain of passes. `settled`: when a stream is done, idle until then, that serves
-    a request per block, in order, each not before the block has been computed."""
+    """Seconds of a chain of passes."""
 
     cost: PassCost
     settled: float = 0.0
+    """When the gradient stream has settled the gradients of all blocks, from the start of the
+    chain. It settles one block after the other, each after its pass has been computed."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlockChain:
-    """Passes one after the other, each fed by the one before, as runs of at least one copy.
-    `services`, run by run: per block seconds of the stream that serves a request after each.
-    `places` are the points at which it is wanted, among those at which passes are known; all if
-    there are none. Lengths of runs that differ are by place."""
+    """Passes one after the other, each of which gets the outputs of the one before.
 
-    runs: Sequence[Run[Pass]]
-    services: Sequence[Sequence[float]] | None = None
-    places: Indices | None = None
+    Where seconds are arrays with one number per program size, this describes several chains: one
+    per size, or one per element of `size_numbers`.
+    """
+
+    passes: Sequence[RepeatedBlocks[Pass]]
+    """Repeated patterns of passes, at least one copy each. A number of copies may be an array with
+    one number per chain."""
+    settling_seconds: Sequence[Sequence[float]] | None = None
+    """Per pattern and pass, seconds on the gradient stream that settle the block's gradients; None
+    if gradients are not settled."""
+    size_numbers: Indices | None = None
+    """Of each chain the number of its program size; None: one chain per size, in order."""
 
     @property
     def exact(self) -> frozenset[str] | None:
         """See `exact_streams`."""
-        return exact_streams(each for word, _ in self.runs for each in word)
+        return exact_streams(each for pattern, _ in self.passes for each in pattern)
 
 
 HostBound: TypeAlias = Callable[[float, float], float]
-"""Seconds of a stretch of program, from what its streams and what its launches take."""
+"""Seconds of a stretch of program, from the seconds of its streams and of its launches."""
 
 
 @dataclass(frozen=True, slots=True)
-class _State:
-    """Where the streams stand between two blocks, relative to compute: when each is free, all
-    others since `idle_since`, and when what crosses the border is ready: times, and by which stream
-    that was made; and which of these times each value has."""
+class _StreamState:
+    """The state of the streams between two blocks. Times are relative to when compute is free."""
 
     free: Mapping[str, float]
+    """When each stream is free."""
     idle_since: float
+    """Since when all other streams are free."""
     border: tuple[tuple[float, str], ...]
+    """When values for the next block are ready, and which stream makes them."""
     handed: tuple[int, ...] = ()
+    """Per value for the next block, the number of its border time."""
 
     @property
     def times(self) -> tuple[float, ...]:
-        """All of them."""
+        """All times, in the order of `Start`."""
         return (*self.free.values(), self.idle_since, *(at for at, _ in self.border))
 
     @property
     def start(self) -> Start:
-        """What they are times of."""
+        """What the times are times of."""
         return Start(tuple(self.free), tuple(why for _, why in self.border), self.handed)
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
-    """What a word adds: seconds until it is computed, busy time of compute, and time that it waited
-    for streams; time of the host to launch it; the state that it leaves; and per block, how much of
-    these seconds and of this time is that of blocks after it."""
+class _PatternCost:
+    """What a pattern of passes adds to a chain, for a given state before it."""
 
     seconds: float
+    """Seconds until compute is free after the pattern."""
     compute: float
+    """Seconds in which compute is busy."""
     exposed: Mapping[str, float]
+    """By stream, the seconds in which compute waits for it."""
     launch: float
+    """Seconds in which the host launches the pattern."""
     after: int
+    """Number of the state after the pattern."""
     rests: tuple[tuple[float, float], ...] = ((0.0, 0.0),)
+    """Per pass, the part of `seconds` and of `launch` that belongs to later passes."""
 
-    def then(self, other: _Step) -> _Step:
-        """Both one after the other."""
+    def then(self, other: _PatternCost) -> _PatternCost:
+        """The cost of both patterns, one after the other."""
         exposed = dict(self.exposed)
         for stream, seconds in other.exposed.items():
             exposed[stream] = exposed.get(stream, 0.0) + seconds
         rests = ((a + other.seconds, b + other.launch) for a, b in self.rests)
-        return _Step(
+        return _PatternCost(
             self.seconds + other.seconds,
             self.compute + other.compute,
             exposed,
@@ -227,114 +253,119 @@ class _Step:
 
 
 def exact_streams(passes: Iterable[Pass]) -> frozenset[str] | None:
-    """The streams of a chain in which something waits for nothing at all, so that it matters since
-    when they are free; None if there is no such thing."""
+    """The streams of a chain, if it has an instruction that waits for nothing, so that it matters
+    how long ago a stream became free; None if it has no such instruction."""
     different = set(passes)
     if not any(each.is_free_at_any_time for each in different):
         return None
     return frozenset(stream for each in different for stream in each.streams)
 
 
-class Chains:
-    """Chains of blocks. What a block adds depends on the state in which the one before has left the
-    streams; there are few, and what is found out of each is kept."""
+class ChainScheduler:
+    """Schedules chains of passes; it keeps what patterns add to the states that occur."""
 
     def __init__(self, host_bound: HostBound) -> None:
-        """`host_bound`: the host launches from the start of a chain on and runs ahead of the
-        streams where it can; it bounds the whole, and what has been computed by any time."""
+        """`host_bound` says how launches delay a chain: the host launches from the start of the
+        chain on, which bounds the end of the chain and of each block in it."""
         self._host_bound = host_bound
-        self._states = [_State({}, 0.0, ())]
-        self._steps: dict[tuple[int, tuple[Pass, ...], frozenset[str] | None], _Step] = {}
+        self._states = [_StreamState({}, 0.0, ())]
+        self._costs: dict[tuple[int, tuple[Pass, ...], frozenset[str] | None], _PatternCost] = {}
         self._left_by: dict[object, list[int]] = {}
         self._tails: dict[int, tuple[float, Mapping[str, float]]] = {}
 
     def run_all(self, chains: Sequence[BlockChain]) -> list[ChainCost]:
-        """Schedules chains."""
+        """The costs of chains."""
         return list(map(self.run, chains))
 
     def run(self, chain: BlockChain) -> ChainCost:
-        """Schedules passes one after the other."""
-        exact, services = chain.exact, chain.services
-        steps: dict[int, tuple[_Step, int]] = {}
+        """The cost of a chain."""
+        exact, settling = chain.exact, chain.settling_seconds
+        costs: dict[int, tuple[_PatternCost, int]] = {}
         streams = launches = settled = 0.0
         state = 0
-        for number, (word, count) in enumerate(chain.runs):
+        for number, (pattern, count) in enumerate(chain.passes):
             left = count
             while left:
-                step = self._step(state, word, exact)
-                times = left if step.after == state else 1
-                first = streams + step.seconds, launches + step.launch
-                last = streams + times * step.seconds, launches + times * step.launch
-                if services and any(services[number]):
-                    ends = self._ends(step, first, last)
-                    settled = drained(ends, services[number], times, settled)
-                steps[id(step)] = step, steps.get(id(step), (step, 0))[1] + times
+                cost = self._pattern_cost(state, pattern, exact)
+                times = left if cost.after == state else 1
+                first = streams + cost.seconds, launches + cost.launch
+                last = streams + times * cost.seconds, launches + times * cost.launch
+                if settling and any(settling[number]):
+                    ends = self._pass_ends(cost, first, last)
+                    settled = settled_at(ends, settling[number], times, settled)
+                costs[id(cost)] = cost, costs.get(id(cost), (cost, 0))[1] + times
                 streams, launches = last
-                state, left = step.after, left - times
+                state, left = cost.after, left - times
         tail, waited = self._tail(state)
         exposed = dict(waited)
         bound = self._host_bound(streams + tail, launches)
         compute = bound - (streams + tail)
-        for step, times in steps.values():
-            compute += times * step.compute
-            for stream, seconds in step.exposed.items():
+        for cost, times in costs.values():
+            compute += times * cost.compute
+            for stream, seconds in cost.exposed.items():
                 exposed[stream] = exposed.get(stream, 0.0) + times * seconds
         return ChainCost(PassCost(bound, compute, tuple(sorted(exposed.items()))), settled)
 
-    def _ends(
-        self, step: _Step, first: tuple[float, float], last: tuple[float, float]
+    def _pass_ends(
+        self, cost: _PatternCost, first: tuple[float, float], last: tuple[float, float]
     ) -> list[tuple[float, float]]:
-        """When the blocks of a word have been computed that is for the first and the last time at
-        such times of streams and launches."""
+        """When each pass of a repeated pattern has been computed, in the first and in the last
+        copy, given the seconds of streams and launches at the end of these copies."""
         return [
             (
                 self._host_bound(first[0] - rest, first[1] - launch),
                 self._host_bound(last[0] - rest, last[1] - launch),
             )
-            for rest, launch in step.rests
+            for rest, launch in cost.rests
         ]
 
-    def _step(self, state: int, word: tuple[Pass, ...], exact: frozenset[str] | None) -> _Step:
-        key = (state, word, exact)
-        if key not in self._steps:
-            made = self._made_step(self._states[state], word[0], exact)
-            for each in word[1:]:
-                made = made.then(self._step(made.after, (each,), exact))
-            self._steps[key] = made
-        return self._steps[key]
+    def _pattern_cost(
+        self, state: int, pattern: tuple[Pass, ...], exact: frozenset[str] | None
+    ) -> _PatternCost:
+        key = (state, pattern, exact)
+        if key not in self._costs:
+            cost = self._pass_cost(self._states[state], pattern[0], exact)
+            for each in pattern[1:]:
+                cost = cost.then(self._pattern_cost(cost.after, (each,), exact))
+            self._costs[key] = cost
+        return self._costs[key]
 
-    def _made_step(self, before: _State, each: Pass, exact: frozenset[str] | None) -> _Step:
-        """What a block adds to a state. `exact`: see `exact_streams`."""
+    def _pass_cost(
+        self, before: _StreamState, each: Pass, exact: frozenset[str] | None
+    ) -> _PatternCost:
+        """What a single pass adds. `exact`: see `exact_streams`."""
         start = before.start.of_first(len(each.inputs))
-        form = each.moments(start)
+        moments = each.moments(start)
         new = len(start.border) - len(before.border)
-        found = form.at((*before.times, *[0.0] * new))
-        took = found[form.streams[COMPUTE]]
-        border = tuple(latest_of(made, found) if made else (took, "") for made in form.border)
+        times = moments.at((*before.times, *[0.0] * new))
+        took = times[moments.streams[COMPUTE]]
+        border = tuple(latest_of(made, times) if made else (took, "") for made in moments.border)
         border = tuple((at - took, why) if why else (0.0, "") for at, why in border)
-        # Nothing that waits for the border begins sooner: since when a stream has been free
-        # before that does not matter, unless something waits for nothing at all.
+        # Whatever waits for a border value starts no earlier than that is ready. So it does not
+        # matter how much earlier a stream became free, unless an instruction waits for nothing.
         floor = LONG_AGO
         if exact is None:
             floor = min((0.0, *(at for at, why in border if why)))
         free = {
-            stream: max(found[number] - took, floor)
-            for stream, number in form.streams.items()
+            stream: max(times[number] - took, floor)
+            for stream, number in moments.streams.items()
             if stream != COMPUTE
         }
         idle_since = max(before.idle_since - took, floor)
         if exact is not None and exact <= free.keys():
-            idle_since = 0.0  # of no stream that there is
-        after = _State(free, idle_since, border, each.handed_times)
+            idle_since = 0.0  # there is no other stream
+        after = _StreamState(free, idle_since, border, each.handed_times)
         number = self._number(after, each, took)
-        return _Step(took, form.compute, form.waited(found), each.launch_seconds, number)
+        return _PatternCost(
+            took, moments.compute, moments.waited(times), each.launch_seconds, number
+        )
 
-    def _number(self, state: _State, left_by: Pass, seconds: float) -> int:
-        """The number of a state; what the same pass, which took so long, has left may be the
-        same."""
+    def _number(self, state: _StreamState, left_by: Pass, seconds: float) -> int:
+        """The number of a state that a pass of this many seconds has left; the number of a known
+        state if it is the same to rounding."""
         known = self._left_by.setdefault((left_by, state.start), [])
         for number in known:
-            if _are_alike(state.times, self._states[number].times, seconds):
+            if _are_same(state.times, self._states[number].times, seconds):
                 return number
         number = len(self._states)
         known.append(number)
@@ -342,7 +373,7 @@ class Chains:
         return number
 
     def _tail(self, state: int) -> tuple[float, Mapping[str, float]]:
-        """Seconds until all streams are done, and for which of them compute waits."""
+        """Seconds from a state until all streams are free, and by stream how long compute waits."""
         if state not in self._tails:
             free = {COMPUTE: 0.0, **self._states[state].free}
             end = max(free.values())
@@ -350,28 +381,30 @@ class Chains:
         return self._tails[state]
 
 
-def _are_alike(times: Sequence[float], others: Sequence[float], seconds: float) -> bool:
-    """Whether times are the same, but for rounding of times such as these seconds."""
+def _are_same(times: Sequence[float], others: Sequence[float], seconds: float) -> bool:
+    """Whether times are the same to the rounding of times as large as `seconds`."""
     return all(
-        abs(a - b) <= TOLERANCE * max(abs(a), abs(b), seconds)
+        abs(a - b) <= SAME_STATE * max(abs(a), abs(b), seconds)
         for a, b in zip(times, others, strict=True)
     )
 
 
-def drained(
-    ends: Sequence[tuple[float, float]], services: Sequence[float], count: int, done: float
+def settled_at(
+    ends: Sequence[tuple[float, float]], seconds: Sequence[float], count: int, busy_until: float
 ) -> float:
-    """When a stream that serves one request per block, in order, each not before the block has
-    been computed, is done with a word that comes `count` times. It is busy until `done`; `ends` say
-    when blocks are computed for the first and the last time, `services` are seconds per block.
+    """When the gradient stream has settled the gradients of `count` copies of a pattern.
 
-    The last to finish is decided by the first or the last time that a block comes: those between
-    are computed no later than a line from one to the other says.
+    The stream is busy until `busy_until`. It settles one block after the other, block i of the
+    pattern in `seconds[i]`, and not before its pass is computed: at `ends[i][0]` in the first copy
+    of the pattern and at `ends[i][1]` in the last.
+
+    The end is decided by the first or by the last copy of some block, as the copies between are
+    computed no later than linear interpolation says.
     """
-    word = sum(services)
-    queued, prompt, before = done, LONG_AGO, 0.0
-    for (first, last), service in zip(ends, services, strict=True):
-        if service > 0:
+    whole = sum(seconds)
+    queued, prompt, before = busy_until, LONG_AGO, 0.0
+    for (first, last), own in zip(ends, seconds, strict=True):
+        if own > 0:
             queued, prompt = max(queued, first - before), max(prompt, last - before)
-        before += service
-    return max(queued + count * word, prompt + word) if word > 0 else done
+        before += own
+    return max(queued + count * whole, prompt + whole) if whole > 0 else busy_until

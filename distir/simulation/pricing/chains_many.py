@@ -1,9 +1,11 @@
-"""`Chains` of many plans at once, whose passes have the same instructions with other seconds.
+"""Array version of `chains.py`: chains whose passes have equal instructions with other seconds.
 
-What the streams of a device do after some blocks is a table: a row per time, a column per plan.
-Chains that begin alike go on together as far as they are alike, each table having the plans that
-are still wanted. A long run is gone through once, copy by copy, as far as states still change, and
-the tables are kept: runs of any length, in any plan, are looked up in them.
+The state of the streams after some blocks is a table with a row per time and a column per chain.
+Chains that begin with the same passes are scheduled together as far as they are the same. A
+repeated pattern is scheduled copy by copy as far as states still change, and the tables are kept,
+so that chains with any number of copies are looked up in them.
+
+tests/simulation/test_chains.py holds the two to each other.
 """
 
 from __future__ import annotations
@@ -13,224 +15,233 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
-from distir.arrays import Floats, Indices
+from distir.arrays import Flags, Floats, Indices
 from distir.cost.amounts import Many, is_positive, taken
-from distir.simulation.pricing.chains import TOLERANCE, BlockChain, ChainCost, Pass, PassCost
+from distir.simulation.pricing.chains import SAME_STATE, BlockChain, ChainCost, Pass, PassCost
 from distir.simulation.pricing.instructions import COMPUTE
 from distir.simulation.pricing.timeline import LONG_AGO, SEVERAL, Moments, Start, latest_of
 
 ManyBound = Callable[[Floats, Floats], Any]
-"""Seconds of stretches of program, from what their streams and their launches take."""
+"""Seconds of stretches of program, from the seconds of their streams and of their launches."""
 
-FEW = 3
-"""Copies of a word, as many in all plans, that are gone through without looking whether states
-still change."""
+FEW_COPIES = 3
+"""A pattern with at most this many copies, equally many in all chains, is scheduled copy by copy
+without testing whether states still change."""
 
 STREAMS, LAUNCHES, EXPOSED, SETTLED = range(4)
-"""Rows of sums: seconds of the streams and of the host so far, of the former those in which compute
-waited; and until when the gradient stream is busy."""
+"""Rows of `_Progress.sums`: seconds until compute is free, seconds of launches, seconds in which
+compute waited, and the time until which the gradient stream is busy."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Progress:
-    """How far chains have come. Chains of many lengths at few points are often in equal states:
-    `times` are those of the states that differ, of shape (times, states), at points `places` if
-    not at all of them, and `state` says in which a chain is, if not each in its own. `sums` are of
-    shape (sums, chains). `rests`: per block of the last word, seconds and launches after it."""
+    """The chains that have begun with the same passes, after these passes.
+
+    Chains with different numbers of copies are often in equal states, which are kept once.
+    """
 
     start: Start
     times: Floats
+    """Of the different states, shape (times, states)."""
     sums: Floats
-    places: Indices | None = None
+    """Shape (sums, chains)."""
+    size_numbers: Indices | None = None
+    """Of each state the number of its program size; None: a state per size, in order."""
     state: Indices | None = None
+    """Of each chain the number of its state; None: a state per chain, in order."""
     rests: Floats = field(default_factory=lambda: np.empty((0, 2, 0)))
+    """Shape (passes, 2, chains): per pass of the last pattern, the seconds of streams and of
+    launches after it."""
 
     def apart(self) -> _Progress:
-        """With a state for every chain."""
+        """The same chains, with a state for every chain."""
         if self.state is None:
             return self
-        places = self.state if self.places is None else self.places[self.state]
-        return replace(self, times=self.times[:, self.state], places=places, state=None)
+        numbers = self.state if self.size_numbers is None else self.size_numbers[self.state]
+        return replace(self, times=self.times[:, self.state], size_numbers=numbers, state=None)
 
-    def some(self, chains: Indices) -> _Progress:
-        """Some of the chains."""
+    def taken(self, chains: Indices) -> _Progress:
+        """The chains with these numbers."""
         states, state = chains, None
         if self.state is not None:
             states, state = np.unique(self.state[chains], return_inverse=True)
-        places = states if self.places is None else self.places[states]
+        numbers = states if self.size_numbers is None else self.size_numbers[states]
         times, sums = self.times.take(states, axis=1), self.sums.take(chains, axis=1)
-        return _Progress(self.start, times, sums, places, state)
+        return _Progress(self.start, times, sums, numbers, state)
 
     def of_chains(self, amount: Any) -> Any:
-        """What is known by point, by chain."""
-        places = self.places
-        if places is not None and self.state is not None:
-            places = places[self.state]
-        return taken(amount, places)
+        """An amount with one number per program size, as one number per chain."""
+        numbers = self.size_numbers
+        if numbers is not None and self.state is not None:
+            numbers = numbers[self.state]
+        return taken(amount, numbers)
 
 
 @dataclass(frozen=True, slots=True)
-class _Word:
-    """What comes as a whole: its passes, and per pass seconds of the gradient stream after it."""
+class _Pattern:
+    """A pattern of passes, with the seconds on the gradient stream after each pass."""
 
     passes: tuple[Pass, ...]
-    services: tuple[float, ...]
+    settling_seconds: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class _Ahead:
-    """What is ahead of a chain in some plans: words that come once, or with numbers of copies by
-    plan; and which chains of a `_Progress` these plans are."""
+class _Asked:
+    """A `BlockChain` that is asked for: patterns that come once (None), or with a number of copies
+    per chain; and which chains of a `_Progress` it describes."""
 
     number: int
-    words: Sequence[tuple[_Word, Floats | None]]
-    plans: Indices
+    patterns: Sequence[tuple[_Pattern, Floats | None]]
+    chains: Indices
 
 
-class ColumnChains:
-    """Chains of blocks of many plans: the points at which seconds of passes are known."""
+class ManyChainScheduler:
+    """Array version of `ChainScheduler`: schedules chains of passes whose seconds have one number
+    per program size."""
 
-    def __init__(self, host_bound: ManyBound, points: int) -> None:
-        """`host_bound`: see `Chains`."""
+    def __init__(self, host_bound: ManyBound, num_sizes: int) -> None:
+        """`host_bound`: see `ChainScheduler`."""
         self._bound = host_bound
-        self._points = points
+        self._num_sizes = num_sizes
 
     def run_all(self, chains: Sequence[BlockChain]) -> list[ChainCost]:
-        """Schedules chains, at all points or at their `places`. What waits is added up under one
-        name."""
-        found: dict[int, ChainCost] = {}
-        every = np.arange(self._points)
-        by_exact: dict[frozenset[str] | None, list[_Ahead]] = {}
+        """The costs of chains, as arrays with one number per element of `size_numbers`. The seconds
+        that compute waits for any stream are one entry, `"all"`."""
+        costs: dict[int, ChainCost] = {}
+        every = np.arange(self._num_sizes)
+        by_exact: dict[frozenset[str] | None, list[_Asked]] = {}
         for number, chain in enumerate(chains):
-            plans = every if chain.places is None else chain.places
-            ahead = _Ahead(number, _words(chain, len(plans)), plans)
-            by_exact.setdefault(chain.exact, []).append(ahead)
-        for exact, own in by_exact.items():
-            times, sums = np.zeros((1, self._points)), np.zeros((4, self._points))
-            self._run(_Progress(Start(), times, sums), own, exact, found)
-        return [found[number] for number in range(len(chains))]
+            numbers = every if chain.size_numbers is None else chain.size_numbers
+            asked = _Asked(number, _patterns(chain, len(numbers)), numbers)
+            by_exact.setdefault(chain.exact, []).append(asked)
+        for exact, asked in by_exact.items():
+            times, sums = np.zeros((1, self._num_sizes)), np.zeros((4, self._num_sizes))
+            self._run(_Progress(Start(), times, sums), asked, exact, costs)
+        return [costs[number] for number in range(len(chains))]
 
     def _run(
         self,
         begin: _Progress,
-        chains: list[_Ahead],
+        chains: list[_Asked],
         exact: frozenset[str] | None,
-        found: dict[int, ChainCost],
+        costs: dict[int, ChainCost],
     ) -> None:
-        """Word by word, chains together that have begun with the same words."""
+        """Schedules chains pattern by pattern, those together that begin with the same patterns;
+        puts their costs into `costs`."""
         left = [(begin, chains, 0)]
         while left:
-            progress, ahead, done = left.pop()
-            alike: dict[tuple[_Word, bool], list[_Ahead]] = {}
-            for each in ahead:
-                if done == len(each.words):
-                    found[each.number] = self._cost(progress.some(each.plans))
+            progress, asked, done = left.pop()
+            alike: dict[tuple[_Pattern, bool], list[_Asked]] = {}
+            for each in asked:
+                if done == len(each.patterns):
+                    costs[each.number] = self._cost(progress.taken(each.chains))
                 else:
-                    word, counts = each.words[done]
-                    alike.setdefault((word, counts is None), []).append(each)
-            for (word, is_single), some in alike.items():
-                own, some = _without_others(progress, some)
+                    pattern, counts = each.patterns[done]
+                    alike.setdefault((pattern, counts is None), []).append(each)
+            for (pattern, is_single), members in alike.items():
+                before, members = _without_others(progress, members)
                 if is_single:
-                    left.append((_after(own, word, exact, self._bound), some, done + 1))
+                    left.append((_after(before, pattern, exact, self._bound), members, done + 1))
                     continue
-                counts = np.concatenate([cast("Floats", each.words[done][1]) for each in some])
-                plans = np.concatenate([each.plans for each in some])
-                repeat = _Repeat(own.apart(), word, exact, self._bound)
-                left.append((repeat.after(counts, plans), _numbered(some), done + 1))
+                counts = [cast("Floats", each.patterns[done][1]) for each in members]
+                numbers = np.concatenate([each.chains for each in members])
+                copies = _Copies(before.apart(), pattern, exact, self._bound)
+                after = copies.after(np.concatenate(counts), numbers)
+                left.append((after, _renumbered(members), done + 1))
 
     def _cost(self, progress: _Progress) -> ChainCost:
         sums, streams = progress.sums, len(progress.start.streams)
         tail = np.maximum(progress.times[:streams].max(axis=0, initial=0.0), 0.0)
         tail = tail if progress.state is None else tail[progress.state]
         seconds: Any = self._bound(sums[STREAMS] + tail, sums[LAUNCHES])
-        found = [seconds, sums[EXPOSED] + tail, sums[SETTLED]]
-        seconds, exposed, settled = (each.view(Many) for each in found)
+        arrays = [seconds, sums[EXPOSED] + tail, sums[SETTLED]]
+        seconds, exposed, settled = (array.view(Many) for array in arrays)
         return ChainCost(PassCost(seconds, seconds - exposed, (("all", exposed),)), settled)
 
 
-def _words(chain: BlockChain, plans: int) -> list[tuple[_Word, Floats | None]]:
-    """Short runs are split into single blocks, so that chains share them even where one ends within
-    a word."""
-    services = chain.services or [[0.0] * len(word) for word, _ in chain.runs]
-    found: list[tuple[_Word, Floats | None]] = []
-    for (passes, count), own in zip(chain.runs, services, strict=True):
-        if isinstance(count, np.ndarray) or count > FEW:
-            counts = np.broadcast_to(np.asarray(count, np.float64), plans)
-            found.append((_Word(tuple(passes), tuple(own)), counts))
+def _patterns(chain: BlockChain, num_chains: int) -> list[tuple[_Pattern, Floats | None]]:
+    """The patterns of a chain. Those with few copies are split into single passes, so that chains
+    can share the first of them."""
+    settling = chain.settling_seconds or [[0.0] * len(pattern) for pattern, _ in chain.passes]
+    patterns: list[tuple[_Pattern, Floats | None]] = []
+    for (passes, count), seconds in zip(chain.passes, settling, strict=True):
+        if isinstance(count, np.ndarray) or count > FEW_COPIES:
+            counts = np.broadcast_to(np.asarray(count, np.float64), num_chains)
+            patterns.append((_Pattern(tuple(passes), tuple(seconds)), counts))
             continue
-        blocks = zip(passes, own, strict=True)
-        found += [(_Word((each,), (service,)), None) for each, service in blocks] * count
-    return found
+        blocks = zip(passes, seconds, strict=True)
+        patterns += [(_Pattern((each,), (own,)), None) for each, own in blocks] * count
+    return patterns
 
 
-def _without_others(
-    progress: _Progress, chains: Sequence[_Ahead]
-) -> tuple[_Progress, list[_Ahead]]:
-    """Progress of the plans that these chains are of."""
+def _without_others(progress: _Progress, asked: Sequence[_Asked]) -> tuple[_Progress, list[_Asked]]:
+    """The progress of only those chains that are asked for, with their new numbers."""
     wanted = np.zeros(progress.sums.shape[1], np.bool_)
-    for each in chains:
-        wanted[each.plans] = True
+    for each in asked:
+        wanted[each.chains] = True
     if wanted.all():
-        return progress, list(chains)
-    place = np.cumsum(wanted) - 1
-    some = [replace(each, plans=place[each.plans]) for each in chains]
-    return progress.some(np.flatnonzero(wanted)), some
+        return progress, list(asked)
+    number = np.cumsum(wanted) - 1
+    renumbered = [replace(each, chains=number[each.chains]) for each in asked]
+    return progress.taken(np.flatnonzero(wanted)), renumbered
 
 
-def _numbered(chains: Sequence[_Ahead]) -> list[_Ahead]:
-    """With plans that are numbered one after the other."""
-    ends = np.cumsum([len(each.plans) for each in chains])
+def _renumbered(asked: Sequence[_Asked]) -> list[_Asked]:
+    """The same, with chains numbered in the order in which they are asked for."""
+    ends = np.cumsum([len(each.chains) for each in asked])
     return [
-        replace(each, plans=np.arange(end - len(each.plans), end))
-        for each, end in zip(chains, ends.tolist(), strict=True)
+        replace(each, chains=np.arange(end - len(each.chains), end))
+        for each, end in zip(asked, ends.tolist(), strict=True)
     ]
 
 
-class _Repeat:
-    """The same word again and again: where chains are after 0, 1, 2, … copies, as far as that is
-    asked for and still changes."""
+class _Copies:
+    """Chains after 0, 1, 2, … copies of a pattern, as far as they are asked for and their states
+    still change."""
 
     def __init__(
-        self, before: _Progress, word: _Word, exact: frozenset[str] | None, bound: ManyBound
+        self, before: _Progress, pattern: _Pattern, exact: frozenset[str] | None, bound: ManyBound
     ) -> None:
-        self._word, self._exact, self._bound = word, exact, bound
-        first = _after(before, word, exact, bound)
+        self._pattern, self._exact, self._bound = pattern, exact, bound
+        first = _after(before, pattern, exact, bound)
         width = first.sums.shape[1]
         copied = (first.times.copy(), first.sums.copy(), first.rests.copy())
-        self._now = _Progress(first.start, copied[0], copied[1], first.places, None, copied[2])
-        """Where each chain is that may go on."""
+        self._now = _Progress(
+            first.start, copied[0], copied[1], first.size_numbers, None, copied[2]
+        )
+        """Each chain after as many copies as it has been scheduled for."""
         self._reached = np.ones(width, np.int64)
-        """After how many copies."""
+        """The number of these copies."""
         self._steady = np.full(width, -1)
-        """After how many copies the state changes no more, but by `_drift`; -1: that is not known
-        yet."""
+        """The number of copies after which the state changes only by `_drift`; -1 if that is not
+        known yet."""
         self._starts = [first.start]
-        """What is known where chains are, by copies, from the first."""
-        self._alone, self._unused = _alone(word, first.start)
+        """What the times of states are times of, per number of copies, from one copy on."""
+        self._alone, self._unused = _drifting_times(pattern, first.start)
         self._change = np.full(first.times.shape, np.nan)
-        """By how much times changed with the last copy, if none did but those that may drift."""
+        """The change of times by the last copy, if only those changed that may drift."""
         self._drift = np.zeros(first.times.shape)
+        """The change of times by each further copy, once the state is steady."""
         if before.start == first.start:
             self._watch(before, first, np.arange(width, dtype=np.int64), 0)
-        # Columns of what is kept, by copies and chains; the first ones are those of no copies.
+        # Columns of the kept sums, by copies and chain; `_times` lack the columns of no copies.
         self._columns = [np.arange(width, dtype=np.int64), width + np.arange(width, dtype=np.int64)]
         self._sums, self._times = [before.sums, first.sums], [first.times]
 
     def after(self, counts: Floats, chains: Indices) -> _Progress:
-        """The chains of these numbers after so many copies, at least one."""
-        self._go_on(counts, chains)
+        """The chains with these numbers, each after its number of copies (at least one)."""
+        self._schedule(counts, chains)
         steady, now = self._steady[chains], self._now
         copies = np.where(steady < 0, counts, np.minimum(counts, steady)).astype(np.int64)
         more = counts - copies
         columns, sums = np.stack(self._columns), np.concatenate(self._sums, axis=1)
         here = sums[:, columns[copies, chains]]
         there = sums[:, columns[np.minimum(copies + 1, len(columns) - 1), chains]]
-        found = here + more * (there - here)
-        settled = self._settled(found, there[SETTLED], more, chains)
-        found[SETTLED] = np.where(more > 0, settled, here[SETTLED])
-        # A state that does not change any more is there after the first copy at the latest.
+        sums = here + more * (there - here)
+        settled = self._settled(sums, there[SETTLED], more, chains)
+        sums[SETTLED] = np.where(more > 0, settled, here[SETTLED])
+        # A state that is steady from no copies on is that after the first copy.
         copies, drift = np.maximum(copies, 1), self._drift[:, chains]
         column = columns[copies, chains] - len(self._steady)
         moved = np.where((drift != 0).any(axis=0), counts - copies, 0.0)
@@ -238,44 +249,49 @@ class _Repeat:
         _, which, state = np.unique(codes, return_index=True, return_inverse=True)
         times = np.concatenate(self._times, axis=1)[:, column[which]]
         times += moved[which] * drift[:, which]
-        places = chains[which] if now.places is None else now.places[chains[which]]
-        return _Progress(self._common_start(times, copies[which]), times, found, places, state)
+        members = chains[which]
+        numbers = members if now.size_numbers is None else now.size_numbers[members]
+        start = self._common_start(times, copies[which])
+        return _Progress(start, times, sums, numbers, state)
 
     def _common_start(self, times: Floats, copies: Indices) -> Start:
-        """What is known of states after such numbers of copies, whichever. Where after some of them
-        a value is made and after others it is there already, `times` are changed: it is then made
-        before any stream is free."""
+        """What the times of states are times of, after any of these numbers of copies.
+
+        A value may be made by a stream after some numbers of copies, and be ready at the start
+        after others. Where it is ready, `times` is changed: the value is made before any stream is
+        free, which means the same.
+        """
         first, streams = self._starts[0], len(self._starts[0].streams)
         border: list[str] = []
-        for number, whys in enumerate(zip(*(each.border for each in self._starts), strict=True)):
-            if len(set(whys)) == 1:
-                border.append(whys[0])
+        for number, makers in enumerate(zip(*(each.border for each in self._starts), strict=True)):
+            if len(set(makers)) == 1:
+                border.append(makers[0])
                 continue
             border.append(SEVERAL)
-            there = np.flatnonzero(np.array([not why for why in whys])[copies - 1])
-            times[streams + 1 + number, there] = times[: streams + 1, there].min(axis=0)
+            ready = np.flatnonzero(np.array([not maker for maker in makers])[copies - 1])
+            times[streams + 1 + number, ready] = times[: streams + 1, ready].min(axis=0)
         return replace(first, border=tuple(border))
 
-    def _go_on(self, counts: Floats, chains: Indices) -> None:
-        """Goes through copies, as many as chains have that are not steady before."""
+    def _schedule(self, counts: Floats, chains: Indices) -> None:
+        """Schedules copies, as many as each chain has, or until its state is steady."""
         needed = np.zeros(len(self._steady), np.int64)
         np.maximum.at(needed, chains, counts.astype(np.int64))
         while len(going := np.flatnonzero((self._steady < 0) & (self._reached < needed))):
             copies = int(self._reached[going].min())
-            self._step(going[self._reached[going] == copies], copies)
+            self._schedule_copy(going[self._reached[going] == copies], copies)
 
-    def _step(self, going: Indices, copies: int) -> None:
-        """One copy more of the chains of these numbers, which have gone through so many."""
+    def _schedule_copy(self, going: Indices, copies: int) -> None:
+        """Schedules one copy more of the chains with these numbers, which have `copies` so far."""
         now = self._now
-        places = going if now.places is None else now.places[going]
+        numbers = going if now.size_numbers is None else now.size_numbers[going]
         start = self._starts[copies - 1]
-        before = _Progress(start, now.times[:, going], now.sums[:, going], places)
-        after = _after(before, self._word, self._exact, self._bound)
+        before = _Progress(start, now.times[:, going], now.sums[:, going], numbers)
+        after = _after(before, self._pattern, self._exact, self._bound)
         self._starts.append(after.start)
         if after.start == start:
             self._watch(before, after, going, copies)
         else:
-            self._alone, self._unused = _alone(self._word, after.start)
+            self._alone, self._unused = _drifting_times(self._pattern, after.start)
             self._change[:, going] = np.nan
         self._reached[going] = copies + 1
         if len(self._columns) == copies + 1:
@@ -288,15 +304,17 @@ class _Repeat:
         now.rests[:, :, going] = after.rests
 
     def _watch(self, before: _Progress, after: _Progress, going: Indices, copies: int) -> None:
-        """Takes down which chains are steady after so many copies, one before `after`.
+        """Records which of the chains `going` are steady after `copies` copies, from their progress
+        before and after one more copy.
 
-        A stream for which nothing waits begins when it is free or when something is computed,
-        whichever is later. If it falls behind by as much as with the copy before while all else
-        stays the same, it did not wait, will not any more, and so falls behind by as much again.
+        A stream for which nothing waits may drift. It starts work when it is free or when compute
+        has made its operands, whichever is later. If it falls behind compute by as much as with
+        the copy before, while all else stays the same, then it did not wait for compute and will
+        not wait again, so it falls behind by as much with every further copy.
         """
         change = after.times - before.times
         took = after.sums[STREAMS] - before.sums[STREAMS]
-        slack = np.maximum(np.maximum(np.abs(before.times), np.abs(after.times)), took) * TOLERANCE
+        slack = np.maximum(np.maximum(np.abs(before.times), np.abs(after.times)), took) * SAME_STATE
         same = np.abs(change) <= slack
         may = self._alone[:, None] & ((change > 0) | self._unused[:, None])
         as_before = np.abs(change - self._change[:, going]) <= slack
@@ -306,34 +324,36 @@ class _Repeat:
         self._steady[going[steady]] = copies
         self._drift[:, going[steady]] = np.where(same, 0.0, change)[:, steady]
 
-    def _settled(self, found: Floats, done: Floats, more: Floats, chains: Indices) -> Floats:
-        """Until when the gradient stream is busy after `more` copies in the same state, and until
-        `done` after the first of these: what is decisive is the first or the last of them, as those
-        between are computed no later than a line from one to the other says."""
+    def _settled(self, sums: Floats, done: Floats, more: Floats, chains: Indices) -> Floats:
+        """Until when the gradient stream is busy after `more` copies in a steady state, with these
+        sums at their end, given that it is busy until `done` after the first of these copies.
+
+        See `settled_at`: the first or the last copy of some block decides.
+        """
         now = self._now
-        services = [taken(now.of_chains(each), chains) for each in self._word.services]
-        whole = sum(services)
+        seconds = [taken(now.of_chains(each), chains) for each in self._pattern.settling_seconds]
+        whole = sum(seconds)
         if not is_positive(whole):
             return done
         ends = [
-            self._bound(found[STREAMS] - rest, found[LAUNCHES] - launch)
+            self._bound(sums[STREAMS] - rest, sums[LAUNCHES] - launch)
             for rest, launch in now.rests[:, :, chains]
         ]
         queued = done + (more - 1) * whole
-        last = _latest(ends, services) + whole
+        last = _earliest_start(ends, seconds) + whole
         return np.where(whole > 0, np.maximum(queued, last), done)
 
 
 def _after(
-    before: _Progress, word: _Word, exact: frozenset[str] | None, bound: ManyBound
+    before: _Progress, pattern: _Pattern, exact: frozenset[str] | None, bound: ManyBound
 ) -> _Progress:
-    """After a word."""
+    """Chains after one copy of a pattern. `exact`: see `exact_streams`."""
     start, times, sums = before.start, before.times, before.sums.copy()
     ends: list[Floats] = []
     lengths: list[tuple[Any, Any]] = []
-    settles = any(map(is_positive, word.services))
-    for each in word.passes:
-        start, times, took, waited = _passed(start, times, each, before.places, exact)
+    settles = any(map(is_positive, pattern.settling_seconds))
+    for each in pattern.passes:
+        start, times, took, waited = _after_pass(start, times, each, before.size_numbers, exact)
         if before.state is not None:
             took, waited = took[before.state], waited[before.state]
         launch = before.of_chains(each.launch_seconds)
@@ -344,85 +364,89 @@ def _after(
         if settles:
             ends.append(np.asarray(bound(*sums[[STREAMS, LAUNCHES]])))
     if settles:
-        services = [before.of_chains(each) for each in word.services]
-        ready = _latest(ends, services)
-        whole = sum(services)
-        done = np.maximum(sums[SETTLED], ready) + whole
+        seconds = [before.of_chains(each) for each in pattern.settling_seconds]
+        whole = sum(seconds)
+        done = np.maximum(sums[SETTLED], _earliest_start(ends, seconds)) + whole
         sums[SETTLED] = np.where(whole > 0, done, sums[SETTLED])
     rests = np.zeros((len(lengths), 2, sums.shape[1]))
-    for place in range(len(lengths) - 1, 0, -1):
-        rests[place - 1] = rests[place]
-        rests[place - 1, 0] += lengths[place][0]
-        rests[place - 1, 1] += lengths[place][1]
-    return _Progress(start, times, sums, before.places, before.state, rests)
+    for number in range(len(lengths) - 1, 0, -1):
+        rests[number - 1] = rests[number]
+        rests[number - 1, 0] += lengths[number][0]
+        rests[number - 1, 1] += lengths[number][1]
+    return _Progress(start, times, sums, before.size_numbers, before.state, rests)
 
 
-def _alone(word: _Word, start: Start) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Which of the times of a state nothing in a word waits for, and which of these do not even
-    wait for anything."""
+def _drifting_times(pattern: _Pattern, start: Start) -> tuple[Flags, Flags]:
+    """Two flags per time of a state: whether nothing in the pattern waits for it, and whether, in
+    addition, it depends on no other time."""
     streams = len(start.streams)
     alone = np.zeros(streams + 1 + len(start.border), np.bool_)
     alone[: streams + 1] = True
     unused = alone.copy()
-    for each in word.passes:
-        form = each.moments(start)
-        named = {number for made in form.border for _, number in made}
-        named.update(begin for begin, _ in form.waits)
-        named.update(number for _, awaited in form.waits for _, number in awaited)
-        for place in range(streams + 1):
-            number = form.streams[start.streams[place]] if place < streams else -1
-            others = (own for at, own in enumerate(form.delays) if at != number)
-            alone[place] &= number not in named and all(place not in own for own in others)
-            unused[place] &= number < 0 or set(form.delays[number]) == {place}
+    for each in pattern.passes:
+        moments = each.moments(start)
+        named = {number for made in moments.border for _, number in made}
+        named.update(begin for begin, _ in moments.waits)
+        named.update(number for _, awaited in moments.waits for _, number in awaited)
+        for time in range(streams + 1):
+            number = moments.streams[start.streams[time]] if time < streams else -1
+            others = (delays for at, delays in enumerate(moments.delays) if at != number)
+            alone[time] &= number not in named and all(time not in delays for delays in others)
+            unused[time] &= number < 0 or set(moments.delays[number]) == {time}
     return alone, alone & unused
 
 
-def _latest(ends: Sequence[Floats], services: Sequence[Any]) -> Floats:
-    """When a stream could begin with all services of a word at once, if each is not to begin before
-    its block has ended."""
-    found: Floats = np.full(1, -np.inf)
+def _earliest_start(ends: Sequence[Floats], seconds: Sequence[Any]) -> Floats:
+    """The earliest time at which the gradient stream can start to settle the blocks of a pattern
+    without a gap, if it settles each block after its pass has ended."""
+    start: Floats = np.full(1, -np.inf)
     before: Any = 0.0
-    for end, service in zip(ends, services, strict=True):
-        later = np.maximum(found, end - before)
-        found = np.where(np.asarray(service) > 0, later, found)
-        before = before + service
-    return found
+    for end, own in zip(ends, seconds, strict=True):
+        start = np.where(np.asarray(own) > 0, np.maximum(start, end - before), start)
+        before = before + own
+    return start
 
 
-def _passed(
-    start: Start, times: Floats, each: Pass, places: Indices | None, exact: frozenset[str] | None
+def _after_pass(
+    start: Start,
+    times: Floats,
+    each: Pass,
+    size_numbers: Indices | None,
+    exact: frozenset[str] | None,
 ) -> tuple[Start, Floats, Floats, Floats]:
-    """States after a pass, seconds until it is computed, and those that compute waited. `exact`:
-    see `exact_streams`."""
+    """The states after a pass (what their times are, and the times), the seconds until the pass is
+    computed, and those in which compute waits. `exact`: see `exact_streams`."""
     new = len(start.of_first(len(each.inputs)).border) - len(start.border)
     if new:
         start = start.of_first(len(each.inputs))
         times = np.concatenate([times, np.zeros((new, times.shape[1]))])
-    form = each.moments(start)
-    found = form.many(times, places)
-    took = found[form.streams[COMPUTE]]
-    whys, border = _border(form, found, took)
+    moments = each.moments(start)
+    values = moments.at_many(times, size_numbers)
+    took = values[moments.streams[COMPUTE]]
+    whys, border = _border(moments, values, took)
     floor: Any = LONG_AGO
     if exact is None:
         handed = [number for number, why in enumerate(whys) if why]
         floor = np.minimum(border[handed].min(axis=0, initial=0.0), 0.0)
-    streams = {name: number for name, number in form.streams.items() if name != COMPUTE}
-    free = np.maximum(found[list(streams.values())] - took, floor)
+    streams = {name: number for name, number in moments.streams.items() if name != COMPUTE}
+    free = np.maximum(values[list(streams.values())] - took, floor)
     idle = np.maximum(times[len(start.streams)] - took, floor)
     if exact is not None and exact <= streams.keys():
-        idle = np.zeros_like(idle)  # of no stream that there is
+        idle = np.zeros_like(idle)  # there is no other stream
     after = np.concatenate([free, idle[None], border])
-    waited = form.waited_in_many(found)
+    waited = moments.waited_many(values)
     return Start(tuple(streams), whys, each.handed_times), after, took, waited
 
 
-def _border(form: Moments, found: Floats, took: Floats) -> tuple[tuple[str, ...], Floats]:
-    """What made the values that are handed on, and when, relative to compute."""
-    if all(len(made) < 2 for made in form.border):
-        plain = [made[0] if made else ("", form.streams[COMPUTE]) for made in form.border]
-        return tuple(why for why, _ in plain), found[[number for _, number in plain]] - took
-    latest = [latest_of(made, cast("Any", found)) if made else (took, "") for made in form.border]
+def _border(moments: Moments, values: Floats, took: Floats) -> tuple[tuple[str, ...], Floats]:
+    """The streams that make the values for the next block, and when, relative to compute."""
+    if all(len(made) < 2 for made in moments.border):
+        plain = [made[0] if made else ("", moments.streams[COMPUTE]) for made in moments.border]
+        return tuple(why for why, _ in plain), values[[number for _, number in plain]] - took
+    latest = [
+        latest_of(made, cast("Any", values)) if made else (took, "") for made in moments.border
+    ]
     return tuple(why for _, why in latest), np.stack([at for at, _ in latest]) - took
 
 
-__all__ = ["ColumnChains"]
+__all__ = ["ManyChainScheduler"]

@@ -1,7 +1,7 @@
-"""A block's program as instructions: which stream, how long, what it waits for.
+"""Instructions: the nodes of a block's program, each with its stream, its seconds and its operands.
 
-This is the one place where nodes become seconds. Both engines read instructions; they differ in
-how they schedule and compose them.
+This is the one place where nodes become seconds. Both engines read instructions; they differ in how
+they schedule and compose them.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from distir.simulation.pricing.state import optimizer_bytes_per_element
 from distir.workload import OPTIMIZERS, Workload
 
 COMPUTE = "compute"
-"""Name of the compute stream; communication streams are named by the choices (dp, tp, …) that
-mesh axes belong to."""
+"""Name of the compute stream. Communication streams have the names of the degrees (dp, tp, …) to
+which their mesh axes belong."""
 
 GRADIENTS = "gradients"
 """Name of the stream on which gradients are settled."""
@@ -34,47 +34,54 @@ LOSS_PASSES: dict[type[Op], tuple[int, int, int]] = {
     CrossEntropy: (22, 16, 7),
     CrossEntropyGradient: (8, 6, 3),
 }
-"""Bytes read and written per logit, and launches, of a loss that is spelled out on fp32 logits.
+"""Bytes read and bytes written per logit, and launches, of a loss that runs op by op on fp32
+logits.
+
 Forward: cast (2 read, 4 written), maximum (4, 0), difference (4, 4), exponential (4, 4), sum
 (4, 0), quotient (4, 4). Backward: times the gradient (4, 4), cast (4, 2)."""
 
 METRIC_PASSES = (14, 8, 3)
-"""The same of a metric that is a cross-entropy of its own, as PyTorch runs it: cast (2, 4),
-logarithm of the softmax, which reads three times (12, 4; aten/src/ATen/native/cuda/SoftMax.cu,
-cunn_SoftMaxForward), and the choice of the targets, which is a launch and hardly a byte."""
+"""Bytes read and bytes written per logit, and launches, of a metric that is a cross-entropy, as
+PyTorch runs it: cast (2, 4), logarithm of the softmax, which reads three times (12, 4;
+aten/src/ATen/native/cuda/SoftMax.cu, cunn_SoftMaxForward), and the choice of the targets, which is
+a launch that moves few bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """Something that occupies a stream. `stream` None: a view, done as soon as its operand is. The
-    devices that differ along `mesh_axes` take part. `after_compute`: it is issued once all compute
-    before it in program order is done. The host needs `launch_seconds` to start it."""
+    """Work that occupies one stream of a device for some time."""
 
     stream: str | None
+    """None: a view, which is done as soon as its operand is ready."""
     seconds: float
     reads: tuple[Value, ...]
     writes: tuple[Value, ...]
     label: str
     size_bytes: float = 0.0
+    """Bytes that a collective moves: the full tensor per device."""
     mesh_axes: tuple[str, ...] = ()
+    """Of a collective: its members are the devices that differ along these mesh axes only."""
     after_compute: bool = False
+    """Whether it waits for all compute before it in program order."""
     launch_seconds: float = 0.0
+    """Seconds that the host takes to launch it."""
 
 
 def narrower_products(workload: Workload, device: Device) -> str | None:
-    """The narrower type that products of a workload run in, where a device has it."""
+    """The narrower type in which the products of a workload run; None if the workload has none or
+    the device does not support it."""
     product = workload.types.product
     return product if product is not None and device.supports(product) else None
 
 
 @dataclass(frozen=True, slots=True)
 class Pricing:
-    """Seconds on a cluster with a mesh laid out on it."""
+    """Seconds of nodes and messages on a cluster, given the devices on which a plan's mesh lies."""
 
     cost: CostModel
     grid: Grid
     product: str | None = None
-    """A narrower type that operands of products are cast to, where the device has it."""
+    """The narrower type to which operands of products are cast; None if they are not cast."""
 
     @classmethod
     def of(cls, cost: CostModel, plan: Plan) -> Pricing:
@@ -86,25 +93,26 @@ class Pricing:
         return self._ring(node, node.op) if isinstance(node.op, Ring) else (self._single(node),)
 
     def _ring(self, node: Node, op: Ring) -> tuple[Instruction, ...]:
-        """Rounds of attention, all but the first of them beside what brings their columns.
+        """The instructions of ring attention: rounds of attention while columns travel.
 
-        A round takes as long as the longer of both, and the last one begins when all columns have
-        come: `max((n - 1) · computing, (n - 1) · moving) + computing`. So two instructions compute,
-        the last round and those before it, and one moves. What goes home does so at the end.
+        While a round is computed, the columns of the next round are on their way. With `n` devices
+        that takes `max((n - 1) · computing, (n - 1) · moving) + computing` in all. So there are two
+        compute instructions, one for the last round and one for the rounds before it, and one that
+        moves columns. Another one moves results back to their devices at the end, if there are any.
         """
         types = node.operand_types, node.result_types
         rounds, home = op.degree - 1, [node.results[i] for i in op.op.returning]
         before, arrived = (Value(node.result_types[0], "in flight") for _ in range(2))
         moving = [node.operands[i] for i in op.op.travelling]
         work = self._uneven(op, op.round_work(*types))
-        found = (
+        instructions = (
             self._pass_on(op, rounds, op.round_bytes(*types), moving, [arrived]),
             self._computed(op.op, work * rounds, node.operands, [before]),
             self._computed(op.op, work, (*node.operands, before, arrived), node.results),
         )
         if not home:
-            return found
-        return (*found, self._pass_on(op, 1, op.return_bytes(types[1]), home, home))
+            return instructions
+        return (*instructions, self._pass_on(op, 1, op.return_bytes(types[1]), home, home))
 
     def _pass_on(
         self,
@@ -168,7 +176,8 @@ class Pricing:
         )
 
     def _uneven(self, op: Op, work: Work) -> Work:
-        """The work of the device that has most, where rows are split that have not as much."""
+        """The work of the device with most work, where devices have rows of unequal work (causal
+        attention whose rows are split in order)."""
         if self.cost.stack.balances_context or not isinstance(op, (Ring, Sharded)):
             return work
         windows = (window for window in op.windows if window.loop == ROWS)
@@ -180,7 +189,8 @@ class Pricing:
         return replace(work, flops=work.flops * op.op.unevenness(pieces))
 
     def _spelled_out(self, node: Node, work: Work) -> Work:
-        """A loss as stacks run it that have no kernel for it: a pass over memory per step."""
+        """The work of a loss. If the software stack has no kernel for it, every step of the loss is
+        a pass over memory."""
         passes = LOSS_PASSES.get(type(node.op))
         if passes is None or not self.cost.stack.spells_loss_out:
             return work
@@ -194,7 +204,8 @@ class Pricing:
         )
 
     def _metrics(self, node: Node) -> tuple[Work, ...]:
-        """What a stack computes of the logits beside the loss, to log it."""
+        """The work of the metrics that a software stack computes from the logits beside the
+        loss."""
         count = self.cost.stack.loss_metrics
         if not count or not isinstance(node.op, CrossEntropy):
             return ()
@@ -210,11 +221,11 @@ class Pricing:
     def _with_casts(self, work: Work, narrow_bytes: float = 0.0) -> tuple[Work, ...]:
         """A product in the narrower type, and its share of the kernels that cast its operands.
 
-        What a product takes its derivative's products take too, transposed: one kernel reads it
-        once in the wider type and writes both layouts (Transformer Engine, nvte_cast_transpose),
-        so that of each operand a product pays half the reading and the writing of its own. The
-        `narrow_bytes` of its operands are of the narrower type already: what products alone read
-        is made in it by the kernel before.
+        An operand of a product is also an operand, transposed, of a product of its derivative. One
+        kernel reads it in the wider type and writes both layouts (Transformer Engine,
+        nvte_cast_transpose). So a product pays, for each operand, half of the reading and the
+        writing of its own layout. `narrow_bytes` of its operands are in the narrower type already:
+        a value that only products read is made in that type.
         """
         on_matrix_units = work.kind is OpClass.PRODUCT and work.dtype != "fp32"
         if self.product is None or not on_matrix_units:
@@ -224,8 +235,8 @@ class Pricing:
         return (Work(bytes_read=half, bytes_written=half), product) if half else (product,)
 
     def _exposed_fraction(self, op: Collective, part: Part) -> float:
-        """What of a collective a stack leaves that pipelines it with the product beside it, or with
-        another microbatch."""
+        """The fraction of a collective that the software stack does not hide by pipelining it with
+        a product, or with another microbatch."""
         stack = self.cost.stack
         pipelined = op.kind in ("all_gather", "reduce_scatter") and part is Part.MODEL
         hidden = pipelined and stack.overlaps_activations
@@ -240,7 +251,8 @@ class Pricing:
         times: float = 1,
         copies: Copies | None = None,
     ) -> float:
-        """Seconds of a collective over these mesh axes, of so many in a row."""
+        """Seconds of `times` collectives, one after the other, over the devices that differ along
+        these mesh axes."""
         group = self.grid.group(self.cost.cluster, mesh_axes)
         seconds = self.cost.collective_seconds(kind, size_bytes, group, times, copies)
         return cast("float", seconds)
@@ -248,20 +260,22 @@ class Pricing:
     def message(
         self, size_bytes: float, repeated_along: tuple[str, ...], here: int, there: int
     ) -> float:
-        """Seconds to send a value from one pipeline rank to another.
+        """Seconds to send a value from the pipeline rank `here` to the rank `there`.
 
-        What the devices along some mesh axes all hold may as well be sent in parts, one by each,
-        and gathered where it arrives (Narayanan et al. 2021, section 4.1): the faster counts.
+        A value that all devices along the mesh axes `repeated_along` hold can be sent in parts, one
+        by each of them, and gathered on arrival (Narayanan et al. 2021, section 4.1). The faster of
+        both ways counts.
         """
         return self.message_at(self.level(here, there), size_bytes, repeated_along)
 
     def level(self, here: int, there: int) -> int:
-        """Index of the outermost level between two pipeline ranks."""
+        """Index of the outermost level of the cluster that messages between two pipeline ranks
+        cross."""
         distance = abs(there - here) * self.grid.stride(RANKS)
         return self.cost.cluster.crossed_level(distance, self.grid.senders(min(here, there)))
 
     def message_at(self, level: int, size_bytes: float, repeated_along: tuple[str, ...]) -> float:
-        """`message` over a level of the cluster."""
+        """`message` between ranks whose messages cross this level of the cluster."""
         whole = self.cost.hop_seconds(size_bytes, level)
         if not repeated_along:
             return cast("float", whole)
@@ -270,20 +284,22 @@ class Pricing:
         return cast("float", smaller(whole, part + gather))
 
     def instructions(self, nodes: Sequence[Node]) -> tuple[Instruction, ...]:
-        """The instructions of a program."""
+        """The instructions of nodes, in order."""
         return tuple(each for node in nodes for each in self.of_node(node))
 
     def buckets(
         self, program: BlockProgram, without: Collection[int] = ()
     ) -> tuple[Instruction, ...]:
-        """Gradient settlement of a block: like collectives fused into one bucket each. `without`
-        are positions of parameters that are settled elsewhere."""
+        """The collectives that settle the gradients of a block, equal ones fused into one bucket.
+        Parameters at the positions `without` are settled by another block."""
         return self._fused(program.settle_by_parameter, without, "gradients")
 
     def refresh(
         self, program: BlockProgram, without: Collection[int] = ()
     ) -> tuple[Instruction, ...]:
-        """Stored parameters made from the parts that devices have updated, in buckets."""
+        """The collectives that make a block's stored parameters again from their updated parts,
+        equal ones fused into one bucket. Parameters at the positions `without` are another
+        block's."""
         return self._fused(program.refresh_by_parameter, without, "parameters")
 
     def _fused(
@@ -311,7 +327,7 @@ class Pricing:
         )
 
     def optimizer(self, workload: Workload, elements: float) -> float:
-        """Seconds of one fused optimizer kernel over this many parameters."""
+        """Seconds of one fused optimizer kernel that updates `elements` parameters."""
         if not elements:
             return 0.0
         half = 0.5 * elements * optimizer_bytes_per_element(workload)

@@ -1,15 +1,15 @@
-"""Liveness in program order: what a pass over blocks adds to memory, and its peak on the way.
+"""The effect of actions on memory, by liveness of values in program order.
 
-A value takes memory from the op that makes it to the last op that reads it; views share the
-storage of what they look at. What the backward pass reads stays until its last reader there. What
-a stage is sent is there from the start of the action, what it sends until its end.
+A value takes memory from the op that makes it to the last op that reads it; a view shares the
+storage of its operand. A value that the backward pass reads stays until its last reader there. The
+values that an action receives are there from its start, those that it sends until its end.
 
-A block's effect depends on its neighbours only through its `Border`. So a run of equal blocks is
-walked until the border repeats, and the rest is a multiple.
+The effect of a block depends on its neighbours only through its `Border`. So equal blocks are
+walked until the border repeats, and the effect of the others is a multiple.
 
-Where the backward pass has two parts, what `W` reads stays until its last reader there. `B` visits
-blocks from the last to the first, `W` from the first to the last: so whoever reads a value last in
-`W` is the first to be seen when blocks are walked back.
+If the backward pass has two parts, a value that `W` reads stays until its last reader in `W`. `B`
+visits blocks from the last to the first, `W` from the first to the last. So of the blocks that read
+a value in `W`, the one that reads it last comes first when blocks are walked backwards.
 """
 
 from __future__ import annotations
@@ -25,27 +25,31 @@ from distir.ir.core import Node, Part, Value
 from distir.ops.collective import Sharded
 from distir.plan.passes import BlockPasses, Composed, Segment, composed
 from distir.schedules import BACKWARD, FORWARD, INPUT_PART, WEIGHT_PART
-from distir.simulation.pricing.repeats import Count, Run, is_left
+from distir.simulation.pricing.repeats import Count, RepeatedBlocks, any_left
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryEffect:
-    """Bytes that a pass leaves behind (`delta`, negative if it frees more) and the most it holds
-    on the way (`peak`), both relative to what was there before; of these, buffers: what belongs to
-    the loss, or to moving parameters and gradients."""
+    """The effect of passes on memory, in bytes relative to what was held before them.
+
+    Buffers are memory that belongs to the loss, or to moving parameters and gradients.
+    """
 
     delta: float = 0.0
+    """Bytes that are held after the passes; negative if they free more than they leave."""
     peak: float = 0.0
+    """The most bytes that are held on the way."""
     buffer_delta: float = 0.0
+    """The bytes of `delta` that are buffers."""
     buffer_peak: float = 0.0
-    """Of the peak, the first if it is reached more than once."""
+    """The bytes of buffers when the peak is reached first."""
 
     def then(self, other: MemoryEffect) -> MemoryEffect:
-        """Both one after the other."""
+        """The effect of both, one after the other."""
         return joined((self, other))
 
     def times(self, count: Count) -> MemoryEffect:
-        """`count` times in a row."""
+        """The effect of `count` such effects, one after the other."""
         if np.ndim(count) == 0 and count < 2:
             return self if count else MemoryEffect()
         before = select(self.delta > 0, count - 1, 0)
@@ -56,21 +60,21 @@ class MemoryEffect:
             self.buffer_peak + self.buffer_delta * before,
         )
 
-    def at(self, places: Indices | None) -> MemoryEffect:
-        """In plans that are of these places among those known."""
-        if places is None:
+    def at(self, size_numbers: Indices | None) -> MemoryEffect:
+        """The effect at the program sizes with these numbers; at all sizes for None."""
+        if size_numbers is None:
             return self
         amounts = (self.delta, self.peak, self.buffer_delta, self.buffer_peak)
-        return MemoryEffect(*(taken(amount, places) for amount in amounts))
+        return MemoryEffect(*(taken(amount, size_numbers) for amount in amounts))
 
 
 def joined(effects: Sequence[MemoryEffect]) -> MemoryEffect:
-    """Effects one after the other."""
+    """The effect of several effects, one after the other."""
     if len(effects) == 1:
         return effects[0]
     fields = [(e.delta, e.peak, e.buffer_delta, e.buffer_peak) for e in effects]
     if any(isinstance(amount, np.ndarray) for each in fields for amount in each):
-        return _joined_in_many(fields)
+        return _joined_many(fields)
     delta = peak = buffer_delta = buffer_peak = 0.0
     for each_delta, each_peak, each_buffer_delta, each_buffer_peak in fields:
         if delta + each_peak > peak:
@@ -79,74 +83,77 @@ def joined(effects: Sequence[MemoryEffect]) -> MemoryEffect:
     return MemoryEffect(delta, peak, buffer_delta, buffer_peak)
 
 
-def _joined_in_many(fields: Sequence[tuple[float, ...]]) -> MemoryEffect:
-    """The same in many plans. Bytes are whole numbers, so that sums are the same in any order."""
-    plans = max(np.size(amount) for each in fields for amount in each)
-    laid = np.zeros((4, len(fields) + 1, plans))
-    for place, each in enumerate(fields, start=1):
-        for field_, amount in zip(laid, each, strict=True):
-            field_[place] = amount
-    delta, peak, buffer_delta, buffer_peak = laid
+def _joined_many(effects: Sequence[tuple[float, ...]]) -> MemoryEffect:
+    """Array version of `joined`. Bytes are whole numbers, so that sums are exact in any order."""
+    elements = max(np.size(amount) for effect in effects for amount in effect)
+    table = np.zeros((4, len(effects) + 1, elements))
+    for row, effect in enumerate(effects, start=1):
+        for rows, amount in zip(table, effect, strict=True):
+            rows[row] = amount
+    delta, peak, buffer_delta, buffer_peak = table
     ends, buffer_ends = np.cumsum(delta, axis=0), np.cumsum(buffer_delta, axis=0)
     peak += ends - delta
     buffer_peak += buffer_ends - buffer_delta
     first = peak.argmax(axis=0)[None]
-    found = (
+    arrays = (
         ends[-1],
         np.take_along_axis(peak, first, axis=0)[0],
         buffer_ends[-1],
         np.take_along_axis(buffer_peak, first, axis=0)[0],
     )
-    return MemoryEffect(*(each.view(Many) for each in found))
+    return MemoryEffect(*(array.view(Many) for array in arrays))
 
 
 @dataclass(frozen=True, slots=True)
 class Border:
-    """What crosses between two blocks of a stage: per value the number of its storage, and per
-    storage its bytes and whether a block passed before keeps it for a later pass of its own."""
+    """The values that one block of a stage hands to the next."""
 
     storage: tuple[int, ...]
+    """Per value, the number of its storage."""
     sizes: tuple[int, ...]
+    """Per storage, its bytes."""
     kept: tuple[bool, ...]
+    """Per storage, whether a block that was visited before keeps it for a later pass."""
 
     @classmethod
     def arriving(cls, values: Sequence[Value]) -> Border:
-        """The border at the start of an action: every value has a storage of its own."""
+        """The border at the start of an action, where every value has its own storage."""
         sizes = tuple(value.type.size_bytes for value in values)
         return cls(tuple(range(len(sizes))), sizes, (False,) * len(sizes))
 
 
 @dataclass(frozen=True, slots=True)
-class _Return:
-    """What crosses between two blocks on the way back: gradients, and the numbers of those storages
-    of the forward border that a block passed before reads in its `W`."""
+class _BackwardBorder:
+    """What crosses between two blocks in the backward pass."""
 
     gradients: Border
     awaited: frozenset[int] = frozenset()
+    """Numbers of the storages of the forward border that a block visited before reads in its
+    `W`."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Arrived:
-    """A storage that came over the forward border."""
+class _ForwardStorage:
+    """A storage that came over the forward border, by its number there."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
-class _Given:
-    """A storage that came over the backward border."""
+class _BackwardStorage:
+    """A storage that came over the backward border, by its number there."""
 
     number: int
 
 
-_Storage = Value | _Arrived | _Given
-"""The storage of a value made here is that value, views aside."""
+_Storage = Value | _ForwardStorage | _BackwardStorage
+"""A storage. That of a value which is made in the block, and is no view, is the value itself."""
 
 
 def storages(
     nodes: Sequence[Node], known: Mapping[Value, _Storage] | None = None
 ) -> dict[Value, _Storage]:
-    """For every value that lives in another's storage, that storage."""
+    """The storages of values that do not have their own: those of `known`, and of views."""
     found: dict[Value, _Storage] = dict(known or {})
     for node in nodes:
         op = node.op.op if isinstance(node.op, Sharded) else node.op
@@ -157,22 +164,24 @@ def storages(
 
 
 @dataclass(slots=True)
-class _Walk:
-    """Liveness over the nodes of one pass of a block.
-
-    `present` storages, with their bytes, are there before and are this block's to free;
-    `arriving` ones are added at the start. `kept` must not be freed, `leaving` not before the end.
-    Other storages (parameters, inputs of the model) are none of this pass's business.
-    """
+class _Liveness:
+    """Liveness over the nodes of one pass of a block. Storages that are not mentioned (parameters,
+    inputs of the model) are not counted."""
 
     storage: Mapping[Value, _Storage]
+    """Of values that do not have their own."""
     present: dict[_Storage, int]
+    """Bytes of storages that are there before the pass, and that this block has to free."""
     arriving: Collection[_Storage] = ()
+    """Storages that are allocated at the start of the pass."""
     kept: Collection[_Storage] = ()
+    """Storages that must not be freed."""
     leaving: Collection[_Storage] = ()
+    """Storages that must not be freed before the end."""
     buffers: Collection[_Storage] = ()
 
     def run(self, nodes: Sequence[Node]) -> MemoryEffect:
+        """The effect of the pass on memory; adds the storages that it makes to `present`."""
         storage, sizes = self.storage, self.present
         stays = {*self.kept, *self.leaving}
         last_use: dict[_Storage, int] = dict.fromkeys(sizes, -1)
@@ -212,119 +221,128 @@ class _Walk:
 
 @dataclass(frozen=True, slots=True)
 class _Visit:
-    """A block with what crosses the border before it, where it lies in its stage."""
+    """A block of a stage, with the border before it."""
 
-    run: BlockPasses
+    passes: BlockPasses
     border: Border
     first: bool
+    """Whether it is the first block of its stage."""
     last: bool
+    """Whether it is the last block of its stage."""
 
 
-_Visits = tuple[tuple[_Visit, ...], Count]
-"""A word of blocks, so often in a row, with the same borders each time."""
+_RepeatedVisits = tuple[tuple[_Visit, ...], Count]
+"""A pattern of blocks that have the same borders in every copy, and how often it is repeated."""
 
 
 @dataclass(slots=True)
 class ChainMemory:
-    """Memory effects of stages, composed from those of their blocks, which are kept."""
+    """The memory effects of stages, composed of those of their blocks, which it keeps."""
 
     _composed: dict[Segment, Composed] = field(default_factory=dict[Segment, Composed])
-    _words_down: dict[object, tuple[MemoryEffect, Border, tuple[_Visit, ...]]] = field(
+    _patterns_down: dict[object, tuple[MemoryEffect, Border, tuple[_Visit, ...]]] = field(
         default_factory=dict[object, tuple[MemoryEffect, Border, tuple[_Visit, ...]]]
     )
-    _words_up: dict[object, tuple[MemoryEffect, MemoryEffect, _Return]] = field(
-        default_factory=dict[object, tuple[MemoryEffect, MemoryEffect, _Return]]
+    _patterns_up: dict[object, tuple[MemoryEffect, MemoryEffect, _BackwardBorder]] = field(
+        default_factory=dict[object, tuple[MemoryEffect, MemoryEffect, _BackwardBorder]]
     )
     _forward: dict[object, tuple[MemoryEffect, Border]] = field(
         default_factory=dict[object, tuple[MemoryEffect, Border]]
     )
-    _backward: dict[object, tuple[MemoryEffect, MemoryEffect, _Return]] = field(
-        default_factory=dict[object, tuple[MemoryEffect, MemoryEffect, _Return]]
+    _backward: dict[object, tuple[MemoryEffect, MemoryEffect, _BackwardBorder]] = field(
+        default_factory=dict[object, tuple[MemoryEffect, MemoryEffect, _BackwardBorder]]
     )
 
     def stage(
-        self, runs: Sequence[Run[BlockPasses]], places: Indices | None = None
+        self, blocks: Sequence[RepeatedBlocks[BlockPasses]], size_numbers: Indices | None = None
     ) -> tuple[MemoryEffect, ...]:
-        """Effects of the kinds of action on a stage: the forward pass, the whole backward pass, and
-        its two parts if the blocks have them. Runs of different lengths in different plans are of
-        plans at these `places` among those of the passes; raises `Uneven` where that decides what
-        crosses borders."""
-        forward, visits = self._down(runs, places)
-        whole, _ = self._up(visits, places, splits=False)
-        splits = len(runs[0][0][0]) > INPUT_PART
-        parts = self._up(visits, places, splits=True) if splits else ()
+        """The effects of a stage's actions, by cost kind: the forward pass, the whole backward
+        pass, and its two parts if the blocks have them.
+
+        If numbers of copies are arrays, they describe several stages, whose program sizes are
+        `size_numbers`. Raises `Uneven` if values that cross borders depend on the number of copies.
+        """
+        forward, visits = self._down(blocks, size_numbers)
+        whole, _ = self._up(visits, size_numbers, splits=False)
+        splits = len(blocks[0][0][0]) > INPUT_PART
+        parts = self._up(visits, size_numbers, splits=True) if splits else ()
         return (forward, whole, *parts)
 
     def _down(
-        self, runs: Sequence[Run[BlockPasses]], places: Indices | None
-    ) -> tuple[MemoryEffect, list[_Visits]]:
+        self, blocks: Sequence[RepeatedBlocks[BlockPasses]], size_numbers: Indices | None
+    ) -> tuple[MemoryEffect, list[_RepeatedVisits]]:
+        """The effect of the forward pass of a stage, and its blocks with their borders."""
         effects: list[MemoryEffect] = []
-        visits: list[_Visits] = []
-        border = Border.arriving(runs[0][0][0][FORWARD].received)
-        for place, (word, count) in enumerate(runs):
-            ends = place + 1 == len(runs)
+        visits: list[_RepeatedVisits] = []
+        border = Border.arriving(blocks[0][0][0][FORWARD].received)
+        for number, (pattern, count) in enumerate(blocks):
+            is_last_pattern = number + 1 == len(blocks)
             left = count
-            while is_left(left):
-                last = ends and not is_left(left - 1)
-                effect, after, own = self._word_down(word, border, not visits, last)
+            while any_left(left):
+                last = is_last_pattern and not any_left(left - 1)
+                effect, after, visited = self._pattern_down(pattern, border, not visits, last)
                 repeats = after == border and bool(visits) and not last
-                times = left - ends if repeats else 1
-                effects.append(effect.at(places).times(times))
-                visits.append((own, times))
+                times = left - is_last_pattern if repeats else 1
+                effects.append(effect.at(size_numbers).times(times))
+                visits.append((visited, times))
                 border, left = after, left - times
         return joined(effects), visits
 
-    def _word_down(
-        self, word: tuple[BlockPasses, ...], border: Border, first: bool, last: bool
+    def _pattern_down(
+        self, pattern: tuple[BlockPasses, ...], border: Border, first: bool, last: bool
     ) -> tuple[MemoryEffect, Border, tuple[_Visit, ...]]:
-        key = (word, border, first, last)
-        if key not in self._words_down:
-            self._words_down[key] = self._went_down(word, border, first, last)
-        return self._words_down[key]
+        """The effect of one copy of a pattern in the forward pass, the border after it, and its
+        blocks with their borders."""
+        key = (pattern, border, first, last)
+        if key not in self._patterns_down:
+            self._patterns_down[key] = self._visited_down(pattern, border, first, last)
+        return self._patterns_down[key]
 
-    def _went_down(
-        self, word: tuple[BlockPasses, ...], border: Border, first: bool, last: bool
+    def _visited_down(
+        self, pattern: tuple[BlockPasses, ...], border: Border, first: bool, last: bool
     ) -> tuple[MemoryEffect, Border, tuple[_Visit, ...]]:
         effects: list[MemoryEffect] = []
         visits: list[_Visit] = []
-        for place, run in enumerate(word):
-            ends = first and place == 0, last and place + 1 == len(word)
-            visits.append(_Visit(run, border, *ends))
-            effect, border = self.forward(run[FORWARD], border, *ends)
+        for number, passes in enumerate(pattern):
+            ends = first and number == 0, last and number + 1 == len(pattern)
+            visits.append(_Visit(passes, border, *ends))
+            effect, border = self.forward(passes[FORWARD], border, *ends)
             effects.append(effect)
         return joined(effects), border, tuple(visits)
 
     def _up(
-        self, visits: Sequence[_Visits], places: Indices | None, splits: bool
+        self, visits: Sequence[_RepeatedVisits], size_numbers: Indices | None, splits: bool
     ) -> tuple[MemoryEffect, MemoryEffect]:
-        """Effects of the backward pass as a whole and of nothing, or of its two parts."""
+        """The effects of the two parts of a stage's backward pass; if it is not split, of all of it
+        and of nothing."""
         early: list[MemoryEffect] = []
         late: list[MemoryEffect] = []
-        border = _Return(Border.arriving(visits[-1][0][-1].run[BACKWARD].received))
-        for word, count in reversed(visits):
+        border = _BackwardBorder(Border.arriving(visits[-1][0][-1].passes[BACKWARD].received))
+        for pattern, count in reversed(visits):
             left = count
-            while is_left(left):
-                own_early, own_late, after = self._word_up(word, border, splits)
+            while any_left(left):
+                own_early, own_late, after = self._pattern_up(pattern, border, splits)
                 times = left if after == border else 1
-                early.append(own_early.at(places).times(times))
-                late.append(own_late.at(places).times(times))
+                early.append(own_early.at(size_numbers).times(times))
+                late.append(own_late.at(size_numbers).times(times))
                 border, left = after, left - times
         return joined(early), joined(late[::-1])
 
-    def _word_up(
-        self, word: tuple[_Visit, ...], border: _Return, splits: bool
-    ) -> tuple[MemoryEffect, MemoryEffect, _Return]:
-        key = (word, border, splits)
-        if key not in self._words_up:
-            self._words_up[key] = self._went_up(word, border, splits)
-        return self._words_up[key]
+    def _pattern_up(
+        self, pattern: tuple[_Visit, ...], border: _BackwardBorder, splits: bool
+    ) -> tuple[MemoryEffect, MemoryEffect, _BackwardBorder]:
+        """The effects of one copy of a pattern in the backward pass, and the border before it."""
+        key = (pattern, border, splits)
+        if key not in self._patterns_up:
+            self._patterns_up[key] = self._visited_up(pattern, border, splits)
+        return self._patterns_up[key]
 
-    def _went_up(
-        self, word: tuple[_Visit, ...], border: _Return, splits: bool
-    ) -> tuple[MemoryEffect, MemoryEffect, _Return]:
+    def _visited_up(
+        self, pattern: tuple[_Visit, ...], border: _BackwardBorder, splits: bool
+    ) -> tuple[MemoryEffect, MemoryEffect, _BackwardBorder]:
         early: list[MemoryEffect] = []
         late: list[MemoryEffect] = []
-        for visit in reversed(word):
+        for visit in reversed(pattern):
             own_early, own_late, border = self.backward(visit, border, splits)
             early.append(own_early)
             late.append(own_late)
@@ -336,80 +354,87 @@ class ChainMemory:
         """The effect of a block's forward pass, and the border after it."""
         key = (segment, border, first, last)
         if key not in self._forward:
-            own = self.own(segment)
-            numbers = [_Arrived(number) for number in border.storage]
-            storage = storages(own.nodes, dict(zip(own.handed, numbers, strict=True)))
+            ops = self.composed(segment)
+            numbers = [_ForwardStorage(number) for number in border.storage]
+            storage = storages(ops.nodes, dict(zip(ops.handed, numbers, strict=True)))
             saved = {storage.get(value, value) for value in segment.program.saved}
-            sent = [storage.get(value, value) for value in own.handing]
-            walk = _Walk(
+            sent = [storage.get(value, value) for value in ops.handing]
+            liveness = _Liveness(
                 storage,
                 {n: border.sizes[n.number] for n in numbers if not border.kept[n.number]},
                 arriving=set(numbers) if first else (),
                 kept=saved if last else {*saved, *sent},
                 leaving=sent if last else (),
-                buffers=_buffers(own, segment, storage),
+                buffers=_buffers(ops, segment, storage),
             )
-            effect = walk.run(own.nodes)
-            sizes = {**walk.present, **{n: border.sizes[n.number] for n in numbers}}
+            effect = liveness.run(ops.nodes)
+            sizes = {**liveness.present, **{n: border.sizes[n.number] for n in numbers}}
             kept = saved | {n for n in numbers if border.kept[n.number]}
             self._forward[key] = effect, _border(sent, sizes, kept)
         return self._forward[key]
 
     def backward(
-        self, visit: _Visit, border: _Return, splits: bool
-    ) -> tuple[MemoryEffect, MemoryEffect, _Return]:
-        """The effects of a block's backward pass, as a whole or in two parts, and the border
-        before the block."""
-        key = (visit.run, visit.border, border, visit.first, visit.last, splits)
+        self, visit: _Visit, border: _BackwardBorder, splits: bool
+    ) -> tuple[MemoryEffect, MemoryEffect, _BackwardBorder]:
+        """The effects of the two parts of a block's backward pass (if it is not split, of all of it
+        and of nothing), and the border before the block."""
+        key = (visit.passes, visit.border, border, visit.first, visit.last, splits)
         if key not in self._backward:
             kinds = (FORWARD, INPUT_PART, WEIGHT_PART) if splits else (FORWARD, BACKWARD)
-            walk = _Backward.of(visit, border, [self.own(visit.run[kind]) for kind in kinds])
-            self._backward[key] = walk.early(), walk.late(), walk.border()
+            passes = [self.composed(visit.passes[kind]) for kind in kinds]
+            liveness = _BackwardLiveness.of(visit, border, passes)
+            self._backward[key] = liveness.early(), liveness.late(), liveness.border()
         return self._backward[key]
 
-    def own(self, segment: Segment) -> Composed:
-        """The segment with values of its own; the same ones every time."""
+    def composed(self, segment: Segment) -> Composed:
+        """The nodes of a segment, with the same values every time."""
         if segment not in self._composed:
             self._composed[segment] = composed(segment)
         return self._composed[segment]
 
 
-_NOTHING = Composed((), (), ())
+_NO_PASS = Composed((), (), ())
 
 
 @dataclass(frozen=True, slots=True)
-class _Backward:
-    """Liveness over the backward pass of a block, as a whole (`second` is empty) or in two parts.
-
-    `sizes` are the bytes of all storages that are there before or that the first part makes,
-    `saved` those of them that are there, and this block's to free if nobody reads them in `W`:
-    this block does (`read`), or one passed before (`awaited`).
-    """
+class _BackwardLiveness:
+    """Liveness over the backward pass of a block, as a whole or in two parts."""
 
     visit: _Visit
     first: Composed
+    """The backward pass, or its first part."""
     second: Composed
+    """The second part; empty if the backward pass is not split."""
     storage: Mapping[Value, _Storage]
+    """Of values that do not have their own."""
     sizes: Mapping[_Storage, int]
+    """Bytes of all storages that are there before, or that the first part makes."""
     saved: Collection[_Storage]
+    """Storages that are there before. This block frees those that are not read in `W`."""
     sent: Sequence[_Storage]
+    """Storages of gradients for the block before."""
     read: Collection[_Storage]
+    """Storages that this block reads in `W`."""
     awaited: Collection[_Storage]
+    """Storages that a block visited before reads in `W`."""
     buffers: Collection[_Storage]
 
     @classmethod
-    def of(cls, visit: _Visit, back: _Return, passes: Sequence[Composed]) -> _Backward:
-        """`passes` are the block's forward pass and its backward pass, or the parts of it."""
+    def of(
+        cls, visit: _Visit, back: _BackwardBorder, passes: Sequence[Composed]
+    ) -> _BackwardLiveness:
+        """The liveness of a block with the border `back` behind it. `passes` are the block's
+        forward pass and its backward pass, or the two parts of that."""
         arrived, gradients = visit.border, back.gradients
-        before, first, second = (*passes, _NOTHING)[:3]
-        inputs = [_Arrived(number) for number in arrived.storage]
-        given = [_Given(number) for number in gradients.storage]
+        before, first, second = (*passes, _NO_PASS)[:3]
+        inputs = [_ForwardStorage(number) for number in arrived.storage]
+        given = [_BackwardStorage(number) for number in gradients.storage]
         storage = storages(
             (*before.nodes, *first.nodes, *second.nodes),
             {
                 **dict(zip(before.handed, inputs, strict=True)),
                 **dict(zip(first.handed, given, strict=True)),
-                **(_gathered_storages(visit.run[WEIGHT_PART]) if second.nodes else {}),
+                **(_gathered_storages(visit.passes[WEIGHT_PART]) if second.nodes else {}),
             },
         )
 
@@ -425,13 +450,14 @@ class _Backward:
         awaited.update(each for each in given if gradients.kept[each.number])
         saved = {
             each
-            for each in roots(visit.run[FORWARD].program.saved)
-            if each in sizes and not (isinstance(each, _Arrived) and arrived.kept[each.number])
+            for each in roots(visit.passes[FORWARD].program.saved)
+            if each in sizes
+            and not (isinstance(each, _ForwardStorage) and arrived.kept[each.number])
         }
         buffers: set[_Storage] = set()
         kinds = (FORWARD, INPUT_PART, WEIGHT_PART) if len(passes) > 2 else (FORWARD, BACKWARD)
-        for own, kind in zip(passes, kinds, strict=True):
-            buffers |= _buffers(own, visit.run[kind], storage)
+        for each, kind in zip(passes, kinds, strict=True):
+            buffers |= _buffers(each, visit.passes[kind], storage)
         return cls(
             visit=visit,
             first=first,
@@ -446,11 +472,11 @@ class _Backward:
         )
 
     def early(self) -> MemoryEffect:
-        """The whole pass, or its first part."""
+        """The effect of the whole backward pass, or of its first part."""
         visit = self.visit
-        given = {each for each in self.saved if isinstance(each, _Given)}
+        given = {each for each in self.saved if isinstance(each, _BackwardStorage)}
         held = {*self.read, *self.awaited}
-        return _Walk(
+        return _Liveness(
             self.storage,
             {each: self.sizes[each] for each in self.saved},
             arriving=given if visit.last else (),
@@ -460,35 +486,36 @@ class _Backward:
         ).run(self.first.nodes)
 
     def late(self) -> MemoryEffect:
-        """The second part. Blocks passed before come after this one in it."""
+        """The effect of the second part, in which blocks visited before come after this one."""
         present = {each: self.sizes[each] for each in set(self.read) - set(self.awaited)}
         for value in self.second.handed:
             root = self.storage.get(value, value)
             assert isinstance(root, Value)
             present[root] = root.type.size_bytes
-        return _Walk(
+        return _Liveness(
             self.storage,
             present,
             kept=[self.storage.get(value, value) for value in self.second.handing],
             buffers=self.buffers,
         ).run(self.second.nodes)
 
-    def border(self) -> _Return:
-        """What crosses to the block before."""
+    def border(self) -> _BackwardBorder:
+        """The border before the block."""
         held = {*self.read, *self.awaited}
-        numbers = (each.number for each in held if isinstance(each, _Arrived))
-        return _Return(_border(self.sent, self.sizes, held), frozenset(numbers))
+        numbers = (each.number for each in held if isinstance(each, _ForwardStorage))
+        return _BackwardBorder(_border(self.sent, self.sizes, held), frozenset(numbers))
 
 
 def _gathered_storages(segment: Segment) -> dict[Value, _Storage]:
-    """Where lives what the segment before has gathered for this one."""
+    """The storages of parameters that the segment before has gathered for this one."""
     return {} if segment.first else storages(segment.own.gathers)
 
 
-def _buffers(own: Composed, segment: Segment, storage: Mapping[Value, _Storage]) -> set[_Storage]:
-    """Storages made for the loss or to move state; activations that cross a border are none."""
+def _buffers(ops: Composed, segment: Segment, storage: Mapping[Value, _Storage]) -> set[_Storage]:
+    """The storages of a pass that are made for the loss or to move state, without those of values
+    that cross a border."""
     made: set[_Storage] = {
-        value for node in own.nodes if node.part is not Part.MODEL for value in node.results
+        value for node in ops.nodes if node.part is not Part.MODEL for value in node.results
     }
     made |= {storage.get(value, value) for value in segment.gathered}
     return made - {storage.get(value, value) for value in segment.sent}

@@ -1,84 +1,96 @@
-"""A chain of blocks as runs: what comes again and again is written down once.
+"""Chains of blocks as repeated patterns, so that equal layers are written down once.
 
-A *word* is a few blocks in a row, and a run is how often it comes, one after the other: layers that
-are all alike are words of one block, those of which every fourth is another are words of four.
+A *pattern* is a few consecutive blocks. If all layers are alike, the pattern is one block; if every
+fourth layer differs, it has four blocks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from itertools import groupby
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-Block = TypeVar("Block")
-Other = TypeVar("Other")
-Like = TypeVar("Like", bound=Hashable)
+from distir.arrays import Flags
 
-Count = Any
-"""How often a word comes: a number, or an array of numbers, one per plan."""
+_Block = TypeVar("_Block")
+_Result = TypeVar("_Result")
+_Hashable = TypeVar("_Hashable", bound=Hashable)
 
-Run = tuple[tuple[Block, ...], Count]
-"""A word, and how often it comes."""
+Count: TypeAlias = Any
+"""How often a pattern is repeated: a number, or an array with a number per stage."""
+
+RepeatedBlocks: TypeAlias = tuple[tuple[_Block, ...], Count]
+"""A pattern of blocks, and how often it is repeated in a row."""
 
 
 class Uneven(Exception):  # noqa: N818  no error: a way to go on
-    """Plans whose runs are of different lengths have to be looked at apart: where some copies are
-    left, and elsewhere."""
+    """Raised where copies of a pattern are left in some stages and not in others.
 
-    def __init__(self, where: NDArray[np.bool_]) -> None:
-        super().__init__("runs end in some plans and go on in others")
+    `where` marks the stages in which copies are left. The caller treats both groups apart.
+    """
+
+    def __init__(self, where: Flags) -> None:
+        super().__init__("copies of a pattern are left in some stages and not in others")
         self.where = where
 
 
-def runs_of(blocks: Sequence[Like]) -> list[Run[Like]]:
-    """A chain as runs: from the first block on, always the word whose copies reach farthest, the
-    shortest of these."""
-    known: dict[Like, int] = {}
+def repeated_blocks(blocks: Sequence[_Hashable]) -> list[RepeatedBlocks[_Hashable]]:
+    """A chain of blocks as repeated patterns.
+
+    From the first block on, the pattern is always the one whose copies reach farthest; of several
+    such patterns the shortest.
+    """
+    known: dict[_Hashable, int] = {}
     numbers = [known.setdefault(block, len(known)) for block in blocks]
-    found: list[Run[Like]] = []
+    chain: list[RepeatedBlocks[_Hashable]] = []
     begin, end = 0, len(blocks)
     while begin < end:
         period, copies = 1, 1
         for shift in range(1, (end - begin) // 2 + 1):
-            again = 1 + _alike(numbers, begin, shift) // shift
-            if again > 1 and again * shift > period * copies:
-                period, copies = shift, again
-        found.append((tuple(blocks[begin : begin + period]), copies))
+            shift_copies = 1 + _equal_blocks(numbers, begin, shift) // shift
+            if shift_copies > 1 and shift_copies * shift > period * copies:
+                period, copies = shift, shift_copies
+        chain.append((tuple(blocks[begin : begin + period]), copies))
         begin += period * copies
-    return found
+    return chain
 
 
-def _alike(numbers: Sequence[int], begin: int, shift: int) -> int:
-    """How many blocks from `begin` on are like those so much further on, one after the other."""
-    place = begin
-    while place + shift < len(numbers) and numbers[place] == numbers[place + shift]:
-        place += 1
-    return place - begin
+def _equal_blocks(numbers: Sequence[int], begin: int, shift: int) -> int:
+    """How many consecutive blocks from `begin` on equal the block `shift` further on."""
+    end = begin
+    while end + shift < len(numbers) and numbers[end] == numbers[end + shift]:
+        end += 1
+    return end - begin
 
 
 def mapped(
-    runs: Sequence[Run[Block]], function: Callable[[Sequence[Block]], Sequence[Other]]
-) -> list[Run[Other]]:
-    """What a function makes of the blocks of a chain, one of each, as runs. What it makes of a
-    block may depend on the blocks beside it, no others: so the first and the last copy of a word
-    are looked at apart from those between."""
-    copies = [3 if isinstance(count, np.ndarray) else min(count, 3) for _, count in runs]
-    short = [each for (word, _), some in zip(runs, copies, strict=True) for each in word * some]
-    made = iter(function(short))
-    found: list[Run[Other]] = []
-    for (word, count), some in zip(runs, copies, strict=True):
-        words = [tuple(next(made) for _ in word) for _ in range(some)]
-        counts = [1, count - 2, 1] if some == 3 else [1] * some
-        for own, group in groupby(zip(words, counts, strict=True), lambda each: each[0]):
-            found.append((own, sum(times for _, times in group)))
-    return found
+    chain: Sequence[RepeatedBlocks[_Block]],
+    function: Callable[[Sequence[_Block]], Sequence[_Result]],
+) -> list[RepeatedBlocks[_Result]]:
+    """A chain with the results of a function in place of its blocks.
+
+    The function gets consecutive blocks and returns a result for each. A result may depend on the
+    blocks directly before and after its block, but on no others. So the function is asked about at
+    most three copies of each pattern: the first, one in between, and the last.
+    """
+    copies = [3 if isinstance(count, np.ndarray) else min(count, 3) for _, count in chain]
+    short = [
+        block for (pattern, _), few in zip(chain, copies, strict=True) for block in pattern * few
+    ]
+    results = iter(function(short))
+    made: list[RepeatedBlocks[_Result]] = []
+    for (pattern, count), few in zip(chain, copies, strict=True):
+        patterns = [tuple(next(results) for _ in pattern) for _ in range(few)]
+        counts = [1, count - 2, 1] if few == 3 else [1] * few
+        for equal, group in groupby(zip(patterns, counts, strict=True), lambda each: each[0]):
+            made.append((equal, sum(times for _, times in group)))
+    return made
 
 
-def is_left(copies: Count) -> bool:
-    """Whether any copies are left; raises `Uneven` where they are in some plans only."""
+def any_left(copies: Count) -> bool:
+    """Whether copies of a pattern are left; raises `Uneven` if they are in some stages only."""
     if not isinstance(copies, np.ndarray):
         return copies > 0
     where = copies > 0
@@ -88,4 +100,4 @@ def is_left(copies: Count) -> bool:
     return some
 
 
-__all__ = ["Count", "Run", "Uneven", "is_left", "mapped", "runs_of"]
+__all__ = ["Count", "RepeatedBlocks", "Uneven", "any_left", "mapped", "repeated_blocks"]

@@ -1,9 +1,13 @@
-"""A stage: its blocks before they are priced, and what its actions take and hold."""
+"""The cost of a stage: seconds of its actions and bytes that they hold, and what is priced for it.
+
+`stage_table.py` has the costs of many stages as arrays.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from distir.arrays import Indices
 from distir.plan import BlockProgram
@@ -11,78 +15,91 @@ from distir.plan.passes import BlockPasses, is_reversed
 from distir.schedules import COST_KINDS
 from distir.simulation.pricing.chains import PassCost
 from distir.simulation.pricing.memory import MemoryEffect
-from distir.simulation.pricing.repeats import Run
+from distir.simulation.pricing.repeats import RepeatedBlocks
 from distir.simulation.pricing.state import StateBytes
-from distir.simulation.pricing.tied import Elsewhere
+from distir.simulation.pricing.tied import ChargedElsewhere
 
-Charged = tuple[BlockProgram, Elsewhere]
-"""A block, and what of it is charged elsewhere."""
+ChargedBlock: TypeAlias = tuple[BlockProgram, ChargedElsewhere]
+"""A block's program, and the parameters for which other blocks are charged."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepEnd:
-    """What follows a block's last backward pass. `services` are seconds on the gradient stream by
-    the kind of that pass, and `along` the mesh axis of the last collective there, if there is
-    one."""
+    """What follows the last backward pass of a block, and the state bytes of the block."""
 
-    services: Mapping[int, float]
-    along: Mapping[int, str | None]
+    settling_seconds: Mapping[int, float]
+    """By cost kind of the last backward pass: seconds on the gradient stream that settle the
+    block's gradients."""
+    settled_along: Mapping[int, str | None]
+    """By cost kind of the last backward pass: the communication stream (`dp`, …) of the last
+    collective that settles gradients; None if there is none."""
     optimizer_seconds: float
     refresh_seconds: float
+    """Seconds in which stored parameters are made again from their updated parts."""
     state: StateBytes
 
 
 @dataclass(frozen=True, slots=True)
 class UnpricedStage:
-    """A chain of blocks as runs, each block with its passes and with what follows the last of them;
-    effects of its actions on memory, and what it sends. `places`: see `BlockChain`."""
+    """A stage, or several stages with the same patterns, before it is priced."""
 
-    runs: Sequence[Run[tuple[BlockPasses, StepEnd]]]
+    blocks: Sequence[RepeatedBlocks[tuple[BlockPasses, StepEnd]]]
+    """The stage's blocks as repeated patterns: each block's passes, and what follows the last."""
     memory: tuple[MemoryEffect, ...]
+    """By cost kind, the effect of the stage's actions on memory."""
     sent_forward_bytes: float
     sent_backward_bytes: float
-    places: Indices | None
+    size_numbers: Indices | None
+    """See `BlockChain.size_numbers`."""
 
-    def ordered(self, kind: int) -> Sequence[Run[tuple[BlockPasses, StepEnd]]]:
-        """Its blocks in the order in which a kind of action visits them."""
-        if not is_reversed(kind):
-            return self.runs
-        return [(word[::-1], count) for word, count in reversed(self.runs)]
+    def ordered(self, cost_kind: int) -> Sequence[RepeatedBlocks[tuple[BlockPasses, StepEnd]]]:
+        """The blocks in the order in which actions of this cost kind visit them."""
+        if not is_reversed(cost_kind):
+            return self.blocks
+        return [(pattern[::-1], count) for pattern, count in reversed(self.blocks)]
 
 
 @dataclass(frozen=True, slots=True)
 class Settling:
-    """Gradients that become complete during the last action of a stage: `done` is when they are
-    settled, from the start of the action, if the gradient stream is idle till then; `seconds` that
-    takes of this stream; and the last of it is along `along`."""
+    """How gradients that are complete with the last action of a stage are settled."""
 
     done: float
+    """Seconds from the start of the action until they are settled, if the gradient stream is idle
+    when the action starts."""
     seconds: float
+    """Seconds that settling takes on the gradient stream."""
     along: str | None
+    """The communication stream of the last collective; None if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageCost:
-    """What a stage's actions take and hold, by kind of action: the two parts of the backward pass
-    only where the schedule has them. `settling` is by the kind of the last action."""
+    """Seconds of a stage's actions, and the bytes that they hold.
+
+    Tuples are by cost kind; the two parts of the backward pass are there only if the schedule has
+    them.
+    """
 
     passes: tuple[PassCost, ...]
     memory: tuple[MemoryEffect, ...]
     settling: Mapping[int, Settling]
+    """By cost kind of the last action."""
     optimizer: float
+    """Seconds of the optimizer's step."""
     refresh: float
+    """Seconds in which stored parameters are made again from their updated parts."""
     state: StateBytes
     sent_forward_bytes: float
     sent_backward_bytes: float
 
 
 def action_seconds(stages: Sequence[StageCost]) -> list[float]:
-    """What actions take, by `stage · COST_KINDS + kind`."""
-    found = [0.0] * (len(stages) * COST_KINDS)
+    """Seconds of actions, by cost number `stage · COST_KINDS + cost kind`."""
+    seconds = [0.0] * (len(stages) * COST_KINDS)
     for stage, cost in enumerate(stages):
-        for kind, each in enumerate(cost.passes):
-            found[stage * COST_KINDS + kind] = each.seconds
-    return found
+        for cost_kind, each in enumerate(cost.passes):
+            seconds[stage * COST_KINDS + cost_kind] = each.seconds
+    return seconds
 
 
-__all__ = ["Charged", "Settling", "StageCost", "StepEnd", "UnpricedStage", "action_seconds"]
+__all__ = ["ChargedBlock", "Settling", "StageCost", "StepEnd", "UnpricedStage", "action_seconds"]

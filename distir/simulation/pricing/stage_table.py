@@ -1,9 +1,11 @@
-"""Array version of `stage_cost.py`: what the stages of many plans take and hold, as columns of
-numbers. tests/laws/test_batch.py holds the two to each other."""
+"""Array version of `stage_cost.py`: the costs of many stages, one per column.
+
+tests/laws/test_batch.py holds the two to each other: many plans at once cost what each costs alone.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,10 +14,11 @@ from distir.arrays import Floats, Indices
 from distir.schedules import BACKWARD, COST_KINDS, WEIGHT_PART
 from distir.simulation.pricing.stage_cost import StageCost
 
-Numbers = NDArray[np.int32]
+ClassNumbers: TypeAlias = NDArray[np.int32]
+"""Numbers of equivalence classes: what is equal has one number."""
 
-SAME_LENGTH = 2.0**-48
-"""Relative difference below which two durations count as equal: what rounding may make of them."""
+SAME_DURATION = 2.0**-48
+"""Relative difference up to which two durations count as equal, as rounding may cause it."""
 
 _KINDS = range(COST_KINDS)
 
@@ -31,18 +34,26 @@ NAMES = (
     "refresh",
     "state",
 )
-"""Numbers of a stage, by kind of action. "settled" is when the gradients of all blocks would be
-settled if nothing kept their stream busy, and "settling" how long it is busy with them."""
+"""Names of the numbers that describe a stage, most of them by cost kind.
 
-PLACE = {name: place for place, name in enumerate(NAMES)}
+- "seconds", "exposed": seconds of an action, and those in which compute waits for communication.
+- "delta", "peak": bytes that an action leaves behind, and the most that it holds on the way.
+- "settled": seconds from the start of the stage's last action until its gradients are settled.
+- "settling": seconds that settling takes on the gradient stream.
+- "optimizer", "refresh": seconds of the optimizer's step, and until parameters are stored again.
+- "state": bytes of model state.
+"""
+
+ROW = {name: row for row, name in enumerate(NAMES)}
+"""The row of each number in a `StageTable`."""
 
 
-def numbers_of(cost: StageCost, points: int) -> NDArray[np.float64]:
-    """A stage at many points, as an array of shape (names, points)."""
-    found = np.zeros((len(NAMES), points))
+def columns_of(cost: StageCost, num_stages: int) -> Floats:
+    """The columns of stages whose cost has one number per stage, of shape (`NAMES`, stages)."""
+    columns = np.zeros((len(NAMES), num_stages))
 
     def put(name: str, value: Any) -> None:
-        found[PLACE[name]] = value
+        columns[ROW[name]] = value
 
     for kind, (each, memory) in enumerate(zip(cost.passes, cost.memory, strict=True)):
         put(f"seconds {kind}", each.seconds)
@@ -55,51 +66,58 @@ def numbers_of(cost: StageCost, points: int) -> NDArray[np.float64]:
     put("optimizer", cost.optimizer)
     put("refresh", cost.refresh)
     put("state", cost.state.total)
-    return found
+    return columns
 
 
 class StageTable:
-    """What stages take and hold, a column each, of shape (`NAMES`, then messages, stages)."""
+    """The costs of stages, one per column.
+
+    The rows are the numbers of `NAMES`, then per level of the cluster the seconds of the messages
+    that a stage sends over this level to the next stage and to the previous stage.
+    """
 
     def __init__(self, values: Floats) -> None:
         self.values = values
-        self._lengths: dict[tuple[int, ...], Numbers] = {}
-        self._messages = np.zeros((0, 0), np.int32)
+        self._duration_classes: dict[tuple[int, ...], ClassNumbers] = {}
+        self._message_classes = np.zeros((0, 0), np.int32)
 
-    def lengths(self, kinds: tuple[int, ...]) -> Numbers:
-        """Per stage a number that it shares with those whose actions of these kinds are as long."""
-        if kinds not in self._lengths:
-            timed = self.values[[PLACE[f"seconds {kind}"] for kind in kinds]]
-            self._lengths[kinds] = numbered_columns(timed)
-        return self._lengths[kinds]
+    def duration_classes(self, cost_kinds: tuple[int, ...]) -> ClassNumbers:
+        """Numbers of stages, shape (stages,): stages have the same number if their actions of these
+        cost kinds take equally long."""
+        if cost_kinds not in self._duration_classes:
+            seconds = self.values[[ROW[f"seconds {kind}"] for kind in cost_kinds]]
+            self._duration_classes[cost_kinds] = numbered_columns(seconds)
+        return self._duration_classes[cost_kinds]
 
-    def message(self, levels: Indices, back: Indices, stages: Indices) -> Floats:
-        """Seconds of messages of stages to the next, or `back` to the previous one."""
-        return self.values[len(NAMES) :].take(self._place(levels, back, stages))
+    def message_seconds(self, levels: Indices, back: Indices, stages: Indices) -> Floats:
+        """Seconds of messages over `levels` that `stages` (columns of the table) send to the next
+        stage, or where `back` is 1 to the previous stage. The arguments are broadcast."""
+        return self.values[len(NAMES) :].take(self._message_index(levels, back, stages))
 
-    def message_lengths(self, levels: Indices, back: Indices, stages: Indices) -> Numbers:
-        """Numbers that messages share that are as long."""
-        if not len(self._messages):
-            messages = [numbered_columns(each[None]) for each in self.values[len(NAMES) :]]
-            self._messages = np.stack(messages)
-        return self._messages.take(self._place(levels, back, stages))
+    def message_classes(self, levels: Indices, back: Indices, stages: Indices) -> ClassNumbers:
+        """Numbers of messages, with the arguments of `message_seconds`: messages of the same level
+        and direction have the same number if they take equally long."""
+        if not len(self._message_classes):
+            messages = [numbered_columns(row[None]) for row in self.values[len(NAMES) :]]
+            self._message_classes = np.stack(messages)
+        return self._message_classes.take(self._message_index(levels, back, stages))
 
-    def _place(self, levels: Indices, back: Indices, stages: Indices) -> Indices:
+    def _message_index(self, levels: Indices, back: Indices, stages: Indices) -> Indices:
         return (2 * levels + back) * self.values.shape[1] + stages
 
 
-def numbered_columns(values: NDArray[np.generic]) -> Numbers:
-    """Numbers of columns; equal ones have one, to rounding."""
+def numbered_columns(values: NDArray[np.generic]) -> ClassNumbers:
+    """Numbers of the columns of an array; columns that are equal to rounding have one number."""
     weights = np.random.default_rng(0).random(len(values))
     marks = np.zeros(values.shape[1])
     for weight, row in zip(weights, values, strict=True):
         marks += weight * row
-    _, first, found = np.unique(marks, return_index=True, return_inverse=True)
-    like, other = first.take(found), np.zeros(len(found), np.bool_)
+    _, first, numbers = np.unique(marks, return_index=True, return_inverse=True)
+    like, differs = first.take(numbers), np.zeros(len(numbers), np.bool_)
     for row in values:
-        other |= np.abs(row - row.take(like)) > SAME_LENGTH * np.abs(row)
-    found[other] = len(first) + np.arange(other.sum())
-    return found.astype(np.int32)
+        differs |= np.abs(row - row.take(like)) > SAME_DURATION * np.abs(row)
+    numbers[differs] = len(first) + np.arange(differs.sum())
+    return numbers.astype(np.int32)
 
 
-__all__ = ["NAMES", "PLACE", "Numbers", "StageTable", "numbered_columns", "numbers_of"]
+__all__ = ["NAMES", "ROW", "ClassNumbers", "StageTable", "columns_of", "numbered_columns"]

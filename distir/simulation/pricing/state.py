@@ -1,4 +1,4 @@
-"""Model state: what parameters, gradients and optimizer hold on a device."""
+"""Model state: bytes of parameters, gradients and optimizer state on a device."""
 
 from __future__ import annotations
 
@@ -13,41 +13,41 @@ from distir.workload import MOMENT_BYTES, OPTIMIZERS, Workload
 
 @dataclass(frozen=True, slots=True)
 class StateBytes:
-    """Bytes per device that stay for the whole run."""
+    """Bytes of model state per device. They stay for the whole of training."""
 
     parameters: float = 0.0
     gradients: float = 0.0
     optimizer: float = 0.0
 
     def plus(self, other: StateBytes, count: int = 1) -> StateBytes:
-        """With `count` times another's bytes."""
+        """The sum of these bytes and `count` times the others."""
         return StateBytes(
             self.parameters + count * other.parameters,
             self.gradients + count * other.gradients,
             self.optimizer + count * other.optimizer,
         )
 
-    def at(self, places: Indices | None) -> StateBytes:
-        """In plans that are of these places among those known."""
+    def at(self, size_numbers: Indices | None) -> StateBytes:
+        """The bytes at the program sizes with these numbers; at all sizes for None."""
         amounts = (self.parameters, self.gradients, self.optimizer)
-        return StateBytes(*(taken(amount, places) for amount in amounts))
+        return StateBytes(*(taken(amount, size_numbers) for amount in amounts))
 
     @property
     def total(self) -> float:
-        """All of it."""
+        """All bytes of model state."""
         return self.parameters + self.gradients + self.optimizer
 
 
 def optimizer_state_bytes(workload: Workload) -> int:
-    """Bytes per parameter: the master copy, if any, and the moments."""
+    """Optimizer bytes per parameter: the master copy, if there is one, and the moments."""
     master = workload.types.master
     moments = OPTIMIZERS[workload.optimizer].num_moments * MOMENT_BYTES
     return moments + (master.itemsize if master else 0)
 
 
 def optimizer_bytes_per_element(workload: Workload) -> float:
-    """Traffic of one optimizer step per parameter: state and gradient read, state and parameter
-    written."""
+    """Bytes that an optimizer step moves per parameter: it reads state and gradient, and writes
+    state and parameter."""
     state = optimizer_state_bytes(workload)
     types = workload.types
     read = state or types.compute.itemsize
@@ -60,8 +60,11 @@ def state_bytes(
     held: Collection[int] = (),
     added: Collection[int] = (),
 ) -> StateBytes:
-    """State of a block's parameters. Other uses hold those at the positions `held`, and have the
-    gradients of those at the positions `added`."""
+    """State bytes that a block is charged for.
+
+    Another block is charged for the parameters at the positions `held`, and for the gradients of
+    the parameters at the positions `added`.
+    """
     parameters = gradients = optimizer = 0.0
     for position, use in enumerate(program.parameters):
         trained = workload.training and use.gradient is not None

@@ -1,8 +1,8 @@
-"""Parameters with several users: which uses a stage is charged for, and whose gradients several
-ranks must add up.
+"""Parameters that several blocks use: which block is charged for them, and which ranks add up their
+gradients.
 
-A rank stores and updates a parameter once, whatever uses it. Every stage has one buffer per layout
-in which gradients of the parameter are made, and settles each of them once.
+A rank stores and updates a parameter once, however many blocks use it. A stage has one gradient
+buffer of the parameter for each layout in which the gradient is made, and settles each buffer once.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from distir.cost import CostModel
 from distir.cost.amounts import Amount
@@ -19,61 +20,61 @@ from distir.plan.positions import positions_of
 from distir.program import Program
 from distir.workload import Workload
 
-Ranks = tuple[tuple[int, ...], ...]
-"""The stages of every rank."""
+StagesOfRanks: TypeAlias = tuple[tuple[int, ...], ...]
+"""The stages that each rank holds, in pipeline order."""
 
 
 @dataclass(frozen=True, slots=True)
-class Elsewhere:
-    """Positions of a block's parameters that other uses are charged for.
-
-    `held`: an earlier block of the rank stores and updates them. `added`: their gradients are added
-    to those of an earlier block of the stage, the last to have its backward pass, which settles
-    them; `added_late` to those of a later one, which is the last in `W`.
-    """
+class ChargedElsewhere:
+    """Positions of a block's parameters for which other blocks are charged."""
 
     held: tuple[int, ...] = ()
+    """Parameters that an earlier block of the rank stores and updates."""
     added: tuple[int, ...] = ()
+    """Parameters whose gradients are added to those of an earlier block of the stage. That block's
+    backward pass comes later, and settles them."""
     added_late: tuple[int, ...] = ()
+    """Parameters whose gradients `W` adds to those of a later block of the stage. That block's `W`
+    comes later, and settles them."""
 
 
-NOWHERE = Elsewhere()
+NOTHING_ELSEWHERE = ChargedElsewhere()
 
 
 @dataclass(frozen=True, slots=True)
 class TiedGradients:
-    """Gradients that the same ranks have, all-reduced between them as one bucket once all of them
-    are settled."""
+    """Gradients that the same ranks hold. The ranks all-reduce them as one bucket at the end of a
+    step, when all of them are settled."""
 
     ranks: tuple[int, ...]
     size_bytes: int
-    """Of one device's part."""
+    """Bytes that one device of each rank contributes."""
     seconds: float
 
 
-def elsewhere(plan: Plan, index: int) -> tuple[Elsewhere, ...]:
-    """Per block of a stage what other uses of its parameters are charged for."""
+def charged_elsewhere(plan: Plan, index: int) -> tuple[ChargedElsewhere, ...]:
+    """Per block of a stage, the parameters for which other blocks are charged."""
     program, ranks = plan.workload.program, plan.schedule.stages_of_ranks
-    return charged_elsewhere(program, ranks, plan.stages, index)
+    return charged_elsewhere_in_stage(program, ranks, plan.stages, index)
 
 
-def charged_elsewhere(
-    program: Program, stages_of_ranks: Ranks, stages: Sequence[Stage], index: int
-) -> tuple[Elsewhere, ...]:
-    """`elsewhere` of a stage among those of a plan, which are on these ranks."""
-    own = next(own for own in stages_of_ranks if index in own)
-    earlier = (block for each in own if each < index for block in stages[each].blocks)
+def charged_elsewhere_in_stage(
+    program: Program, stages_of_ranks: StagesOfRanks, stages: Sequence[Stage], index: int
+) -> tuple[ChargedElsewhere, ...]:
+    """`charged_elsewhere` of the stage `stages[index]`, given the stages of every rank."""
+    of_rank = next(held for held in stages_of_ranks if index in held)
+    earlier = (block for stage in of_rank if stage < index for block in stages[stage].blocks)
     return charged_to_earlier(program, stages[index], earlier)
 
 
 def charged_to_earlier(
     program: Program, stage: Stage, earlier: Iterable[int]
-) -> tuple[Elsewhere, ...]:
-    """`elsewhere` of a stage whose rank has these `earlier` blocks; of them only those that share
-    parameters matter."""
+) -> tuple[ChargedElsewhere, ...]:
+    """`charged_elsewhere` of a stage whose rank holds these `earlier` blocks, of which only those
+    that share parameters matter."""
     sharing, blocks = program.sharing_blocks, program.blocks.blocks
     if sharing.isdisjoint(stage.blocks):
-        return (NOWHERE,) * len(stage.blocks)
+        return (NOTHING_ELSEWHERE,) * len(stage.blocks)
     shared = program.shared_parameters
     seen = {
         blocks[block].parameters[position]
@@ -82,34 +83,34 @@ def charged_to_earlier(
     }
     held: dict[int, list[int]] = {}
     buffers: dict[object, list[tuple[int, int]]] = {}
-    for place, (block, local) in enumerate(zip(stage.blocks, stage.programs, strict=True)):
+    for index, (block, local) in enumerate(zip(stage.blocks, stage.programs, strict=True)):
         if block not in sharing:
             continue
         dims = local.placed.step.axes.dims
         for position in shared[block]:
             value, use = blocks[block].parameters[position], local.parameters[position]
             if value in seen:
-                held.setdefault(place, []).append(position)
+                held.setdefault(index, []).append(position)
             seen.add(value)
             if use.gradient is not None:
                 layout = positions_of(use.gradient.layout, dims[use.gradient.value])
-                buffers.setdefault((value, layout), []).append((place, position))
+                buffers.setdefault((value, layout), []).append((index, position))
     added, late = ([use for uses in buffers.values() for use in uses[part]]
                    for part in (slice(1, None), slice(0, -1)))  # fmt: skip
-    found = [NOWHERE] * len(stage.blocks)
-    for place in {*held, *(place for place, _ in added), *(place for place, _ in late)}:
-        found[place] = Elsewhere(
-            tuple(held.get(place, ())), _positions(added, place), _positions(late, place)
+    charged = [NOTHING_ELSEWHERE] * len(stage.blocks)
+    for index in {*held, *(index for index, _ in added), *(index for index, _ in late)}:
+        charged[index] = ChargedElsewhere(
+            tuple(held.get(index, ())), _positions(added, index), _positions(late, index)
         )
-    return tuple(found)
+    return tuple(charged)
 
 
-def _positions(uses: list[tuple[int, int]], place: int) -> tuple[int, ...]:
-    return tuple(position for other, position in uses if other == place)
+def _positions(uses: list[tuple[int, int]], index: int) -> tuple[int, ...]:
+    return tuple(position for block, position in uses if block == index)
 
 
 def tied_gradients(plan: Plan, cost: CostModel) -> list[TiedGradients]:
-    """The gradients that ranks add up between them at the end of a step, in order."""
+    """The gradients that several ranks add up at the end of a step, in order."""
     return [
         TiedGradients(ranks, size, float(tied_seconds(plan.grid, cost, ranks, size)))
         for ranks, size in tied_bytes(
@@ -118,46 +119,51 @@ def tied_gradients(plan: Plan, cost: CostModel) -> list[TiedGradients]:
     ]
 
 
-GradientBytes = tuple[tuple[int, int], ...]
-"""Bytes of the gradients of a block's parameters, with the position of each that is used elsewhere
-too; those of all others together, at the place of the first, with `OWN`."""
+GradientBytes: TypeAlias = tuple[tuple[int, int], ...]
+"""Bytes of the gradients of a block's parameters, each with the position of its parameter if that
+has other users. The bytes of all other parameters are one entry with `UNSHARED`, which stands where
+the first of them would."""
 
-OWN = -1
+UNSHARED = -1
 
 
 def _gradient_bytes(
     workload: Workload, program: BlockProgram, shared: tuple[int, ...]
 ) -> GradientBytes:
-    found: dict[int, int] = {}
+    """`shared` are the positions of parameters that have other users."""
+    sizes: dict[int, int] = {}
     for position, use in enumerate(program.parameters):
         if use.gradient is not None:
             size = use.owned_type.num_elements * workload.types.gradient.itemsize
-            key = position if position in shared else OWN
-            found[key] = found.get(key, 0) + size
-    return tuple(found.items())
+            key = position if position in shared else UNSHARED
+            sizes[key] = sizes.get(key, 0) + size
+    return tuple(sizes.items())
 
 
-KnownGradients = dict[tuple[BlockProgram, tuple[int, ...]], GradientBytes]
-"""By program and the positions of parameters that are used elsewhere too."""
+KnownGradients: TypeAlias = dict[tuple[BlockProgram, tuple[int, ...]], GradientBytes]
+"""Gradient bytes by program and the positions of parameters that have other users."""
 
 
 def tied_bytes(
     workload: Workload,
-    stages_of_ranks: Ranks,
+    stages_of_ranks: StagesOfRanks,
     stages: Sequence[Stage],
     known: KnownGradients | None = None,
 ) -> dict[tuple[int, ...], int]:
-    """By the ranks that add them up the bytes of gradients: of parameters that stages on several
-    ranks use, and of all parameters of a stage that is on several ranks. What is found out about
-    programs is added to what is `known`."""
+    """Gradient bytes to all-reduce, by rank group.
+
+    These are gradients of parameters that are used by stages of several ranks, and all gradients
+    of a stage that several ranks hold. `known` keeps the gradient bytes of programs for the next
+    call.
+    """
     known = {} if known is None else known
     blocks, positions = workload.program.blocks.blocks, workload.program.shared_parameters
-    homes: list[list[int]] = [[] for _ in stages]
-    for rank, own in enumerate(stages_of_ranks):
-        for index in own:
-            homes[index].append(rank)
+    ranks_of_stages: list[list[int]] = [[] for _ in stages]
+    for rank, held in enumerate(stages_of_ranks):
+        for index in held:
+            ranks_of_stages[index].append(rank)
     shared: dict[object, tuple[set[int], int]] = {}
-    for stage, ranks in zip(stages, homes, strict=True):
+    for stage, ranks in zip(stages, ranks_of_stages, strict=True):
         keys = [
             (program, positions[block])
             for block, program in zip(stage.blocks, stage.programs, strict=True)
@@ -167,7 +173,7 @@ def tied_bytes(
             if key not in known:
                 known[key] = _gradient_bytes(workload, *key)
             for position, size in known[key]:
-                if position != OWN:
+                if position != UNSHARED:
                     value = blocks[block].parameters[position]
                     shared.setdefault(value, (set(), size))[0].update(ranks)
                 elif key in alike:
@@ -175,26 +181,27 @@ def tied_bytes(
     sizes: dict[tuple[int, ...], int] = {}
     for ranks, size in shared.values():
         if len(ranks) > 1:
-            between = tuple(sorted(ranks))
-            sizes[between] = sizes.get(between, 0) + size
+            group = tuple(sorted(ranks))
+            sizes[group] = sizes.get(group, 0) + size
     return sizes
 
 
 def tied_seconds(grid: Grid, cost: CostModel, ranks: tuple[int, ...], size_bytes: Amount) -> Amount:
-    """Seconds to add up gradients between ranks."""
+    """Seconds of an all-reduce of gradients between ranks: one device of each rank contributes
+    `size_bytes`."""
     group = cost.cluster.group_across(tuple(grid.senders(rank) for rank in ranks))
     return cost.collective_seconds("all_reduce", size_bytes, group)
 
 
 __all__ = [
-    "NOWHERE",
-    "Elsewhere",
+    "NOTHING_ELSEWHERE",
+    "ChargedElsewhere",
     "KnownGradients",
-    "Ranks",
+    "StagesOfRanks",
     "TiedGradients",
     "charged_elsewhere",
+    "charged_elsewhere_in_stage",
     "charged_to_earlier",
-    "elsewhere",
     "tied_bytes",
     "tied_gradients",
     "tied_seconds",

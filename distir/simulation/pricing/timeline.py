@@ -1,8 +1,8 @@
-"""A pass on the streams of a device, as a function of when they are free.
+"""The times of a pass on the streams of a device, as functions of the times at its start.
 
-An instruction starts when its stream is free and its operands are ready, the latest of these, and
-ends so many seconds later. Every time in a pass is therefore the latest of some times at its start,
-each with a delay of its own: found once, and asked at the start that each block has.
+An instruction starts when its stream is free and its operands are ready, and ends after its
+seconds. So every time in a pass is the maximum over some times at its start, each plus a delay. The
+delays are found once per pass, and evaluated for the start times of each block that has the pass.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import zip_longest
+from typing import TypeAlias
 
 import numpy as np
 
@@ -19,14 +20,14 @@ from distir.arrays import Floats, Indices
 from distir.cost.amounts import is_all, is_positive, larger
 from distir.simulation.pricing.instructions import COMPUTE, Instruction
 
-Delays = Mapping[int, float]
-"""A time: by time at the start, the least that lies between."""
+Delays: TypeAlias = Mapping[int, float]
+"""A time in a pass: by the number of a time at the start, the least seconds between the two."""
 
-Causes = Mapping[str, Delays]
-"""When something is ready, by the streams that may be what it waits for."""
+Causes: TypeAlias = Mapping[str, Delays]
+"""When a value is ready, by stream: the time until which that stream may make it wait."""
 
-ByCause = tuple[tuple[str, int], ...]
-"""The same with numbers of moments."""
+NumberedCauses: TypeAlias = tuple[tuple[str, int], ...]
+"""`Causes` with the numbers of moments (`Moments.delays`) in place of delays."""
 
 
 SEVERAL = "several"
@@ -36,18 +37,22 @@ called that, so all of them wait for the value."""
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What is known when a pass starts: streams by name, in the order of their times; then the time
-    since when all others are free; then times at which values that cross the border are ready, and
-    by which stream these were made (`""` where they are there already). `handed` says which of
-    these times each value has. Compute is free at 0."""
+    """What the times at the start of a pass are times of. Compute is free at time 0.
+
+    The times are, in order: when each of `streams` is free; since when all other streams are free;
+    and the `border` times, at which values from the block before are ready.
+    """
 
     streams: tuple[str, ...] = ()
+    """Names of streams other than compute."""
     border: tuple[str, ...] = ()
+    """Per border time, the stream that made the values; `""` if they are ready at the start."""
     handed: tuple[int, ...] = ()
+    """Per value from the block before, the number of its border time."""
 
     def of_first(self, inputs: int) -> Start:
-        """At the first block of a chain, which is handed so many values: compute has made all of
-        them, at one time."""
+        """The start of the first block of a chain, which gets `inputs` values: compute has made all
+        of them at one time. The start of another block is returned as it is."""
         if self.border or not inputs:
             return self
         return replace(self, border=(COMPUTE,), handed=(0,) * inputs)
@@ -55,92 +60,97 @@ class Start:
 
 @dataclass(frozen=True)
 class Moments:
-    """Times of a pass, by number, as delays after those at its start; those with most come first.
-
-    `streams` are when streams are free at its end, `border` when its outputs are ready; `waits`,
-    per instruction that waits for another stream, when compute is free before and when what it
-    reads is ready. `compute` is the busy time of compute.
-    """
+    """The times of a pass (*moments*) as delays after the times at its start."""
 
     delays: tuple[Delays, ...]
+    """The delays of each moment; moments with most delays come first."""
     streams: Mapping[str, int]
-    border: tuple[ByCause, ...]
-    waits: tuple[tuple[int, ByCause], ...]
+    """By stream, the moment at which it is free after the pass."""
+    border: tuple[NumberedCauses, ...]
+    """Per output, the moments at which it may be ready."""
+    waits: tuple[tuple[int, NumberedCauses], ...]
+    """Per compute instruction that reads from another stream: the moment at which compute is free
+    before it, and the moments at which its operands may be ready."""
     compute: float
+    """Seconds in which compute is busy."""
 
     def at(self, times: Sequence[float]) -> Sequence[float]:
-        """All of them for times at the start; of compute, the last, it is 0."""
+        """The values of all moments, given the times at the start (without that of compute, 0)."""
         given = (*times, 0.0)
         return [max([given[at] + late for at, late in each.items()]) for each in self.delays]
 
-    def many(self, times: Floats, places: Indices | None) -> Floats:
-        """The same for many plans, of shape (moments, plans): at all points at which delays are
-        known, or at these `places`."""
-        laid, which, rounds = self._laid
-        if places is not None and laid.shape[1] > 1:
-            laid = laid.take(places, axis=1)
-        given = np.concatenate([times, np.zeros((1, times.shape[1]))]).take(which, axis=0)
-        given += laid
-        found, first = given[: len(self.delays)], len(self.delays)
-        for count in rounds:
-            np.maximum(found[:count], given[first : first + count], out=found[:count])
+    def at_many(self, times: Floats, size_numbers: Indices | None) -> Floats:
+        """Array version of `at`: `times` are of shape (times, states), the result is of shape
+        (moments, states). `size_numbers` are the program sizes of the states; None if the states
+        are those of all sizes, in order."""
+        delays, after, counts = self._delay_table
+        if size_numbers is not None and delays.shape[1] > 1:
+            delays = delays.take(size_numbers, axis=1)
+        given = np.concatenate([times, np.zeros((1, times.shape[1]))]).take(after, axis=0)
+        given += delays
+        values, first = given[: len(self.delays)], len(self.delays)
+        for count in counts:
+            np.maximum(values[:count], given[first : first + count], out=values[:count])
             first += count
-        return found
+        return values
 
     def waited(self, times: Sequence[float]) -> dict[str, float]:
-        """How long compute waits for which streams, at these moments."""
-        found: dict[str, float] = {}
+        """Seconds that compute waits, by stream, given the values of all moments."""
+        seconds: dict[str, float] = {}
         for begin, awaited in self.waits:
             at, why = latest_of(awaited, times)
             if at > times[begin]:
-                found[why] = found.get(why, 0.0) + at - times[begin]
-        return found
+                seconds[why] = seconds.get(why, 0.0) + at - times[begin]
+        return seconds
 
-    def waited_in_many(self, times: Floats) -> Floats:
-        """How long compute waits in many plans, for whatever it is."""
+    def waited_many(self, times: Floats) -> Floats:
+        """Array version of `waited`, summed over streams: the seconds that compute waits, of shape
+        (states,), given the values of all moments, of shape (moments, states)."""
         begins, ends = self._plain_waits
         waits = times.take(ends, axis=0)
         waits -= times.take(begins, axis=0)
-        found = np.maximum(waits, 0.0, out=waits).sum(axis=0)
+        seconds = np.maximum(waits, 0.0, out=waits).sum(axis=0)
         for begin, awaited in self.waits:
             if len(awaited) > 1:
                 at = times[[number for _, number in awaited]].max(axis=0)
-                found += np.maximum(at - times[begin], 0.0)
-        return found
+                seconds += np.maximum(at - times[begin], 0.0)
+        return seconds
 
     @cached_property
     def _plain_waits(self) -> tuple[Indices, Indices]:
-        """When waits for one stream begin, and when they end."""
+        """The moments at which waits for a single stream begin, and those at which they end."""
         plain = [(begin, awaited[0][1]) for begin, awaited in self.waits if len(awaited) == 1]
         begins, ends = np.array(plain, np.int64).reshape(-1, 2).T
         return begins, ends
 
     @cached_property
-    def _laid(self) -> tuple[Floats, Indices, list[int]]:
-        """All delays below each other and the times that they are after: the first of each moment,
-        the second of each that has one, and so on; and how many have a second, a third, …"""
-        rounds = list(zip_longest(*(each.items() for each in self.delays)))
-        laid = [each for row in rounds for each in row if each]
-        late = [np.atleast_1d(np.asarray(late)) for _, late in laid]
+    def _delay_table(self) -> tuple[Floats, Indices, list[int]]:
+        """All delays as rows of a table, and the numbers of the times that they are after: the
+        first delay of each moment, then the second of each that has one, and so on. Then how many
+        moments have a second delay, a third, …"""
+        columns = list(zip_longest(*(each.items() for each in self.delays)))
+        rows = [each for column in columns for each in column if each]
+        late = [np.atleast_1d(np.asarray(late)) for _, late in rows]
         return (
             np.stack(np.broadcast_arrays(*late)),
-            np.array([at for at, _ in laid], np.int64),
-            [sum(each is not None for each in row) for row in rounds[1:]],
+            np.array([at for at, _ in rows], np.int64),
+            [sum(each is not None for each in column) for column in columns[1:]],
         )
 
 
-def moments(
+def pass_moments(
     instructions: Sequence[Instruction],
     inputs: Sequence[object],
     outputs: Sequence[object],
     start: Start,
 ) -> Moments:
-    """The moments of a pass."""
-    return _Walk(start, inputs).walked(instructions, outputs)
+    """The moments of a pass with these instructions, which gets `inputs` from the block before and
+    hands `outputs` on."""
+    return _DelayWalk(start, inputs).walked(instructions, outputs)
 
 
-class _Walk:
-    """Instructions one by one, with all times as delays."""
+class _DelayWalk:
+    """Walks through the instructions of a pass, with all times as delays."""
 
     def __init__(self, start: Start, inputs: Sequence[object]) -> None:
         idle = len(start.streams)
@@ -157,6 +167,7 @@ class _Walk:
         self.compute = 0.0
 
     def walked(self, instructions: Sequence[Instruction], outputs: Sequence[object]) -> Moments:
+        """The moments after all instructions."""
         waits: list[tuple[Delays, Causes]] = []
         for each in instructions:
             before = self.free[COMPUTE]
@@ -165,14 +176,15 @@ class _Walk:
             if each.stream == COMPUTE and awaited:
                 waits.append((before, awaited))
         handed = [self.ready.get(value, {}) for value in outputs]
-        causes = (each for own in (*handed, *(own for _, own in waits)) for each in own.values())
+        read = (awaited for _, awaited in waits)
+        causes = (delays for causes in (*handed, *read) for delays in causes.values())
         named = {
             id(each): each for each in (*self.free.values(), *causes, *(at for at, _ in waits))
         }
         delays = sorted(named.values(), key=len, reverse=True)
         numbers = {id(each): number for number, each in enumerate(delays)}
 
-        def numbered(causes: Causes) -> ByCause:
+        def numbered(causes: Causes) -> NumberedCauses:
             return tuple((why, numbers[id(at)]) for why, at in causes.items())
 
         return Moments(
@@ -184,13 +196,13 @@ class _Walk:
         )
 
     def _awaited(self, each: Instruction) -> Causes:
-        """What an instruction waits for besides its own stream, whose work is done before."""
-        found: dict[str, Delays] = {}
+        """When the operands of an instruction are ready that other streams have made."""
+        awaited: dict[str, Delays] = {}
         for value in each.reads:
             for why, at in self.ready.get(value, {}).items():
-                if why != each.stream and found.get(why) is not at:
-                    found[why] = latest(found[why], at) if why in found else at
-        return found
+                if why != each.stream and awaited.get(why) is not at:
+                    awaited[why] = latest(awaited[why], at) if why in awaited else at
+        return awaited
 
     def _run(self, each: Instruction, awaited: Causes) -> None:
         stream = each.stream
@@ -211,11 +223,13 @@ class _Walk:
 
 
 LONG_AGO = -math.inf
+"""The time of what has no time."""
 
 
-def latest_of(causes: ByCause, times: Sequence[float]) -> tuple[float, str]:
-    """The latest of some moments, and what made it: `SEVERAL` if that is not the same in all of
-    many plans. `(LONG_AGO, "")` if there is none."""
+def latest_of(causes: NumberedCauses, times: Sequence[float]) -> tuple[float, str]:
+    """The latest of some moments and its stream, given the values of all moments; `(LONG_AGO, "")`
+    if there are no moments. If values are arrays, the stream is `SEVERAL` unless it is the same in
+    all elements."""
     at, why = LONG_AGO, ""
     for cause, number in causes:
         later = times[number] > at
@@ -228,11 +242,11 @@ def latest_of(causes: ByCause, times: Sequence[float]) -> tuple[float, str]:
 
 def latest(*times: Delays) -> Delays:
     """The latest of some times."""
-    found: dict[int, float] = dict(times[0])
+    delays: dict[int, float] = dict(times[0])
     for each in times[1:]:
         for at, late in each.items():
-            found[at] = larger(found[at], late) if at in found else late
-    return found
+            delays[at] = larger(delays[at], late) if at in delays else late
+    return delays
 
 
-__all__ = ["LONG_AGO", "SEVERAL", "Moments", "Start", "latest_of", "moments"]
+__all__ = ["LONG_AGO", "SEVERAL", "Moments", "Start", "latest_of", "pass_moments"]

@@ -18,7 +18,7 @@ from distir.plan.grid import Grid
 from distir.schedules import BACKWARD, COST_KINDS, FORWARD, INPUT_PART, WEIGHT_PART
 from distir.simulation.pipeline.many import run_alike_columns
 from distir.simulation.pricing.instructions import Pricing
-from distir.simulation.pricing.stage_table import PLACE, StageTable, numbered_columns
+from distir.simulation.pricing.stage_table import ROW, StageTable, numbered_columns
 from distir.simulation.pricing.stages import StagePricer
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class _Stages:
 
     def __call__(self, name: str) -> Floats:
         """Of shape (stages, plans)."""
-        return self._table.values[PLACE[name]].take(self._rows)
+        return self._table.values[ROW[name]].take(self._rows)
 
 
 def iterations(
@@ -175,8 +175,8 @@ def _time(
     compiled = schedules[0]
     kinds, ways = _kinds(compiled), _Ways(compiled, levels, group)
     lengths = [
-        table.lengths(kinds).take(group.rows),
-        *ways.of(table.message_lengths),
+        table.duration_classes(kinds).take(group.rows),
+        *ways.of(table.message_classes),
         which[None].astype(np.int32),
     ]
     _, kept, place = np.unique(
@@ -234,7 +234,7 @@ class _Ways:
         """Seconds of messages, of shape (stages · kinds of action, plans)."""
         found = np.zeros(self._shape)
         if self._levels:
-            longest = np.maximum.reduce(self.of(table.message))
+            longest = np.maximum.reduce(self.of(table.message_seconds))
             for back, kinds in enumerate([(FORWARD,), (BACKWARD, INPUT_PART)]):
                 (sent,) = np.nonzero(self._back == back)
                 for kind in kinds:

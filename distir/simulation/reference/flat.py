@@ -25,7 +25,7 @@ from distir.simulation.pricing.state import (
     StateBytes,
     optimizer_state_bytes,
 )
-from distir.simulation.pricing.tied import Elsewhere, elsewhere
+from distir.simulation.pricing.tied import ChargedElsewhere, charged_elsewhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ def flat_stage(plan: Plan, index: int, pricing: Pricing) -> FlatStage:
         forward.dying.clear()
         forward.leaving.clear()
         _find_deaths(flat, [forward, input_part, weight_part])
-    for program, away in zip(programs, elsewhere(plan, index), strict=True):
+    for program, away in zip(programs, charged_elsewhere(plan, index), strict=True):
         _add_state(plan, flat, program, away, pricing)
     return flat
 
@@ -174,7 +174,7 @@ def _lay_out(
     of the blocks."""
     flat, stage = numbering.flat, plan.stages[index]
     to = flat.passes[kind]
-    uses = elsewhere(plan, index)
+    uses = charged_elsewhere(plan, index)
     places = list(range(len(stage.programs)))[:: -1 if is_reversed(kind) else 1]
     own = segments(stage.programs, kind)
     handed = to.received = numbering.receive(own[0].received, known[places[0]])
@@ -195,7 +195,7 @@ def _lay_out(
 
 
 def _add_state(
-    plan: Plan, flat: FlatStage, program: BlockProgram, away: Elsewhere, pricing: Pricing
+    plan: Plan, flat: FlatStage, program: BlockProgram, away: ChargedElsewhere, pricing: Pricing
 ) -> None:
     """What a block's parameters hold for good, and what their optimizer step takes."""
     workload = plan.workload
