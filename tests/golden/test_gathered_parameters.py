@@ -21,7 +21,7 @@ from distir.ops.collective import Collective
 from distir.plan import BlockProgram
 from distir.plan.passes import block_passes, composed, segments
 from distir.schedules import FORWARD
-from distir.simulation.pricing.chains import BlockChain, Chains, Pass
+from distir.simulation.pricing.chains import BlockChain, ChainScheduler, Pass
 from distir.simulation.pricing.instructions import Pricing
 from distir.simulation.pricing.memory import ChainMemory
 
@@ -61,7 +61,7 @@ def test_gathers_overlap_the_block_before(
     (gather,) = pricing.instructions(program.forward_gathers)
     g, c = gather.seconds, sum(each.seconds for each in pricing.instructions(program.forward))
     assert (g > c) == (bandwidth < 1e10)
-    seconds = Chains(max).run(BlockChain(passes)).cost.seconds
+    seconds = ChainScheduler(max).run(BlockChain(passes)).cost.seconds
     assert seconds == pytest.approx(g + (blocks - 1) * max(g, c) + c, rel=1e-12)
 
 

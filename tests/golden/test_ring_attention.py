@@ -19,7 +19,7 @@ from distir.ops.attention import FusedAttention
 from distir.ops.collective import Collective, Sharded
 from distir.ops.ring import Ring
 from distir.plan import BlockProgram, Planner
-from distir.simulation.pricing.chains import BlockChain, Chains, Pass
+from distir.simulation.pricing.chains import BlockChain, ChainScheduler, Pass
 from distir.simulation.pricing.instructions import COMPUTE, Pricing
 
 CP, LENGTH = 4, 4096
@@ -142,7 +142,7 @@ def test_a_round_takes_as_long_as_its_block_or_its_message(planner: Planner) -> 
         assert before.seconds == pytest.approx((CP - 1) * last.seconds)
         assert (moving.seconds > before.seconds) == (slower > 1)
         longest = max(moving.seconds, before.seconds)
-        found = Chains(max).run(BlockChain([((Pass(instructions, (), ()),), 1)])).cost
+        found = ChainScheduler(max).run(BlockChain([((Pass(instructions, (), ()),), 1)])).cost
         assert found.seconds == pytest.approx(longest + last.seconds)
         assert sum(seconds for _, seconds in found.exposed) == pytest.approx(
             longest - before.seconds
