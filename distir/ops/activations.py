@@ -142,7 +142,7 @@ class Relu(Unary):
 @register_op("LeakyRelu")
 @dataclass(frozen=True, slots=True)
 class LeakyRelu(Unary):
-    """`x` where positive, else `alpha · x`."""
+    """`x` where it is positive, else `alpha · x`."""
 
     alpha: float = 0.01
 
@@ -160,7 +160,7 @@ class LeakyRelu(Unary):
 @register_op("Elu")
 @dataclass(frozen=True, slots=True)
 class Elu(Unary):
-    """`x` where positive, else `alpha · (exp(x) - 1)`."""
+    """`x` where it is positive, else `alpha · (exp(x) - 1)`."""
 
     alpha: float = 1.0
 
@@ -178,7 +178,7 @@ class Elu(Unary):
 @register_op("HardSigmoid")
 @dataclass(frozen=True, slots=True)
 class HardSigmoid(Unary):
-    """`alpha · x + beta`, kept between 0 and 1."""
+    """`alpha · x + beta`, clipped to [0, 1]."""
 
     alpha: float = 0.2
     beta: float = 0.5
@@ -196,7 +196,7 @@ class HardSigmoid(Unary):
 @register_op("Clip")
 @dataclass(frozen=True, slots=True)
 class Clip(Unary):
-    """`x` kept between `low` and `high`, where they are not `None`."""
+    """`x` clipped to [`low`, `high`]; a bound that is None does not apply."""
 
     low: float | None = None
     high: float | None = None
@@ -219,10 +219,11 @@ class Clip(Unary):
 @dataclass(frozen=True, slots=True)
 class Dropout(Elementwise):
     """Zeroes a fraction `ratio` of the elements and scales the others by `1 / (1 - ratio)`. The
-    second result is the mask of those that stay, a byte each, which the backward pass needs.
+    second result is the mask of the elements that are kept, a byte each; the backward pass reads
+    it.
 
-    Which ones follows from `seed` and an element's position in the whole tensor, so that shards
-    drop what the whole does.
+    Whether an element is dropped follows from `seed` and its position in the whole tensor, so that
+    all devices together drop the elements that one device would.
     """
 
     ratio: float = 0.0
@@ -272,8 +273,8 @@ class DropoutGradient(Elementwise):
 def kept_elements(
     ratio: float, seed: int, shape: Sequence[int], indices: Mapping[int, Array]
 ) -> Array:
-    """The mask of the elements that dropout leaves in a shard of this shape. `indices[dim]` are the
-    positions in the whole tensor; a dim that is not there is whole."""
+    """The mask of the elements that dropout keeps in a shard of this shape. `indices[dim]` are the
+    positions of the shard's elements in the whole tensor; a dim without them is not split."""
     import numpy as np
 
     state = np.full((1,) * len(shape), seed % (1 << 32), np.uint64)
@@ -284,7 +285,7 @@ def kept_elements(
 
 
 def _mixed(state: Array) -> Array:
-    """32 bits that look random, from 32 bits: rounds of multiply and shift."""
+    """A hash of 32-bit integers: rounds of multiply and shift."""
     import numpy as np
 
     mask = np.uint64((1 << 32) - 1)

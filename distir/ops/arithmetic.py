@@ -1,4 +1,4 @@
-"""Elementwise arithmetic, and functions of mathematics."""
+"""Elementwise arithmetic and mathematical functions."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Mul(Binary):
 @register_op("Div")
 @dataclass(frozen=True, slots=True)
 class Div(Binary):
-    """`a / b`; integers are divided towards zero."""
+    """`a / b`; quotients of integers are rounded towards zero."""
 
     def apply(self, a: Array, b: Array) -> Array:
         import numpy as np
@@ -123,7 +123,7 @@ class Mod(Binary):
         a, b = back.operands
 
         def of_divisor() -> Value:
-            whole = back.add(Sub(), back.result, a)  # minus the divisor times an integer
+            whole = back.add(Sub(), back.result, a)  # an integer times minus the divisor
             return back.add(Mul(), back.gradient, back.add(Div(), whole, b))
 
         return (lambda: back.gradient, of_divisor)
@@ -269,7 +269,7 @@ class Cos(Unary):
 
 
 def erf(x: Array) -> Array:
-    """The error function, to double precision: NumPy has none."""
+    """The error function in double precision, which NumPy does not have."""
     import numpy as np
 
     values = np.asarray(x, dtype=np.float64)
@@ -308,7 +308,7 @@ class Abs(Unary):
 @register_op("Sign")
 @dataclass(frozen=True, slots=True)
 class Sign(Unary):
-    """-1, 0 or 1."""
+    """The sign of `x`: -1, 0 or 1."""
 
     def apply(self, x: Array) -> Array:
         import numpy as np
@@ -319,7 +319,7 @@ class Sign(Unary):
 @register_op("Floor")
 @dataclass(frozen=True, slots=True)
 class Floor(Unary):
-    """The next integer downwards."""
+    """The largest integer that is at most `x`."""
 
     def apply(self, x: Array) -> Array:
         import numpy as np
@@ -330,7 +330,7 @@ class Floor(Unary):
 @register_op("Ceil")
 @dataclass(frozen=True, slots=True)
 class Ceil(Unary):
-    """The next integer upwards."""
+    """The smallest integer that is at least `x`."""
 
     def apply(self, x: Array) -> Array:
         import numpy as np
@@ -341,7 +341,7 @@ class Ceil(Unary):
 @register_op("Round")
 @dataclass(frozen=True, slots=True)
 class Round(Unary):
-    """The nearest integer, halves to even ones."""
+    """The nearest integer; halves are rounded to even integers."""
 
     def apply(self, x: Array) -> Array:
         import numpy as np

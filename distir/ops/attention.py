@@ -1,4 +1,4 @@
-"""Fused attention: the kernel that never writes the scores to memory (Dao et al. 2022)."""
+"""Fused attention: one kernel that never writes the scores to memory (Dao et al. 2022)."""
 
 from __future__ import annotations
 
@@ -21,15 +21,18 @@ from distir.ops.ring import COLUMNS, ROWS, Circulating
 from distir.ops.tensor import Expand, Reshape, Scale, Transpose
 
 _STRIDE = 0x9E3779B1
-"""Between the numbers of the queries of a group."""
+"""Distance between the numbers by which dropout tells the query heads of a group apart."""
 
 
 def _attention_dims(
     operands: Sequence[TensorType], summed: Kind
 ) -> tuple[SignatureBuilder, Dims, Dims, Dims, Dims]:
-    """Dims of query, key, value and result. With grouped queries the heads are `groups × queries
-    per group`. `summed` is the kind of the loops that keys and values do not carry. The first loops
-    are batch, groups, queries per group, rows (`ROWS`) and columns (`COLUMNS`)."""
+    """A signature builder, and the dims of query, key, value and result.
+
+    The first loops are batch, groups, queries per group, rows (`ROWS`) and columns (`COLUMNS`); the
+    heads of queries are `groups × queries per group`. `summed` is the kind of the loops that keys
+    and values do not carry.
+    """
     query, key, value = operands[:3]
     batch, heads, rows, depth = query.shape
     groups, columns = key.shape[1:3]
@@ -50,12 +53,12 @@ def _attention_dims(
     )
 
 
-Attention: TypeAlias = "FusedAttention | FusedAttentionGradient | FusedAttentionScoreGradient"
+_AttentionOp: TypeAlias = "_CirculatingAttention | FusedAttentionScoreGradient"
 
 
-def _scores(op: Attention, indices: Mapping[int, Array], operands: Sequence[Array]) -> Array:
-    """Masked scaled scores `[batch, groups, queries per group, rows, columns]`. Operands are query,
-    key, …, and a mask over all columns, if there is one."""
+def _scores(op: _AttentionOp, indices: Mapping[int, Array], operands: Sequence[Array]) -> Array:
+    """The scaled and masked scores, `[batch, groups, queries per group, rows, columns]`. The first
+    operands are query and key; operand `op.mask`, if present, is a mask over all columns."""
     import numpy as np
 
     query, key = operands[:2]
@@ -80,20 +83,20 @@ def _scores(op: Attention, indices: Mapping[int, Array], operands: Sequence[Arra
 
 
 def _flops(query: TensorType, key: TensorType, value: TensorType, causal: bool) -> float:
-    """Two products over all pairs of row and column, half of them under a causal mask."""
+    """FLOPs of the two products over all pairs of a row and a column; half as many if causal."""
     batch, heads, rows, depth = query.shape
     pairs = batch * heads * rows * key.shape[2]
     return 2.0 * pairs * (depth + value.shape[3]) * (0.5 if causal else 1.0)
 
 
 def _attention_work(
-    op: Attention,
+    op: _AttentionOp,
     operands: Sequence[TensorType],
     results: Sequence[TensorType],
     times: float = 1.0,
 ) -> Work:
-    """So many times the products of the forward pass; operands are read and results written once,
-    scores never are."""
+    """The work of an op that does the products of the forward pass `times` times. Operands are read
+    once and results written once; scores are never written."""
     return Work(
         kind=OpClass.ATTENTION,
         flops=times * _flops(operands[0], operands[1], operands[2], op.causal),
@@ -104,23 +107,28 @@ def _attention_work(
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """What rows know of the columns that they have met: the largest score, the sum of all
-    exponentials, less that one, and the values weighted by those that are kept (Milakov and
-    Gimelshein 2018). Shapes `[batch, groups, queries per group, rows, 1 or depth]`."""
+class OnlineSoftmax:
+    """Running sums of an online softmax over blocks of columns (Milakov and Gimelshein 2018).
+
+    `highest` is the largest score so far, `total` the sum of `exp(score − highest)`, and `weighted`
+    the sum of values weighted by these and by dropout. Shapes are
+    `[batch, groups, queries per group, rows, 1 or depth]`.
+    """
 
     highest: Array
     total: Array
     weighted: Array
 
 
-def _seen(scores: Array, kept: Array, value: Array, before: Seen | None) -> Seen:
-    """With one more block of columns."""
+def _with_columns(
+    scores: Array, kept: Array, value: Array, before: OnlineSoftmax | None
+) -> OnlineSoftmax:
+    """The running sums with one more block of columns."""
     import numpy as np
 
     highest = scores.max(-1, keepdims=True)
     highest = highest if before is None else np.maximum(highest, before.highest)
-    # A row that may attend to nothing so far has met only −∞.
+    # The scores of a row that may not attend to any column so far are all −∞.
     shift = np.where(np.isfinite(highest), highest, 0.0)
     weights = np.exp(scores - shift)
     total = weights.sum(-1, keepdims=True)
@@ -128,22 +136,45 @@ def _seen(scores: Array, kept: Array, value: Array, before: Seen | None) -> Seen
     if before is not None:
         faded = np.exp(before.highest - shift)
         total, weighted = total + faded * before.total, weighted + faded * before.weighted
-    return Seen(highest, total, weighted)
+    return OnlineSoftmax(highest, total, weighted)
+
+
+class _CirculatingAttention(Circulating):
+    """Base of the ops of attention that can be computed block of columns by block of columns."""
+
+    __slots__ = ()
+    travelling: ClassVar[tuple[int, ...]] = (1, 2)
+    scale: float
+    causal: bool
+    dropout: float
+    seed: int
+    mask: ClassVar[int]
+
+    def unevenness(self, pieces: int) -> float:
+        return 2 - 1 / pieces if self.causal else 1.0
+
+    def meet(
+        self,
+        known: OnlineSoftmax | None,
+        indices: Mapping[int, Array],
+        operands: Sequence[Array],
+    ) -> OnlineSoftmax:
+        scores = _scores(self, indices, operands)
+        return _with_columns(scores, _kept(self, indices, scores.shape), operands[2], known)
 
 
 @register_op("FusedAttention")
 @dataclass(frozen=True, slots=True)
-class FusedAttention(Circulating):
+class FusedAttention(_CirculatingAttention):
     """`softmax(scale · query @ keyᵀ + mask) @ value` over `[batch, heads, sequence, depth]`.
 
-    Keys and values may have fewer heads, each shared by a group of queries. The optional fourth
+    Keys and values may have fewer heads, each shared by a group of query heads. The optional fourth
     operand is an additive mask that broadcasts to `[batch, heads, rows, columns]`. A fraction
-    `dropout` of the weights is dropped after the softmax, as `Dropout` does; which ones is drawn
-    again in the backward pass, so that no mask is kept.
+    `dropout` of the weights is dropped after the softmax, as by `Dropout`. The backward pass draws
+    the same random numbers again, so that no mask is kept.
     """
 
     mask: ClassVar[int] = 3
-    travelling: ClassVar[tuple[int, ...]] = (1, 2)
 
     scale: float
     causal: bool = False
@@ -191,17 +222,8 @@ class FusedAttention(Circulating):
         result = np.einsum("bgrsn,bgne->bgrse", weights, value, optimize=True)
         return (result.reshape(*query.shape[:3], value.shape[3]),)
 
-    def unevenness(self, pieces: int) -> float:
-        return 2 - 1 / pieces if self.causal else 1.0
-
-    def meet(
-        self, known: Seen | None, indices: Mapping[int, Array], operands: Sequence[Array]
-    ) -> Seen:
-        scores = _scores(self, indices, operands)
-        return _seen(scores, _kept(self, indices, scores.shape), operands[2], known)
-
     def conclude(
-        self, known: Seen, indices: Mapping[int, Array], operands: Sequence[Array]
+        self, known: OnlineSoftmax, indices: Mapping[int, Array], operands: Sequence[Array]
     ) -> tuple[Array, ...]:
         shape = (*operands[0].shape[:3], operands[2].shape[3])
         return ((known.weighted / known.total).reshape(shape),)
@@ -213,7 +235,7 @@ class FusedAttention(Circulating):
         results = back.builder.apply(op, *operands)
         if len(back.wanted) < 4 or not back.wanted[3]:
             return (*results, *(None for _ in back.operands[3:]))
-        # A trained mask, such as a relative bias: the gradient of every score, then its sums.
+        # A trained mask, such as a relative bias: sums of the gradients of all scores.
         mask = back.operands[3]
         scores = back.add(FusedAttentionScoreGradient(*how), *operands)
         return (*results, sum_to_shape(back.builder, scores, mask.type.shape))
@@ -227,8 +249,8 @@ def spell_out(
     value: Value,
     mask: Value | None = None,
 ) -> Value:
-    """The same as products and a softmax. Keys and values are repeated where queries share them;
-    then dropout draws other elements."""
+    """Adds the ops that compute attention with products and a softmax. Keys and values that query
+    heads share are repeated; dropout then draws other elements than in the fused op."""
     times = query.type.shape[1] // key.type.shape[1]
     turned = builder.add(Transpose((0, 1, 3, 2)), _repeated(builder, key, times))
     scores = builder.add(MatMul(), query, turned)
@@ -245,7 +267,7 @@ def spell_out(
 
 
 def causal_mask(builder: NodeBuilder, rows: int, columns: int) -> Value:
-    """The additive mask `[rows, columns]` that lets a row see no later column."""
+    """The additive mask `[rows, columns]` that hides later columns from a row."""
     import numpy as np
 
     hidden = np.triu(np.ones((rows, columns)), 1)
@@ -253,7 +275,7 @@ def causal_mask(builder: NodeBuilder, rows: int, columns: int) -> Value:
 
 
 def _repeated(builder: NodeBuilder, x: Value, times: int) -> Value:
-    """`[batch, heads, …] -> [batch, heads · times, …]`, each head `times` over."""
+    """`[batch, heads, …] -> [batch, heads · times, …]`, with each head repeated `times` times."""
     if times == 1:
         return x
     batch, heads, *rest = x.type.shape
@@ -262,9 +284,10 @@ def _repeated(builder: NodeBuilder, x: Value, times: int) -> Value:
     return builder.add(Reshape((batch, heads * times, *rest)), x)
 
 
-def _kept(op: Attention, indices: Mapping[int, Array], shape: Sequence[int]) -> Array:
-    """What dropout multiplies weights `[batch, groups, queries per group, rows, columns]` by. Where
-    no head of keys is shared, it is what `Dropout` of `[batch, heads, rows, columns]` would."""
+def _kept(op: _AttentionOp, indices: Mapping[int, Array], shape: Sequence[int]) -> Array:
+    """The factors by which dropout multiplies attention weights of this shape,
+    `[batch, groups, queries per group, rows, columns]`. With one query head per group, they equal
+    those of `Dropout` on `[batch, heads, rows, columns]`."""
     import numpy as np
 
     if op.dropout == 0:
@@ -272,7 +295,7 @@ def _kept(op: Attention, indices: Mapping[int, Array], shape: Sequence[int]) -> 
     batch, groups, queries, rows, columns = (
         indices.get(loop, np.arange(size)).astype(np.int64) for loop, size in enumerate(shape)
     )
-    # A number for a head that does not depend on how many queries a device holds of its group.
+    # The number of a head must not depend on how many query heads of its group a device holds.
     heads = (groups[:, None] + queries * _STRIDE).reshape(-1)
     flat = (len(batch), len(heads), len(rows), len(columns))
     places = dict(enumerate((batch, heads, rows, columns)))
@@ -281,7 +304,7 @@ def _kept(op: Attention, indices: Mapping[int, Array], shape: Sequence[int]) -> 
 
 
 def _with_mask(dims: Sequence[Dims], operands: Sequence[TensorType]) -> Sequence[Dims]:
-    """Dims of all operands: those of query, key, … and, if there is one, of the mask behind."""
+    """The dims of all operands, given those without the mask, which comes last if there is one."""
     if len(operands) == len(dims):
         return dims
     (query, key), mask = dims[:2], operands[-1]
@@ -292,16 +315,15 @@ def _with_mask(dims: Sequence[Dims], operands: Sequence[TensorType]) -> Sequence
 
 @register_op("FusedAttentionGradient")
 @dataclass(frozen=True, slots=True)
-class FusedAttentionGradient(Circulating):
-    """Gradients of query, key and value from them, the result and its gradient; the scores are
-    computed again. Gradients of keys and values are summed over rows and queries per group.
+class FusedAttentionGradient(_CirculatingAttention):
+    """Gradients of query, key and value. Operands are these, the result, its gradient, and the mask
+    if there is one. Gradients of keys and values are summed over rows and queries per group.
 
-    What rows know of all columns is computed again too: kernels keep a number per row and head of
-    it from the forward pass, which nobody counts.
+    The scores and the sums of the softmax are computed again. (Kernels keep one number per row and
+    head from the forward pass, which is not counted.)
     """
 
     mask: ClassVar[int] = 5
-    travelling: ClassVar[tuple[int, ...]] = (1, 2)
     returning: ClassVar[tuple[int, ...]] = (1, 2)
 
     scale: float
@@ -328,17 +350,8 @@ class FusedAttentionGradient(Circulating):
 
         return self._gradients(softmax(_scores(self, indices, operands), -1), indices, operands)
 
-    def unevenness(self, pieces: int) -> float:
-        return 2 - 1 / pieces if self.causal else 1.0
-
-    def meet(
-        self, known: Seen | None, indices: Mapping[int, Array], operands: Sequence[Array]
-    ) -> Seen:
-        scores = _scores(self, indices, operands)
-        return _seen(scores, _kept(self, indices, scores.shape), operands[2], known)
-
     def conclude(
-        self, known: Seen, indices: Mapping[int, Array], operands: Sequence[Array]
+        self, known: OnlineSoftmax, indices: Mapping[int, Array], operands: Sequence[Array]
     ) -> tuple[Array, ...]:
         import numpy as np
 
@@ -349,7 +362,7 @@ class FusedAttentionGradient(Circulating):
     def _gradients(
         self, weights: Array, indices: Mapping[int, Array], operands: Sequence[Array]
     ) -> tuple[Array, ...]:
-        """From the weights of all columns, or of a part of them."""
+        """The gradients from the softmax's weights of all columns, or the share of some columns."""
         import numpy as np
 
         query, key, value, result, gradient = operands[:5]
@@ -370,8 +383,8 @@ class FusedAttentionGradient(Circulating):
 def _score_gradient(
     weights: Array, kept: Array, value: Array, result: Array, gradient: Array
 ) -> Array:
-    """Gradient of the masked scores from the result and its gradient, whose inner product is the
-    mean of the weights' gradients over all columns (Dao et al. 2022, appendix B)."""
+    """The gradient of the masked scores. The inner product of the result and its gradient is the
+    weighted mean of the weights' gradients over all columns (Dao et al. 2022, appendix B)."""
     import numpy as np
 
     shape = (*weights.shape[:4], value.shape[3])
@@ -384,8 +397,8 @@ def _score_gradient(
 @register_op("FusedAttentionScoreGradient")
 @dataclass(frozen=True, slots=True)
 class FusedAttentionScoreGradient(Op):
-    """Gradient of the scores `[batch, heads, rows, columns]`, for masks that are trained. Operands
-    as for FusedAttentionGradient."""
+    """The gradient of the scores, `[batch, heads, rows, columns]`, for masks that are trained. The
+    operands are those of FusedAttentionGradient."""
 
     mask: ClassVar[int] = 5
 

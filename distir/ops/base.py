@@ -1,4 +1,4 @@
-"""What several families share: broadcasting, axes, and the derivative of broadcasting."""
+"""Helpers that several families of ops share: broadcasting and its derivative, axis numbers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from distir.ir.core import NodeBuilder, Value
 
 
 def broadcast_shapes(op_name: str, *shapes: Sequence[int]) -> tuple[int, ...]:
-    """The shape that NumPy broadcasting gives; raises `ShapeError`."""
+    """The shape that NumPy broadcasting gives; raises `ShapeError` if shapes do not broadcast."""
     rank = max(len(shape) for shape in shapes)
     result = [1] * rank
     for shape in shapes:
@@ -31,14 +31,18 @@ def broadcast_shapes(op_name: str, *shapes: Sequence[int]) -> tuple[int, ...]:
 
 
 def normalize_axis(op_name: str, axis: int, rank: int) -> int:
-    """A non-negative axis; raises `ShapeError` when it is out of range."""
+    """An axis counted from the start; raises `ShapeError` if it is out of range."""
     if not -rank <= axis < rank:
-        raise ShapeError(f"{op_name}: axis {axis} of a tensor of rank {rank}; expected less")
+        raise ShapeError(
+            f"{op_name}: axis {axis} of a tensor of rank {rank}; expected at least {-rank} and "
+            f"less than {rank}"
+        )
     return axis % rank
 
 
 def normalize_axes(op_name: str, axes: Sequence[int], rank: int) -> tuple[int, ...]:
-    """Non-negative distinct axes in ascending order; raises `ShapeError`."""
+    """Distinct axes counted from the start, in ascending order; raises `ShapeError` if one is out
+    of range or occurs twice."""
     normal = sorted(normalize_axis(op_name, axis, rank) for axis in axes)
     if len(set(normal)) != len(normal):
         raise ShapeError(f"{op_name}: axes {list(axes)} name a dim twice")
@@ -46,7 +50,8 @@ def normalize_axes(op_name: str, axes: Sequence[int], rank: int) -> tuple[int, .
 
 
 def sum_to_shape(builder: NodeBuilder, value: Value, shape: Sequence[int]) -> Value:
-    """Sums the dims that broadcasting added or stretched: the derivative of broadcasting."""
+    """Adds ops that sum a value over the dims that broadcasting from `shape` added or repeated: the
+    derivative of broadcasting."""
     from distir.ops.reduce import ReduceSum
     from distir.ops.tensor import Reshape
 

@@ -1,4 +1,4 @@
-"""Normalisations of convnets: per channel, or over neighbouring channels."""
+"""Normalizations of convolutional networks: per channel, or over neighbouring channels."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from distir.ir.core import Array, Backward, Gradients, NodeBuilder, Op, Value
 from distir.ir.registered import register_op
 from distir.ir.signature import Signature, SignatureBuilder, broadcast_signature
 from distir.ir.types import TensorType
-from distir.ops.window import Window
+from distir.ops.window import KernelWindow
 
 
 @register_op("BatchNormalization")
 @dataclass(frozen=True, slots=True)
 class BatchNormalization(Op):
-    """`(x − mean) / √(variance + epsilon) · scale + bias` per channel, with statistics that are
-    given. Operands `x, scale, bias, mean, variance`."""
+    """`(x − mean) / √(variance + epsilon) · scale + bias` per channel, with given statistics.
+    Operands are `x`, `scale`, `bias`, `mean`, `variance`."""
 
     epsilon: float = 1e-5
 
@@ -26,7 +26,9 @@ class BatchNormalization(Op):
         x = operands[0]
         if x.rank < 2 or any(operand.shape != x.shape[1:2] for operand in operands[1:]):
             found = ", ".join(map(str, operands[1:]))
-            raise ShapeError(f"BatchNormalization: {found} beside {x}; expected one per channel")
+            raise ShapeError(
+                f"BatchNormalization: {found} beside {x}; expected one number per channel in each"
+            )
         return (x,)
 
     def signature(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Signature:
@@ -48,7 +50,10 @@ class BatchNormalization(Op):
         from distir.ops.reduce import ReduceSum
 
         if back.wanted[3] or back.wanted[4]:
-            raise TransformError("BatchNormalization: its statistics are constants")
+            raise TransformError(
+                "BatchNormalization: the gradient of its statistics was asked for; they are "
+                "constants"
+            )
         x, scale, _, mean, variance = back.operands
         inverse = self._inverse_deviation(back.builder, variance)
         of_x = of_scale = of_bias = None
@@ -92,7 +97,10 @@ class LRN(Op):
 
     def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
         if operands[0].rank < 2 or self.size < 1:
-            raise ShapeError(f"LRN: {operands[0]}, size {self.size}")
+            raise ShapeError(
+                f"LRN: {operands[0]}, size {self.size}; expected 2 dims or more, and a size of at "
+                "least 1"
+            )
         return (operands[0],)
 
     def signature(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Signature:
@@ -108,16 +116,17 @@ class LRN(Op):
         )
 
     def neighbours(self, x: Array, backwards: bool) -> Array:
-        """Sums over the channels that a channel looks at, or that look at it."""
+        """Per channel, the sum of `x` over its neighbours, or, `backwards`, over the channels that
+        it is a neighbour of."""
         before, after = (self.size - 1) // 2, self.size // 2
         if backwards:
             before, after = after, before
-        window = Window((1,), (before, after), (1,))
+        window = KernelWindow((1,), (before, after), (1,))
         moved = x.swapaxes(1, -1)
         return window.windows(window.padded(moved, 0.0), (self.size,)).sum(-1).swapaxes(1, -1)
 
     def divisor(self, x: Array) -> Array:
-        """What is raised to `beta`."""
+        """The base of the power `beta` by which `x` is divided."""
         return self.bias + self.alpha / self.size * self.neighbours(x * x, backwards=False)
 
     def evaluate(self, *operands: Array) -> tuple[Array, ...]:
@@ -130,7 +139,7 @@ class LRN(Op):
 @register_op("LRNGradient")
 @dataclass(frozen=True, slots=True)
 class LRNGradient(Op):
-    """Gradient of LRN's operand from it and the result's gradient."""
+    """The gradient of LRN's operand, from the operand and the result's gradient."""
 
     lrn: LRN
 

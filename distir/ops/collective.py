@@ -1,8 +1,7 @@
-"""What devices do together, and the views a device takes of what it holds.
+"""Ops of SPMD programs: collectives, messages, and views of a device's shard.
 
-These ops stand in SPMD programs, where every value is one device's shard. `factors` cut the dim
-they act on into a local product, outermost first, and `position` is the factor that is split:
-a split axis need not be the outermost of its dim (heads inside a fused QKV weight).
+In an SPMD program every value is one device's shard. A `Cut` says where in a dim an axis is split:
+it need not be the outermost of its dim (heads inside a fused QKV weight).
 """
 
 from __future__ import annotations
@@ -26,8 +25,9 @@ attribute_record(Copies)
 @attribute_record
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Which factor of which dim is split or joined. Sizes are those of one device's shard before
-    the op."""
+    """The place in a tensor where shards are split or joined: `dim` is a product of `factors`,
+    outermost first, of which the one at `position` is cut. Sizes are those of one device's shard
+    before the op."""
 
     dim: int
     factors: tuple[int, ...]
@@ -41,50 +41,51 @@ class Cut:
         return (*shape[: self.dim], size, *shape[self.dim + 1 :])
 
     def view(self, x: Array) -> tuple[Array, int]:
-        """The array with the dim spread into its factors, and the index of the split one."""
+        """The array with a dim per factor, and the index of the dim that is cut."""
         shape = (*x.shape[: self.dim], *self.factors, *x.shape[self.dim + 1 :])
         return x.reshape(shape), self.dim + self.position
 
     def split(self, x: Array, parts: int) -> list[Array]:
-        """Equal parts along the factor, each with the dim folded again."""
+        """Equal parts of the array along the factor, as tensors with the original dims."""
         import numpy as np
 
-        spread, axis = self.view(x)
+        by_factor, axis = self.view(x)
         shape = self.resized(x.shape, 1 / parts)
-        return [part.reshape(shape) for part in np.split(spread, parts, axis=axis)]
+        return [part.reshape(shape) for part in np.split(by_factor, parts, axis=axis)]
 
     def join(self, shards: Sequence[Array]) -> Array:
         """The inverse of `split`."""
         import numpy as np
 
-        spread = [self.view(shard) for shard in shards]
-        whole = np.concatenate([array for array, _ in spread], axis=spread[0][1])
+        views = [self.view(shard) for shard in shards]
+        whole = np.concatenate([array for array, _ in views], axis=views[0][1])
         return whole.reshape(self.resized(shards[0].shape, len(shards)))
 
 
 @attribute_record
 @dataclass(frozen=True, slots=True)
 class FlatCut:
-    """A shard of this shape laid out flat, element after element, and cut into equal pieces, the
-    last ones filled up with zeros; each of them again for every further degree."""
+    """How a shard of this shape is cut if it lies flat, element after element: into as many equal
+    pieces as the first degree says, the last of them filled up with zeros; then each piece likewise
+    for every further degree."""
 
     shape: tuple[int, ...]
     degrees: tuple[int, ...]
 
     @property
     def piece(self) -> int:
-        """Elements of one piece."""
+        """The number of elements of one piece."""
         size = math.prod(self.shape)
         for degree in self.degrees:
             size = -(-size // degree)
         return size
 
     def resized(self, shape: Sequence[int], ratio: float) -> tuple[int, ...]:
-        """The shape of a piece, or of what pieces make up."""
+        """The shape of a piece (`ratio` below 1), or of the shard that pieces are joined to."""
         return self.shape if ratio > 1 else (self.piece,)
 
     def split(self, x: Array, parts: int) -> list[Array]:
-        """The pieces."""
+        """The pieces of an array; their number follows from the degrees."""
         import numpy as np
 
         pieces = [np.reshape(x, -1)]
@@ -109,7 +110,7 @@ class FlatCut:
 
 
 class Distributed(Op):
-    """Base of ops that only make sense on a mesh."""
+    """Base of ops that exist only in placed programs."""
 
     __slots__ = ()
 
@@ -124,8 +125,8 @@ class Distributed(Op):
 
 
 class Collective(Distributed):
-    """Base of ops in which the devices along `mesh_axes` take part: all places along one mesh axis,
-    or along several at once, which are given outermost first. `degree` is their number."""
+    """Base of ops in which devices communicate: the `degree` devices that differ only by their
+    places along `mesh_axes` (outermost first) form a group."""
 
     __slots__ = ()
     mesh_axes: tuple[str, ...]
@@ -133,29 +134,29 @@ class Collective(Distributed):
 
     @property
     def copies(self) -> Copies | None:
-        """What of the rows that are exchanged are copies, as far as that is known."""
+        """How many of the exchanged rows are copies of one token; None if that is unknown."""
         return None
 
     @property
     def kind(self) -> CollectiveKind:
-        """What `cost` calls it."""
+        """The kind of collective, as the cost model names it."""
         raise NotImplementedError
 
     def exchange(self, shards: Sequence[Array]) -> list[Array]:
-        """Results of all members, in mesh order, from their operands."""
+        """The results of all devices of a group, in mesh order, from their operands."""
         raise NotImplementedError
 
     def message_bytes(self, operand: TensorType, result: TensorType) -> int:
-        """Bytes of the full tensor that takes part per device, as `cost` counts them."""
+        """Bytes of the full tensor that takes part, as the cost model counts them."""
         raise NotImplementedError
 
     @property
     def tensors(self) -> tuple[Collective, ...]:
-        """The collectives, one per operand, that are done as one."""
+        """The collectives, one per operand, that are sent as one message."""
         return (self,)
 
     def total_bytes(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> int:
-        """`message_bytes` of all operands."""
+        """The sum of `message_bytes` over all operands."""
         each = zip(self.tensors, operands, results, strict=True)
         return sum(one.message_bytes(operand, result) for one, operand, result in each)
 
@@ -163,7 +164,7 @@ class Collective(Distributed):
 @register_op("AllReduce")
 @dataclass(frozen=True, slots=True)
 class AllReduce(Collective):
-    """Every member gets the sum (or maximum) of all."""
+    """Every device gets the sum (or maximum) over its group."""
 
     mesh_axes: tuple[str, ...]
     degree: int
@@ -197,7 +198,7 @@ def _reduce(shards: Sequence[Array], reduction: str) -> Array:
 @register_op("AllGather")
 @dataclass(frozen=True, slots=True)
 class AllGather(Collective):
-    """Every member gets the shards of all, joined along the cut."""
+    """Every device gets the shards of its group, joined along the cut."""
 
     mesh_axes: tuple[str, ...]
     degree: int
@@ -222,7 +223,7 @@ class AllGather(Collective):
 @register_op("ReduceScatter")
 @dataclass(frozen=True, slots=True)
 class ReduceScatter(Collective):
-    """Every member gets its part, along the cut, of the sum of all."""
+    """Every device gets its part, along the cut, of the sum (or maximum) over its group."""
 
     mesh_axes: tuple[str, ...]
     degree: int
@@ -247,9 +248,9 @@ class ReduceScatter(Collective):
 @register_op("AllToAll")
 @dataclass(frozen=True, slots=True)
 class AllToAll(Collective):
-    """The split moves from one axis to another: each member sends a part, along `scatter`, to
-    every other, and joins what it gets along `gather` (sizes after the scatter). Tokens on the way
-    to experts are `routed`."""
+    """The split moves from one axis to another: each device cuts its shard along `scatter`, sends a
+    part to every other device, and joins the parts that it gets along `gather` (whose sizes are
+    those after the scatter). `routed` is set for tokens on the way to experts."""
 
     mesh_axes: tuple[str, ...]
     degree: int
@@ -307,7 +308,7 @@ class Bucket(Collective):
 @register_op("Release")
 @dataclass(frozen=True, slots=True)
 class Release(Distributed):
-    """The last reader of what is given back together, such as a block's gathered parameters."""
+    """Reads values last, so that their memory is freed together: a block's gathered parameters."""
 
     def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
         return ()
@@ -319,7 +320,7 @@ class Release(Distributed):
 @register_op("Shard")
 @dataclass(frozen=True, slots=True)
 class Shard(Distributed):
-    """The part, along the cut, that belongs to this device's place on `mesh_axes`: a view."""
+    """The part, along the cut, that belongs to the device's place along `mesh_axes`: a view."""
 
     is_view: ClassVar[bool] = True
 
@@ -332,15 +333,15 @@ class Shard(Distributed):
         return (x.with_shape(self.cut.resized(x.shape, 1 / self.degree)),)
 
     def pick(self, x: Array, member: int) -> Array:
-        """The part of the member at this place."""
+        """The part of device number `member` of a group."""
         return self.cut.split(x, self.degree)[member]
 
 
 @register_op("Spread")
 @dataclass(frozen=True, slots=True)
 class Spread(Distributed):
-    """A part of a sum over the devices along `mesh_axes`, without asking them: what is cut over
-    them stands among zeros (`cut` has the sizes of the part), what all hold is divided."""
+    """Makes a value a pending sum over `mesh_axes` without communication. A shard, which `cut`
+    describes, is surrounded by zeros; a value that all devices hold is divided by their number."""
 
     mesh_axes: tuple[str, ...]
     degree: int
@@ -360,7 +361,7 @@ class Spread(Distributed):
         )
 
     def part(self, x: Array, member: int) -> Array:
-        """The part of the member at this place."""
+        """The part of device number `member` of a group."""
         import numpy as np
 
         if self.cut is None:
@@ -372,14 +373,14 @@ class Spread(Distributed):
 @attribute_record
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Which positions of a loop a device holds: the loop is a product of factors
-    `(size, ((mesh axis, degree), …))`, each split over mesh axes, first outermost."""
+    """The positions of a split loop that a device holds. The loop is a product of factors
+    `(size, ((mesh axis, degree), …))`, outermost first, each split over these mesh axes."""
 
     loop: int
     factors: tuple[tuple[int, tuple[tuple[str, int], ...]], ...]
 
     def positions(self, coordinate: dict[str, int]) -> Array:
-        """Positions along the loop at this place of the mesh, ascending."""
+        """The positions that the device at this place of the mesh holds, ascending."""
         import numpy as np
 
         positions = np.zeros(1, np.int64)
@@ -396,7 +397,8 @@ class Window:
 @register_op("Sharded")
 @dataclass(frozen=True, slots=True)
 class Sharded(Distributed):
-    """An op that must know which part it computes, with the windows of its split loops."""
+    """An op whose result depends on where its shard is, such as dropout or a lookup in a split
+    table, with the positions that devices hold of its split loops."""
 
     op: Op
     windows: tuple[Window, ...]
@@ -408,7 +410,7 @@ class Sharded(Distributed):
         return self.op.work(operands, results)
 
     def evaluate_at(self, coordinate: dict[str, int], *operands: Array) -> tuple[Array, ...]:
-        """The shard's results at this place of the mesh."""
+        """The results on the device at this place of the mesh."""
         indices = {window.loop: window.positions(coordinate) for window in self.windows}
         return self.op.evaluate_shard(indices, *operands)
 

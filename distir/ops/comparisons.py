@@ -1,4 +1,4 @@
-"""Elementwise comparisons, logic, and the choices that they make."""
+"""Elementwise comparisons and logic, and ops that choose between elements."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from distir.ops.elementwise import Binary, Elementwise, Unary
 
 
 class Comparison(Binary):
-    """Base of ops that give booleans; they have no derivative."""
+    """Base of ops whose results are booleans; they have no derivative."""
 
     __slots__ = ()
 
@@ -135,7 +135,7 @@ class IsNaN(Unary):
 @register_op("IsInf")
 @dataclass(frozen=True, slots=True)
 class IsInf(Unary):
-    """True where the element is infinite, in the directions asked for."""
+    """True where the element is infinite with a sign that is asked for."""
 
     detect_negative: bool = True
     detect_positive: bool = True
@@ -183,7 +183,8 @@ class Where(Elementwise):
 
 
 def _chosen(back: Backward, comparison: Op) -> tuple[Callable[[], Value], Callable[[], Value]]:
-    """The gradient where the first operand was chosen, and where the second was."""
+    """Functions that add the gradients of both operands: the gradient where an operand was chosen,
+    zero elsewhere. `comparison` says where the first was."""
     gradient = back.gradient
     zero = back.builder.scalar(0.0, gradient.type.dtype)
 
@@ -198,7 +199,7 @@ def _chosen(back: Backward, comparison: Op) -> tuple[Callable[[], Value], Callab
 @register_op("Max")
 @dataclass(frozen=True, slots=True)
 class Max(Binary):
-    """The larger of `a` and `b`; of equal ones `a`."""
+    """The larger of `a` and `b`; if they are equal, the gradient goes to `a`."""
 
     def apply(self, a: Array, b: Array) -> Array:
         import numpy as np
@@ -212,7 +213,7 @@ class Max(Binary):
 @register_op("Min")
 @dataclass(frozen=True, slots=True)
 class Min(Binary):
-    """The smaller of `a` and `b`; of equal ones `a`."""
+    """The smaller of `a` and `b`; if they are equal, the gradient goes to `a`."""
 
     def apply(self, a: Array, b: Array) -> Array:
         import numpy as np

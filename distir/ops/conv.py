@@ -1,7 +1,8 @@
-"""Convolution, its transpose and the gradient of its weight: one relation between a large tensor, a
-small one and a weight, solved for each of the three.
+"""Convolution, its transpose and the gradient of its weight.
 
-Layout is ONNX's: `x[batch, channels, *space]`, `weight[out channels, channels / group, *kernel]`.
+All three compute one of three tensors from the others: a large one, a small one (the result of the
+convolution) and a weight. Layouts are ONNX's: `x[batch, channels, *space]` and
+`weight[out channels, channels / group, *kernel]`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from distir.ir.registered import register_op
 from distir.ir.signature import Dims, Kind, Signature, SignatureBuilder
 from distir.ir.types import TensorType
 from distir.ops.linalg import product_work
-from distir.ops.window import Window, space_dims
+from distir.ops.window import KernelWindow, space_dims
 
 
 class _ConvBase(Op):
@@ -31,9 +32,9 @@ class _ConvBase(Op):
     group: int
 
     @property
-    def window(self) -> Window:
-        """How the kernel moves."""
-        return Window(self.strides, self.pads, self.dilations)
+    def window(self) -> KernelWindow:
+        """How the kernel moves over space."""
+        return KernelWindow(self.strides, self.pads, self.dilations)
 
     def loops(
         self,
@@ -42,8 +43,8 @@ class _ConvBase(Op):
         small: TensorType,
         kinds: tuple[Kind, Kind, Kind],
     ) -> tuple[SignatureBuilder, Dims, Dims, Dims]:
-        """Dims of large, weight and small; `kinds` of batch, channels of large, channels of
-        small."""
+        """A signature builder, and the dims of large, weight and small. `kinds` are those of the
+        loops over the batch, the channels of large and the channels of small."""
         builder = SignatureBuilder()
         batch = builder.loop(large.shape[0], kinds[0])
         group = builder.loop(self.group)
@@ -61,7 +62,7 @@ class _ConvBase(Op):
     def check(
         self, large: TensorType, weight: TensorType, small: TensorType | None
     ) -> tuple[int, ...]:
-        """Shape of small; raises `ShapeError`."""
+        """The shape of small; raises `ShapeError` if the tensors do not fit together."""
         fits = (
             large.rank == weight.rank >= 2
             and self.group > 0
@@ -69,7 +70,10 @@ class _ConvBase(Op):
             and large.shape[1] == weight.shape[1] * self.group
         )
         if not fits:
-            raise ShapeError(f"{self.name}: {large} and weight {weight} in {self.group} groups")
+            raise ShapeError(
+                f"{self.name}: {large} and weight {weight} in {self.group} groups; expected "
+                "[batch, channels, *space] and [out channels, channels / groups, *kernel]"
+            )
         shape = (
             large.shape[0],
             weight.shape[0],
@@ -80,18 +84,18 @@ class _ConvBase(Op):
         return shape
 
     def flops(self, weight: TensorType, small: TensorType) -> float:
-        """Two per term: one term per element of small, channel of large and place in the kernel."""
+        """FLOPs: two per element of small, channel of large (in a group), place in the kernel."""
         return 2.0 * small.num_elements * math.prod(weight.shape[1:])
 
     def local_group(self, large: TensorType, weight: TensorType) -> int:
-        """Groups of a shard."""
+        """The number of groups in a shard."""
         return max(1, large.shape[1] // weight.shape[1])
 
 
 @register_op("Conv")
 @dataclass(frozen=True, slots=True)
 class Conv(_ConvBase):
-    """Convolution of `x` with `weight`. A bias is an Add behind it."""
+    """The convolution of `x` with `weight`; a bias is an Add behind it."""
 
     strides: tuple[int, ...]
     pads: tuple[int, ...]
@@ -148,8 +152,8 @@ class Conv(_ConvBase):
 @register_op("ConvTranspose")
 @dataclass(frozen=True, slots=True)
 class ConvTranspose(_ConvBase):
-    """The transpose of Conv: `small` and `weight` to `large`, whose spatial sizes are `space`. The
-    gradient of Conv's first operand, and a layer of its own."""
+    """The transpose of Conv: computes `large`, whose spatial sizes are `space`, from `small` and
+    `weight`. It is the gradient of Conv's first operand, and a layer of its own."""
 
     space: tuple[int, ...]
     strides: tuple[int, ...]
@@ -160,7 +164,9 @@ class ConvTranspose(_ConvBase):
     def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
         small, weight = operands
         if small.rank != weight.rank or small.rank < 2:
-            raise ShapeError(f"ConvTranspose: {small} and weight {weight}")
+            raise ShapeError(
+                f"ConvTranspose: {small} and weight {weight}; expected equal ranks of at least 2"
+            )
         large = small.with_shape((small.shape[0], weight.shape[1] * self.group, *self.space))
         self.check(large, weight, small)
         return (large,)
@@ -207,7 +213,7 @@ class ConvTranspose(_ConvBase):
 @register_op("ConvWeightGradient")
 @dataclass(frozen=True, slots=True)
 class ConvWeightGradient(_ConvBase):
-    """Gradient of Conv's weight from `x` and the result's gradient, summed over the batch."""
+    """The gradient of Conv's weight from `x` and the result's gradient, summed over the batch."""
 
     kernel: tuple[int, ...]
     strides: tuple[int, ...]

@@ -1,5 +1,5 @@
-"""Ops that compute every element from the elements at the same place, with broadcasting: their base
-classes, and those that change no number."""
+"""Base classes of elementwise ops, which compute every element from the elements at the same place,
+with broadcasting; and the elementwise ops that change no number."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from distir.ops.base import broadcast_shapes, sum_to_shape
 
 
 class Elementwise(Op):
-    """Base: one loop per dim of the result, all parallel."""
+    """Base of elementwise ops: one parallel loop per dim of the result."""
 
     __slots__ = ()
 
@@ -26,7 +26,8 @@ class Elementwise(Op):
         return (TensorType(shape, self.result_dtype(*operands)),)
 
     def result_dtype(self, *operands: TensorType) -> DType:
-        """Element type of the result: the first operand's unless a subclass says otherwise."""
+        """The element type of the result: that of the first operand unless a subclass overrides
+        it."""
         return operands[0].dtype
 
     def signature(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Signature:
@@ -34,8 +35,8 @@ class Elementwise(Op):
 
 
 class Unary(Elementwise):
-    """Base of `y = f(x)`. `slope` is f' from x, or from y where that is known without x, so that
-    only the result has to be kept for the backward pass."""
+    """Base of `y = f(x)`. `slope` computes f' from x, or from y if `slope_from_result`, so that
+    only the result need be kept for the backward pass."""
 
     __slots__ = ()
     slope_from_result: ClassVar[bool] = False
@@ -45,7 +46,7 @@ class Unary(Elementwise):
         """f(x) in NumPy."""
 
     def slope(self, x_or_y: Array) -> Array:
-        """f'(x) in NumPy; zero where the function is flat."""
+        """f' in NumPy; zero if a subclass does not override it."""
         import numpy as np
 
         return np.zeros_like(x_or_y)
@@ -63,7 +64,7 @@ class Unary(Elementwise):
 @register_op("UnaryGradient")
 @dataclass(frozen=True, slots=True)
 class UnaryGradient(Elementwise):
-    """`dx = dy · f'`, where `op` is f and the first operand is its operand or result."""
+    """`dx = dy · f'`, where `op` is f. The first operand is f's operand or its result."""
 
     op: Unary
 
@@ -93,7 +94,8 @@ class Binary(Elementwise):
         ]
 
     def partial_gradients(self, back: Backward) -> Sequence[Any]:
-        """Per operand a function that builds its gradient, called only where it is wanted."""
+        """Per operand, a function that adds the ops of its gradient; called only if the gradient
+        is wanted."""
         from distir.errors import TransformError
 
         raise TransformError(f"op {self.name} has no derivative")
@@ -125,7 +127,7 @@ class Identity(Unary):
 @register_op("StopGradient")
 @dataclass(frozen=True, slots=True)
 class StopGradient(Unary):
-    """`y = x`, a constant to the derivative."""
+    """`y = x`; the derivative takes it for a constant."""
 
     is_view: ClassVar[bool] = True
 
@@ -139,7 +141,7 @@ class StopGradient(Unary):
 @register_op("Cast")
 @dataclass(frozen=True, slots=True)
 class Cast(Unary):
-    """Converts the element type. Between floats the executor keeps its own precision."""
+    """Converts the element type. The executor keeps its own precision for real numbers."""
 
     to: DType
 

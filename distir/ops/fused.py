@@ -17,11 +17,11 @@ from distir.ops.collective import Sharded
 @register_op("Fused")
 @dataclass(frozen=True, slots=True)
 class Fused(Op):
-    """A chain of elementwise ops: each operand is read and each result written once, what is in
-    between stays in registers. It stands in placed programs only.
+    """A chain of elementwise ops in one kernel, in placed programs. Each operand is read once and
+    each result written once; values in between stay in registers.
 
-    `steps` are `(op, places of its operands)`; places count the operands first, then what the steps
-    make, in order; `returned` are the places of the results.
+    `steps` are `(op, places of its operands)`. Places count the operands, then the results of all
+    steps in order. `returned` are the places of the results.
     """
 
     num_operands: int
@@ -60,7 +60,7 @@ class Fused(Op):
         return self.evaluate_at({}, *operands)
 
     def evaluate_at(self, coordinate: dict[str, int], *operands: Array) -> tuple[Array, ...]:
-        """The shard's results at this place of the mesh."""
+        """The results on the device at this place of the mesh."""
         values = list(operands)
         for op, places in self.steps:
             read = (values[place] for place in places)

@@ -1,4 +1,4 @@
-"""Products: MatMul, Gemm and Einsum. A derivative of a product is an Einsum."""
+"""Matrix products: MatMul, Gemm and Einsum. Gradients of products are Einsums."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from distir.ir.types import DType, TensorType
 from distir.ops.base import broadcast_shapes, sum_to_shape
 
 ALIGNMENT_BYTES = 16
-"""What matrix units load at once: the rows of a matrix begin at multiples of it (NVIDIA, Matrix
-Multiplication Background User's Guide, section 4)."""
+"""Bytes that matrix units load at once: rows of a matrix must begin at multiples of it (NVIDIA,
+Matrix Multiplication Background User's Guide, section 4)."""
 
 
 def product_work(
@@ -29,9 +29,9 @@ def product_work(
 ) -> Work:
     """The work of a matrix product that reads its operands and writes its results once.
 
-    A `batched` one of two activations, such as attention that is spelled out, reads rows where they
-    are: where these are no multiple of `ALIGNMENT_BYTES`, it runs on vector units. Libraries pad
-    the rows of a weight.
+    A `batched` product of two activations, as in spelled-out attention, reads rows where they are.
+    If their lengths are not multiples of `ALIGNMENT_BYTES`, it runs on vector units. For other
+    products, libraries pad the rows of the weight.
     """
     aligned = all(t.shape[-1] * t.dtype.itemsize % ALIGNMENT_BYTES == 0 for t in operands)
     dtype = results[0].dtype if aligned or not batched else DType.FLOAT32
@@ -118,7 +118,8 @@ def _einsum_gradient(
     other: tuple[Value, str],
     of: tuple[Value, str],
 ) -> Value:
-    """`d of = gradient · other`, where dims of size 1 that were stretched are summed."""
+    """The gradient of the operand `of` of a product: `gradient · other`, summed over dims of size 1
+    that were broadcast. Each is given with a letter per dim."""
     spelled: list[tuple[Value, str]] = []
     for value, dims in (gradient, other):
         spelled.append(_without_unit_dims(builder, value, dims))
@@ -133,7 +134,7 @@ def _einsum_gradient(
         for value, dims in spelled
         for letter, size in zip(dims, value.type.shape, strict=True)
     }
-    # A dim of the target that has size 1 although the product's is larger was broadcast.
+    # A dim of size 1 of the target was broadcast if the product's dim is larger.
     kept = "".join(letter for letter in kept if target[of[1].index(letter)] == sizes.get(letter, 0))
     equation = ",".join(dims for _, dims in spelled) + "->" + kept
     result = builder.add(Einsum(equation), *(value for value, _ in spelled))
@@ -145,7 +146,7 @@ def _einsum_gradient(
 
 
 def _without_unit_dims(builder: NodeBuilder, value: Value, dims: str) -> tuple[Value, str]:
-    """Drops broadcast batch dims of size 1, which an Einsum would not stretch."""
+    """A value and its letters without dims of size 1, which an Einsum would not broadcast."""
     shape = value.type.shape
     drop = [i for i, size in enumerate(shape) if size == 1]
     if not drop:
@@ -160,7 +161,7 @@ def _without_unit_dims(builder: NodeBuilder, value: Value, dims: str) -> tuple[V
 @register_op("Gemm")
 @dataclass(frozen=True, slots=True)
 class Gemm(Op):
-    """`alpha · a' @ b' + beta · c`, where `'` transposes if asked to."""
+    """`alpha · a' @ b' + beta · c`, where a' is `a`, or its transpose if `trans_a`; so for b."""
 
     alpha: float = 1.0
     beta: float = 1.0
@@ -175,7 +176,10 @@ class Gemm(Op):
         rows, inner = a[::-1] if self.trans_a else a
         inner_b, columns = b[::-1] if self.trans_b else b
         if inner != inner_b:
-            raise ShapeError(f"Gemm: inner dims {inner} and {inner_b} differ")
+            raise ShapeError(
+                f"Gemm: {operands[0]} and {operands[1]}; their inner dims, {inner} and {inner_b}, "
+                "must be equal"
+            )
         result = operands[0].with_shape((rows, columns))
         if len(operands) > 2 and broadcast_shapes("Gemm", operands[2].shape, result.shape) != (
             rows,
@@ -210,7 +214,7 @@ class Gemm(Op):
         return (result + self.beta * operands[2] if len(operands) > 2 else result,)
 
     def lower(self, builder: NodeBuilder, node: Node) -> tuple[Value, ...] | None:
-        """Product, then bias: the bias must be added once, after partial sums are settled."""
+        """Product, then bias: the bias must be added once, after pending sums are added up."""
         from distir.ops.arithmetic import Add, Mul
 
         a, b = node.operands[:2]
@@ -231,21 +235,24 @@ class Gemm(Op):
 @register_op("Einsum")
 @dataclass(frozen=True, slots=True)
 class Einsum(Op):
-    """Sum of products written as letters per dim, such as `bsk,kn->bsn`. No ellipsis, and no
-    letter twice in one operand."""
+    """A sum of products, written with a letter per dim, such as `bsk,kn->bsn`. There is no ellipsis
+    and no letter twice in one operand."""
 
     equation: str
 
     @property
     def terms(self) -> tuple[tuple[str, ...], str]:
-        """Letters of the operands, letters of the result."""
+        """The letters of each operand, and those of the result."""
         inputs, _, output = self.equation.replace(" ", "").partition("->")
         return tuple(inputs.split(",")), output
 
     def _sizes(self, operands: Sequence[TensorType]) -> dict[str, int]:
         terms, output = self.terms
         if len(terms) != len(operands) or "->" not in self.equation:
-            raise ShapeError(f"Einsum {self.equation!r}: {len(operands)} operands do not fit it")
+            raise ShapeError(
+                f"Einsum {self.equation!r}: {len(operands)} operands; expected as many as the "
+                "equation has, and an arrow in it"
+            )
         sizes: dict[str, int] = {}
         for term, operand in zip(terms, operands, strict=True):
             if len(term) != operand.rank or len(set(term)) != len(term):
@@ -253,10 +260,14 @@ class Einsum(Op):
             for letter, size in zip(term, operand.shape, strict=True):
                 if sizes.setdefault(letter, size) != size:
                     raise ShapeError(
-                        f"Einsum {self.equation!r}: {letter!r} is {sizes[letter]} and {size}"
+                        f"Einsum {self.equation!r}: {letter!r} is {sizes[letter]} and {size}; "
+                        "expected one size"
                     )
         if not set(output) <= set(sizes) or len(set(output)) != len(output):
-            raise ShapeError(f"Einsum {self.equation!r}: bad result {output!r}")
+            raise ShapeError(
+                f"Einsum {self.equation!r}: result {output!r}; expected letters of the operands, "
+                "each at most once"
+            )
         return sizes
 
     def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:

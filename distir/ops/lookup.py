@@ -1,4 +1,5 @@
-"""Looking up and putting down: rows, one element per index, one slice per tuple of indices."""
+"""Ops that look up or write elements by index: rows of a table, one element per index, one slice
+per tuple of indices."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from distir.ops.tensor import zeros
 
 
 def lookup_work(operands: Sequence[TensorType], results: Sequence[TensorType]) -> Work:
-    """Of the table only what is picked is read."""
+    """The work of a lookup, which reads only the looked-up elements of the table."""
     size = sum(t.size_bytes for t in results)
     return Work(
         kind=OpClass.MEMORY,
@@ -28,7 +29,8 @@ def lookup_work(operands: Sequence[TensorType], results: Sequence[TensorType]) -
 
 
 class _Scatter(Op):
-    """Base of ops that put `updates` into `data` where `indices` say, or add them there."""
+    """Base of ops that write `updates` into `data` at indices, or, if `adds`, add them there.
+    Operands are data, index, updates."""
 
     __slots__ = ()
     adds: bool
@@ -36,17 +38,17 @@ class _Scatter(Op):
     @property
     @abstractmethod
     def reader(self) -> Op:
-        """The op that reads what this one puts down."""
+        """The op that looks up the elements that this one writes."""
 
     @abstractmethod
     def places(self, index: Array, shape: Sequence[int]) -> tuple[Array, ...]:
-        """Index arrays for the dims of data of that shape."""
+        """NumPy index arrays for the dims of data of this shape."""
 
     def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
         data, index, updates = operands
         (found,) = self.reader.infer(data, index)
         if found.shape != updates.shape:
-            raise ShapeError(f"{self.name}: updates {updates}; the indices ask for {found}")
+            raise ShapeError(f"{self.name}: updates {updates}; expected {found} for these indices")
         return (data,)
 
     def evaluate(self, *operands: Array) -> tuple[Array, ...]:
@@ -64,7 +66,7 @@ class _Scatter(Op):
     def derivative(self, back: Backward) -> Gradients:
         _, index, updates = back.operands
         of_data = back.gradient if back.wanted[0] else None
-        if of_data is not None and not self.adds:  # what is put over data takes its gradient
+        if of_data is not None and not self.adds:  # no gradient reaches overwritten elements
             of_data = back.add(self, of_data, index, zeros(back.builder, updates.type))
         of_updates = back.add(self.reader, back.gradient, index) if back.wanted[2] else None
         return (of_data, None, of_updates)
@@ -78,8 +80,8 @@ class _Scatter(Op):
 class Gather(Op):
     """Rows of a table: `table` with its dim `axis` replaced by the dims of `indices`.
 
-    The table may hold only some of the rows (`evaluate_shard`); the others are zero, so that
-    shards add up.
+    A device that holds only some rows of the table gives zeros for the others, so that the results
+    of all devices add up.
     """
 
     axis: int = 0
@@ -134,7 +136,7 @@ class Gather(Op):
 @register_op("GatherGradient")
 @dataclass(frozen=True, slots=True)
 class GatherGradient(Op):
-    """Adds rows of the gradient into a table of zeros: what ScatterAdd is to Gather."""
+    """The gradient of Gather's table: adds rows of the gradient into a table of zeros."""
 
     axis: int
     shape: tuple[int, ...]
@@ -196,7 +198,8 @@ class GatherGradient(Op):
 def _elements_signature(
     axis: int, table: Sequence[int], index: Sequence[int], of_table: Kind, of_index: Kind
 ) -> tuple[SignatureBuilder, tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
-    """Dims of a table and of the indices into its dim `axis`. Loop 0 are the table's rows."""
+    """A signature builder, and the dims of a table and of the indices into its dim `axis`. Loop 0
+    goes over the table's rows."""
     builder = SignatureBuilder()
     rows = builder.positional(table[axis], of_table)
     table_dims: list[tuple[int, ...]] = []
@@ -222,11 +225,14 @@ def _check_elements(name: str, axis: int, table: TensorType, index: TensorType) 
         if dim != normal
     )
     if not fits or index.dtype.is_float:
-        raise ShapeError(f"{name}: indices {index} into {table} along dim {normal}")
+        raise ShapeError(
+            f"{name}: indices {index} into {table} along dim {normal}; expected integers, and no "
+            "other dim larger than the table's"
+        )
 
 
 def _grid(index: Array, axis: int) -> tuple[Array, ...]:
-    """Index arrays for every dim: `index` along `axis`, the own place along the others."""
+    """Index arrays for every dim: `index` along `axis`, each element's own place along others."""
     import numpy as np
 
     places: list[Array] = list(np.indices(index.shape, sparse=True))
@@ -237,8 +243,8 @@ def _grid(index: Array, axis: int) -> tuple[Array, ...]:
 @register_op("GatherElements")
 @dataclass(frozen=True, slots=True)
 class GatherElements(Op):
-    """`table` at `indices` along `axis`, at the own place along the other dims. Rows of a split
-    table that are not held count as zero."""
+    """`table` at `indices` along `axis`, and at the index's own place along the other dims. Rows
+    of a split table that a device does not hold count as zero."""
 
     axis: int = 0
 
@@ -285,7 +291,7 @@ class GatherElements(Op):
 @register_op("GatherElementsGradient")
 @dataclass(frozen=True, slots=True)
 class GatherElementsGradient(Op):
-    """Adds a gradient into zeros at the places that GatherElements or TopK took from."""
+    """Adds a gradient to zeros at the places that GatherElements or TopK read."""
 
     axis: int
     shape: tuple[int, ...]
@@ -324,7 +330,7 @@ class GatherElementsGradient(Op):
 @register_op("ScatterElements")
 @dataclass(frozen=True, slots=True)
 class ScatterElements(_Scatter):
-    """`data` with `updates` put at `indices` along `axis`, or added there."""
+    """`data` with `updates` written at `indices` along `axis`, or added there."""
 
     axis: int = 0
     adds: bool = False
@@ -352,7 +358,8 @@ class ScatterElements(_Scatter):
 def _tuples_signature(
     batch_dims: int, data: Sequence[int], index: Sequence[int], of_index: Kind
 ) -> tuple[SignatureBuilder, Any, Any, Any]:
-    """Dims of `data[b…, i…, rest…]`, of `index[b…, q…, len(i)]`, and of `[b…, q…, rest…]`."""
+    """A signature builder, and the dims of `data[b…, i…, rest…]`, of `index[b…, q…, len(i)]` and of
+    the result `[b…, q…, rest…]`."""
     builder = SignatureBuilder()
     last = batch_dims + index[-1]
     batch = builder.dims(data[:batch_dims])
@@ -385,7 +392,8 @@ def _tuples(index: Array, batch_dims: int, shape: Sequence[int]) -> tuple[Array,
 @register_op("GatherND")
 @dataclass(frozen=True, slots=True)
 class GatherND(Op):
-    """Slices of `data` at tuples of indices; the first `batch_dims` dims go side by side."""
+    """Slices of `data` at tuples of indices. The first `batch_dims` dims of data and indices are
+    the same batch."""
 
     batch_dims: int = 0
 
@@ -398,7 +406,10 @@ class GatherND(Op):
             and not index.dtype.is_float
         )
         if not fits:
-            raise ShapeError(f"GatherND: indices {index} into {data}, {self.batch_dims} batch dims")
+            raise ShapeError(
+                f"GatherND: indices {index} into {data} with {self.batch_dims} batch dims;"
+                " expected integers, equal batch dims, and tuples no longer than its other dims"
+            )
         rest = data.shape[self.batch_dims + index.shape[-1] :]
         return (data.with_shape(index.shape[:-1] + rest),)
 
@@ -426,7 +437,7 @@ class GatherND(Op):
 @register_op("GatherNDGradient")
 @dataclass(frozen=True, slots=True)
 class GatherNDGradient(Op):
-    """Adds a gradient into zeros at the places that GatherND took from."""
+    """Adds a gradient to zeros at the places that GatherND read."""
 
     batch_dims: int
     shape: tuple[int, ...]
@@ -458,7 +469,7 @@ class GatherNDGradient(Op):
 @register_op("ScatterND")
 @dataclass(frozen=True, slots=True)
 class ScatterND(_Scatter):
-    """`data` with slices `updates` put at tuples of indices, or added there."""
+    """`data` with slices `updates` written at tuples of indices, or added there."""
 
     adds: bool = False
 

@@ -1,4 +1,4 @@
-"""Losses of a training step."""
+"""Losses of a training step, and their gradients."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from distir.ops.lookup import lookup_work
 @register_op("CrossEntropy")
 @dataclass(frozen=True, slots=True)
 class CrossEntropy(Op):
-    """Per row `log Σ exp(logits) − logits[label]` for `logits[..., classes]`, `labels[...]`."""
+    """`log Σ exp(logits) − logits[label]` per row of `logits[..., classes]`, with
+    `labels[...]`."""
 
     def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
         logits, labels = operands
@@ -51,7 +52,8 @@ class CrossEntropy(Op):
         return (back.add(CrossEntropyGradient(), logits, labels, back.gradient), None)
 
     def lower(self, builder: NodeBuilder, node: Node) -> tuple[Value, ...] | None:
-        """Vocabulary-parallel: one maximum and two sums over the classes (Shoeybi et al. 2019)."""
+        """A form in which classes can be split over devices: one maximum and two sums over them
+        (Shoeybi et al. 2019)."""
         from distir.ops.arithmetic import Exp, Log, Sub
         from distir.ops.elementwise import StopGradient
         from distir.ops.reduce import ReduceMax, ReduceSum
@@ -95,8 +97,8 @@ class CrossEntropyGradient(Op):
 @register_op("PickLast")
 @dataclass(frozen=True, slots=True)
 class PickLast(Op):
-    """`x[..., index[...]]`: one element of the last dim per row. A device that holds only some
-    of the last dim gives zero for the others."""
+    """`x[..., index[...]]`: one element of the last dim per row. A device that holds only a part of
+    the last dim gives zero for elements in other parts."""
 
     def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
         return (operands[0].with_shape(operands[1].shape),)
@@ -169,7 +171,9 @@ class SquaredError(Op):
 
     def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
         if operands[0].shape != operands[1].shape:
-            raise ShapeError(f"SquaredError: {operands[0]} beside target {operands[1]}")
+            raise ShapeError(
+                f"SquaredError: {operands[0]} and target {operands[1]}; expected equal shapes"
+            )
         return (operands[0],)
 
     def signature(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Signature:

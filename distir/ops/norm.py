@@ -1,6 +1,6 @@
-"""Softmax and normalisations, as the fused kernels that frameworks run.
+"""Softmax and normalizations, as the fused kernels that frameworks run.
 
-Each is a composite: `lower` gives the spelled-out form whose reduced dims can be split.
+Each is a composite op: `lower` gives simpler ops, whose reduced dims can be split.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from distir.ops.reduce import ReduceMax, ReduceMean, ReduceSum
 
 
 class _AlongAxis(Op):
-    """Base: same shape in and out, `axis` is whole."""
+    """Base of ops whose result has the operands' shape and that need `axis` whole."""
 
     __slots__ = ()
     axis: int
@@ -36,7 +36,7 @@ class _AlongAxis(Op):
 
 
 def softmax(x: Array, axis: int) -> Array:
-    """exp(x) normalised along `axis`, without overflow."""
+    """`exp(x) / Σ exp(x)` along `axis`, without overflow."""
     import numpy as np
 
     shifted = np.exp(x - x.max(axis=axis, keepdims=True))
@@ -98,7 +98,8 @@ def _axes(node: Node, axis: int) -> tuple[int, ...]:
 
 
 def _shifted(builder: NodeBuilder, x: Value, axis: int) -> Value:
-    """x minus its maximum. The result of a softmax does not depend on what is subtracted."""
+    """`x` minus its maximum, without a gradient through the maximum: a softmax does not depend on
+    the number that is subtracted."""
     maximum = builder.add(ReduceMax((axis % x.type.rank,)), x)
     return builder.add(Sub(), x, builder.add(StopGradient(), maximum))
 
@@ -122,7 +123,8 @@ class SoftmaxGradient(_AlongAxis):
 
 
 class _Normalization(Op):
-    """Base: normalises the dims from `axis` on; `scale` and `bias` have the shape of those dims."""
+    """Base of ops that normalize the dims from `axis` on; `scale` and `bias` have the shape of
+    those dims."""
 
     __slots__ = ()
     axis: int
@@ -144,7 +146,7 @@ class _Normalization(Op):
         return broadcast_signature([t.shape for t in operands], shape, whole_dims=whole)
 
     def reduced(self, rank: int) -> tuple[int, ...]:
-        """The dims that are normalised."""
+        """The dims that are normalized."""
         return tuple(range(self.axis % rank, rank))
 
 
@@ -199,7 +201,8 @@ class RMSNormalization(_Normalization):
 def _standardize(
     x: Array, axes: tuple[int, ...], epsilon: float, centered: bool
 ) -> tuple[Array, Array]:
-    """x with mean 0 (if centered) and mean square 1 along `axes`, and the factor applied."""
+    """`x` with mean 0 (if `centered`) and mean square 1 along `axes`, and the factor applied for
+    the latter."""
     import numpy as np
 
     if centered:
@@ -233,7 +236,7 @@ def _normalization_derivative(op: _Normalization, back: Backward, centered: bool
 @register_op("NormalizationGradient")
 @dataclass(frozen=True, slots=True)
 class NormalizationGradient(Op):
-    """Gradient of a normalisation's operand from `x`, `scale` and the result's gradient.
+    """The gradient of a normalization's operand, from `x`, `scale` and the result's gradient.
 
     With n = standardized x and g = dy·scale: `dx = (g − n·mean(g·n) − [centered] mean(g)) / σ`.
     """

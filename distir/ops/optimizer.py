@@ -1,4 +1,4 @@
-"""Optimizer steps: elementwise on parameter, gradient and state, once per iteration."""
+"""Steps of optimizers: elementwise ops on parameter, gradient and state, run once per iteration."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from distir.ir.signature import Signature, broadcast_signature
 from distir.ir.types import TensorType
 
 
-class _Step(Op):
-    """Base: operands are the parameter, its gradient and the state; results their successors."""
+class _OptimizerStep(Op):
+    """Base of optimizer steps. Operands are a parameter, its gradient and the optimizer's state;
+    results are the new parameter and the new state."""
 
     __slots__ = ()
 
@@ -34,8 +35,8 @@ class _Step(Op):
 
 @register_op("SGDStep")
 @dataclass(frozen=True, slots=True)
-class SGDStep(_Step):
-    """`p − learning_rate · g`. Operands `(p, g)`."""
+class SGDStep(_OptimizerStep):
+    """Stochastic gradient descent: `p − learning_rate · g`. Operands are `(p, g)`."""
 
     learning_rate: float = 1e-2
 
@@ -49,9 +50,9 @@ class SGDStep(_Step):
 
 @register_op("MomentumStep")
 @dataclass(frozen=True, slots=True)
-class MomentumStep(_Step):
+class MomentumStep(_OptimizerStep):
     """SGD with momentum (Sutskever et al. 2013): `m' = momentum · m + g`, `p − learning_rate · m'`.
-    Operands `(p, g, m)`."""
+    Operands are `(p, g, m)`."""
 
     learning_rate: float = 1e-2
     momentum: float = 0.9
@@ -69,8 +70,9 @@ class MomentumStep(_Step):
 
 @register_op("AdamStep")
 @dataclass(frozen=True, slots=True)
-class AdamStep(_Step):
-    """Adam (Kingma and Ba 2015, algorithm 1). Operands `(p, g, m, v)`, at step `step`."""
+class AdamStep(_OptimizerStep):
+    """Adam (Kingma and Ba 2015, algorithm 1). Operands are `(p, g, m, v)`; `step` is the number of
+    the step, from 1 on."""
 
     learning_rate: float = 1e-3
     beta1: float = 0.9

@@ -1,4 +1,4 @@
-"""What makes elements that were added to fill a dim up count for nothing."""
+"""Masks the elements that pad a dim, so that reductions ignore them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from distir.ir.types import TensorType
 class MaskPadding(Op):
     """`x` with all elements from position `size` of `dim` on set to zero, or to −∞ if `lowest`.
 
-    It is done in place, to the few columns that a dim was padded with, and takes no time.
+    It is done in place on the few columns that pad the dim, so that it counts as taking no time.
     """
 
     is_view: ClassVar[bool] = True
@@ -54,8 +54,8 @@ class MaskPadding(Op):
 
         (x,) = operands
         held = indices.get(0, np.arange(x.shape[self.dim], dtype=np.int64))
-        spread = (held < self.size).reshape([-1 if d == self.dim else 1 for d in range(x.ndim)])
-        return (np.where(spread, x, -np.inf if self.lowest else 0.0),)
+        kept = (held < self.size).reshape([-1 if d == self.dim else 1 for d in range(x.ndim)])
+        return (np.where(kept, x, -np.inf if self.lowest else 0.0),)
 
     def derivative(self, back: Backward) -> Gradients:
         return (back.add(MaskPadding(self.dim, self.size, lowest=False), back.gradient),)

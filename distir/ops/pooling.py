@@ -1,4 +1,4 @@
-"""Pooling: the largest or the mean of what a window sees, in every channel on its own."""
+"""Pooling: the maximum or the mean in a moving window, for every channel on its own."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from distir.ir.core import Array, Backward, Gradients, Op
 from distir.ir.registered import register_op
 from distir.ir.signature import Dims, Signature, SignatureBuilder
 from distir.ir.types import TensorType
-from distir.ops.window import Window, space_dims
+from distir.ops.window import KernelWindow, space_dims
 
 
 class _Pool(Op):
-    """Base: every channel on its own. Says what holds of a pooling; its gradient says otherwise."""
+    """Base of poolings; gradients override what differs for them."""
 
     __slots__ = ()
     kernel: tuple[int, ...]
@@ -25,9 +25,9 @@ class _Pool(Op):
     dilations: tuple[int, ...]
 
     @property
-    def window(self) -> Window:
-        """How the kernel moves."""
-        return Window(self.strides, self.pads, self.dilations)
+    def window(self) -> KernelWindow:
+        """How the kernel moves over space."""
+        return KernelWindow(self.strides, self.pads, self.dilations)
 
     def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
         x = operands[0]
@@ -43,7 +43,7 @@ class _Pool(Op):
         return self.pool_work(results[0], operands, results)
 
     def dims(self, x: TensorType, pooled: TensorType) -> tuple[SignatureBuilder, Dims, Dims]:
-        """Dims of the operand and of the pooled tensor."""
+        """A signature builder, and the dims of the operand and of the pooled tensor."""
         builder = SignatureBuilder()
         leading = builder.dims(x.shape[:2])
         before, after = space_dims(builder, x.shape[2:], pooled.shape[2:], self.strides)
@@ -52,7 +52,7 @@ class _Pool(Op):
     def pool_work(
         self, pooled: TensorType, operands: Sequence[TensorType], results: Sequence[TensorType]
     ) -> Work:
-        """One operation per place in the kernel."""
+        """Memory-bound work, with one operation per pooled element and place in the kernel."""
         return Work(
             kind=OpClass.MEMORY,
             flops=pooled.num_elements * math.prod(self.kernel),
@@ -86,7 +86,8 @@ class MaxPool(_Pool):
 @register_op("MaxPoolGradient")
 @dataclass(frozen=True, slots=True)
 class MaxPoolGradient(_Pool):
-    """The gradient of each window at its first maximum; from operand, result and its gradient."""
+    """Adds the gradient of each window to its first maximum. Operands are MaxPool's operand, its
+    result and the result's gradient."""
 
     kernel: tuple[int, ...]
     strides: tuple[int, ...]
@@ -120,8 +121,8 @@ class MaxPoolGradient(_Pool):
 @register_op("AveragePool")
 @dataclass(frozen=True, slots=True)
 class AveragePool(_Pool):
-    """The mean in every window. Padding counts if `count_include_pad`, but never the last
-    `overhang` of it, which rounding sizes up has added."""
+    """The mean in every window. Padding counts if `count_include_pad`, except the `overhang` at the
+    end that was added because sizes are rounded up."""
 
     kernel: tuple[int, ...]
     strides: tuple[int, ...]
@@ -131,7 +132,7 @@ class AveragePool(_Pool):
     count_include_pad: bool = False
 
     def counts(self, space: Sequence[int]) -> Array:
-        """By what the sum of every window is divided."""
+        """The number by which the sum of each window is divided."""
         import numpy as np
 
         ones = self.window.padded(np.ones(tuple(space)), 1.0 if self.count_include_pad else 0.0)
@@ -157,7 +158,7 @@ class AveragePool(_Pool):
 @register_op("AveragePoolGradient")
 @dataclass(frozen=True, slots=True)
 class AveragePoolGradient(Op):
-    """Spreads the gradient of each window over its elements."""
+    """Shares the gradient of each window among its elements."""
 
     pool: AveragePool
     space: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""Ops that depend on where elements are: padding, triangles, running sums, order."""
+"""Ops that depend on the positions of elements: padding, triangles, running sums, sorting."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from distir.ops.tensor import Slice
 @register_op("Pad")
 @dataclass(frozen=True, slots=True)
 class Pad(Op):
-    """`before[d]` elements of `value` before dim d and `after[d]` behind it."""
+    """Adds `before[d]` elements of `value` in front of dim d and `after[d]` behind it."""
 
     before: tuple[int, ...]
     after: tuple[int, ...]
@@ -30,7 +30,10 @@ class Pad(Op):
             not len(self.before) == len(self.after) == x.rank
             or min(*self.before, *self.after, 0) < 0
         ):
-            raise ShapeError(f"Pad: {list(self.before)} before and {list(self.after)} behind {x}")
+            raise ShapeError(
+                f"Pad: {list(self.before)} before and {list(self.after)} behind {x}; expected a "
+                "number of at least 0 per dim"
+            )
         sizes = zip(self.before, x.shape, self.after, strict=True)
         return (x.with_shape(tuple(map(sum, sizes))),)
 
@@ -66,7 +69,8 @@ class Pad(Op):
 @register_op("Trilu")
 @dataclass(frozen=True, slots=True)
 class Trilu(Op):
-    """The last two dims above (`upper`) or below their `k`-th diagonal, zero elsewhere."""
+    """The elements of the last two dims on and above (`upper`), or on and below, their `k`-th
+    diagonal; zero elsewhere."""
 
     upper: bool = True
     k: int = 0
@@ -106,7 +110,8 @@ class Trilu(Op):
 @register_op("CumSum")
 @dataclass(frozen=True, slots=True)
 class CumSum(Op):
-    """Sums of the elements up to each one along `axis`, without itself if `exclusive`."""
+    """Running sums along `axis`: up to each element, without the element itself if `exclusive`, and
+    from the end if `reverse`."""
 
     axis: int
     exclusive: bool = False
@@ -141,7 +146,7 @@ class CumSum(Op):
 @register_op("ArgMax")
 @dataclass(frozen=True, slots=True)
 class ArgMax(Op):
-    """Where along `axis` the largest element is: the first such place, or the last."""
+    """The position of the largest element along `axis`: the first such, or the last."""
 
     axis: int
     keepdims: bool = True
@@ -180,7 +185,7 @@ class ArgMax(Op):
 @register_op("TopK")
 @dataclass(frozen=True, slots=True)
 class TopK(Op):
-    """The `k` largest (or smallest) elements along `axis`, in order, and where they are."""
+    """The `k` largest (or smallest) elements along `axis`, sorted, and their positions."""
 
     k: int
     axis: int = -1
@@ -190,7 +195,10 @@ class TopK(Op):
         (x,) = operands
         axis = normalize_axis(self.name, self.axis, x.rank)
         if not 0 < self.k <= x.shape[axis]:
-            raise ShapeError(f"TopK: {self.k} elements of dim {axis} of {x}")
+            raise ShapeError(
+                f"TopK: {self.k} elements of dim {axis} of {x}; expected at least 1 and at most "
+                f"{x.shape[axis]}"
+            )
         shape = (*x.shape[:axis], self.k, *x.shape[axis + 1 :])
         return (x.with_shape(shape), TensorType(shape, DType.INT64))
 

@@ -1,4 +1,4 @@
-"""Reductions over dims."""
+"""Reductions over dims: sum, mean, maximum, product."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from distir.ops.base import normalize_axes
 
 
 class Reduction(Op):
-    """Base: dims in `axes` are reduced, and kept with size 1 if `keepdims`."""
+    """Base of reductions: dims in `axes` are reduced, and kept with size 1 if `keepdims`. `kind` is
+    the kind of the reduced loops."""
 
     __slots__ = ()
     axes: tuple[int, ...]
@@ -47,16 +48,21 @@ class Reduction(Op):
         )
         return builder.build((dims,), (kept,))
 
-    def expanded(self, back: Backward, gradient: Value) -> Value:
-        """The gradient, or another value like the result, repeated along the reduced dims."""
-        from distir.ops.tensor import Expand, Reshape
+    def with_reduced_dims(self, back: Backward, value: Value) -> Value:
+        """A value of the result's shape (such as its gradient) with the reduced dims as size 1."""
+        from distir.ops.tensor import Reshape
 
         (x,) = back.operands
         axes = normalize_axes(self.name, self.axes, x.type.rank)
         kept = tuple(1 if dim in axes else size for dim, size in enumerate(x.type.shape))
-        if gradient.type.shape != kept:
-            gradient = back.add(Reshape(kept), gradient)
-        return back.add(Expand(x.type.shape), gradient)
+        return value if value.type.shape == kept else back.add(Reshape(kept), value)
+
+    def expanded(self, back: Backward, value: Value) -> Value:
+        """A value of the result's shape (such as its gradient) repeated along the reduced dims."""
+        from distir.ops.tensor import Expand
+
+        (x,) = back.operands
+        return back.add(Expand(x.type.shape), self.with_reduced_dims(back, value))
 
 
 @register_op("ReduceSum")
@@ -81,17 +87,17 @@ class ReduceSum(Reduction):
 @register_op("ReduceMean")
 @dataclass(frozen=True, slots=True)
 class ReduceMean(Reduction):
-    """The mean over `axes`: the sum divided by `count`, the number of elements of the whole
-    tensor that are averaged, also where a device holds only some of them."""
+    """The mean over `axes`: the sum divided by `count`, the number of elements of the whole tensor
+    that are averaged, even if a device holds only some of them."""
 
     axes: tuple[int, ...]
     keepdims: bool = True
     count: int = 0
-    """0 stands for the sizes of the operand at hand."""
+    """0: the number of elements that the operand has along `axes`."""
     kind: ClassVar[Kind] = Kind.SUM
 
     def divisor(self, shape: Sequence[int]) -> int:
-        """What the sum is divided by, for an operand of this shape."""
+        """The number by which the sum is divided, for an operand of this shape."""
         return self.count or math.prod(shape[axis] for axis in self.axes)
 
     def evaluate(self, *operands: Array) -> tuple[Array, ...]:
@@ -102,14 +108,9 @@ class ReduceMean(Reduction):
         return (0,)
 
     def derivative(self, back: Backward) -> Gradients:
-        from distir.ops.tensor import Reshape
-
         x = back.operands[0].type
         axes = normalize_axes(self.name, self.axes, x.rank)
-        kept = tuple(1 if dim in axes else size for dim, size in enumerate(x.shape))
-        gradient = back.gradient
-        if gradient.type.shape != kept:
-            gradient = back.add(Reshape(kept), gradient)
+        gradient = self.with_reduced_dims(back, back.gradient)
         return (back.add(ReduceMeanGradient(axes, x.shape, self.count), gradient),)
 
     def rescaled(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Op:
@@ -119,12 +120,12 @@ class ReduceMean(Reduction):
 @register_op("ReduceMeanGradient")
 @dataclass(frozen=True, slots=True)
 class ReduceMeanGradient(Op):
-    """Repeats the gradient of a mean along `axes`, divided by the number of elements averaged."""
+    """Repeats the gradient of a mean along `axes`, divided by the number of averaged elements."""
 
     axes: tuple[int, ...]
     shape: tuple[int, ...]
     count: int = 0
-    """0 stands for the sizes at hand."""
+    """0: the number of elements that the result has along `axes`."""
 
     def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
         return (operands[0].with_shape(self.shape),)
@@ -178,7 +179,7 @@ class ReduceMax(Reduction):
 @register_op("ReduceProd")
 @dataclass(frozen=True, slots=True)
 class ReduceProd(Reduction):
-    """The product over `axes`. The derivative is that of a product without zeros."""
+    """The product over `axes`. The derivative is right only if no factor is zero."""
 
     axes: tuple[int, ...]
     keepdims: bool = True
@@ -191,5 +192,4 @@ class ReduceProd(Reduction):
         from distir.ops.arithmetic import Div, Mul
 
         product = back.add(Mul(), back.gradient, back.result)
-        spread = self.expanded(back, product)
-        return (back.add(Div(), spread, back.operands[0]),)
+        return (back.add(Div(), self.expanded(back, product), back.operands[0]),)

@@ -1,4 +1,4 @@
-"""How the dims of two shapes with the same elements correspond: what a Reshape means for axes."""
+"""The loops of a Reshape: how the dims of two shapes with the same elements correspond."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from distir.ir.signature import Kind, Signature, SignatureBuilder
 
 
 def reshape_signature(source: Sequence[int], target: Sequence[int]) -> Signature:
-    """Both shapes refined to their common refinement: `(6, 4) -> (2, 3, 4)` has loops 2, 3, 4.
+    """The signature of a Reshape, whose loops are the common refinement of both shapes:
+    `(6, 4) -> (2, 3, 4)` has loops 2, 3, 4.
 
-    A run of dims that has none (`(4, 6) -> (6, 4)`) is whole on both sides.
+    Dims without a common refinement, as in `(4, 6) -> (6, 4)`, are whole on both sides.
     """
     builder = SignatureBuilder()
     from_dims: list[list[int]] = [[] for _ in source]
@@ -35,7 +36,7 @@ def reshape_signature(source: Sequence[int], target: Sequence[int]) -> Signature
 def _matching_runs(
     source: Sequence[int], target: Sequence[int]
 ) -> list[tuple[list[int], list[int]]]:
-    """Shortest runs of dims (not counting size 1) with equal products on both sides."""
+    """The shortest runs of dims with equal products on both sides; dims of size 1 are left out."""
     runs: list[tuple[list[int], list[int]]] = []
     left = [i for i, size in enumerate(source) if size != 1]
     right = [i for i, size in enumerate(target) if size != 1]
@@ -60,10 +61,8 @@ def _matching_runs(
 def _common_refinement(
     source: Sequence[int], target: Sequence[int]
 ) -> list[tuple[int, int, int]] | None:
-    """Pieces `(source dim, target dim, size)`, outermost first; None where none exists.
-
-    Splitting is from the left: both sides lose their outermost factors together.
-    """
+    """The common refinement of two shapes: pieces `(source dim, target dim, size)`, outermost
+    first; None if there is none."""
     pieces: list[tuple[int, int, int]] = []
     i = j = 0
     a, b = source[0], target[0]

@@ -1,10 +1,11 @@
-"""Ring exchange: parts of a reduced loop travel round the devices instead of being gathered.
+"""Ring exchange: blocks of columns (keys and values) travel round the devices instead of being
+gathered, as in ring attention (Liu et al. 2023).
 
-Ring attention (Liu et al. 2023): every device has its rows and, at first, its own columns. Round
-after round it computes with the columns at hand while the next ones arrive from its neighbour, and
-passes on what it has; what rows know of the columns met so far is kept by an online softmax.
-Columns whose sums over rows are wanted (gradients of keys and values) travel with their sums, and
-one step more than there are rounds but one: home.
+Every device has its rows and, at first, its own block of columns. In each round it computes with
+the block at hand, while the next block arrives from its neighbour; then it passes its block on. An
+online softmax accumulates over the blocks. Sums over rows that belong to columns (gradients of keys
+and values) travel with their block. After the last round these blocks take one more step, back to
+the devices they came from.
 """
 
 from __future__ import annotations
@@ -22,46 +23,49 @@ from distir.ir.types import TensorType
 from distir.ops.collective import Distributed, Window
 
 ROWS, COLUMNS = 3, 4
-"""Loops of a circulating op's signature; before them come batch and heads."""
+"""Indices of the loops over rows and columns in the signature of a circulating op; before them come
+batch and heads."""
 
 
 class Circulating(Op):
-    """Base of ops that can be computed block of columns by block of columns. Their loops
-    `ROWS` and `COLUMNS` are rows, which can be split, and columns, which are needed whole, if not
-    at once."""
+    """Base of ops that can be computed block of columns by block of columns. Of their loops, `ROWS`
+    can be split; `COLUMNS` are needed whole, but not all at once."""
 
     __slots__ = ()
     travelling: ClassVar[tuple[int, ...]]
-    """Operands that have columns and no rows."""
+    """Positions of operands that have columns and no rows."""
     returning: ClassVar[tuple[int, ...]] = ()
-    """Results that have columns and are summed over rows."""
+    """Positions of results that have columns and are summed over rows."""
 
     def unevenness(self, pieces: int) -> float:
-        """What the last of so many equal runs of rows computes, over the mean."""
+        """With rows cut into this many equal runs, the FLOPs of the last run over the mean."""
         return 1.0
 
     def meet(self, known: Any, indices: Mapping[int, Array], operands: Sequence[Array]) -> Any:
-        """What rows know once they have met the columns at `indices[COLUMNS]` too; `known` is None
-        before the first. Operands that travel have these columns alone."""
+        """The accumulated state of rows after a block of columns, at positions `indices[COLUMNS]`.
+
+        `known` is the state before, None for the first block. Travelling operands have the columns
+        of this block alone.
+        """
         raise NotImplementedError
 
     def conclude(
         self, known: Any, indices: Mapping[int, Array], operands: Sequence[Array]
     ) -> tuple[Array, ...]:
-        """The results from what rows know of all columns: those that have columns for these alone,
-        and what they add to the others, if they are sums over columns."""
+        """The results, given the accumulated state after all columns. If the op has returning
+        results: their values for one block of columns, and that block's share of other results."""
         raise NotImplementedError
 
 
 @register_op("Ring")
 @dataclass(frozen=True, slots=True)
 class Ring(Distributed):
-    """A circulating op whose columns are split over `mesh_axes`, as its rows are.
+    """A circulating op whose rows and columns are split over `mesh_axes`.
 
-    The op's travelling operands go round the `degree` devices, and its returning results with
-    them, which are added up on the way. Further results are the memory that this takes beside what
-    stays: two blocks of each operand, taken in turns (one where there are two devices), and a block
-    of each returning result.
+    The op's travelling operands go round the `degree` devices. Its returning results travel with
+    them and are added up on the way. Further results stand for the buffers: two blocks of each
+    travelling operand, used in turns (one if there are two devices), and a block of each returning
+    result.
     """
 
     op: Circulating
@@ -76,11 +80,11 @@ class Ring(Distributed):
         arriving = [t.with_shape((blocks * t.shape[0], *t.shape[1:])) for t in doubled]
         return (*results, *arriving, *(results[i] for i in self.op.returning))
 
-    # --- what it costs ----------------------------------------------------------------------------
+    # --- cost -------------------------------------------------------------------------------------
 
     def round_work(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Work:
-        """One of `degree` rounds: the op on a block of columns, which goes on with the results of
-        the rounds before."""
+        """The work of one of `degree` rounds: the op on a block of columns, which also reads the
+        results of the rounds before."""
         own = self._own(results)
         work = self.op.work(operands, own)
         return replace(work, bytes_read=work.bytes_read + sum(t.size_bytes for t in own))
@@ -89,47 +93,47 @@ class Ring(Distributed):
         return self.round_work(operands, results) * self.degree
 
     def round_bytes(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> int:
-        """Bytes that a device passes on while it computes a round."""
+        """Bytes that a device sends while it computes a round."""
         return sum(operands[i].size_bytes for i in self.op.travelling) + self.return_bytes(results)
 
     def return_bytes(self, results: Sequence[TensorType]) -> int:
-        """Bytes that it passes on after the last round."""
+        """Bytes that a device sends after the last round."""
         return sum(results[i].size_bytes for i in self.op.returning)
 
     @property
     def kind(self) -> CollectiveKind:
-        """What `cost` calls the exchange."""
+        """The kind of collective, as the cost model names it."""
         return "shift"
 
     def total_bytes(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> int:
-        """All bytes that a device passes on."""
+        """All bytes that a device sends."""
         rounds = (self.degree - 1) * self.round_bytes(operands, results)
         return rounds + self.return_bytes(results)
 
     def _own(self, results: Sequence[TensorType]) -> Sequence[TensorType]:
         return results[: -len(self.op.travelling) - len(self.op.returning)]
 
-    # --- what it computes -------------------------------------------------------------------------
+    # --- evaluation -------------------------------------------------------------------------------
 
     def exchange(
         self, coordinates: Sequence[dict[str, int]], shards: Sequence[Sequence[Array]]
     ) -> list[tuple[Array, ...]]:
-        """Results of all members of a ring, in mesh order, from their places and operands."""
+        """The results of all devices of a ring, in mesh order, from coordinates and operands."""
         devices = [
-            _Device(self, coordinate, own)
+            _RingDevice(self, coordinate, own)
             for coordinate, own in zip(coordinates, shards, strict=True)
         ]
         for each in self._rounds(devices):
             each.known = self.op.meet(each.known, each.indices, each.operands)
-        # Without sums to travel, all is known after the rounds.
+        # Without sums that travel, one round over all blocks is enough.
         for each in self._rounds(devices) if self.op.returning else devices:
             each.add(self.op.conclude(each.known, each.indices, each.operands))
         if self.op.returning:
             _pass_on(devices)
         return [(*each.results(), *each.buffers()) for each in devices]
 
-    def _rounds(self, devices: Sequence[_Device]) -> Iterator[_Device]:
-        """Every device in every round, with the block at hand; blocks move on in between."""
+    def _rounds(self, devices: Sequence[_RingDevice]) -> Iterator[_RingDevice]:
+        """Every device in every round, with its block of that round."""
         for each in devices:
             each.restart()
         for number in range(len(devices)):
@@ -140,15 +144,15 @@ class Ring(Distributed):
 
 @dataclass(slots=True)
 class _Block:
-    """Columns on their way: where they are, the operands, and the sums that travel with them."""
+    """A block of columns: their positions, the operands, and the sums that travel with them."""
 
     columns: Array
     operands: dict[int, Array]
     sums: dict[int, Array]
 
 
-class _Device:
-    """A member of a ring: what stays with it, and the block at hand."""
+class _RingDevice:
+    """A device of a ring: its own operands and sums, and the block at hand."""
 
     def __init__(self, ring: Ring, coordinate: dict[str, int], operands: Sequence[Array]) -> None:
         self.ring = ring
@@ -162,39 +166,39 @@ class _Device:
         self.restart()
 
     def restart(self) -> None:
-        """The device's own block is at hand."""
+        """Takes the device's own block."""
         moving = {i: self.own[i] for i in self.ring.op.travelling}
         self.block = _Block(self.own_indices[COLUMNS], moving, {})
         self.sums = {}
 
     @property
     def indices(self) -> Mapping[int, Array]:
-        """Where rows, heads and samples are, and the columns at hand."""
+        """The positions of rows, heads, samples, and of the columns at hand."""
         return {**self.own_indices, COLUMNS: self.block.columns}
 
     @property
     def operands(self) -> list[Array]:
-        """What the op reads in this round."""
+        """The operands of the op in this round."""
         return [self.block.operands.get(i, own) for i, own in enumerate(self.own)]
 
     def add(self, made: Sequence[Array]) -> None:
-        """Adds what a round has made to the sums that stay and to those that travel."""
+        """Adds the results of a round to the sums that stay and to those that travel."""
         for i, array in enumerate(made):
             sums = self.block.sums if i in self.ring.op.returning else self.sums
             sums[i] = sums[i] + array if i in sums else array
 
     def receive(self, block: _Block) -> None:
-        """Another block is at hand."""
+        """Takes another block."""
         self.last = [*self.last, block][-2:]
         self.block = block
 
     def results(self) -> tuple[Array, ...]:
-        """The sums, once all blocks are home."""
+        """The sums, once every device has its own block again."""
         every = {**self.sums, **self.block.sums}
         return tuple(every[i] for i in sorted(every))
 
     def buffers(self) -> list[Array]:
-        """What the last blocks took beside what stays."""
+        """The buffers that the last blocks took."""
         import numpy as np
 
         held = self.last[-min(2, self.ring.degree - 1) :]
@@ -202,8 +206,8 @@ class _Device:
         return [*blocks, *(self.block.sums[i] for i in self.ring.op.returning)]
 
 
-def _pass_on(devices: Sequence[_Device]) -> None:
-    """Every device hands its block to the next one."""
+def _pass_on(devices: Sequence[_RingDevice]) -> None:
+    """Every device passes its block to the next one."""
     blocks = [each.block for each in devices]
     for each, block in zip(devices, (blocks[-1], *blocks[:-1]), strict=True):
         each.receive(block)

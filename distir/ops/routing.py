@@ -1,16 +1,17 @@
 """Mixtures of experts: choosing experts, and moving tokens to the slots of experts and back.
 
-Every expert has a number of slots per sequence. A sequence is cut into as many groups of
-consecutive tokens as there are slots; a group has one slot of every expert, which the first token
-takes that chose it. What finds its slot taken is dropped. With as many slots as tokens nothing is
-dropped.
+Every expert has a number of slots per sequence. A sequence is cut into as many runs of consecutive
+tokens as there are slots, and each run has one slot of every expert. The first token of the run
+that chose the expert takes the slot; other tokens that chose it are dropped. With as many slots as
+tokens, no token is dropped.
 
 So the slots follow the sequence: the tokens of a part of the sequence use the same part of the
-slots, however sequences are split over devices, and no split changes what is dropped. Real stacks
-let the tokens of a device share all of its slots and drop less; they move and multiply as much.
+slots, however sequences are split over devices, and no split changes which tokens are dropped. Real
+software lets all tokens of a device share its slots and drops fewer; it moves and multiplies as
+much.
 
-Mathematically dispatch and combine are products with a one-hot tensor (Lepikhin et al. 2021); what
-runs, and what is counted, is a permutation that reads every slot's row and writes it once.
+Mathematically, dispatch and combine are products with a one-hot tensor (Lepikhin et al. 2021). They
+run, and are counted, as a permutation that reads and writes every slot's row once.
 """
 
 from __future__ import annotations
@@ -30,20 +31,21 @@ from distir.ir.signature import Dims, Kind, Signature, SignatureBuilder
 from distir.ir.types import DType, TensorType
 
 LEAST_CAPACITY = 4
-"""Slots that an expert has at least (the default of DeepSpeed's `min_capacity`)."""
+"""The fewest slots of an expert (the default of DeepSpeed's `min_capacity`)."""
 
 ALIGNMENT = 8
-"""Slots come in eights, rows of a tile of the matrix units, as far as the sequence allows."""
+"""The number of slots is a multiple of this, the rows of a tile of the matrix units, or of the
+largest common divisor with the sequence length."""
 
 
 @register_op("TopKMask")
 @dataclass(frozen=True, slots=True)
 class TopKMask(Op):
-    """True where an element is among the `k` largest of the last dim; of equals the first.
+    """True where an element is among the `k` largest of the last dim; of equal elements, the first.
 
-    With `groups`, the last dim is cut into so many of equal size, and only the `chosen` ones count
-    whose `best` largest elements add up to most (DeepSeek-AI 2024: experts of few nodes). A model
-    that is made smaller has as many groups as its size allows.
+    With `groups`, the last dim is cut into that many equal groups, and the elements are chosen
+    among the `chosen` groups whose `best` largest elements have the largest sums (DeepSeek-AI 2024:
+    experts of few nodes). If the model is made smaller, it has as many groups as its size allows.
     """
 
     k: int
@@ -54,7 +56,10 @@ class TopKMask(Op):
     def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
         (scores,) = operands
         if not scores.rank or not 0 < self.k < scores.shape[-1]:
-            raise ShapeError(f"TopKMask: {self.k} of the last dim of {scores}; expected fewer")
+            raise ShapeError(
+                f"TopKMask: {self.k} elements of the last dim of {scores}; expected at least 1 "
+                "and fewer than it has"
+            )
         return (TensorType(scores.shape, DType.BOOL),)
 
     def signature(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Signature:
@@ -74,7 +79,7 @@ class TopKMask(Op):
         return (mask,)
 
     def _in_chosen_groups(self, scores: Array) -> Array:
-        """The scores, −∞ outside of the groups that count."""
+        """The scores, with −∞ outside the chosen groups."""
         import numpy as np
 
         groups = math.gcd(self.groups, scores.shape[-1])
@@ -92,15 +97,15 @@ class TopKMask(Op):
 
 
 def num_slots(sequence: int, experts: int, top_k: int, imbalance: float = 1.0) -> int:
-    """Slots per expert and sequence: its share of the tokens, times what the fullest expert gets
-    over the mean."""
+    """The number of slots per expert and sequence: the mean number of tokens per expert, times the
+    imbalance (tokens of the fullest expert over the mean), rounded up; at most one per token."""
     share = Fraction(sequence * top_k, experts) * Fraction(imbalance)
     step = math.gcd(sequence, ALIGNMENT)
     return min(sequence, step * math.ceil(max(share, LEAST_CAPACITY) / step))
 
 
 def _seats(mask: Array, capacity: int) -> tuple[Array, Array, Array, Array]:
-    """Who sits where: `(sample, token, expert, slot)` of every token with a slot."""
+    """The `(sample, token, expert, slot)` of every token that gets a slot."""
     import numpy as np
 
     tokens = mask.shape[1]
@@ -115,8 +120,11 @@ def _seats(mask: Array, capacity: int) -> tuple[Array, Array, Array, Array]:
 def _dims(
     mask: TensorType, slots: TensorType, of_expert: Kind
 ) -> tuple[SignatureBuilder, Dims, Dims, Dims]:
-    """Dims of the tokens, of the mask, and of the slots. Loop 0 are the experts that slots are
-    for; the experts that tokens choose from are another loop, needed whole."""
+    """A signature builder, and the dims of tokens, mask and slots.
+
+    Loop 0 goes over the experts of the slots. The experts that tokens choose from are another loop,
+    which is needed whole.
+    """
     builder = SignatureBuilder()
     expert = builder.positional(slots.shape[1], of_expert)
     sample = builder.loop(slots.shape[0])
@@ -135,7 +143,7 @@ def _dims(
 
 
 def _moved(slots: TensorType, routes: Sequence[TensorType], result: TensorType) -> Work:
-    """Work of a permutation: a row is read per slot, choices once."""
+    """The work of a permutation: reads one row per slot, and `routes` once."""
     return Work(
         kind=OpClass.MEMORY,
         flops=slots.num_elements,
@@ -145,18 +153,18 @@ def _moved(slots: TensorType, routes: Sequence[TensorType], result: TensorType) 
 
 
 class Routed(Op):
-    """Base of ops that move rows from tokens to slots or back. The rows are the first operand, in
-    which these ops are linear; the second, `mask[batch, sequence, experts]`, says what goes
-    where."""
+    """Base of ops that move rows from tokens to slots, or back. The first operand are the rows, in
+    which these ops are linear. The second, `mask[batch, sequence, experts]`, says which token goes
+    to which experts."""
 
     __slots__ = ()
 
     @abstractmethod
     def moved(self, rows: Array, mask: Array, held: Array) -> Array:
-        """The result in NumPy, of the slots of the experts `held`."""
+        """The result in NumPy, for the slots of the experts in `held`."""
 
     def inverse(self) -> Op | None:
-        """The op that takes gradients back; `None` where there is no derivative."""
+        """The op that moves gradients back; None if there is no derivative."""
         return None
 
     def evaluate(self, *operands: Array) -> tuple[Array, ...]:
@@ -183,23 +191,23 @@ class Routed(Op):
 
 @dataclass(frozen=True, slots=True)
 class IntoSlots(Routed):
-    """Base of ops whose result lies in slots. `experts` and `slots` are those of one device's
-    shard; 0 stands for those that the operands ask for."""
+    """Base of ops whose result is in slots. `experts` and `slots` are set in one device's shard; 0
+    means that they follow from the operands."""
 
     top_k: int
     imbalance: float = 1.0
-    """What the fullest expert gets over the mean."""
+    """Tokens of the fullest expert over the mean."""
     experts: int = 0
     slots: int = 0
 
     def sizes(self, mask: TensorType) -> tuple[int, int]:
-        """Experts and slots of each, of a shard or of all that the choices ask for."""
+        """The number of experts, and of slots of each."""
         _, sequence, choices = mask.shape
         experts = self.experts or choices
         return experts, self.capacity(sequence, experts)
 
     def capacity(self, sequence: int, experts: int) -> int:
-        """Slots of each expert."""
+        """The number of slots of each expert."""
         return self.slots or num_slots(sequence, experts, self.top_k, self.imbalance)
 
     def localized(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Op:
@@ -212,11 +220,10 @@ class IntoSlots(Routed):
 @register_op("Dispatch")
 @dataclass(frozen=True, slots=True)
 class Dispatch(IntoSlots):
-    """Puts tokens `[batch, sequence, hidden]` into slots `[batch, experts, slots, hidden]` of the
+    """Moves tokens `[batch, sequence, hidden]` to slots `[batch, experts, slots, hidden]` of the
     experts that `mask[batch, sequence, experts]` chose.
 
-    `groups` and `chosen` are those that the mask was made with, which decide how far copies of a
-    token spread.
+    `groups` and `chosen` are those of the mask; they limit how many devices get copies of a token.
     """
 
     groups: int = 1
@@ -224,7 +231,7 @@ class Dispatch(IntoSlots):
 
     @property
     def copies(self) -> Copies:
-        """Of rows in slots, how many are copies of one token, and where they are."""
+        """How many rows in slots are copies of one token, and among which groups of experts."""
         return Copies(self.top_k, self.groups, self.chosen)
 
     def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
@@ -245,7 +252,7 @@ class Dispatch(IntoSlots):
         return _moved(results[0], operands[1:], results[0])
 
     def filled(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> float:
-        # If all experts get as many tokens.
+        # With balanced routing.
         _, sequence, choices = operands[1].shape
         return sequence * self.top_k / (choices * results[0].shape[2])
 
@@ -265,8 +272,8 @@ class Dispatch(IntoSlots):
 @register_op("Combine")
 @dataclass(frozen=True, slots=True)
 class Combine(Routed):
-    """The inverse way: per token the sum of its slots in `y[batch, experts, slots, hidden]`. Fields
-    as of `Dispatch`."""
+    """The inverse of `Dispatch`: per token, the sum over its slots in
+    `y[batch, experts, slots, hidden]`. The fields are those of `Dispatch`."""
 
     top_k: int
     imbalance: float = 1.0
@@ -275,7 +282,7 @@ class Combine(Routed):
 
     @property
     def copies(self) -> Copies:
-        """Of rows in slots, how many add up to one token, and where they are."""
+        """How many rows in slots are added up to one token, and in which groups of experts."""
         return Copies(self.top_k, self.groups, self.chosen)
 
     def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
@@ -309,8 +316,8 @@ class Combine(Routed):
 @register_op("DispatchWeights")
 @dataclass(frozen=True, slots=True)
 class DispatchWeights(IntoSlots):
-    """Puts weights `[batch, sequence, experts]` into slots `[batch, experts, slots, 1]`, where
-    `Dispatch` puts the tokens that they are for."""
+    """Moves weights `[batch, sequence, experts]` to slots `[batch, experts, slots, 1]`, as
+    `Dispatch` moves their tokens."""
 
     def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
         weights, mask = operands
@@ -342,8 +349,8 @@ class DispatchWeights(IntoSlots):
 @register_op("CombineWeights")
 @dataclass(frozen=True, slots=True)
 class CombineWeights(Routed):
-    """The inverse way: numbers in slots `[batch, experts, slots, 1]` go where the weights are,
-    `[batch, sequence, experts]`; others are zero."""
+    """The inverse of `DispatchWeights`: moves numbers in slots, `[batch, experts, slots, 1]`, to
+    `[batch, sequence, experts]`, where all others are zero."""
 
     def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
         y, mask = operands

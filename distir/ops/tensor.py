@@ -1,4 +1,4 @@
-"""Ops that move elements without computing: shape, order, selection."""
+"""Ops that move elements without computing: shape, order, selection; and a scaling."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from distir.ops.base import broadcast_shapes, normalize_axis, sum_to_shape
 from distir.ops.refinement import reshape_signature
 
 FREE_OF_WORK = Work.nothing()
-"""The work of a view: no kernel is launched, nothing moves."""
+"""The work of a view: no kernel is launched, and no data is moved."""
 
 
 @register_op("Scale")
 @dataclass(frozen=True, slots=True)
 class Scale(Op):
-    """`factor · x` with a factor known beforehand."""
+    """`factor · x` with a constant factor."""
 
     factor: float
 
@@ -46,7 +46,7 @@ class Scale(Op):
 @register_op("Reshape")
 @dataclass(frozen=True, slots=True)
 class Reshape(Op):
-    """The same elements in another shape. Also stands for Flatten, Squeeze and Unsqueeze."""
+    """The same elements in another shape. Flatten, Squeeze and Unsqueeze are Reshapes, too."""
 
     is_view: ClassVar[bool] = True
 
@@ -55,7 +55,10 @@ class Reshape(Op):
     def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
         (x,) = operands
         if math.prod(self.shape) != x.num_elements:
-            raise ShapeError(f"Reshape: {x} has {x.num_elements} elements; {list(self.shape)} not")
+            raise ShapeError(
+                f"Reshape: {x} has {x.num_elements} elements, but {list(self.shape)} has "
+                f"{math.prod(self.shape)}; expected as many"
+            )
         return (x.with_shape(self.shape),)
 
     def signature(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Signature:
@@ -80,7 +83,7 @@ class Reshape(Op):
 @register_op("Transpose")
 @dataclass(frozen=True, slots=True)
 class Transpose(Op):
-    """Dims in another order: dim `i` of the result is dim `permutation[i]` of the operand."""
+    """Reorders dims: dim `i` of the result is dim `permutation[i]` of the operand."""
 
     is_view: ClassVar[bool] = True
 
@@ -90,7 +93,7 @@ class Transpose(Op):
         (x,) = operands
         if sorted(self.permutation) != list(range(x.rank)):
             permutation = list(self.permutation)
-            raise ShapeError(f"Transpose: {permutation} does not permute the dims of {x}")
+            raise ShapeError(f"Transpose: {permutation} is no permutation of the dims of {x}")
         return (x.with_shape(tuple(x.shape[dim] for dim in self.permutation)),)
 
     def signature(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Signature:
@@ -152,7 +155,7 @@ class Expand(Op):
 @register_op("Concat")
 @dataclass(frozen=True, slots=True)
 class Concat(Op):
-    """Operands one after the other along `axis`."""
+    """Joins operands along `axis`."""
 
     axis: int
 
@@ -162,7 +165,10 @@ class Concat(Op):
         for operand in operands:
             other = operand.shape
             if other[:axis] != first[:axis] or other[axis + 1 :] != first[axis + 1 :]:
-                raise ShapeError(f"Concat: {operand} beside {operands[0]} along axis {axis}")
+                raise ShapeError(
+                    f"Concat: {operand} beside {operands[0]} along axis {axis}; expected equal "
+                    "other dims"
+                )
         total = sum(operand.shape[axis] for operand in operands)
         return (operands[0].with_shape((*first[:axis], total, *first[axis + 1 :])),)
 
@@ -186,7 +192,8 @@ class Concat(Op):
 def _parts_signature(
     axis: int, whole_shape: Sequence[int], part_shapes: Sequence[Sequence[int]], join: bool
 ) -> Signature:
-    """Of Split and Concat: n equal parts read `n (whole) × part`; unequal ones are whole."""
+    """The signature of a Split or Concat. The axis is a product `number of parts × part`, of which
+    the part can be split; if parts are unequal, the axis cannot be split."""
     axis = axis % len(whole_shape)
     builder = SignatureBuilder()
     dims = [() if dim == axis else builder.loop(size) for dim, size in enumerate(whole_shape)]
@@ -256,15 +263,15 @@ class Split(Op):
 
 
 def zeros(builder: NodeBuilder, type: TensorType) -> Value:
-    """A value of this type that is zero everywhere."""
+    """Adds a value of this type that is zero everywhere."""
     return builder.add(Expand(type.shape), builder.scalar(0.0, type.dtype))
 
 
 @register_op("Slice")
 @dataclass(frozen=True, slots=True)
 class Slice(Op):
-    """Elements `start, start + step, …` before `stop` of every dim, as Python slices them;
-    `stops` may be `None` for "to the end in this direction"."""
+    """Takes the elements `start, start + step, …` before `stop` of every dim, as Python slices do.
+    A stop of None means up to the end in this direction."""
 
     is_view: ClassVar[bool] = True
 
@@ -283,7 +290,7 @@ class Slice(Op):
     def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
         (x,) = operands
         if len(self.starts) != x.rank:
-            raise ShapeError(f"Slice: {len(self.starts)} bounds for {x}")
+            raise ShapeError(f"Slice: {len(self.starts)} bounds for {x}; expected {x.rank}")
         shape = tuple(len(range(size)[cut]) for size, cut in zip(x.shape, self.slices, strict=True))
         return (x.with_shape(shape),)
 
@@ -316,7 +323,8 @@ class Slice(Op):
         return (back.add(SliceGradient(shape, self.starts, self.stops, self.steps), back.gradient),)
 
     def localized(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Op:
-        """Full dims stay full at any size; cut dims are whole and keep their bounds."""
+        """Dims that are taken in full stay full at any size; others cannot be split, so that they
+        keep their bounds."""
         (x,), (y,) = operands, results
         full = [
             start == 0 and step == 1 and size == cut
@@ -332,7 +340,7 @@ class Slice(Op):
 @register_op("SliceGradient")
 @dataclass(frozen=True, slots=True)
 class SliceGradient(Op):
-    """Puts the operand where `Slice` took it from; zero elsewhere."""
+    """Writes the operand to the places that `Slice` took elements from; zero elsewhere."""
 
     shape: tuple[int, ...]
     starts: tuple[int, ...]
@@ -370,9 +378,9 @@ class SliceGradient(Op):
 @register_op("Boundary")
 @dataclass(frozen=True, slots=True)
 class Boundary(Op):
-    """Identity whose result has fresh axes: "if split here, gather".
+    """The identity, but the result has fresh axes: where the operand is split, it is gathered.
 
-    `factors[dim]` cuts a dim into a product, outermost first: `(size, fresh)`. A fresh factor is
+    `factors[dim]` are the factors of a dim, outermost first: `(size, fresh)`. A fresh factor is
     another axis in the result than in the operand, of the same size.
     """
 

@@ -1,7 +1,7 @@
-"""How a kernel moves over space: strides, padding, dilations, and what it sees at every place.
+"""Moving a kernel over space: strides, padding, dilations, and the elements that it covers.
 
-Layout is ONNX's: spatial dims come last. `pads` are the ones before every spatial dim, then the
-ones behind. Spatial dims are whole: splitting them would need halos.
+Layouts are ONNX's: spatial dims come last. `pads` has the padding in front of every spatial dim,
+then the padding behind each. Spatial dims cannot be split, which would need halos.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from distir.ir.signature import Dims, Kind, SignatureBuilder
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class KernelWindow:
     """How a kernel moves over space."""
 
     strides: tuple[int, ...]
@@ -30,14 +30,18 @@ class Window:
         return len(self.strides)
 
     def result_sizes(self, space: Sequence[int], kernel: Sequence[int]) -> tuple[int, ...]:
-        """Spatial sizes of the result; raises `ShapeError`."""
+        """The spatial sizes of the result; raises `ShapeError` if the kernel does not fit."""
         rank = self.rank
         fits = (
             len(space) == len(kernel) == rank == len(self.dilations) and len(self.pads) == 2 * rank
         )
         positive = all(n > 0 for n in (*self.strides, *self.dilations, *kernel))
         if not fits or not positive or min(self.pads, default=0) < 0:
-            raise ShapeError(f"window {self} with kernel {list(kernel)} over {list(space)}")
+            raise ShapeError(
+                f"window {self} with kernel {list(kernel)} over {list(space)}; expected positive "
+                "strides, dilations and kernel sizes, one per spatial dim, and two pads "
+                "of at least 0"
+            )
         sizes = tuple(
             (
                 space[d]
@@ -55,7 +59,7 @@ class Window:
         return sizes
 
     def padded(self, x: Array, value: float) -> Array:
-        """x with its padding."""
+        """`x` with padding of this value."""
         import numpy as np
 
         widths = [(0, 0)] * (x.ndim - self.rank)
@@ -63,7 +67,7 @@ class Window:
         return np.pad(x, widths, constant_values=value)
 
     def windows(self, padded: Array, kernel: Sequence[int]) -> Array:
-        """`[..., *result, *kernel]`: what the kernel sees at every place."""
+        """The elements that the kernel covers at each place: `[..., *result, *kernel]`."""
         from numpy.lib.stride_tricks import sliding_window_view
 
         spans = [d * (k - 1) + 1 for d, k in zip(self.dilations, kernel, strict=True)]
@@ -76,7 +80,8 @@ class Window:
     def places(
         self, result: Sequence[int], kernel: Sequence[int]
     ) -> Iterator[tuple[tuple[int, ...], tuple[Any, ...]]]:
-        """Per place in the kernel, what of the padded space it touches, one element per result."""
+        """Per place in the kernel: the index of the elements of padded space that this place
+        covers, one per element of the result."""
         for place in itertools.product(*(range(size) for size in kernel)):
             cuts = tuple(
                 slice(k * d, k * d + s * (n - 1) + 1, s)
@@ -85,12 +90,12 @@ class Window:
             yield place, (..., *cuts)
 
     def cropped(self, padded: Array, space: Sequence[int]) -> Array:
-        """Without the padding."""
+        """A padded array without its padding."""
         cuts = tuple(slice(b, b + n) for b, n in zip(self.pads, space, strict=False))
         return padded[(..., *cuts)]
 
     def blank(self, leading: Sequence[int], space: Sequence[int], dtype: Any) -> Array:
-        """Zeros of a padded shape."""
+        """An array of zeros with the shape of `[*leading, *space]` with padding."""
         import numpy as np
 
         rank = self.rank
@@ -101,8 +106,8 @@ class Window:
 def space_dims(
     builder: SignatureBuilder, space: Sequence[int], result: Sequence[int], strides: Sequence[int]
 ) -> tuple[Dims, Dims]:
-    """Spatial dims of operand and result. Where sizes match, the operand's is `result × stride`, so
-    that convolutions that keep the size keep the axis."""
+    """The spatial dims of operand and result. An operand's dim is `result × stride` if the sizes
+    allow, so that a convolution that keeps the size keeps the axis."""
     before: list[tuple[int, ...]] = []
     after: list[tuple[int, ...]] = []
     for size, out, stride in zip(space, result, strides, strict=True):

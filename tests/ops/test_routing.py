@@ -66,7 +66,7 @@ def test_weights_take_the_slots_of_their_tokens() -> None:
 def test_of_equal_scores_the_first_is_chosen() -> None:
     (mask,) = TopKMask(2).evaluate(np.array([[1.0, 3, 3, 3], [0, 0, 0, 1]]))
     assert mask.tolist() == [[False, True, True, False], [True, False, False, True]]
-    with pytest.raises(ShapeError, match="TopKMask: 4 of the last dim of"):
+    with pytest.raises(ShapeError, match="TopKMask: 4 elements of the last dim of"):
         TopKMask(4).infer(TensorType((2, 4), DType.FLOAT32))
 
 
