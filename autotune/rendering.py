@@ -19,7 +19,13 @@ def console(**options: Any) -> Console:
     """A console for reports: as wide as the terminal, or wide enough where there is none."""
     from rich.console import Console
 
-    made = Console(highlight=False, **options)
+    class Terminal(Console):
+        """A console that leaves a closed stdout to whoever runs the command."""
+
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError
+
+    made = Terminal(highlight=False, **options)
     if not made.is_terminal:
         made.width = max(made.width, WIDTH)
     return made

@@ -6,11 +6,12 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from autotune.csv_text import header, lines
 from autotune.table_columns import Coded, TableColumn, columns
 from distir.errors import DistirError
+from distir.files import whole_file
 
 if TYPE_CHECKING:
     from autotune.chunks import Chunk
@@ -29,11 +30,11 @@ def check_table_file(path: str) -> None:
 
 @contextmanager
 def table_file(path: str, batch_size: int) -> Generator[Callable[[Chunk], None], None, None]:
-    """A function that appends a chunk to the file. Metrics have the columns of the first chunk in
-    which there are any.
+    """A function that appends a chunk to the file, which is there when all is written. Metrics have
+    the columns of the first chunk in which there are any.
     """
     check_table_file(path)
-    writer = _Csv(path) if Path(path).suffix.lower() == ".csv" else _Parquet(path)
+    make = _Csv if Path(path).suffix.lower() == ".csv" else _Parquet
     waiting: list[Chunk] = []
     metrics: list[str] | None = None
 
@@ -49,32 +50,32 @@ def table_file(path: str, batch_size: int) -> Generator[Callable[[Chunk], None],
             writer.write(columns(each, batch_size, names))
         waiting.clear()
 
-    try:
+    with whole_file(path) as file:
+        writer = make(file)
         yield append
         flush(metrics or ())
-    finally:
         writer.close()
 
 
 class _Csv:
-    def __init__(self, path: str):
-        self._file = _opened(path)
+    def __init__(self, file: BinaryIO):
+        self._file = file
         self._begun = False
 
     def write(self, table: Mapping[str, TableColumn]) -> None:
         if not self._begun:
-            self._file.write(header(table))
+            self._file.write(header(table).encode())
             self._begun = True
-        self._file.writelines(lines(table))
+        self._file.writelines(line.encode() for line in lines(table))
 
     def close(self) -> None:
-        self._file.close()
+        """Nothing is left to write."""
 
 
 class _Parquet:
-    def __init__(self, path: str):
+    def __init__(self, file: BinaryIO):
         self._arrow = _pyarrow()
-        self._path = path
+        self._file = file
         self._writer: Any = None
 
     def write(self, table: Mapping[str, TableColumn]) -> None:
@@ -82,11 +83,8 @@ class _Parquet:
         arrays = {name: _array(arrow, column) for name, column in table.items()}
         if self._writer is None:
             fields = [(name, _kind(arrow, each.type)) for name, each in arrays.items()]
-            try:
-                writer: Any = import_module("pyarrow.parquet")
-                self._writer = writer.ParquetWriter(self._path, arrow.schema(fields))
-            except OSError as error:
-                raise DistirError(f"{self._path} cannot be written: {error}") from error
+            parquet: Any = import_module("pyarrow.parquet")
+            self._writer = parquet.ParquetWriter(self._file, arrow.schema(fields))
         self._writer.write_table(arrow.table(arrays, self._writer.schema))
 
     def close(self) -> None:
@@ -103,13 +101,6 @@ def _array(arrow: Any, column: TableColumn) -> Any:
 def _kind(arrow: Any, found: Any) -> Any:
     """The type of a column: reasons are text, also where there is none yet."""
     return arrow.string() if arrow.types.is_null(found) else found
-
-
-def _opened(path: str) -> Any:
-    try:
-        return Path(path).open("w", encoding="utf-8", newline="")
-    except OSError as error:
-        raise DistirError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def _pyarrow() -> Any:

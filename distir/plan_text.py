@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from distir.errors import DistirError, ImportModelError, StrategyError
+from distir.files import read_text, write_text
 from distir.importers.load import LoadedModel
 from distir.ir.core import Node, Value
 from distir.ir.function import Function
@@ -52,18 +53,14 @@ _SETTINGS = (
 
 
 def save_plan(plan: Plan, path: str | Path) -> None:
-    """Writes a plan to a file."""
-    Path(path).write_text(format_plan(plan), encoding="utf-8")
+    """Writes a plan to a file, as a whole; raises `DistirError` if it cannot be written."""
+    write_text(path, format_plan(plan))
 
 
 def load_plan(path: str | Path) -> Plan:
     """Reads a plan from a file; raises `StrategyError` if it is damaged, or would be planned
     otherwise now."""
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ImportModelError(f"{path} cannot be read: {error}") from error
-    return parse_plan(text)
+    return parse_plan(read_text(path, ImportModelError))
 
 
 def format_plan(plan: Plan) -> str:

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, cast
 
-from distir.errors import StrategyError, UnknownNameError
+from distir.errors import StrategyError, UnknownNameError, shown
 from distir.factoring import ExpertFactors, expert_factors
+from distir.limits import MOST_DEVICES, MOST_LAYERS, MOST_MICROBATCHES
 
 PLACEMENT = "tp-cp-ep-dp-pp"
 """The usual order of degrees on the devices, innermost first: those that communicate most have the
@@ -23,17 +24,14 @@ def checked_placement(placement: object) -> str:
     names = placement.lower().split("-") if isinstance(placement, str) else []
     if sorted(names) != sorted(PLACEMENT.split("-")):
         raise StrategyError(
-            f"placement is {placement!r}; expected all of tp, cp, ep, dp and pp, innermost first, "
-            f"such as {PLACEMENT}"
+            f"placement is {shown(placement)}; expected all of tp, cp, ep, dp and pp, innermost "
+            f"first, such as {PLACEMENT}"
         )
     return "-".join(names)
 
 
 CP_EXCHANGES = ("gather", "ring", "all-to-all")
 """How context parallelism brings keys and values together; see `Strategy.cp_exchange`."""
-
-MOST_MICROBATCHES = 1 << 14
-"""Microbatches per replica beyond which a strategy is refused; no published run comes near."""
 
 MARKS = "*~"
 """Marks that may follow the name of an axis in a list: `*` everywhere, `~` ring."""
@@ -65,11 +63,13 @@ def _stated_lists(axes: object) -> Iterator[tuple[str, list[str]]]:
         for user, names in cast("Mapping[object, object]", axes).items():
             listed = names.split(",") if isinstance(names, str) else names
             if not isinstance(listed, (list, tuple)):
-                raise StrategyError(f"axes are {axes!r}; expected lists of names")
+                raise StrategyError(f"axes are {shown(axes)}; expected lists of names")
             yield str(user), [str(name).strip() for name in cast("Sequence[object]", listed)]
         return
     if not isinstance(axes, str):
-        raise StrategyError(f"axes are {axes!r}; expected lists such as tp=heads,ffn;cp=sequence")
+        raise StrategyError(
+            f"axes are {shown(axes)}; expected lists such as tp=heads,ffn;cp=sequence"
+        )
     for stated in axes.split(";") if axes else ():
         user, _, names = stated.partition("=")
         yield user.strip(), [name.strip() for name in names.split(",")]
@@ -137,26 +137,38 @@ class Strategy:
         for name in ("dp", "tp", "pp", "cp", "ep", "microbatches", "chunks", "recompute_every"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise StrategyError(f"{name} is {value!r}; expected a whole number of at least 1")
+                raise StrategyError(
+                    f"{name} is {shown(value)}; expected a whole number of at least 1"
+                )
         if self.microbatches > MOST_MICROBATCHES:
             raise StrategyError(
-                f"microbatches is {self.microbatches:,}; expected at most {MOST_MICROBATCHES:,}"
+                f"microbatches is {shown(self.microbatches)}; expected at most "
+                f"{MOST_MICROBATCHES:,}"
             )
+        for name, number, most in (
+            ("the product of the degrees", self.devices, MOST_DEVICES),
+            ("ep", self.ep, MOST_DEVICES),
+            ("chunks", self.chunks, MOST_LAYERS),
+            ("recompute_every", self.recompute_every, MOST_LAYERS),
+        ):
+            if number > most:
+                raise StrategyError(f"{name} is {shown(number)}; expected at most {most:,}")
         if type(self.zero) is not int or self.zero not in (0, 1, 2, 3):
-            raise StrategyError(f"zero is {self.zero!r}; expected 0, 1, 2 or 3")
+            raise StrategyError(f"zero is {shown(self.zero)}; expected 0, 1, 2 or 3")
         if type(self.zero_degree) is not int or self.zero_degree < 0:
             raise StrategyError(
-                f"zero_degree is {self.zero_degree!r}; expected a number of replicas, or 0 for all"
+                f"zero_degree is {shown(self.zero_degree)}; expected a number of replicas, or 0 "
+                "for all"
             )
         if self.cp_exchange not in CP_EXCHANGES:
             raise UnknownNameError("cp_exchange", str(self.cp_exchange), CP_EXCHANGES)
         object.__setattr__(self, "axes", format_lists(parse_lists(self.axes)))
         for name in ("schedule", "recompute"):
             if not isinstance(getattr(self, name), str):
-                raise StrategyError(f"{name} is {getattr(self, name)!r}; expected a name")
+                raise StrategyError(f"{name} is {shown(getattr(self, name))}; expected a name")
         if self.sequence_parallel not in (False, True):
             raise StrategyError(
-                f"sequence_parallel is {self.sequence_parallel!r}; expected true or false"
+                f"sequence_parallel is {shown(self.sequence_parallel)}; expected true or false"
             )
         if self.keep_gathered not in KEEP_GATHERED:
             raise StrategyError(
@@ -233,6 +245,6 @@ class Strategy:
         unknown = sorted(set(values) - known)
         if unknown:
             raise StrategyError(
-                f"unknown strategy key {unknown[0]!r}; known are {', '.join(sorted(known))}"
+                f"unknown strategy key {shown(unknown[0])}; known are {', '.join(sorted(known))}"
             )
         return cls(**values)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import TypeAlias
 
-from distir.errors import DistirError
+from distir.errors import DistirError, shown
 
 __all__ = [
     "BYTES",
@@ -72,12 +72,12 @@ class Quantity:
         """
         match = _NUMBER_AND_UNIT.fullmatch(text)
         if match is None:
-            raise UnitError(f"{text!r} is not {self.name}; expected {self._expected()}")
+            raise UnitError(f"{shown(text)} is not {self.name}; expected {self._expected()}")
         number, unit = match.groups()
         if unit not in self.factors:
-            problem = f"has unit {unit!r}" if unit else "has no unit"
+            problem = f"has unit {shown(unit)}" if unit else "has no unit"
             raise UnitError(
-                f"{text!r} is not {self.name}: it {problem}; expected {self._expected(unit)}"
+                f"{shown(text)} is not {self.name}: it {problem}; expected {self._expected(unit)}"
             )
         # In decimal, so that 10 us is 1e-5 s exactly.
         return float(Decimal(number) * Decimal(repr(self.factors[unit])))

@@ -15,7 +15,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TypeVar
 
-from distir.errors import DistirError, UnknownNameError
+from distir.errors import DistirError, UnknownNameError, brief
+from distir.files import check_no_output, is_file, user_path
 
 __all__ = ["described", "find_object", "run_user_code"]
 
@@ -37,9 +38,10 @@ def find_object(
     """
     label = label or f"{place}:{dotted}"
     if place.endswith(".py"):
-        file = Path(place).expanduser()
-        if not file.is_file():
+        file = user_path(place)
+        if not is_file(file):
             raise error(f"{label}: there is no file {file} in {Path.cwd()}")
+        check_no_output(file, error)
         module = run_user_code(label, lambda: _load_file(file), error)
     else:
         module = run_user_code(label, lambda: _import(place), error)
@@ -86,7 +88,7 @@ def run_user_code(label: str, call: Callable[[], T], error: type[DistirError]) -
 
 def described(error: BaseException) -> str:
     """An error of a user's code in one line: its kind, its message, and where it is from."""
-    message = next(iter(str(error).strip().splitlines()), "")
+    message = brief(next(iter(str(error).strip().splitlines()), ""))
     place = _place(error)
     return (
         type(error).__name__

@@ -11,10 +11,11 @@ from functools import cached_property
 from typing import Any, Literal
 
 from distir.axes.model import Axis
-from distir.errors import StrategyError, UnknownNameError
+from distir.errors import StrategyError, UnknownNameError, shown
 from distir.importers.load import LoadedModel
 from distir.ir.core import Node
 from distir.ir.types import DType
+from distir.limits import MOST_SAMPLES, MOST_TOKENS
 from distir.mesh import mesh_axes, undivided
 from distir.ops.optimizer import AdamStep, MomentumStep, SGDStep
 from distir.ops.ring import Circulating
@@ -70,9 +71,6 @@ PRECISIONS = {
 GRADIENT_PRECISIONS = ("compute", "fp32", "both")
 """The type in which gradients of parameters are accumulated: the one they are computed in, or fp32.
 With `both` it is fp32, and those of the last microbatch stay in the type they were computed in."""
-
-MOST_SAMPLES = 1 << 40
-"""The largest batch; more is taken for a typing error."""
 
 DEFAULT_SEQUENCE_LENGTH = 1024
 """The sequence length of models that leave it open."""
@@ -143,7 +141,12 @@ class Workload:
             raise StrategyError(f"the batch size is {self.batch_size}; expected at least 1")
         if self.batch_size > MOST_SAMPLES:
             raise StrategyError(
-                f"the batch size is {self.batch_size:,}; expected at most {MOST_SAMPLES:,}"
+                f"the batch size is {shown(self.batch_size)}; expected at most {MOST_SAMPLES:,}"
+            )
+        if self.sequence_length is not None and not 1 <= self.sequence_length <= MOST_TOKENS:
+            raise StrategyError(
+                f"the sequence length is {shown(self.sequence_length)}; expected at least 1, at "
+                f"most {MOST_TOKENS:,}"
             )
         longest = self.model.longest
         if self.sequence_length is not None and longest and self.sequence_length > longest:

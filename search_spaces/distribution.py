@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from distir.factoring import ExpertFactors, divisors, expert_factors
+from distir.limits import MOST_MICROBATCHES
 from distir.rules import WorkloadFacts, degrees_fill, rules_of
 from distir.rules.memory import (
     keeping_is_for_training,
@@ -24,7 +25,7 @@ from distir.rules.memory import (
 )
 from distir.rules.splitting import ep_divides
 from distir.schedules import SCHEDULES, find_schedule
-from distir.strategy import CP_EXCHANGES, KEEP_GATHERED, MOST_MICROBATCHES
+from distir.strategy import CP_EXCHANGES, KEEP_GATHERED
 from search_spaces.named import DEFAULTS, Searched, SpaceSource, recomputations, searched
 from search_spaces.parameters import Dimension, Value
 from search_spaces.placements import distinct_orders, orders

@@ -16,7 +16,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, cast
 
-from distir.errors import DistirError, UnknownNameError
+from distir.errors import DistirError, UnknownNameError, shown
+from distir.files import is_file, read_parsed, user_path
 from distir.registry import Registry
 from distir.rules.memory import recomputation_is_known
 from distir.strategy import Strategy, format_lists, parse_lists
@@ -111,8 +112,8 @@ def searched(source: SpaceSource) -> Searched:
         return _from_content(source, "space")
     if source in SPACES:
         return SPACES.get(str(source))
-    path = Path(source).expanduser()
-    if path.suffix.lower() in (".yaml", ".yml") or len(path.parts) > 1 or path.is_file():
+    path = user_path(source)
+    if path.suffix.lower() in (".yaml", ".yml") or len(path.parts) > 1 or is_file(path):
         return _from_content(_read(path), str(source))
     raise UnknownNameError("space", str(source), [*SPACES.names(), "FILE.yaml"])
 
@@ -120,12 +121,7 @@ def searched(source: SpaceSource) -> Searched:
 def _read(path: Path) -> Mapping[str, Any]:
     import yaml
 
-    try:
-        content: object = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise SpaceError(f"{path}: cannot be read: {_brief(error)}") from error
-    except yaml.YAMLError as error:
-        raise SpaceError(f"{path}: not YAML: {_brief(error)}") from error
+    content: object = read_parsed(path, yaml.safe_load, "YAML", SpaceError)
     if content is None:
         return {}
     if not isinstance(content, Mapping):
@@ -136,15 +132,10 @@ def _read(path: Path) -> Mapping[str, Any]:
     return cast("Mapping[str, Any]", content)
 
 
-def _brief(error: Exception) -> str:
-    said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return " ".join(said.split())
-
-
 def _from_content(content: Mapping[str, Any], where: str) -> Searched:
     base = content.get("extends", "small")
     if not isinstance(base, str):
-        raise SpaceError(f"{where}: extends is {base!r}; expected {', '.join(SPACES.names())}")
+        raise SpaceError(f"{where}: extends is {shown(base)}; expected {', '.join(SPACES.names())}")
     values = dict(SPACES.get(base).values)
     for name, given in content.items():
         if name == "extends":
@@ -177,7 +168,7 @@ def _checked(name: str, value: object) -> Value:
     wanted = type(DEFAULTS[name])
     if type(value) is not wanted:
         kinds = {int: "a whole number", str: "a name", bool: "true or false"}
-        raise SpaceError(f"{name} is {value!r}; expected {kinds[wanted]}")
+        raise SpaceError(f"{name} is {shown(value)}; expected {kinds[wanted]}")
     if name == "schedule":
         from distir.schedules import find_schedule
 

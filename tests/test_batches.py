@@ -13,11 +13,11 @@ from distir.ir.builder import Builder
 from distir.ir.core import Value
 from distir.ir.function import Function
 from distir.ir.types import DType
+from distir.limits import MOST_MICROBATCHES
 from distir.mesh import mesh_axes
 from distir.ops.activations import Relu
 from distir.ops.linalg import MatMul
 from distir.ops.tensor import Transpose
-from distir.strategy import MOST_MICROBATCHES
 from search_spaces import distribution_space
 
 

@@ -7,9 +7,11 @@ Nothing heavy is imported before a subcommand runs: `--help` answers at once.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
+from typing import TextIO
 
 from autotune.cli import (
     calibrate,
@@ -62,18 +64,48 @@ examples:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command line; returns the exit status: 0 done, 1 broken off, 2 bad input."""
-    arguments = make_parser().parse_args(argv)
     try:
-        return arguments.execute(arguments)
+        try:
+            return _executed(sys.argv[1:] if argv is None else argv)
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()  # what cannot be written is to fail here, not at Python's end
     except DistirError as error:
-        print(f"autotune: error: {error}", file=sys.stderr)
+        _say(f"error: {error}")
         return 2
     except KeyboardInterrupt:
-        print("autotune: interrupted", file=sys.stderr)
+        _say("interrupted")
         return 130
-    except BrokenPipeError:  # whoever read the output has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:  # files have errors of their own: this is stdout, full or closed
+        _give_up(sys.stdout)
+        _say(f"error: stdout cannot be written: {error.strerror or 'it is closed'}")
         return 1
+
+
+def _executed(argv: Sequence[str]) -> int:
+    parser = make_parser()
+    for argument in argv:
+        option, _, value = argument.partition("=")
+        if value == "--":  # which argparse takes for the end of the options, and so for no value
+            parser.error(f"argument {option}: expected a value, found '--'")
+    arguments = parser.parse_args(argv)
+    return arguments.execute(arguments)
+
+
+def _say(text: str) -> None:
+    """A line on stderr, if there is anyone to read it."""
+    try:
+        print(f"autotune: {text}", file=sys.stderr, flush=True)
+    except OSError:
+        _give_up(sys.stderr)
+
+
+def _give_up(stream: TextIO | None) -> None:
+    """Sends what is still to be written to a stream nowhere, so that Python can end in peace."""
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # closed, or no file
+        descriptor = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(descriptor, stream.fileno())  # type: ignore[union-attr]
+        os.close(descriptor)
 
 
 def _usage(name: str) -> str:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.cli.measurements import add_measurements, measurements
 from autotune.cli.options import names_in
-from autotune.cli.output import Output, add_json_option, check_writable, note, write_text
+from autotune.cli.output import Output, add_json_option, note
 from distir.errors import DistirError
+from distir.files import write_text
 
 if TYPE_CHECKING:
     from autotune.calibration import Calibration, Constant
@@ -50,11 +51,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Fits, writes, reports, and returns the exit status."""
-    output = Output(arguments)
+    output = Output(arguments, "output")
     path: str | None = getattr(arguments, "output", None)
-    if path is not None:
-        check_writable(path)
-    with output.quiet():
+    with output.working():
         calibration = _calibration(arguments)
         if path is not None:
             _write(path, calibration, arguments)
@@ -110,7 +109,7 @@ def _write(path: str, calibration: Any, arguments: argparse.Namespace) -> None:
 
     base = load_stack(arguments.stack)
     text = stack_text(calibration, base, Path(path).stem, Path(arguments.file).name)
-    write_text(path, text)
+    write_text(path, text + "\n")
     note(f"wrote {path}; use it with --stack {path}")
 
 

@@ -50,7 +50,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     """Compares, reports, and returns the exit status."""
     output = Output(arguments)
-    with output.quiet():
+    with output.working():
         comparison = _compared(arguments)
     output.write(comparison.to_dict(), lambda: comparison)
     return 0

@@ -17,7 +17,7 @@ from autotune.cli.options import (
     positive,
     problem_of,
 )
-from autotune.cli.output import Output, add_json_option, check_writable, note, status_of
+from autotune.cli.output import Output, add_json_option, note, status_of
 from autotune.cli.progress import progress
 from distir.errors import DistirError
 
@@ -66,16 +66,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Evaluates the space and returns the exit status."""
-    output = Output(arguments)
+    output = Output(arguments, "table")
     file: str | None = getattr(arguments, "table", None)
     if file is not None:
         from autotune.table_files import check_table_file
 
         check_table_file(file)
-        check_writable(file)
     if arguments.certified:
         _check_certified(arguments, file)
-    with output.quiet():
+    with output.working():
         problem = problem_of(arguments)
         problem.check_not_empty()
         if arguments.certified:

@@ -9,10 +9,9 @@ import math
 import os
 import sys
 from collections.abc import Callable, Generator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from distir.errors import DistirError
+from distir.files import outputs, write_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -29,21 +28,25 @@ def add_json_option(parser: argparse.ArgumentParser) -> None:
 
 
 class Output:
-    """Takes the result of a subcommand to where `--json` wants it."""
+    """Takes the result of a subcommand to where `--json` wants it. `files` are the subcommand's
+    other options that name a file to write."""
 
-    def __init__(self, arguments: argparse.Namespace):
+    def __init__(self, arguments: argparse.Namespace, *files: str):
         self._file: str | None = getattr(arguments, "json", None)
         self._stdout = sys.stdout
-        if self._file not in (None, "-"):
-            check_writable(self._file)
+        named = {f"--{name}": getattr(arguments, name, None) for name in files}
+        named["--json"] = None if self._file == "-" else self._file
+        self._files = {option: path for option, path in named.items() if path is not None}
 
     @contextlib.contextmanager
-    def quiet(self) -> Generator[None, None, None]:
-        """While working, whatever prints goes to stderr if stdout is for JSON alone."""
-        if self._file != "-":
-            yield
-            return
-        with contextlib.redirect_stdout(sys.stderr), self._descriptor_to_stderr():
+    def working(self) -> Generator[None, None, None]:
+        """While working, no input is a file that will be written, and whatever prints goes to
+        stderr if stdout is for JSON alone. Raises `DistirError` if a file cannot be written."""
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(outputs(self._files))
+            if self._file == "-":
+                stack.enter_context(contextlib.redirect_stdout(sys.stderr))
+                stack.enter_context(self._descriptor_to_stderr())
             yield
 
     @contextlib.contextmanager
@@ -51,7 +54,7 @@ class Output:
         """Sends what goes past `sys.stdout`, such as a child process's output, to stderr too."""
         try:
             descriptor, elsewhere = self._stdout.fileno(), sys.stderr.fileno()
-        except (OSError, ValueError):  # either is no file, as in a notebook or under a test
+        except (AttributeError, OSError, ValueError):  # no file, as in a notebook, or closed
             yield
             return
         self._stdout.flush()
@@ -66,13 +69,17 @@ class Output:
     def write(self, plain: Any, report: Callable[[], RenderableType]) -> None:
         """Writes `plain` as JSON and shows the report, unless stdout is for JSON alone."""
         if self._file == "-":
+            if self._stdout is None:
+                raise BrokenPipeError
             print(as_json(plain), file=self._stdout)
             return
         from autotune.rendering import console
 
-        console().print(report(), crop=False)
-        if self._file is not None:
-            write_text(self._file, as_json(plain))
+        try:
+            if self._file is not None:
+                write_text(self._file, as_json(plain) + "\n")
+        finally:  # neither is lost because the other cannot be written
+            console().print(report(), crop=False)
 
 
 def as_json(plain: Any) -> str:
@@ -95,25 +102,6 @@ def _sayable(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_sayable(item) for item in cast(list[Any], value)]
     return value
-
-
-def check_writable(path: str) -> None:
-    """Raises before the work is done, not after, if `path` cannot be written."""
-    file = Path(path)
-    if file.is_dir():
-        raise DistirError(f"{path} is a folder; expected a file to write")
-    if file.exists() and not os.access(file, os.W_OK):
-        raise DistirError(f"{path} cannot be written: no permission")
-    if not file.absolute().parent.is_dir():
-        raise DistirError(f"{path} cannot be written: there is no folder {file.absolute().parent}")
-
-
-def write_text(path: str, text: str) -> None:
-    """Writes a file, or says why that does not work."""
-    try:
-        Path(path).write_text(text + "\n", encoding="utf-8")
-    except OSError as error:
-        raise DistirError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def status_of(evaluated: int, failures: Mapping[str, int]) -> int:

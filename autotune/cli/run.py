@@ -72,7 +72,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     """Searches, reports, and returns the exit status."""
     output = Output(arguments)
-    with output.quiet():
+    with output.working():
         from autotune.api import Search, solve
 
         search = Search(**given(arguments, Search))

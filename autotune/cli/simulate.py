@@ -13,10 +13,11 @@ from autotune.cli.options import (
     positive,
     strategy_of,
 )
-from autotune.cli.output import Output, add_json_option, check_writable, note, write_text
+from autotune.cli.output import Output, add_json_option, note
 from autotune.statement import ProblemStatement
 from autotune.trial import choices
 from distir.errors import StrategyError
+from distir.files import write_text
 from distir.strategy import PLACEMENT, Strategy
 
 if TYPE_CHECKING:
@@ -134,16 +135,14 @@ def add_strategy_options(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Simulates, reports, and returns the exit status."""
-    output = Output(arguments)
+    output = Output(arguments, "trace")
     trace: str | None = getattr(arguments, "trace", None)
-    if trace is not None:
-        check_writable(trace)
-    strategy = strategy_of(arguments)
-    with output.quiet():
+    with output.working():
+        strategy = strategy_of(arguments)
         problem = _problem(arguments, strategy)
         result: Any = problem.simulator.simulate(strategy)
         if trace is not None:
-            write_text(trace, json.dumps(_trace(problem, strategy)))
+            write_text(trace, json.dumps(_trace(problem, strategy)) + "\n")
             note(f"wrote {trace}; open it at https://ui.perfetto.dev")
     said = {"strategy": choices(strategy, problem.batch_size)}
     plain = {**_header(problem), **result.to_dict(), **said}

@@ -7,7 +7,7 @@ from typing import Any
 
 from autotune.cli.measurements import add_measurements, measurements
 from autotune.cli.options import positive
-from autotune.cli.output import Output, add_json_option, check_writable, note
+from autotune.cli.output import Output, add_json_option, note
 
 SUMMARY = "Compare predictions with measured runs: error, ranking, regret and memory, by source."
 
@@ -36,14 +36,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Predicts, compares, reports, and returns the exit status."""
-    output = Output(arguments)
+    output = Output(arguments, "plot")
     plot: str | None = getattr(arguments, "plot", None)
     if plot is not None:
         from autotune.reports.scatter import check_format
 
-        check_writable(plot)
         check_format(plot)
-    with output.quiet():
+    with output.working():
         report = _report(arguments)
         if plot is not None:
             from autotune.reports.scatter import draw_scatter

@@ -68,7 +68,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     """Verifies, reports, and returns the exit status: 1 if any number differs."""
     output = Output(arguments)
-    with output.quiet():
+    with output.working():
         verifier, strategies = _work(arguments)
         done = [verifier.verify(strategy) for strategy in strategies]
     if arguments.all:

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from autotune.validation.predict import Outcome
 from distir.errors import DistirError
+from distir.files import whole_file
 
 FORMATS = (".png", ".svg", ".pdf", ".html")
 BAND = 0.1
@@ -31,10 +32,8 @@ def draw_scatter(outcomes: Sequence[Outcome], path: str) -> None:
     if suffix == ".html":
         head = "<!DOCTYPE html><meta charset='utf-8'><title>Predicted and measured</title>"
         content = head.encode() + content[content.index(b"<svg") :]
-    try:
-        Path(path).write_bytes(content)
-    except OSError as error:
-        raise DistirError(f"{path} cannot be written: {error.strerror}") from error
+    with whole_file(path) as file:
+        file.write(content)
 
 
 def _figure(outcomes: Sequence[Outcome]) -> Any:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from distir.errors import DistirError
+from distir.files import read_text
 
 __all__ = ["COLUMNS", "REQUIRED", "SAYS_NONE", "Row", "UnusableRowError", "read_rows"]
 
@@ -112,12 +113,7 @@ class Row:
 def read_rows(path: str | Path) -> list[Row]:
     """The rows of a CSV file; raises `DistirError` if it is none, or lacks a needed column."""
     file = Path(path)
-    try:
-        text = file.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise DistirError(f"{file}: cannot be read: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise DistirError(f"{file}: not a CSV file: it is no UTF-8 text") from error
+    text = read_text(file, DistirError, encoding="utf-8-sig")
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         header = [name.strip() for name in next(reader, list[str]())]

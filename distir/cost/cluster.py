@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distir.cost.device import Device
-from distir.errors import ClusterError
+from distir.errors import ClusterError, shown
+from distir.limits import LONGEST_SECONDS, MOST_DEVICES, MOST_LEVELS
 
 __all__ = ["Cluster", "ClusterLevel", "Group", "Medium", "Senders"]
 
@@ -47,8 +48,11 @@ class ClusterLevel:
     a device's links lead to different peers instead of a switch."""
 
     def __post_init__(self) -> None:
-        if self.size is not None and self.size < 1:
-            raise ClusterError(f"size of level {self.name!r} is {self.size}; expected at least 1")
+        if self.size is not None and not 1 <= self.size <= MOST_DEVICES:
+            raise ClusterError(
+                f"size of level {self.name!r} is {shown(self.size)}; expected at least 1, at most "
+                f"{MOST_DEVICES:,}"
+            )
         if not 0 < self.bandwidth_bytes_per_second < math.inf:
             raise ClusterError(
                 f"bandwidth of level {self.name!r} is {self.bandwidth_bytes_per_second}; "
@@ -59,9 +63,10 @@ class ClusterLevel:
                 f"pair bandwidth of level {self.name!r} is "
                 f"{self.pair_bandwidth_bytes_per_second}; expected more than 0"
             )
-        if not 0 <= self.latency_seconds < math.inf:
+        if not 0 <= self.latency_seconds <= LONGEST_SECONDS:
             raise ClusterError(
-                f"latency of level {self.name!r} is {self.latency_seconds}; expected at least 0"
+                f"latency of level {self.name!r} is {self.latency_seconds}; expected at least 0, "
+                "at most a century"
             )
 
     def reached_bandwidth_bytes_per_second(self, peers: int) -> float:
@@ -99,16 +104,27 @@ class Cluster:
     summary: str = ""
 
     def __post_init__(self) -> None:
-        if not self.levels:
-            raise ClusterError(f"cluster {self.name!r} has no levels; expected at least one")
+        if not 1 <= len(self.levels) <= MOST_LEVELS:
+            raise ClusterError(
+                f"cluster {self.name!r} has {len(self.levels) or 'no'} levels; expected at least "
+                f"one, at most {MOST_LEVELS}"
+            )
         for level in self.levels[:-1]:
             if level.size is None:
                 raise ClusterError(
                     f"level {level.name!r} of cluster {self.name!r} has no size; only the "
                     "outermost level may be without limit"
                 )
-        if self.num_devices < 1:
-            raise ClusterError(f"{self.num_devices} devices; expected at least 1")
+        joined = math.prod(level.size or 1 for level in self.levels)
+        if joined > MOST_DEVICES:
+            raise ClusterError(
+                f"the levels of cluster {self.name!r} join {shown(joined)} devices; expected at "
+                f"most {MOST_DEVICES:,}"
+            )
+        if not 1 <= self.num_devices <= MOST_DEVICES:
+            raise ClusterError(
+                f"{shown(self.num_devices)} devices; expected at least 1, at most {MOST_DEVICES:,}"
+            )
         if self.num_devices > self.capacity:
             raise ClusterError(
                 f"cluster {self.name!r} holds {self.capacity} devices, not {self.num_devices}; its "

@@ -17,6 +17,7 @@ from distir.cost.amounts import Amount, soft_maximum
 from distir.cost.stack import SoftwareStack
 from distir.cost.work import OpClass, Work
 from distir.errors import ClusterError
+from distir.limits import MOST_BYTES
 
 __all__ = ["DTYPES", "Device", "kernel_seconds", "op_seconds"]
 
@@ -63,6 +64,10 @@ class Device:
         for name, value in numbers.items():
             if not 0 < value < float("inf"):
                 raise ClusterError(f"{name} of {self.name} is {value}; expected more than 0")
+        if self.memory_bytes > MOST_BYTES:
+            raise ClusterError(
+                f"memory of {self.name} is {self.memory_bytes}; expected at most an exabyte"
+            )
         if not 0 <= self.rate_spread < 1:
             raise ClusterError(
                 f"rate spread of {self.name} is {self.rate_spread}; expected at least 0, below 1"

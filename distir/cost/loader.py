@@ -77,6 +77,7 @@ from distir.cost.stack import (
     SoftwareStack,
 )
 from distir.errors import ClusterError, UnknownNameError
+from distir.files import is_file, user_path
 from distir.units import BYTES, BYTES_PER_SECOND, FLOPS_PER_SECOND, SECONDS
 
 __all__ = [
@@ -155,8 +156,8 @@ def _find(description: str, folder: str, spec: str | Path) -> Path:
     shipped = _shipped(folder)
     if isinstance(spec, str) and spec.lower() in shipped:
         return shipped[spec.lower()]
-    path = Path(spec).expanduser()
-    if path.is_file():
+    path = user_path(spec)
+    if is_file(path):
         return path
     if isinstance(spec, Path) or path.suffix == ".toml" or len(path.parts) > 1:
         raise ClusterError(f"{path}: there is no such {description} file")
@@ -165,7 +166,7 @@ def _find(description: str, folder: str, spec: str | Path) -> Path:
 
 def _read_cluster(path: Path) -> Cluster:
     top = read_toml(path)
-    name = top.text("name")
+    name = top.name()
     summary = top.text("summary", "")
     device = _read_device_entry(top, path.parent)
     tables = top.tables("levels")
@@ -189,7 +190,7 @@ def _read_device_entry(top: Table, folder: Path) -> Device:
         return _read_device(top.table("device"))
     spec = top.text("device")
     try:
-        return load_device(folder / spec if (folder / spec).is_file() else spec)
+        return load_device(folder / spec if is_file(folder / spec) else spec)
     except UnknownNameError as error:
         raise top.error("device", f"is an {error}; a table [device] may describe it") from error
 
@@ -199,7 +200,7 @@ def _read_whole_device(path: Path) -> Device:
 
 
 def _read_device(table: Table) -> Device:
-    name = table.text("name")
+    name = table.name()
     memory = table.quantity("memory", BYTES)
     bandwidth = table.quantity("memory_bandwidth", BYTES_PER_SECOND)
     peak = _read_peak(table.table("peak"))
@@ -230,8 +231,9 @@ def _read_peak(table: Table) -> dict[str, float]:
 
 
 def _read_level(table: Table, outermost: bool) -> ClusterLevel:
-    name = table.text("name")
-    size = None if outermost and "size" not in table else table.integer("size")
+    name = table.name()
+    unlimited = outermost and "size" not in table
+    size = None if unlimited else table.integer("size")
     bandwidth = table.smallest_quantity("bandwidth", BYTES_PER_SECOND)
     pair = math.inf
     if "pair_bandwidth" in table:
@@ -256,7 +258,7 @@ def _read_level(table: Table, outermost: bool) -> ClusterLevel:
 
 def _read_stack(path: Path) -> SoftwareStack:
     top = read_toml(path)
-    name, summary = top.text("name"), top.text("summary", "")
+    name, summary = top.name(), top.text("summary", "")
     dispatch = cast("KernelDispatch", top.choice("dispatch", get_args(KernelDispatch), "compiled"))
     fuses = top.boolean("fuses_elementwise", False)
     overlaps_gradients = top.boolean("overlaps_gradients", True)

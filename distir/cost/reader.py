@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from distir.errors import ClusterError
+from distir.errors import ClusterError, checked_name, shown
+from distir.files import read_parsed
 from distir.units import Quantity, UnitError
 
 if sys.version_info >= (3, 11):
@@ -24,12 +25,7 @@ __all__ = ["Table", "read_toml"]
 
 def read_toml(path: Path) -> Table:
     """The top-level table of a file; raises `ClusterError` if it cannot be read."""
-    try:
-        return Table(str(path), "", tomllib.loads(path.read_text(encoding="utf-8")))
-    except OSError as error:
-        raise ClusterError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ClusterError(f"{path}: not valid TOML: {error}") from error
+    return Table(str(path), "", read_parsed(path, tomllib.loads, "TOML", ClusterError))
 
 
 class Table:
@@ -55,40 +51,48 @@ class Table:
         """Whether `key` is present and its value is a text."""
         return isinstance(self._values.get(key), str)
 
+    def name(self) -> str:
+        """The value of the key `name`."""
+        name = self.text("name")
+        return checked_name(name, f"{self._file}: {self._path or 'the table'}", ClusterError)
+
     def text(self, key: str, default: str | None = None) -> str:
         """The value of a key as a text that is not empty."""
         value = self._value(key, default)
         if not isinstance(value, str) or not (value or value == default):
-            raise self.error(key, f"is {value!r}; expected a text")
+            raise self.error(key, f"is {shown(value)}; expected a text")
         return value
 
     def choice(self, key: str, choices: tuple[str, ...], default: str) -> str:
         """The value of a key that must be one of `choices`."""
         value = self.text(key, default)
         if value not in choices:
-            raise self.error(key, f"is {value!r}; expected one of {', '.join(choices)}")
+            raise self.error(key, f"is {shown(value)}; expected one of {', '.join(choices)}")
         return value
 
     def boolean(self, key: str, default: bool) -> bool:
         """The value of a key that must be `true` or `false`."""
         value = self._value(key, default)
         if not isinstance(value, bool):
-            raise self.error(key, f"is {value!r}; expected true or false")
+            raise self.error(key, f"is {shown(value)}; expected true or false")
         return value
 
-    def integer(self, key: str, default: int | None = None, least: int = 1) -> int:
+    def integer(self, key: str, default: int | None = None, *, least: int = 1) -> int:
         """The value of a key that must be a whole number of at least `least`."""
         value = self._value(key, default)
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise self.error(key, f"is {value!r}; expected a whole number of at least {least}")
+            raise self.error(key, f"is {shown(value)}; expected a whole number of at least {least}")
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
         """The value of a key that must be a number without unit."""
         value = self._value(key, default)
         if not isinstance(value, (int, float)) or isinstance(value, bool):
-            raise self.error(key, f"is {value!r}; expected a number without unit")
-        return float(value)
+            raise self.error(key, f"is {shown(value)}; expected a number without unit")
+        try:
+            return float(value)
+        except OverflowError as error:  # a whole number of hundreds of digits
+            raise self.error(key, f"is {shown(value)}; expected a number without unit") from error
 
     def quantity(self, key: str, quantity: Quantity) -> float:
         """The value of a key that must be a number with a unit, converted to base units."""
@@ -108,7 +112,7 @@ class Table:
         """The value of a key that must be a table."""
         value = self._value(key)
         if not isinstance(value, dict):
-            raise self.error(key, f"is {value!r}; expected a table [{self._name(key)}]")
+            raise self.error(key, f"is {shown(value)}; expected a table [{self._name(key)}]")
         return Table(self._file, self._name(key), cast("dict[str, Any]", value))
 
     def tables(self, key: str) -> list[Table]:
@@ -117,7 +121,7 @@ class Table:
         items = cast("list[Any]", value) if isinstance(value, list) else []
         if not items or not all(isinstance(item, dict) for item in items):
             raise self.error(
-                key, f"is {value!r}; expected one or more tables [[{self._name(key)}]]"
+                key, f"is {shown(value)}; expected one or more tables [[{self._name(key)}]]"
             )
         return [
             Table(self._file, f"{self._name(key)}[{index}]", item)
@@ -160,7 +164,7 @@ class Table:
 
     def _parse(self, key: str, value: Any, quantity: Quantity) -> float:
         if not isinstance(value, str):
-            problem = f"is {value!r}, which is not {quantity.name}"
+            problem = f"is {shown(value)}, which is not {quantity.name}"
             raise self.error(key, f"{problem}; expected a text such as {quantity.example!r}")
         try:
             return quantity.parse(value)

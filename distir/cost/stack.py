@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from distir.errors import ClusterError
+from distir.errors import ClusterError, shown
+from distir.limits import LONGEST_SECONDS, MOST_LOSS_METRICS
 
 __all__ = [
     "Allocator",
@@ -160,11 +161,16 @@ class SoftwareStack:
         for name in _FRACTIONS:
             if not 0 <= getattr(self, name) < 1:
                 raise ClusterError(f"{name} is {getattr(self, name)}; expected at least 0, below 1")
-        if self.loss_metrics < 0:
-            raise ClusterError(f"loss_metrics is {self.loss_metrics}; expected at least 0")
+        if not 0 <= self.loss_metrics <= MOST_LOSS_METRICS:
+            raise ClusterError(
+                f"loss_metrics is {shown(self.loss_metrics)}; expected at least 0, at most "
+                f"{MOST_LOSS_METRICS}"
+            )
         for name in _SECONDS:
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise ClusterError(f"{name} is {getattr(self, name)}; expected at least 0")
+            if not 0 <= getattr(self, name) <= LONGEST_SECONDS:
+                raise ClusterError(
+                    f"{name} is {getattr(self, name)}; expected at least 0, at most a century"
+                )
         for name in ("soft_maximum_order", "launch_order"):
             if not getattr(self, name) >= 1:
                 raise ClusterError(

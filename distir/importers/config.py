@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar, cast
 
-from distir.errors import ImportModelError
+from distir.errors import ImportModelError, shown
+from distir.files import is_file, is_folder, read_parsed
 from distir.models.experts import Experts
 from distir.models.latent import Latent
 from distir.models.layers import Activation
@@ -39,13 +40,13 @@ def read_config(path: str | Path) -> TransformerConfig:
     field.
     """
     file = Path(path)
-    if file.is_dir():
+    if is_folder(file):
         file = file / "config.json"
     fields = Fields(_read_object(file), str(file))
     model_type = fields.text("model_type")
     if model_type not in MODEL_TYPES:
         raise ImportModelError(
-            f"{file}: unknown model_type {model_type!r}; known are "
+            f"{file}: unknown model_type {shown(model_type)}; known are "
             f"{', '.join(sorted(MODEL_TYPES.names()))}; an ONNX export of the model works too"
         )
     name = file.resolve().parent.name if file.name == "config.json" else file.stem
@@ -53,12 +54,9 @@ def read_config(path: str | Path) -> TransformerConfig:
 
 
 def _read_object(file: Path) -> Mapping[str, object]:
-    if not file.is_file():
+    if not is_file(file):
         raise ImportModelError(f"{file}: there is no such file")
-    try:
-        content: object = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ImportModelError(f"{file} is not readable as JSON: {error}") from error
+    content: object = read_parsed(file, json.loads, "JSON", ImportModelError)
     if not isinstance(content, dict):
         raise ImportModelError(f"{file}: expected a JSON object with the fields of a model")
     return cast("Mapping[str, object]", content)
@@ -96,7 +94,7 @@ class Fields:
         found = self.text(name, default)
         if found not in ACTIVATION_NAMES:
             known = ", ".join(sorted(ACTIVATION_NAMES))
-            raise self.error(f"{name} is {found!r}; known are {known}")
+            raise self.error(f"{name} is {shown(found)}; known are {known}")
         return ACTIVATION_NAMES[found]
 
     def has(self, name: str) -> bool:
@@ -107,7 +105,7 @@ class Fields:
         """The fields of an object inside the file; none if it is absent."""
         value = self._values.get(name)
         if value is not None and not isinstance(value, dict):
-            raise self.error(f"field {name!r} is {value!r}; expected an object")
+            raise self.error(f"field {name!r} is {shown(value)}; expected an object")
         return Fields(cast("Mapping[str, object]", value or {}), f"{self._where}, {name}")
 
     def error(self, message: str) -> ImportModelError:
@@ -121,7 +119,7 @@ class Fields:
         if value is None:
             raise self.error(f"field {name!r} is missing; expected {expected}")
         if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
-            raise self.error(f"field {name!r} is {value!r}; expected {expected}")
+            raise self.error(f"field {name!r} is {shown(value)}; expected {expected}")
         return value
 
 

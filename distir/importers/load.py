@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from distir.errors import ImportModelError
+from distir.files import is_file, is_folder
 from distir.importers.probe import build_at_probe_sizes
 from distir.importers.python import is_onnx_model, size_arguments
 from distir.ir import Function
@@ -80,7 +81,7 @@ def load_source(
     path = Path(source)
     if path.suffix.lower() == ".onnx":
         return _from_onnx_file(path, options)
-    if path.suffix.lower() == ".json" or (path.is_dir() and not has_model(str(source))):
+    if path.suffix.lower() == ".json" or (is_folder(path) and not has_model(str(source))):
         from distir.importers.config import read_config
 
         return _from_config(read_config(path), options)
@@ -110,7 +111,7 @@ def _from_config(config: ModelConfig, options: _Options) -> LoadedModel:
 
 
 def _from_onnx_file(path: Path, options: _Options) -> LoadedModel:
-    if not path.is_file():
+    if not is_file(path):
         raise ImportModelError(f"{path}: there is no such file in {Path.cwd()}")
     return _import_onnx(path.stem, path, options)
 
@@ -162,7 +163,7 @@ def _from_name(text: str, options: _Options) -> LoadedModel:
     path = Path(text)
     if path.suffix.lower() == ".py":
         raise ImportModelError(f"{text}: name the function too, as in {text}:build")
-    if path.exists() and not has_model(text):
+    if (is_file(path) or is_folder(path)) and not has_model(text):
         raise ImportModelError(f"{text} is not a known kind of file; expected {_FORMS}")
     if len(path.parts) > 1:
         raise ImportModelError(f"{text}: there is no such file or directory; expected {_FORMS}")

@@ -14,13 +14,10 @@ from pathlib import Path, PurePath
 from typing import Any, cast
 
 from distir.errors import ImportModelError
+from distir.files import check_no_output, is_file
 from distir.ir.core import Array
 from distir.ir.types import DType
-
-MOST_DIMS = 16
-"""A tensor with more dims means that the file is damaged or hostile."""
-MOST_ELEMENTS = 1 << 44
-"""A tensor with more elements means that the file is damaged or hostile."""
+from distir.limits import MOST_DIMS, MOST_ELEMENTS
 
 _DTYPES: dict[int, DType] = {
     1: DType.FLOAT32,
@@ -120,7 +117,7 @@ class TensorRecord:
 
     def has_values(self) -> bool:
         """Whether `load` can find values."""
-        return self.in_file or (self.source is not None and self.source.is_file())
+        return self.in_file or (self.source is not None and is_file(self.source))
 
     def load(self) -> Array:
         """The values. Raises `ImportModelError` if they cannot be read or do not fit the type."""
@@ -231,8 +228,9 @@ def read_model(source: str | Path | Any) -> ModelRecord:
     if isinstance(source, onnx.ModelProto):
         return _read(source, None)
     path = Path(source)
-    if not path.is_file():
+    if not is_file(path):
         raise ImportModelError(f"there is no file {str(path)!r}; expected an ONNX model")
+    check_no_output(path, ImportModelError)
     try:
         proto = onnx.load(str(path), load_external_data=False)
     except Exception as error:  # protobuf raises its own family, unrelated to ours
@@ -388,9 +386,11 @@ class _Reader:
             return None
         try:
             path = (self._folder / location).resolve()
-            return path if path.is_relative_to(self._folder.resolve()) else None
+            inside = path.is_relative_to(self._folder.resolve())
         except (ValueError, OSError, RuntimeError):
             return None
+        check_no_output(path, ImportModelError)
+        return path if inside else None
 
     def input(self, proto: Any) -> InputRecord:
         """A declared input."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from distir.errors import DistirError
 from distir.factoring import divisors
+from distir.limits import MOST_MICROBATCHES
 from distir.rules.facts import WorkloadFacts
 from distir.rules.rule import Advice
 from distir.schedules import ScheduleFamily, find_schedule
-from distir.strategy import MOST_MICROBATCHES
 
 # --- samples --------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from distir.files import is_file
 from distir.schedules.core.family import SCHEDULES, ScheduleFamily
 from distir.schedules.core.load import family_of_file
 from distir.schedules.families import register_families
@@ -21,6 +22,6 @@ def find_schedule(name: str) -> ScheduleFamily:
     the file has no valid schedule.
     """
     path = Path(name)
-    if name not in SCHEDULES and (len(path.parts) > 1 or path.suffix or path.is_file()):
+    if name not in SCHEDULES and (len(path.parts) > 1 or path.suffix or is_file(path)):
         return family_of_file(path)
     return SCHEDULES.get(name)

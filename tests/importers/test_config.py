@@ -234,7 +234,7 @@ def test_a_sliding_window_is_noted(tmp_path: Path) -> None:
         ({**QWEN3_MOE, "mlp_only_layers": [0]}, "a mix of layers .* is not supported"),
         ({**DEEPSEEK_V3, "moe_layer_freq": 2}, "moe_layer_freq other than 1"),
         ("[]", "expected a JSON object"),
-        ("{", "not readable as JSON"),
+        ("{", "not valid JSON"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_said_in_one_line(

@@ -103,7 +103,7 @@ def test_errors_name_the_file_and_show_where(
 
 
 def test_a_file_that_is_not_there_or_no_text_is_said(tmp_path: Path) -> None:
-    missing = "absent.txt: the schedule file cannot be read: No such file or directory$"
+    missing = "absent.txt: cannot be read: No such file or directory$"
     with pytest.raises(ScheduleError, match=missing):
         find_schedule(str(tmp_path / "absent.txt"))
     with pytest.raises(ScheduleError, match=missing):
@@ -111,5 +111,5 @@ def test_a_file_that_is_not_there_or_no_text_is_said(tmp_path: Path) -> None:
     with pytest.raises(UnknownNameError, match="did you mean"):
         find_schedule("zb-h3")
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ScheduleError, match="the schedule is not text in UTF-8"):
+    with pytest.raises(ScheduleError, match="not a text in UTF-8"):
         find_schedule(str(tmp_path / "binary"))

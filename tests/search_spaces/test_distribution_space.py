@@ -332,7 +332,7 @@ def test_a_file_may_name_any_recomputation_that_there_is() -> None:
         ("tp: 0", "tp is 0; expected a whole number of at least 1"),
         ("extends: medium", "unknown space 'medium'"),
         ("- tp", "a list; expected dimensions with their values"),
-        ("tp: [1", "not YAML"),
+        ("tp: [1", "not valid YAML"),
     ],
 )
 def test_a_wrong_file_is_refused_in_one_line(tmp_path: Path, text: str, words: str) -> None:

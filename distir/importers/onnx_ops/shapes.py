@@ -9,9 +9,10 @@ from typing import Any
 
 from distir.errors import ImportModelError
 from distir.importers.onnx_call import MOST_FOLDED_ELEMENTS, Call, OnnxConstant, converts
-from distir.importers.onnx_file import MOST_DIMS, as_dtype, check_shape, read_dtype
+from distir.importers.onnx_file import as_dtype, check_shape, read_dtype
 from distir.ir.core import Array, Value
 from distir.ir.types import DType, TensorType
+from distir.limits import MOST_DIMS
 from distir.ops.base import broadcast_shapes, normalize_axes, normalize_axis
 from distir.ops.tensor import Concat, Expand, Reshape, Slice, Split, Transpose
 

@@ -7,6 +7,7 @@ from os import PathLike
 from pathlib import Path
 
 from distir.errors import ScheduleError
+from distir.files import read_text
 from distir.schedules.core.family import ScheduleFamily, counted
 from distir.schedules.core.schedule import Schedule, parse_schedule
 from distir.schedules.core.validate import validate
@@ -21,13 +22,7 @@ def load_schedule(path: str | PathLike[str]) -> Schedule:
     wrong action.
     """
     path = Path(path)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise ScheduleError(f"{path}: the schedule file cannot be read: {reason}") from error
-    except UnicodeDecodeError as error:
-        raise ScheduleError(f"{path}: the schedule is not text in UTF-8") from error
+    text = read_text(path, ScheduleError)
     try:
         schedule = parse_schedule(text, path.name)
         validate(schedule)
@@ -44,7 +39,7 @@ def family_of_file(path: str | PathLike[str]) -> ScheduleFamily:
     """
     try:
         changed = Path(path).stat().st_mtime_ns
-    except OSError:
+    except (OSError, ValueError):
         changed = 0  # reading the file will say what is wrong with it
     return _family(str(path), changed)
 
