@@ -61,7 +61,7 @@ def shown(value: object) -> str:
 
 
 class _Shown(reprlib.Repr):
-    def repr_int(self, x: int, _level: int) -> str:
+    def repr_int(self, x: int, level: int) -> str:
         """The number; of one that Python refuses to write down, its length."""
         if x.bit_length() < 256:
             return repr(x)

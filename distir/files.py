@@ -134,11 +134,12 @@ def check_no_output(path: FilePath, error: type[DistirError]) -> None:
 def check_writable(path: FilePath) -> None:
     """Raises `DistirError`, before there is anything to write, if a file cannot be written."""
     target = _target(path)
-    if target.is_dir():
+    if is_folder(target):
         raise DistirError(f"{path} is a folder; expected a file to write")
-    if not target.parent.is_dir():
+    replaced = _is_replaced(target)
+    if not is_folder(target.parent):
         raise DistirError(f"{path} cannot be written: there is no folder {target.parent}")
-    for place in (target, *((target.parent,) if _is_replaced(target) else ())):
+    for place in (target, *((target.parent,) if replaced else ())):
         if place.exists() and not os.access(place, os.W_OK):
             whose = "" if place == target else f" in the folder {place}"
             raise DistirError(f"{path} cannot be written: no permission{whose}")

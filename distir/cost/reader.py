@@ -117,12 +117,11 @@ class Table:
 
     def tables(self, key: str) -> list[Table]:
         """The value of a key that must be a list of at least one table."""
-        value = self._value(key)
+        value: object = self._value(key)
         items = cast("list[Any]", value) if isinstance(value, list) else []
         if not items or not all(isinstance(item, dict) for item in items):
-            raise self.error(
-                key, f"is {shown(value)}; expected one or more tables [[{self._name(key)}]]"
-            )
+            found = shown(cast("object", value))
+            raise self.error(key, f"is {found}; expected one or more tables [[{self._name(key)}]]")
         return [
             Table(self._file, f"{self._name(key)}[{index}]", item)
             for index, item in enumerate(items)

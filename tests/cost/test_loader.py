@@ -123,7 +123,7 @@ def test_a_slip_is_one_line_with_file_and_key(write: Write, old: str, new: str, 
 def test_a_binary_file_and_a_folder_are_not_descriptions(tmp_path: Path) -> None:
     path = tmp_path / "model.toml"
     path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ClusterError, match="not valid TOML"):
+    with pytest.raises(ClusterError, match="not a text in UTF-8"):
         load_cluster(path)
     with pytest.raises(ClusterError, match="there is no such cluster file"):
         load_cluster(tmp_path)
