@@ -243,30 +243,30 @@ class Bounds:
     def _wholes(self, table: Strategies) -> _Wholes:
         """The model as one stage, on the devices of one of each strategy's stages."""
         first, which = table.distinct(name for name in FIELDS if name not in ORDERING)
-        points = table.taken(first)
+        some = table.taken(first)
         families = (find_schedule(table.values["schedule"][code]) for code in _codes(table))
         splits = self._workload.training and any(each.splits_backward for each in families)
-        kinds, kind, degrees, mesh = kinds_of(self._pricer.planner, points)
-        alike = ProgramSizes(
+        kinds, kind, degrees, mesh = kinds_of(self._pricer.planner, some)
+        sizes = ProgramSizes(
             degrees=degrees[mesh],
-            samples=self._workload.batch_size // points.column("microbatches"),
-            ranks=points.column("pp"),
-            splits=np.full(len(points), splits),
+            samples=self._workload.batch_size // some.column("microbatches"),
+            ranks=some.column("pp"),
+            splits=np.full(len(some), splits),
         )
-        found = np.zeros((len(_Wholes.NAMES), len(points)))
+        found = np.zeros((len(_Wholes.NAMES), len(sizes)))
         for number, (each, placement) in enumerate(kinds):
-            self._add(found, each, placement, np.flatnonzero(kind == number), alike)
+            self._add(found, each, placement, np.flatnonzero(kind == number), sizes)
         return _Wholes.of(found[:, which])
 
     def _add(
-        self, found: Floats, kind: ProgramKind, placement: str, which: Indices, points: ProgramSizes
+        self, found: Floats, kind: ProgramKind, placement: str, which: Indices, sizes: ProgramSizes
     ) -> None:
-        """Fills in points of one kind, part by part where they differ in more than sizes."""
+        """Fills in program sizes of one kind, in parts if the sizes lead to different programs."""
         try:
-            cost = self._stage(kind, placement, points.taken(which))
+            cost = self._stage(kind, placement, sizes.taken(which))
         except Divergence as divergence:
             for where in (divergence.where, ~divergence.where):
-                self._add(found, kind, placement, which[where], points)
+                self._add(found, kind, placement, which[where], sizes)
             return
         seconds = [each.seconds for each in cost.passes]
         seconds += [0.0] * (COST_KINDS - len(seconds))
@@ -275,14 +275,14 @@ class Bounds:
         for place, number in enumerate(numbers):
             found[place, which] = number
 
-    def _stage(self, kind: ProgramKind, placement: str, points: ProgramSizes) -> StageCost:
-        pricer = self._pricer.of_many(len(points))
-        priced = PricedPrograms(pricer, kind, placement, points)
+    def _stage(self, kind: ProgramKind, placement: str, sizes: ProgramSizes) -> StageCost:
+        pricer = self._pricer.of_many(len(sizes))
+        priced = PricedPrograms(pricer, kind, placement, sizes)
         programs, pricing = priced.of(kind), priced.pricing
         stage = Stage(0, tuple(range(len(programs))), programs)
         uses = charged_elsewhere_in_stage(self._workload.program, ((0,),), [stage], 0)
-        runs = repeated_blocks(list(zip(programs, uses, strict=True)))
-        whole = pricer.unpriced_stage(runs, pricing, bool(points.splits.any()))
+        blocks = repeated_blocks(list(zip(programs, uses, strict=True)))
+        whole = pricer.unpriced_stage(blocks, pricing, bool(sizes.splits.any()))
         return pricer.price([whole], pricing)[0]
 
 

@@ -1,1 +1,1 @@
-"""Many strategies simulated at once, as columns of numbers."""
+"""Simulates many strategies at once, as columns of numbers."""

@@ -1,17 +1,16 @@
-"""Many strategies at once: the one place where plans become arrays.
+"""Simulates many strategies at once. Nothing here is done strategy by strategy.
 
-Strategies whose programs differ in sizes alone (a *kind*) share one program, in which every size is
-`Many`: one number per plan. From there on the fast engine's own functions run, each decision made
-for all plans together. Four things are shared further:
+Strategies whose programs differ only in sizes have one *program kind* and share one program, in
+which every size is `Many`: an array with one number per program size. The functions of the fast
+engine run on these arrays, and make each decision for all sizes together. Four things are shared:
 
-1. strategies that differ in their schedule alone share the costs of blocks (a *point*);
-2. a stage is a run of blocks, and equal stages, wherever they lie, are looked at once (`points`);
-3. kinds that differ in what is recomputed or kept alone share the programs of equal blocks, and
-   their prices (`priced_programs`);
-4. strategies with the same schedule, or with schedules that differ in how long they go on alone, go
-   through them together (`rank_columns`).
-
-Nothing here is done strategy by strategy.
+1. strategies that differ only in their schedule have one *program size*, and share the costs of
+   blocks (`program_sizes.py`);
+2. equal stages, whatever their position, are priced once (`stage_rows.py`);
+3. program kinds that differ only in what is recomputed or kept share the programs of equal blocks
+   and their prices (`priced_programs.py`);
+4. strategies whose schedules are equal, or differ only in how often patterns repeat, run through
+   them together (`ranks/many.py`, `pipeline/many.py`).
 """
 
 from __future__ import annotations
@@ -43,10 +42,10 @@ if TYPE_CHECKING:
     from distir.schedules import CompiledSchedule, PeakInFlight
 
 SCHEDULE = ("schedule", "chunks", "pp", "microbatches")
-"""What of a strategy its compiled schedule depends on."""
+"""The choices of a strategy on which its compiled schedule depends."""
 
 NUMBERS_AT_ONCE = 1 << 19
-"""Numbers, of stages times strategies, that go through a schedule together: what memory allows."""
+"""Stages times strategies that run through a schedule together, to bound memory."""
 
 Column = NDArray[np.float64]
 
@@ -58,8 +57,9 @@ def simulate_many(
     explain: Callable[[Strategies], Mapping[int, str]],
     simulate: Callable[[Strategy], SimulationResult],
 ) -> SimulationTable:
-    """The metrics of strategies as columns, equal to simulating them one by one. `explain` says
-    which cannot run; `simulate` is for those whose report is asked for."""
+    """The metrics of strategies as columns; they equal those of `simulate`, which simulates one
+    strategy, up to rounding. `explain` gives the reasons why strategies are invalid, by their
+    positions."""
     metrics = {name: np.full(len(table), np.nan) for name in METRICS.names()}
     invalid = explain(table)
     valid = np.ones(len(table), np.bool_)
@@ -74,8 +74,8 @@ def simulate_many(
 
 
 class _Batch:
-    """Strategies sorted by what they share. Everything is numbered: `self.point[i]` is the number
-    of the point of strategy `i`, and so on."""
+    """Strategies, sorted by what they share. What they share is numbered: `schedule[i]` is the
+    number of the schedule of strategy `i`, and so on."""
 
     def __init__(self, pricer: StagePricer, partitions: Partitions, table: Strategies) -> None:
         self.pricer, self.partitions, self.table = pricer, partitions, table
@@ -99,23 +99,23 @@ class _Batch:
 
         self.kinds, kind, degrees, of_degrees = kinds_of(planner, table)
         _, rest = table.distinct(("pp", "microbatches"))
-        first, point = distinct(_paired(_paired(kind, of_degrees), rest))
-        self.points = ProgramSizes(
+        first, size = distinct(_paired(_paired(kind, of_degrees), rest))
+        self.sizes = ProgramSizes(
             degrees=degrees[of_degrees[first]],
             samples=pricer.workload.batch_size // table.column("microbatches")[first],
             ranks=table.column("pp")[first],
-            splits=np.bincount(point, weights=splits) > 0,
+            splits=np.bincount(size, weights=splits) > 0,
         )
-        self.kind_of_point = kind[first]  # ascends, as numbers of points are those of kinds first
-        first, self.layout = distinct(_paired(_paired(point, shape), flight))
-        self.point_of_layout, self.shape_of_layout = point[first], shape[first]
+        self.kind_of_size = kind[first]  # ascends, as sizes are numbered kind by kind
+        first, self.layout = distinct(_paired(_paired(size, shape), flight))
+        self.size_of_layout, self.shape_of_layout = size[first], shape[first]
         self.flight_of_layout = flight[first]
 
     # --- evaluation -------------------------------------------------------------------------------
 
     def evaluate(self) -> dict[str, Column]:
         """The metrics of all strategies."""
-        rows = self._point_rows()
+        rows = self._stage_rows()
         workload, cost = self.pricer.workload, self.pricer.cost
         levels, table = LinkLevels(cost, rows.rankings), StageTable(rows.pool)
         count = len(self.table)
@@ -143,15 +143,15 @@ class _Batch:
                 bubble_seconds=bubble,
                 communication_seconds=communication,
                 peak_memory_bytes=peak,
-                padding_fraction=rows.padding[self.point_of_layout[self.layout]],
+                padding_fraction=rows.padding[self.size_of_layout[self.layout]],
             )
         )
 
     def _parts(
         self, compiled: CompiledSchedule, chosen: Indices, rows: StageRows
     ) -> Iterator[Indices]:
-        """Those of the chosen strategies, by their places, that go together: with the same ranks
-        that add up gradients between them, and no more than fit in memory. They ascend."""
+        """Parts of the chosen strategies that run together, as ascending positions among them: in a
+        part the same ranks add up gradients, and the part is small enough for memory."""
         most = max(1, NUMBERS_AT_ONCE // compiled.stages)
         kinds = rows.tied_of_layout[self.layout[chosen]]
         for kind in np.unique(kinds):
@@ -159,18 +159,18 @@ class _Batch:
             for first in range(0, len(alike), most):
                 yield alike[first : first + most]
 
-    def _point_rows(self) -> StageRows:
+    def _stage_rows(self) -> StageRows:
         rows = StageRows(
             self.pricer,
             self.partitions,
             self.shapes,
             self.flights,
-            self.point_of_layout,
+            self.size_of_layout,
             self.shape_of_layout,
             self.flight_of_layout,
         )
-        bounds = np.searchsorted(self.kind_of_point, np.arange(len(self.kinds) + 1))
-        # Kinds that share programs come one after the other: those of the last ones are kept.
+        bounds = np.searchsorted(self.kind_of_size, np.arange(len(self.kinds) + 1))
+        # Kinds that share programs follow each other, as only the last programs are kept.
         alike: dict[object, list[int]] = {}
         for number, (kind, placement) in enumerate(self.kinds):
             alike.setdefault((kind.sharing, placement), []).append(number)
@@ -182,17 +182,17 @@ class _Batch:
         return rows
 
     def _add(self, rows: StageRows, kind: ProgramKind, placement: str, which: Indices) -> None:
-        """Evaluates points of one kind; where they turn out to differ in more than sizes, part by
-        part."""
+        """Adds the rows of program sizes of one kind, and in parts if the sizes turn out to lead to
+        different programs."""
         try:
-            rows.add(kind, placement, which, self.points)
+            rows.add(kind, placement, which, self.sizes)
         except Divergence as divergence:
             for where in (divergence.where, ~divergence.where):
                 self._add(rows, kind, placement, which[where])
 
 
 def _paired(first: Indices, second: Indices) -> Indices:
-    """One number for two; in the order of the first, then of the second."""
+    """One number per pair of numbers, in the order of the first, then of the second."""
     if not len(second):
         return first
     return first.astype(np.int64) * (int(second.max()) + 1) + second

@@ -1,4 +1,4 @@
-"""Programs of blocks at many points, and what they cost there."""
+"""The programs of blocks at many program sizes, and their prices."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from distir.simulation.pricing.stages import StagePricer
 
 @dataclass(frozen=True, slots=True)
 class ManyPricing(Pricing):
-    """Seconds at many points, whose meshes differ in their degrees. `routes` are those of the
-    groups along mesh axes, with their points, as far as they are known."""
+    """Prices at many program sizes, whose meshes differ in their degrees. `routes` keeps, per mesh
+    axes, the routes of the groups along them, each with the program sizes that have it."""
 
     routes: dict[tuple[str, ...], list[tuple[Route, Indices]]] = field(
         default_factory=dict[tuple[str, ...], "list[tuple[Route, Indices]]"]
@@ -37,12 +37,12 @@ class ManyPricing(Pricing):
         times: float = 1,
         copies: Copies | None = None,
     ) -> float:
-        """Groups whose routes have the same levels together."""
+        """Seconds of collectives; groups whose routes cross the same levels are priced together."""
         routes = self._routes(mesh_axes)
-        sizes = np.broadcast_to(np.asarray(size_bytes), sum(len(points) for _, points in routes))
-        found = np.empty(len(sizes))
-        for route, points in routes:
-            found[points] = self.cost.seconds_over(kind, sizes[points], route, copies)
+        moved = np.broadcast_to(np.asarray(size_bytes), sum(len(own) for _, own in routes))
+        found = np.empty(len(moved))
+        for route, own in routes:
+            found[own] = self.cost.seconds_over(kind, moved[own], route, copies)
         return times * cast("float", found.view(Many))
 
     def _routes(self, mesh_axes: tuple[str, ...]) -> list[tuple[Route, Indices]]:
@@ -70,33 +70,34 @@ class ManyPricing(Pricing):
     def _joined(
         self, groups: Sequence[Group], numbers: Indices, which: Indices
     ) -> tuple[Route, Indices]:
-        """The routes of these groups as one, and the points that have a group of these numbers."""
-        points = np.flatnonzero(np.isin(which, numbers))
-        own = np.searchsorted(numbers, which[points])
+        """The routes of groups, given with their numbers, as one route of arrays, and the program
+        sizes that have one of these groups."""
+        sizes = np.flatnonzero(np.isin(which, numbers))
+        own = np.searchsorted(numbers, which[sizes])
         routes = zip(*map(self.cost.route, groups), strict=True)
         links = (np.array([astuple(link) for link in links])[own].T for links in routes)
-        return tuple(Link(*map(many, link)) for link in links), points
+        return tuple(Link(*map(many, link)) for link in links), sizes
 
 
 class PricedPrograms:
-    """Programs of blocks at many points, and what they cost there: of all kinds that differ in
-    `keeping` alone (what is recomputed or stays gathered), as many of their blocks are equal."""
+    """The programs of blocks at many program sizes, and their prices. Kinds that differ only in
+    what is recomputed or stays gathered have equal blocks in common, whose programs are shared."""
 
     def __init__(
-        self, pricer: StagePricer, kind: ProgramKind, placement: str, points: ProgramSizes
+        self, pricer: StagePricer, kind: ProgramKind, placement: str, sizes: ProgramSizes
     ) -> None:
         self.pricer = pricer
         axes = range(len(kind.mesh.names))
-        self._degrees: Any = tuple(many(points.degrees[:, axis]) for axis in axes)
-        self._samples: Any = many(points.samples)
-        ranks: Any = many(points.ranks)
+        self._degrees: Any = tuple(many(sizes.degrees[:, axis]) for axis in axes)
+        self._samples: Any = many(sizes.samples)
+        ranks: Any = many(sizes.ranks)
         grid = Grid.of(kind.mesh, self._degrees, ranks, placement)
         product = narrower_products(pricer.workload, pricer.cost.cluster.device)
         self.pricing = ManyPricing(pricer.cost, grid, product)
         self._known: dict[object, BlockProgram] = {}
 
     def of(self, kind: ProgramKind) -> tuple[BlockProgram, ...]:
-        """The programs of all blocks."""
+        """The programs of all blocks of a kind."""
         planner = self.pricer.planner
         return planner.programs_at(kind, self._degrees, self._samples, self._known)
 

@@ -1,4 +1,4 @@
-"""Strategies sorted by the programs that their devices run, and by the sizes in these programs."""
+"""The programs of strategies, and the sizes in these programs."""
 
 from __future__ import annotations
 
@@ -14,29 +14,33 @@ from distir.plan.planner import ProgramKind
 from distir.strategies import Strategies
 
 KIND = ("zero", "recompute", "recompute_every", "keep_gathered", "placement")
-"""What the kind of its programs and their place on the cluster depend on besides the mesh."""
+"""The choices of a strategy, besides those of its mesh, on which the kind of its programs and the
+order of its degrees on the cluster depend."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramSizes:
-    """Sizes at points: degrees of the mesh, of shape (points, mesh axes), samples of a microbatch,
-    pipeline ranks; and whether some schedule has the backward pass in two parts."""
+    """Program sizes: all numbers on which a program of one kind depends."""
 
     degrees: Indices
+    """Degrees of the mesh, of shape (sizes, mesh axes)."""
     samples: Indices
+    """Samples of a microbatch, over all replicas."""
     ranks: Indices
+    """Pipeline ranks."""
     splits: NDArray[np.bool_]
+    """Whether some schedule with this size splits the backward pass."""
 
     def __len__(self) -> int:
         return len(self.samples)
 
     @property
-    def sizes(self) -> tuple[bytes, ...]:
-        """Equal where sizes are."""
+    def key(self) -> tuple[bytes, ...]:
+        """Equal for equal sizes."""
         return self.degrees.tobytes(), self.samples.tobytes(), self.ranks.tobytes()
 
     def taken(self, which: Indices) -> ProgramSizes:
-        """Some of them."""
+        """The sizes with these numbers."""
         return ProgramSizes(
             self.degrees[which], self.samples[which], self.ranks[which], self.splits[which]
         )
@@ -45,8 +49,11 @@ class ProgramSizes:
 def kinds_of(
     planner: Planner, table: Strategies
 ) -> tuple[list[tuple[ProgramKind, str]], Indices, Indices, Indices]:
-    """Kinds of programs with their placement, and which of them each strategy has; the different
-    degrees of meshes, of shape (meshes, mesh axes), and which of them each strategy has."""
+    """The program kinds of strategies, each with a placement, and the degrees of their meshes.
+
+    Returns the different kinds, the number of each strategy's kind, the different degrees, of shape
+    (meshes, mesh axes), and the number of each strategy's degrees.
+    """
     first, mesh = table.distinct(MESH_CHOICES)
     found = [planner.mesh(table[int(place)]) for place in first]
     width = max(len(degrees) for _, degrees in found)

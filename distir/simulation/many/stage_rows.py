@@ -1,6 +1,6 @@
-"""What the stages of many strategies take and hold: a row per stage and program size.
+"""The costs of the stages of many strategies: a row per stage and program size.
 
-Strategies that differ in their schedule alone have the same programs and sizes, and share rows.
+Strategies that differ only in their schedule have the same program size, and share rows.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ if TYPE_CHECKING:
 
 
 Between = tuple[tuple[int, ...], ...]
-"""Groups of ranks that add up gradients between them."""
+"""Groups of ranks; the ranks of a group add up gradients."""
 
 _Stage = tuple[RepeatedBlocks[tuple[int, ChargedElsewhere]], ...]
-"""A stage as runs of blocks, each with its kind and what is charged for elsewhere."""
+"""A stage as repeated patterns of blocks, each with its kind and with what is charged elsewhere."""
 
 LONG = 3
-"""Copies from which on runs of different lengths are looked at together: their ends apart, there is
-at least one."""
+"""Patterns with at least this many copies are priced together, whatever their numbers of copies:
+they have a first, a last, and at least one other copy."""
 
 
 class StageRows:
-    """The pool: rows of the stages of all points, and which of them the stages of a layout are.
+    """Rows of the stages of all program sizes, and the rows of each layout's stages.
 
-    A layout is a point with a shape. A row has the numbers of `NAMES`, then per level of the
+    A layout is a program size with a shape. A row has the numbers of `NAMES`, then per level of the
     cluster the seconds of the messages that the stage sends to the next and to the previous one.
     """
 
@@ -60,26 +60,27 @@ class StageRows:
         partitions: Partitions,
         shapes: Sequence[Shape],
         flights: Sequence[PeakInFlight],
-        point_of_layout: Indices,
+        size_of_layout: Indices,
         shape_of_layout: Indices,
         flight_of_layout: Indices,
     ) -> None:
-        """Layouts are sorted by their points; `flights` are what is in flight on their ranks."""
+        """Layouts are sorted by their program sizes; `flights` are the microbatches in flight on
+        their ranks."""
         self.pricer, self.partitions = pricer, partitions
-        self.layouts = Layouts(shapes, flights, point_of_layout, shape_of_layout, flight_of_layout)
-        count = len(point_of_layout)
+        self.layouts = Layouts(shapes, flights, size_of_layout, shape_of_layout, flight_of_layout)
+        count = len(size_of_layout)
         self.rankings: list[Grid] = []
-        """Where ranks can lie."""
+        """The different positions of pipeline ranks on the cluster, numbered."""
         self.ranking_of_layout = np.zeros(count, np.int64)
         self.tied_of_layout = np.zeros(count, np.int64)
-        self.padding = np.zeros(int(point_of_layout[-1]) + 1 if count else 0)
+        self.padding = np.zeros(int(size_of_layout[-1]) + 1 if count else 0)
         self.pool: Floats = np.empty((0, 0))
         self._parts: list[Floats] = []
         self._last_priced: tuple[object, PricedPrograms] | None = None
         self._count = 0
         self._ranking_numbers: dict[tuple[int, ...], int] = {}
         self._tied: dict[Between, int] = {}
-        # Of each shape the rows and the seconds of tied gradients, by the place among its layouts.
+        # Per shape the rows and the seconds of tied gradients, by position among its layouts.
         self._place = np.zeros(count, np.int64)
         self._rows: list[NDArray[np.int32]] = []
         for number, (ranks, _) in enumerate(shapes):
@@ -88,21 +89,22 @@ class StageRows:
             self._rows.append(np.zeros((_num_stages(ranks), len(own)), np.int32))
         self._seconds: dict[tuple[int, int], Floats] = {}
 
-    def add(self, kind: ProgramKind, placement: str, which: Indices, points: ProgramSizes) -> None:
-        """Evaluates points of one kind; raises `Divergence` if they differ in more than sizes."""
+    def add(self, kind: ProgramKind, placement: str, which: Indices, sizes: ProgramSizes) -> None:
+        """Adds the rows of program sizes of one kind; raises `Divergence` if the sizes lead to
+        different programs."""
         if not len(which):
             return
-        some = points.taken(which)
+        some = sizes.taken(which)
         _KindRows(self, self._priced(kind, placement, some), kind, placement, which, some).add()
 
-    def _priced(self, kind: ProgramKind, placement: str, points: ProgramSizes) -> PricedPrograms:
-        """Made anew where the last kind does not share programs, or is not at the same points, as
-        it is in whole grids: with a simulator of its own, as what is found out about these points
-        is of no use to others."""
-        key = (kind.sharing, placement, points.sizes)
+    def _priced(self, kind: ProgramKind, placement: str, sizes: ProgramSizes) -> PricedPrograms:
+        """The programs of the kind, shared with the kind before if that has the same sizes and
+        blocks; if not, new ones with a pricer of their own, as what it keeps depends on the
+        sizes."""
+        key = (kind.sharing, placement, sizes.key)
         if self._last_priced is None or self._last_priced[0] != key:
-            own = self.pricer.of_many(len(points))
-            self._last_priced = key, PricedPrograms(own, kind, placement, points)
+            own = self.pricer.of_many(len(sizes))
+            self._last_priced = key, PricedPrograms(own, kind, placement, sizes)
         return self._last_priced[1]
 
     def add_rows(self, values: Floats) -> int:
@@ -112,18 +114,18 @@ class StageRows:
         return self._count - values.shape[1]
 
     def finish(self) -> None:
-        """All rows are there."""
+        """Joins all rows in `pool`; no more can be added."""
         self._last_priced = None
         if self._parts:
             self.pool = np.empty((len(self._parts[0]), self._count))
         end = self._count
-        while self._parts:  # what is put in the pool is let go
+        while self._parts:  # each part is freed once it is copied
             part = self._parts.pop()
             self.pool[:, end - part.shape[1] : end] = part
             end -= part.shape[1]
 
     def ranking(self, grid: Grid) -> int:
-        """The number of where ranks lie."""
+        """The number of the positions of a grid's pipeline ranks."""
         key = (grid.ranks.stride, grid.ranks.degree, grid.devices)
         if key not in self._ranking_numbers:
             self._ranking_numbers[key] = len(self.rankings)
@@ -133,8 +135,8 @@ class StageRows:
     def describe(
         self, shape: int, layouts: Indices, rows: Indices, tied: dict[tuple[int, ...], Floats]
     ) -> None:
-        """Says which rows the stages of layouts are, of shape (stages, layouts), and which ranks
-        add up gradients between them, for how long."""
+        """Records the rows of the stages of layouts, of shape (stages, layouts), and the seconds in
+        which groups of ranks add up gradients."""
         places = self._place[layouts]
         self._rows[shape][:, places] = rows
         number = self._tied.setdefault(tuple(tied), len(self._tied))
@@ -146,7 +148,8 @@ class StageRows:
             self._seconds[key][:, places] = list(tied.values())
 
     def group(self, layouts: Indices) -> LayoutGroup:
-        """Layouts of one shape whose ranks share the same, one per plan."""
+        """The layouts of plans, all of one shape and with the same groups of ranks that add up
+        gradients."""
         shape, number = self.layouts.shape[layouts[0]], int(self.tied_of_layout[layouts[0]])
         places = self._place[layouts]
         between = next(ranks for ranks, each in self._tied.items() if each == number)
@@ -162,11 +165,11 @@ def _num_stages(ranks: StagesOfRanks) -> int:
     return 1 + max(stage for own in ranks for stage in own)
 
 
-# --- points of one kind ---------------------------------------------------------------------------
+# --- sizes of one kind ----------------------------------------------------------------------------
 
 
 class _KindRows:
-    """ProgramSizes of one kind: their number is their place among these from here on."""
+    """The rows of the program sizes of one kind, which are numbered from 0 here."""
 
     def __init__(
         self,
@@ -175,15 +178,15 @@ class _KindRows:
         kind: ProgramKind,
         placement: str,
         which: Indices,
-        points: ProgramSizes,
+        sizes: ProgramSizes,
     ) -> None:
         self.rows, self.pricer, self.pricing = rows, priced.pricer, priced.pricing
         self.workload, self.kind, self.placement = self.pricer.workload, kind, placement
-        self.which, self.points, self.programs = which, points, priced.of(kind)
+        self.which, self.sizes, self.programs = which, sizes, priced.of(kind)
         kinds: dict[BlockProgram, int] = {}
         self.block_kinds = [kinds.setdefault(program, len(kinds)) for program in self.programs]
         self.different = list(kinds)
-        self.splits = bool(points.splits.any())
+        self.splits = bool(sizes.splits.any())
         self._rankings = self._number_rankings()
         self.cuts = StageCuts(
             self.pricer,
@@ -213,90 +216,91 @@ class _KindRows:
         self.rows.padding[self.which] = self._padding()
 
     def _number_rankings(self) -> Indices:
-        """Per point the number of where its ranks lie."""
+        """Per size the number of the positions of its pipeline ranks."""
         stride = np.broadcast_to(np.asarray(self.pricing.grid.ranks.stride), len(self.which))
         devices = np.broadcast_to(np.asarray(self.pricing.grid.devices), len(self.which))
-        keys = np.stack([stride, self.points.ranks, devices], axis=-1)
+        keys = np.stack([stride, self.sizes.ranks, devices], axis=-1)
         first, which = distinct_rows(keys)
         numbers = [self.rows.ranking(self._grid_at(int(place))) for place in first]
         return np.array(numbers, np.int64)[which]
 
-    def _grid_at(self, point: int) -> Grid:
-        degrees = tuple(int(n) for n in self.points.degrees[point][: len(self.kind.mesh.names)])
-        ranks = int(self.points.ranks[point])
+    def _grid_at(self, size: int) -> Grid:
+        degrees = tuple(int(n) for n in self.sizes.degrees[size][: len(self.kind.mesh.names)])
+        ranks = int(self.sizes.ranks[size])
         return Grid.of(self.kind.mesh, degrees, ranks, self.placement)
 
     def _padding(self) -> Floats:
-        """Per point the fraction of products on padding, made once for equal sizes."""
-        sizes = self.programs[0].sizes
+        """Per size the fraction of products that padding adds, computed once for equal axes."""
+        axes = self.programs[0].sizes
         found = np.zeros(len(self.which))
-        if sizes.padded:
+        if axes.padded:
             padded = np.stack(
-                [np.broadcast_to(np.asarray(n), len(found)) for n in sizes.padded.values()], axis=-1
+                [np.broadcast_to(np.asarray(n), len(found)) for n in axes.padded.values()], axis=-1
             )
             first, which = distinct_rows(padded)
             for number, place in enumerate(first):
-                longer = dict(zip(sizes.padded, map(int, padded[place]), strict=True))
+                longer = dict(zip(axes.padded, map(int, padded[place]), strict=True))
                 found[which == number] = self.workload.padding_fraction(longer)
         return found
 
     def _tied_seconds(
-        self, tied: dict[tuple[int, ...], Any], points: Indices
+        self, tied: dict[tuple[int, ...], Any], sizes: Indices
     ) -> dict[tuple[int, ...], Floats]:
-        """Seconds to add up so many bytes between ranks, per point."""
+        """Per group of ranks, the seconds to add up its gradients, given their bytes, at
+        `sizes`."""
         if not tied:
             return {}
-        rankings, cost = self._rankings[points], self.pricer.cost
+        rankings, cost = self._rankings[sizes], self.pricer.cost
         seconds: dict[tuple[int, ...], Floats] = {}
-        for ranks, size in tied.items():
-            sizes = np.broadcast_to(np.asarray(size, np.float64), len(self.which))[points]
-            found = seconds[ranks] = np.empty(len(points))
+        for ranks, size_bytes in tied.items():
+            moved = np.broadcast_to(np.asarray(size_bytes, np.float64), len(self.which))[sizes]
+            found = seconds[ranks] = np.empty(len(sizes))
             for number in np.unique(rankings):
                 alike = rankings == number
                 grid = self.rows.rankings[int(number)]
-                found[alike] = tied_seconds(grid, cost, ranks, sizes[alike])
+                found[alike] = tied_seconds(grid, cost, ranks, moved[alike])
         return seconds
 
     # --- stages -----------------------------------------------------------------------------------
 
-    def _numbered(self, spans: Sequence[Span], points: Indices) -> Indices:
-        """Numbers of stages, which are wanted at these points; equal stages have one."""
+    def _numbered(self, spans: Sequence[Span], sizes: Indices) -> Indices:
+        """The numbers of stages, which are wanted at these sizes; equal stages have one number."""
         numbers = np.array([self._number(span) for span in spans], np.int64)
         for number in np.unique(numbers):
-            self._wanted[number][points] = True
+            self._wanted[number][sizes] = True
         return numbers
 
     def _number(self, span: Span) -> int:
         if span not in self._span_numbers:
-            stage = self._runs(*span)
+            stage = self._blocks(*span)
             number = self._stage_numbers.setdefault(stage, len(self._wanted))
             if number == len(self._wanted):
                 self._wanted.append(np.zeros(len(self.which), np.bool_))
             self._span_numbers[span] = number
         return self._span_numbers[span]
 
-    def _runs(self, begin: int, end: int, charged: int) -> _Stage:
+    def _blocks(self, begin: int, end: int, charged: int) -> _Stage:
         uses: Sequence[ChargedElsewhere] = [NOTHING_ELSEWHERE] * (end - begin)
         if charged:
             uses = next(found for found, number in self.cuts.uses.items() if number == charged)
         return tuple(repeated_blocks(list(zip(self.block_kinds[begin:end], uses, strict=True))))
 
     def _values(self) -> tuple[Floats, Indices]:
-        """The rows of all stages at the points where they are wanted, and which row a stage is, of
-        shape (stages, points)."""
+        """The rows of all stages at the sizes where they are wanted, and the number of a stage's
+        row at a size, of shape (stages, sizes)."""
         wanted = np.array(self._wanted)
         row_of = np.cumsum(wanted).reshape(wanted.shape) - 1
-        stage, point = np.nonzero(wanted)
+        stage, size = np.nonzero(wanted)
         levels = len(self.pricer.cost.cluster.levels)
         found = np.empty((len(NAMES) + 2 * levels, len(stage)))
-        # Stages that differ in the lengths of long runs alone are looked at together.
+        # Stages that differ only in the numbers of copies of long patterns are priced together.
         alike: dict[_Stage, list[int]] = {}
-        for number, runs in enumerate(self._stage_numbers):
+        for number, stage_blocks in enumerate(self._stage_numbers):
             if not wanted[number].any():
                 continue
-            form = tuple((word, min(count, LONG)) for word, count in runs)
+            form = tuple((pattern, min(count, LONG)) for pattern, count in stage_blocks)
             alike.setdefault(form, []).append(number)
-        lengths = [[count for _, count in runs] for runs in self._stage_numbers]
+        copies = [[count for _, count in blocks] for blocks in self._stage_numbers]
         ends = np.cumsum(wanted.sum(axis=1))
         unpriced: list[tuple[Indices, UnpricedStage]] = []
         forward, backward = self._hops
@@ -304,42 +308,43 @@ class _KindRows:
             rows = np.concatenate(
                 [np.arange(int(ends[n] - wanted[n].sum()), int(ends[n])) for n in numbers]
             )
-            counts = np.array([lengths[number] for number in numbers], np.float64)
+            counts = np.array([copies[number] for number in numbers], np.float64)
             own = np.repeat(counts, wanted[numbers].sum(axis=1), axis=0)
-            unpriced += self._unpriced(form, rows, point[rows], own)
-            found[len(NAMES) :: 2, rows] = forward[:, form[-1][0][-1][0], point[rows]]
-            found[len(NAMES) + 1 :: 2, rows] = backward[:, form[0][0][0][0], point[rows]]
+            unpriced += self._unpriced(form, rows, size[rows], own)
+            found[len(NAMES) :: 2, rows] = forward[:, form[-1][0][-1][0], size[rows]]
+            found[len(NAMES) + 1 :: 2, rows] = backward[:, form[0][0][0][0], size[rows]]
         costs = self.pricer.price([each for _, each in unpriced], self.pricing)
         for (rows, _), cost in zip(unpriced, costs, strict=True):
             found[: len(NAMES), rows] = columns_of(cost, len(rows))
         return found, row_of
 
     def _unpriced(
-        self, form: _Stage, rows: Indices, points: Indices, counts: Floats
+        self, form: _Stage, rows: Indices, sizes: Indices, counts: Floats
     ) -> list[tuple[Indices, UnpricedStage]]:
-        """The stages of rows that differ in the lengths of their long runs alone, all together if
-        these are even. `counts` are the lengths of runs, of shape (rows, runs)."""
-        runs = [
+        """The stages of rows that differ only in the numbers of copies of their long patterns: as
+        one if it can be priced so, else as several. `counts`, of shape (rows, patterns), are the
+        numbers of copies."""
+        blocks = [
             (
-                tuple((self.different[kind], own) for kind, own in word),
+                tuple((self.different[kind], own) for kind, own in pattern),
                 counts[:, place] if count == LONG else count,
             )
-            for place, (word, count) in enumerate(form)
+            for place, (pattern, count) in enumerate(form)
         ]
         try:
-            stage = self.pricer.unpriced_stage(runs, self.pricing, self.splits, points)
+            stage = self.pricer.unpriced_stage(blocks, self.pricing, self.splits, sizes)
         except Uneven as uneven:
             parts = uneven.where, ~uneven.where
             return [
                 each
                 for where in parts
-                for each in self._unpriced(form, rows[where], points[where], counts[where])
+                for each in self._unpriced(form, rows[where], sizes[where], counts[where])
             ]
         return [(rows, stage)]
 
     @cached_property
     def _hops(self) -> tuple[Floats, Floats]:
-        """Seconds of messages forward and backward, of shape (levels, kinds of block, points)."""
+        """Seconds of messages forward and backward, of shape (levels, kinds of block, sizes)."""
         programs = self.different
         levels = len(self.pricer.cost.cluster.levels)
         shape = (levels, len(programs), len(self.which))

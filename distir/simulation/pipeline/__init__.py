@@ -1,1 +1,2 @@
-"""When the actions of a schedule start: of one plan, or of many plans as columns."""
+"""The times at which the actions of a schedule start: for one plan, or for many plans as columns of
+arrays."""

@@ -1,4 +1,4 @@
-"""A block of plans that go through waves of actions together."""
+"""Plan blocks: the arrays of plans that run the waves of a schedule together."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distir.simulation.pipeline.waves import Floats, Index, Ints, Part, WaveProgram
+from distir.simulation.pipeline.waves import Floats, Index, Ints, WavePart, WaveProgram
 
-FARTHEST = 1e9
-"""Repeats; more than there are."""
+NO_CHANGE = 1e9
+"""A number of repeats that stands for never: larger than any schedule has."""
 
-ROUNDING = 2.0**-30
-"""Repeats; since when a lead may be over that rounding says is not."""
+CROSSED_BY_ROUNDING = 2.0**-30
+"""Number of repeats: a lead that seems to have ended no longer ago than this still counts as a
+lead, as rounding may have ended it."""
 
 
 @dataclass(slots=True)
 class PlanBlock:
-    """Plans that are run together, as views of one array (`WaveProgram` says in which order)."""
+    """The state of plans that run together, as views of one array, in the order that `WaveProgram`
+    gives."""
 
     program: WaveProgram
     state: Floats
@@ -25,14 +27,14 @@ class PlanBlock:
     transfers: Floats
     free: Floats
     waits: Floats
-    """For stages."""
+    """Seconds that ranks have waited for other stages."""
     links: Floats
     arrived: Floats
     left: Floats
 
     @staticmethod
     def of(program: WaveProgram, state: Floats, seconds: Floats, transfers: Floats) -> PlanBlock:
-        """A block with views of `state`, (program.size, plans)."""
+        """A block whose fields are views of `state`, of shape (program.size, plans)."""
         ranks = program.ranks
         return PlanBlock(
             program,
@@ -48,15 +50,15 @@ class PlanBlock:
 
     @staticmethod
     def new(program: WaveProgram, seconds: Floats, transfers: Floats) -> PlanBlock:
-        """Nothing has happened yet."""
+        """A block at the start of the schedule, when no action has run."""
         return PlanBlock.of(program, np.zeros((program.size, seconds.shape[1])), seconds, transfers)
 
     def copy(self) -> PlanBlock:
-        """What may change is copied."""
+        """A copy that can be run on without changing this block."""
         return PlanBlock.of(self.program, self.state.copy(), self.seconds, self.transfers)
 
     def some(self, columns: Index) -> PlanBlock:
-        """A copy of some plans."""
+        """A copy of the plans in these columns."""
         return PlanBlock.of(
             self.program,
             np.ascontiguousarray(self.state[:, columns]),
@@ -67,13 +69,13 @@ class PlanBlock:
 
 def walk(
     block: PlanBlock,
-    part: Part,
+    part: WavePart,
     read_slots: Ints,
     sent_slots: Ints,
     goes_on: bool,
     watch: Watch | None = None,
 ) -> None:
-    """Runs waves; `watch` sees what happens."""
+    """Runs the waves of a part. `watch` records starts and leads, if it is given."""
     free, links, arrived, left = block.free, block.links, block.arrived, block.left
     seconds, transfers, state = block.seconds, block.transfers, block.state
     ranks, queues = block.program.ranks, block.program.queues
@@ -129,8 +131,8 @@ def walk(
 
 
 class Watch:
-    """What happens in a repeat: what starts add up to, by rank, and, if it matters, by how much
-    either side of each maximum is ahead."""
+    """A record of one repeat: per rank the sum of the times at which its actions start, and, if
+    leads are wanted, the lead of one side of every maximum over the other."""
 
     def __init__(self, ranks: int, rows: int, maxima: int) -> None:
         self.starts = np.zeros((ranks, rows))
@@ -138,24 +140,24 @@ class Watch:
         self.seen = 0
 
     def see(self, one: Floats, other: Floats) -> None:
-        """Takes down the lead of one side of some maxima."""
+        """Records the leads of one side of some maxima over the other side."""
         if len(self.leads):
             until = self.seen + len(one)
             np.subtract(one, other, out=self.leads[self.seen : until])
             self.seen = until
 
     def until_changed(self, before: Watch, exact: Floats) -> Floats:
-        """In how many more repeats some maximum changes sides, if leads go on to change as they did
-        since the repeat before."""
+        """The number of further repeats until the larger side of some maximum becomes the smaller
+        one, if leads keep changing as they did since the repeat before."""
         if not len(self.leads):
-            return np.full(len(exact), FARTHEST)
+            return np.full(len(exact), NO_CHANGE)
         change = before.leads
         change -= self.leads
         steady = np.abs(change) <= exact
         change[steady] = np.inf
         turns = self.leads
         turns /= change
-        turns[(turns < -ROUNDING) | steady] = FARTHEST
+        turns[(turns < -CROSSED_BY_ROUNDING) | steady] = NO_CHANGE
         return np.maximum(turns.min(axis=0), 0.0)
 
 

@@ -1,10 +1,10 @@
-"""`run_pipeline` of many plans with one schedule, or with schedules that differ in how long they go
-on alone, as arrays: a column per plan.
+"""The array version of `one.py`: many plans at once, one per column. Their schedules may differ in
+how often patterns repeat, and in nothing else.
 
-Where ranks do one thing with all microbatches there is a closed
-form (`pipeline_phases.py`); else actions that may run at the same time are one operation on arrays
-(`pipeline_waves.py`, `pipeline_repeats.py`). Where microbatches overtake each other, every action
-is one.
+There are three ways, from the fastest to the slowest. If ranks run one cost kind for all
+microbatches before the next, there is a closed form (`phases.py`). If not, actions that may run at
+the same time are one operation on arrays (`waves.py`, `repeats.py`). If microbatches overtake each
+other, every action is an operation of its own.
 """
 
 from __future__ import annotations
@@ -23,38 +23,42 @@ from distir.simulation.pipeline.phases import Phases, find_phases, run_phases
 from distir.simulation.pipeline.repeats import run_program
 from distir.simulation.pipeline.waves import Floats, Ints, WaveProgram, find_program
 
-NO_TIME = 2.0**-42
-"""Of the time that has passed: what a rank waits less than that is rounding."""
+NO_WAIT = 2.0**-42
+"""Fraction of the time that has passed: a shorter wait than that is rounding."""
 
 MOST_SCHEDULES = 1 << 13
-"""Schedules whose programs are kept."""
+"""The number of schedules whose programs are kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineColumns:
-    """`PipelineTime` of many plans with one schedule, one per row; arrays are (ranks, rows)."""
+    """`PipelineTime` of many plans; arrays have the shape (ranks, plans)."""
 
     end: Floats
     waited_for_transfer: Floats
     waited_for_stage: Floats
     begin: Floats
-    """When a rank starts its first action."""
+    """The start of each rank's first action."""
     begin_moving: Floats
-    """For how much of this time the message that it waited for was on its way."""
+    """The part of this time in which the message that the rank waits for is on its way."""
     last_gradients: Floats
-    """(stages of all ranks, rows), one rank after the other: start of the action in which the
-    stage's gradients are complete; 0 where there is none."""
+    """Shape (stages of all ranks, plans), one rank after the other: the start of the action that
+    completes the stage's gradients; 0 if there is no such action."""
 
 
 Program: TypeAlias = Phases | WaveProgram | None
-"""How a schedule is run; None: action by action."""
+"""How a schedule is run: as phases, as waves, or (None) action by action."""
 
 
 def run_pipeline_columns(
     compiled: CompiledSchedule, seconds: Floats, transfers: Floats, *, goes_on: bool = True
 ) -> PipelineColumns:
-    """`run_pipeline` of many plans with one schedule. `seconds` and `transfers` are
-    (stages · COST_KINDS, rows)."""
+    """Runs many plans with one schedule.
+
+    `seconds` of actions and `transfers`, the seconds of their messages, have the shape
+    (stages · COST_KINDS, plans). `goes_on` says whether a rank goes on while its message is on its
+    way.
+    """
     alike = np.zeros(seconds.shape[1], np.int64)
     return run_alike_columns((compiled,), alike, seconds, transfers, goes_on=goes_on)
 
@@ -67,14 +71,14 @@ def run_alike_columns(
     *,
     goes_on: bool = True,
 ) -> PipelineColumns:
-    """The same of plans with schedules that are alike (`alike_schedules`); `which` of them each
-    plan has, (rows,)."""
+    """Runs many plans whose schedules may run together (see `alike_schedules`). `which`, of shape
+    (plans,), has the number of each plan's schedule; the rest is as in `run_pipeline_columns`."""
     return _columns(schedules, which, seconds, transfers, goes_on)
 
 
 def alike_schedules(schedules: Sequence[CompiledSchedule]) -> list[list[int]]:
-    """The places of schedules that can go together: they differ in how often ranks say the same
-    words, at most."""
+    """Groups of schedules, by their numbers, that can run together: schedules of a group differ at
+    most in how often ranks repeat their patterns."""
     groups: dict[object, list[int]] = {}
     for place, compiled in enumerate(schedules):
         groups.setdefault(_how(compiled)[0] or compiled, []).append(place)
@@ -101,14 +105,15 @@ def _columns(
     ranks, rows = program.ranks, seconds.shape[1]
     end, for_stage, begin, moving = kept[: 4 * ranks].reshape(4, ranks, rows)
     for_transfer = end - for_stage - _busy(schedules, which, seconds)
-    for_transfer[for_transfer < NO_TIME * end] = 0.0
+    for_transfer[for_transfer < NO_WAIT * end] = 0.0
     return PipelineColumns(end, for_transfer, for_stage, begin, moving, kept[4 * ranks :])
 
 
 @lru_cache(maxsize=MOST_SCHEDULES)
 def _how(compiled: CompiledSchedule) -> tuple[Program, tuple[int, ...]]:
-    """How the schedule is run, and how often each phase or each of what repeats. Schedules with a
-    skeleton have the program of that, if they have all of it."""
+    """How the schedule is run, and the number of microbatches of a phase or of repeats of each
+    repeated part. A schedule with a skeleton is run by the skeleton's program, if that program has
+    all of its repeated parts."""
     found = skeleton_of(compiled)
     if found is not None:
         skeleton, rounds = found
@@ -133,7 +138,7 @@ def _program(compiled: CompiledSchedule) -> Program:
 
 
 def _times(program: Program, compiled: CompiledSchedule) -> tuple[int, ...]:
-    """How often each phase, or each of what repeats."""
+    """The number of microbatches of a phase, or of repeats of each repeated part."""
     if program is None:
         return ()
     if isinstance(program, Phases):
@@ -142,7 +147,7 @@ def _times(program: Program, compiled: CompiledSchedule) -> tuple[int, ...]:
 
 
 def _busy(schedules: Sequence[CompiledSchedule], which: Ints, seconds: Floats) -> Floats:
-    """What all actions of a rank take (ranks, rows)."""
+    """Seconds of all actions of each rank, of shape (ranks, plans)."""
     counts = np.stack([each.count_matrix for each in schedules])
     held = schedules[0].stages_of_ranks
     found = np.zeros((len(held), seconds.shape[1]))
@@ -160,7 +165,7 @@ def _busy(schedules: Sequence[CompiledSchedule], which: Ints, seconds: Floats) -
 def _one_by_one(
     compiled: CompiledSchedule, seconds: Floats, transfers: Floats, goes_on: bool
 ) -> PipelineColumns:
-    """Action by action."""
+    """Runs one action after the other, each for all plans."""
     ranks, rows = len(compiled.stages_of_ranks), seconds.shape[1]
     free, transfer_wait, stage_wait = np.zeros((3, ranks, rows))
     link_free = np.zeros((compiled.num_links, rows))

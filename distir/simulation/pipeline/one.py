@@ -1,4 +1,4 @@
-"""When each action of a schedule starts, given what actions and messages take."""
+"""The start of every action of one plan, given the seconds of actions and messages."""
 
 from __future__ import annotations
 
@@ -11,8 +11,13 @@ from distir.simulation.pipeline.many import PipelineColumns, run_pipeline_column
 
 @dataclass(frozen=True, slots=True)
 class PipelineTime:
-    """Seconds per rank: when it is done, how long it waited for messages on their way (its own, if
-    it stays with them) and for other stages; and per action when it starts."""
+    """Seconds per rank and per action.
+
+    `end` says when each rank has done its last action. `waited_for_transfer` has the seconds in
+    which it waited for messages that were on their way (its own, if it stays with them), and
+    `waited_for_stage` those in which it waited for another stage. `start` has the start of every
+    action.
+    """
 
     end: tuple[float, ...]
     waited_for_transfer: tuple[float, ...]

@@ -1,11 +1,12 @@
-"""Schedules in which ranks do one thing with all microbatches, then the next: in closed form.
+"""A closed form for schedules in which every rank runs one cost kind for all microbatches, then the
+next cost kind.
 
-In a phase a rank does the same for microbatch 0, 1, 2, …, each of which takes as long. If what
-arrives for microbatch `j` arrives at the maximum of some functions `first + slope · j`, the rank
-starts it at the maximum of such functions, too: slopes that are less than what an action takes are
-raised to that (microbatch 0 holds the later ones up), and there is one function more, that of a
-rank which never waits. The same is true of a link. So a phase costs as much with ten thousand
-microbatches as with ten.
+In a phase a rank runs equally long actions for the microbatches 0, 1, 2, …. If the message for
+microbatch `j` arrives at the maximum of some functions `first + slope · j`, then the rank starts
+microbatch `j` at a maximum of such functions too. Slopes smaller than the seconds of an action are
+raised to these seconds, since microbatch 0 holds the later ones up; and there is one function more,
+that of a rank that never waits. The same holds for a link. So a phase takes as long to compute for
+ten thousand microbatches as for ten.
 """
 
 from __future__ import annotations
@@ -19,18 +20,22 @@ from distir.arrays import Floats
 from distir.schedules import COMPLETING, COST_KINDS, CompiledSchedule
 from distir.schedules.compiled.waves import RankAction, channels_of
 
-BLOCK_ROWS = 2048
-"""Plans that are run together: what is computed for them should stay in the cache."""
+BLOCK_PLANS = 2048
+"""The number of plans that run together, so that their arrays stay in the processor's cache."""
 
-ROUNDING = 2.0**-50
-"""Of a time: what rounding may make of equal ones."""
+EQUAL_TIMES = 2.0**-50
+"""Relative difference of times up to which they count as equal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """What a rank does with all microbatches. `source`: what sends it its messages; `link`: on
-    which it sends, or -1; `first`: the rank's first phase; `last`: the place, among the stages of
-    all ranks, of the one whose gradients are complete in it, or -1."""
+    """The actions of one rank with one cost number, for all microbatches.
+
+    `source` is the rank and the cost number from which their messages come, `link` the number of
+    the link on which they send, or -1. `first` says whether this is the rank's first phase. `last`
+    is the position, among the stages of all ranks, of the stage whose gradients are complete with
+    this phase, or -1.
+    """
 
     rank: int
     cost: int
@@ -42,22 +47,22 @@ class Phase:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Phases:
-    """A schedule as phases, each after those that it needs."""
+    """A schedule as phases, each after the phases that it needs."""
 
     ranks: int
     links: int
     stages: int
-    """Stages of all ranks, copies included."""
+    """The number of stages on all ranks; a stage on two ranks counts twice."""
     phases: tuple[Phase, ...]
 
 
 def find_phases(compiled: CompiledSchedule) -> Phases | None:
-    """The phases of a schedule; None if it is not made of phases, or they need parts of each
-    other."""
+    """The phases of a schedule; None if it does not consist of phases, or if some phases need only
+    parts of each other."""
     ranks = compiled.repeated_costs
-    times = {n for runs in ranks for _, n in runs}
-    costs = [[cost for word, _ in runs for cost in word] for runs in ranks]
-    single = all(len(word) == 1 for runs in ranks for word, _ in runs)
+    times = {count for repeated in ranks for _, count in repeated}
+    costs = [[cost for pattern, _ in repeated for cost in pattern] for repeated in ranks]
+    single = all(len(pattern) == 1 for repeated in ranks for pattern, _ in repeated)
     if not single or len(times) > 1 or any(len({*own}) < len(own) for own in costs):
         return None
     channels = channels_of(compiled)
@@ -104,13 +109,17 @@ def _completes(cost: int, stage: int) -> bool:
 def run_phases(
     phases: Phases, counts: Floats, seconds: Floats, transfers: Floats, goes_on: bool
 ) -> tuple[Floats, Floats]:
-    """When ranks are done, what they waited for transfers and for stages, when they begin, and for
-    how much of this a message was on its way (5, ranks, rows); and starts of the actions in which
-    gradients are complete (stages of all ranks, rows). `counts` are microbatches (rows,)."""
+    """Runs plans, given the number of microbatches of each in `counts`, of shape (plans,).
+
+    Returns two arrays. The first, of shape (5, ranks, plans), has the end of each rank, its seconds
+    of waiting for transfers and for stages, its beginning, and the part of that in which a message
+    was on its way. The second, of shape (stages of all ranks, plans), has the starts of the actions
+    that complete gradients.
+    """
     rows = seconds.shape[1]
     times = np.zeros((5, phases.ranks, rows))
     last = np.zeros((phases.stages, rows))
-    pieces = -(-rows // BLOCK_ROWS)
+    pieces = -(-rows // BLOCK_PLANS)
     for a, b in pairwise(rows * i // max(1, pieces) for i in range(pieces + 1)):
         _run_block(
             phases,
@@ -182,9 +191,9 @@ def _add_waits(
     left: _Lines,
     others: Floats,
 ) -> None:
-    """What a rank waits for messages: until they leave for the other stage, then for the transfer.
-    It is free for microbatch 0 when `idle`, for the `others` `stays` after it started the one
-    before."""
+    """Adds the seconds in which a rank waits for messages: for the other stage until they leave,
+    then for the transfer. The rank is free for microbatch 0 at `idle`, and for each of the `others`
+    `stays` seconds after it started the one before."""
     gone = np.maximum(left.first() - idle, 0.0)
     second = idle + stays  # without any waiting
     before = start.later(stays).beyond(second, stays)
@@ -204,8 +213,8 @@ def _add_waits(
 
 @dataclass(frozen=True, slots=True)
 class _Lines:
-    """The maximum of functions that are straight over microbatches: their values for the first one
-    and how much more it is for each that follows, each (functions, rows)."""
+    """The maximum of functions that are linear in the microbatch: their values at microbatch 0 and
+    their slopes, each of shape (functions, plans)."""
 
     firsts: Floats
     slopes: Floats
@@ -215,33 +224,33 @@ class _Lines:
         return _Lines(first[None], slope[None])
 
     def first(self) -> Floats:
-        """Of the first microbatch."""
+        """The value at microbatch 0."""
         return self.firsts[0] if len(self.firsts) == 1 else self.firsts.max(axis=0)
 
     def at(self, place: Floats) -> Floats:
-        """Of the microbatch with this number."""
+        """The value at the microbatch with this number."""
         found = self.slopes * place
         found += self.firsts
         return found[0] if len(found) == 1 else found.max(axis=0)
 
     def later(self, seconds: Floats) -> _Lines:
-        """All of it so much later."""
+        """The functions, all of them `seconds` later."""
         return _Lines(self.firsts + seconds, self.slopes)
 
     def beyond(self, first: Floats, slope: Floats) -> _Lines:
-        """How much later than another function."""
+        """The difference to the linear function with this first value and slope."""
         return _Lines(self.firsts - first, self.slopes - slope)
 
     def paced(self, seconds: Floats) -> _Lines:
-        """Each at least so many seconds after the one before."""
+        """The functions if each microbatch is at least `seconds` after the one before."""
         return _Lines(self.firsts, np.maximum(self.slopes, seconds))
 
     def after_first(self) -> _Lines:
-        """From microbatch 1 on."""
+        """The functions from microbatch 1 on."""
         return _Lines(self.firsts + self.slopes, self.slopes)
 
     def with_(self, other: _Lines, last: Floats) -> _Lines:
-        """The maximum of both, to the microbatch with the number `last`."""
+        """The maximum of both, up to the microbatch with the number `last`."""
         kept = [*zip(self.firsts, self.slopes, strict=True)]
         for first, slope in zip(other.firsts, other.slopes, strict=True):
             _add(kept, first, slope, last)
@@ -250,8 +259,8 @@ class _Lines:
         return _Lines(np.array([a for a, _ in kept]), np.array([b for _, b in kept]))
 
     def total(self, count: Floats, least: float | None = None) -> Floats:
-        """Added up over so many microbatches, or none; no less than `least` each. Between the
-        places where two functions cross, the largest one is the same."""
+        """The sum over `count` microbatches, which may be 0; each counts at least `least`. Between
+        two microbatches at which functions cross, the largest function stays the same."""
         if least is not None:
             if len(self.firsts) == 1:
                 return _above(self.firsts[0] - least, self.slopes[0], count) + least * count
@@ -278,7 +287,7 @@ class _Lines:
 
 
 def _above(first: Floats, slope: Floats, count: Floats) -> Floats:
-    """Of a straight function what is above 0, added up over so many microbatches, or none."""
+    """The sum over `count` microbatches of the positive values of a linear function."""
     with np.errstate(divide="ignore", invalid="ignore"):
         crossing = np.ceil(first / (0.0 - slope))  # where it is flat, +0
     inside = np.fmax(np.fmin(crossing, count), 0.0)
@@ -288,15 +297,15 @@ def _above(first: Floats, slope: Floats, count: Floats) -> Floats:
 
 
 def _add(kept: list[tuple[Floats, Floats]], first: Floats, slope: Floats, last: Floats) -> None:
-    """Of two functions that do not cross, in any row, by more than rounding, their maximum is
-    kept."""
+    """Adds a function to those that are kept. If it crosses a kept one in no plan, by more than
+    rounding, the maximum of the two replaces them."""
     for i, (a, b) in enumerate(kept):
         sooner = first - a
         later = (slope - b) * last
         later += sooner
         exact = b * last
         exact += a
-        exact *= ROUNDING
+        exact *= EQUAL_TIMES
         np.abs(exact, out=exact)
         crossing = np.minimum(sooner, later) < -exact
         crossing &= np.maximum(sooner, later) > exact

@@ -1,14 +1,14 @@
-"""Runs a program of waves, for a block of plans that fits in the cache. Where the same waves come
-again and again, they are not walked through again and again:
+"""Runs wave programs, for blocks of plans that fit in the processor's cache. Of waves that repeat,
+only a few repeats are run:
 
-Let `x` be the times at which ranks, links and messages under way are free or there, and `F(x)` the
-same after another repeat. `F` takes maxima of sums, so it is convex: along a line `x + j·d`
-so is everything that is computed on the way. If it lies on a line at three values of `j`, it does
-everywhere between them. So when two repeats in a row have moved `x` by the same `d` (`j` = -1 and
-0), one more is walked through, a later one (`j` = n): if that ends where the line says, the
-repeats between end where the line says, too, and what was waited for in them is an arithmetic
-series. How far the line goes, until some maximum changes sides, is seen from how fast the two
-sides come closer. Where `d` is the same for everything, there is nothing to try: `F(x + d)` is
+Let `x` be the times at which ranks and links are free and messages arrive, and `F(x)` these times
+after one more repeat. `F` takes maxima of sums, so it is convex, and along a line `x + j·d`
+everything that is computed on the way is convex too. What lies on a line at three values of `j`
+lies on it everywhere between them. So when two repeats in a row have moved `x` by the same `d`
+(`j` = -1 and 0), a later one (`j` = n) is run from where the line says it starts. If it ends where
+the line says, then so do all repeats between, and the seconds of waiting in them are an arithmetic
+series. The speed at which the two sides of a maximum come closer says how far the line goes, until
+they change places. If `d` is the same for all times, nothing needs to be tried: `F(x + d)` is
 `F(x) + d`.
 """
 
@@ -22,40 +22,44 @@ from numpy.typing import NDArray
 
 from distir.schedules.compiled.waves import FEWEST_REPEATS
 from distir.simulation.pipeline.block import PlanBlock, Watch, walk
-from distir.simulation.pipeline.waves import Floats, Ints, Repeat, WaveProgram, slots_of
+from distir.simulation.pipeline.waves import Floats, Ints, RepeatedPart, WaveProgram, slots_of
 
 BLOCK_BYTES = 1 << 21
-"""What a block of plans takes: it should stay in the cache."""
+"""Bytes of a block of plans, so that it stays in the processor's cache."""
 
-LEAST_WORK = 1 << 13
-"""Actions of plans in one operation on arrays, at least: with fewer, calls cost more than work."""
+FEWEST_ACTIONS = 1 << 13
+"""The least number of actions, over all plans, in one operation on arrays: with fewer, the calls
+cost more than the work."""
 
-WHOLE_BYTES = 1 << 26
-"""What the states of plans take that are run part by part."""
+STATES_BYTES = 1 << 26
+"""Bytes of the states of all plans that run part by part together."""
 
-TOLERANCE = 2.0**-46
-"""Of the time that has passed: what rounding may make of equal steps."""
+EQUAL_STEPS = 2.0**-46
+"""Fraction of the time that has passed: steps that differ by less count as equal."""
 
-STEPS_FIRST = 8
-"""Repeats before it is tried to look ahead."""
+REPEATS_FIRST = 8
+"""The number of repeats before the first look ahead."""
 
 MOST_PATIENCE = 16
-"""Repeats until it is tried again, where it got few plans ahead."""
+"""The largest number of repeats between two looks ahead, if they get few plans ahead."""
 
 DRIFT = 2.0**-49
-"""Of the time that has passed, for each repeat that is left out: what rounding of the steps may
-add up to."""
+"""Fraction of the time that has passed, per skipped repeat: the error that rounding of the step may
+add."""
 
 
 def run_program(
     program: WaveProgram, times: Ints, seconds: Floats, transfers: Floats, goes_on: bool
 ) -> Floats:
-    """What is kept of the state in the end (`WaveProgram` says in which order): (kept, rows).
-    `times` says how often what repeats does, (repeats, rows); `seconds` and `transfers` are
-    (stages · COST_KINDS, rows)."""
+    """Runs plans; returns the first `program.kept` rows of their final states, of shape
+    (kept, plans), in the order that `WaveProgram` gives.
+
+    `times` has the number of repeats of each repeated part, of shape (parts, plans); `seconds` and
+    `transfers` have the shape (stages · COST_KINDS, plans).
+    """
     sent = program.sent_costs
     if goes_on and len(sent):
-        # A rank is at least as long on the next action that sends.
+        # The next action that sends takes at least as long as the message: there is no queue.
         quick = transfers[sent].max(axis=0) <= seconds[sent].min(axis=0)
     else:
         quick = np.ones(seconds.shape[1], np.bool_)
@@ -74,7 +78,7 @@ def _run_program(
 ) -> Floats:
     rows = seconds.shape[1]
     found = np.empty((program.kept, rows))
-    for a, b in _edges(rows, WHOLE_BYTES // (8 * program.size) + 1):
+    for a, b in _edges(rows, STATES_BYTES // (8 * program.size) + 1):
         whole = PlanBlock.new(
             program, seconds[program.costs, a:b], transfers[program.sent_costs, a:b]
         )
@@ -84,17 +88,17 @@ def _run_program(
 
 
 def _edges(count: int, size: int) -> list[tuple[int, int]]:
-    """Cuts `count` things into pieces of about equal size."""
+    """The edges of pieces of about equal size, at most `size`, of `count` things."""
     pieces = max(1, -(-count // size))
     return list(pairwise(count * i // pieces for i in range(pieces + 1)))
 
 
 def _run(program: WaveProgram, times: Ints, whole: PlanBlock, goes_on: bool) -> None:
-    """Runs part by part, block by block. Where half of a block is through a repeat, the rest waits
-    for that of others."""
+    """Runs part by part, block by block. When half of a block has done its repeats, the other plans
+    of the block wait until they can go on together with those of other blocks."""
     rows = whole.state.shape[1]
     bytes_of_row = 8 * (program.size + len(whole.seconds) + len(whole.transfers))
-    size = max(LEAST_WORK // program.actions, BLOCK_BYTES // bytes_of_row)
+    size = max(FEWEST_ACTIONS // program.actions, BLOCK_BYTES // bytes_of_row)
     pieces = _edges(rows, size)
     for number, (part, repeat) in enumerate(program.parts):
         left = np.zeros(rows, np.int64) if repeat is None else times[number].copy()
@@ -115,34 +119,37 @@ def _run(program: WaveProgram, times: Ints, whole: PlanBlock, goes_on: bool) -> 
 
 
 class _Looping:
-    """Plans in a part that is repeated. Those that are done are put back, others go on."""
+    """Plans of a block in a repeated part. Those that have done all repeats are put back into
+    `whole`, the others go on."""
 
     def __init__(
         self,
-        repeat: Repeat,
+        repeat: RepeatedPart,
         whole: PlanBlock,
         block: PlanBlock,
         columns: Ints,
         left: Ints,
         goes_on: bool,
     ) -> None:
-        """`columns` are those of the block in `whole`."""
+        """`columns` are the columns of the block's plans in `whole`."""
         self.repeat = repeat
         self.whole = whole
         self.whole_left = left
-        """Of all plans; those that have repeats left are where the part begins, as to rings."""
+        """The repeats left, of all plans. The rings of plans with repeats left are as at the start
+        of the part."""
         self.goes_on = goes_on
         self.block = block
         self.columns = columns
         self.left = left[columns]
-        """How many repeats are left."""
+        """The number of repeats left, of the block's plans."""
         self.turned = 0
-        """How often the rings have turned."""
+        """The number of times that the rings have turned."""
 
     def run(self, fewest: int) -> None:
-        """Runs repeats until all plans are done but so many. Most are soon in step; where they are
-        not, it is worth while to look ahead, unless that got few of them on the last time."""
-        patience, wait, looks = 0, STEPS_FIRST, 0
+        """Runs repeats until at most `fewest` plans have repeats left. Most plans soon move all
+        times by the same step. For the others it pays to look ahead, unless the last look got few
+        of them ahead."""
+        patience, wait, looks = 0, REPEATS_FIRST, 0
         while len(self.left) > fewest:
             if wait or self.left.min() < FEWEST_REPEATS:
                 self._step(look=not looks or wait == 1)
@@ -157,8 +164,8 @@ class _Looping:
         self.whole_left[self.columns] = self.left
 
     def _step(self, *, look: bool) -> None:
-        """Runs a repeat. Where it moved all times alike, so will those that are left, if we
-        `look`."""
+        """Runs a repeat. With `look`, plans whose times it has all moved by the same step are moved
+        to their end: the repeats left will move them by the same step."""
         block, last = self.block, self.repeat.part.last
         if not look:
             self._once(block, self.turned)
@@ -173,7 +180,7 @@ class _Looping:
         now = self._times(block, self.turned)
         step = now - before
         slow, fast = step.min(axis=0), step.max(axis=0)
-        alike = fast - slow <= TOLERANCE * now.max(axis=0)
+        alike = fast - slow <= EQUAL_STEPS * now.max(axis=0)
         if alike.any():
             left = np.where(alike, self.left, 0)
             later = left * ((slow + fast) / 2)
@@ -185,20 +192,20 @@ class _Looping:
         self._put_back(self.left == 0)
 
     def _once(self, block: PlanBlock, turned: int, watch: Watch | None = None) -> None:
-        """`turned`: how often the block's rings have turned."""
+        """Runs a repeat of a block whose rings have turned `turned` times."""
         repeat = self.repeat
         read, sent = slots_of(repeat.read_turn, turned + 1), slots_of(repeat.sent_turn, turned + 1)
         walk(block, repeat.part, read, sent, self.goes_on, watch)
 
     def _watched(self, block: PlanBlock, turned: int, maxima: int) -> tuple[Floats, Watch]:
-        """Runs a repeat; returns the times after it, and what happened."""
+        """Runs a repeat; returns the times after it and its record."""
         ranks, rows = block.free.shape
         watch = Watch(ranks, rows, maxima)
         self._once(block, turned, watch)
         return self._times(block, turned + 1), watch
 
     def _times(self, block: PlanBlock, turned: int) -> Floats:
-        """When ranks, links and messages under way are free, or there."""
+        """The times at which ranks and links are free and messages under way arrive."""
         live = slots_of(self.repeat.live_turn, turned)
         if not block.program.queues:
             return np.concatenate([block.free, block.left[live]])
@@ -216,8 +223,8 @@ class _Looping:
         )
 
     def _jump(self, *, far: bool) -> bool:
-        """Runs two repeats, and those plans on that are on a line: to the end, if it goes so far,
-        or, if not `far`, to where it ends. Whether that was worth it."""
+        """Runs two repeats, and moves the plans on that are on a line: with `far` to their last
+        repeat, else as far as the line goes. Returns whether that saved enough repeats."""
         block, turned, rows, part = self.block, self.turned, len(self.left), self.repeat.part
         maxima = 2 * len(part.read) + (len(part.sent) if block.program.queues else 0)
         times = [self._times(block, turned)]
@@ -231,7 +238,7 @@ class _Looping:
         self.turned += 2
         self.left -= 2
         now = times[2]
-        exact = TOLERANCE * now.max(axis=0)
+        exact = EQUAL_STEPS * now.max(axis=0)
         step = (now - times[0]) / 2
         waiting = waited[2] - waited[1]
         growing = waiting - (waited[1] - waited[0])
@@ -248,7 +255,7 @@ class _Looping:
         return int(ahead[columns].sum()) >= 8 * rows
 
     def _land(self, line: _Line, columns: Ints, far: Ints) -> None:
-        """Runs plans on, `far` repeats further on their lines, if they are there."""
+        """Moves plans by `far` repeats along their lines, if a repeat there confirms it."""
         ahead, good = self._try(line, columns, far)
         landed = columns[good]
         self.left[landed] -= far[good]
@@ -261,7 +268,8 @@ class _Looping:
         self._keep(self.left > 0)
 
     def _try(self, line: _Line, columns: Ints, far: Ints) -> tuple[PlanBlock, NDArray[np.bool_]]:
-        """The plans, each `far` repeats further on its line, and whether they are there."""
+        """The plans, each `far` repeats further on its line, and whether the repeat there confirms
+        that."""
         on = line.some(columns)
         everything = len(columns) == len(self.left)
         ahead = self.block.copy() if everything else self.block.some(columns)
@@ -270,7 +278,7 @@ class _Looping:
         begun = on.waited + skipped * on.waiting + on.growing * (skipped * far / 2)
         ahead.waits[...] = begun
         times, watch = self._watched(ahead, self.turned, 0)
-        exact = TOLERANCE * times.max(axis=0) + DRIFT * far * on.times.max(axis=0)
+        exact = EQUAL_STEPS * times.max(axis=0) + DRIFT * far * on.times.max(axis=0)
         waits = ahead.waits - begun - on.waiting - far * on.growing
         good = (np.abs(times - on.times - far * on.step) <= exact).all(axis=0)
         good &= (np.abs(waits) <= exact * self.repeat.part.busiest).all(axis=0)
@@ -287,7 +295,8 @@ class _Looping:
         columns: Ints,
         there: int,
     ) -> None:
-        """Puts plans of a block with rings so often turned in one with rings turned otherwise."""
+        """Copies plans, at positions `taken` of the block `source` whose rings have turned `turned`
+        times, to `columns` of the block `target` whose rings have turned `there` times."""
         if not len(taken):
             return
         count = source.program.links.stop
@@ -298,7 +307,7 @@ class _Looping:
         target.left[np.ix_(put, columns)] = source.left[np.ix_(here, taken)]
 
     def _put_back(self, done: NDArray[np.bool_]) -> None:
-        """Takes plans out that are done."""
+        """Takes the plans that have done all repeats out of the block."""
         if done.any():
             where = np.flatnonzero(done)
             columns = self.columns[where]
@@ -315,19 +324,19 @@ class _Looping:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """Where plans are after a repeat, and how that changes from repeat to repeat."""
+    """The times of plans after a repeat, and how they change from repeat to repeat."""
 
     times: Floats
     step: Floats
     waited: Floats
     waiting: Floats
-    """How much of it in the last repeat."""
+    """Seconds of waiting in the last repeat."""
     growing: Floats
-    """How much more than in the one before."""
+    """The difference to the repeat before."""
     starts: Floats
-    """What starts of actions added up to in the last repeat."""
+    """Sums of the starts of actions in the last repeat."""
     starting: Floats
-    """How much more than in the one before."""
+    """The difference to the repeat before."""
 
     def some(self, columns: Ints) -> _Line:
         return _Line(

@@ -1,8 +1,8 @@
-"""A schedule's waves as index arrays, to run many plans with it at once: a program of waves.
+"""Wave programs: the waves of a schedule as index arrays, with which many plans run at once.
 
-Actions that may run at the same time (`schedules/waves.py`) are one operation on arrays, with a row
-per rank, link or message and a column per plan. Here is what is the same for all plans: which rows.
-"""
+The actions of a wave (`schedules/compiled/waves.py`) are one operation on arrays that have a row
+per rank, link or message and a column per plan. A wave program says which rows; it is the same for
+all plans."""
 
 from __future__ import annotations
 
@@ -25,62 +25,68 @@ Index: TypeAlias = "slice | Ints"
 
 @dataclass(frozen=True, slots=True)
 class Wave:
-    """Actions of a wave: readers first, senders next to each other. Indices of arrays are slices
-    where they can be; messages are numbered over the loop or the whole schedule."""
+    """The actions of a wave: those that read a message first, those that send one side by side.
+    Indices are slices where possible; messages are numbered within their part."""
 
     ranks: Index
     costs: Index
     readers: Index
     reading: int
-    """How many of the actions read."""
+    """The number of actions that read a message."""
     read: slice
     read_costs: Index
-    """Of the messages, among `WaveProgram.sent_costs`."""
+    """Positions of the messages' cost numbers in `WaveProgram.sent_costs`."""
     senders: Index
     sending: slice
     sent: slice
     links: Index
     sent_costs: Index
     first: tuple[tuple[int, int], ...]
-    """Place in the wave and rank of what is a rank's first action."""
+    """For actions that are the first of a rank: their positions in the wave, and the ranks."""
     last: tuple[tuple[int, int], ...]
-    """Place in the wave and row in the state of actions in which gradients are complete."""
+    """For actions that complete gradients: their positions in the wave, and rows of the state."""
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """Waves that follow each other, with the slots in which their messages are read and put."""
+class WavePart:
+    """Consecutive waves, with the slots of the messages that they read and send."""
 
     waves: tuple[Wave, ...]
     read: Ints
     sent: Ints
     busiest: int
-    """Actions on the rank with most."""
+    """The number of actions on the rank that has most."""
     actions: int
     last: Ints
-    """Rows of the state that say when actions start in which gradients are complete."""
+    """Rows of the state with the starts of the actions that complete gradients."""
 
 
 @dataclass(frozen=True, slots=True)
-class Repeat:
-    """A part that is repeated. A channel's slots are a ring; messages turn round in it."""
+class RepeatedPart:
+    """A part that is repeated. The slots of a channel are a ring, in which messages move on with
+    every repeat."""
 
-    part: Part
+    part: WavePart
     times: int
     read_turn: tuple[Ints, Ints, Ints, Ints]
-    """First slot of the channel, number of the message, messages in a repeat, size of the ring."""
+    """Per message that is read: the first slot of its channel, its number, the channel's messages
+    per repeat, and the size of the ring."""
     sent_turn: tuple[Ints, Ints, Ints, Ints]
     live_turn: tuple[Ints, Ints, Ints, Ints]
-    """The same for messages under way between repeats."""
+    """As `read_turn`, for messages that are under way between repeats."""
     repetitions: tuple[tuple[int, int], ...]
-    """Per rank the run of words it is in, and how many of them it says each time."""
+    """Per rank the number of its repeated pattern, and the copies of the pattern in a repeat."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WaveProgram:
-    """A schedule as index arrays. A column of the state: free, waited for stage, begin, begin
-    moving (of each rank), last gradients; links; when messages arrive; when they left. What ranks
-    waited for transfers is the rest of their time."""
+    """A schedule as index arrays.
+
+    The rows of the state are, in order: per rank, when it is free, its seconds of waiting for
+    stages, its beginning, and the part of that in which a message was on its way; per stage of a
+    rank, the start of the action that completes its gradients; when links are free; when messages
+    arrive; when they left. The seconds of waiting for transfers are the rest of a rank's time.
+    """
 
     ranks: int
     kept: int
@@ -89,17 +95,17 @@ class WaveProgram:
     left: slice
     size: int
     costs: Ints
-    """Costs that there are."""
+    """The cost numbers of the schedule."""
     sent_costs: Ints
-    """Costs of actions that send."""
-    parts: tuple[tuple[Part, Repeat | None], ...]
-    """Each with what is repeated after it, if anything."""
+    """The cost numbers of actions that send a message."""
+    parts: tuple[tuple[WavePart, RepeatedPart | None], ...]
+    """The parts, each with the repeated part that follows it, if there is one."""
     actions: int
-    """Of a wave, on average."""
+    """The number of actions in a wave, on average."""
 
     def without_queues(self) -> WaveProgram:
-        """The same where messages never wait for each other: they arrive as long after they left
-        as they take, so that neither this nor when links are free is put down."""
+        """The program for plans whose messages never wait for each other. A message then arrives
+        its own seconds after it left, so the state has no rows for arrivals and links."""
         count = self.left.stop - self.left.start
         none = slice(self.kept, self.kept)
         return replace(
@@ -117,20 +123,22 @@ class WaveProgram:
 
 
 def slots_of(turn: tuple[Ints, Ints, Ints, Ints], repeat: int) -> Ints:
-    """Where messages are when rings have turned so often (`Repeat.read_turn`)."""
+    """The slots of messages when rings have turned `repeat` times (see
+    `RepeatedPart.read_turn`)."""
     first, number, messages, ring = turn
     return first + (number + repeat * messages) % ring
 
 
 def find_program(compiled: CompiledSchedule) -> WaveProgram | None:
-    """The schedule as a program of waves, or None where microbatches overtake each other."""
+    """The wave program of a schedule; None if microbatches overtake each other."""
     waves = find_waves(compiled)
     return None if waves is None else _Builder(compiled, waves).program()
 
 
 @lru_cache(maxsize=1 << 12)
 def _index(numbers: tuple[int, ...]) -> Index:
-    """A slice if the numbers go up by equal steps. Waves of all schedules share theirs."""
+    """The numbers as a slice if they go up by equal steps, else as an array. Waves of all schedules
+    share these."""
     steps = {b - a for a, b in pairwise(numbers)} or {1}
     if not numbers or len(steps) > 1 or min(steps) < 1:
         found = np.array(numbers, np.int64)
@@ -141,12 +149,12 @@ def _index(numbers: tuple[int, ...]) -> Index:
 
 @lru_cache(maxsize=1 << 12)
 def _next(first: int, count: int) -> slice:
-    """So many numbers in a row."""
+    """A slice of `count` numbers."""
     return slice(first, first + count)
 
 
 class _Builder:
-    """Makes index arrays of turns."""
+    """Makes the wave program of a schedule."""
 
     def __init__(self, compiled: CompiledSchedule, waves: Waves) -> None:
         self.waves = waves
@@ -157,7 +165,7 @@ class _Builder:
                 self.last_row[rank, stage] = 4 * self.ranks + len(self.last_row)
         self.rings = np.maximum(np.array(waves.most_under_way, np.int64), 1)
         costs = sorted(
-            {cost for runs in compiled.repeated_costs for word, _ in runs for cost in word}
+            {cost for own in compiled.repeated_costs for pattern, _ in own for cost in pattern}
         )
         self.cost_row = {cost: row for row, cost in enumerate(costs)}
         sent = sorted({each.sender[1] for each in waves.channels})
@@ -165,7 +173,7 @@ class _Builder:
         self.first_slots = np.cumsum(self.rings) - self.rings
 
     def program(self) -> WaveProgram:
-        parts: list[tuple[Part, Repeat | None]] = []
+        parts: list[tuple[WavePart, RepeatedPart | None]] = []
         done = 0
         for loop in self.waves.loops:
             parts.append((self._part(self.waves.waves[done : loop.end]), self._repeat(loop)))
@@ -186,16 +194,16 @@ class _Builder:
             actions=sum(map(len, self.waves.waves)) // len(self.waves.waves),
         )
 
-    def _repeat(self, loop: WaveLoop) -> Repeat:
+    def _repeat(self, loop: WaveLoop) -> RepeatedPart:
         turns = list(chain.from_iterable(map(_ordered, loop.waves)))
         live = [(channel, i) for channel, each in enumerate(loop.under_way) for i in each]
         messages = np.array(loop.messages, np.int64)
-        return Repeat(
+        return RepeatedPart(
             self._part(loop.waves),
             loop.times,
             self._turn([(t.reads, t.read) for t in turns if t.reads >= 0], messages),
             self._turn([(t.sends, t.sent) for t in turns if t.sends >= 0], messages),
-            # those under way after the loop's waves were under way, turned back, before them
+            # Messages under way after the loop were under way before it too, one turn earlier.
             self._turn(live, messages),
             loop.repetitions,
         )
@@ -207,7 +215,7 @@ class _Builder:
         numbers = np.array([number for _, number in places], np.int64)
         return self.first_slots[channels], numbers, messages[channels], self.rings[channels]
 
-    def _part(self, waves: Sequence[tuple[WaveAction, ...]]) -> Part:
+    def _part(self, waves: Sequence[tuple[WaveAction, ...]]) -> WavePart:
         none = np.zeros(len(self.rings), np.int64)
         ordered = [_ordered(wave) for wave in waves]
         turns = list(chain.from_iterable(ordered))
@@ -219,7 +227,7 @@ class _Builder:
             made.append(self._wave(wave, reads, sends))
             reads, sends = made[-1].read.stop, made[-1].sent.stop
         counts = np.bincount([turn.rank for turn in turns], minlength=1)
-        return Part(
+        return WavePart(
             waves=tuple(made),
             read=slots_of(read, 0),
             sent=slots_of(sent, 0),
@@ -257,7 +265,8 @@ class _Builder:
 
 
 def _ordered(wave: Sequence[WaveAction]) -> list[WaveAction]:
-    """Readers first, senders next to each other, then by rank."""
+    """The actions of a wave, ordered so that those that read come first and those that send stand
+    side by side; then by rank."""
     order = {(True, False): 0, (True, True): 1, (False, True): 2, (False, False): 3}
     return sorted(wave, key=lambda turn: (order[turn.reads >= 0, turn.sends >= 0], turn.rank))
 
@@ -266,9 +275,9 @@ __all__ = [
     "Floats",
     "Index",
     "Ints",
-    "Part",
-    "Repeat",
+    "RepeatedPart",
     "Wave",
+    "WavePart",
     "WaveProgram",
     "find_program",
     "slots_of",
