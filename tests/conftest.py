@@ -37,7 +37,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--slow-seconds",
         type=float,
-        default=180.0,
+        default=240.0,
         help="seconds of one core that the sample of slow tests may take (default: %(default)g; "
         "inf: all of them); has no effect beside -m",
     )
@@ -58,8 +58,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = reversed(kept)
     if config.option.markexpr:
         return
-    marks = {item: item.get_closest_marker("slow") for item in items}
-    slow = {item.nodeid: float(mark.kwargs["seconds"]) for item, mark in marks.items() if mark}
+    marks = {item.nodeid: item.get_closest_marker("slow") for item in items}
+    slow = {name: float(mark.kwargs["seconds"]) for name, mark in marks.items() if mark}
     chosen = sample(slow, float(config.getoption("--slow-seconds") or 0))
     for item in items:
         if item.nodeid in slow and item.nodeid not in chosen:

@@ -22,15 +22,15 @@ def sample(tests: Mapping[str, float], seconds: float) -> set[str]:
     """Those of the tests, given as names and their seconds, that an everyday run takes: at most
     `seconds` in all.
 
-    The order in which they are taken looks random, but only depends on their names, so that every
-    machine takes the same ones. A test with parameters gets its turn again when all others have had
-    theirs.
+    Of a test with several cases the first is taken first, and the next when all other tests have
+    had their turn. The order of tests looks random, but only depends on their names, so that every
+    machine takes the same ones.
     """
     turns: Counter[str] = Counter()
     queue: list[tuple[int, str, str]] = []
-    for digest, name in sorted((hashlib.sha256(name.encode()).hexdigest(), name) for name in tests):
+    for name in tests:
         test = name.partition("[")[0]
-        queue.append((turns[test], digest, name))
+        queue.append((turns[test], hashlib.sha256(test.encode()).hexdigest(), name))
         turns[test] += 1
     chosen: set[str] = set()
     for _, _, name in sorted(queue):

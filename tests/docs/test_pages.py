@@ -18,6 +18,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,6 +36,26 @@ def name_of(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
+SECONDS = {
+    "README.md": 11,
+    "docs/tutorial.md": 8,
+    "docs/howto/own-objective.md": 2,
+    "docs/howto/many-workers.md": 8,
+    "docs/howto/search-space.md": 20,
+}
+"""What the examples of pages take."""
+
+
+def marked(pages: list[Path], otherwise: float = 0) -> list[Any]:
+    """Cases of which those are slow that take more than a second; of pages that have no number,
+    `otherwise` is theirs."""
+    times = [SECONDS.get(name_of(page), otherwise) for page in pages]
+    return [
+        pytest.param(page, marks=[pytest.mark.slow(seconds=seconds)] if seconds else [])
+        for page, seconds in zip(pages, times, strict=True)
+    ]
+
+
 @pytest.fixture(scope="session")
 def tracking_uri(tmp_path_factory: pytest.TempPathFactory) -> str:
     """One database for all pages: making one takes MLflow seconds."""
@@ -49,13 +70,12 @@ def session(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tracking_uri: str) 
     (tmp_path / "examples").symlink_to(ROOT / "examples")
 
 
-@pytest.mark.parametrize("page", EXECUTED, ids=name_of)
+@pytest.mark.parametrize("page", marked(EXECUTED), ids=name_of)
 def test_the_examples_of_a_page_print_what_it_shows(page: Path, tracking_uri: str) -> None:
     run_page([fence for fence in fences(page) if not fence.is_slow], tracking_uri)
 
 
-@pytest.mark.slow(seconds=15)
-@pytest.mark.parametrize("page", SLOW, ids=name_of)
+@pytest.mark.parametrize("page", marked(SLOW, otherwise=4), ids=name_of)
 def test_all_examples_of_a_page_print_what_it_shows(page: Path, tracking_uri: str) -> None:
     run_page(list(fences(page)), tracking_uri)
 

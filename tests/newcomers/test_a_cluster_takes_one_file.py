@@ -10,6 +10,8 @@ import pytest
 
 from tests.newcomers.packages import autotune
 
+pytestmark = pytest.mark.slow(seconds=1)  # each starts processes
+
 CLUSTER = """
 name = "their lab"
 devices = 8

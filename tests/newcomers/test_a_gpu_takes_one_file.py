@@ -10,6 +10,8 @@ import pytest
 
 from tests.newcomers.packages import autotune, python
 
+pytestmark = pytest.mark.slow(seconds=1)  # each starts processes
+
 GPU = """
 name = "Their GPU"
 memory = "{memory}"

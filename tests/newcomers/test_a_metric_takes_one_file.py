@@ -10,6 +10,8 @@ import pytest
 
 from tests.newcomers.packages import Package, autotune, python
 
+pytestmark = pytest.mark.slow(seconds=2)  # each starts processes
+
 COSTS = '''
 """What training costs."""
 

@@ -11,6 +11,8 @@ import pytest
 
 from tests.newcomers.packages import Package, autotune
 
+pytestmark = pytest.mark.slow(seconds=1)  # each starts processes
+
 FIRST_LAST = '''
 """Looks at a space from both ends."""
 

@@ -9,6 +9,8 @@ import pytest
 
 from tests.newcomers.packages import Package, autotune
 
+pytestmark = pytest.mark.slow(seconds=1)  # each starts processes
+
 REVERSED_GPIPE = '''
 """GPipe whose backward passes come in the opposite order."""
 

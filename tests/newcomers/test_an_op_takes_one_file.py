@@ -18,6 +18,8 @@ from onnx import TensorProto, helper
 from distir.ops import OPS
 from tests.newcomers.packages import ROOT, Package, autotune, python
 
+pytestmark = pytest.mark.slow(seconds=1)  # each starts processes
+
 ASINH = '''
 """Inverse hyperbolic sine, which grows as a logarithm does on both sides."""
 
