@@ -101,7 +101,7 @@ def solve(
     objective = search.over(problem)
     sampler = load_sampler(search.sampler, problem.space, search.seed)
     budget = search.budget(problem.space.count())
-    with measuring(objective, search.trial_timeout) as measure:
+    with measuring(objective, search) as measure:
         tracker.start(StudyHeader(problem, objective, search.sampler_name, search.seed, budget))
         study = Study(problem.space, objective, sampler, measure, search.seed)
         clock = time.perf_counter()
@@ -130,16 +130,16 @@ def solve(
 
 
 @contextmanager
-def measuring(objective: Objective, trial_timeout: float | None) -> Generator[Measure, None, None]:
-    """The way to evaluate single strategies: here, or in a process of its own where there is a
-    time limit.
+def measuring(objective: Objective, goal: Goal) -> Generator[Measure, None, None]:
+    """The way to evaluate single strategies: here, or in a process of its own if the objective is
+    a plug-in or there is a time limit.
     """
-    if trial_timeout is None:
+    if not goal.apart(objective):
         yield objective.measure
         return
     from autotune.objectives.isolation import IsolatedObjective
 
-    with IsolatedObjective(objective, trial_timeout) as isolated:
+    with IsolatedObjective(objective, goal.trial_timeout) as isolated:
         yield isolated.measure
 
 
@@ -149,7 +149,7 @@ def _grid(study: Study, search: Search) -> Grid | None:
     cheap = study.objective.cheap and grid_seconds(study.space, study.trials) <= QUICK_SECONDS
     if not (cheap if search.compare_grid is None else search.compare_grid):
         return None
-    if study.objective.many is not None and search.trial_timeout is None:
+    if study.objective.many is not None and not search.apart(study.objective):
         return evaluate_grid(study.space, study.objective)
     known = {trial.strategy: trial.evaluation for trial in study.trials}
 
@@ -182,8 +182,8 @@ def compare_samplers(asked: Comparing) -> Comparison:
     problem.check_not_empty()
     objective = asked.over(problem)
     archive = Archive(problem.space)
-    with measuring(objective, asked.trial_timeout) as measure:
-        each = None if asked.trial_timeout is None else measure
+    with measuring(objective, asked) as measure:
+        each = measure if asked.apart(objective) else None
         grid = evaluate_grid(
             problem.space, objective, each, watch=lambda chunk, best: archive.add(chunk)
         )

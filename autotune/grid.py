@@ -146,7 +146,7 @@ def _grid(space_size: int, found: Collector, seconds: float) -> Grid:
     import numpy as np
 
     closest = found.closest
-    if closest is not None and closest.evaluation.reason is None:
+    if closest is not None and closest.evaluation.reason is None and found.objective.trusted:
         # Of many strategies at once, it was not put into words.
         told = found.objective.measure(closest.strategy)
         closest = replace(closest, evaluation=told)

@@ -2,7 +2,7 @@
 
 A process gets the problem once, without what its simulator has found out, and then ranges of the
 space. The backend is joblib's: `loky` (processes of this machine), or `dask` and `ray`, which
-spread over a cluster.
+spread over a cluster. A process that is killed costs the ranges that it had another try.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import signal
+import sys
+import threading
 import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from importlib import import_module
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
@@ -24,12 +26,15 @@ import numpy as np
 
 from autotune.chunks import Chunk, evaluated, size_after, stretches
 from autotune.objectives.columns import Evaluations
+from autotune.objectives.evaluation import Evaluation
 from autotune.objectives.objective import Objective
+from autotune.processes import watch_parent
 from autotune.statement import Goal
 from autotune.study import Measure
 from distir.arrays import Indices
 from distir.errors import DistirError
 from distir.strategy import Strategy
+from distir.user_code import one_line
 from search_spaces import SearchSpace
 from search_spaces.columns import SpaceColumns
 
@@ -38,6 +43,8 @@ if TYPE_CHECKING:
 
 AHEAD = 4
 """Chunks per process that are under way or waiting."""
+MOST_DEATHS = 3
+"""How often processes may die without a new answer before the next part is tried alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +61,7 @@ def chunks_in_processes(
     """All of the problem's space, evaluated in `jobs` processes."""
     if problem.changed is None:
         raise DistirError("this problem cannot be made again in other processes; use one job")
-    at_once = objective.many is not None and goal.trial_timeout is None
+    at_once = objective.many is not None and not goal.apart(objective)
     parts = _parts(problem.space, at_once)
     with contextlib.closing(_answers(problem, goal, parts, jobs, backend)) as answers:
         for part, answer in answers:
@@ -125,23 +132,81 @@ def _answers(
     problem: Problem, goal: Goal, parts: Iterable[tuple[int, int]], jobs: int, backend: str
 ) -> Generator[tuple[tuple[int, int], _Answer], None, None]:
     """Parts, which are asked for as processes get to them, with their answers."""
-    joblib: Any = import_module("joblib")
     payload: bytes = _cloudpickle().dumps((problem.changed, goal))
-    sent: deque[tuple[int, int]] = deque()
+    with _connected(backend, jobs):
+        yield from _with_second_tries(payload, parts, jobs, backend)
+
+
+def _with_second_tries(
+    payload: bytes, parts: Iterable[tuple[int, int]], jobs: int, backend: str
+) -> Generator[tuple[tuple[int, int], _Answer], None, None]:
+    """Parts with their answers. Where processes died, what they had is asked for again; a part in
+    whose time they die time and again gets processes to itself, and fails if they die even so."""
+    rest, sent = iter(parts), deque[tuple[int, int]]()
+    deaths = 0
+    while True:
+        try:
+            for answer in _answers_of_live(payload, rest, sent, jobs, backend):
+                deaths = 0
+                yield sent.popleft(), answer
+            return
+        except _died() as error:
+            deaths += 1
+            if deaths == MOST_DEATHS:
+                deaths = 0
+                yield _answered_alone(payload, sent, backend, error)
+
+
+def _answered_alone(
+    payload: bytes, sent: deque[tuple[int, int]], backend: str, error: Exception
+) -> tuple[tuple[int, int], _Answer]:
+    """The first part with its answer, found while nothing else is asked for."""
+    part, alone = sent.popleft(), deque[tuple[int, int]]()
+    started = time.time()
+    try:
+        (answer,) = _answers_of_live(payload, iter([part]), alone, 2, backend)
+    except _died():
+        reason = f"its process died {MOST_DEATHS + 1} times: {one_line(error)}"
+        failed = Evaluations.of([Evaluation.failure(reason)] * part[1])
+        answer = _Answer(failed, "", started, time.time() - started)
+    return part, answer
+
+
+def _died() -> tuple[type[Exception], ...]:
+    """What a backend raises when one of its processes was killed."""
+    loky: Any = import_module("joblib.externals.loky.process_executor")
+    kinds: list[type[Exception]] = [loky.BrokenProcessPool]
+    if (dask := sys.modules.get("distributed")) is not None:  # else it is not used
+        kinds.append(dask.KilledWorker)
+    return tuple(kinds)
+
+
+def _answers_of_live(
+    payload: bytes,
+    rest: Iterator[tuple[int, int]],
+    sent: deque[tuple[int, int]],
+    jobs: int,
+    backend: str,
+) -> Generator[_Answer, None, None]:
+    """Answers to the parts that were `sent`, which is to processes that are no more, and to the
+    rest, as long as all processes live."""
+    joblib: Any = import_module("joblib")
     work = joblib.delayed(_evaluate)
+    again = list(sent)
 
     def tasks() -> Iterator[Any]:
-        for part in parts:
+        for part in again:
+            yield work(payload, *part)
+        for part in rest:
             sent.append(part)
             yield work(payload, *part)
 
+    known = {"initializer": _start} if backend == "loky" else {}
     with (
-        _connected(backend, jobs),
-        joblib.parallel_config(backend=backend, n_jobs=jobs),
+        joblib.parallel_config(backend=backend, n_jobs=jobs, **known),
         _ended(_results(joblib, tasks(), jobs, backend)) as results,
     ):
-        for answer in _replaced_quietly(results):
-            yield sent.popleft(), answer
+        yield from _replaced_quietly(results)
 
 
 def _results(
@@ -240,6 +305,8 @@ class _Worker:
     objective: Objective
     parts: _Parts
     measure: Measure | None
+    close: Callable[[], None]
+    """Ends the processes of its own that it may have."""
 
     def answer(self, first: int, count: int) -> _Answer:
         """What the objective says of a part."""
@@ -250,21 +317,38 @@ class _Worker:
         return _Answer(evaluations, self.objective.metric, started, seconds)
 
 
-@lru_cache(maxsize=1)
+_workers: dict[bytes, _Worker] = {}
+"""The worker of this process, by what it was made from; one at most."""
+_making = threading.Lock()
+"""Held while it is made: a process may evaluate in several threads."""
+
+
 def _worker(payload: bytes) -> _Worker:
-    """The worker of this process, made once."""
+    with _making:
+        if payload not in _workers:
+            for other in list(_workers):
+                _workers.pop(other).close()
+            _workers[payload] = _made_worker(payload)
+        return _workers[payload]
+
+
+def _made_worker(payload: bytes) -> _Worker:
     from autotune.api import measuring
 
     changed, goal = _cloudpickle().loads(payload)
     problem: Problem = changed()
-    objective = goal.over(problem)
-    measure = None
-    if goal.trial_timeout is not None:
-        limited = contextlib.ExitStack()
-        measure = limited.enter_context(measuring(objective, goal.trial_timeout))
-        atexit.register(limited.close)  # limited trials have a process that lives as long as this
+    objective: Objective = goal.over(problem)
+    apart = contextlib.ExitStack()
+    measure = apart.enter_context(measuring(objective, goal)) if goal.apart(objective) else None
+    atexit.register(apart.close)
     at_once = measure is None and objective.many is not None
-    return _Worker(objective, _parts(problem.space, at_once), measure)
+    return _Worker(objective, _parts(problem.space, at_once), measure, apart.close)
+
+
+def _start() -> None:
+    """Begins a process of loky's: who started it decides about its end, also of an interrupt."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    watch_parent(os.getppid())
 
 
 def _evaluate(payload: bytes, first: int, count: int) -> _Answer:

@@ -6,6 +6,7 @@ the command line are read by their names. Nothing heavy is imported here, so tha
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import KW_ONLY, MISSING, dataclass, fields
 from functools import wraps
@@ -134,6 +135,16 @@ class Goal:
     """`maximize` or `minimize`, if not what the objective says."""
     trial_timeout: float | None = None
     """Seconds after which a trial is given up."""
+    isolate: bool = True
+    """Whether a plug-in runs in a process of its own, which it may end without ending the search;
+    a trial with a time limit does anyway.
+    """
+
+    def apart(self, objective: Objective) -> bool:
+        """Whether trials run in a process of their own."""
+        if self.trial_timeout is not None:
+            return True
+        return self.isolate and not objective.trusted and hasattr(os, "fork")
 
     def over(self, problem: Problem) -> Objective:
         """The objective, over the problem's simulator."""

@@ -18,7 +18,7 @@ from typing import TypeVar
 from distir.errors import DistirError, UnknownNameError, brief
 from distir.files import check_no_output, is_file, user_path
 
-__all__ = ["described", "find_object", "run_user_code"]
+__all__ = ["described", "find_object", "message_of", "one_line", "run_user_code"]
 
 T = TypeVar("T")
 
@@ -86,9 +86,26 @@ def run_user_code(label: str, call: Callable[[], T], error: type[DistirError]) -
         raise error(f"{label}: {described(theirs)}") from theirs
 
 
+def message_of(error: BaseException) -> str:
+    """What an error says, shortened; errors of a user's code may not even say that."""
+    try:
+        return brief(str(error))
+    except BaseException as worse:  # noqa: BLE001  whatever a method of theirs does
+        return f"(it has no message: {type(worse).__name__} when asked)"
+
+
+def one_line(error: BaseException) -> str:
+    """An error of a user's code in one line, without its place: the same for all trials that fail
+    in the same way."""
+    text = " ".join(message_of(error).split())
+    if isinstance(error, DistirError):
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
 def described(error: BaseException) -> str:
     """An error of a user's code in one line: its kind, its message, and where it is from."""
-    message = brief(next(iter(str(error).strip().splitlines()), ""))
+    message = next(iter(message_of(error).strip().splitlines()), "")
     place = _place(error)
     return (
         type(error).__name__

@@ -166,8 +166,8 @@ def exhausted(
         return objective, evaluate_grid(
             problem.space, objective, chunks=chunks, top=top, watch=watch
         )
-    with measuring(objective, goal.trial_timeout) as measure:
-        each = None if goal.trial_timeout is None else measure
+    with measuring(objective, goal) as measure:
+        each = measure if goal.apart(objective) else None
         return objective, evaluate_grid(problem.space, objective, each, top=top, watch=watch)
 
 

@@ -223,7 +223,13 @@ def add_objective_options(parser: argparse.ArgumentParser) -> None:
         type=seconds,
         default=SUPPRESS,
         metavar="SECONDS",
-        help="give a trial up after so long (each then runs in a process that can be killed)",
+        help="give a trial up after so long",
+    )
+    group.add_argument(
+        "--isolate",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="run a plug-in in a process of its own, which cannot take the search along",
     )
 
 

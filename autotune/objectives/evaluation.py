@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any, cast
+
+from distir.errors import brief
 
 VALUE = "value"
 """Name of the metric of an objective that returns a bare number."""
@@ -38,17 +40,35 @@ class Evaluation:
 def as_evaluation(raw: object) -> Evaluation:
     """What an objective returned (a number, numbers by name, or an `Evaluation`) as one."""
     if isinstance(raw, Evaluation):
-        measured = _from_mapping(raw.metrics)
-        return measured if measured.failed else replace(raw, metrics=measured.metrics)
+        return _from_evaluation(raw)
     if isinstance(raw, Mapping):
         return _from_mapping(cast("Mapping[Any, Any]", raw))
-    if isinstance(raw, Real) and math.isfinite(raw):
-        return Evaluation({VALUE: float(raw)})
     if isinstance(raw, Real):
-        return Evaluation.failure(f"the objective returned {raw}")
+        value = float(raw)
+        return Evaluation({VALUE: value}) if math.isfinite(value) else _no_number(value)
     return Evaluation.failure(
-        f"the objective returned {type(raw).__name__} {raw!r:.60}; expected a number, a dict of "
+        f"the objective returned {type(raw).__name__} {_shown(raw)}; expected a number, a dict of "
         "numbers or an Evaluation"
+    )
+
+
+def _no_number(value: float) -> Evaluation:
+    return Evaluation.failure(f"the objective returned {value}")
+
+
+def _from_evaluation(raw: Evaluation) -> Evaluation:
+    """The same in plain values, whatever the fields were."""
+    measured = _from_mapping(raw.metrics)
+    if measured.failed:
+        return measured
+    reason = None if raw.reason is None else brief(str(raw.reason))
+    violation = float(raw.violation)
+    return Evaluation(
+        measured.metrics,
+        bool(raw.feasible),
+        reason,
+        violation if math.isfinite(violation) else 1.0,
+        failed=bool(raw.failed),
     )
 
 
@@ -56,9 +76,17 @@ def _from_mapping(raw: Mapping[Any, Any]) -> Evaluation:
     wrong = [name for name, value in raw.items() if not isinstance(value, Real)]
     if wrong:
         return Evaluation.failure(
-            f"the objective's {wrong[0]!r} is {raw[wrong[0]]!r:.60}; expected a number"
+            f"the objective's {_shown(wrong[0])} is {_shown(raw[wrong[0]])}; expected a number"
         )
     return Evaluation({str(name): float(value) for name, value in raw.items()})
+
+
+def _shown(value: object) -> str:
+    """A value of a plug-in in a few characters."""
+    try:
+        return f"{value!r:.60}"
+    except BaseException as error:  # noqa: BLE001  its methods are someone else's
+        return f"(which cannot be shown: {type(error).__name__})"
 
 
 def finite(value: float | None) -> bool:

@@ -1,96 +1,162 @@
-"""Trials with a time limit, in a process of their own that can be killed.
+"""Trials in a process of their own, kept between trials: whatever a plug-in does, its trial fails
+and the study goes on.
 
-A thread cannot be stopped and a signal does not interrupt a call that hangs in C, so a limited
-trial runs in a forked *worker*, in its own process group: killing it also ends what it started (a
-training job, say). Workers are forked by a *nursery*, itself forked before the study opens its
-tracker, so that no worker inherits a database connection or the locks of a running thread. A worker
-serves trial after trial, keeping its caches, until it dies; then the nursery forks the next.
+A thread cannot be stopped, a signal does not interrupt a call that hangs in C, and code that ends
+its process, closes descriptors or changes its arguments does so to the whole study. So plug-ins,
+and trials with a time limit, run in a worker that can be killed. `guardian.py` says who ends whom.
+The guardian is forked before the study opens its tracker, so that no worker inherits a database
+connection or the locks of a running thread.
 """
 
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
+import json
 import os
 import signal
-import sys
 import time
-import warnings
-from collections.abc import Callable
-from dataclasses import replace
-from multiprocessing.connection import Connection
+from dataclasses import dataclass
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
+from multiprocessing.reduction import recv_handle
 from types import TracebackType
-from typing import NoReturn
 
 from autotune.objectives.evaluation import Evaluation
+from autotune.objectives.guardian import MOST_BYTES, evaluation_from, guard
 from autotune.objectives.objective import Objective
+from autotune.processes import ENDING_SECONDS, forked
 from distir.errors import DistirError
 from distir.strategy import Strategy
 
-STUDY_IS_OVER = 70
-"""Exit status of a worker whose pipe was closed by the study."""
+
+@dataclass(frozen=True, slots=True)
+class _Worker:
+    pid: int
+    socket: Connection
+
+
+class _GuardianEndedError(Exception):
+    """Something killed it."""
+
+
+class _NoWorkerError(Exception):
+    """It could not be forked."""
 
 
 class IsolatedObjective:
-    """Measures strategies in a worker process; one that takes longer than `timeout_seconds` is
-    killed.
+    """Measures strategies in a worker process. One that takes longer than `timeout_seconds`, if
+    there is such a limit, is killed.
     """
 
-    def __init__(self, objective: Objective, timeout_seconds: float):
+    def __init__(self, objective: Objective, timeout_seconds: float | None = None):
         if not hasattr(os, "fork"):
             raise DistirError(
                 "a time limit per trial needs an operating system that can fork processes"
             )
-        if not timeout_seconds > 0:
+        if timeout_seconds is not None and not timeout_seconds > 0:
             raise DistirError(
                 f"the time limit per trial is {timeout_seconds} s; expected more than 0"
             )
         self.timeout_seconds = timeout_seconds
         self._objective = objective
-        self._pipe, far_end = multiprocessing.Pipe()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        self._nursery_pid = _fork()
-        if self._nursery_pid == 0:
-            self._pipe.close()
-            _run_and_exit(lambda: _nursery(objective, far_end))
-        far_end.close()
-        self._worker_pid = self._await_worker()
+        self._worker: _Worker | None = None
+        self._trials = 0
+        self._guard()
 
     def measure(self, strategy: Strategy) -> Evaluation:
         """The evaluation of `strategy`, failed if it took too long or its process died."""
-        self._pipe.send(strategy.to_dict())
-        if not self._pipe.poll(self.timeout_seconds):
-            self._replace_worker()
-            return Evaluation.failure(f"took longer than {self.timeout_seconds:g} s")
-        answer = self._pipe.recv()
-        if isinstance(answer, Evaluation):
-            return answer
-        self._worker_pid = answer  # the nursery has already replaced a worker that died
-        return Evaluation.failure("the objective's process died")
+        self._trials += 1
+        try:
+            return self._answer(self._ready_worker(), strategy)
+        except _NoWorkerError as error:
+            return Evaluation.failure(f"no process for the objective can be started: {error}")
+        except _GuardianEndedError:
+            self._replace_guardian()
+            return Evaluation.failure("the process that guards the objective's was killed")
 
-    def _replace_worker(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._worker_pid, signal.SIGKILL)
-        self._worker_pid = self._await_worker()
+    def _guard(self) -> None:
+        self._guardian, far_end = Pipe()
+        try:
+            self._guardian_pid = forked()
+        except OSError as error:
+            raise DistirError(f"no process for the objective can be started: {error}") from error
+        if self._guardian_pid == 0:
+            self._guardian.close()
+            guard(self._objective, far_end)
+        far_end.close()
 
-    def _await_worker(self) -> int:
-        while True:  # a late answer of the worker that was killed may come first
-            message = self._pipe.recv()
-            if not isinstance(message, Evaluation):
-                return message
+    def _ready_worker(self) -> _Worker:
+        """The worker, or a new one if it ended after its last trial."""
+        if self._worker is not None and not self._guardian.poll():
+            return self._worker
+        if self._worker is not None:
+            self._code_of_ended()
+        try:
+            self._guardian.send("start")
+            pid = self._guardian.recv()
+            if isinstance(pid, str):
+                raise _NoWorkerError(pid)
+            self._worker = _Worker(pid, Connection(recv_handle(self._guardian)))
+        except (EOFError, OSError) as error:
+            raise _GuardianEndedError from error
+        return self._worker
+
+    def _answer(self, worker: _Worker, strategy: Strategy) -> Evaluation:
+        limit = self.timeout_seconds
+        deadline = None if limit is None else time.monotonic() + limit
+        try:
+            worker.socket.send((self._trials, strategy.to_dict()))
+            while True:
+                left = None if deadline is None else max(0.0, deadline - time.monotonic())
+                ready = wait([worker.socket, self._guardian], left)
+                if not ready:
+                    self._end_worker("kill")
+                    return Evaluation.failure(f"took longer than {limit:g} s")
+                if worker.socket not in ready:
+                    return Evaluation.failure(_ending(self._code_of_ended()))
+                message = json.loads(worker.socket.recv_bytes(2 * MOST_BYTES))
+                if message["trial"] == self._trials:
+                    return evaluation_from(message)
+        except (EOFError, OSError, ValueError):  # the socket is closed, or says what no worker says
+            return Evaluation.failure(_ending(self._end_worker("end")))
+
+    def _end_worker(self, command: str) -> int | None:
+        with contextlib.suppress(OSError):
+            self._guardian.send(command)
+        return self._code_of_ended()
+
+    def _code_of_ended(self) -> int | None:
+        """How the worker ended, when it has; None if the guardian killed it."""
+        try:
+            code = self._guardian.recv()
+        except (EOFError, OSError) as error:
+            raise _GuardianEndedError from error
+        if self._worker is not None:
+            self._worker.socket.close()
+        self._worker = None
+        return code
+
+    def _replace_guardian(self) -> None:
+        if self._worker is not None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._worker.pid, signal.SIGKILL)
+        self.close()
+        self._guard()
 
     def close(self) -> None:
-        """Ends worker and nursery."""
-        self._pipe.close()
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._worker_pid, signal.SIGKILL)
-        for _ in range(100):
-            if os.waitpid(self._nursery_pid, os.WNOHANG)[0]:
-                return
-            time.sleep(0.01)
-        os.kill(self._nursery_pid, signal.SIGKILL)
-        os.waitpid(self._nursery_pid, 0)
+        """Ends the guardian, and with it the worker and all that it started."""
+        with contextlib.suppress(OSError):
+            self._guardian.send("quit")
+        self._guardian.close()
+        if self._worker is not None:
+            self._worker.socket.close()
+            self._worker = None
+        deadline = time.monotonic() + 2 * ENDING_SECONDS
+        with contextlib.suppress(ChildProcessError):
+            while not os.waitpid(self._guardian_pid, os.WNOHANG)[0]:
+                if time.monotonic() > deadline:
+                    os.kill(self._guardian_pid, signal.SIGKILL)
+                time.sleep(0.002)
 
     def __enter__(self) -> IsolatedObjective:
         return self
@@ -104,41 +170,15 @@ class IsolatedObjective:
         self.close()
 
 
-def _fork() -> int:
-    with warnings.catch_warnings():
-        # Python warns of any thread at all; those of a BLAS library handle forks themselves.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        return os.fork()
-
-
-def _run_and_exit(work: Callable[[], None]) -> NoReturn:
-    """Runs `work` in a forked process, which then ends without the cleanup of its parent."""
-    status = 1
+def _ending(code: int | None) -> str:
+    """Why there is no answer of a worker that ended so."""
+    if code is None:
+        return "the objective closed the descriptors of its process, which then could not answer"
+    if code >= 0:
+        return f"the objective's process ended with exit code {code} before it answered"
     try:
-        work()
-        status = 0
-    except (EOFError, OSError):
-        status = STUDY_IS_OVER
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
-
-
-def _nursery(objective: Objective, pipe: Connection) -> None:
-    """Forks a worker, waits for its death and forks the next, until the study is over."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the study decides what an interrupt means
-    status = 0
-    while status != STUDY_IS_OVER:
-        worker_pid = _fork()
-        if worker_pid == 0:
-            _run_and_exit(lambda: _serve(objective, pipe))
-        status = os.waitstatus_to_exitcode(os.waitpid(worker_pid, 0)[1])
-
-
-def _serve(objective: Objective, pipe: Connection) -> None:
-    os.setpgid(0, 0)
-    pipe.send(os.getpid())
-    while True:
-        evaluation = objective.measure(Strategy.from_dict(pipe.recv()))
-        pipe.send(replace(evaluation, metrics=dict(evaluation.metrics)))
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    memory = ", as when memory runs out" if code == -signal.SIGKILL else ""
+    return f"the objective's process was killed by {name}{memory}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
@@ -12,7 +13,7 @@ from autotune.plugins import PluginError
 from distir.errors import DistirError
 from distir.metrics import find_metric
 from distir.strategy import Strategy
-from distir.user_code import run_user_code
+from distir.user_code import one_line, run_user_code
 
 if TYPE_CHECKING:
     from autotune.objectives.columns import Column, Evaluations
@@ -49,6 +50,9 @@ class Objective:
     """Whether a whole space may be evaluated without asking."""
     many: Callable[[Sequence[Strategy]], Evaluations] | None = None
     """Evaluates many strategies at once, where that is quicker than one by one."""
+    trusted: bool = False
+    """Whether it is the simulator's own, which needs no process of its own and changes no strategy.
+    """
 
     def __post_init__(self) -> None:
         if self.direction not in ("", "maximize", "minimize"):
@@ -60,10 +64,11 @@ class Objective:
     def measure(self, strategy: Strategy) -> Evaluation:
         """Evaluates `strategy`; whatever goes wrong becomes a failed evaluation with its reason."""
         try:
-            raw = self.function(strategy)
-        except (Exception, SystemExit) as error:  # noqa: BLE001  the code is someone else's
-            return Evaluation.failure(_described(error))
-        return as_evaluation(raw)
+            return as_evaluation(self.function(strategy if self.trusted else copy(strategy)))
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001  the code is someone else's
+            return Evaluation.failure(one_line(error))
 
     def checked(self, evaluation: Evaluation) -> Evaluation:
         """`evaluation`, or a failure if the metric that counts is missing or not a finite
@@ -160,11 +165,3 @@ def _with_simulator(
     except (TypeError, ValueError):  # some callables written in C have no signature
         wanted = False
     return (lambda strategy: function(strategy, simulate=simulate)) if wanted else function
-
-
-def _described(error: BaseException) -> str:
-    """The error as one line."""
-    text = " ".join(str(error).split())
-    if isinstance(error, DistirError):
-        return text
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__

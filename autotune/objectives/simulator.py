@@ -88,9 +88,7 @@ def simulator_objective(
     many: Callable[[Sequence[Strategy]], Evaluations] | None = None,
 ) -> Objective:
     """A metric as the objective over the simulator."""
-    return Objective(
-        name=metric.objective, function=simulate, metric=metric.name, cheap=True, many=many
-    )
+    return Objective(metric.objective, simulate, metric.name, cheap=True, many=many, trusted=True)
 
 
 def simulated_objectives() -> dict[str, str]:

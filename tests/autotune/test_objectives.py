@@ -196,7 +196,7 @@ def test_a_trial_that_takes_too_long_is_given_up_and_the_next_goes_on(tmp_path: 
         dead = isolated.measure(Strategy(pp=4))
         third = isolated.measure(Strategy())
     assert late.reason == "took longer than 0.5 s"
-    assert dead.reason == "the objective's process died"
+    assert dead.reason == "the objective's process ended with exit code 1 before it answered"
     assert late.failed
     assert dead.failed
     workers = {each.metrics["value"] for each in (first, second, third)}
