@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from distir.axes.boundaries import Crossing, move_boundaries_up
 from distir.axes.factors import Factor, leaves, set_apart
-from distir.axes.model import Axes, Axis, AxisDims
+from distir.axes.model import Axes, Axis, AxisDims, find_representative
 from distir.axes.order import canonical_order
 from distir.axes.unify import Loops, Ties, unify
 from distir.errors import TransformError
@@ -286,18 +286,13 @@ class _Inference:
         that one itself is left out."""
         parent: dict[Axis, Axis] = {}
 
-        def find(axis: Axis) -> Axis:
-            while axis in parent:
-                axis = parent[axis]
-            return axis
-
         for old, new in self.ties:
             left = [axis_of(leaf) for leaf in leaves(old)]
             right = [axis_of(leaf) for leaf in leaves(new)]
             if [a.size for a in left] != [a.size for a in right]:
                 continue
             for a, b in zip(left, right, strict=True):
-                a, b = find(a), find(b)
+                a, b = find_representative(a, parent), find_representative(b, parent)
                 if a is not b:
                     parent[b] = a
         if not parent:
@@ -308,5 +303,6 @@ class _Inference:
         return {
             axis: other
             for axis in (*met, *tied)
-            if axis in tied and (other := first.setdefault(find(axis), axis)) is not axis
+            if axis in tied
+            and (other := first.setdefault(find_representative(axis, parent), axis)) is not axis
         }

@@ -74,3 +74,13 @@ class Axes:
     def tied(self, axis: Axis) -> Axis:
         """The representative of the axes that always have the size of this one."""
         return self.ties.get(axis, axis)
+
+
+def find_representative(axis: Axis, parents: dict[Axis, Axis]) -> Axis:
+    """The axis at the end of a chain of parents, which is made shorter on the way."""
+    while axis in parents:
+        above = parents[axis]
+        if above in parents:
+            parents[axis] = parents[above]
+        axis = above
+    return axis

@@ -8,7 +8,8 @@ to be equal. A batch that the file fixes at 1 is found and widened. Errors in a 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import hashlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import distir.importers.onnx_ops  # noqa: F401  (importing registers converters)
 from distir.errors import DistirError, ImportModelError, UnsupportedOpError
 from distir.importers.onnx_bind import Binding, bindings
 from distir.importers.onnx_convert import Conversion
-from distir.importers.onnx_file import ModelRecord, read_model
+from distir.importers.onnx_file import ModelRecord, TensorRecord, read_model
 from distir.importers.onnx_roles import Decision, TensorRoles
 from distir.importers.per_sample import gather_per_sample
 from distir.importers.tidy import merge_slices, without_unused
@@ -183,30 +184,45 @@ def _with_note(function: Function, note: str) -> Function:
 def _untied(function: Function, conversion: Conversion) -> list[str]:
     """Notes about matrices with the same values as an embedding table, possibly transposed: some
     exporters untie the head of a language model from its embedding."""
+    tables = {node.operands[0] for node in function.nodes if isinstance(node.op, Gather)}
+    alike: dict[tuple[int, ...], list[Value]] = {}
+    for value in (v for v in function.parameters if v.type.rank == 2):
+        alike.setdefault(tuple(sorted(value.type.shape)), []).append(value)
+    notes: list[str] = []
+    for matrices in alike.values():
+        if len(matrices) > 1 and any(value in tables for value in matrices):
+            records = {value: conversion.weights.get(value) for value in matrices}
+            notes += _of_equal_values(
+                {v: r for v, r in records.items() if r is not None and r.in_file}, tables
+            )
+    return notes
+
+
+def _of_equal_values(
+    records: Mapping[Value, TensorRecord], tables: Collection[Value]
+) -> Iterator[str]:
+    """Notes about those of these matrices, given with their values, that equal a table."""
     import numpy as np
 
-    def values_of(value: Value) -> Array | None:
-        record = conversion.weights.get(value)
-        return record.load() if record is not None and record.in_file else None
+    def digest(matrix: Array) -> tuple[object, ...]:
+        values = hashlib.blake2b(np.ascontiguousarray(matrix).data.cast("B"))
+        return (matrix.shape, matrix.dtype, values.digest())
 
-    tables = {node.operands[0] for node in function.nodes if isinstance(node.op, Gather)}
-    matrices = [value for value in function.parameters if value.type.rank == 2]
-    notes: list[str] = []
-    for table in (value for value in matrices if value in tables):
-        for other in matrices:
-            if other is table or sorted(other.type.shape) != sorted(table.type.shape):
-                continue
-            a, b = values_of(table), values_of(other)
-            if a is None or b is None:
-                continue
-            for way, matrix in (("", b), (" transposed", b.T)):
-                if a.shape == matrix.shape and np.array_equal(a, matrix):
-                    notes.append(
-                        f"parameter {other.name} has the values of {table.name}{way}: the exporter "
-                        "may have untied them; here they are two parameters"
-                    )
-                    break
-    return notes
+    found: dict[object, list[tuple[str, Value]]] = {}
+    of_table: dict[Value, object] = {}
+    for value, record in records.items():
+        matrix = record.load()
+        of_table[value] = key = digest(matrix)
+        found.setdefault(key, []).append(("", value))
+        if (turned := digest(matrix.T)) != key:
+            found.setdefault(turned, []).append((" transposed", value))
+    for table in (value for value in records if value in tables):
+        for way, other in found[of_table[table]]:
+            if other is not table:
+                yield (
+                    f"parameter {other.name} has the values of {table.name}{way}: the exporter "
+                    "may have untied them; here they are two parameters"
+                )
 
 
 def _with_notes(function: Function, notes: Sequence[str]) -> Function:

@@ -69,6 +69,10 @@ class TensorRoles:
     )
     _makers: dict[str, NodeRecord] = field(default_factory=dict[str, NodeRecord])
     _dynamic: set[str] = field(default_factory=set[str])
+    _num_dynamic: dict[NodeRecord, int] = field(default_factory=dict[NodeRecord, int])
+    """Per node the number of operands that depend on the model's inputs, if there are any."""
+    _ends: dict[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
+    _entered: set[str] = field(default_factory=set[str])
 
     def __post_init__(self) -> None:
         for node in self.graph.nodes:
@@ -86,6 +90,7 @@ class TensorRoles:
                 continue
             self._dynamic.add(name)
             for node, _ in self._readers.get(name, ()):
+                self._num_dynamic[node] = self._num_dynamic.get(node, 0) + 1
                 if node.op_type not in ("Shape", "Size"):
                     pending.extend(result for result in node.results if result)
 
@@ -125,9 +130,42 @@ class TensorRoles:
             return Decision(Role.TABLE, min(uses.fixed))
         return Decision(Role.PARAMETER, "no sign that it is not trained")
 
-    def is_dynamic(self, name: str) -> bool:
-        """Whether the values of `name` depend on the model's inputs."""
-        return name in self._dynamic
+    def meets_data(self, node: NodeRecord, position: int) -> bool:
+        """Whether any operand of a node but the one at `position` depends on the model's inputs."""
+        own = node.operands[position] in self._dynamic
+        return self._num_dynamic.get(node, 0) > own
+
+    def ends(self, name: str) -> frozenset[str]:
+        """The ops that read `name` after moves and multiplications by constants."""
+        stack = [name]
+        while stack:
+            current = stack[-1]
+            if current in self._ends:
+                stack.pop()
+                continue
+            ops, onward = self._readers_of_moved(current)
+            unknown = [result for result in onward if result not in self._ends]
+            if unknown and current not in self._entered:
+                self._entered.add(current)
+                stack += unknown
+                continue
+            # A name that is entered and unknown is on the stack: a damaged file may have cycles.
+            self._ends[current] = ops.union(*(self._ends.get(each, ()) for each in onward))
+            stack.pop()
+        return self._ends[name]
+
+    def _readers_of_moved(self, name: str) -> tuple[frozenset[str], list[str]]:
+        """The ops that read `name`, apart from those that only move it or multiply it by a
+        constant, and the results of the latter."""
+        ops: set[str] = set()
+        onward: list[str] = []
+        for node, position in self.readers(name):
+            is_moved = node.op_type in _MOVING_OPS and position == 0 and node.op_type != "Concat"
+            if is_moved or (node.op_type in ("Mul", "Div") and not self.meets_data(node, position)):
+                onward += [result for result in node.results if result]
+            else:
+                ops.add(node.op_type)
+        return frozenset(ops if self.readers(name) else ("output",)), onward
 
     def readers(self, name: str) -> list[tuple[NodeRecord, int]]:
         """The nodes that read `name`, each with the position of that operand."""
@@ -166,8 +204,7 @@ class _Uses:
         """Collects a reason from one use, or returns the names to follow from here."""
         op = node.op_type
         onward = [(name, kept) for name in node.results if name]
-        others = [n for i, n in enumerate(node.operands) if i != position and n]
-        meets_data = any(self._roles.is_dynamic(name) for name in others)
+        meets_data = self._roles.meets_data(node, position)
         if op in _NEVER_TRAINED:
             self.fixed.add(f"operand of {op}")
             return []
@@ -192,43 +229,17 @@ class _Uses:
     def _gathered(self, node: NodeRecord, kept: bool) -> list[tuple[str, bool]]:
         """Collects a reason from a Gather: rows of a rotary table are only factors of Mul, rows of
         an embedding are added and multiplied with matrices."""
-        ends = self._ends(node.results[0])
+        ends = self._roles.ends(node.results[0])
         if ends and all(end in ("Mul", "Sin", "Cos") for end in ends):
             self.fixed.add("its rows are only factors of Mul")
         else:
             self.trained.add("operand of Gather")
         return []
 
-    def _ends(self, name: str) -> set[str]:
-        """The ops that read `name` after moves and multiplications by constants."""
-        ends: set[str] = set()
-        pending, seen = [name], {name}
-        while pending:
-            current = pending.pop()
-            readers = self._roles.readers(current)
-            if not readers:
-                ends.add("output")
-            for node, position in readers:
-                others = [n for i, n in enumerate(node.operands) if i != position and n]
-                is_moved = (
-                    node.op_type in _MOVING_OPS and position == 0 and node.op_type != "Concat"
-                )
-                is_scaled = node.op_type in ("Mul", "Div") and not any(
-                    self._roles.is_dynamic(name) for name in others
-                )
-                if not (is_moved or is_scaled):
-                    ends.add(node.op_type)
-                    continue
-                for result in node.results:
-                    if result and result not in seen:
-                        seen.add(result)
-                        pending.append(result)
-        return ends
-
     # --- ops in which a tensor is combined with data ---------------------------------------------
 
     def _meets_product(self, node: NodeRecord, position: int, kept: bool) -> None:
-        if self._ends(node.results[0]) <= {"Sin", "Cos", "Concat"} and not self._wide:
+        if self._roles.ends(node.results[0]) <= {"Sin", "Cos", "Concat"} and not self._wide:
             self.fixed.add("frequencies of a rotary table")
         else:
             self.trained.add(f"operand of {node.op_type}")
@@ -236,13 +247,13 @@ class _Uses:
     def _meets_factor(self, node: NodeRecord, position: int, kept: bool) -> None:
         if self._wide:
             self.fixed.add(f"factor of {node.op_type} along several dims")
-        elif node.op_type == "Div" or self._ends(node.results[0]) <= {"Sin", "Cos", "Concat"}:
+        elif node.op_type == "Div" or self._roles.ends(node.results[0]) <= {"Sin", "Cos", "Concat"}:
             self.fixed.add(f"operand of {node.op_type}")
         else:
             self.trained.add("factor along one dim, such as the scale of a norm")
 
     def _meets_term(self, node: NodeRecord, position: int, kept: bool) -> None:
-        if "Softmax" in self._ends(node.results[0]) and self._is_mask(node, position, kept):
+        if "Softmax" in self._roles.ends(node.results[0]) and self._is_mask(node, position, kept):
             self.fixed.add("mask added before a Softmax")
         elif self._type.num_elements == 1 and self._follows_product(node, position):
             self.trained.add("trained slot")

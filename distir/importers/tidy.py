@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from distir.ir.core import Node, Value
+from distir.ir.core import Array, Node, Value
 from distir.ir.function import Function
 from distir.ops.lookup import Gather
 from distir.ops.tensor import Reshape, Slice, Split
@@ -30,8 +31,9 @@ def merge_slices(function: Function) -> Function:
     """The function with slices (or Gathers of one row each) that together tile a dim of a value in
     equal parts replaced by one Split."""
     groups: dict[tuple[Value, int], list[tuple[int, int, Node]]] = {}
+    tables = frozenset(function.parameters)
     for node in function.nodes:
-        cut = _cut(function, node)
+        cut = _cut(node, function.constants, tables)
         if cut is not None:
             dim, start, size = cut
             groups.setdefault((node.operands[0], dim), []).append((start, size, node))
@@ -46,7 +48,9 @@ def merge_slices(function: Function) -> Function:
     return replace(function, nodes=tuple(nodes))
 
 
-def _cut(function: Function, node: Node) -> tuple[int, int, int] | None:
+def _cut(
+    node: Node, constants: Mapping[Value, Array | None], tables: Collection[Value]
+) -> tuple[int, int, int] | None:
     """`(dim, start, size)` if the node takes a contiguous piece of one dim; otherwise None."""
     shape = node.operands[0].type.shape if node.operands else ()
     if isinstance(node.op, Slice):
@@ -54,9 +58,8 @@ def _cut(function: Function, node: Node) -> tuple[int, int, int] | None:
         if len(dims) == 1 and node.op.steps[dims[0]] == 1 and node.op.starts[dims[0]] >= 0:
             return dims[0], node.op.starts[dims[0]], node.result.type.shape[dims[0]]
     if isinstance(node.op, Gather):
-        index = function.constants.get(node.operands[1])
-        is_table = node.operands[0] in function.parameters
-        if index is not None and index.ndim == 0 and not is_table:
+        index = constants.get(node.operands[1])
+        if index is not None and index.ndim == 0 and node.operands[0] not in tables:
             return node.op.axis, int(index), 1
     return None
 

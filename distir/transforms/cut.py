@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from distir.axes.model import Axes, Axis
+from distir.axes.model import Axes, Axis, find_representative
 from distir.ir.core import Node, Value
 from distir.ir.function import Function
-from distir.ir.signature import Kind
-from distir.transforms.blocks import Block, Blocks, Roles, Splits
+from distir.transforms.blocks import Block, Blocks, Roles
+from distir.transforms.splits import GrowingPiece, Splittable
 
 MIN_READERS_OF_SHARED = 3
 """A value that crosses many cuts, as an encoder's output does, is carried along with the activation
@@ -31,12 +32,15 @@ def cut_into_blocks(
     roles = Roles.of(function)
     chain = [n for n in function.nodes if any(v in roles.activations for v in n.results)]
     pieces = _pieces(chain, roles)
-    uses = function.uses()
+    readers = {value: len(nodes) for value, nodes in function.uses().items()}
     patterns = _Patterns(places or {})
-    pieces = _merge(
-        pieces,
-        patterns.remember(lambda piece: _splittable(piece, function.outputs, uses, axes, roles)),
-    )
+    known: dict[Hashable, _Known] = {}
+
+    def start() -> _OpenPiece:
+        growing = GrowingPiece(axes, roles, function.outputs, readers)
+        return _OpenPiece(growing, patterns, known)
+
+    pieces = _merge(pieces, start)
     firsts = patterns.firsts(pieces)
     kinds = _kinds(firsts, _with_weights(function, roles, pieces, set(firsts)), axes)
     pieces = [[node for i in layer for node in pieces[i]] for layer in repeated_runs(kinds)]
@@ -63,35 +67,29 @@ class _Patterns:
     def __init__(self, places: Mapping[Node, CopyPlace]) -> None:
         self._places = places
 
-    def _key(self, piece: Sequence[Node]) -> Hashable:
-        """A key that is equal for two pieces if one is the other, some copies later."""
-        found = [self._places.get(node) for node in piece]
-        if not found or found[0] is None:
+    def copy_of(self, piece: Sequence[Node]) -> int | None:
+        """The number of the copy in which a piece begins; None if it begins in none."""
+        place = self._places.get(piece[0]) if piece else None
+        return None if place is None else place[1]
+
+    def key(self, piece: Sequence[Node], first: int | None) -> Hashable:
+        """A key that is equal for two pieces if one is the other, some copies later. Copies are
+        counted from the `first`; without it, a piece equals itself alone."""
+        if first is None:
             return tuple(piece)
-        first = found[0][1]
+        found = (self._places.get(node) for node in piece)
         return tuple(
             node if place is None else (place[0], place[1] - first)
             for node, place in zip(piece, found, strict=True)
         )
 
-    def remember(
-        self, analyse: Callable[[list[Node]], _Splittable]
-    ) -> Callable[[list[Node]], _Splittable]:
-        """`analyse`, run once for all pieces with the same key."""
-        known: dict[Hashable, _Splittable] = {}
-
-        def found(piece: list[Node]) -> _Splittable:
-            key = self._key(piece)
-            if key not in known:
-                known[key] = analyse(piece)
-            return known[key]
-
-        return found
-
     def firsts(self, pieces: Iterable[Sequence[Node]]) -> list[int]:
         """Per piece, the index of the first piece that it is known to equal."""
         first: dict[Hashable, int] = {}
-        return [first.setdefault(self._key(piece), index) for index, piece in enumerate(pieces)]
+        return [
+            first.setdefault(self.key(piece, self.copy_of(piece)), index)
+            for index, piece in enumerate(pieces)
+        ]
 
 
 LONGEST_PERIOD = 8
@@ -165,13 +163,13 @@ def _runs(chain: Sequence[Node], cuts: Sequence[int]) -> list[list[Node]]:
 def _shared_value(piece: Sequence[Node], chain: Sequence[Node], roles: Roles) -> Value | None:
     """The value that allows to cut a long piece if it is carried along; at least
     `MIN_READERS_OF_SHARED` of the new pieces read it. None if there is none."""
-    start = chain.index(piece[0])
-    inside = set(piece)
-    made_before = [v for node in chain[:start] for v in node.results if v in roles.activations]
-    made_inside = [v for node in piece for v in node.results if v in roles.activations]
+    counts = Counter(value for node in piece for value in dict.fromkeys(node.operands))
+    made = chain[: chain.index(piece[0]) + len(piece)]
     readers = {
-        value: sum(value in node.operands for node in inside)
-        for value in (*made_before, *made_inside)
+        value: counts[value]
+        for node in made
+        for value in node.results
+        if value in roles.activations
     }
     for value in sorted(readers, key=lambda v: -readers[v])[:3]:
         if readers[value] < MIN_READERS_OF_SHARED:
@@ -183,86 +181,67 @@ def _shared_value(piece: Sequence[Node], chain: Sequence[Node], roles: Roles) ->
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class _Splittable:
-    """Whether a piece has internal axes, output axes, and a matrix of parameters."""
-
-    internal: bool
-    output: bool
-    has_matrix: bool
-
-
-def _merge(
-    pieces: list[list[Node]], splittable: Callable[[list[Node]], _Splittable]
-) -> list[list[Node]]:
-    """Merges pieces until each has an axis to split.
+def _merge(pieces: Iterable[list[Node]], start: Callable[[], _OpenPiece]) -> list[list[Node]]:
+    """Merges pieces until each has an axis to split. `start` makes a piece without ops.
 
     A piece without one joins the next. A piece without a matrix joins the one before if that is a
     table or a head, since positions are added to what an embedding gives. So does the last piece if
     it has no matrix.
     """
     merged: list[list[Node]] = []
-    open_piece: list[Node] = []
+    piece, found = start(), Splittable()
     closed_by_output = False
-    for piece in pieces:
-        if closed_by_output and not open_piece and not splittable(piece).has_matrix:
-            merged[-1].extend(piece)
-            continue
-        open_piece = open_piece + piece
-        found = splittable(open_piece)
-        if found.internal or found.output:
-            merged.append(open_piece)
-            open_piece = []
-            closed_by_output = not found.internal
-    if open_piece:
-        if merged and not splittable(open_piece).has_matrix:
-            merged[-1].extend(open_piece)
+    for nodes in pieces:
+        is_first = not piece.nodes
+        found = piece.add(nodes)
+        if closed_by_output and is_first and not found.has_matrix:
+            merged[-1].extend(nodes)
+            piece = start()
+        elif found.internal or found.output:
+            merged.append(piece.nodes)
+            piece, closed_by_output = start(), not found.internal
+    if piece.nodes:
+        if merged and not found.has_matrix:
+            merged[-1].extend(piece.nodes)
         else:
-            merged.append(open_piece)
+            merged.append(piece.nodes)
     return merged
 
 
-def _splittable(
-    piece: list[Node],
-    outputs: Collection[Value],
-    uses: Mapping[Value, list[Node]],
-    axes: Axes,
-    roles: Roles,
-) -> _Splittable:
-    """What a piece has that can be split."""
-    block = _as_block(piece, outputs, uses, roles)
-    matrices = any(
-        kind in (Kind.SUM, Kind.PICK) and axis in axes.of(value)
-        for node in piece
-        for value in node.operands
-        if value in roles.weights
-        for axis, kind in axes.kinds[node].items()
-    )
-    splits = Splits(block, axes, roles)
-    return _Splittable(bool(splits.internal), bool(splits.outputs), matrices)
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What is known of a piece that began, and grew, like another one."""
+
+    number: int
+    splittable: Splittable
 
 
-def _as_block(
-    piece: Sequence[Node],
-    outputs: Collection[Value],
-    uses: Mapping[Value, list[Node]],
-    roles: Roles,
-) -> Block:
-    """The block that a piece would be on its own; weights computed outside count as parameters."""
-    made = {value for node in piece for value in node.results}
-    read = dict.fromkeys(value for node in piece for value in node.operands)
-    inside = set(piece)
-    used_later = {
-        value for value in made if any(node not in inside for node in uses.get(value, ()))
-    }
-    return Block(
-        nodes=tuple(piece),
-        inputs=tuple(v for v in read if v in roles.activations and v not in made),
-        outputs=tuple(v for node in piece for v in node.results if v in used_later),
-        results=tuple(v for v in outputs if v in made),
-        free=tuple(v for v in read if v in roles.free),
-        parameters=tuple(v for v in read if v in roles.weights),
-    )
+class _OpenPiece:
+    """A piece to which nodes are added until it can be split. What was found for a piece that
+    consists of copies of the same nodes is not found again."""
+
+    def __init__(
+        self, growing: GrowingPiece, patterns: _Patterns, known: dict[Hashable, _Known]
+    ) -> None:
+        self.nodes: list[Node] = []
+        self._growing, self._patterns, self._known = growing, patterns, known
+        self._first: int | None = None
+        self._number = -1
+        self._analysed = 0
+
+    def add(self, nodes: Sequence[Node]) -> Splittable:
+        """Adds nodes; what the piece has now that can be split."""
+        if not self.nodes:
+            self._first = self._patterns.copy_of(nodes)
+        self.nodes += nodes
+        key = (self._number, self._patterns.key(nodes, self._first))
+        if key not in self._known:
+            found = self._growing.add(self.nodes[self._analysed :])
+            self._analysed = len(self.nodes)
+            self._known[key] = _Known(len(self._known), found)
+        known = self._known[key]
+        self._number = known.number
+        return known.splittable
 
 
 # --- blocks ------------------------------------------------------------------------------------
@@ -309,34 +288,28 @@ def _weight_nodes(
 ) -> list[Node]:
     """The ops on parameters alone whose results a piece needs, in order."""
     ordered: dict[Node, None] = {}
-
-    def visit(value: Value) -> None:
+    wanted = dict.fromkeys(value for node in piece for value in node.operands)
+    stack = [(value, False) for value in reversed(wanted)]
+    while stack:
+        value, are_operands_done = stack.pop()
         node = producers.get(value)
         if node is None or value not in roles.weights or node in ordered:
-            return
-        for operand in node.operands:
-            visit(operand)
-        ordered[node] = None
-
-    for node in piece:
-        for operand in node.operands:
-            visit(operand)
+            continue
+        if are_operands_done:
+            ordered[node] = None
+            continue
+        stack.append((value, True))
+        stack += [(operand, False) for operand in reversed(node.operands)]
     return list(ordered)
 
 
 def _tie(blocks: Sequence[Block], representative: Sequence[int], axes: Axes) -> dict[Axis, Axis]:
     """Maps axes at the same place of equal blocks to one representative, of the first block."""
     parent: dict[Axis, Axis] = {}
-
-    def find(axis: Axis) -> Axis:
-        while axis in parent:
-            axis = parent[axis]
-        return axis
-
     order = {index: blocks[index].axis_order(axes) for index in set(representative)}
     for block, index in zip(blocks, representative, strict=True):
         for ours, first in zip(block.axis_order(axes), order[index], strict=True):
-            a, b = find(first), find(ours)
+            a, b = find_representative(first, parent), find_representative(ours, parent)
             if a is not b:
                 parent[b] = a
-    return {axis: find(axis) for axis in parent}
+    return {axis: find_representative(axis, parent) for axis in tuple(parent)}
