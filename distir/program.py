@@ -12,6 +12,7 @@ from distir.axes.infer import CopiesDifferError, infer_ordered
 from distir.axes.model import Axes, Axis
 from distir.axes.order import canonical_order
 from distir.errors import TransformError
+from distir.garbage import collection_paused
 from distir.ir.core import Node, Value
 from distir.ir.function import Function
 from distir.ir.signature import Kind
@@ -248,6 +249,7 @@ class Extents:
         return (*self.batches, *self.sequences, *self.beside_batch)
 
 
+@collection_paused()
 def build_program(
     function: Function, *, training: bool, loss: str | None = None, output: str | None = None
 ) -> Program:

@@ -16,6 +16,7 @@ from typing import Any
 
 from distir.errors import ImportModelError
 from distir.files import is_file, is_folder
+from distir.garbage import collection_paused
 from distir.importers.probe import build_at_probe_sizes
 from distir.importers.python import is_onnx_model, size_arguments
 from distir.ir import Function
@@ -63,6 +64,7 @@ def load_function(
     return load_source(source, attention=attention, onnx_options=onnx_options).function
 
 
+@collection_paused()
 def load_source(
     source: Source,
     *,

@@ -16,6 +16,7 @@ from typing import Any
 
 import distir.importers.onnx_ops  # noqa: F401  (importing registers converters)
 from distir.errors import DistirError, ImportModelError, UnsupportedOpError
+from distir.garbage import collection_paused
 from distir.importers.onnx_bind import Binding, bindings
 from distir.importers.onnx_convert import Conversion
 from distir.importers.onnx_file import ModelRecord, TensorRecord, read_model
@@ -53,6 +54,7 @@ def import_onnx(source: str | Path | Any, **options: Any) -> Function:
     return read_onnx(source, **options).function
 
 
+@collection_paused()
 def read_onnx(
     source: str | Path | Any,
     *,

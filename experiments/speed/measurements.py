@@ -110,6 +110,8 @@ def measure_all(
         yield _cold_strategy(*case, repeats=options.repeats)
     announce("certified search")
     yield from _certified(options)
+    announce("imports of 20,000 nodes and of 2,000 layers")
+    yield from _imports()
     announce("gpt3-175B on 1,024 devices, full space")
     yield from _search(options)
     if options.million:
@@ -140,6 +142,25 @@ def _certified(options: Options) -> Iterator[Measurement]:
     seconds, parts = zip(*runs, strict=True)
     yield Measurement(name="certified search, gpt2, 2,115 strategies", values=seconds)
     yield Measurement(name="  evaluated", values=tuple(100 * part for part in parts), unit="%")
+
+
+def _imports() -> Iterator[Measurement]:
+    """Long models, and the time per node of those over that of models a quarter as long."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "imports.json"
+        sizes = ("--nodes", "5000", "20000", "--layers", "500", "2000")
+        _run(["-m", "experiments.speed.imports", *sizes, "--json", str(report)])
+        found: dict[str, list[tuple[int, float]]] = json.loads(report.read_text(encoding="utf-8"))
+    *models, (_, layers) = found.items()
+    yield Measurement(
+        name=f"importing 20,000 nodes, slowest of {len(models)}",
+        values=(max(cases[-1][1] for _, cases in models),),
+        wanted=15.0,
+        notes=found,
+    )
+    growth = max((slow / many) / (quick / few) for (few, quick), (many, slow) in found.values())
+    yield Measurement(name="  per node, over 5,000 nodes", values=(growth,), unit="x", wanted=1.5)
+    yield Measurement(name="importing 2,000 equal layers", values=(layers[-1][1],), wanted=4.0)
 
 
 def _search(options: Options) -> Iterator[Measurement]:

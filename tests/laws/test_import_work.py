@@ -8,8 +8,8 @@ import pytest
 
 from distir.importers.onnx import read_onnx
 from distir.program import build_program
+from experiments.speed.long_graphs import GRAPHS, Graph
 from tests.counting import calls_of
-from tests.importers.long_graphs import GRAPHS, Graph
 
 NODES = 120
 FACTOR = 4

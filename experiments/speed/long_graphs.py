@@ -11,7 +11,7 @@ import onnx
 
 Array = Any
 Graph = Callable[[int], Any]
-"""A model of about so many nodes."""
+"""A function that makes a model with about a given number of nodes."""
 
 WIDTH = 8
 """Features between layers."""
@@ -100,6 +100,7 @@ class _Writer:
 
 
 def layers_of_other_widths(nodes: int) -> Any:
+    """Residual layers, each with an inner width of its own."""
     w = _Writer()
     x = w.input("batch", WIDTH)
     for _ in range(nodes // 4):
@@ -108,6 +109,7 @@ def layers_of_other_widths(nodes: int) -> Any:
 
 
 def nothing_to_split(nodes: int) -> Any:
+    """Elementwise ops alone before a head."""
     w = _Writer()
     x = w.op("Add", w.input("batch", WIDTH), w.weight(WIDTH))
     for _ in range(nodes):
@@ -116,6 +118,7 @@ def nothing_to_split(nodes: int) -> Any:
 
 
 def factors(nodes: int) -> Any:
+    """A chain of multiplications with vectors, whose roles depend on what follows."""
     w = _Writer()
     x = w.input("batch", WIDTH)
     for _ in range(nodes):
@@ -124,6 +127,7 @@ def factors(nodes: int) -> Any:
 
 
 def any_earlier_layer_is_read(nodes: int) -> Any:
+    """Every layer reads some earlier one too, so that nowhere a single activation is live."""
     w = _Writer()
     x = w.input("batch", WIDTH)
     made: list[str] = []
@@ -134,6 +138,7 @@ def any_earlier_layer_is_read(nodes: int) -> Any:
 
 
 def features_that_grow(nodes: int) -> Any:
+    """Every layer appends features, as in a DenseNet."""
     w = _Writer()
     x, features = w.input("batch", WIDTH), WIDTH
     for _ in range(nodes // 3):
@@ -143,6 +148,7 @@ def features_that_grow(nodes: int) -> Any:
 
 
 def skips_from_end_to_end(nodes: int) -> Any:
+    """The last layer reads the first, the one before the second, as in a U-Net."""
     w = _Writer()
     x = w.input("batch", WIDTH)
     open_skips: list[str] = []
@@ -155,6 +161,7 @@ def skips_from_end_to_end(nodes: int) -> Any:
 
 
 def unrolled_recurrence(nodes: int) -> Any:
+    """A recurrent network, step after step, with shared parameters."""
     w = _Writer()
     steps = nodes // 5
     x, state = w.input("batch", steps, WIDTH), w.tensor(np.zeros((1, 6), np.float32))
@@ -167,12 +174,14 @@ def unrolled_recurrence(nodes: int) -> Any:
 
 
 def towers(nodes: int) -> Any:
+    """Layers side by side."""
     w = _Writer()
     x = w.input("batch", WIDTH)
     return w.head(w.sum([w.mlp(x) for _ in range(nodes // 4)]))
 
 
 def tables(nodes: int) -> Any:
+    """Embeddings of many features, side by side."""
     w = _Writer()
     count = nodes // 2
     x = w.input("batch", count, dtype=onnx.TensorProto.INT64)
@@ -184,6 +193,7 @@ def tables(nodes: int) -> Any:
 
 
 def many_results(nodes: int) -> Any:
+    """Every layer has an output of its own."""
     w = _Writer()
     x = w.input("batch", WIDTH)
     results: list[str] = []
@@ -194,6 +204,7 @@ def many_results(nodes: int) -> Any:
 
 
 def convolutions(nodes: int) -> Any:
+    """Convolutions with changing numbers of channels."""
     w = _Writer()
     x, channels = w.input("batch", 3, 8, 8), 3
     for _ in range(nodes // 2):
@@ -204,6 +215,7 @@ def convolutions(nodes: int) -> Any:
 
 
 def decoder_layers(nodes: int) -> Any:
+    """Attention and an MLP with an inner width of its own, in turn."""
     w = _Writer()
     x = w.input("batch", "sequence", WIDTH)
     for _ in range(nodes // 19):
@@ -213,6 +225,7 @@ def decoder_layers(nodes: int) -> Any:
 
 
 def encoder_and_decoder(nodes: int) -> Any:
+    """All decoder layers read the output of the encoder."""
     w = _Writer()
     x = w.input("batch", "source", WIDTH)
     for _ in range(nodes // 8):
