@@ -120,17 +120,17 @@ def model_as_run(
     attention: AttentionKind | None = None,
     imbalance: float | None = None,
 ) -> LoadedModel:
-    """A model, by name, file or object, with attention as the stack or the user has it. A file
-    or a function says itself how its attention is, unless the user does: then it is found and
-    fused, or spelled out."""
-    from distir import load_model
+    """A model, by name, file, configuration or object, with attention as the stack or the user has
+    it. A file or a function says itself how its attention is, unless the user does: then it is
+    found and fused, or spelled out."""
+    from distir import LoadedModel, load_model
     from distir.transforms.fused_attention import with_eager_attention, with_fused_attention
 
     how = attention or stack.attention
     loaded: LoadedModel = (
-        load_model(model, attention=how, imbalance=imbalance or 1.0)
-        if isinstance(model, (str, Path)) or callable(model)
-        else model
+        model
+        if isinstance(model, LoadedModel)
+        else load_model(model, attention=how, imbalance=imbalance or 1.0)
     )
     if attention is None:
         return loaded

@@ -19,13 +19,16 @@ from autotune.cli import (
     compare,
     devices,
     grid,
+    launch,
     models,
     objectives,
+    read,
     run,
     samplers,
     schedules,
     simulate,
     stacks,
+    targets,
     validate,
     verify,
 )
@@ -39,6 +42,8 @@ COMMANDS = {
     "simulate": simulate,
     "grid": grid,
     "compare": compare,
+    "launch": launch,
+    "read": read,
     "verify": verify,
     "validate": validate,
     "calibrate": calibrate,
@@ -49,6 +54,7 @@ COMMANDS = {
     "samplers": samplers,
     "objectives": objectives,
     "schedules": schedules,
+    "targets": targets,
 }
 
 EPILOG = """\
@@ -111,8 +117,12 @@ def _give_up(stream: TextIO | None) -> None:
 def _usage(name: str) -> str:
     """One line, also where usage is wrong: the options are many, and `--help` lists them."""
     needed = " FILE.csv" if name in ("validate", "calibrate") else ""
-    if name in ("run", "simulate", "grid", "compare", "verify"):
+    if name in ("run", "simulate", "grid", "compare", "verify", "launch"):
         needed = " --model M"
+    if name == "launch":
+        needed += " --target T"
+    if name == "read":
+        needed = " FILE"
     return f"autotune {name}{needed} [OPTION …]   (autotune {name} --help lists the options)"
 
 

@@ -55,46 +55,7 @@ def add_model_options(parser: argparse.ArgumentParser, devices: str) -> None:
         help="a name (see `models`), an ONNX file, a Hugging Face config.json, "
         "package.module:function or file.py:function",
     )
-    group.add_argument(
-        "--cluster",
-        default=DEFAULT_CLUSTER,
-        metavar="C",
-        help="a name (see `clusters`) or a TOML file",
-    )
-    group.add_argument(
-        "--device",
-        default=SUPPRESS,
-        metavar="D",
-        help="other devices for the cluster: a name (see `devices`) or a TOML file "
-        "(default: the cluster's own)",
-    )
-    group.add_argument(
-        "--stack",
-        default=SUPPRESS,
-        metavar="STACK",
-        help="the software that runs the plan: a name (see `stacks`) or a TOML file "
-        f"(default: {DEFAULT_STACK})",
-    )
-    group.add_argument(
-        "--attention",
-        choices=("fused", "eager"),
-        default=SUPPRESS,
-        help="one kernel, or products and a softmax (default: as the stack does, and in files "
-        "and functions as they say); where given, it holds for files and functions too",
-    )
-    group.add_argument(
-        "--dropout",
-        action=argparse.BooleanOptionalAction,
-        default=SUPPRESS,
-        help="drop in training what the model says (default; inference never drops)",
-    )
-    group.add_argument(
-        "--imbalance",
-        type=float,
-        default=SUPPRESS,
-        metavar="X",
-        help="what the fullest expert of a mixture gets over the mean (default: 1, balanced)",
-    )
+    add_hardware_options(group)
     group.add_argument("--devices", type=positive, default=SUPPRESS, metavar="N", help=devices)
     group.add_argument(
         "--batch-size",
@@ -146,6 +107,50 @@ def add_model_options(parser: argparse.ArgumentParser, devices: str) -> None:
         default=SUPPRESS,
         metavar="NAME",
         help="the output that the loss is about (default: the main one)",
+    )
+
+
+def add_hardware_options(group: Any) -> None:
+    """Options that state what runs the model: cluster, devices, software."""
+    group.add_argument(
+        "--cluster",
+        default=DEFAULT_CLUSTER,
+        metavar="C",
+        help="a name (see `clusters`) or a TOML file",
+    )
+    group.add_argument(
+        "--device",
+        default=SUPPRESS,
+        metavar="D",
+        help="other devices for the cluster: a name (see `devices`) or a TOML file "
+        "(default: the cluster's own)",
+    )
+    group.add_argument(
+        "--stack",
+        default=SUPPRESS,
+        metavar="STACK",
+        help="the software that runs the plan: a name (see `stacks`) or a TOML file "
+        f"(default: {DEFAULT_STACK})",
+    )
+    group.add_argument(
+        "--attention",
+        choices=("fused", "eager"),
+        default=SUPPRESS,
+        help="one kernel, or products and a softmax (default: as the stack does, and in files "
+        "and functions as they say); where given, it holds for files and functions too",
+    )
+    group.add_argument(
+        "--dropout",
+        action=argparse.BooleanOptionalAction,
+        default=SUPPRESS,
+        help="drop in training what the model says (default; inference never drops)",
+    )
+    group.add_argument(
+        "--imbalance",
+        type=float,
+        default=SUPPRESS,
+        metavar="X",
+        help="what the fullest expert of a mixture gets over the mean (default: 1, balanced)",
     )
 
 

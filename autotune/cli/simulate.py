@@ -139,18 +139,24 @@ def execute(arguments: argparse.Namespace) -> int:
     trace: str | None = getattr(arguments, "trace", None)
     with output.working():
         strategy = strategy_of(arguments)
-        problem = _problem(arguments, strategy)
+        problem = problem_with(arguments, strategy)
         result: Any = problem.simulator.simulate(strategy)
         if trace is not None:
             write_text(trace, json.dumps(_trace(problem, strategy)) + "\n")
             note(f"wrote {trace}; open it at https://ui.perfetto.dev")
-    said = {"strategy": choices(strategy, problem.batch_size)}
-    plain = {**_header(problem), **result.to_dict(), **said}
-    output.write(plain, lambda: _report(problem, result))
+    output.write(plain(problem, result), lambda: _report(problem, result))
     return 0
 
 
-def _problem(arguments: argparse.Namespace, strategy: Strategy) -> Problem:
+def plain(problem: Problem, result: Any) -> dict[str, Any]:
+    """A simulation as plain JSON values."""
+    said = {"strategy": choices(result.strategy, problem.batch_size)}
+    return {**_header(problem), **result.to_dict(), **said}
+
+
+def problem_with(arguments: argparse.Namespace, strategy: Strategy) -> Problem:
+    """The problem that the arguments state, with a batch that the strategy can cut if they state
+    none. Raises `StrategyError` if the strategy cannot be applied to it."""
     from autotune.problem import default_batch_size, load_problem
 
     options: dict[str, Any] = {"devices": strategy.devices, **given(arguments, ProblemStatement)}

@@ -46,6 +46,8 @@ class LoadedModel:
     )
     """Per input of an ONNX file and per dim: the name of a symbolic size, or None if the file fixes
     the size."""
+    config: ModelConfig | None = None
+    """The sizes and choices that the model was built from, if it was built from such."""
 
 
 def load_function(
@@ -109,7 +111,7 @@ def _from_config(config: ModelConfig, options: _Options) -> LoadedModel:
         return config.build(batch_size, sequence_length, options.attention)
 
     function = build_at_probe_sizes(build, config.longest)
-    return LoadedModel(config.name, function, config.sequence_length, config.longest)
+    return LoadedModel(config.name, function, config.sequence_length, config.longest, config=config)
 
 
 def _from_onnx_file(path: Path, options: _Options) -> LoadedModel:

@@ -1,0 +1,110 @@
+"""`autotune launch`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from autotune.cli.options import SUPPRESS, add_model_options, strategy_of
+from autotune.cli.output import Output, add_json_option, note
+from autotune.cli.simulate import add_strategy_options, plain, problem_with
+from distir.errors import DistirError
+from distir.files import check_writable, is_folder, write_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from autotune.launch.priced import Launched
+
+SUMMARY = "Write the files with which a framework runs one strategy."
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Adds the subcommand's options."""
+    add_model_options(parser, "devices in use (default: the product of the degrees)")
+    add_strategy_options(parser)
+    group = parser.add_argument_group("launch")
+    group.add_argument(
+        "--target", required=True, metavar="T", help="the framework, by name (see `targets`)"
+    )
+    group.add_argument(
+        "--to", default=SUPPRESS, metavar="DIR", help="the folder to write (default: only report)"
+    )
+    add_overwrite_option(group)
+    add_json_option(parser)
+
+
+def add_overwrite_option(group: Any) -> None:
+    """The option that lets a folder have files already."""
+    group.add_argument(
+        "--overwrite",
+        action="store_true",
+        default=False,
+        help="write into a folder that has files already",
+    )
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Writes and reports, and returns the exit status."""
+    output = Output(arguments)
+    folder: str | None = getattr(arguments, "to", None)
+    strategy = strategy_of(arguments)
+    with output.working():
+        from autotune.launch import TARGETS
+        from autotune.launch.priced import launched
+
+        target = TARGETS.get(arguments.target)
+        if folder is not None:
+            check_folder(folder, arguments.overwrite)
+        problem = problem_with(arguments, strategy)
+        done = launched(problem, target, strategy)
+    if folder is not None:
+        write_folder(folder, done.emission.files.files)
+        note(f"wrote {', '.join(sorted(done.emission.files.files))} to {folder}")
+    output.write(plain_launch(done), lambda: _report(done))
+    return 0
+
+
+def plain_launch(done: Launched) -> dict[str, Any]:
+    """A launch as plain JSON values."""
+    from autotune.launch.emit import plain_emission
+    from autotune.trial import choices
+
+    return {
+        **plain_emission(done.emission),
+        "strategy": choices(done.strategy, done.problem.batch_size),
+        "simulated": plain(done.problem, done.simulated),
+        "as_run": {**done.as_run_settings, "metrics": dict(done.as_run.metrics)},
+    }
+
+
+def check_folder(folder: str, overwrite: bool) -> None:
+    """Raises before the work is done if a folder cannot be written, or has files already."""
+    path = Path(folder)
+    if is_folder(path):
+        if any(path.iterdir()) and not overwrite:
+            raise DistirError(
+                f"{folder} has files already; name an empty folder, or write into it by --overwrite"
+            )
+    elif path.exists():
+        raise DistirError(f"{folder} is a file; expected a folder to write")
+
+
+def write_folder(folder: str, files: Mapping[str, str]) -> None:
+    """Writes files into a folder, which is made if it is not there."""
+    path = Path(folder)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DistirError(f"{folder} cannot be written: {error.strerror}") from error
+    for name in files:
+        check_writable(path / name)
+    for name, text in files.items():
+        write_text(path / name, text)
+
+
+def _report(done: Launched) -> Any:
+    from autotune.launch.report import launch_report
+
+    return launch_report(done)

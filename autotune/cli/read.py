@@ -1,0 +1,175 @@
+"""`autotune read`."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from autotune.cli.options import SUPPRESS, add_hardware_options, given, positive
+from autotune.cli.output import Output, add_json_option
+from autotune.cli.simulate import plain
+from autotune.statement import ProblemStatement
+from distir.errors import DistirError, StrategyError
+
+if TYPE_CHECKING:
+    from autotune.launch.better import Better
+    from autotune.launch.read import Reading
+    from autotune.problem import Problem
+
+SUMMARY = "Read what a framework is launched with: how good it is, and what would be better."
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Adds the subcommand's options."""
+    parser.add_argument(
+        "file",
+        metavar="FILE",
+        help="a launch script, a command line in a file, a file of options, or a folder with one; "
+        "it is read and never executed",
+    )
+    stated = parser.add_argument_group("what the file leaves open")
+    stated.add_argument(
+        "--target", default=SUPPRESS, metavar="T", help="the framework (default: found out)"
+    )
+    stated.add_argument(
+        "--devices", type=positive, default=SUPPRESS, metavar="N", help="devices in use"
+    )
+    stated.add_argument(
+        "--batch-size",
+        type=positive,
+        default=SUPPRESS,
+        metavar="B",
+        help="samples per step over all devices",
+    )
+    stated.add_argument(
+        "--sequence-length", type=positive, default=SUPPRESS, metavar="S", help="tokens per sample"
+    )
+    stated.add_argument(
+        "--model",
+        default=SUPPRESS,
+        metavar="M",
+        help="the model, for files that do not describe it (default: the config.json beside them)",
+    )
+    stated.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="the value of a variable, or of an option of the framework (repeatable)",
+    )
+    add_hardware_options(parser.add_argument_group("cluster and software"))
+    search = parser.add_argument_group("search")
+    search.add_argument(
+        "--space",
+        default="standard",
+        metavar="SPACE",
+        help="where better strategies are looked for (as for `run`)",
+    )
+    search.add_argument(
+        "--trials",
+        type=int,
+        default=SUPPRESS,
+        metavar="N",
+        help="strategies to try (default: as for `run`; 0: look for nothing better)",
+    )
+    add_json_option(parser)
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Reads, simulates, searches and reports; returns the exit status."""
+    output = Output(arguments)
+    with output.working():
+        from autotune.launch.read import Stated, read_launch
+
+        settings = dict(_setting(text) for text in arguments.set)
+        reading = read_launch(arguments.file, Stated(settings=settings, **_stated(arguments)))
+        problem = _problem(arguments, reading)
+        simulated, as_run, found = _answers(arguments, problem, reading)
+    output.write(
+        _plain(problem, reading, simulated, as_run, found),
+        lambda: _report(problem, reading, simulated, as_run, found),
+    )
+    return 0
+
+
+def _setting(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise DistirError(f"--set {text}: expected NAME=VALUE")
+    return name.lstrip("-") if name.startswith("--") else name, value
+
+
+def _stated(arguments: argparse.Namespace) -> dict[str, Any]:
+    names = ("target", "devices", "batch_size", "sequence_length", "model")
+    return {name: getattr(arguments, name) for name in names if hasattr(arguments, name)}
+
+
+def _problem(arguments: argparse.Namespace, reading: Reading) -> Problem:
+    from autotune.launch.better import space_around
+    from autotune.problem import load_problem
+
+    options = given(arguments, ProblemStatement)
+    options |= reading.statement
+    options["space"] = space_around(reading.strategy, arguments.space)
+    problem = load_problem(**options)
+    reason = problem.space.impossible(reading.strategy)
+    if reason is not None:
+        raise StrategyError(f"{reading.path}: {reason}")
+    return problem
+
+
+def _answers(
+    arguments: argparse.Namespace, problem: Problem, reading: Reading
+) -> tuple[Any, Any, list[Better]]:
+    """The results of what the file states, as simulated and as the framework runs it, and what is
+    better."""
+    from autotune.api import Search
+    from autotune.launch.better import better
+    from autotune.launch.priced import as_run
+    from distir.metrics import iteration_seconds
+
+    target, strategy, facts = reading.target, reading.strategy, reading.facts
+    simulator: Any = problem.simulator
+    simulated = simulator.simulate(strategy)
+    run = as_run(problem, target, strategy, facts, reading.cuts)
+    trials: int | None = getattr(arguments, "trials", None)
+    if trials is not None and trials < 1:
+        return simulated, run, []
+    seconds = simulated.metrics[iteration_seconds.name] if simulated.feasible else float("inf")
+    search = Search(objective="latency", trials=trials)
+    return simulated, run, better(problem, target, strategy, seconds, facts, search)
+
+
+def _plain(
+    problem: Problem, reading: Reading, simulated: Any, as_run: Any, found: list[Better]
+) -> dict[str, Any]:
+    from autotune.launch.facts import WORKLOAD_FACTS
+    from autotune.trial import choices
+
+    result, settings = as_run
+    simulator: Any = problem.simulator
+    workload = simulator.workload
+    stated = {name: getattr(workload, name) for name in WORKLOAD_FACTS}
+    return {
+        "target": reading.target.name,
+        "version": reading.target.version,
+        "model": reading.model,
+        "workload": {**stated, "sequence_length": workload.length},
+        "devices": problem.devices,
+        "strategy": choices(reading.strategy, problem.batch_size),
+        "simulated": plain(problem, simulated),
+        "as_run": {**settings, "metrics": dict(result.metrics)},
+        "not_modelled": [
+            {"option": note.what, "value": note.value, "reason": note.reason}
+            for note in reading.not_modelled
+        ],
+        "better": [each.to_dict(problem.batch_size) for each in found],
+    }
+
+
+def _report(
+    problem: Problem, reading: Reading, simulated: Any, as_run: Any, found: list[Better]
+) -> Any:
+    from autotune.launch.report import read_report
+
+    return read_report(problem, reading, simulated, as_run, found)

@@ -1,0 +1,88 @@
+"""What a search within a framework finds that is better than what a file states."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from autotune.launch.facts import Facts, launch_of
+from autotune.launch.priced import restricted
+from autotune.launch.target import Target
+from distir.metrics import iteration_seconds
+from distir.strategy import Strategy
+
+if TYPE_CHECKING:
+    from autotune.api import Search
+    from autotune.problem import Problem
+    from autotune.trial import Trial
+
+MOST = 3
+"""Better strategies that are shown: the best of as many layouts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Better:
+    """A better strategy, and which options to change to have it: by option what it is now and what
+    it would be, None where it is not there."""
+
+    trial: Trial
+    changes: dict[str, tuple[Any, Any]]
+
+    def to_dict(self, batch_size: int) -> dict[str, Any]:
+        """Plain JSON values."""
+        changes = {name: {"from": a, "to": b} for name, (a, b) in self.changes.items()}
+        return {**self.trial.outcome(batch_size), "changes": changes}
+
+
+def space_around(strategy: Strategy, space: Any) -> Any:
+    """A named space with what a strategy chooses otherwise than the space varies it."""
+    from search_spaces.named import DEFAULTS, SPACES
+
+    if not isinstance(space, str) or space not in SPACES:
+        return space
+    named = SPACES.get(space)
+    chosen = {
+        name: [DEFAULTS[name], value]
+        for name, value in strategy.to_dict().items()
+        if named.allowed(name) == "default" and value != DEFAULTS[name]
+    }
+    return {"extends": space, **chosen} if chosen else space
+
+
+def better(
+    problem: Problem,
+    target: Target,
+    strategy: Strategy,
+    seconds: float,
+    facts: Facts,
+    search: Search,
+) -> list[Better]:
+    """The best strategies of a framework that take less than `seconds`, each of another layout.
+
+    `facts` are what the file states.
+    """
+    from autotune.api import solve
+
+    within = restricted(problem, target)
+    if not within.space.count():
+        return []
+    result = solve(within, search)
+    name = iteration_seconds.name
+    found = [
+        trial
+        for trial in result.layouts
+        if (trial.metric(name) or seconds) < seconds and trial.strategy != strategy
+    ]
+    found.sort(key=lambda trial: trial.metric(name) or seconds)
+    now = target.table.write(facts)
+    return [Better(trial, _changes(problem, target, now, trial)) for trial in found[:MOST]]
+
+
+def _changes(
+    problem: Problem, target: Target, now: dict[str, Any], trial: Trial
+) -> dict[str, tuple[Any, Any]]:
+    simulator: Any = problem.simulator
+    plan = simulator.plan(trial.strategy)
+    then = target.table.write(launch_of(problem, trial.strategy, plan).facts)
+    names = dict.fromkeys([*now, *then])
+    return {n: (now.get(n), then.get(n)) for n in names if now.get(n) != then.get(n)}

@@ -1,0 +1,125 @@
+"""From a launch to the files of a framework."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from autotune.launch.facts import STRATEGY_FACTS, WORKLOAD_FACTS, Launch
+from autotune.launch.target import Files, Note, Target
+from distir.units import percent, short_bytes, short_seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """What was simulated, for the README of a launch."""
+
+    seconds: float
+    memory_bytes: float
+    device_bytes: float
+    band: float
+    """The relative standard deviation of measured times around predicted ones."""
+    as_run_seconds: float
+    as_run_bytes: float
+    stack: str
+    """The software stack that was simulated first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Emission:
+    """The files of a launch, and what to know of them."""
+
+    target: Target
+    files: Files
+    stated: Mapping[str, str]
+    approximated: tuple[Note, ...]
+    missing: tuple[Note, ...]
+
+
+def emit(target: Target, launch: Launch, prediction: Prediction) -> Emission:
+    """The files that state a launch for a framework. Equal arguments give equal bytes."""
+    options = target.table.write(launch.facts)
+    written = target.write(launch, options)
+    said = target.table.stated(launch.facts)
+    shown = (*STRATEGY_FACTS, *WORKLOAD_FACTS)
+    stated = {name: said[name] for name in shown if name in said}
+    approximated = tuple(target.approximated(launch.facts))
+    missing = tuple(target.missing(launch.facts))
+    text = readme(target, launch, prediction, stated, approximated, missing)
+    files = Files(written.command, {**written.files, "README.md": text})
+    return Emission(
+        target=target, files=files, stated=stated, approximated=approximated, missing=missing
+    )
+
+
+def readme(
+    target: Target,
+    launch: Launch,
+    prediction: Prediction,
+    stated: Mapping[str, str],
+    approximated: Iterable[Note],
+    missing: Iterable[Note],
+) -> str:
+    """What a launch is, in words."""
+    room = f"{short_bytes(prediction.memory_bytes)} of {short_bytes(prediction.device_bytes)}"
+    lines = [
+        f"# {launch.strategy.label}",
+        "",
+        f"Searched for: {launch.title}.",
+        "",
+        f"Written for {target.label}. Predicted: {short_seconds(prediction.seconds)} per step, "
+        f"± {percent(prediction.band)}, {room} on the fullest device (software stack "
+        f"{prediction.stack}).",
+        f"As {target.name} runs it (software stack {target.stack}, and what is approximated below): "
+        f"{short_seconds(prediction.as_run_seconds)}, {short_bytes(prediction.as_run_bytes)}.",
+        "",
+        *_unfit(prediction),
+        "## Start",
+        "",
+        "```",
+        written_command(launch),
+        "```",
+    ]
+    if target.dry_run:
+        lines += ["", f"Dry run: {target.dry_run}."]
+    lines += ["", "## What states what", "", "| field | option |", "| --- | --- |"]
+    lines += [f"| {name} | `{_cell(text)}` |" for name, text in stated.items()]
+    lines += ["", "## Approximated", "", *_listed(approximated)]
+    lines += ["", "## Still missing", "", *_listed(missing)]
+    return "\n".join(lines) + "\n"
+
+
+def _unfit(prediction: Prediction) -> list[str]:
+    if max(prediction.memory_bytes, prediction.as_run_bytes) <= prediction.device_bytes:
+        return []
+    return ["**It does not fit in memory.**", ""]
+
+
+def written_command(launch: Launch) -> str:
+    """How the script is started, on every node."""
+    nodes, _ = launch.nodes
+    if nodes == 1:
+        return "bash launch.sh"
+    return f"NODE_RANK=0 MASTER_ADDR=host0 bash launch.sh    # … to NODE_RANK={nodes - 1}"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _listed(notes: Iterable[Note]) -> list[str]:
+    return [f"- {note.what}: {note.reason}" for note in notes] or ["Nothing."]
+
+
+def plain_emission(emission: Emission) -> dict[str, Any]:
+    """The files and notes as plain JSON values."""
+    return {
+        "target": emission.target.name,
+        "version": emission.target.version,
+        "command": emission.files.command,
+        "files": dict(emission.files.files),
+        "stated": dict(emission.stated),
+        "approximated": [note.to_dict() for note in emission.approximated],
+        "missing": [note.to_dict() for note in emission.missing],
+    }

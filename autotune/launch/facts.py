@@ -1,0 +1,182 @@
+"""What a launch states, as facts: flat names with plain values, for any framework.
+
+    dp, tp, pp, …                  the fields of a `Strategy`
+    devices, micro_batch, cuts     what follows from it: see `LAUNCH_FACTS`
+    batch_size, precision, …       the workload
+    model.hidden, …                the sizes and choices of a transformer
+
+A target's table turns facts into options and options into facts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from distir.models.experts import Experts
+from distir.models.latent import Latent
+from distir.models.transformer import TransformerConfig
+from distir.strategy import Strategy
+
+if TYPE_CHECKING:
+    from autotune.problem import Problem
+    from distir.cost import Cluster
+    from distir.plan import Plan
+
+Facts: TypeAlias = Mapping[str, Any]
+"""What a launch states, by the names of this file."""
+
+MODEL = "model."
+"""The beginning of the names of facts about a model."""
+
+STRATEGY_FACTS = tuple(each.name for each in fields(Strategy))
+"""Facts that make a strategy."""
+
+LAUNCH_FACTS = ("devices", "micro_batch", "cuts")
+"""Facts that follow from a strategy and its plan: the product of its degrees, the samples of a
+microbatch on one replica, and the layers of every pipeline stage (see `Cuts`), None where the
+framework may cut as it does by default."""
+
+WORKLOAD_FACTS = (
+    "batch_size",
+    "sequence_length",
+    "precision",
+    "gradient_precision",
+    "optimizer",
+    "mode",
+)
+"""Facts that make a workload, beside those of its model."""
+
+_NOT_FACTS = ("name", "notes", "experts", "latent", "sequence_length")
+
+
+@dataclass(frozen=True, slots=True)
+class Cuts:
+    """How the layers of a model lie on pipeline stages: per stage, in order, the number of layers.
+    The first stage has the embedding too, the last one the head; alone if their number is 0."""
+
+    layers: tuple[int, ...]
+
+    @property
+    def even(self) -> bool:
+        """Whether all stages have the same number of layers."""
+        return len(set(self.layers)) == 1
+
+
+def model_facts(config: TransformerConfig) -> dict[str, Any]:
+    """The facts of a model. Sizes that a configuration may leave to others are stated."""
+    whole = replace(
+        config,
+        kv_heads=config.num_kv_heads,
+        head_dim=config.depth,
+        ffn=config.ffn_width,
+        attention_dropout=config.dropout
+        if config.attention_dropout is None
+        else config.attention_dropout,
+    )
+    found = {f"{MODEL}{name}": getattr(whole, name) for name in _own(TransformerConfig)}
+    found[f"{MODEL}positions"] = config.sequence_length
+    for part, value in (("experts", config.experts), ("latent", config.latent)):
+        if value is not None:
+            found |= {f"{MODEL}{part}.{e.name}": getattr(value, e.name) for e in fields(value)}
+    return found
+
+
+def model_of(facts: Facts, name: str) -> TransformerConfig:
+    """The model that facts describe: the inverse of `model_facts`, but for what they leave out."""
+    own = {n: facts[MODEL + n] for n in _own(TransformerConfig) if MODEL + n in facts}
+    own.setdefault("fused_qkv", own.get("kv_heads", 0) in (0, own["heads"]))
+    parts = {
+        part: made(**_of_part(facts, part))
+        for part, made in (("experts", Experts), ("latent", Latent))
+        if _of_part(facts, part)
+    }
+    return TransformerConfig(name=name, sequence_length=facts[f"{MODEL}positions"], **own, **parts)
+
+
+def _own(config: type[TransformerConfig]) -> tuple[str, ...]:
+    return tuple(each.name for each in fields(config) if each.name not in _NOT_FACTS)
+
+
+def _of_part(facts: Facts, part: str) -> dict[str, Any]:
+    start = f"{MODEL}{part}."
+    return {
+        name.removeprefix(start): value for name, value in facts.items() if name.startswith(start)
+    }
+
+
+def strategy_of(facts: Facts) -> Strategy:
+    """The strategy that facts state."""
+    return Strategy.from_dict({name: facts[name] for name in STRATEGY_FACTS if name in facts})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """What is launched: a plan of a problem, as facts, on a cluster."""
+
+    facts: Facts
+    strategy: Strategy
+    plan: Plan
+    cluster: Cluster
+    title: str
+    """The problem in one line."""
+
+    @property
+    def nodes(self) -> tuple[int, int]:
+        """Nodes, and devices of each: a node is a unit of the cluster's innermost level."""
+        per_node = self.cluster.devices_per_unit[0]
+        used = self.strategy.devices
+        return -(-used // per_node), min(per_node, used)
+
+
+def launch_of(problem: Problem, strategy: Strategy, plan: Plan) -> Launch:
+    """The launch of a problem's strategy, whose plan the simulator has made."""
+    simulator: Any = problem.simulator
+    workload = simulator.workload
+    config = workload.model.config
+    facts: dict[str, Any] = {
+        **strategy.to_dict(),
+        "devices": strategy.devices,
+        "micro_batch": problem.batch_size // (strategy.dp * strategy.microbatches),
+        "batch_size": problem.batch_size,
+        "sequence_length": workload.length,
+        "precision": workload.precision,
+        "gradient_precision": workload.gradient_precision,
+        "optimizer": workload.optimizer,
+        "mode": workload.mode,
+        "vocabulary_multiple": 1,
+    }
+    if isinstance(config, TransformerConfig):
+        if not workload.dropout:
+            config = replace(config, dropout=0.0, attention_dropout=0.0, inner_dropout=0.0)
+        facts |= model_facts(config)
+        facts["cuts"] = cuts_of(plan, config)
+    return Launch(
+        facts=facts,
+        strategy=strategy,
+        plan=plan,
+        cluster=simulator.cost.cluster,
+        title=problem.title,
+    )
+
+
+def cuts_of(plan: Plan, config: TransformerConfig) -> Cuts | None:
+    """The layers of a plan's stages; None without a pipeline, or if its blocks are not layers one
+    by one between an embedding and a head."""
+    count = plan.workload.num_blocks
+    if len(plan.stages) == 1 or count != config.layers + 2:
+        return None
+    inner = range(1, count - 1)
+    return Cuts(tuple(sum(block in inner for block in stage.blocks) for stage in plan.stages))
+
+
+def starts_of(cuts: Cuts) -> tuple[int, ...]:
+    """The blocks before which a plan is cut, for a model with an embedding and a head: the inverse
+    of `cuts_of`."""
+    starts: list[int] = []
+    block = 1  # the embedding is the block before the first layer
+    for layers in cuts.layers[:-1]:
+        block += layers
+        starts.append(block)
+    return tuple(starts)

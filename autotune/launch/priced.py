@@ -1,0 +1,129 @@
+"""What a launch costs: as it was asked for, as the framework runs it, and the nearest one that the
+framework can state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from autotune.launch.emit import Emission, Prediction, emit
+from autotune.launch.errors import LaunchError
+from autotune.launch.facts import Cuts, launch_of, starts_of
+from autotune.launch.limits import nearest
+from autotune.launch.target import Target
+from autotune.problem import Problem
+from distir.errors import DistirError
+from distir.metrics import iteration_seconds, peak_memory_bytes
+from distir.rules import explain
+from distir.strategy import Strategy
+from distir.units import percent, short_bytes, short_seconds
+from search_spaces import SearchSpace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launched:
+    """A launch: its files, and its results as simulated and as the framework runs it."""
+
+    problem: Problem
+    strategy: Strategy
+    emission: Emission
+    simulated: Any
+    as_run: Any
+    as_run_settings: dict[str, Any]
+    """What is otherwise in `as_run`: fields of the problem."""
+
+
+def launched(problem: Problem, target: Target, strategy: Strategy) -> Launched:
+    """The launch of a strategy. Raises `LaunchError`, with the nearest strategy that can be stated
+    and what it costs, if this one cannot be."""
+    refuse(problem, target, strategy)
+    simulator: Any = problem.simulator
+    plan = simulator.plan(strategy)
+    result = simulator.simulate_plan(plan)
+    launch = launch_of(problem, strategy, plan)
+    run, settings = as_run(problem, target, strategy, launch.facts)
+    prediction = Prediction(
+        seconds=result.metrics[iteration_seconds.name],
+        memory_bytes=result.metrics[peak_memory_bytes.name],
+        device_bytes=problem.memory_bytes,
+        band=result.band.relative,
+        as_run_seconds=run.metrics[iteration_seconds.name],
+        as_run_bytes=run.metrics[peak_memory_bytes.name],
+        stack=simulator.cost.stack.name,
+    )
+    return Launched(
+        problem=problem,
+        strategy=strategy,
+        emission=emit(target, launch, prediction),
+        simulated=result,
+        as_run=run,
+        as_run_settings=settings,
+    )
+
+
+def as_run(
+    problem: Problem, target: Target, strategy: Strategy, facts: Any, cuts: Cuts | None = None
+) -> tuple[Any, dict[str, Any]]:
+    """The result with the framework's own software stack and what it does otherwise, and what that
+    is. `cuts`: the layers of its stages, where a file states them."""
+    settings = {"stack": target.stack, **target.as_run(facts)}
+    if problem.changed is None:
+        raise LaunchError("the problem cannot be changed; load it by load_problem")
+    other = problem.changed(**settings)
+    simulator: Any = other.simulator
+    if cuts is None or strategy.pp == 1 or not _fits(simulator, cuts):
+        return simulator.simulate(strategy), settings
+    return simulator.simulate_plan(simulator.planner.plan(strategy, starts_of(cuts))), settings
+
+
+def _fits(simulator: Any, cuts: Cuts) -> bool:
+    """Whether the layers of a model are its blocks, one by one between embedding and head."""
+    return simulator.workload.num_blocks == sum(cuts.layers) + 2 and all(
+        n or at in (0, len(cuts.layers) - 1) for at, n in enumerate(cuts.layers)
+    )
+
+
+def refuse(problem: Problem, target: Target, strategy: Strategy) -> None:
+    """Raises `LaunchError` if a framework cannot state a strategy: why, and what is nearest."""
+    reason = explain(target.rules(problem.workload), strategy)
+    if reason is None:
+        return
+    raise LaunchError(f"{target.label}: {reason}; {_nearest(problem, target, strategy)}")
+
+
+def _nearest(problem: Problem, target: Target, strategy: Strategy) -> str:
+    found = nearest(strategy, problem.space.rules, target.all_limits, problem.workload)
+    if found is None:
+        return "nothing near it can be stated"
+    changed = ", ".join(
+        f"{name} {value}"
+        for name, value in found.to_dict().items()
+        if value != getattr(strategy, name)
+    )
+    return f"nearest: {changed}{_price(problem, strategy, found)}"
+
+
+def _price(problem: Problem, strategy: Strategy, other: Strategy) -> str:
+    """What another strategy costs against this one: `, +1.4 % time, -3 GiB`."""
+    simulator: Any = problem.simulator
+    try:
+        found = simulator.simulate(other)
+        asked = simulator.simulate(strategy)
+    except DistirError:
+        return ""
+    name, memory = iteration_seconds.name, peak_memory_bytes.name
+    time = found.metrics[name] / asked.metrics[name] - 1
+    room = found.metrics[memory] - asked.metrics[memory]
+    sign = "-" if room < 0 else "+"
+    fits = "" if found.feasible else ", which does not fit"
+    return (
+        f" ({short_seconds(found.metrics[name])}, {'+' if time >= 0 else '-'}{percent(abs(time))} "
+        f"time, {sign}{short_bytes(abs(room))}{fits})"
+    )
+
+
+def restricted(problem: Problem, target: Target) -> Problem:
+    """The problem with the space of what a framework can state."""
+    rules = (*problem.space.rules, *target.rules(problem.workload))
+    space = SearchSpace(problem.space.dimensions, rules)
+    return replace(problem, space=space)

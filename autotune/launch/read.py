@@ -1,0 +1,205 @@
+"""From files of a framework to a model, a workload and a strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from autotune.launch.errors import LaunchError
+from autotune.launch.facts import (
+    MODEL,
+    WORKLOAD_FACTS,
+    Cuts,
+    Facts,
+    model_facts,
+    model_of,
+    strategy_of,
+)
+from autotune.launch.rows import Options, shown
+from autotune.launch.sources import LAUNCHER, Source, devices_of, read_source
+from autotune.launch.target import TARGETS, Note, Target
+from distir.files import is_file
+from distir.models.transformer import TransformerConfig
+from distir.strategy import Strategy
+
+if TYPE_CHECKING:
+    from distir.models.zoo import ModelConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stated:
+    """What a user says beside a file, of what the file leaves open."""
+
+    target: str | None = None
+    devices: int | None = None
+    batch_size: int | None = None
+    sequence_length: int | None = None
+    model: str | None = None
+    """A name or file of a model, for files that do not describe it."""
+    settings: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Values of variables and of options, by name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What a file states."""
+
+    path: Path
+    target: Target
+    options: Options
+    facts: Facts
+    strategy: Strategy
+    model: str
+    """The name of the model: the zoo's, if it is one of the zoo."""
+    source: Any
+    """What loads the model: a name, a file, or a configuration."""
+    dropout: bool
+    not_modelled: tuple[Note, ...]
+
+    @property
+    def cuts(self) -> Cuts | None:
+        """The layers of every stage, where the file says so."""
+        return self.facts.get("cuts")
+
+    @property
+    def statement(self) -> dict[str, Any]:
+        """The fields of a `ProblemStatement`, without cluster and space."""
+        found = {name: self.facts[name] for name in WORKLOAD_FACTS if name in self.facts}
+        stated = {"model": self.source, "devices": self.facts["devices"], **found}
+        return stated if self.dropout else {**stated, "dropout": False}
+
+
+def read_launch(path: str | Path, stated: Stated) -> Reading:
+    """Reads a script, a command line or a file of options.
+
+    Raises `LaunchError` if it cannot be read, has an option that is not understood, or leaves
+    something open that `stated` does not say either.
+    """
+    source = read_source(Path(path), dict(stated.settings))
+    target, options = recognised(source, stated.target)
+    options = {target.aliases.get(name, name): given for name, given in options.items()}
+    options = {**options, **_settings(target, stated.settings)}
+    noted = tuple(_not_modelled(source, target, options))
+    known = _known(source, options, stated)
+    facts = target.table.read(options, known)
+    strategy = strategy_of(facts)
+    name, loaded, dropout = _model(source, target, facts, stated)
+    return Reading(
+        path=source.path,
+        target=target,
+        options=options,
+        facts=facts,
+        strategy=strategy,
+        model=name,
+        source=loaded,
+        dropout=dropout,
+        not_modelled=noted,
+    )
+
+
+def recognised(source: Source, name: str | None) -> tuple[Target, Options]:
+    """The framework that a file is for, and its options."""
+    targets = [TARGETS.get(name)] if name else [entry.value for entry in TARGETS]
+    for target in targets:
+        options = target.read(source)
+        if options is not None:
+            return target, options
+    known = ", ".join(each.name for each in targets)
+    raise LaunchError(
+        f"{source.path}: nothing here is an option of {known}; expected a launch script, its command "
+        "line, or a file of options"
+    )
+
+
+def _settings(target: Target, settings: Mapping[str, str]) -> dict[str, Any]:
+    """The options among what a user states by name, with or without dashes."""
+    found: dict[str, Any] = {}
+    for name, given in settings.items():
+        for option in (name, f"--{name}"):
+            if option in target.table.options:
+                found[option] = given
+    return found
+
+
+def _known(source: Source, options: Options, stated: Stated) -> dict[str, Any]:
+    """What is known before the table is read: what a user states, and the devices."""
+    devices = stated.devices or devices_of(options)
+    if devices is None:
+        raise LaunchError(
+            f"{source.path}: it does not say how many devices there are; state it by --devices"
+        )
+    given = {
+        "devices": devices,
+        "batch_size": stated.batch_size,
+        "sequence_length": stated.sequence_length,
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _not_modelled(source: Source, target: Target, options: Options) -> Iterable[Note]:
+    """Notes on options that bear on time and are not simulated. Raises `LaunchError` for an option
+    that is not known at all."""
+    for name, given in options.items():
+        if name in target.table.options or name in LAUNCHER or target.is_neutral(name):
+            continue
+        reason = target.not_modelled(name)
+        if reason is None:
+            raise LaunchError(
+                f"{source.path}: {name} is no option that is understood of {target.label}"
+            )
+        if given not in (False, None, "false", "False"):
+            yield Note(name, reason, given)
+
+
+# --- the model ------------------------------------------------------------------------------------
+
+
+def _model(source: Source, target: Target, facts: Facts, stated: Stated) -> tuple[str, Any, bool]:
+    """The name of the model, what loads it, and whether it drops what it says."""
+    if stated.model is not None:
+        return stated.model, stated.model, True
+    if "model_source" in facts:
+        return facts["model_source"], facts["model_source"], True
+    if MODEL + "layers" not in facts:
+        beside = source.path.parent / "config.json"
+        if is_file(beside) and beside != source.path:
+            return str(beside), str(beside), True
+        raise LaunchError(
+            f"{source.path}: it does not say what the model is, nor is there a config.json beside "
+            "it; state it by --model"
+        )
+    config = model_of(facts, source.path.stem)
+    for found in _zoo():
+        for dropout in (True, False):
+            known = found if dropout else _without_dropout(found)
+            if _same(target, facts, known):
+                return found.name, found.name, dropout or not found.dropout
+    return config.name, config, True
+
+
+def _zoo() -> Iterable[TransformerConfig]:
+    from distir.models.zoo import ZOO
+
+    configs: list[ModelConfig] = [entry.value for entry in ZOO]
+    return (each for each in configs if isinstance(each, TransformerConfig))
+
+
+def _same(target: Target, facts: Facts, config: TransformerConfig) -> bool:
+    """Whether a known model would be launched with the same options. The table of positions counts
+    where positions are learned."""
+    own = model_facts(config)
+    if any(facts.get(f"{MODEL}{name}") != own[f"{MODEL}{name}"] for name in ("layers", "hidden")):
+        return False
+    if not config.learned_positions:
+        own[f"{MODEL}positions"] = facts.get(f"{MODEL}positions")
+    said = {name: value for name, value in facts.items() if not name.startswith(MODEL)}
+    return target.table.write({**said, **own}) == target.table.write(facts)
+
+
+def _without_dropout(config: TransformerConfig) -> TransformerConfig:
+    return replace(config, dropout=0.0, attention_dropout=0.0, inner_dropout=0.0)
+
+
+__all__ = ["Reading", "Stated", "read_launch", "recognised", "shown"]

@@ -1,0 +1,114 @@
+"""What launches and readings look like on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from autotune.reports.quantities import described
+from distir.metrics import iteration_seconds, peak_memory_bytes
+from distir.units import percent, short_bytes, short_seconds
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from autotune.launch.better import Better
+    from autotune.launch.priced import Launched
+    from autotune.launch.read import Reading
+    from autotune.launch.target import Note
+    from autotune.problem import Problem
+
+
+def launch_report(done: Launched) -> RenderableType:
+    """The command of a launch, what it costs, and what to know of it."""
+    from rich.console import Group
+
+    return Group(*_launch_parts(done))
+
+
+def _launch_parts(done: Launched) -> Iterator[RenderableType]:
+    from rich.text import Text
+
+    target = done.emission.target
+    yield Text(done.problem.title, style="bold")
+    yield Text(described(done.strategy))
+    yield Text(_cost("Simulated", done.problem, done.simulated))
+    yield Text(_cost(f"As {target.name} runs it", done.problem, done.as_run))
+    yield Text("")
+    yield Text(f"For {target.label}, files {', '.join(done.emission.files.files)}:")
+    yield Text(done.emission.files.command)
+    yield from _notes("Approximated", done.emission.approximated)
+    yield from _notes("Still missing", done.emission.missing)
+
+
+def read_report(
+    problem: Problem, reading: Reading, simulated: Any, as_run: Any, found: Sequence[Better]
+) -> RenderableType:
+    """What a file states, how good it is, and what would be better."""
+    from rich.console import Group
+
+    return Group(*_read_parts(problem, reading, simulated, as_run, found))
+
+
+def _read_parts(
+    problem: Problem, reading: Reading, simulated: Any, as_run: Any, found: Sequence[Better]
+) -> Iterator[RenderableType]:
+    from rich.text import Text
+
+    target = reading.target
+    yield Text(problem.title, style="bold")
+    yield from (Text(note) for note in problem.notes)
+    yield Text(f"{reading.path} is for {target.label}: {described(reading.strategy)}")
+    yield Text(_cost("Simulated", problem, simulated))
+    yield Text(_cost(f"As {target.name} runs it (stack {target.stack})", problem, as_run[0]))
+    yield from _notes("Not simulated", reading.not_modelled)
+    yield Text("")
+    if not found:
+        yield Text(f"Nothing better was found in what {target.name} can state.")
+    for each in found:
+        yield Text(_better(problem, simulated, each), style="green")
+        for name, (now, then) in each.changes.items():
+            yield Text(f"  {_change(name, now, then)}")
+
+
+def _cost(lead: str, problem: Problem, result: Any) -> str:
+    seconds = short_seconds(result.metrics[iteration_seconds.name])
+    memory = result.metrics[peak_memory_bytes.name]
+    room = f"{short_bytes(memory)} of {short_bytes(problem.memory_bytes)}"
+    return f"{lead}: {seconds} per step, {room}{'' if result.feasible else ': does not fit'}"
+
+
+def _better(problem: Problem, simulated: Any, each: Better) -> str:
+    name, memory = iteration_seconds.name, peak_memory_bytes.name
+    metrics = each.trial.evaluation.metrics
+    less = 1 - metrics[name] / simulated.metrics[name]
+    spare = problem.memory_bytes - metrics[memory]
+    return (
+        f"Better: {each.trial.label}: {short_seconds(metrics[name])} (-{percent(less)}), fits with "
+        f"{short_bytes(spare)} to spare; change"
+    )
+
+
+def _change(name: str, now: Any, then: Any) -> str:
+    if then is None:
+        return f"leave out {name} (now {_word(now)})"
+    if now is None:
+        return f"{name} {_word(then)}"
+    return f"{name} {_word(then)} instead of {_word(now)}"
+
+
+def _word(given: Any) -> str:
+    if given is True:
+        return "set"
+    return " ".join(map(str, given)) if isinstance(given, (list, tuple)) else str(given)  # type: ignore[arg-type]
+
+
+def _notes(title: str, notes: Sequence[Note]) -> Iterator[RenderableType]:
+    from rich.text import Text
+
+    if notes:
+        yield Text("")
+        yield Text(f"{title}:")
+    for note in notes:
+        value = "" if note.value in (None, True) else f" {note.value}"
+        yield Text(f"  {note.what}{value}: {note.reason}")

@@ -1,0 +1,209 @@
+"""What a user has: a script, a command line, or a file of options, as text that is never executed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
+
+from autotune.launch.errors import LaunchError
+from autotune.launch.rows import shown, unset
+from autotune.launch.shell import Script, read_script
+from distir.files import is_file, is_folder, read_text
+
+MOST_CHARACTERS = 2_000_000
+"""Characters beyond which a text is no launch script or file of options."""
+
+LAUNCHER = (
+    "--nnodes", "--nproc-per-node", "--node-rank", "--master-addr", "--master-port",
+    "--rdzv-backend", "--rdzv-endpoint", "--rdzv-id", "--standalone", "--local-ranks-filter",
+    "--role", "--tee", "--log-dir", "--max-restarts", "--redirects", "--run-path", "--no-python",
+    "--module", "--start-method", "--monitor-interval",
+)  # fmt: skip
+"""Options of torchrun. A dash and an underscore are the same to it."""
+
+FILES = (
+    "launch.sh", "ds_config.json", "accelerate.yaml", "config.yaml", "model_config.yaml",
+)  # fmt: skip
+"""Files that are looked for in a folder, the first that is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command: its words before the first option, and its options in order."""
+
+    words: tuple[str, ...]
+    options: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file of the user's, as text."""
+
+    path: Path
+    text: str
+    variables: Mapping[str, str] = field(default_factory=dict[str, str])
+    """What the user says variables are."""
+
+    @property
+    def is_script(self) -> bool:
+        """Whether this is shell text."""
+        return self.path.suffix.lower() not in (".json", ".yaml", ".yml")
+
+    @cached_property
+    def table(self) -> Mapping[str, Any] | None:
+        """The content of a JSON or YAML file; None for a script."""
+        if self.is_script:
+            return None
+        content = _json(self) if self.path.suffix.lower() == ".json" else _yaml(self)
+        if not isinstance(content, dict):
+            kind = type(content).__name__
+            raise LaunchError(f"{self.path}: a {kind}; expected options with their values")
+        return cast("Mapping[str, Any]", content)
+
+    @cached_property
+    def script(self) -> Script:
+        """The commands of a script."""
+        try:
+            return read_script(self.text, self.variables)
+        except LaunchError as error:
+            raise LaunchError(f"{self.path}: {error}") from error
+
+    def command(self, signs: Collection[str]) -> Command | None:
+        """The last command that has one of the words, or else what arrays, or lines that are
+        options, say."""
+        if not self.is_script:
+            return None
+        commands = [*self.script.commands]
+        lines = [word for each in commands if each and each[0].startswith("--") for word in each]
+        arrays = [word for each in self.script.arrays for word in each]
+        for listed in (*reversed(commands), arrays, lines):
+            if _has(listed, signs):
+                return _command(
+                    self,
+                    [*lines, *listed]
+                    if listed[0].startswith("--") and listed is not lines and listed is not arrays
+                    else listed,
+                )
+        return None
+
+    def options(self, signs: Collection[str]) -> dict[str, Any] | None:
+        """The options of that command."""
+        found = self.command(signs)
+        return None if found is None else dict(found.options)
+
+    def beside(self, name: str) -> Source | None:
+        """A file that this one names, looked for beside it."""
+        path = self.path.parent / Path(name).name
+        return read_source(path, self.variables) if is_file(path) else None
+
+
+def read_source(path: Path, variables: Mapping[str, str]) -> Source:
+    """Reads a file, or the one in a folder that is for a launch. Raises `LaunchError` if there is
+    none, or if it is no text."""
+    if is_folder(path):
+        inside = (path / name for name in FILES)
+        found = next((each for each in inside if is_file(each)), None)
+        if found is None:
+            raise LaunchError(f"{path}: none of {', '.join(FILES)} is in this folder")
+        path = found
+    if not is_file(path):
+        raise LaunchError(f"{path}: there is no such file")
+    text = read_text(path, LaunchError)
+    if len(text) > MOST_CHARACTERS:
+        raise LaunchError(
+            f"{path}: more than {MOST_CHARACTERS:,} characters; expected a launch script or a file "
+            "of options"
+        )
+    if "\0" in text:
+        raise LaunchError(f"{path}: no text: it has zero bytes")
+    return Source(path, text, variables)
+
+
+def _json(source: Source) -> object:
+    try:
+        return json.loads(source.text)
+    except (ValueError, RecursionError) as error:
+        raise LaunchError(f"{source.path}: not JSON: {_brief(error)}") from error
+
+
+def _yaml(source: Source) -> object:
+    import yaml
+
+    try:
+        return yaml.safe_load(source.text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise LaunchError(f"{source.path}: not YAML: {_brief(error)}") from error
+
+
+def _brief(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]
+
+
+def _has(listed: Sequence[str], signs: Collection[str]) -> bool:
+    """Whether some word is, or begins an option with, one of the signs; a program counts in any
+    folder."""
+    return any(
+        word in signs or word.partition("=")[0] in signs or word.rpartition("/")[2] in signs
+        for word in listed
+    )
+
+
+def _command(source: Source, listed: Sequence[str]) -> Command:
+    words: list[str] = []
+    options: dict[str, Any] = {}
+    for name, values in _options(listed, words):
+        if name in options and values is not True:
+            options[name] = values
+        options.setdefault(name, values)
+    for word in words:
+        if _is_variable(word):
+            raise unset(f"{source.path}: the command", word)
+    return Command(tuple(words), options)
+
+
+def _options(listed: Sequence[str], words: list[str]) -> Iterator[tuple[str, Any]]:
+    """The options among words with their values: True, a text, or several texts. Words before the
+    first one, and those behind the launcher's options, go to `words`."""
+    name, values = "", list[str]()
+    for word in [*listed, "--"]:
+        if not word.startswith("--"):
+            (values if name else words).append(word)
+            continue
+        if name:
+            yield _ended(name, values, words)
+        name, equals, given = word.partition("=")
+        values = [given] if equals else []
+
+
+def _ended(name: str, values: list[str], words: list[str]) -> tuple[str, Any]:
+    plain = name.replace("_", "-")
+    if plain in LAUNCHER and len(values) > 1:
+        words.extend(values[1:])  # the program that is launched, and its own words
+        values = values[:1]
+    name = plain if plain in LAUNCHER else name
+    kept = [each for each in values if each not in ("$@", "${@}")]
+    if not kept:
+        return name, True
+    return name, kept[0] if len(kept) == 1 else kept
+
+
+def _is_variable(word: str) -> bool:
+    return word.startswith("$") and word not in ("$@", "${@}", "$*") and "/" not in word
+
+
+def devices_of(options: Mapping[str, Any]) -> int | None:
+    """The devices of a launcher's options; None if they do not say it as numbers."""
+    nodes, each = options.get("--nnodes", "1"), options.get("--nproc-per-node")
+    if each is None:
+        return None
+    try:
+        return int(str(nodes)) * int(str(each))
+    except ValueError:
+        return None
+
+
+__all__ = ["LAUNCHER", "Command", "Source", "devices_of", "read_source", "shown"]

@@ -1,0 +1,135 @@
+"""A target: a framework, as data. What others add is one file that makes one and registers it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from autotune.launch.facts import MODEL, STRATEGY_FACTS, Facts, Launch
+from autotune.launch.limits import Limit, usual
+from autotune.launch.rows import Options, Table
+from distir.registry import LAST, Registry, provide
+
+if TYPE_CHECKING:
+    from autotune.launch.sources import Source
+    from distir.rules import Rule, WorkloadFacts
+
+TARGET_GROUP = "autotune.targets"
+"""Entry-point group of targets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something to know, and why: an option or a subject, and a reason in a sentence."""
+
+    what: str
+    reason: str
+    value: Any = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {"what": self.what, "reason": self.reason}
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """What is written for a launch: the one command that starts it on a node, and files by their
+    path in a folder."""
+
+    command: str
+    files: Mapping[str, str]
+
+
+def _nothing(facts: Facts) -> Iterable[Note]:
+    return ()
+
+
+def _as_is(facts: Facts) -> Mapping[str, Any]:
+    return {}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Target:
+    """A framework: how facts are spelled in its options, what it cannot state, what its files look
+    like.
+
+    What the rows of `table` do not mention of a strategy cannot be stated and is refused.
+    """
+
+    name: str
+    version: str
+    """The release whose options these are."""
+    summary: str
+    """What lists show, in one line."""
+    stack: str
+    """The software stack that runs as the framework does."""
+    table: Table
+    limits: Sequence[Limit] = ()
+    """What the framework cannot state of what the table has options for."""
+    write: Callable[[Launch, Options], Files]
+    """The command and the files for a launch and its options. A pure function."""
+    read: Callable[[Source], Options | None]
+    """The options in what a user has, or None if it is not for this framework."""
+    approximated: Callable[[Facts], Iterable[Note]] = _nothing
+    """What the framework does otherwise than it was simulated."""
+    as_run: Callable[[Facts], Mapping[str, Any]] = _as_is
+    """What a problem must state (fields of `ProblemStatement`) to be simulated as the framework
+    runs it, beside its software stack."""
+    missing: Callable[[Facts], Iterable[Note]] = _nothing
+    """What a user has to add: data, tokenizer, …"""
+    is_neutral: Callable[[str], bool] = lambda option: False
+    """Whether an option bears neither on time nor on memory."""
+    not_modelled: Callable[[str], str | None] = lambda option: None
+    """Why an option that bears on time or memory is not simulated; None for an unknown one."""
+    dry_run: str = ""
+    """How the framework itself tries a configuration without training; a sentence, or nothing."""
+    aliases: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Other spellings of options."""
+
+    @property
+    def label(self) -> str:
+        """Name and version."""
+        return f"{self.name} {self.version}"
+
+    @cached_property
+    def all_limits(self) -> tuple[Limit, ...]:
+        """The limits, with those of fields that no row mentions."""
+        unsaid = [name for name in STRATEGY_FACTS if name not in self.table.facts]
+        return (*usual(unsaid, self.name), *self.limits)
+
+    def rules(self, workload: WorkloadFacts) -> tuple[Rule, ...]:
+        """The limits as rules for a workload, which prune a space to what can be stated."""
+        return tuple(each.rule.of(workload) for each in self.all_limits)
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        """The fields of a strategy that can be stated, as far as the limits allow."""
+        return tuple(name for name in STRATEGY_FACTS if name in self.table.facts)
+
+    @property
+    def states_model(self) -> bool:
+        """Whether sizes of a model are options."""
+        return any(name.startswith(MODEL) for name in self.table.facts)
+
+
+TARGETS: Registry[Target] = Registry("target", group=TARGET_GROUP)
+"""Frameworks by name: those of `autotune.launch.targets`, and those of installed packages."""
+
+provide(TARGET_GROUP, "autotune.launch.targets")
+
+
+def add_target(target: Target, order: int = LAST) -> Target:
+    """Registers a target under its name."""
+    return TARGETS.add(target.name, target, target.summary, order)
+
+
+__all__ = [
+    "TARGETS",
+    "TARGET_GROUP",
+    "Files",
+    "Note",
+    "Target",
+    "add_target",
+]

@@ -1,0 +1,512 @@
+"""Megatron-LM: the options of `pretrain_gpt.py` of megatron-core 0.19 (megatron/training)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from autotune.launch.errors import LaunchError
+from autotune.launch.facts import MODEL, Cuts, Facts, Launch
+from autotune.launch.layout import format_layout, parse_layout
+from autotune.launch.rows import (
+    Options,
+    Row,
+    Table,
+    flag,
+    missing,
+    row,
+    shown,
+    truth,
+    typed,
+    value,
+    words,
+)
+from autotune.launch.scripts import header, one_line, option_lines, script, torchrun
+from autotune.launch.target import Files, Note, Target, add_target
+from autotune.launch.targets.megatron_core import (
+    EXCHANGES,
+    LIMITS,
+    PLACEMENTS,
+    approximations,
+    expert_tensor_parallel,
+    group_size,
+    modules_recomputed,
+)
+from autotune.launch.targets.megatron_model import MODEL_ROWS, unstated
+from autotune.launch.targets.megatron_options import is_neutral, not_modelled
+
+if TYPE_CHECKING:
+    from autotune.launch.sources import Source
+
+# --- devices --------------------------------------------------------------------------------------
+
+
+def _read_dp(options: Options, facts: Facts) -> Facts:
+    others = facts["tp"] * facts["pp"] * facts["cp"]
+    dp, rest = divmod(facts["devices"], others)
+    if rest or not dp:
+        raise LaunchError(
+            f"{facts['devices']} devices do not divide by tp {facts['tp']} × pp {facts['pp']} × cp "
+            f"{facts['cp']} = {others}; state the number of devices by --devices"
+        )
+    return {"dp": dp}
+
+
+def _write_experts(facts: Facts) -> Options:
+    if MODEL + "experts.count" not in facts:
+        return {}
+    said: dict[str, Any] = {"--expert-model-parallel-size": facts["ep"]}
+    if facts["tp"] > 1:
+        said["--expert-tensor-parallel-size"] = expert_tensor_parallel(facts)
+    return said
+
+
+def _read_experts(options: Options, facts: Facts) -> Facts:
+    ep = typed(int, "--expert-model-parallel-size", options.get("--expert-model-parallel-size", 1))
+    tp = options.get("--expert-tensor-parallel-size", facts["tp"])
+    tp = typed(int, "--expert-tensor-parallel-size", tp)
+    read = {**facts, "ep": ep}
+    if ep > 1 and tp != expert_tensor_parallel(read):
+        raise LaunchError(
+            f"--expert-tensor-parallel-size is {tp}, where {expert_tensor_parallel(read)} is what "
+            f"is simulated for ep {ep} with tp {facts['tp']}, cp {facts['cp']}, dp {facts['dp']}"
+        )
+    return {"ep": ep}
+
+
+_EXCHANGE = words("cp_exchange", "--cp-comm-type", EXCHANGES, "ring")
+
+
+def _write_exchange(facts: Facts) -> Options:
+    return _EXCHANGE.write(facts) if facts["cp"] > 1 else {}
+
+
+def _read_exchange(options: Options, facts: Facts) -> Facts:
+    return _EXCHANGE.read(options, facts) if facts["cp"] > 1 else {"cp_exchange": "gather"}
+
+
+# --- the batch ------------------------------------------------------------------------------------
+
+_RAMPS = ("--rampup-batch-size", "--step-batch-size-schedule")
+
+
+def _read_batch(options: Options, facts: Facts) -> Facts:
+    micro = typed(int, "--micro-batch-size", options.get("--micro-batch-size", 0))
+    if not micro:
+        raise missing("--micro-batch-size")
+    batch = facts.get("batch_size")
+    if batch is None:
+        ramp = next((name for name in _RAMPS if name in options), None)
+        if ramp is not None:
+            raise LaunchError(
+                f"{ramp} lets the batch grow; state the one to look at by --batch-size"
+            )
+        # Without a global batch there is one microbatch.
+        batch = typed(int, "--global-batch-size", options.get("--global-batch-size", 0))
+        batch = batch or micro * facts["dp"]
+    return {"micro_batch": micro, "batch_size": batch, **microbatches(batch, micro, facts["dp"])}
+
+
+def microbatches(batch: int, micro: int, dp: int) -> Facts:
+    """The microbatches per replica that make a batch."""
+    count, rest = divmod(batch, micro * dp)
+    if rest or not count:
+        raise LaunchError(
+            f"the batch ({batch}) does not divide by microbatches of {micro} on dp = {dp} "
+            "replicas; state it by --batch-size, or the devices by --devices"
+        )
+    return {"microbatches": count}
+
+
+# --- the pipeline ---------------------------------------------------------------------------------
+
+_LAYOUT = "--pipeline-model-parallel-layout"
+_CHUNKS = "--num-virtual-stages-per-pipeline-rank"
+_CHUNK_LAYERS = "--num-layers-per-virtual-pipeline-stage"
+_GROUP = "--microbatch-group-size-per-virtual-pipeline-stage"
+_FIRST, _LAST = "--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-layers"
+_WITH_EMBEDDING = "--account-for-embedding-in-pipeline-split"
+_WITH_LOSS = "--account-for-loss-in-pipeline-split"
+
+
+def _write_pipeline(facts: Facts) -> Options:
+    said: dict[str, Any] = {}
+    cuts: Cuts | None = facts.get("cuts")
+    stages = facts["pp"] * facts["chunks"]
+    if cuts is not None and not cuts.even:
+        said[_LAYOUT] = format_layout(cuts)
+    elif facts.get(LAYERS, 0) % stages:
+        raise LaunchError(
+            f"{facts[LAYERS]} layers do not divide by {stages} stages, and the blocks of this "
+            "model are not its layers one by one: no layout can be written"
+        )
+    if facts["schedule"] == "interleaved":
+        if _LAYOUT not in said:
+            said[_CHUNKS] = facts["chunks"]
+        size = group_size(facts["pp"], facts["microbatches"])
+        if size != facts["pp"]:
+            said[_GROUP] = size
+    return said
+
+
+def _read_pipeline(options: Options, facts: Facts) -> Facts:
+    pp = facts["pp"]
+    cuts = _read_cuts(options, pp, facts[LAYERS])
+    chunks, rest = divmod(len(cuts.layers), pp)
+    if rest:
+        raise LaunchError(f"{len(cuts.layers)} stages do not divide by pp = {pp}")
+    if pp == 1 and chunks > 1:
+        raise LaunchError(f"{chunks} stages on one pipeline rank: interleaved stages need pp > 1")
+    if chunks > 1:
+        usual = group_size(pp, facts["microbatches"])
+        size = typed(int, _GROUP, options.get(_GROUP, pp))
+        if size != usual:
+            raise LaunchError(
+                f"microbatches go in groups of {size} ({_GROUP}); with {facts['microbatches']} "
+                f"microbatches what is simulated are groups of {usual}"
+            )
+    return {
+        "schedule": "interleaved" if chunks > 1 else "1f1b",
+        "chunks": chunks,
+        "cuts": None if pp == 1 else cuts,
+    }
+
+
+def _read_cuts(options: Options, pp: int, layers: int) -> Cuts:
+    """The layers of all stages, as Megatron-LM finds them."""
+    if _LAYOUT in options:
+        cuts = parse_layout(typed(str, _LAYOUT, options[_LAYOUT]))
+        if sum(cuts.layers) != layers:
+            raise LaunchError(
+                f"{_LAYOUT} has {sum(cuts.layers)} layers; the model has {layers} (--num-layers)"
+            )
+        return cuts
+    first = options.get(_FIRST)
+    last = options.get(_LAST)
+    if first is not None or last is not None:
+        ends = {0: first, pp - 1: last}
+        known = {at: typed(int, _FIRST, n) for at, n in ends.items() if n is not None}
+        inner, rest = divmod(layers - sum(known.values()), max(1, pp - len(known)))
+        if rest or inner < 0 or _chunks(options, pp, layers) > 1:
+            raise LaunchError(
+                f"{_FIRST} and {_LAST} leave layers that do not divide over the other stages of "
+                "one chunk each; state all stages by --pipeline-model-parallel-layout"
+            )
+        return Cuts(tuple(known.get(at, inner) for at in range(pp)))
+    # The embedding, and the loss, may count as a layer of the first and last stage.
+    front = int(truth(_WITH_EMBEDDING, options.get(_WITH_EMBEDDING, False)))
+    back = int(truth(_WITH_LOSS, options.get(_WITH_LOSS, False)))
+    chunks = _chunks(options, pp, layers + front + back)
+    each, rest = divmod(layers + front + back, pp * chunks)
+    if rest or not each:
+        raise LaunchError(f"{layers} layers do not divide by {pp * chunks} stages")
+    counts = [each] * (pp * chunks)
+    counts[0] -= front
+    counts[-1] -= back
+    return Cuts(tuple(counts))
+
+
+def _chunks(options: Options, pp: int, layers: int) -> int:
+    if _CHUNKS in options:
+        return max(1, typed(int, _CHUNKS, options[_CHUNKS]))
+    if _CHUNK_LAYERS not in options:
+        return 1
+    size = max(1, typed(int, _CHUNK_LAYERS, options[_CHUNK_LAYERS]))
+    chunks, rest = divmod(layers, pp * size)
+    if rest or not chunks:
+        raise LaunchError(f"{layers} layers do not divide by pp {pp} × {size} ({_CHUNK_LAYERS})")
+    return chunks
+
+
+# --- memory ---------------------------------------------------------------------------------------
+
+_SHARDED = {2: "optim_grads", 3: "optim_grads_params"}
+_STRATEGY = "--data-parallel-sharding-strategy"
+_INSTANCES = "--num-distributed-optimizer-instances"
+
+
+def _write_zero(facts: Facts) -> Options:
+    zero, part = facts["zero"], facts["zero_degree"]
+    said: dict[str, Any] = {}
+    if zero == 1:
+        said["--use-distributed-optimizer"] = True
+    elif zero:
+        said["--use-megatron-fsdp"] = True
+        said[_STRATEGY] = _SHARDED[zero]
+        said["--use-distributed-optimizer"] = True
+        said["--ckpt-format"] = "fsdp_dtensor"
+    if zero and part:
+        said[_INSTANCES] = facts["dp"] // part
+    if facts["dp"] * facts["cp"] > 1:
+        said["--overlap-grad-reduce"] = True
+        if zero:
+            said["--overlap-param-gather"] = True
+    return said
+
+
+def _read_zero(options: Options, facts: Facts) -> Facts:
+    sharded = {name: zero for zero, name in _SHARDED.items()} | {"no_shard": 0, "optim": 1}
+    distributed = truth(
+        "--use-distributed-optimizer", options.get("--use-distributed-optimizer", False)
+    )
+    zero = int(distributed)
+    if truth("--use-megatron-fsdp", options.get("--use-megatron-fsdp", False)):
+        given = typed(str, _STRATEGY, options.get(_STRATEGY, "no_shard"))
+        if given not in sharded:
+            raise LaunchError(f"{_STRATEGY} is {shown(given)}; known are {', '.join(sharded)}")
+        zero = sharded[given]
+    elif truth("--use-torch-fsdp2", options.get("--use-torch-fsdp2", False)):
+        zero = 3
+    instances = typed(int, _INSTANCES, options.get(_INSTANCES, 1))
+    if facts["dp"] * facts["cp"] == 1:
+        return {"zero": 0, "zero_degree": 0}
+    part, rest = divmod(facts["dp"], instances)
+    if rest or (instances > 1 and not zero):
+        raise LaunchError(
+            f"{_INSTANCES} is {instances}, which does not go together with dp = {facts['dp']} and "
+            f"zero = {zero}"
+        )
+    return {"zero": zero, "zero_degree": part if instances > 1 else 0}
+
+
+def _write_recompute(facts: Facts) -> Options:
+    if facts["recompute"] == "none":
+        return {}
+    if facts["recompute"] == "full":
+        return {
+            "--recompute-granularity": "full",
+            "--recompute-method": "uniform",
+            "--recompute-num-layers": 1,
+        }
+    return {
+        "--recompute-granularity": "selective",
+        "--recompute-modules": list(modules_recomputed(facts)),
+    }
+
+
+def _read_recompute(options: Options, facts: Facts) -> Facts:
+    given = str(options.get("--recompute-granularity", "none")).lower()
+    if truth("--recompute-activations", options.get("--recompute-activations", False)):
+        given = "selective"
+    if given in ("none", "selective"):
+        return {"recompute": given}
+    if given != "full":
+        raise LaunchError(
+            f"--recompute-granularity is {shown(given)}; known are selective and full"
+        )
+    method = options.get("--recompute-method")
+    count = typed(int, "--recompute-num-layers", options.get("--recompute-num-layers", 1))
+    cuts: Cuts | None = facts["cuts"]
+    longest = max(cuts.layers) if cuts is not None else facts[LAYERS]
+    if (method == "uniform" and count == 1) or (method == "block" and count >= longest):
+        return {"recompute": "full"}
+    if method is None:
+        raise LaunchError("full recomputation needs --recompute-method (uniform or block)")
+    raise LaunchError(
+        f"--recompute-method {method} with --recompute-num-layers {count} is not simulated; what "
+        f"is: uniform with 1, or block with all layers of a stage ({longest})"
+    )
+
+
+# --- numbers --------------------------------------------------------------------------------------
+
+
+def _write_precision(facts: Facts) -> Options:
+    name = facts["precision"]
+    if name == "fp8":
+        return {"--bf16": True, "--fp8-format": "hybrid", "--fp8-recipe": "tensorwise"}
+    return {} if name == "fp32" else {f"--{name}": True}
+
+
+def _read_precision(options: Options, facts: Facts) -> Facts:
+    if "--fp8-format" in options:
+        return {"precision": "fp8"}
+    for name in ("bf16", "fp16"):
+        if truth(f"--{name}", options.get(f"--{name}", False)):
+            return {"precision": name}
+    return {"precision": "fp32"}
+
+
+_IN_BF16, _IN_FP32 = "--grad-reduce-in-bf16", "--accumulate-allreduce-grads-in-fp32"
+
+
+def _write_gradients(facts: Facts) -> Options:
+    """With bf16 the default is fp32, otherwise the type of the parameters."""
+    in_compute = facts["gradient_precision"] == "compute"
+    if facts["precision"] in ("bf16", "fp8"):
+        return {_IN_BF16: True} if in_compute else {}
+    return {} if in_compute else {_IN_FP32: True}
+
+
+def _read_gradients(options: Options, facts: Facts) -> Facts:
+    if facts["precision"] in ("bf16", "fp8"):
+        in_compute = truth(_IN_BF16, options.get(_IN_BF16, False))
+    else:
+        in_compute = not truth(_IN_FP32, options.get(_IN_FP32, False))
+    return {"gradient_precision": "compute" if in_compute else "fp32"}
+
+
+def _write_optimizer(facts: Facts) -> Options:
+    if facts["optimizer"] == "adam":
+        return {"--optimizer": "adam"}
+    momentum = 0.9 if facts["optimizer"] == "momentum" else 0.0
+    return {"--optimizer": "sgd", "--sgd-momentum": momentum}
+
+
+def _read_optimizer(options: Options, facts: Facts) -> Facts:
+    given = typed(str, "--optimizer", options.get("--optimizer", "adam"))
+    if given == "sgd":
+        momentum = typed(float, "--sgd-momentum", options.get("--sgd-momentum", 0.9))
+        return {"optimizer": "momentum" if momentum else "sgd"}
+    if given != "adam":
+        raise LaunchError(f"--optimizer is {shown(given)}; what is simulated is adam or sgd")
+    return {"optimizer": "adam"}
+
+
+LAYERS = MODEL + "layers"
+
+PROGRAM = "pretrain_gpt.py"
+
+ROWS: tuple[Row, ...] = (
+    value("tp", "--tensor-model-parallel-size", 1, always=True),
+    value("pp", "--pipeline-model-parallel-size", 1, always=True),
+    value("cp", "--context-parallel-size", 1),
+    row(("cp_exchange",), ("--cp-comm-type",), _write_exchange, _read_exchange),
+    row(("dp",), (), lambda facts: {}, _read_dp, "derived: devices / (tp · pp · cp)"),
+    row(
+        ("micro_batch", "microbatches", "batch_size"),
+        ("--micro-batch-size", "--global-batch-size", *_RAMPS),
+        lambda facts: {
+            "--micro-batch-size": facts["micro_batch"],
+            "--global-batch-size": facts["batch_size"],
+        },
+        _read_batch,
+    ),
+    flag("sequence_parallel", "--sequence-parallel"),
+    flag(
+        "placement",
+        "--use-tp-pp-dp-mapping",
+        when=PLACEMENTS[True],
+        otherwise=PLACEMENTS[False],
+    ),
+    value("sequence_length", "--seq-length"),
+    *MODEL_ROWS,
+    row(
+        ("ep",),
+        ("--expert-model-parallel-size", "--expert-tensor-parallel-size"),
+        _write_experts,
+        _read_experts,
+    ),
+    row(
+        ("schedule", "chunks"),
+        (_CHUNKS, _CHUNK_LAYERS, _LAYOUT, _GROUP, _FIRST, _LAST, _WITH_EMBEDDING, _WITH_LOSS),
+        _write_pipeline,
+        _read_pipeline,
+    ),
+    row(
+        ("zero", "zero_degree"),
+        (
+            "--use-distributed-optimizer",
+            "--use-megatron-fsdp",
+            "--use-torch-fsdp2",
+            _STRATEGY,
+            _INSTANCES,
+            "--overlap-grad-reduce",
+            "--overlap-param-gather",
+        ),
+        _write_zero,
+        _read_zero,
+    ),
+    row(
+        ("recompute",),
+        (
+            "--recompute-granularity",
+            "--recompute-method",
+            "--recompute-num-layers",
+            "--recompute-modules",
+            "--recompute-activations",
+        ),
+        _write_recompute,
+        _read_recompute,
+    ),
+    row(
+        ("precision",),
+        ("--bf16", "--fp16", "--fp8-format", "--fp8-recipe"),
+        _write_precision,
+        _read_precision,
+    ),
+    row(("gradient_precision",), (_IN_BF16, _IN_FP32), _write_gradients, _read_gradients),
+    row(("optimizer",), ("--optimizer", "--sgd-momentum"), _write_optimizer, _read_optimizer),
+    row(
+        ("mode",),
+        (),
+        lambda facts: {},
+        lambda options, facts: {"mode": "training"},
+        PROGRAM,
+    ),
+    value("vocabulary_multiple", "--make-vocab-size-divisible-by", 128),
+)
+
+
+def _missing(facts: Facts) -> Iterator[Note]:
+    yield Note("data", "--data-path and --split, or --mock-data to try it out")
+    yield Note("tokenizer", "--tokenizer-type and --tokenizer-model; its size must be --vocab-size")
+    yield Note("training", "--train-iters, --lr, --save: learning and checkpoints")
+    if LAYERS not in facts:
+        yield Note(
+            "model", "the model is no transformer of Megatron-LM: only parallelism is stated"
+        )
+    elif (name := unstated(facts)) is not None:
+        yield Note("model", f"Megatron-LM has no option for {name} of the model")
+
+
+def _environment(launch: Launch) -> Mapping[str, str]:
+    """Before Blackwell, kernels of tp and cp are in order only with one connection; Megatron-FSDP
+    wants more."""
+    facts = launch.facts
+    if facts["zero"] >= 2 or facts["tp"] * facts["cp"] == 1:
+        return {}
+    return {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+
+
+def _write(launch: Launch, options: Options) -> Files:
+    command = [*torchrun(launch, PROGRAM), *option_lines(options)]
+    environment = _environment(launch)
+    text = script(header(launch, MEGATRON.label), command, environment)
+    return Files(one_line(command, environment), {"launch.sh": text})
+
+
+SIGNS = frozenset(
+    ("--tensor-model-parallel-size", "--pipeline-model-parallel-size", "--num-layers", PROGRAM)
+)
+
+
+def _read(source: Source) -> Options | None:
+    """The options of a command line, of an array in a script, or of `MODEL_ARGS` in the YAML files
+    of Megatron-LM's own tests."""
+    listed = source.table.get("MODEL_ARGS") if source.table is not None else None
+    if isinstance(listed, Mapping):
+        return {str(name): given for name, given in listed.items() if given is not False}
+    found = source.options(SIGNS)
+    return found if found is not None and any(name in found for name in SIGNS) else None
+
+
+MEGATRON = add_target(
+    Target(
+        name="megatron",
+        version="0.19",
+        summary="Megatron-LM: pretrain_gpt.py with the options of megatron-core 0.19",
+        stack="megatron",
+        table=Table(ROWS),
+        limits=LIMITS,
+        write=_write,
+        read=_read,
+        approximated=approximations,
+        missing=_missing,
+        is_neutral=is_neutral,
+        not_modelled=not_modelled,
+        dry_run="add --fake-process-group --mock-data and start one process: one GPU takes the "
+        "part of rank 0, and nothing is sent",
+    ),
+    order=1,
+)

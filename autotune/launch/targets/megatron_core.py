@@ -1,0 +1,195 @@
+"""What Megatron-Core can do, whoever launches it: Megatron-LM or Megatron-Bridge."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from autotune.launch.facts import MODEL, Facts
+from autotune.launch.limits import Changes, Limit, only
+from autotune.launch.target import Note
+from distir.factoring import divisors, expert_factors
+from distir.rules import WorkloadFacts
+from distir.schedules.core.rhythm import groups_of
+from distir.strategy import PLACEMENT, Strategy
+
+PLACEMENTS = {False: PLACEMENT, True: "tp-cp-ep-pp-dp"}
+"""Orders of ranks, by whether `use_tp_pp_dp_mapping` is set."""
+
+EXCHANGES = {"gather": "all_gather", "ring": "p2p", "all-to-all": "a2a"}
+
+RECOMPUTED = ("none", "selective", "full")
+
+
+def group_size(pp: int, microbatches: int) -> int:
+    """Microbatches that Megatron-Core sends through a chunk at a time to have our groups."""
+    return len(groups_of(pp, microbatches)[0])
+
+
+def _same_groups(pp: int, microbatches: int) -> bool:
+    """Whether groups of one size, the last one of what is left, are our groups."""
+    sizes = [len(group) for group in groups_of(pp, microbatches)]
+    return all(size == sizes[0] for size in sizes[:-1])
+
+
+def _interleaved(schedule: str, pp: int, chunks: int, microbatches: int) -> str | None:
+    if schedule != "interleaved":
+        return None
+    if pp == 1 or chunks == 1:
+        return "interleaved stages need pp > 1 and several chunks"
+    if microbatches < pp:
+        return f"interleaved stages need at least pp = {pp} microbatches, not {microbatches}"
+    if not _same_groups(pp, microbatches):
+        sizes = "+".join(str(len(group)) for group in groups_of(pp, microbatches))
+        return (
+            f"{microbatches} microbatches go in groups of {sizes}, but Megatron-Core has one size "
+            "and what is left"
+        )
+    return None
+
+
+def _fewer_microbatches(strategy: Strategy) -> Iterator[Changes]:
+    share = strategy.microbatches
+    multiples = [m for m in divisors(share) if m % strategy.pp == 0]
+    yield from ({"microbatches": m} for m in reversed(multiples))
+    yield {"schedule": "1f1b", "chunks": 1}
+
+
+def _chunks(schedule: str, chunks: int) -> str | None:
+    if chunks == 1 or schedule == "interleaved":
+        return None
+    return f"{schedule} with {chunks} chunks cannot be stated: several stages per rank interleave"
+
+
+def _context(workload: WorkloadFacts, cp: int) -> str | None:
+    length = next((n for n in workload.sequence_lengths if n % (2 * cp)), None)
+    if cp == 1 or length is None:
+        return None
+    return f"the sequence ({length}) does not divide by 2 · cp = {2 * cp}"
+
+
+def _experts_near(ep: int, dp: int, cp: int, tp: int) -> str | None:
+    ours = expert_factors(ep, dp, cp, tp)
+    if ours is None or ours.tp not in (1, tp):
+        return None  # a rule says so
+    rest = ep // ours.tp
+    if math.gcd(rest, cp) == ours.cp:
+        return None
+    return (
+        f"ep = {ep} is shared along dp {ours.dp} × cp {ours.cp} × tp {ours.tp} here, but "
+        "Megatron-Core fills cp before dp"
+    )
+
+
+def _less_expert_parallel(strategy: Strategy) -> Iterator[Changes]:
+    yield from ({"ep": each} for each in reversed(divisors(strategy.ep)[:-1]))
+    yield {"cp": 1, "dp": strategy.dp * strategy.cp, "cp_exchange": "gather"}
+
+
+def _experts_rest(workload: WorkloadFacts, tp: int, sequence_parallel: bool) -> str | None:
+    if not workload.expert_axes or tp == 1 or sequence_parallel:
+        return None
+    return "a mixture of experts with tp > 1 needs sequence_parallel in Megatron-Core"
+
+
+def _training(workload: WorkloadFacts) -> str | None:
+    return None if workload.mode == "training" else "only training is launched"
+
+
+def _fsdp_placement(zero: int, placement: str) -> str | None:
+    if zero < 2 or placement == PLACEMENT:
+        return None
+    return f"zero = {zero} (Megatron-FSDP) needs the order {PLACEMENT}"
+
+
+def _fsdp_pipeline(zero: int, pp: int) -> str | None:
+    if zero < 2 or pp == 1:
+        return None
+    return f"zero = {zero} (Megatron-FSDP) with pp = {pp} cannot be stated"
+
+
+def _all_replicas(zero_degree: int, dp: int) -> str | None:
+    if zero_degree != dp or dp == 1:
+        return None
+    return f"zero_degree = dp = {dp} shards over all replicas: state 0"
+
+
+def _zero_has_devices(zero: int, dp: int, cp: int) -> str | None:
+    if zero == 0 or dp * cp > 1:
+        return None
+    return f"zero = {zero} shards over dp · cp = 1 device: it cannot be stated"
+
+
+LIMITS: tuple[Limit, ...] = (
+    Limit("only training", _training),
+    only(
+        "schedule",
+        ("1f1b", "interleaved"),
+        "Megatron-Core runs 1F1B, interleaved or not",
+        {"schedule": "1f1b", "chunks": 1},
+        {"schedule": "interleaved"},
+    ),
+    Limit("chunks interleave", _chunks, ({"schedule": "interleaved"}, {"chunks": 1})),
+    Limit("groups of interleaved stages are equal", _interleaved, _fewer_microbatches),
+    only(
+        "placement",
+        tuple(PLACEMENTS.values()),
+        "Megatron-Core has two orders of ranks",
+        {"placement": PLACEMENT},
+    ),
+    only("recompute", RECOMPUTED, "Megatron-Core has none, selective and full"),
+    Limit(
+        "sequences are cut into 2 cp pieces",
+        _context,
+        lambda strategy: ({"cp": 1, "dp": strategy.dp * strategy.cp, "cp_exchange": "gather"},),
+    ),
+    Limit("experts are near", _experts_near, _less_expert_parallel),
+    Limit("experts rest", _experts_rest, ({"sequence_parallel": True},)),
+    Limit("FSDP has the usual order", _fsdp_placement, ({"placement": PLACEMENT}, {"zero": 1})),
+    Limit("FSDP has no pipeline", _fsdp_pipeline, ({"zero": 1},)),
+    Limit("a part of dp is a part", _all_replicas, ({"zero_degree": 0},)),
+    Limit("ZeRO has devices", _zero_has_devices, ({"zero": 0, "zero_degree": 0},)),
+)
+
+
+def modules_recomputed(facts: Facts) -> tuple[str, ...]:
+    """What selective recomputation means here, in Megatron-Core's words: what is cheap to compute
+    again where attention is one kernel."""
+    modules = ["layernorm"]
+    if MODEL + "experts.count" in facts:
+        modules.append("moe_act")
+    if MODEL + "latent.key_rank" in facts:
+        modules.append("mla_up_proj")
+    return tuple(modules)
+
+
+def expert_tensor_parallel(facts: Facts) -> int:
+    """Devices that split each expert: none where devices of tp share experts."""
+    shared = expert_factors(facts["ep"], facts["dp"], facts["cp"], facts["tp"])
+    return 1 if shared is not None and shared.tp > 1 else facts["tp"]
+
+
+def approximations(facts: Facts) -> Iterator[Note]:
+    """What Megatron-Core does otherwise than it was simulated."""
+    if facts["recompute"] == "selective":
+        modules = ", ".join(modules_recomputed(facts))
+        yield Note(
+            "recompute",
+            f"selective is {modules} in Megatron-Core: norms and activations, as simulated; its "
+            "own default, core_attn, saves nothing where attention is one kernel",
+        )
+    if facts["precision"] == "fp8":
+        yield Note(
+            "precision",
+            "fp8 is hybrid with current scaling (tensorwise): products in 8 bits, all else in bf16",
+        )
+    if facts["gradient_precision"] == "both":
+        yield Note("gradient_precision", "both is not an option; gradients are added up in fp32")
+    if facts["zero"] >= 2:
+        yield Note(
+            "zero",
+            f"zero {facts['zero']} is Megatron-FSDP; its checkpoints have a format of their own "
+            "(fsdp_dtensor)",
+        )
+    if facts["optimizer"] != "adam":
+        yield Note("optimizer", f"{facts['optimizer']} keeps its states in fp32")

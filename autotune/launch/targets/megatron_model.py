@@ -1,0 +1,394 @@
+"""A transformer's sizes and choices as options of Megatron-LM."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+from autotune.launch.errors import LaunchError
+from autotune.launch.facts import MODEL, Facts
+from autotune.launch.rows import Options, Row, flag, missing, row, shown, truth, typed, value
+
+
+def _m(name: str) -> str:
+    return MODEL + name
+
+
+def _write_norm(facts: Facts) -> Options:
+    rms = facts[_m("norm")] == "rms"
+    return {"--normalization": "RMSNorm"} if rms else {"--normalization": "LayerNorm"}
+
+
+def _read_norm(options: Options, facts: Facts) -> Facts:
+    given = options.get("--normalization", "LayerNorm")
+    if given not in ("LayerNorm", "RMSNorm"):
+        raise LaunchError(f"--normalization is {shown(given)}; known are LayerNorm and RMSNorm")
+    return {_m("norm"): "rms" if given == "RMSNorm" else "layer"}
+
+
+def _write_activation(facts: Facts) -> Options:
+    if facts[_m("gated")]:
+        return {"--swiglu": True}
+    return {}
+
+
+def _read_activation(options: Options, facts: Facts) -> Facts:
+    gated = truth("--swiglu", options.get("--swiglu", False))
+    return {_m("gated"): gated, _m("activation"): "silu" if gated else "gelu_tanh"}
+
+
+def _write_groups(facts: Facts) -> Options:
+    groups = facts[_m("kv_heads")]
+    if groups == facts[_m("heads")]:
+        return {}
+    return {"--group-query-attention": True, "--num-query-groups": groups}
+
+
+def _read_groups(options: Options, facts: Facts) -> Facts:
+    heads = facts[_m("heads")]
+    grouped = truth("--group-query-attention", options.get("--group-query-attention", False))
+    if not grouped:
+        return {_m("kv_heads"): heads}
+    return {_m("kv_heads"): typed(int, "--num-query-groups", options.get("--num-query-groups", 1))}
+
+
+def _read_positions(options: Options, facts: Facts) -> Facts:
+    kind = str(options.get("--position-embedding-type", "learned_absolute"))
+    if "--use-rotary-position-embeddings" in options:
+        kind = "rope"
+    if kind not in ("learned_absolute", "rope", "none"):
+        raise LaunchError(
+            f"--position-embedding-type is {shown(kind)}; known are learned_absolute, rope and none"
+        )
+    fraction = typed(float, "--rotary-percent", options.get("--rotary-percent", 1.0))
+    return {
+        _m("learned_positions"): kind == "learned_absolute",
+        _m("rotary_fraction"): fraction if kind == "rope" else 0.0,
+        _m("rotary_base"): typed(float, "--rotary-base", options.get("--rotary-base", 10000.0)),
+    }
+
+
+def _write_positions(facts: Facts) -> Options:
+    if facts[_m("learned_positions")]:
+        return {"--position-embedding-type": "learned_absolute"}
+    if not facts[_m("rotary_fraction")]:
+        return {"--position-embedding-type": "none"}
+    said: dict[str, Any] = {"--position-embedding-type": "rope"}
+    if facts[_m("rotary_fraction")] != 1.0:
+        said["--rotary-percent"] = facts[_m("rotary_fraction")]
+    base = facts[_m("rotary_base")]
+    return said | {"--rotary-base": int(base) if base == int(base) else base}
+
+
+def _write_biases(facts: Facts) -> Options:
+    if facts[_m("ffn_bias")]:
+        return {}
+    qkv = {"--add-qkv-bias": True} if facts[_m("qkv_bias")] else {}
+    return {"--disable-bias-linear": True, **qkv}
+
+
+def _read_biases(options: Options, facts: Facts) -> Facts:
+    bias = not truth("--disable-bias-linear", options.get("--disable-bias-linear", False))
+    qkv = bias or truth("--add-qkv-bias", options.get("--add-qkv-bias", False))
+    return {_m("ffn_bias"): bias, _m("output_bias"): bias, _m("qkv_bias"): qkv}
+
+
+def _write_experts(facts: Facts) -> Options:
+    said: dict[str, Any] = {
+        "--num-experts": facts[_m("experts.count")],
+        "--moe-router-topk": facts[_m("experts.top_k")],
+        "--moe-ffn-hidden-size": facts[_m("experts.ffn")],
+        "--moe-token-dispatcher-type": "alltoall",
+    }
+    dense, layers = facts[_m("experts.dense_layers")], facts[_m("layers")]
+    if dense:
+        said["--moe-layer-freq"] = f"([0]*{dense}+[1]*{layers - dense})"
+    if facts[_m("experts.shared_ffn")]:
+        said["--moe-shared-expert-intermediate-size"] = facts[_m("experts.shared_ffn")]
+    if facts[_m("experts.shared_gate")]:
+        said["--moe-shared-expert-gate"] = True
+    if facts[_m("experts.scoring")] == "sigmoid":
+        said["--moe-router-score-function"] = "sigmoid"
+    elif not facts[_m("experts.normalized")]:
+        said["--moe-router-pre-softmax"] = True
+    if facts[_m("experts.corrected")]:
+        said["--moe-router-enable-expert-bias"] = True
+    if facts[_m("experts.scale")] != 1.0:
+        said["--moe-router-topk-scaling-factor"] = facts[_m("experts.scale")]
+    if facts[_m("experts.groups")] > 1:
+        said["--moe-router-num-groups"] = facts[_m("experts.groups")]
+        said["--moe-router-group-topk"] = facts[_m("experts.chosen_groups")]
+    return said
+
+
+def _read_experts(options: Options, facts: Facts) -> Facts:
+    if "--num-experts" not in options:
+        return {}
+
+    def number(name: str, default: int) -> int:
+        return typed(int, name, options.get(name, default))
+
+    def there(name: str) -> bool:
+        return truth(name, options.get(name, False))
+
+    sigmoid = options.get("--moe-router-score-function", "softmax") == "sigmoid"
+    corrected = there("--moe-router-enable-expert-bias")
+    count, groups = number("--num-experts", 0), number("--moe-router-num-groups", 1)
+    found = {
+        "count": count,
+        "top_k": number("--moe-router-topk", 2),
+        "ffn": number("--moe-ffn-hidden-size", facts[_m("ffn")]),
+        "scoring": "sigmoid" if sigmoid else "softmax",
+        "normalized": sigmoid or not there("--moe-router-pre-softmax"),
+        "scale": typed(
+            float,
+            "--moe-router-topk-scaling-factor",
+            options.get("--moe-router-topk-scaling-factor", 1.0),
+        ),
+        "corrected": corrected,
+        "shared_ffn": number("--moe-shared-expert-intermediate-size", 0),
+        "shared_gate": there("--moe-shared-expert-gate"),
+        "dense_layers": _dense_layers(options.get("--moe-layer-freq", 1), facts[_m("layers")]),
+        "groups": groups,
+        "chosen_groups": number("--moe-router-group-topk", groups),
+        "group_best": 2 if corrected and groups > 1 else 1,
+        "imbalance": 1.0,
+    }
+    return {_m(f"experts.{name}"): each for name, each in found.items()}
+
+
+def _dense_layers(given: Any, layers: int) -> int:
+    """The dense layers at the beginning, from `1`, or a list such as `([0]*3+[1]*58)`."""
+    pattern = _pattern(str(given))
+    if pattern is None:
+        raise LaunchError(
+            f"--moe-layer-freq is {shown(given)}; what is understood is 1, or dense layers at the "
+            "beginning such as ([0]*3+[1]*58)"
+        )
+    if pattern == [1]:
+        return 0
+    dense = pattern.index(1) if 1 in pattern else len(pattern)
+    if len(pattern) != layers or 0 in pattern[dense:]:
+        raise LaunchError(
+            f"--moe-layer-freq is {shown(given)}; what is understood is a number for each of the "
+            f"{layers} layers, with dense layers (0) at the beginning alone"
+        )
+    return dense
+
+
+def _pattern(text: str) -> list[int] | None:
+    """The numbers of a list of 0 and 1, of sums of lists and of repeated lists. Nothing is
+    executed."""
+
+    def numbers(node: ast.expr) -> list[int] | None:
+        if isinstance(node, ast.List):
+            values = [each.value for each in node.elts if isinstance(each, ast.Constant)]
+            known = [each for each in values if each in (0, 1) and isinstance(each, int)]
+            return known if len(known) == len(node.elts) else None
+        if not isinstance(node, ast.BinOp):
+            return None
+        left = numbers(node.left)
+        if left is None:
+            return None
+        if isinstance(node.op, ast.Add):
+            right = numbers(node.right)
+            return None if right is None else left + right
+        times = node.right.value if isinstance(node.right, ast.Constant) else None
+        if isinstance(node.op, ast.Mult) and isinstance(times, int) and 0 <= times <= 10_000:
+            return left * times if len(left) * times <= 10_000 else None
+        return None
+
+    if text.strip() == "1":
+        return [1]
+    try:
+        return numbers(ast.parse(text.strip().strip("\"'"), mode="eval").body)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _write_latent(facts: Facts) -> Options:
+    rank = facts[_m("latent.query_rank")]
+    return {
+        "--multi-latent-attention": True,
+        **({"--q-lora-rank": rank} if rank else {}),
+        "--kv-lora-rank": facts[_m("latent.key_rank")],
+        "--qk-head-dim": facts[_m("latent.plain_dim")],
+        "--qk-pos-emb-head-dim": facts[_m("latent.rotary_dim")],
+        "--v-head-dim": facts[_m("latent.value_dim")],
+    }
+
+
+def _read_latent(options: Options, facts: Facts) -> Facts:
+    if not truth("--multi-latent-attention", options.get("--multi-latent-attention", False)):
+        return {}
+    # Defaults of MLATransformerConfig; queries have no latent if nobody says.
+    sizes = {
+        "query_rank": ("--q-lora-rank", 0),
+        "key_rank": ("--kv-lora-rank", 32),
+        "plain_dim": ("--qk-head-dim", 128),
+        "rotary_dim": ("--qk-pos-emb-head-dim", 64),
+        "value_dim": ("--v-head-dim", 128),
+    }
+    return {
+        _m(f"latent.{name}"): typed(int, option, options.get(option, default))
+        for name, (option, default) in sizes.items()
+    }
+
+
+TOKENIZERS = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000}
+"""Tokens of the tokenizers whose number is the same for everybody."""
+
+
+def _read_vocabulary(options: Options, facts: Facts) -> Facts:
+    if "--vocab-size" in options:
+        return {_m("vocabulary"): typed(int, "--vocab-size", options["--vocab-size"])}
+    kind = options.get("--tokenizer-type", "GPT2BPETokenizer" if "--merge-file" in options else "")
+    if kind in TOKENIZERS:
+        return {_m("vocabulary"): TOKENIZERS[kind]}
+    raise missing("--vocab-size")
+
+
+def _read_width(options: Options, facts: Facts) -> Facts:
+    hidden = facts[_m("hidden")]
+    gated = truth("--swiglu", options.get("--swiglu", False))
+    # Megatron-LM's own default: 8/3 of the width, a multiple of 64, for gated activations.
+    usual = int(4 * hidden * 2 / 3 / 64) * 64 if gated else 4 * hidden
+    width = options.get("--ffn-hidden-size", usual)
+    return {_m("ffn"): typed(int, "--ffn-hidden-size", width)}
+
+
+def _read_head(options: Options, facts: Facts) -> Facts:
+    usual = facts[_m("hidden")] // max(1, facts[_m("heads")])
+    return {_m("head_dim"): typed(int, "--kv-channels", options.get("--kv-channels", usual))}
+
+
+def _write_head(facts: Facts) -> Options:
+    usual = facts[_m("heads")] * facts[_m("head_dim")] == facts[_m("hidden")]
+    return {} if usual else {"--kv-channels": facts[_m("head_dim")]}
+
+
+MODEL_ROWS: tuple[Row, ...] = (
+    value(_m("layers"), "--num-layers"),
+    value(_m("hidden"), "--hidden-size"),
+    value(_m("heads"), "--num-attention-heads"),
+    row(
+        (_m("ffn"),),
+        ("--ffn-hidden-size",),
+        lambda facts: {"--ffn-hidden-size": facts[_m("ffn")]},
+        _read_width,
+    ),
+    row((_m("head_dim"),), ("--kv-channels",), _write_head, _read_head),
+    row(
+        (_m("kv_heads"),),
+        ("--num-query-groups", "--group-query-attention"),
+        _write_groups,
+        _read_groups,
+    ),
+    value(_m("positions"), "--max-position-embeddings"),
+    row((_m("norm"),), ("--normalization",), _write_norm, _read_norm),
+    value(
+        _m("norm_epsilon"),
+        "--norm-epsilon",
+        1e-5,
+        kind=float,
+        aliases=("--layernorm-epsilon",),
+    ),
+    row((_m("gated"), _m("activation")), ("--swiglu",), _write_activation, _read_activation),
+    row(
+        (_m("ffn_bias"), _m("output_bias"), _m("qkv_bias")),
+        ("--disable-bias-linear", "--add-qkv-bias"),
+        _write_biases,
+        _read_biases,
+    ),
+    row(
+        (_m("learned_positions"), _m("rotary_fraction"), _m("rotary_base")),
+        (
+            "--position-embedding-type",
+            "--use-rotary-position-embeddings",
+            "--rotary-percent",
+            "--rotary-base",
+        ),
+        _write_positions,
+        _read_positions,
+    ),
+    flag(
+        _m("tied_embeddings"),
+        "--untie-embeddings-and-output-weights",
+        when=False,
+        otherwise=True,
+    ),
+    flag(_m("qk_norm"), "--qk-layernorm"),
+    value(_m("dropout"), "--hidden-dropout", 0.1, kind=float, always=True),
+    value(_m("attention_dropout"), "--attention-dropout", 0.1, kind=float, always=True),
+    row(
+        (_m("vocabulary"),),
+        ("--vocab-size", "--tokenizer-type", "--merge-file", "--vocab-file"),
+        lambda facts: {"--vocab-size": facts[_m("vocabulary")]},
+        _read_vocabulary,
+    ),
+    row(
+        tuple(
+            _m(f"experts.{name}")
+            for name in (
+                "count", "top_k", "ffn", "scoring", "normalized", "scale", "corrected",
+                "shared_ffn", "shared_gate", "dense_layers", "groups", "chosen_groups",
+            )
+        ),
+        (
+            "--num-experts",
+            "--moe-router-topk",
+            "--moe-ffn-hidden-size",
+            "--moe-token-dispatcher-type",
+            "--moe-layer-freq",
+            "--moe-shared-expert-intermediate-size",
+            "--moe-shared-expert-gate",
+            "--moe-router-score-function",
+            "--moe-router-pre-softmax",
+            "--moe-router-enable-expert-bias",
+            "--moe-router-topk-scaling-factor",
+            "--moe-router-num-groups",
+            "--moe-router-group-topk",
+        ),
+        _write_experts,
+        _read_experts,
+    ),
+    row(
+        tuple(
+            _m(f"latent.{name}")
+            for name in ("query_rank", "key_rank", "plain_dim", "rotary_dim", "value_dim")
+        ),
+        (
+            "--multi-latent-attention",
+            "--q-lora-rank",
+            "--kv-lora-rank",
+            "--qk-head-dim",
+            "--qk-pos-emb-head-dim",
+            "--v-head-dim",
+        ),
+        _write_latent,
+        _read_latent,
+    ),
+)  # fmt: skip
+"""A decoder. What Megatron-LM cannot say of a model is in `unstated`."""
+
+
+def unstated(facts: Facts) -> str | None:
+    """What of a model these options cannot say; None if they say all of it."""
+    usual: dict[str, tuple[Any, ...]] = {
+        "causal": (True,),
+        "norm_first": (True,),
+        "parallel": (False,),
+        "embedding_norm": (False,),
+        "segments": (0,),
+        "head_transform": (False,),
+        "head_bias": (False,),
+        "inner_dropout": (0.0,),
+        "position_offset": (0,),
+    }
+    for name, known in usual.items():
+        if facts[_m(name)] not in known:
+            return f"{name} = {facts[_m(name)]}"
+    gated, activation = facts[_m("gated")], facts[_m("activation")]
+    if (gated and activation != "silu") or (not gated and activation not in ("gelu", "gelu_tanh")):
+        return f"activation = {activation}, {'gated' if gated else 'not gated'}"
+    return None
