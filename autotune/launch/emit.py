@@ -63,16 +63,16 @@ def readme(
 ) -> str:
     """What a launch is, in words."""
     room = f"{short_bytes(prediction.memory_bytes)} of {short_bytes(prediction.device_bytes)}"
+    predicted = f"{short_seconds(prediction.seconds)} per step, ± {percent(prediction.band)}"
+    run = f"{short_seconds(prediction.as_run_seconds)}, {short_bytes(prediction.as_run_bytes)}"
     lines = [
         f"# {launch.strategy.label}",
         "",
         f"Searched for: {launch.title}.",
         "",
-        f"Written for {target.label}. Predicted: {short_seconds(prediction.seconds)} per step, "
-        f"± {percent(prediction.band)}, {room} on the fullest device (software stack "
-        f"{prediction.stack}).",
-        f"As {target.name} runs it (software stack {target.stack}, and what is approximated below): "
-        f"{short_seconds(prediction.as_run_seconds)}, {short_bytes(prediction.as_run_bytes)}.",
+        f"Written for {target.label}. Predicted with the software stack {prediction.stack}:",
+        f"{predicted}, {room} on the fullest device.",
+        f"As {target.name} runs it, with the stack {target.stack} and what is approximated: {run}.",
         "",
         *_unfit(prediction),
         "## Start",

@@ -10,8 +10,9 @@ A target's table turns facts into options and options into facts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from distir.models.experts import Experts
@@ -87,7 +88,7 @@ def model_of(facts: Facts, name: str) -> TransformerConfig:
     """The model that facts describe: the inverse of `model_facts`, but for what they leave out."""
     own = {n: facts[MODEL + n] for n in _own(TransformerConfig) if MODEL + n in facts}
     own.setdefault("fused_qkv", own.get("kv_heads", 0) in (0, own["heads"]))
-    parts = {
+    parts: dict[str, Any] = {
         part: made(**_of_part(facts, part))
         for part, made in (("experts", Experts), ("latent", Latent))
         if _of_part(facts, part)
@@ -162,21 +163,35 @@ def launch_of(problem: Problem, strategy: Strategy, plan: Plan) -> Launch:
 
 
 def cuts_of(plan: Plan, config: TransformerConfig) -> Cuts | None:
-    """The layers of a plan's stages; None without a pipeline, or if its blocks are not layers one
-    by one between an embedding and a head."""
-    count = plan.workload.num_blocks
-    if len(plan.stages) == 1 or count != config.layers + 2:
+    """The layers of a plan's stages; None without a pipeline, or if a stage begins inside a
+    layer."""
+    pieces = blocks_of_layers(config, plan.workload.num_blocks)
+    if len(plan.stages) == 1 or pieces is None:
         return None
-    inner = range(1, count - 1)
-    return Cuts(tuple(sum(block in inner for block in stage.blocks) for stage in plan.stages))
+    ends = list(accumulate(pieces, initial=1))  # the embedding is the block before the layers
+    begins = [stage.blocks[0] for stage in plan.stages[1:]]
+    if any(begin not in ends for begin in begins):
+        return None
+    bounds = [0, *(ends.index(begin) for begin in begins), config.layers]
+    return Cuts(tuple(b - a for a, b in pairwise(bounds)))
 
 
-def starts_of(cuts: Cuts) -> tuple[int, ...]:
-    """The blocks before which a plan is cut, for a model with an embedding and a head: the inverse
-    of `cuts_of`."""
-    starts: list[int] = []
-    block = 1  # the embedding is the block before the first layer
-    for layers in cuts.layers[:-1]:
-        block += layers
-        starts.append(block)
-    return tuple(starts)
+def starts_of(cuts: Cuts, pieces: Sequence[int]) -> tuple[int, ...]:
+    """The blocks before which a plan is cut, given the blocks of every layer: the inverse of
+    `cuts_of`."""
+    ends = list(accumulate(pieces, initial=1))
+    return tuple(ends[count] for count in accumulate(cuts.layers[:-1]))
+
+
+def blocks_of_layers(config: TransformerConfig, blocks: int) -> tuple[int, ...] | None:
+    """The number of blocks that each layer is, in a model with an embedding before and a head
+    behind the layers; None if that is not known.
+
+    A layer is a block, but for a first layer that no other is like: it is as many blocks as are
+    left.
+    """
+    more = blocks - 2 - config.layers
+    if more == 0:
+        return (1,) * config.layers
+    alone = config.experts is not None and config.experts.dense_layers == 1
+    return (1 + more, *(1,) * (config.layers - 1)) if alone and more > 0 else None

@@ -1,8 +1,8 @@
 """Pipeline layouts as Megatron-Core writes them: `Et*7|t*8|t*8|t*9L`.
 
 `E` is the embedding, `t` a transformer layer, `L` the loss, `m` a layer that predicts further
-tokens; stages are in the order of their numbers, with `|` between. `(tt|)*30` repeats a group, `t*8`
-a letter (megatron/core/transformer/pipeline_parallel_layer_layout.py).
+tokens; stages are in the order of their numbers, with `|` between. `(tt|)*30` repeats a group,
+`t*8` a letter (megatron/core/transformer/pipeline_parallel_layer_layout.py).
 """
 
 from __future__ import annotations

@@ -8,12 +8,13 @@ from typing import Any
 
 from autotune.launch.emit import Emission, Prediction, emit
 from autotune.launch.errors import LaunchError
-from autotune.launch.facts import Cuts, launch_of, starts_of
+from autotune.launch.facts import Cuts, blocks_of_layers, launch_of, starts_of
 from autotune.launch.limits import nearest
 from autotune.launch.target import Target
 from autotune.problem import Problem
 from distir.errors import DistirError
 from distir.metrics import iteration_seconds, peak_memory_bytes
+from distir.models.transformer import TransformerConfig
 from distir.rules import explain
 from distir.strategy import Strategy
 from distir.units import percent, short_bytes, short_seconds
@@ -71,16 +72,17 @@ def as_run(
         raise LaunchError("the problem cannot be changed; load it by load_problem")
     other = problem.changed(**settings)
     simulator: Any = other.simulator
-    if cuts is None or strategy.pp == 1 or not _fits(simulator, cuts):
-        return simulator.simulate(strategy), settings
-    return simulator.simulate_plan(simulator.planner.plan(strategy, starts_of(cuts))), settings
-
-
-def _fits(simulator: Any, cuts: Cuts) -> bool:
-    """Whether the layers of a model are its blocks, one by one between embedding and head."""
-    return simulator.workload.num_blocks == sum(cuts.layers) + 2 and all(
-        n or at in (0, len(cuts.layers) - 1) for at, n in enumerate(cuts.layers)
+    workload = simulator.workload
+    config = workload.model.config
+    pieces = (
+        blocks_of_layers(config, workload.num_blocks)
+        if isinstance(config, TransformerConfig)
+        else None
     )
+    if cuts is None or pieces is None:
+        return simulator.simulate(strategy), settings
+    plan = simulator.planner.plan(strategy, starts_of(cuts, pieces))
+    return simulator.simulate_plan(plan), settings
 
 
 def refuse(problem: Problem, target: Target, strategy: Strategy) -> None:

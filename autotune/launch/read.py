@@ -108,8 +108,8 @@ def recognised(source: Source, name: str | None) -> tuple[Target, Options]:
             return target, options
     known = ", ".join(each.name for each in targets)
     raise LaunchError(
-        f"{source.path}: nothing here is an option of {known}; expected a launch script, its command "
-        "line, or a file of options"
+        f"{source.path}: nothing here is an option of {known}; expected a launch script, its "
+        "command line, or a file of options"
     )
 
 

@@ -37,7 +37,8 @@ def header(launch: Launch, label: str) -> str:
     said = f"{launch.title}\n{launch.strategy.label}, written for {label}"
     if nodes == 1:
         return said
-    return f"{said}\nOn each of {nodes} nodes of {per_node} devices, with NODE_RANK and MASTER_ADDR set"
+    each = f"{nodes} nodes of {per_node} devices"
+    return f"{said}\nOn each of {each}, with NODE_RANK and MASTER_ADDR set"
 
 
 def torchrun(launch: Launch, *program: str) -> list[list[str]]:

@@ -5,8 +5,8 @@ r"""The words of a shell script, read and never executed.
     torchrun --nproc-per-node 8 pretrain_gpt.py "${ARGS[@]}" --micro-batch-size 1
 
 gives the commands of the script as lists of words, with variables that the script itself sets put
-in. What is set in a branch, a loop or a function, what a command would print, and what is not set at
-all stays as it stands, with its dollar.
+in. What is set in a branch, a loop or a function, what a command would print, and what is not set
+at all stays as it stands, with its dollar.
 """
 
 from __future__ import annotations
@@ -165,8 +165,7 @@ def _expanded(found: _Script, word: Word) -> list[str]:
         and (name := whole["braced"] or whole["plain"]) in found.variables
     ):
         value = found.variables[name]
-        split = [w for each in value for w in words_of_value(each)] if word.plain else list(value)
-        return split
+        return [w for each in value for w in words_of_value(each)] if word.plain else list(value)
     joined = "".join(_joined(found, word))
     if any("$" in text and not quote for text, quote in word.pieces) and joined != word.text:
         return words_of_value(joined)

@@ -1,4 +1,4 @@
-"""What a user has: a script, a command line, or a file of options, as text that is never executed."""
+"""What a user has: a script, a command line or a file of options; text that is never executed."""
 
 from __future__ import annotations
 

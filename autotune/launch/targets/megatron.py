@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from autotune.launch.errors import LaunchError
 from autotune.launch.facts import MODEL, Cuts, Facts, Launch
@@ -135,11 +135,8 @@ def _write_pipeline(facts: Facts) -> Options:
     stages = facts["pp"] * facts["chunks"]
     if cuts is not None and not cuts.even:
         said[_LAYOUT] = format_layout(cuts)
-    elif facts.get(LAYERS, 0) % stages:
-        raise LaunchError(
-            f"{facts[LAYERS]} layers do not divide by {stages} stages, and the blocks of this "
-            "model are not its layers one by one: no layout can be written"
-        )
+    elif cuts is None and stages > 1 and LAYERS in facts:
+        raise LaunchError("a stage begins inside a layer, which no layout can say; try another pp")
     if facts["schedule"] == "interleaved":
         if _LAYOUT not in said:
             said[_CHUNKS] = facts["chunks"]
@@ -484,9 +481,10 @@ SIGNS = frozenset(
 def _read(source: Source) -> Options | None:
     """The options of a command line, of an array in a script, or of `MODEL_ARGS` in the YAML files
     of Megatron-LM's own tests."""
-    listed = source.table.get("MODEL_ARGS") if source.table is not None else None
-    if isinstance(listed, Mapping):
-        return {str(name): given for name, given in listed.items() if given is not False}
+    listed: object = source.table.get("MODEL_ARGS") if source.table is not None else None
+    if isinstance(listed, dict):
+        options = cast("dict[object, object]", listed)
+        return {str(name): given for name, given in options.items() if given is not False}
     found = source.options(SIGNS)
     return found if found is not None and any(name in found for name in SIGNS) else None
 

@@ -183,8 +183,9 @@ def _pattern(text: str) -> list[int] | None:
     def numbers(node: ast.expr) -> list[int] | None:
         if isinstance(node, ast.List):
             values = [each.value for each in node.elts if isinstance(each, ast.Constant)]
-            known = [each for each in values if each in (0, 1) and isinstance(each, int)]
-            return known if len(known) == len(node.elts) else None
+            if len(values) != len(node.elts) or any(value not in (0, 1) for value in values):
+                return None
+            return [int(value == 1) for value in values]
         if not isinstance(node, ast.BinOp):
             return None
         left = numbers(node.left)

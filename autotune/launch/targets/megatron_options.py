@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from functools import cache
 from pathlib import Path
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 NOT_SIMULATED = "bears on time or memory, and is not simulated"
 
@@ -32,15 +38,8 @@ REASONS = {
 @cache
 def _listed() -> dict[str, frozenset[str]]:
     """The options of the file beside this one, by the list that they are in."""
-    found: dict[str, set[str]] = {}
-    current: set[str] = set()
-    text = Path(__file__).with_suffix(".txt").read_text(encoding="utf-8")
-    for line in text.splitlines():
-        if line.startswith("["):
-            current = found.setdefault(line.strip("[]"), set())
-        elif not line.startswith("#"):
-            current.update(line.split())
-    return {name: frozenset(options) for name, options in found.items()}
+    content = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+    return {name: frozenset(options.split()) for name, options in content.items()}
 
 
 def is_neutral(option: str) -> bool:
