@@ -180,7 +180,7 @@ class _Search:
         self.metric = _bounded_metric(objective)
         self.space: SearchSpace = problem.space
         self.devices = problem.devices
-        self.capacity = problem.memory_bytes
+        self.cost = problem.simulator.cost
         self.objective = objective
         self.bounds = Bounds(problem.simulator.stages)
         self.found = Collector(objective, top)
@@ -280,7 +280,7 @@ class _Search:
 
     def _left(self, part: _Part) -> _Part:
         """The strategies of a part that are not ruled out."""
-        too_large = part.bounds.size > self.capacity
+        too_large = ~self.cost.fits(part.bounds.size, part.table.communicators)
         lost = too_large | (self._keys(part) > self._worst)
         if lost.any():
             self._rule_out(part.taken(lost), too_large[lost])

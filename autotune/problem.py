@@ -16,10 +16,12 @@ from autotune.objectives.objective import Objective, ObjectiveFunction
 from autotune.objectives.simulator import Simulates, simulated, simulated_many
 from autotune.statement import DEFAULT_SPACE, DEFAULT_STACK, ProblemStatement, takes
 from distir.errors import DistirError
+from distir.metrics import memory_use, peak_memory_bytes
 from distir.strategy import Strategy
 from search_spaces import SearchSpace, WorkloadFacts, distribution_space, searched
 
 if TYPE_CHECKING:
+    from autotune.trial import Trial
     from distir.cost import Band, Cluster, SoftwareStack
     from distir.importers.load import LoadedModel
     from distir.models.layers import AttentionKind
@@ -72,6 +74,14 @@ class Problem:
             direction=direction,
             simulate_many=simulated_many(self.simulator, self.memory_bytes),
         )
+
+    def outcome(self, trial: Trial) -> dict[str, Any]:
+        """A trial's strategy, metrics and, where memory is known, what its devices hold and have,
+        as plain JSON values."""
+        metrics = trial.evaluation.metrics
+        known = peak_memory_bytes.name in metrics
+        memory = {"memory": memory_use(metrics, self.memory_bytes)} if known else {}
+        return trial.outcome(self.batch_size) | memory
 
     @property
     def title(self) -> str:

@@ -20,7 +20,7 @@ A package that has such a module names the metric in the entry-point group `dist
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -35,7 +35,16 @@ if TYPE_CHECKING:
     from distir.cost.amounts import Amount
     from distir.workload import Workload
 
-__all__ = ["METRICS", "Formula", "Iteration", "Metric", "find_metric", "measured", "metric"]
+__all__ = [
+    "METRICS",
+    "Formula",
+    "Iteration",
+    "Metric",
+    "find_metric",
+    "measured",
+    "memory_use",
+    "metric",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +65,8 @@ class Iteration:
     """Of the fullest device."""
     padding_fraction: Amount
     """FLOPs of products on padding, as a fraction of the model's."""
+    communicators: Amount
+    """Kinds of parallelism whose devices communicate."""
 
     @cached_property
     def samples_per_second(self) -> Amount:
@@ -158,6 +169,16 @@ def measured(iteration: Iteration) -> dict[str, Any]:
     }
 
 
+def memory_use(metrics: Mapping[str, float], limit_bytes: float) -> dict[str, float]:
+    """Bytes of the fullest device that tensors hold, that the software reserves, and that there
+    are, as plain JSON values."""
+    return {
+        "tensors_bytes": metrics.get(peak_memory_bytes.name, 0.0),
+        "reserve_bytes": metrics.get(reserved_memory_bytes.name, 0.0),
+        "limit_bytes": limit_bytes,
+    }
+
+
 # --- the metrics of distir ------------------------------------------------------------------------
 
 
@@ -198,8 +219,15 @@ def mfu(iteration: Iteration) -> Amount:
 
 @metric("memory", objective="memory")
 def peak_memory_bytes(iteration: Iteration) -> Amount:
-    """Peak memory of the fullest device."""
+    """Peak memory of the fullest device, in tensors."""
     return iteration.peak_memory_bytes
+
+
+@metric("reserve")
+def reserved_memory_bytes(iteration: Iteration) -> Amount:
+    """Memory of the fullest device that no tensor can have: context, communicators, gaps."""
+    stack = iteration.cost.stack
+    return stack.reserve_bytes(iteration.peak_memory_bytes, iteration.communicators)
 
 
 @metric("bubble")

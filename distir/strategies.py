@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distir.arrays import Codes, Indices, distinct_codes
-from distir.strategy import Strategy
+from distir.strategy import DEGREES, Strategy
 
 FIELDS = tuple(field.name for field in fields(Strategy))
 
@@ -76,6 +76,11 @@ class Strategies(Sequence[Strategy]):
         values = np.array(self.values[name])
         codes = self.codes.get(name)
         return np.repeat(values, self.length) if codes is None else values[codes]
+
+    @property
+    def communicators(self) -> Indices:
+        """`Strategy.communicators`, one per strategy."""
+        return np.sum([self.column(name) > 1 for name in DEGREES], axis=0)
 
     def choices(self, names: Sequence[str], indices: Indices) -> list[dict[str, Any]]:
         """The values of some fields, by field, of each strategy at some indices."""

@@ -36,6 +36,9 @@ CP_EXCHANGES = ("gather", "ring", "all-to-all")
 MARKS = "*~"
 """Marks that may follow the name of an axis in a list: `*` everywhere, `~` ring."""
 
+DEGREES = ("dp", "tp", "pp", "cp", "ep")
+"""Kinds of parallelism: fields of a strategy that count devices."""
+
 LISTED = ("dp", "ep", "cp", "tp")
 """Degrees whose axis lists a strategy can state."""
 
@@ -181,6 +184,11 @@ class Strategy:
     def devices(self) -> int:
         """Number of devices that the strategy occupies."""
         return self.dp * self.tp * self.cp * self.pp
+
+    @property
+    def communicators(self) -> int:
+        """Number of kinds of parallelism whose devices communicate: degrees above 1."""
+        return sum(getattr(self, name) > 1 for name in DEGREES)
 
     @property
     def axis_lists(self) -> Mapping[str, tuple[str, ...]]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from autotune.objectives.evaluation import Evaluation
 from autotune.objectives.objective import Objective
-from distir.metrics import METRICS, Metric, peak_memory_bytes
+from distir.metrics import METRICS, Metric, peak_memory_bytes, reserved_memory_bytes
 from distir.strategy import Strategy
 
 if TYPE_CHECKING:
@@ -43,6 +43,12 @@ class Simulates(Protocol):
     def simulate_many(self, strategies: Sequence[Strategy]) -> Simulations: ...
 
 
+def needed_bytes(metrics: Mapping[str, Any]) -> Any:
+    """Memory that the fullest device must have, with what the software reserves: a number, or a
+    column of them."""
+    return metrics.get(peak_memory_bytes.name, 0.0) + metrics.get(reserved_memory_bytes.name, 0.0)
+
+
 def simulated(simulator: Simulates, memory_bytes: float) -> Callable[[Strategy], Evaluation]:
     """Evaluates strategies by `simulator` on devices with `memory_bytes` of memory each."""
 
@@ -50,7 +56,7 @@ def simulated(simulator: Simulates, memory_bytes: float) -> Callable[[Strategy],
         result = simulator.simulate(strategy)
         if result.feasible:
             return Evaluation(result.metrics)
-        excess = result.metrics.get(peak_memory_bytes.name, 0.0) / memory_bytes - 1
+        excess = needed_bytes(result.metrics) / memory_bytes - 1
         return Evaluation(
             result.metrics,
             feasible=False,
@@ -74,7 +80,7 @@ def simulated_many(
         table = simulator.simulate_many(strategies)
         failed = np.zeros(len(strategies), np.bool_)
         failed[list(table.invalid)] = True
-        excess = table.metrics[peak_memory_bytes.name] / memory_bytes - 1
+        excess = needed_bytes(table.metrics) / memory_bytes - 1
         violation = np.where(excess > 0, excess, 1.0)
         violation[table.feasible] = 0.0
         return Evaluations(table.metrics, table.feasible, failed, violation, table.invalid)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 from autotune.problem import Problem
+from distir.metrics import reserved_memory_bytes
 from distir.strategy import Strategy
 
 
@@ -30,6 +31,8 @@ class Breakdown:
     seconds: Mapping[str, float]
     memory: Mapping[str, float]
     fullest_stage: int
+    reserved_bytes: float
+    """Memory that the software reserves beside tensors."""
 
     @property
     def total_seconds(self) -> float:
@@ -40,6 +43,11 @@ class Breakdown:
     def total_bytes(self) -> float:
         """The peak of the fullest stage."""
         return sum(self.memory.values())
+
+    @property
+    def needed_bytes(self) -> float:
+        """Memory that a device must have."""
+        return self.total_bytes + self.reserved_bytes
 
 
 def breakdown(problem: Problem, strategy: Strategy) -> Breakdown:
@@ -53,6 +61,7 @@ def breakdown(problem: Problem, strategy: Strategy) -> Breakdown:
         seconds=_averaged([stage.seconds for stage in stages]),
         memory=dict(stages[fullest].memory),
         fullest_stage=fullest,
+        reserved_bytes=result.metrics.get(reserved_memory_bytes.name, 0.0),
     )
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from distir.metrics import METRICS
+from collections.abc import Mapping
+
+from distir.metrics import METRICS, peak_memory_bytes, reserved_memory_bytes
 from distir.shares import share_heading
 from distir.strategy import Strategy
-from distir.units import unit_of
+from distir.units import short_bytes, unit_of
 from search_spaces.named import DEFAULTS
 
 
@@ -20,6 +22,16 @@ def shown(metric: str, value: float | None) -> str:
         return "-"
     unit = METRICS.get(metric).unit if metric in METRICS else unit_of(metric)
     return unit(value)
+
+
+def memory_use(metrics: Mapping[str, float], limit_bytes: float) -> str:
+    """What of a device's memory a plan takes: `memory 76 GiB in tensors + 2.4 GiB reserve of
+    80 GiB`."""
+    tensors = metrics[peak_memory_bytes.name]
+    reserve = metrics.get(reserved_memory_bytes.name, 0.0)
+    beside = f" + {short_bytes(reserve)} reserve" if reserve else ""
+    name, limit = heading(peak_memory_bytes.name), short_bytes(limit_bytes)
+    return f"{name} {short_bytes(tensors)} in tensors{beside} of {limit}"
 
 
 def narrow_heading(share: str) -> str:

@@ -7,8 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.problem import Problem
 from autotune.rendering import plain_table
-from autotune.reports.quantities import described, heading, narrow_heading, shown
-from distir.metrics import METRICS, iteration_seconds, padding_fraction, peak_memory_bytes
+from autotune.reports.quantities import (
+    described,
+    heading,
+    memory_use,
+    narrow_heading,
+    shown,
+)
+from distir.metrics import (
+    METRICS,
+    iteration_seconds,
+    padding_fraction,
+    peak_memory_bytes,
+    reserved_memory_bytes,
+)
 from distir.units import Unit, percent, short_bytes, short_seconds
 
 if TYPE_CHECKING:
@@ -17,7 +29,7 @@ if TYPE_CHECKING:
 
     from distir.cost import Band
 
-ELSEWHERE = (padding_fraction.name,)
+ELSEWHERE = (padding_fraction.name, peak_memory_bytes.name, reserved_memory_bytes.name)
 """Metrics that have a sentence of their own, where there is something to say."""
 MOST_STAGES = 16
 """Stages that get a row each; of longer pipelines the middle is left out."""
@@ -37,10 +49,8 @@ def _parts(problem: Problem, result: Any) -> Iterator[RenderableType]:
     yield from (Text(note) for note in problem.notes)
     yield Text(described(result.strategy))
     if result.feasible:
-        room = f"of {short_bytes(problem.memory_bytes)} on the fullest device"
-        yield Text(
-            f"Fits: {short_bytes(result.metrics[peak_memory_bytes.name])} {room}.", style="green"
-        )
+        used = memory_use(result.metrics, problem.memory_bytes)
+        yield Text(f"Fits: {used} on the fullest device.", style="green")
     else:
         yield Text(f"Does not fit: {result.reason}", style="bold red")
     for label, (size, padded) in getattr(result, "padding", {}).items():

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from autotune.reports.advice import advice
-from autotune.reports.quantities import described, heading, shown
+from autotune.reports.quantities import described, heading, memory_use, shown
 from autotune.reports.ranking import ranking_table
 from autotune.reports.why import why
 from autotune.trial import Trial
@@ -78,13 +78,17 @@ def _searched(result: TuneResult) -> str:
 def _headline(result: TuneResult, best: Trial) -> str:
     metric = result.objective.metric
     others = [
-        f"{heading(name)} {shown(name, best.metric(name))}"
+        _metric(result, best, name)
         for name in (each.name for each in HEADLINE)
         if name != metric and best.metric(name) is not None
     ]
-    return "; ".join(
-        [f"{heading(metric)} {shown(metric, best.metric(metric))}", *others, *_against_grid(result)]
-    )
+    return "; ".join([_metric(result, best, metric), *others, *_against_grid(result)])
+
+
+def _metric(result: TuneResult, best: Trial, name: str) -> str:
+    if name == peak_memory_bytes.name and result.objective.cheap:
+        return memory_use(best.evaluation.metrics, result.problem.memory_bytes)
+    return f"{heading(name)} {shown(name, best.metric(name))}"
 
 
 def _too_close(result: TuneResult) -> Iterator[str]:

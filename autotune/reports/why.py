@@ -46,7 +46,7 @@ def why(result: TuneResult, best: Trial) -> Iterator[RenderableType]:
             f"{name} ({rival.strategy.label})", rivals["best"], rival, problem.memory_bytes
         )
     yield ""
-    yield breakdown_table(rivals)
+    yield breakdown_table(rivals, problem.memory_bytes)
 
 
 def next_layout(candidates: Sequence[Trial], best: Trial) -> Trial | None:
@@ -74,7 +74,7 @@ def data_parallel(problem: Problem, shown_already: Sequence[Trial | None]) -> St
 def sentence(name: str, best: Breakdown, rival: Breakdown, memory_bytes: float) -> str:
     """How `rival` compares with `best`, the large differences first."""
     if not rival.feasible:
-        needs, has = short_bytes(rival.total_bytes), short_bytes(memory_bytes)
+        needs, has = short_bytes(rival.needed_bytes), short_bytes(memory_bytes)
         held = _largest(rival.memory)
         return (
             f"Against {name}: that does not fit, it needs {needs} of {has} on stage "
@@ -112,8 +112,8 @@ def _largest(memory: Mapping[str, float]) -> str:
     return ", ".join(f"{share_heading(name)} {short_bytes(value)}" for name, value in order)
 
 
-def breakdown_table(plans: Mapping[str, Breakdown]) -> RenderableType:
-    """Time by kind and memory by holder, one column per plan."""
+def breakdown_table(plans: Mapping[str, Breakdown], limit_bytes: float) -> RenderableType:
+    """Time by kind and memory by holder, one column per plan; what is reserved, and the limit."""
     table = plain_table("Where time and memory go")
     table.add_column("")
     for name, plan in plans.items():
@@ -123,6 +123,9 @@ def breakdown_table(plans: Mapping[str, Breakdown]) -> RenderableType:
     columns = list(plans.values())
     _rows(table, [plan.seconds for plan in columns], short_seconds, "iteration, mean over stages")
     _rows(table, [plan.memory for plan in columns], short_bytes, "peak memory, fullest stage")
+    if any(plan.reserved_bytes for plan in columns):
+        table.add_row("reserve", *(short_bytes(plan.reserved_bytes) for plan in columns))
+        table.add_row("limit", *(short_bytes(limit_bytes) for _ in columns), style="bold")
     return table
 
 

@@ -144,37 +144,25 @@ def outcome_of(case: Case, stack: SoftwareStack, result: SimulationResult) -> Ou
     kinds = dict.fromkeys(kind for stage in result.stages for kind in stage.seconds)
     count = len(result.stages)
     held = result.metrics["peak_memory_bytes"]
-    outside = outside_bytes(case.strategy)
+    outside = outside_bytes(case.strategy, stack)
     return Outcome(
         case,
         result.metrics["iteration_seconds"],
         as_counted(held, case.measured.counter or "allocated", outside),
-        _needed(held, stack, outside) <= case.hardware.cluster.device.memory_bytes,
+        result.feasible,
         {kind: sum(s.seconds.get(kind, 0.0) for s in result.stages) / count for kind in kinds},
     )
 
 
-def outside_bytes(strategy: Strategy) -> float:
-    """What lies outside of tensors: the context, and buffers of every group that a device
-    communicates in, one per kind of parallelism."""
-    degrees = (strategy.dp, strategy.tp, strategy.pp, strategy.cp, strategy.ep)
-    sizes = _counters()["outside"]
-    groups = sum(degree > 1 for degree in degrees)
-    return 1e9 * (sizes["context_gb"] + groups * sizes["communicator_gb"])
+def outside_bytes(strategy: Strategy, stack: SoftwareStack) -> float:
+    """What lies outside of tensors: the context, and buffers of every communicator."""
+    return float(stack.reserve_bytes(0.0, strategy.communicators))
 
 
 def as_counted(held_bytes: float, counter: str, outside: float) -> float:
     """The reading of a memory counter when tensors hold `held_bytes` and `outside` bytes lie
     outside them."""
-    return _scaled(held_bytes, _counters()[counter], outside)
-
-
-def _needed(held_bytes: float, stack: SoftwareStack, outside: float) -> float:
-    """Memory that a device must have so that tensors can hold these bytes."""
-    return _scaled(held_bytes, _counters()["limit"][stack.allocator], outside)
-
-
-def _scaled(held_bytes: float, entry: Mapping[str, Any], outside: float) -> float:
+    entry = _counters()[counter]
     return held_bytes * entry["times"] + outside * entry["outside"]
 
 

@@ -313,10 +313,12 @@ def _read_constants(table: Table) -> dict[str, float]:
     out."""
     constants: dict[str, float] = {}
     for field in (field.name for field in fields(SoftwareStack) if field.type == "float"):
-        key = field.removesuffix("_seconds")
+        key, unit = field, None
+        for ending, units in (("_seconds", SECONDS), ("_bytes", BYTES)):
+            if field.endswith(ending):
+                key, unit = field.removesuffix(ending), units
         if key in table:
-            value = table.number(key) if key == field else table.quantity(key, SECONDS)
-            constants[field] = value
+            constants[field] = table.number(key) if unit is None else table.quantity(key, unit)
     table.sources()
     table.finish()
     return constants

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from distir.cost import device as on_device
-from distir.cost.amounts import Amount, soft_maximum
+from distir.cost.amounts import Amount, larger, soft_maximum
 from distir.cost.band import Band
 from distir.cost.cluster import Cluster, ClusterLevel, Group, Senders
 from distir.cost.collectives import CollectiveKind, Copies, Link, Route, collective_seconds
@@ -30,6 +31,22 @@ class CostModel:
         """How far measured times may be from the seconds of this model."""
         device, stack = self.cluster.device, self.stack
         return Band(device.rate_spread, stack.source_spread, stack.repeat_spread)
+
+    def needed_bytes(self, tensor_bytes: Amount, communicators: Amount) -> Amount:
+        """Memory that a device must have for tensors to hold `tensor_bytes` at their peak, with
+        what the stack reserves."""
+        return tensor_bytes + self.stack.reserve_bytes(tensor_bytes, communicators)
+
+    def fits(self, tensor_bytes: Amount, communicators: Amount) -> Any:
+        """Whether the devices have that memory: a bool, or an array of bools."""
+        return self.needed_bytes(tensor_bytes, communicators) <= self.cluster.device.memory_bytes
+
+    def room_bytes(self, communicators: Amount) -> Amount:
+        """What tensors may hold on a device, besides what the stack reserves; 0 if nothing is
+        left."""
+        fixed = self.stack.reserve_bytes(0.0, communicators)
+        per_byte = 1.0 + self.stack.reserve_bytes(1.0, 0) - self.stack.reserve_bytes(0.0, 0)
+        return larger(0.0, self.cluster.device.memory_bytes - fixed) / per_byte
 
     def op_seconds(self, work: Work) -> Amount:
         """Seconds of an op; the device's kernels and the host's launches overlap."""

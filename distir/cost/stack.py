@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from distir.cost.amounts import Amount
 from distir.errors import ClusterError, shown
-from distir.limits import LONGEST_SECONDS, MOST_LOSS_METRICS
+from distir.limits import LONGEST_SECONDS, MOST_BYTES, MOST_LOSS_METRICS
 
 __all__ = [
     "Allocator",
@@ -128,6 +129,14 @@ class SoftwareStack:
     """Relative standard deviation of measured times of one configuration that is run again."""
     iteration_overhead_seconds: float
     """Fixed time of a training step outside the model: data loading, scaling, logging."""
+    block_gaps: float
+    """Memory that an allocator of blocks takes and no tensor fills, as a fraction of what tensors
+    hold, where memory is short."""
+    context_bytes: float
+    """Memory that the device's context and its libraries take, before the first tensor."""
+    communicator_bytes: float
+    """Buffers of the communication library, for every kind of parallelism whose groups a device
+    communicates in."""
 
     @property
     def launch_seconds(self) -> float:
@@ -141,6 +150,12 @@ class SoftwareStack:
         """How well launches overlap with kernels: the order of `amounts.soft_maximum`, 1 (no
         overlap) if the host waits for every kernel."""
         return 1.0 if self.dispatch == "blocking" else self.launch_order
+
+    def reserve_bytes(self, tensor_bytes: Amount, communicators: Amount) -> Amount:
+        """Memory of a device that no tensor can have while tensors hold `tensor_bytes`: gaps that
+        the allocator leaves, the context, and buffers of so many communicators."""
+        gaps = self.block_gaps if self.allocator == "blocks" else 0.0
+        return tensor_bytes * gaps + self.context_bytes + communicators * self.communicator_bytes
 
     def overhead_seconds(self, training: bool) -> float:
         """Fixed time of an iteration outside the model: 0 for inference."""
@@ -171,6 +186,11 @@ class SoftwareStack:
                 raise ClusterError(
                     f"{name} is {getattr(self, name)}; expected at least 0, at most a century"
                 )
+        for name in _BYTES:
+            if not 0 <= getattr(self, name) <= MOST_BYTES:
+                raise ClusterError(
+                    f"{name} is {getattr(self, name)}; expected at least 0, at most an exabyte"
+                )
         for name in ("soft_maximum_order", "launch_order"):
             if not getattr(self, name) >= 1:
                 raise ClusterError(
@@ -189,7 +209,8 @@ _EFFICIENCIES = (
     "board_link_efficiency",
     "network_link_efficiency",
 )
-_FRACTIONS = ("overlapped_fraction", "source_spread", "repeat_spread")
+_FRACTIONS = ("overlapped_fraction", "source_spread", "repeat_spread", "block_gaps")
+_BYTES = ("context_bytes", "communicator_bytes")
 _SECONDS = (
     "kernel_ramp_seconds",
     "eager_launch_seconds",

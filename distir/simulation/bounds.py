@@ -251,6 +251,7 @@ class Bounds:
             degrees=degrees[mesh],
             samples=self._workload.batch_size // some.column("microbatches"),
             ranks=some.column("pp"),
+            communicators=some.communicators,
             splits=np.full(len(some), splits),
         )
         found = np.zeros((len(_Wholes.NAMES), len(sizes)))

@@ -39,6 +39,7 @@ def make_result(plan: Plan, cost: CostModel, stages: Sequence[RankSeconds]) -> S
         stages=tuple(reports),
         band=cost.band,
         padding=plan.padding,
+        memory_limit_bytes=cost.cluster.device.memory_bytes,
     )
 
 
@@ -83,20 +84,23 @@ def _iteration(
         communication_seconds=waited / len(reports),
         peak_memory_bytes=larger(*(report.peak_memory_bytes for report in reports)),
         padding_fraction=plan.workload.padding_fraction(plan.sizes.padded),
+        communicators=plan.strategy.communicators,
     )
 
 
 def _memory_reason(plan: Plan, cost: CostModel, fullest: StageReport) -> str | None:
     """Why the plan does not fit, or None."""
     capacity = cost.cluster.device.memory_bytes
-    needed = fullest.peak_memory_bytes
-    if needed <= capacity:
+    held, communicators = fullest.peak_memory_bytes, plan.strategy.communicators
+    if cost.fits(held, communicators):
         return None
+    needed = cost.needed_bytes(held, communicators)
+    reserve = f", reserve {format_bytes(needed - held)}" if needed > held else ""
     largest = sorted(fullest.memory.items(), key=lambda item: -item[1])
     holders = ", ".join(
         f"{share_heading(share)} {format_bytes(size)}" for share, size in largest if size
     )
     return (
         f"out of memory: stage {fullest.stage} of {plan.strategy.pp} needs {format_bytes(needed)} "
-        f"of {format_bytes(capacity)} per device ({holders})"
+        f"of {format_bytes(capacity)} per device ({holders}{reserve})"
     )

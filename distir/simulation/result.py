@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from distir.cost import Band
-from distir.metrics import iteration_seconds
+from distir.metrics import iteration_seconds, memory_use
 from distir.strategy import Strategy
 
 
@@ -51,6 +52,14 @@ class SimulationResult:
     """How far the measured time may be from the predicted one."""
     padding: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
     """By label the axes that are padded so that they divide: their size, and the padded one."""
+    memory_limit_bytes: float = math.inf
+    """Memory of a device, which tensors and what the software reserves have to fit in."""
+
+    @property
+    def memory(self) -> dict[str, float]:
+        """Bytes that tensors hold at the peak, that the software reserves, and that a device
+        has."""
+        return memory_use(self.metrics, self.memory_limit_bytes)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -59,6 +68,7 @@ class SimulationResult:
             "feasible": self.feasible,
             "reason": self.reason,
             "metrics": dict(self.metrics),
+            "memory": self.memory,
             "band": self.band.to_dict(self.metrics[iteration_seconds.name]),
             "stages": [stage.to_dict() for stage in self.stages],
             "padding": {label: list(sizes) for label, sizes in self.padding.items()},

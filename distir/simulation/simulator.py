@@ -96,10 +96,11 @@ class Simulator:
         if strategy.stages == 1:
             return whole
         pricing, flight = self.pricing(whole), whole.schedule.peak_in_flight
-        key = (tuple(map(id, programs)), flight, pricing.grid.mesh)
+        key = (tuple(map(id, programs)), flight, pricing.grid.mesh, strategy.communicators)
         if key not in self._cuts:
+            room = float(self.cost.room_bytes(strategy.communicators))
             self._cuts[key] = balanced_stages(
-                self.stages, self._partitions, programs, flight, strategy.chunks, pricing
+                self.stages, self._partitions, programs, flight, strategy.chunks, pricing, room
             )
         return self.planner.plan(strategy, self._cuts[key])
 

@@ -16,6 +16,7 @@ from autotune.cli import main
 from autotune.grid import evaluate_grid
 from autotune.problem import Problem
 from autotune.testing import toy_problem
+from distir.cost import load_stack
 from distir.errors import DistirError
 from distir.importers.load import LoadedModel
 from search_spaces import distribution_space
@@ -33,6 +34,13 @@ def problems(draw: st.DrawFn) -> Problem:
     cluster = draw(clusters(devices))
     memory = draw(st.sampled_from([cluster.device.memory_bytes, 2e4, 5e4, 2e5]))
     cluster = replace(cluster, device=replace(cluster.device, memory_bytes=memory))
+    reserve = draw(st.floats(0.0, 0.1)) * memory
+    stack = replace(
+        load_stack(),
+        allocator=draw(st.sampled_from(["blocks", "segments"])),
+        context_bytes=reserve,
+        communicator_bytes=reserve,
+    )
     return load_problem(
         LoadedModel("model", draw(models)),
         cluster,
@@ -41,6 +49,7 @@ def problems(draw: st.DrawFn) -> Problem:
         batch_size=devices * draw(st.sampled_from([1, 2, 4])),
         space=draw(st.sampled_from(["small", "standard", "standard"])),
         precision=draw(st.sampled_from(["bf16", "fp32"])),
+        stack=stack,
     )
 
 

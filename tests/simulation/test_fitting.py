@@ -53,7 +53,7 @@ def cases(
     counts = [[(draw(number), 0) for own in ranks for _ in own] for _ in range(situations)]
     flight = PeakInFlight(ranks, tuple(map(tuple, counts)), (FORWARD,))
     capacity = draw(st.integers(10, 200))
-    return Chain(np.array(kinds), weight[:, kinds], held, float(capacity)), flight
+    return Chain(np.array(kinds), weight[:, kinds], held, np.array([float(capacity)])), flight
 
 
 def _fits(chain: Chain, flight: PeakInFlight, bounds: tuple[int, ...]) -> bool:
@@ -61,7 +61,7 @@ def _fits(chain: Chain, flight: PeakInFlight, bounds: tuple[int, ...]) -> bool:
     each = np.stack([held.state[0], held.after_forward[0]])[:, chain.kinds]
     passing = held.passing[FORWARD][0][chain.kinds]
     return all(
-        each[0, a:b].sum() + count * each[1, a:b].sum() + passing[a:b].max() <= chain.capacity
+        each[0, a:b].sum() + count * each[1, a:b].sum() + passing[a:b].max() <= chain.room_bytes[0]
         for (a, b), (count, _) in zip(pairwise(bounds), flight.counts[0], strict=True)
     )
 
@@ -113,7 +113,7 @@ def test_only_plans_are_ruled_out_for_which_nothing_is_found(
 ) -> None:
     plans = _by_time(*case)
     for capacity in range(10, 90, 8):
-        chain = replace(case[0], capacity=float(capacity))
+        chain = replace(case[0], room_bytes=np.array([float(capacity)]))
         ((moved, found),) = fitted_bounds(chain, [plans])
         with pytest.MonkeyPatch.context() as patch:
             # With no kind of block frequent, no plan is ruled out before the search.
@@ -128,7 +128,7 @@ def test_situations_that_another_outdoes_do_not_matter(case: tuple[Chain, PeakIn
     plans = _by_time(*case)
     every = replace(plans, flights=replace(plans.flights, fullest=plans.flights.counts))
     for capacity in range(10, 90, 8):
-        chain = replace(case[0], capacity=float(capacity))
+        chain = replace(case[0], room_bytes=np.array([float(capacity)]))
         (moved, found), (moved_all, found_all) = fitted_bounds(chain, [plans, every])
         assert moved.tolist() == moved_all.tolist()
         assert found.tolist() == found_all.tolist()
@@ -158,7 +158,9 @@ def test_early_ranks_get_fewer_blocks_where_memory_is_short() -> None:
     by_time = Simulator(workload, plenty).simulate(strategy)
     held = [stage.peak_memory_bytes for stage in by_time.stages]
     assert max(held) == held[0]  # it has four microbatches in flight
-    scarce = replace(plenty, device=replace(plenty.device, memory_bytes=0.95 * held[0]))
+    reserve = by_time.metrics["reserved_memory_bytes"]
+    less = 0.95 * held[0] + reserve
+    scarce = replace(plenty, device=replace(plenty.device, memory_bytes=less))
     result = Simulator(workload, scarce).simulate(strategy)
     assert result.feasible
     before, after = (

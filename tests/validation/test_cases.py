@@ -15,6 +15,7 @@ from autotune.validation.cases import even_cuts
 from autotune.validation.hardware import network_bytes_per_second
 from autotune.validation.predict import as_counted, outside_bytes
 from autotune.validation.rows import COLUMNS
+from distir.cost import load_stack
 from distir.models import TransformerConfig, find_model
 from distir.strategy import Strategy
 from tests.validation.rows import BASE, case, reason, row
@@ -195,7 +196,7 @@ def test_memory_has_a_unit_and_says_what_it_counts(unit: str, scale: float, coun
 def test_counters_of_memory_show_more_than_tensors() -> None:
     """40 GB of tensors: nvidia-smi shows 1.23 times that, half a GB of context, and 0.7 GB for each
     of two groups, the replicas and the stages."""
-    outside = outside_bytes(Strategy(dp=4, pp=2, microbatches=2))
+    outside = outside_bytes(Strategy(dp=4, pp=2, microbatches=2), load_stack())
     assert outside == pytest.approx(1.9e9)
     assert as_counted(40e9, "allocated", outside) == 40e9
     assert as_counted(40e9, "reserved", outside) == pytest.approx(42e9)

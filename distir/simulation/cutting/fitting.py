@@ -35,12 +35,13 @@ are of the commonest kind. A plan is ruled out early by frequent kinds alone."""
 @dataclass(frozen=True, slots=True)
 class Chain:
     """The blocks to be cut: which of the different blocks each is, their weights at every point,
-    of shape (points, blocks), and what the different ones hold there."""
+    of shape (points, blocks), what the different ones hold there, and what tensors may hold on a
+    device, one number per point."""
 
     kinds: Indices
     weights: Weights
     held: BlockBytes
-    capacity: float
+    room_bytes: Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +234,8 @@ class _Ranks:
         by_rank = np.add.reduceat(holds, first, axis=1)
         worst = np.maximum.reduceat(beside, first, axis=0)
         fullest = by_rank.max(axis=0)
-        (over,) = np.nonzero((fullest + worst > self.chain.capacity).any(axis=0))
+        room = self.chain.room_bytes[self.plans.points]
+        (over,) = np.nonzero((fullest + worst > room).any(axis=0))
         flight = self.plans.flight[over]
         if len(holds) == 1:
             own = holds[0][:, over]
@@ -253,7 +255,7 @@ class _Ranks:
         least = self.in_flight[0].min(axis=(0, 1))[plans.flight]
         needed = self.sums.state[plans.points] + self.sums.kept[plans.points] * least
         copies = int(np.bincount(self.flights.stage).min())
-        return copies * needed <= self.flights.ranks * self.chain.capacity
+        return copies * needed <= self.flights.ranks * self.chain.room_bytes[plans.points]
 
     def _loads(self) -> tuple[Floats, Floats]:
         """Bytes that entries hold, of shape (situations, entries, plans), and what they need in
@@ -303,7 +305,9 @@ class _Ranks:
         for kind in () if self.sums.frees else self.sums.frequent:
             need = held.state[points, kind] + forward * held.after_forward[points, kind]
             need += backward * held.after_backward[points, kind]
-            free = share * (self.chain.capacity - np.maximum(beside, self.passing[kind, over]))
+            free = share * (
+                self.chain.room_bytes[points] - np.maximum(beside, self.passing[kind, over])
+            )
             room = np.floor(free / np.maximum(need, TINY) * (1 + ROUNDING))
             room = np.maximum(room[self.flights.entries].min(axis=0), 0.0)
             found &= room.sum(axis=0) >= self.sums.before[-1, kind]
@@ -338,7 +342,7 @@ class _Search:
         """The place of kinds among those of their plan by what they need in passing."""
         passing = np.take_along_axis(needs.passing, order, axis=1)[self.plan]
         beside = np.maximum(needs.beside[..., None], passing)
-        free = needs.share[..., None] * (chain.capacity - beside)
+        free = needs.share[..., None] * (chain.room_bytes[of_stage, None] - beside)
         self.free = free.reshape(len(free), -1)
         """What is left by blocks up to such a place, of shape (ranks, stages · kinds)."""
 

@@ -91,14 +91,15 @@ class StageCuts:
         block_kinds: Sequence[int],
         pricing: Pricing,
         splits: bool,
-        points: int,
+        room_bytes: Floats,
     ) -> None:
         """`block_kinds` are the numbers of the different programs; `splits`: whether some schedule
-        has the backward pass in two parts."""
+        has the backward pass in two parts; `room_bytes`: what tensors may hold on a device, one
+        number per point."""
         self.pricer, self.workload = pricer, pricer.workload
         self.partitions = partitions
         self.programs, self.block_kinds, self.pricing = programs, block_kinds, pricing
-        self.splits, self.points = splits, points
+        self.splits, self.room_bytes, self.points = splits, room_bytes, len(room_bytes)
         self.uses: dict[tuple[ChargedElsewhere, ...], int] = {}
         """What is charged elsewhere, per block of a stage, by number."""
         self._sharing = sorted(self.workload.program.sharing_blocks)
@@ -134,7 +135,7 @@ class StageCuts:
         partitions = {each: partition for partition, each in enumerate(alike)}
         held = self.pricer.block_bytes(self.programs, self.block_kinds, self.splits, self.points)
         kinds = np.array(self.block_kinds)
-        chain = Chain(kinds, by_block.astype(np.float64), held, self.pricer.capacity)
+        chain = Chain(kinds, by_block.astype(np.float64), held, self.room_bytes)
         for some, own in self._fitted(chain, list(alike), number, every, layouts, places):
             number[some] = partitions.setdefault(own, len(partitions))
         found = list(partitions)

@@ -22,9 +22,11 @@ def balanced_stages(
     flight: PeakInFlight,
     chunks: int,
     pricing: Pricing,
+    room_bytes: float,
 ) -> tuple[int, ...]:
     """The first block of every stage but the first: stages balanced by time as far as memory
-    allows. `flight` is what the schedule has in flight on its ranks."""
+    allows. `flight` is what the schedule has in flight on its ranks; `room_bytes` what tensors may
+    hold on a device."""
     weights = np.array([[pricer.weight(program, pricing) for program in programs]])
     rounded, alone = rounded_weights(weights), np.zeros(1, np.int64)
     shape = (flight.stages_of_ranks, chunks)
@@ -32,7 +34,7 @@ def balanced_stages(
     different = list(dict.fromkeys(programs))
     kinds = [different.index(program) for program in programs]
     held = pricer.block_bytes(programs, kinds, WEIGHT_PART in flight.cost_kinds)
-    chain = Chain(np.array(kinds), rounded.astype(np.float64), held, pricer.capacity)
+    chain = Chain(np.array(kinds), rounded.astype(np.float64), held, np.array([room_bytes]))
     plans = Plans(np.array([bounds]), alone, alone, Flights.of([flight]), alone)
     ((_, fitted),) = fitted_bounds(chain, [plans])
     return tuple(fitted[0].tolist() if len(fitted) else bounds)[1:-1]

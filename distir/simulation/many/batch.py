@@ -69,7 +69,7 @@ def simulate_many(
         for name, values in _Batch(pricer, partitions, some).evaluate().items():
             metrics[name][valid] = values
     with np.errstate(invalid="ignore"):
-        feasible = metrics[peak_memory_bytes.name] <= pricer.capacity
+        feasible = pricer.cost.fits(metrics[peak_memory_bytes.name], table.communicators)
     return SimulationTable(table, metrics, feasible, invalid, simulate)
 
 
@@ -104,6 +104,7 @@ class _Batch:
             degrees=degrees[of_degrees[first]],
             samples=pricer.workload.batch_size // table.column("microbatches")[first],
             ranks=table.column("pp")[first],
+            communicators=table.communicators[first],
             splits=np.bincount(size, weights=splits) > 0,
         )
         self.kind_of_size = kind[first]  # ascends, as sizes are numbered kind by kind
@@ -144,6 +145,7 @@ class _Batch:
                 communication_seconds=communication,
                 peak_memory_bytes=peak,
                 padding_fraction=rows.padding[self.size_of_layout[self.layout]],
+                communicators=self.table.communicators,
             )
         )
 

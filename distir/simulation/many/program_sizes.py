@@ -28,6 +28,8 @@ class ProgramSizes:
     """Samples of a microbatch, over all replicas."""
     ranks: Indices
     """Pipeline ranks."""
+    communicators: Indices
+    """Kinds of parallelism whose devices communicate."""
     splits: NDArray[np.bool_]
     """Whether some schedule with this size splits the backward pass."""
 
@@ -42,7 +44,11 @@ class ProgramSizes:
     def taken(self, which: Indices) -> ProgramSizes:
         """The sizes with these numbers."""
         return ProgramSizes(
-            self.degrees[which], self.samples[which], self.ranks[which], self.splits[which]
+            self.degrees[which],
+            self.samples[which],
+            self.ranks[which],
+            self.communicators[which],
+            self.splits[which],
         )
 
 

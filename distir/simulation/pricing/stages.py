@@ -62,11 +62,6 @@ class StagePricer:
         """A pricer with other constants or hardware, which shares what does not depend on them."""
         return StagePricer(self.workload, cost, self.planner, self._memory)
 
-    @property
-    def capacity(self) -> float:
-        """Bytes of memory that a device has."""
-        return self.cost.cluster.device.memory_bytes
-
     # --- blocks -----------------------------------------------------------------------------------
 
     def _passes(self, segments: Sequence[Segment], pricing: Pricing) -> list[Pass]:
