@@ -195,7 +195,7 @@ class _KindRows:
             self.block_kinds,
             self.pricing,
             self.splits,
-            np.broadcast_to(self.pricer.cost.room_bytes(points.communicators), len(which)),
+            np.broadcast_to(self.pricer.cost.room_bytes(sizes.communicators), len(which)),
         )
         self._span_numbers: dict[Span, int] = {}
         self._stage_numbers: dict[_Stage, int] = {}
