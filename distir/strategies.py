@@ -9,7 +9,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from distir.arrays import Codes, Indices, distinct_codes
+from distir.arrays import Codes, Floats, Indices, distinct_codes
 from distir.strategy import DEGREES, Strategy
 
 FIELDS = tuple(field.name for field in fields(Strategy))
@@ -78,9 +78,9 @@ class Strategies(Sequence[Strategy]):
         return np.repeat(values, self.length) if codes is None else values[codes]
 
     @property
-    def communicators(self) -> Indices:
+    def communicators(self) -> Floats:
         """`Strategy.communicators`, one per strategy."""
-        return np.sum([self.column(name) > 1 for name in DEGREES], axis=0)
+        return np.sum([self.column(name) > 1 for name in DEGREES], axis=0, dtype=np.float64)
 
     def choices(self, names: Sequence[str], indices: Indices) -> list[dict[str, Any]]:
         """The values of some fields, by field, of each strategy at some indices."""

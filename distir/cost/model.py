@@ -32,7 +32,7 @@ class CostModel:
         device, stack = self.cluster.device, self.stack
         return Band(device.rate_spread, stack.source_spread, stack.repeat_spread)
 
-    def needed_bytes(self, tensor_bytes: Amount, communicators: Amount) -> Amount:
+    def needed_bytes(self, tensor_bytes: Amount, communicators: Amount) -> Any:
         """Memory that a device must have for tensors to hold `tensor_bytes` at their peak, with
         what the stack reserves."""
         return tensor_bytes + self.stack.reserve_bytes(tensor_bytes, communicators)

@@ -36,7 +36,7 @@ are of the commonest kind. A plan is ruled out early by frequent kinds alone."""
 class Chain:
     """The blocks to be cut: which of the different blocks each is, their weights at every point,
     of shape (points, blocks), what the different ones hold there, and what tensors may hold on a
-    device, one number per point."""
+    device, one number per program size."""
 
     kinds: Indices
     weights: Weights

@@ -95,7 +95,7 @@ class StageCuts:
     ) -> None:
         """`block_kinds` are the numbers of the different programs; `splits`: whether some schedule
         has the backward pass in two parts; `room_bytes`: what tensors may hold on a device, one
-        number per point."""
+        number per program size."""
         self.pricer, self.workload = pricer, pricer.workload
         self.partitions = partitions
         self.programs, self.block_kinds, self.pricing = programs, block_kinds, pricing

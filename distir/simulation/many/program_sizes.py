@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from distir.arrays import Indices, distinct
+from distir.arrays import Floats, Indices, distinct
 from distir.mesh import MESH_CHOICES
 from distir.plan import Planner
 from distir.plan.planner import ProgramKind
@@ -28,7 +28,7 @@ class ProgramSizes:
     """Samples of a microbatch, over all replicas."""
     ranks: Indices
     """Pipeline ranks."""
-    communicators: Indices
+    communicators: Floats
     """Kinds of parallelism whose devices communicate."""
     splits: NDArray[np.bool_]
     """Whether some schedule with this size splits the backward pass."""
