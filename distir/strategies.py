@@ -80,7 +80,8 @@ class Strategies(Sequence[Strategy]):
     @property
     def communicators(self) -> Floats:
         """`Strategy.communicators`, one per strategy."""
-        return np.sum([self.column(name) > 1 for name in DEGREES], axis=0, dtype=np.float64)
+        above_one = [(self.column(name) > 1).astype(np.float64) for name in DEGREES]
+        return np.stack(above_one).sum(axis=0)
 
     def choices(self, names: Sequence[str], indices: Indices) -> list[dict[str, Any]]:
         """The values of some fields, by field, of each strategy at some indices."""
