@@ -112,7 +112,12 @@ def solve(
 
         study.run(budget, trial_ended)
         seconds = time.perf_counter() - clock
-        grid = None if study.interrupted or study.error else _grid(study, search)
+        grid = None
+        try:
+            if not study.interrupted and study.error is None:
+                grid = _grid(study, search)
+        except KeyboardInterrupt:
+            study.interrupted = True
     result = TuneResult(
         report=study_report,
         problem=problem,
@@ -123,7 +128,7 @@ def solve(
         seconds=seconds,
         grid=grid,
         repeats=study.repeats,
-        interrupted=study.interrupted,
+        interrupted=study.interrupted or (grid is not None and not grid.complete),
         error=study.error,
     )
     return replace(result, tracking=tracker.finish(result))
@@ -187,6 +192,8 @@ def compare_samplers(asked: Comparing) -> Comparison:
         grid = evaluate_grid(
             problem.space, objective, each, watch=lambda chunk, best: archive.add(chunk)
         )
+    if not grid.complete:
+        raise KeyboardInterrupt  # there is nothing to compare with
     found = standings(problem, objective, grid, archive, asked.samplers, asked.seeds, asked.trials)
     return Comparison(problem, objective, grid, asked.trials, found, report=compare_report)
 

@@ -76,6 +76,7 @@ class Certificate:
             "seconds": self.seconds,
             "ranked": [trial.to_dict(batch_size) for trial in self.ranked],
             "certified": self.complete,
+            "interrupted": not self.complete,
             "ruled_out": dict(self.ruled_out),
             "bounds": self.bounds,
         }

@@ -156,6 +156,8 @@ def contest(
     clock = time.perf_counter()
     study.run(trials)
     seconds = time.perf_counter() - clock
+    if study.interrupted:
+        raise KeyboardInterrupt
     if study.error:
         raise DistirError(f"{sampler}, seed {seed}: {study.error}")
     regret, close = grid.regret(study.best), _trials_to_close(study.trials, grid)

@@ -100,6 +100,7 @@ class Grid:
             "feasible": self.feasible,
             "failed": self.failed,
             "seconds": self.seconds,
+            "interrupted": not self.complete,
             "ranked": [trial.to_dict(batch_size) for trial in self.ranked],
             "front": [trial.to_dict(batch_size) for trial in self.front],
         }

@@ -41,8 +41,9 @@ from search_spaces.columns import SpaceColumns
 if TYPE_CHECKING:
     from autotune.problem import Problem
 
-AHEAD = 4
-"""Chunks per process that are under way or waiting."""
+AHEAD = 2
+"""Chunks per process that are under way or waiting. More than loky hands to its processes at once,
+twice as many as there are, would trip it (a KeyError in its thread) when it is interrupted."""
 MOST_DEATHS = 3
 """How often processes may die without a new answer before the next part is tried alone."""
 

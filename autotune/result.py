@@ -58,6 +58,7 @@ class TuneResult(Shown):
     repeats: int = 0
     """Suggestions of the sampler that were answered from memory."""
     interrupted: bool = False
+    """Whether the search, or the comparison with the grid, was interrupted."""
     error: str | None = None
     """What ended the search early, if the sampler failed."""
     tracking: TrackingRecord | None = None
@@ -118,6 +119,7 @@ class TuneResult(Shown):
             "space": self.problem.space_name,
             "space_size": self.problem.space.count(),
             "seconds": self.seconds,
+            "interrupted": self.interrupted,
             "trials": [trial.to_dict(batch) for trial in self.trials],
             "best": self.best.outcome(batch) if self.best else None,
             "as_good": self.as_good,

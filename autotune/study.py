@@ -31,7 +31,9 @@ def _blaming_the_sampler(where: str) -> Generator[None, None, None]:
     plug-ins."""
     try:
         yield
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         raise SamplerError(f"the sampler failed in `{where}`: {described(error)}") from error
 
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Generator, Sequence
 from typing import TextIO
 
 from autotune.cli import (
@@ -69,10 +71,12 @@ examples:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command line; returns the exit status: 0 done, 1 broken off, 2 bad input."""
+    """Runs a command line; returns the exit status: 0 done, 1 broken off, 2 bad input, 130
+    interrupted."""
     try:
         try:
-            return _executed(sys.argv[1:] if argv is None else argv)
+            with _terminated_like_interrupted():
+                return _executed(sys.argv[1:] if argv is None else argv)
         finally:
             if sys.stdout is not None:
                 sys.stdout.flush()  # what cannot be written is to fail here, not at Python's end
@@ -86,6 +90,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         _give_up(sys.stdout)
         _say(f"error: stdout cannot be written: {error.strerror or 'it is closed'}")
         return 1
+
+
+@contextlib.contextmanager
+def _terminated_like_interrupted() -> Generator[None, None, None]:
+    """While this lasts, SIGTERM, which schedulers send before SIGKILL, does what Ctrl-C does."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _executed(argv: Sequence[str]) -> int:

@@ -72,6 +72,8 @@ def _compared(arguments: argparse.Namespace) -> Comparison:
 
     with progress("evaluating", problem.space.count(), arguments.jobs) as advance:
         objective, grid = exhausted(arguments, problem, watch)
+    if not grid.complete:
+        raise KeyboardInterrupt  # there is nothing to compare with
     seeds, trials = arguments.seeds, arguments.trials
     found = standings(problem, objective, grid, archive, samplers, seeds, trials)
     return Comparison(problem, objective, grid, trials, found, report=compare_report)

@@ -17,7 +17,7 @@ from autotune.cli.options import (
     positive,
     problem_of,
 )
-from autotune.cli.output import Output, add_json_option, note, status_of
+from autotune.cli.output import INTERRUPTED, Output, add_json_option, note, status_of
 from autotune.cli.progress import progress
 from distir.errors import DistirError
 
@@ -88,11 +88,11 @@ def execute(arguments: argparse.Namespace) -> int:
             shown: int = getattr(arguments, "top", SHOWN)
             report = partial(_report, problem, objective, found, shown)
     output.write(plain, report)
-    if found is None:
-        return 0
-    if file is not None:
+    if found is not None and file is not None:
         note(f"wrote {found.evaluated:,} strategies to {file}")
-    return status_of(found.evaluated, found.failures)
+    if plain["interrupted"]:
+        return INTERRUPTED
+    return 0 if found is None else status_of(found.evaluated, found.failures)
 
 
 def _header(problem: Problem, objective: Objective) -> dict[str, Any]:

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 
+INTERRUPTED = 130
+"""Exit status after Ctrl-C or SIGTERM, as shells have it: 128 + SIGINT."""
+
+
 def add_json_option(parser: argparse.ArgumentParser) -> None:
     """The option `--json`."""
     parser.add_argument(

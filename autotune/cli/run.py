@@ -15,7 +15,7 @@ from autotune.cli.options import (
     positive,
     problem_of,
 )
-from autotune.cli.output import Output, add_json_option, note, status_of
+from autotune.cli.output import INTERRUPTED, Output, add_json_option, note, status_of
 from autotune.cli.progress import by_trial, progress
 
 if TYPE_CHECKING:
@@ -82,6 +82,8 @@ def execute(arguments: argparse.Namespace) -> int:
     output.write(result.to_dict(), lambda: result)
     if result.tracking is not None and result.tracking.error:
         note(f"tracking failed: {result.tracking.error}; the search is complete")
+    if result.interrupted:
+        return INTERRUPTED
     if result.error is not None:
         note(f"{result.error}; the search ended after {len(result.trials)} trials")
         return 1

@@ -19,14 +19,20 @@ MOST_TRIED = 200
 
 def advice(problem: Problem, objective: Objective, closest: Trial | None) -> Iterator[str]:
     """Lines that say what comes closest and what would help."""
+    yield from closest_line(closest)
     if closest is None:
         return
-    yield f"Closest: {closest.label}. {closest.evaluation.reason or ''}"
     if not objective.cheap:
         return
     yield f"What would help: {_remedy(breakdown(problem, closest.strategy))}"
     yield from _more_choices(problem)
     yield from _more_devices(problem)
+
+
+def closest_line(closest: Trial | None) -> Iterator[str]:
+    """The plan that misses by least, if there is one."""
+    if closest is not None:
+        yield f"Closest: {closest.label}. {closest.evaluation.reason or ''}"
 
 
 def _remedy(plan: Breakdown) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from autotune.grid import Grid
 from autotune.objectives.objective import Objective
 from autotune.problem import Problem
-from autotune.reports.advice import advice
+from autotune.reports.advice import advice, closest_line
 from autotune.reports.quantities import described, heading
 from autotune.reports.ranking import ranking_table
 from autotune.reports.study import setbacks
@@ -46,6 +46,9 @@ def _parts(
         title = f"Best {min(top, len(grid.ranked))}"
         yield ranking_table(grid.ranked, objective, title, top)
         yield from _front(grid, objective)
+    elif not grid.complete:
+        yield Text("Interrupted before anything was found that fits.", style="bold red")
+        yield from (Text(line) for line in closest_line(grid.closest))
     else:
         yield Text("Nothing fits.", style="bold red")
         yield from (Text(line) for line in advice(problem, objective, grid.closest))
@@ -99,6 +102,6 @@ def _certificate_parts(
         )
         best = certificate.ranked
         yield ranking_table(best, objective, f"Best {len(best)}", len(best))
-    else:
+    elif certificate.complete:
         yield Text("\nNothing fits.", style="bold red")
         yield from (Text(line) for line in advice(problem, objective, certificate.closest))

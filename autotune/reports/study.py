@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from autotune.reports.advice import advice
+from autotune.reports.advice import advice, closest_line
 from autotune.reports.quantities import described, heading, memory_use, shown
 from autotune.reports.ranking import ranking_table
 from autotune.reports.why import why
@@ -43,7 +43,10 @@ def _parts(result: TuneResult) -> Iterator[RenderableType]:
     yield Text(_searched(result))
     if result.error is not None:
         yield Text(f"The search ended early: {result.error}.", style="bold red")
-    if result.best is None:
+    if result.best is None and result.interrupted:
+        yield Text("\nInterrupted before anything was found that fits.", style="bold red")
+        yield from (Text(line) for line in closest_line(result.closest))
+    elif result.best is None:
         yield Text(
             "\nNothing fits." if result.closest else "\nNo trial succeeded.", style="bold red"
         )
@@ -109,7 +112,8 @@ def _against_grid(result: TuneResult) -> Iterator[str]:
         if grid is None and result.objective.cheap:
             yield "not compared with the grid"
         return
-    seen = f"the grid of {grid.evaluated:,} ({grid.seconds:.2f} s)"
+    part = "" if grid.complete else f"the first {grid.evaluated:,} of "
+    seen = f"{part}the grid of {grid.space_size:,} ({grid.seconds:.2f} s)"
     if result.regret == 0:
         yield f"nothing in {seen} is better"
     elif result.regret is not None:

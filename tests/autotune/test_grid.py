@@ -6,6 +6,8 @@ import csv
 import io
 import itertools
 import math
+import os
+import signal
 import time
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
@@ -34,10 +36,12 @@ from autotune.grid import Grid, evaluate_grid
 from autotune.jobs import chunks_in_processes
 from autotune.objectives import Evaluation, Objective
 from autotune.objectives.columns import Evaluations
+from autotune.rendering import as_text
+from autotune.reports.grid import grid_report
 from autotune.statement import Goal
 from autotune.table_columns import Coded, TableColumn
 from autotune.table_files import table_file
-from autotune.testing import toy_problem
+from autotune.testing import ToySimulator, toy_problem
 from autotune.trial import Trial, best_of_layouts, closest_of, pareto_front, ranked
 from distir.errors import DistirError
 from distir.strategy import Strategy
@@ -267,6 +271,64 @@ def test_a_plugin_is_sent_to_processes() -> None:
     grid = evaluate_grid(problem.space, objective, chunks=chunks)
     assert outcome(grid) == outcome(evaluate_grid(problem.space, problem.objective(cost)))
     assert objective.metric == "own"
+
+
+@pytest.mark.slow(seconds=4)
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
+def test_a_process_that_is_killed_costs_a_second_try(tmp_path: Path) -> None:
+    problem = load_problem("mlp-2x8", devices=4, batch_size=16)
+    third = problem.space.at(3)
+
+    def cost(strategy: Strategy) -> float:
+        killed = tmp_path / "killed"
+        if strategy == third and not killed.exists():
+            killed.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return dear(strategy)
+
+    asked = Goal(objective=cost, isolate=False)
+    chunks = chunks_in_processes(problem, problem.objective(cost), asked, jobs=2)
+    grid = evaluate_grid(problem.space, problem.objective(cost), chunks=chunks)
+    assert (tmp_path / "killed").exists()
+    assert outcome(grid) == outcome(evaluate_grid(problem.space, problem.objective(dear)))
+
+
+@pytest.mark.slow(seconds=8)
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
+def test_a_chunk_that_kills_every_process_fails_and_the_others_do_not() -> None:
+    problem = load_problem("mlp-2x8", devices=4, batch_size=16)
+    fatal = problem.space.at(problem.space.count() // 2)
+
+    def cost(strategy: Strategy) -> float:
+        if strategy == fatal:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return dear(strategy)
+
+    asked = Goal(objective=cost, isolate=False)
+    chunks = chunks_in_processes(problem, problem.objective(cost), asked, jobs=2)
+    grid = evaluate_grid(problem.space, problem.objective(cost), chunks=chunks)
+    assert grid.complete
+    assert grid.feasible == grid.evaluated - grid.failed
+    assert 1 <= grid.failed < grid.evaluated
+    assert all("its process died 4 times" in reason for reason in grid.failures)
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_an_interrupted_grid_says_what_it_saw(fits: bool) -> None:
+    problem = toy_problem(ToySimulator(memory_bytes=40e9 if fits else 1.0))
+
+    def stop(chunk: Chunk, best: Trial | None) -> None:
+        if chunk.numbers[0] > 20:
+            raise KeyboardInterrupt
+
+    objective = problem.objective(problem.simulate, metric="throughput_samples_per_second")
+    grid = evaluate_grid(problem.space, objective, watch=stop)
+    said = as_text(grid_report(problem, objective, grid, 3))
+    assert f"evaluated {grid.evaluated} in" in said
+    assert "interrupted" in said
+    assert "Nothing fits" not in said
+    assert ("Best 3" in said) == fits
+    assert grid.to_dict(256)["interrupted"]
 
 
 @pytest.mark.slow(seconds=3)
