@@ -52,6 +52,19 @@ MOST_WORD_CHARACTERS = 300
 MOST_TEXT_BYTES = 1 << 28
 """Bytes of a text file that is read: a plan of DeepSeek-V3 is a hundredth of it."""
 
+MOST_RATE = 1e24
+"""Bytes or FLOP per second of a device or a link: a million times the fastest machine of the world
+as a whole (2025)."""
+
+LEAST_RATE = 1.0
+"""One byte or FLOP per second."""
+
+LEAST_FRACTION = 1e-6
+"""A fraction of the rate of hardware that software reaches, or that is sustained."""
+
+SHORTEST_SECONDS = 1e-18
+"""An attosecond: light crosses a molecule."""
+
 LONGEST_SECONDS = 100 * 365.25 * 24 * 3600.0
 """A century. The longest training runs take months, of millions of iterations."""
 

@@ -25,7 +25,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
+
 from distir.errors import DistirError
+from distir.limits import LONGEST_SECONDS, MOST_BYTES, SHORTEST_SECONDS
 from distir.registry import Registry
 from distir.units import Unit, percent, unit_of
 from distir.user_code import run_user_code
@@ -154,6 +157,30 @@ def find_metric(name: str) -> Metric | None:
         if name in names:
             return names.get(name)
     return None
+
+
+def beyond_reason(iteration: Iteration) -> Any:
+    """Whether what is known of an iteration can be no machine's: of many, one answer per strategy.
+
+    The cause is a size or a rate of the input. NaN is beyond reason, too.
+    """
+    within = (iteration.seconds >= SHORTEST_SECONDS) & (iteration.seconds <= LONGEST_SECONDS)
+    for part in (iteration.bubble_seconds, iteration.communication_seconds):
+        within = within & (part <= LONGEST_SECONDS)
+    return np.logical_not(within & (iteration.peak_memory_bytes <= MOST_BYTES))
+
+
+def reason_beyond(iteration: Iteration, at: int = 0) -> str:
+    """What is wrong with an iteration that is `beyond_reason`; `at` is its number among many."""
+    seconds, held = (
+        np.ravel(np.asarray(each, np.float64))
+        for each in (iteration.seconds, iteration.peak_memory_bytes)
+    )
+    return (
+        f"an iteration would take {seconds[at]:.4g} s and hold {held[at]:.4g} bytes on a device; "
+        "expected more than no time, and at most a century and an exabyte: look for a mistake in "
+        "the sizes of the model, in the batch or in the rates of the cluster"
+    )
 
 
 def measured(iteration: Iteration) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from distir.errors import DistirError, ImportModelError, StrategyError
+from distir.errors import DistirError, ImportModelError, StrategyError, shown
 from distir.files import read_text, write_text
 from distir.importers.load import LoadedModel
 from distir.ir.core import Node, Value
@@ -137,12 +137,12 @@ def parse_plan(text: str) -> Plan:
     lines = text.splitlines()
     if not lines or lines[0] != VERSION:
         found = lines[0][:40] if lines else ""
-        raise StrategyError(f"no plan: it begins with {found!r}; expected {VERSION!r}")
+        raise StrategyError(f"no plan: it begins with {shown(found)}; expected {VERSION!r}")
     try:
         plan = _read(lines)
-    except (ValueError, KeyError, TypeError, IndexError) as error:
-        if isinstance(error, DistirError):
-            raise
+    except DistirError:
+        raise
+    except Exception as error:  # whatever a text makes of us that we did not write
         raise StrategyError(f"the plan is damaged: {type(error).__name__}: {error}") from error
     _check_programs(plan, lines)
     return plan
@@ -151,8 +151,10 @@ def parse_plan(text: str) -> Plan:
 def _read(lines: Sequence[str]) -> Plan:
     facts = _json(lines, "model")
     symbols = {name: tuple(dims) for name, dims in facts.pop("symbols").items()}
-    begin = next(i for i, line in enumerate(lines) if line.startswith("function "))
-    end = next(i for i, line in enumerate(lines) if i > begin and line == "}")
+    begin = next((i for i, line in enumerate(lines) if line.startswith("function ")), None)
+    if begin is None or "}" not in lines[begin:]:
+        raise StrategyError("the plan is damaged: it has no whole function")
+    end = lines.index("}", begin)
     function = parse_function("\n".join(lines[begin : end + 1]))
     model = LoadedModel(function=function, symbols=symbols, **facts)
     workload = Workload(model=model, **_json(lines, "workload"))

@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 from collections.abc import Generator, Sequence
-from typing import TextIO
+from typing import NoReturn, TextIO
 
 from autotune.cli import (
     calibrate,
@@ -35,7 +35,7 @@ from autotune.cli import (
     verify,
 )
 from distir import __version__
-from distir.errors import DistirError
+from distir.errors import DistirError, brief
 
 __all__ = ["main"]
 
@@ -143,6 +143,13 @@ def _usage(name: str) -> str:
     return f"autotune {name}{needed} [OPTION …]   (autotune {name} --help lists the options)"
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors repeat no more than the ends of what is long."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(brief(message))
+
+
 class _Help(argparse.ArgumentDefaultsHelpFormatter):
     """Help with defaults, and with names and explanations side by side."""
 
@@ -152,7 +159,7 @@ class _Help(argparse.ArgumentDefaultsHelpFormatter):
 
 def make_parser() -> argparse.ArgumentParser:
     """The parser of all subcommands."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="autotune",
         description="How should this model be distributed over this cluster? "
         "Simulates plans and searches for the best.",

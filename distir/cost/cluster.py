@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from distir.cost.device import Device
 from distir.errors import ClusterError, shown
-from distir.limits import LONGEST_SECONDS, MOST_DEVICES, MOST_LEVELS
+from distir.limits import LEAST_RATE, LONGEST_SECONDS, MOST_DEVICES, MOST_LEVELS, MOST_RATE
 
 __all__ = ["Cluster", "ClusterLevel", "Group", "Medium", "Senders"]
 
@@ -53,15 +53,16 @@ class ClusterLevel:
                 f"size of level {self.name!r} is {shown(self.size)}; expected at least 1, at most "
                 f"{MOST_DEVICES:,}"
             )
-        if not 0 < self.bandwidth_bytes_per_second < math.inf:
+        if not LEAST_RATE <= self.bandwidth_bytes_per_second <= MOST_RATE:
             raise ClusterError(
                 f"bandwidth of level {self.name!r} is {self.bandwidth_bytes_per_second}; "
-                "expected more than 0"
+                f"expected more than 0: at least {LEAST_RATE:g} B/s, at most {MOST_RATE:g} B/s"
             )
-        if not self.pair_bandwidth_bytes_per_second > 0:
+        if not self.pair_bandwidth_bytes_per_second >= LEAST_RATE:
             raise ClusterError(
                 f"pair bandwidth of level {self.name!r} is "
-                f"{self.pair_bandwidth_bytes_per_second}; expected more than 0"
+                f"{self.pair_bandwidth_bytes_per_second}; expected more than 0: at least "
+                f"{LEAST_RATE:g} B/s"
             )
         if not 0 <= self.latency_seconds <= LONGEST_SECONDS:
             raise ClusterError(

@@ -17,7 +17,7 @@ from distir.cost.amounts import Amount, soft_maximum
 from distir.cost.stack import SoftwareStack
 from distir.cost.work import OpClass, Work
 from distir.errors import ClusterError
-from distir.limits import MOST_BYTES
+from distir.limits import LEAST_FRACTION, LEAST_RATE, MOST_BYTES, MOST_RATE
 
 __all__ = ["DTYPES", "Device", "kernel_seconds", "op_seconds"]
 
@@ -55,19 +55,21 @@ class Device:
 
     def __post_init__(self) -> None:
         numbers = {
-            "memory": self.memory_bytes,
-            "memory bandwidth": self.memory_bandwidth_bytes_per_second,
-            "sustained fraction": self.sustained_fraction,
-            "portable fraction": self.portable_fraction,
-            **{f"peak {dtype}": rate for dtype, rate in self.peak_flops_per_second.items()},
+            "memory": (self.memory_bytes, 1.0, MOST_BYTES),
+            "memory bandwidth": (self.memory_bandwidth_bytes_per_second, LEAST_RATE, MOST_RATE),
+            "sustained fraction": (self.sustained_fraction, LEAST_FRACTION, 1 / LEAST_FRACTION),
+            "portable fraction": (self.portable_fraction, LEAST_FRACTION, 1 / LEAST_FRACTION),
+            **{
+                f"peak {dtype}": (rate, LEAST_RATE, MOST_RATE)
+                for dtype, rate in self.peak_flops_per_second.items()
+            },
         }
-        for name, value in numbers.items():
-            if not 0 < value < float("inf"):
-                raise ClusterError(f"{name} of {self.name} is {value}; expected more than 0")
-        if self.memory_bytes > MOST_BYTES:
-            raise ClusterError(
-                f"memory of {self.name} is {self.memory_bytes}; expected at most an exabyte"
-            )
+        for name, (value, least, most) in numbers.items():
+            if not least <= value <= most:
+                raise ClusterError(
+                    f"{name} of {self.name} is {value}; expected more than 0: at least "
+                    f"{least:g}, at most {most:g}"
+                )
         if not 0 <= self.rate_spread < 1:
             raise ClusterError(
                 f"rate spread of {self.name} is {self.rate_spread}; expected at least 0, below 1"

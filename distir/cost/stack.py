@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 
 from distir.cost.amounts import Amount
 from distir.errors import ClusterError, shown
-from distir.limits import LONGEST_SECONDS, MOST_BYTES, MOST_LOSS_METRICS
+from distir.limits import LEAST_FRACTION, LONGEST_SECONDS, MOST_BYTES, MOST_LOSS_METRICS
 
 __all__ = [
     "Allocator",
@@ -169,9 +169,10 @@ class SoftwareStack:
 
     def __post_init__(self) -> None:
         for name in _EFFICIENCIES:
-            if not 0 < getattr(self, name) <= 1:
+            if not LEAST_FRACTION <= getattr(self, name) <= 1:
                 raise ClusterError(
-                    f"{name} is {getattr(self, name)}; expected more than 0, at most 1"
+                    f"{name} is {getattr(self, name)}; expected more than 0, at most 1 (at least "
+                    f"{LEAST_FRACTION:g})"
                 )
         for name in _FRACTIONS:
             if not 0 <= getattr(self, name) < 1:

@@ -49,7 +49,7 @@ def read_config(path: str | Path) -> TransformerConfig:
             f"{file}: unknown model_type {shown(model_type)}; known are "
             f"{', '.join(sorted(MODEL_TYPES.names()))}; an ONNX export of the model works too"
         )
-    name = file.resolve().parent.name if file.name == "config.json" else file.stem
+    name = file.absolute().parent.name if file.name == "config.json" else file.stem
     return MODEL_TYPES.get(model_type)(name or model_type, fields)
 
 
@@ -77,7 +77,7 @@ class Fields:
     def number(self, name: str, default: float | None = None) -> float:
         """A number."""
         value = self._values.get(name)
-        if isinstance(value, int) and not isinstance(value, bool):
+        if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 63:
             return float(value)
         return self._get(name, float, "a number", default)
 

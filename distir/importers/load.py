@@ -14,12 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from distir.errors import ImportModelError
+from distir.errors import ImportModelError, checked_name, shown
 from distir.files import is_file, is_folder
 from distir.garbage import collection_paused
 from distir.importers.probe import build_at_probe_sizes
 from distir.importers.python import is_onnx_model, size_arguments
 from distir.ir import Function
+from distir.limits import MOST_ELEMENTS
 from distir.models.experts import with_imbalance
 from distir.models.layers import AttentionKind
 from distir.models.zoo import ModelConfig, find_model, has_model
@@ -48,6 +49,16 @@ class LoadedModel:
     the size."""
     config: ModelConfig | None = None
     """The sizes and choices that the model was built from, if it was built from such."""
+
+    def __post_init__(self) -> None:
+        """Raises `ImportModelError` for sizes that nobody has."""
+        checked_name(self.name, "the model", ImportModelError)
+        for value in (*self.function.inputs, *self.function.parameters):
+            if value.type.num_elements > MOST_ELEMENTS:
+                raise ImportModelError(
+                    f"{self.name}: {value.name} has the shape {shown(value.type.shape)}; expected "
+                    f"at most {MOST_ELEMENTS:,} elements"
+                )
 
 
 def load_function(

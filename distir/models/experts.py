@@ -9,6 +9,7 @@ from typing import Literal, TypeVar
 from distir.errors import ImportModelError
 from distir.ir import Builder, Value
 from distir.models.layers import ACTIVATIONS, Activation, gated_feed_forward, linear
+from distir.models.sizes import check_sizes
 from distir.ops.activations import Sigmoid
 from distir.ops.arithmetic import Add, Div, Mul
 from distir.ops.comparisons import Where
@@ -53,6 +54,9 @@ class Experts:
     """Tokens of the fullest expert over the mean; 1 is balanced routing."""
 
     def __post_init__(self) -> None:
+        check_sizes(self, "experts")
+        if not self.groups:
+            raise ImportModelError("experts in 0 groups; expected at least 1")
         if not 1 <= self.imbalance < math.inf:
             raise ImportModelError(f"imbalance is {self.imbalance!r}; expected at least 1")
         size, rest = divmod(self.count, self.groups)

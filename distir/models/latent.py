@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from distir.ir import Builder, Value
 from distir.models.layers import linear, normalize, rotate, split_heads
+from distir.models.sizes import check_sizes
 from distir.ops.tensor import Concat, Expand, Reshape, Split, Transpose
 
 
@@ -24,6 +25,9 @@ class Latent:
     """Width of the part with rotary positions; all heads share that part of the keys."""
     value_dim: int
     """Width of a value."""
+
+    def __post_init__(self) -> None:
+        check_sizes(self, "latent attention")
 
 
 def latent_queries_keys_values(

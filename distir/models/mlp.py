@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from distir.errors import ImportModelError
 from distir.ir import Builder, Function
 from distir.models.layers import AttentionKind, linear
+from distir.models.sizes import check_sizes
 from distir.ops.activations import Relu
 
 
@@ -23,6 +24,7 @@ class MlpConfig:
     longest: None = None
 
     def __post_init__(self) -> None:
+        check_sizes(self, f"MLP {self.name}")
         if self.layers < 1 or self.width < 2:
             raise ImportModelError(
                 f"MLP {self.name}: {self.layers} layers of width {self.width}; "

@@ -20,6 +20,7 @@ from distir.models.layers import (
     normalize,
     split_heads,
 )
+from distir.models.sizes import check_sizes
 from distir.ops.activations import Relu
 from distir.ops.arithmetic import Add
 from distir.ops.attention import causal_mask
@@ -48,6 +49,9 @@ class T5Config:
     feed-forward, and after attention and each stack."""
     sequence_length: int = 512
     longest: None = None
+
+    def __post_init__(self) -> None:
+        check_sizes(self, f"T5 {self.name}")
 
     def build(
         self, batch_size: int, sequence_length: int, attention: AttentionKind = "eager"

@@ -29,6 +29,7 @@ from distir.models.layers import (
     rotate,
     split_heads,
 )
+from distir.models.sizes import check_sizes
 from distir.ops.arithmetic import Add
 from distir.ops.attention import causal_mask
 from distir.ops.linalg import MatMul
@@ -106,6 +107,7 @@ class TransformerConfig:
     """Properties of the model that this description leaves out, in words."""
 
     def __post_init__(self) -> None:
+        check_sizes(self, f"transformer {self.name}")
         for field in ("layers", "hidden", "heads", "vocabulary", "sequence_length"):
             self._require(getattr(self, field) >= 1, f"{field} must be at least 1")
         self._require(
@@ -120,6 +122,13 @@ class TransformerConfig:
             not self.fused_qkv or self.num_kv_heads == self.heads,
             "fused_qkv needs as many kv_heads as heads",
         )
+        self._require(
+            0 <= self.rotary_fraction <= 1,
+            f"rotary_fraction is {self.rotary_fraction}; expected a part of a head, from 0 to 1",
+        )
+        self._require(self.rotary_base > 0, f"rotary_base is {self.rotary_base}; expected above 0")
+        for part in (self.dropout, self.attention_dropout or 0.0, self.inner_dropout):
+            self._require(0 <= part < 1, f"a dropout is {part}; expected at least 0, below 1")
         if self.experts is not None:
             count, top_k = self.experts.count, self.experts.top_k
             self._require(

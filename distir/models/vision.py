@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from distir.errors import ImportModelError
 from distir.ir import Builder, Function, Value
 from distir.models.layers import AttentionKind, drop, linear
+from distir.models.sizes import check_sizes
 from distir.models.transformer import TransformerConfig, add_layers
 from distir.ops.arithmetic import Add
 from distir.ops.conv import Conv
@@ -34,7 +35,8 @@ class VisionConfig:
     longest: None = None
 
     def __post_init__(self) -> None:
-        if self.image % self.patch:
+        check_sizes(self, f"vision transformer {self.name}")
+        if not self.patch or self.image % self.patch:
             raise ImportModelError(
                 f"vision transformer {self.name}: image size {self.image} does not divide by "
                 f"patch size {self.patch}"

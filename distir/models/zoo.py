@@ -397,6 +397,6 @@ _add_mlp("mlp-medium", 64, 16384)
 _add_mlp("mlp-large", 96, 32768)
 FAMILIES.add(
     "mlp-<layers>x<width>",
-    Family(re.compile(r"mlp-(\d+)x(\d+)"), _mlp),
+    Family(re.compile(r"mlp-(\d{1,18})x(\d{1,18})"), _mlp),
     "linear layers with bias, each with ReLU, such as mlp-16x1024",
 )

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from distir.cost import CostModel
 from distir.cost.amounts import larger
-from distir.metrics import Iteration, measured
+from distir.errors import StrategyError
+from distir.metrics import Iteration, beyond_reason, measured, reason_beyond
 from distir.plan import Plan
 from distir.shares import SECONDS, communication, is_communication, share_heading
 from distir.simulation.ranks.one import RankSeconds
@@ -19,7 +20,8 @@ def make_result(plan: Plan, cost: CostModel, stages: Sequence[RankSeconds]) -> S
     """Metrics and reports of a simulated plan.
 
     Steps of training follow each other on every rank, whether or not the other ranks are done: the
-    iteration is as long as the rank that takes longest from its own begin to its own end.
+    iteration is as long as the rank that takes longest from its own begin to its own end. Raises
+    `StrategyError` if no machine could take so long, or hold so much.
     """
     shares = _shares(plan.workload, cost, stages)
     reports: list[StageReport] = []
@@ -31,11 +33,14 @@ def make_result(plan: Plan, cost: CostModel, stages: Sequence[RankSeconds]) -> S
         reports.append(StageReport(rank, blocks, seconds, dict(each.memory)))
     fullest = max(reports, key=lambda report: report.peak_memory_bytes)
     reason = _memory_reason(plan, cost, fullest)
+    iteration = _iteration(plan, cost, stages, reports)
+    if beyond_reason(iteration):
+        raise StrategyError(reason_beyond(iteration))
     return SimulationResult(
         strategy=plan.strategy,
         feasible=reason is None,
         reason=reason,
-        metrics=measured(_iteration(plan, cost, stages, reports)),
+        metrics=measured(iteration),
         stages=tuple(reports),
         band=cost.band,
         padding=plan.padding,

@@ -215,6 +215,5 @@ def _run(argv: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str
         **options,
     }
     command = [sys.executable, "-m", "autotune", *argv]
-    return cast(
-        "subprocess.CompletedProcess[str]", subprocess.run(command, check=False, **settings)
-    )
+    ended: Any = subprocess.run(command, check=False, **settings)
+    return ended

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Literal, NamedTuple, TypeAlias, cast
 
-from distir.errors import ScheduleError
+from distir.errors import ScheduleError, shown
 
 __all__ = ["ACTION_KINDS", "Action", "ActionKind", "parse_action"]
 
@@ -21,7 +21,7 @@ ActionKind: TypeAlias = Literal["F", "B", "W", "BW"]
 
 ACTION_KINDS: tuple[ActionKind, ...] = ("F", "B", "W", "BW")
 
-_TEXT = re.compile(r"([0-9]+)(F|BW|B|W)([0-9]+)")
+_TEXT = re.compile(r"([0-9]{1,9})(F|BW|B|W)([0-9]{1,9})")
 
 
 class Action(NamedTuple):
@@ -46,7 +46,7 @@ def parse_action(text: str) -> Action:
     match = _TEXT.fullmatch(text)
     if match is None:
         raise ScheduleError(
-            f"{text!r} is not an action; expected stage, kind ({', '.join(ACTION_KINDS)}) and "
+            f"{shown(text)} is not an action; expected stage, kind ({', '.join(ACTION_KINDS)}) and "
             "microbatch, such as 2F0"
         )
     stage, kind, microbatch = match.groups()

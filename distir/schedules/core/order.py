@@ -6,6 +6,7 @@ Schedules have up to some hundred thousand actions, so this module works with li
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 
 from distir.errors import DeadlockError, ScheduleError
 from distir.schedules.core.action import Action, ActionKind
@@ -59,11 +60,31 @@ def schedule_error(schedule: Schedule, problem: str, position: tuple[int, int]) 
     return ScheduleError(f"{problem}\n{format_grid(schedule, position)}")
 
 
+def missing(schedule: Schedule, action: str, stage: int, why: str = "") -> ScheduleError:
+    """An error that shows where an action of a stage would be expected."""
+    ranks = (r for r, held in enumerate(schedule.stages_of_ranks) if stage in held)
+    rank = next(ranks, min(stage, len(schedule.ranks) - 1))
+    return schedule_error(schedule, f"{action} is missing{why}", (rank, len(schedule.ranks[rank])))
+
+
+def _check_enough(schedule: Schedule) -> None:
+    """Raises `ScheduleError` if there are fewer actions than forward passes are needed: a number
+    that is a slip must not make tables as large as itself."""
+    if schedule.stages * schedule.microbatches <= sum(map(len, schedule.ranks)):
+        return
+    present = {(stage, at) for stage, kind, at in schedule.actions if kind == "F"}
+    pairs = product(range(schedule.stages), range(schedule.microbatches))
+    stage, microbatch = next(pair for pair in pairs if pair not in present)
+    raise missing(schedule, f"{stage}F{microbatch}", stage)
+
+
 def numbered_actions(schedule: Schedule) -> NumberedActions:
     """Numbers the actions of a schedule.
 
-    Raises `ScheduleError` if an action is there twice or has an index out of range.
+    Raises `ScheduleError` if an action is there twice or has an index out of range, or if there
+    are too few.
     """
+    _check_enough(schedule)
     stages, microbatches = schedule.stages, schedule.microbatches
     tables: dict[ActionKind, Cells] = {
         kind: [-1] * (stages * microbatches) for kind in ("F", "B", "W", "BW")

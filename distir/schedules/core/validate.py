@@ -7,6 +7,7 @@ from operator import gt
 from distir.schedules.core.order import (
     NumberedActions,
     execution_order,
+    missing,
     numbered_actions,
     schedule_error,
     too_early,
@@ -42,10 +43,7 @@ def _check_complete(numbered: NumberedActions) -> None:
     for kind, present, why in cells:
         if -1 in present:
             stage, microbatch = divmod(present.index(-1), schedule.microbatches)
-            ranks = (r for r, held in enumerate(schedule.stages_of_ranks) if stage in held)
-            rank = next(ranks, min(stage, len(schedule.ranks) - 1))
-            problem = f"{stage}{kind}{microbatch} is missing{why}"
-            raise schedule_error(schedule, problem, (rank, len(schedule.ranks[rank])))
+            raise missing(schedule, f"{stage}{kind}{microbatch}", stage, why)
 
 
 def _check_rank(numbered: NumberedActions) -> None:

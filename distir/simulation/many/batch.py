@@ -16,15 +16,22 @@ engine run on these arrays, and make each decision for all sizes together. Four 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from distir.arrays import Indices, distinct
 from distir.cost.amounts import Divergence
-from distir.metrics import METRICS, Iteration, measured, peak_memory_bytes
+from distir.metrics import (
+    METRICS,
+    Iteration,
+    beyond_reason,
+    measured,
+    peak_memory_bytes,
+    reason_beyond,
+)
 from distir.plan.planner import ProgramKind
 from distir.simulation.cutting.partition import Partitions
 from distir.simulation.many.program_sizes import ProgramSizes, kinds_of
@@ -47,8 +54,6 @@ SCHEDULE = ("schedule", "chunks", "pp", "microbatches")
 NUMBERS_AT_ONCE = 1 << 19
 """Stages times strategies that run through a schedule together, to bound memory."""
 
-Column = NDArray[np.float64]
-
 
 def simulate_many(
     pricer: StagePricer,
@@ -61,13 +66,20 @@ def simulate_many(
     strategy, up to rounding. `explain` gives the reasons why strategies are invalid, by their
     positions."""
     metrics = {name: np.full(len(table), np.nan) for name in METRICS.names()}
-    invalid = explain(table)
+    invalid = dict(explain(table))
     valid = np.ones(len(table), np.bool_)
     valid[list(invalid)] = False
     if valid.any():
         some = table if valid.all() else table.taken(np.flatnonzero(valid))
-        for name, values in _Batch(pricer, partitions, some).evaluate().items():
-            metrics[name][valid] = values
+        found = _Batch(pricer, partitions, some).evaluate()
+        wrong = np.flatnonzero(beyond_reason(found))
+        places = np.flatnonzero(valid)
+        with np.errstate(all="ignore") if len(wrong) else nullcontext():
+            for name, values in measured(found).items():
+                metrics[name][valid] = values
+                metrics[name][places[wrong]] = np.nan
+        for at in wrong:
+            invalid[int(places[at])] = reason_beyond(found, int(at))
     with np.errstate(invalid="ignore"):
         feasible = pricer.cost.fits(metrics[peak_memory_bytes.name], table.communicators)
     return SimulationTable(table, metrics, feasible, invalid, simulate)
@@ -114,8 +126,8 @@ class _Batch:
 
     # --- evaluation -------------------------------------------------------------------------------
 
-    def evaluate(self) -> dict[str, Column]:
-        """The metrics of all strategies."""
+    def evaluate(self) -> Iteration:
+        """The iterations of all strategies."""
         rows = self._stage_rows()
         workload, cost = self.pricer.workload, self.pricer.cost
         levels, table = LinkLevels(cost, rows.rankings), StageTable(rows.pool)
@@ -135,18 +147,16 @@ class _Batch:
                 found = iterations(self.pricer, schedules, place[part], table, levels, group)
                 iteration[some], peak[some], bubble[some], communication[some] = found
         devices = np.prod([self.table.column(name) for name in ("dp", "tp", "cp", "pp")], axis=0)
-        return measured(
-            Iteration(
-                workload=workload,
-                cost=cost,
-                devices=devices,
-                seconds=iteration + cost.stack.overhead_seconds(workload.training),
-                bubble_seconds=bubble,
-                communication_seconds=communication,
-                peak_memory_bytes=peak,
-                padding_fraction=rows.padding[self.size_of_layout[self.layout]],
-                communicators=self.table.communicators,
-            )
+        return Iteration(
+            workload=workload,
+            cost=cost,
+            devices=devices,
+            seconds=iteration + cost.stack.overhead_seconds(workload.training),
+            bubble_seconds=bubble,
+            communication_seconds=communication,
+            peak_memory_bytes=peak,
+            padding_fraction=rows.padding[self.size_of_layout[self.layout]],
+            communicators=self.table.communicators,
         )
 
     def _parts(

@@ -1,4 +1,4 @@
-"""Damaged models: real ones with a few random changes to their structure or bytes."""
+"""Damaged models: real ones with a few random changes to their structure."""
 
 from __future__ import annotations
 
@@ -8,23 +8,6 @@ from typing import Any
 
 Model = Any
 NUMBERS = (0, 1, -1, 2, 3, 7, 64, 127, 1 << 20, 1 << 31, (1 << 40) + 1, (1 << 62), -(1 << 62), -5)
-
-
-def mutated_bytes(data: bytes, rng: random.Random) -> bytes:
-    """The file with some bytes changed, cut out, doubled or cut off."""
-    changed = bytearray(data)
-    for _ in range(rng.choice((1, 2, 5, 20))):
-        place = rng.randrange(max(1, len(changed)))
-        kind = rng.random()
-        if kind < 0.6:
-            changed[place : place + 1] = bytes([rng.randrange(256)])
-        elif kind < 0.75:
-            del changed[place : place + rng.randrange(1, 64)]
-        elif kind < 0.9:
-            changed[place:place] = changed[place : place + rng.randrange(1, 64)]
-        else:
-            del changed[place:]
-    return bytes(changed)
 
 
 def mutate(model: Model, rng: random.Random) -> None:
