@@ -25,8 +25,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
-
 from distir.errors import DistirError
 from distir.limits import LONGEST_SECONDS, MOST_BYTES, SHORTEST_SECONDS
 from distir.registry import Registry
@@ -164,6 +162,8 @@ def beyond_reason(iteration: Iteration) -> Any:
 
     The cause is a size or a rate of the input. NaN is beyond reason, too.
     """
+    import numpy as np
+
     within = (iteration.seconds >= SHORTEST_SECONDS) & (iteration.seconds <= LONGEST_SECONDS)
     for part in (iteration.bubble_seconds, iteration.communication_seconds):
         within = within & (part <= LONGEST_SECONDS)
@@ -172,6 +172,8 @@ def beyond_reason(iteration: Iteration) -> Any:
 
 def reason_beyond(iteration: Iteration, at: int = 0) -> str:
     """What is wrong with an iteration that is `beyond_reason`; `at` is its number among many."""
+    import numpy as np
+
     seconds, held = (
         np.ravel(np.asarray(each, np.float64))
         for each in (iteration.seconds, iteration.peak_memory_bytes)
