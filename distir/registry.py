@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import pkgutil
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
+from importlib.machinery import PathFinder
+from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from distir.errors import DistirError, UnknownNameError
@@ -133,10 +137,34 @@ class Registry(Generic[T]):
 
 
 def _entry_points(group: str) -> list[EntryPoint]:
-    """Those of a group, the last by name first."""
-    from importlib.metadata import entry_points  # late: few registries have a group
+    """The entry points of a group, the last by name first."""
+    groups = _offered_groups(tuple(sys.path))
+    if groups is not None and group not in groups:
+        return []
+    from importlib.metadata import entry_points
 
     return sorted(entry_points(group=group), key=lambda point: point.name, reverse=True)
+
+
+@cache
+def _offered_groups(folders: tuple[str, ...]) -> frozenset[str] | None:
+    """The groups of all entry points of packages that are installed in these folders; None if only
+    `importlib.metadata` can tell.
+
+    Importing that takes some 40 ms, as long as a simulation, and most installations have no
+    plug-ins. So the headlines of `entry_points.txt` are read here.
+    """
+    finders = (finder for finder in sys.meta_path if finder is not PathFinder)
+    if any(hasattr(finder, "find_distributions") for finder in finders):
+        return None
+    groups: set[str] = set()
+    for folder in map(Path, folders):
+        if folder.is_file() or any(folder.glob("*.egg")):  # such as a zip file
+            return None
+        for path in folder.glob("*.*-info/entry_points.txt"):
+            lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+            groups.update(line.strip()[1:-1].strip() for line in lines if line.startswith("["))
+    return frozenset(groups)
 
 
 def _definition(value: object) -> str:

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 HEAVY = ("mlflow", "optuna", "sklearn", "scipy", "pandas", "matplotlib", "joblib", "onnx")
+UNTIL_A_PLUG_IN_IS_THERE = "importlib.metadata"
 
 SIMULATE = """
 import distir
@@ -20,10 +21,10 @@ distir.simulate(model, distir.Strategy(dp=2), cluster, batch_size=2)
 @pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize("code", ["import distir", SIMULATE, "import autotune.cli"])
 def test_heavy_packages_are_not_loaded(code: str) -> None:
-    listing = f"{code}\nimport sys\nprint(*sorted({{n.partition('.')[0] for n in sys.modules}}))"
+    listing = f"{code}\nimport sys\nprint(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", listing], capture_output=True, text=True, check=True
     )
     loaded = set(done.stdout.split())
     assert "sys" in loaded
-    assert loaded.isdisjoint(HEAVY), sorted(loaded.intersection(HEAVY))
+    assert loaded.isdisjoint((*HEAVY, UNTIL_A_PLUG_IN_IS_THERE)), sorted(loaded)
