@@ -2,7 +2,8 @@
 
 What a block gathers is issued when the block before it begins, so that it moves while that one is
 computed; so no more than two blocks' parameters are together at any time. What the first block of
-a pass reads is gathered at its beginning.
+a pass reads is gathered at its beginning; in a pass that follows an equal one (`steady`), it is
+gathered while the last block of the pass before is computed.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from distir.ir.core import Node, Value
+from distir.ir.core import Node, Part, Value
+from distir.ops.collective import Collective
 from distir.plan.model import BlockPass, BlockProgram
 from distir.schedules import BACKWARD, COST_KINDS, FORWARD, INPUT_PART
 
@@ -43,9 +45,20 @@ class Segment:
         return () if self.following is None else self.following.in_action(self.kind).gathers
 
     @property
+    def without_gathers(self) -> Segment:
+        """The segment if something else gathers all that its pass reads."""
+        return self if not self.own.gathers else replace(self, first=False, following=None)
+
+    @property
     def body(self) -> tuple[Node, ...]:
         """The block's own ops."""
         return self.own.nodes
+
+    @property
+    def scatters(self) -> tuple[Node, ...]:
+        """The collectives among the block's own ops that share out gradients of parameters among
+        devices. No op of the pass reads their results."""
+        return tuple(filter(_is_of_state, self.body))
 
     @property
     def received(self) -> tuple[Value, ...]:
@@ -73,9 +86,16 @@ class Composed:
     for the block that follows has other values there. `handed` and `handing` cross to the segment
     before and after; the first `len(segment.received)` or `len(segment.sent)` are activations."""
 
-    nodes: tuple[Node, ...]
+    gathers: tuple[Node, ...]
+    """What the segment gathers for itself and for the block that follows."""
+    body: tuple[Node, ...]
     handed: tuple[Value, ...]
     handing: tuple[Value, ...]
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """All nodes, in program order."""
+        return (*self.gathers, *self.body)
 
 
 def composed(segment: Segment) -> Composed:
@@ -95,19 +115,20 @@ def composed(segment: Segment) -> Composed:
         for node in ahead
     ]
     return Composed(
-        (*segment.own_gathers, *renamed, *segment.body),
+        (*segment.own_gathers, *renamed),
+        segment.body,
         (*segment.received, *segment.gathered),
         (*segment.sent, *(fresh[value] for value in _ends_of(ahead))),
     )
 
 
 def block_passes(
-    programs: Sequence[BlockProgram], splits_backward: bool = False
+    programs: Sequence[BlockProgram], splits_backward: bool = False, *, steady: bool = False
 ) -> tuple[BlockPasses, ...]:
     """What the blocks of a stage add to its passes, from first to last; to the parts of the
-    backward pass only if it `splits_backward`."""
+    backward pass only if it `splits_backward`. `steady`: see `segments`."""
     kinds = range(COST_KINDS) if splits_backward else (FORWARD, BACKWARD)
-    passes = (segments(programs, kind) for kind in kinds)
+    passes = (segments(programs, kind, steady=steady) for kind in kinds)
     each = (
         own[::-1] if is_reversed(kind) else own for kind, own in zip(kinds, passes, strict=True)
     )
@@ -119,8 +140,14 @@ def is_reversed(kind: int) -> bool:
     return kind in (BACKWARD, INPUT_PART)
 
 
-def segments(programs: Sequence[BlockProgram], kind: int) -> tuple[Segment, ...]:
-    """A pass of a stage with these blocks, in the order in which it runs."""
+def segments(
+    programs: Sequence[BlockProgram], kind: int, *, steady: bool = False
+) -> tuple[Segment, ...]:
+    """A pass of a stage with these blocks, in the order in which it runs.
+
+    `steady`: as the pass is between equal ones. Its last block gathers for the first block of the
+    next pass, and its first block finds gathered what it reads.
+    """
     ordered = programs[::-1] if is_reversed(kind) else programs
     found: list[Segment] = []
     for place, program in enumerate(ordered):
@@ -129,7 +156,15 @@ def segments(programs: Sequence[BlockProgram], kind: int) -> tuple[Segment, ...]
             following = None
         first = place == 0 or not program.in_action(kind).gathers
         found.append(Segment(program, kind, first, following))
+    if steady and found[0].own_gathers:
+        found[0] = replace(found[0], first=False)
+        found[-1] = replace(found[-1], following=found[0].program)
     return tuple(found)
+
+
+def _is_of_state(node: Node) -> bool:
+    """Whether a node is a collective that moves parameters or their gradients."""
+    return isinstance(node.op, Collective) and node.part is Part.STATE
 
 
 def _ends_of(gathers: Sequence[Node]) -> tuple[Value, ...]:

@@ -9,7 +9,9 @@ microbatches,
   rank takes at least the mean of all, `m T / p`. Whatever else is computed, moved and sent comes
   on top.
 - *blocks*: once shapes are known, the whole model is scheduled as one stage of `n` devices. Cutting
-  it makes every instruction wait for more, so `T` is at most the sum over stages.
+  it makes every instruction wait for more, so `T` is at most the sum over stages. Only for what a
+  stage gathers first it may wait less, as that depends on where the stage ends. So gathers delay
+  nothing here, and only occupy the links.
 - *states at rest*: sharding them adds gathers and settlements to the passes, and takes nothing
   away: the `T` without ZeRO bounds those with it.
 - *pipeline*: the rank on which a microbatch begins is busy or waits until it has come back. Where
@@ -283,7 +285,8 @@ class Bounds:
         stage = Stage(0, tuple(range(len(programs))), programs)
         uses = charged_elsewhere_in_stage(self._workload.program, ((0,),), [stage], 0)
         blocks = repeated_blocks(list(zip(programs, uses, strict=True)))
-        whole = pricer.unpriced_stage(blocks, pricing, bool(sizes.splits.any()))
+        splits = bool(sizes.splits.any())
+        whole = pricer.unpriced_stage(blocks, pricing, splits, waits_for_gathers=False)
         return pricer.price([whole], pricing)[0]
 
 

@@ -14,7 +14,7 @@ from distir.cost import CostModel
 from distir.ir.core import Value
 from distir.plan import Plan
 from distir.plan.passes import composed, is_reversed, segments
-from distir.schedules import COMPLETING, WEIGHT_PART
+from distir.schedules import COMPLETING, FORWARD, WEIGHT_PART
 from distir.simulation.pricing.instructions import COMPUTE, GRADIENTS, Instruction, Pricing
 from distir.simulation.pricing.tied import charged_elsewhere, tied_gradients
 
@@ -29,32 +29,41 @@ class StreamSpan:
     end: float
 
 
-def action_spans(plan: Plan, stage: int, kind: int, cost: CostModel) -> list[StreamSpan]:
-    """The spans of an action of this kind, which begins at 0 with all streams idle. It settles
-    gradients as the last action of its stage does."""
+def action_spans(
+    plan: Plan, stage: int, kind: int, cost: CostModel, *, last: bool
+) -> list[StreamSpan]:
+    """The spans of an action of this kind, which begins at 0 with all streams idle. `last`: the
+    gradients of its stage are complete with it, so that it settles them."""
     pricing, blocks = Pricing.of(cost, plan), plan.stages[stage].programs
-    streams, buckets = _Streams(), list[tuple[float, Instruction]]()
+    streams = _Streams()
+    shared_out: list[tuple[float, Instruction]] = []
+    at_end: list[Instruction] = []
     away = charged_elsewhere(plan, stage)[:: -1 if is_reversed(kind) else 1]
     handed: list[_Ready | None] = []
-    for segment, shared in zip(segments(blocks, kind), away, strict=True):
-        own = composed(segment)
+    for segment, shared in zip(segments(blocks, kind, steady=True), away, strict=True):
+        own, scatters = composed(segment), segment.scatters
         streams.ready = {
             value: ready for value, ready in zip(own.handed, handed, strict=False) if ready
         }
         for node in own.nodes:
             for instruction in pricing.of_node(node):
-                streams.run(instruction)
+                if node in scatters:
+                    streams.launch(instruction)
+                else:
+                    streams.run(instruction)
         handed = [streams.ready.get(value) for value in own.handing]
-        if kind in COMPLETING:
+        computed = float(cost.host_bound_seconds(streams.free[COMPUTE], streams.launched))
+        shared_out += ((computed, each) for each in pricing.instructions(scatters))
+        if last and kind in COMPLETING:
             elsewhere_added = shared.added_late if kind == WEIGHT_PART else shared.added
-            computed = float(cost.host_bound_seconds(streams.free[COMPUTE], streams.launched))
             settled = pricing.buckets(segment.program, elsewhere_added)
-            buckets += ((computed, bucket) for bucket in settled)
-    done = max(streams.free.values())
-    end = float(cost.host_bound_seconds(done, streams.launched))
-    if not cost.stack.overlaps_gradients:
-        buckets = [(end, bucket) for _, bucket in buckets]
-    for computed, bucket in buckets:
+            if cost.stack.overlaps_gradients:
+                shared_out += ((computed, bucket) for bucket in settled)
+            else:
+                at_end += settled
+    done = float(cost.host_bound_seconds(max(streams.free.values()), streams.launched))
+    end = max(done, streams.on_links)
+    for computed, bucket in (*shared_out, *((end, bucket) for bucket in at_end)):
         streams.settle(bucket, computed)
     return streams.spans
 
@@ -74,13 +83,15 @@ class _Streams:
         self.gradients_free = 0.0
         self.launched = 0.0
         """Seconds of the host for all launches so far."""
+        self.on_links = 0.0
+        """Seconds of all collectives so far that gather parameters or share out gradients."""
         self.ready: dict[Value, _Ready] = {}
         """Values of the block at hand that are not there from the start."""
         self.spans: list[StreamSpan] = []
 
     def run(self, each: Instruction) -> None:
         """Runs an instruction after what it needs."""
-        self.launched += each.launch_seconds
+        self.launch(each)
         at = max((self.ready[value].at for value in each.reads if value in self.ready), default=0.0)
         if each.after_compute:
             at = max(at, self.free[COMPUTE])
@@ -89,6 +100,12 @@ class _Streams:
             at = self.free[each.stream] = start + each.seconds
             self.spans.append(StreamSpan(each.stream, each.label, start, at))
         self.ready.update((value, _Ready(at)) for value in each.writes)
+
+    def launch(self, each: Instruction) -> None:
+        """Counts an instruction that the host launches."""
+        self.launched += each.launch_seconds
+        if each.after_compute:
+            self.on_links += each.seconds
 
     def settle(self, bucket: Instruction, computed: float) -> None:
         """Runs a collective on gradients that have been computed by then."""
@@ -101,8 +118,9 @@ def step_end_spans(
     plan: Plan, cost: CostModel, ends: Sequence[float], gradients_free: Sequence[float]
 ) -> list[tuple[int, StreamSpan]]:
     """Per rank what follows its last action: gradients that several ranks add up, the optimizer,
-    parameters gathered again. `ends` and `gradients_free` say when ranks and their gradient streams
-    are done with actions."""
+    parameters gathered again, and those that the next step reads first. `ends` and
+    `gradients_free` say when ranks and their gradient streams are done with actions.
+    """
     pricing = Pricing.of(cost, plan)
     clocks = [max(pair) for pair in zip(ends, gradients_free, strict=True)]
     found: list[tuple[int, StreamSpan]] = []
@@ -112,7 +130,7 @@ def step_end_spans(
         clocks[rank] = start + seconds
         found.append((rank, StreamSpan(stream, label, start, clocks[rank])))
 
-    for tied in tied_gradients(plan, cost):
+    for tied in tied_gradients(plan, cost) if plan.workload.training else ():
         together = max(clocks[rank] for rank in tied.ranks)
         for rank in tied.ranks:
             clocks[rank] = together
@@ -125,12 +143,15 @@ def step_end_spans(
                 plan.stages[stage].programs, charged_elsewhere(plan, stage), strict=True
             )
         ]
-        for program, held in blocks:
+        for program, held in blocks if plan.workload.training else ():
             elements = program.trained_elements(without=held)
             add(rank, COMPUTE, "optimizer", pricing.optimizer(plan.workload, elements))
         for program, held in blocks:
             for bucket in pricing.refresh(program, without=held):
                 add(rank, GRADIENTS, bucket.label, bucket.seconds)
+        first = plan.stages[stages[plan.schedule.first_stages[rank]]].programs[0]
+        for each in pricing.instructions(first.in_action(FORWARD).gathers):
+            add(rank, GRADIENTS, each.label, each.seconds)
     return found
 
 

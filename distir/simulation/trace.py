@@ -39,6 +39,21 @@ class _TimedAction:
     end: float
     last: bool
 
+    @property
+    def key(self) -> tuple[int, int, bool]:
+        """What decides which ops the action has."""
+        return self.action.stage, self.kind, self.last
+
+
+@dataclass(slots=True)
+class _GradientStream:
+    """When the gradient stream of a rank is free, as `_Device` of the reference engine has it."""
+
+    free: float = 0.0
+    """Without what it waits in actions that are not the last of their stage."""
+    scatters_free: float = 0.0
+    """After scatters of actions that are not the last of their stage."""
+
 
 @dataclass(frozen=True, slots=True)
 class _PlacedSpan:
@@ -55,18 +70,25 @@ def chrome_trace(
 ) -> dict[str, Any]:
     """The trace of a plan whose actions run at `time` and take `seconds` per kind."""
     actions = _timed_actions(plan, time, seconds)
-    kinds = dict.fromkeys((each.action.stage, each.kind) for each in actions)
-    passes = {key: action_spans(plan, *key, cost) for key in kinds}
+    passes = {
+        (stage, kind, last): action_spans(plan, stage, kind, cost, last=last)
+        for stage, kind, last in dict.fromkeys(each.key for each in actions)
+    }
+    scattering = {
+        key: sum(each.end - each.start for each in ops if each.stream == GRADIENTS)
+        for key, ops in passes.items()
+    }
     details = _detailed(actions, passes)
-    gradients_free = [0.0] * len(time.end)
+    streams = [_GradientStream() for _ in time.end]
     spans: list[_PlacedSpan] = []
     for each in actions:
         if each.last or each in details:
-            moved = list(_moved(passes[each.action.stage, each.kind], each, gradients_free))
+            moved = list(_moved(passes[each.key], each, streams[each.rank]))
             spans += moved if each in details else []
-    if plan.workload.training:
-        finishing = step_end_spans(plan, cost, time.end, gradients_free)
-        spans += (_PlacedSpan(rank, span) for rank, span in finishing)
+        else:
+            streams[each.rank].free += scattering[each.key]
+    finishing = step_end_spans(plan, cost, time.end, [each.free for each in streams])
+    spans += (_PlacedSpan(rank, span) for rank, span in finishing)
     shown = actions[:MOST_ACTIONS]
     threads = {stream: thread for thread, stream in enumerate(_streams(plan))}
     streams = {(each.rank, each.span.stream) for each in spans}
@@ -98,14 +120,14 @@ def _timed_actions(plan: Plan, time: PipelineTime, seconds: Sequence[float]) -> 
 
 
 def _detailed(
-    actions: Sequence[_TimedAction], passes: Mapping[tuple[int, int], Sequence[StreamSpan]]
+    actions: Sequence[_TimedAction], passes: Mapping[tuple[int, int, bool], Sequence[StreamSpan]]
 ) -> set[_TimedAction]:
     """The actions whose ops are shown: first those in which gradients are settled, then as many as
     there is room for."""
     found: set[_TimedAction] = set()
     room = MOST_OPS
     for each in sorted(actions, key=lambda each: not each.last):
-        room -= len(passes[each.action.stage, each.kind])
+        room -= len(passes[each.key])
         if room < 0:
             break
         found.add(each)
@@ -113,17 +135,19 @@ def _detailed(
 
 
 def _moved(
-    ops: Sequence[StreamSpan], at: _TimedAction, gradients_free: list[float]
+    ops: Sequence[StreamSpan], at: _TimedAction, gradients: _GradientStream
 ) -> Iterator[_PlacedSpan]:
-    """The ops of a pass at the time of an action. Only the last backward pass settles gradients,
-    behind those of the rank's other stages."""
+    """The ops of a pass at the time of an action. Gradients are settled behind those of other
+    actions of the rank."""
     for span in ops:
         start, seconds = at.start + span.start, span.end - span.start
-        if span.stream == GRADIENTS:
-            if not at.last:
-                continue
-            start = max(start, gradients_free[at.rank])
-            gradients_free[at.rank] = start + seconds
+        if span.stream == GRADIENTS and at.last:
+            start = max(start, gradients.free)
+            gradients.free = start + seconds
+        elif span.stream == GRADIENTS:
+            start = max(start, gradients.scatters_free)
+            gradients.scatters_free = start + seconds
+            gradients.free += seconds
         yield _PlacedSpan(at.rank, replace(span, start=start, end=start + seconds), at.action)
 
 

@@ -180,6 +180,21 @@ class CompiledSchedule:
         return tuple(map(_completing, self.repeated_costs, self.stages_of_ranks))
 
     @cached_property
+    def between_completions(self) -> tuple[tuple[tuple[tuple[int, int, int], ...], ...], ...]:
+        """Per rank and entry of `completing`, the completing actions between those of the entry
+        before and of this entry (for the first entry: none): the stage (its position), the cost
+        kind and the number of actions."""
+        return tuple(map(_between_completions, self.repeated_costs, self.stages_of_ranks))
+
+    @cached_property
+    def first_stages(self) -> tuple[int, ...]:
+        """Per rank, the stage of its first action, as a position in `stages_of_ranks`."""
+        return tuple(
+            own.index(next(pattern[0] for pattern, times in repeated if times) // COST_KINDS)
+            for repeated, own in zip(self.repeated_costs, self.stages_of_ranks, strict=True)
+        )
+
+    @cached_property
     def routes(self) -> Mapping[tuple[int, int], tuple[tuple[int, int], ...]]:
         """`routes[s, 1]` and `routes[s, -1]` are the pairs of ranks between which stage `s` sends
         messages to the next and to the previous stage."""
@@ -344,6 +359,33 @@ def _completing(
                 last.setdefault(cost // COST_KINDS, cost % COST_KINDS)
     position = {stage: at for at, stage in enumerate(stages)}
     return tuple((position[stage], kind) for stage, kind in reversed(last.items()))
+
+
+def _between_completions(
+    repeated: Sequence[RepeatedCosts], stages: Sequence[int]
+) -> tuple[tuple[tuple[int, int, int], ...], ...]:
+    """See `CompiledSchedule.between_completions`; of one rank."""
+    position = {stage: at for at, stage in enumerate(stages)}
+    found: list[Counter[int]] = []  # the last entry first
+    seen: set[int] = set()
+    since: Counter[int] = Counter()  # by cost number, since the entry found last
+    for pattern, times in reversed(repeated):
+        completing = [cost for cost in pattern if cost % COST_KINDS in COMPLETING]
+        for cost in reversed(completing if times else ()):
+            if cost // COST_KINDS in seen:
+                since[cost] += 1
+            else:
+                seen.add(cost // COST_KINDS)
+                found.append(since)
+                since = Counter()
+        if len(seen) == len(stages):
+            break
+        for cost, count in Counter(completing if times > 1 else ()).items():
+            since[cost] += count * (times - 1)
+    return tuple(
+        tuple((position[cost // COST_KINDS], cost % COST_KINDS, n) for cost, n in counts.items())
+        for counts in [*[Counter[int]()] * bool(found), *reversed(found[1:])]
+    )
 
 
 __all__ = [

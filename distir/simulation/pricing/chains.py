@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import TypeAlias
 
 from distir.arrays import Indices
+from distir.cost.amounts import Amount, taken
 from distir.simulation.pricing.instructions import COMPUTE, Instruction
 from distir.simulation.pricing.repeats import RepeatedBlocks
 from distir.simulation.pricing.timeline import LONG_AGO, Moments, Start, latest_of, pass_moments
@@ -27,6 +28,12 @@ class PassCost:
     """Seconds in which compute is busy, or waits for the host."""
     exposed: tuple[tuple[str, float], ...] = ()
     """By stream, the seconds in which compute waits for it."""
+
+    def longer(self, seconds: float, stream: str) -> PassCost:
+        """The cost if compute waits for a stream for some seconds more."""
+        exposed = dict(self.exposed)
+        exposed[stream] = exposed.get(stream, 0.0) + seconds
+        return PassCost(self.seconds + seconds, self.compute, tuple(sorted(exposed.items())))
 
 
 def _waited_at_the_end(free: Mapping[str, float], end: float) -> dict[str, float]:
@@ -53,6 +60,10 @@ class Pass:
     """Values from the block before."""
     outputs: tuple[object, ...]
     """Values for the block after."""
+    gathers: tuple[Instruction, ...] = ()
+    """What is gathered for the block, in this pass or in another one."""
+    scatters: tuple[Instruction, ...] = ()
+    """What the gradient stream does once the block has been computed."""
 
     @classmethod
     def of(
@@ -60,10 +71,14 @@ class Pass:
         instructions: Sequence[Instruction],
         inputs: Sequence[object],
         outputs: Sequence[object],
+        *,
+        gathers: Sequence[Instruction] = (),
+        scatters: Sequence[Instruction] = (),
     ) -> Pass:
         """A pass in which consecutive compute instructions are merged where nothing else could
         start between them."""
-        return cls(_condensed(instructions, inputs, outputs), tuple(inputs), tuple(outputs))
+        condensed = _condensed(instructions, inputs, outputs)
+        return cls(condensed, tuple(inputs), tuple(outputs), tuple(gathers), tuple(scatters))
 
     @cached_property
     def is_free_at_any_time(self) -> bool:
@@ -110,7 +125,29 @@ class Pass:
     @cached_property
     def launch_seconds(self) -> float:
         """Seconds that the host takes to launch all instructions."""
-        return sum(each.launch_seconds for each in self.instructions)
+        return sum(each.launch_seconds for each in (*self.instructions, *self.scatters))
+
+    @cached_property
+    def scatter_seconds(self) -> float:
+        """Seconds in which gradients are shared out."""
+        return sum(each.seconds for each in self.scatters)
+
+    @property
+    def scattered_along(self) -> str | None:
+        """The communication stream of the last of `scatters`; None if there are none."""
+        return self.scatters[-1].stream if self.scatters else None
+
+    @cached_property
+    def link_seconds(self) -> float:
+        """Seconds in which the block's parameters are gathered and its gradients are shared out."""
+        return sum(each.seconds for each in (*self.gathers, *self.scatters))
+
+    @property
+    def links_along(self) -> str | None:
+        """The communication stream of the last collective that shares out the block's gradients, or
+        gathers its parameters; None if there is none."""
+        on_links = (*self.gathers, *self.scatters)
+        return on_links[-1].stream if on_links else None
 
 
 def _condensed(
@@ -189,6 +226,30 @@ class BlockChain:
     def exact(self) -> frozenset[str] | None:
         """See `exact_streams`."""
         return exact_streams(each for pattern, _ in self.passes for each in pattern)
+
+    @property
+    def link_seconds(self) -> Amount:
+        """Seconds in which parameters are gathered and gradients are shared out.
+
+        A chain lasts at least as long. Scatters may still be under way when it ends, but there is
+        no room for the gradients of more than one chain. So scatters must not take longer than the
+        chains that they follow.
+        """
+        return self.summed(lambda each: each.link_seconds)
+
+    @property
+    def links_along(self) -> str:
+        """The communication stream of the last collective that gathers parameters or shares out
+        gradients."""
+        backwards = (each for pattern, _ in reversed(self.passes) for each in reversed(pattern))
+        return next(each.links_along for each in backwards if each.links_along)
+
+    def summed(self, seconds: Callable[[Pass], Amount]) -> Amount:
+        """The sum over all copies of all passes."""
+        return sum(
+            count * taken(sum(map(seconds, pattern)), self.size_numbers)
+            for pattern, count in self.passes
+        )
 
 
 HostBound: TypeAlias = Callable[[float, float], float]
@@ -304,7 +365,11 @@ class ChainScheduler:
             compute += times * cost.compute
             for stream, seconds in cost.exposed.items():
                 exposed[stream] = exposed.get(stream, 0.0) + times * seconds
-        return ChainCost(PassCost(bound, compute, tuple(sorted(exposed.items()))), settled)
+        cost = PassCost(bound, compute, tuple(sorted(exposed.items())))
+        links = chain.link_seconds
+        if links > bound:
+            cost = cost.longer(links - bound, chain.links_along)
+        return ChainCost(cost, settled)
 
     def _pass_ends(
         self, cost: _PatternCost, first: tuple[float, float], last: tuple[float, float]

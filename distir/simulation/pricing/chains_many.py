@@ -25,6 +25,9 @@ from distir.simulation.pricing.timeline import LONG_AGO, SEVERAL, Moments, Start
 ManyBound = Callable[[Floats, Floats], Any]
 """Seconds of stretches of program, from the seconds of their streams and of their launches."""
 
+ALL = "all"
+"""Stands for all streams other than compute."""
+
 FEW_COPIES = 3
 """A pattern with at most this many copies, equally many in all chains, is scheduled copy by copy
 without testing whether states still change."""
@@ -107,7 +110,7 @@ class ManyChainScheduler:
 
     def run_all(self, chains: Sequence[BlockChain]) -> list[ChainCost]:
         """The costs of chains, as arrays with one number per element of `size_numbers`. The seconds
-        that compute waits for any stream are one entry, `"all"`."""
+        that compute waits for any stream are one entry, `ALL`."""
         costs: dict[int, ChainCost] = {}
         every = np.arange(self._num_sizes)
         by_exact: dict[frozenset[str] | None, list[_Asked]] = {}
@@ -118,7 +121,7 @@ class ManyChainScheduler:
         for exact, asked in by_exact.items():
             times, sums = np.zeros((1, self._num_sizes)), np.zeros((4, self._num_sizes))
             self._run(_Progress(Start(), times, sums), asked, exact, costs)
-        return [costs[number] for number in range(len(chains))]
+        return [_bounded_by_links(each, costs[n]) for n, each in enumerate(chains)]
 
     def _run(
         self,
@@ -157,7 +160,15 @@ class ManyChainScheduler:
         seconds: Any = self._bound(sums[STREAMS] + tail, sums[LAUNCHES])
         arrays = [seconds, sums[EXPOSED] + tail, sums[SETTLED]]
         seconds, exposed, settled = (array.view(Many) for array in arrays)
-        return ChainCost(PassCost(seconds, seconds - exposed, (("all", exposed),)), settled)
+        return ChainCost(PassCost(seconds, seconds - exposed, ((ALL, exposed),)), settled)
+
+
+def _bounded_by_links(chain: BlockChain, cost: ChainCost) -> ChainCost:
+    """The cost of a chain that lasts no less than its `link_seconds`."""
+    late = cast("Any", chain.link_seconds - cost.cost.seconds)
+    if not is_positive(late):
+        return cost
+    return replace(cost, cost=cost.cost.longer(np.maximum(late, 0.0), ALL))
 
 
 def _patterns(chain: BlockChain, num_chains: int) -> list[tuple[_Pattern, Floats | None]]:

@@ -393,7 +393,7 @@ class ChainMemory:
         return self._composed[segment]
 
 
-_NO_PASS = Composed((), (), ())
+_NO_PASS = Composed((), (), (), ())
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,9 +67,12 @@ class Settling:
     """Seconds from the start of the action until they are settled, if the gradient stream is idle
     when the action starts."""
     seconds: float
-    """Seconds that settling takes on the gradient stream."""
+    """Seconds that settling takes on the gradient stream, `scattering` included."""
     along: str | None
     """The communication stream of the last collective; None if there is none."""
+    scattering: float = 0.0
+    """Seconds of the gradient stream in which any action of the stage, the last or not, shares out
+    gradients."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +91,9 @@ class StageCost:
     """Seconds of the optimizer's step."""
     refresh: float
     """Seconds in which stored parameters are made again from their updated parts."""
+    first_gather: float
+    """Seconds in which the first block's parameters are gathered for a forward pass. An action
+    gathers them for the next one; the first action of a step is charged for them."""
     state: StateBytes
     sent_forward_bytes: float
     sent_backward_bytes: float

@@ -30,8 +30,11 @@ NAMES = (
     f"settled {BACKWARD}",
     f"settled {WEIGHT_PART}",
     "settling",
+    f"scattering {BACKWARD}",
+    f"scattering {WEIGHT_PART}",
     "optimizer",
     "refresh",
+    "first gather",
     "state",
 )
 """Names of the numbers that describe a stage, most of them by cost kind.
@@ -40,7 +43,9 @@ NAMES = (
 - "delta", "peak": bytes that an action leaves behind, and the most that it holds on the way.
 - "settled": seconds from the start of the stage's last action until its gradients are settled.
 - "settling": seconds that settling takes on the gradient stream.
+- "scattering": of these, seconds in which any action of the stage shares out gradients.
 - "optimizer", "refresh": seconds of the optimizer's step, and until parameters are stored again.
+- "first gather": seconds in which the first block's parameters are gathered for a forward pass.
 - "state": bytes of model state.
 """
 
@@ -63,8 +68,10 @@ def columns_of(cost: StageCost, num_stages: int) -> Floats:
     for kind, each in cost.settling.items():
         put("settling", each.seconds)
         put(f"settled {kind}", each.done)
+        put(f"scattering {kind}", each.scattering)
     put("optimizer", cost.optimizer)
     put("refresh", cost.refresh)
+    put("first gather", cost.first_gather)
     put("state", cost.state.total)
     return columns
 

@@ -5,7 +5,7 @@ The sizes of programs may be `Many`, so that the same functions price one plan o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import cast
 
 from distir.arrays import Indices
@@ -13,7 +13,7 @@ from distir.cost import CostModel
 from distir.cost.amounts import larger, taken
 from distir.ir.core import Node, Value
 from distir.plan import BlockProgram, Planner
-from distir.plan.passes import BlockPasses, Segment, block_passes, composed
+from distir.plan.passes import BlockPasses, Segment, block_passes, composed, segments
 from distir.schedules import BACKWARD, COMPLETING, COST_KINDS, FORWARD, INPUT_PART, WEIGHT_PART
 from distir.simulation.pricing.block_bytes import BlockBytes
 from distir.simulation.pricing.chains import BlockChain, ChainCost, ChainScheduler, HostBound, Pass
@@ -68,10 +68,19 @@ class StagePricer:
         known = self._known_passes.setdefault(pricing.grid.mesh, {})
         for segment in segments:
             if segment not in known:
-                ops = composed(segment)
-                instructions = [each for node in ops.nodes for each in self._priced(node, pricing)]
-                known[segment] = Pass.of(instructions, ops.handed, ops.handing)
+                ops, scatters = composed(segment), segment.scatters
+                nodes = (node for node in ops.nodes if node not in scatters)
+                known[segment] = Pass.of(
+                    self._instructions_of(nodes, pricing),
+                    ops.handed,
+                    ops.handing,
+                    gathers=self._instructions_of(segment.own.gathers, pricing),
+                    scatters=self._instructions_of(scatters, pricing),
+                )
         return [known[segment] for segment in segments]
+
+    def _instructions_of(self, nodes: Iterable[Node], pricing: Pricing) -> list[Instruction]:
+        return [each for node in nodes for each in self._priced(node, pricing)]
 
     def _priced(self, node: Node, pricing: Pricing) -> tuple[Instruction, ...]:
         """The instructions of a node; they are kept, as a node may be in several passes."""
@@ -84,8 +93,9 @@ class StagePricer:
         """Seconds of a block's forward and backward pass by themselves."""
         key = (program, pricing.grid.mesh)
         if key not in self._weights:
-            segments = [Segment(program, cost_kind) for cost_kind in (FORWARD, BACKWARD)]
-            chains = [BlockChain([((each,), 1)]) for each in self._passes(segments, pricing)]
+            passes = [segments([program], kind, steady=True) for kind in (FORWARD, BACKWARD)]
+            alone = [segment for (segment,) in passes]
+            chains = [BlockChain([((each,), 1)]) for each in self._passes(alone, pricing)]
             self._weights[key] = sum(each.cost.seconds for each in self._chains.run_all(chains))
         return self._weights[key]
 
@@ -143,24 +153,31 @@ class StagePricer:
             )
         return self._step_ends[key]
 
-    def _settling(self, chain: ChainCost, stage: UnpricedStage, cost_kind: int) -> Settling:
+    def _settling(
+        self, chain: BlockChain, cost: ChainCost, stage: UnpricedStage, cost_kind: int
+    ) -> Settling:
         """How the gradients of a stage are settled if its last action has this cost kind: as soon
-        as they are computed, or at the end if the software stack does not overlap gradients."""
+        as they are computed, or at the end if the software stack does not overlap gradients. What
+        every action shares out is shared out as soon as it is computed."""
         blocks = stage.ordered(cost_kind)
         seconds = sum(
             count * taken(end.settling_seconds[cost_kind], stage.size_numbers)
             for pattern, count in blocks
             for _, end in pattern
         )
-        done = chain.settled
-        if not self.cost.stack.overlaps_gradients:
-            done = chain.cost.seconds + seconds
-        along = (
-            end.settled_along[cost_kind]
-            for pattern, _ in reversed(blocks)
-            for _, end in reversed(pattern)
-        )
-        return Settling(done, seconds, next((axis for axis in along if axis), None))
+        scattering = chain.summed(lambda each: each.scatter_seconds)
+        done, overlaps = cost.settled, self.cost.stack.overlaps_gradients
+        if not overlaps:
+            done = larger(done, cost.cost.seconds) + seconds
+        settled = [
+            (end.settled_along[cost_kind], each.scattered_along)
+            for (pattern, _), (passes, _) in zip(blocks, chain.passes, strict=True)
+            for (_, end), each in zip(pattern, passes, strict=True)
+        ]
+        last = [at_end or scattered for at_end, scattered in settled if at_end or scattered]
+        if not overlaps:
+            last += [at_end for at_end, _ in settled if at_end]
+        return Settling(done, seconds + scattering, last[-1] if last else None, scattering)
 
     # --- stages -----------------------------------------------------------------------------------
 
@@ -170,23 +187,35 @@ class StagePricer:
         pricing: Pricing,
         splits: bool,
         size_numbers: Indices | None = None,
+        *,
+        waits_for_gathers: bool = True,
     ) -> UnpricedStage:
         """A stage, given its blocks as repeated patterns.
+
+        Its memory is that of actions that gather all they read themselves; its passes, which
+        decide how long actions take, are steady. Without `waits_for_gathers` passes find all
+        gathered that they read, so that gathers only occupy the links.
 
         If numbers of copies are arrays, they describe several stages, whose program sizes are
         `size_numbers`. Raises `Uneven` if numbers of copies decide more than sums.
         """
 
-        def with_passes(chain: Sequence[ChargedBlock]) -> list[tuple[BlockPasses, StepEnd]]:
-            passes = block_passes([program for program, _ in chain], splits)
+        def with_passes(
+            chain: Sequence[ChargedBlock],
+        ) -> list[tuple[BlockPasses, BlockPasses, StepEnd]]:
+            programs = [program for program, _ in chain]
+            held = block_passes(programs, splits)
+            timed = block_passes(programs, splits, steady=True)
+            if not waits_for_gathers:
+                timed = [tuple(each.without_gathers for each in passes) for passes in timed]
             ends = (self._step_end(program, pricing, away) for program, away in chain)
-            return list(zip(passes, ends, strict=True))
+            return list(zip(held, timed, ends, strict=True))
 
         chain = mapped(blocks, with_passes)
-        passes = [(tuple(each for each, _ in pattern), count) for pattern, count in chain]
+        held = [(tuple(each for each, _, _ in pattern), count) for pattern, count in chain]
         return UnpricedStage(
-            blocks=chain,
-            memory=self._memory.stage(passes, size_numbers),
+            blocks=[(tuple((each, end) for _, each, end in pattern), n) for pattern, n in chain],
+            memory=self._memory.stage(held, size_numbers),
             sent_forward_bytes=_total_bytes(blocks[-1][0][-1][0].outputs),
             sent_backward_bytes=_total_bytes(blocks[0][0][0][0].input_gradients),
             size_numbers=size_numbers,
@@ -194,13 +223,14 @@ class StagePricer:
 
     def price(self, stages: Sequence[UnpricedStage], pricing: Pricing) -> list[StageCost]:
         """The costs of stages, all of which have the same cost kinds."""
-        by_cost_kind: list[list[ChainCost]] = []
+        by_cost_kind: list[list[tuple[BlockChain, ChainCost]]] = []
         for cost_kind in range(len(stages[0].memory)):
             chains = [self._chain(stage, cost_kind, pricing) for stage in stages]
-            by_cost_kind.append(self._chains.run_all(chains))
+            costs = self._chains.run_all(chains)
+            by_cost_kind.append(list(zip(chains, costs, strict=True)))
         return [
-            self._priced_stage(stage, costs)
-            for stage, costs in zip(stages, zip(*by_cost_kind, strict=True), strict=True)
+            self._priced_stage(stage, chains, pricing)
+            for stage, chains in zip(stages, zip(*by_cost_kind, strict=True), strict=True)
         ]
 
     def _chain(self, stage: UnpricedStage, cost_kind: int, pricing: Pricing) -> BlockChain:
@@ -212,13 +242,21 @@ class StagePricer:
         ]
         if cost_kind not in COMPLETING:
             return BlockChain(passes, size_numbers=stage.size_numbers)
-        settling = [
-            [end.settling_seconds[cost_kind] for _, end in pattern] for pattern, _ in blocks
-        ]
+        settling = [[each.scatter_seconds for each in pattern] for pattern, _ in passes]
+        if self.cost.stack.overlaps_gradients:
+            settling = [
+                [
+                    scattering + end.settling_seconds[cost_kind]
+                    for scattering, (_, end) in zip(own, pattern, strict=True)
+                ]
+                for own, (pattern, _) in zip(settling, blocks, strict=True)
+            ]
         return BlockChain(passes, settling, stage.size_numbers)
 
-    def _priced_stage(self, stage: UnpricedStage, chains: Sequence[ChainCost]) -> StageCost:
-        """The cost of a stage, given the costs of its passes by cost kind."""
+    def _priced_stage(
+        self, stage: UnpricedStage, chains: Sequence[tuple[BlockChain, ChainCost]], pricing: Pricing
+    ) -> StageCost:
+        """The cost of a stage, given the chains of its passes by cost kind, and what they cost."""
         optimizer = refresh = 0.0
         state, numbers = StateBytes(), stage.size_numbers
         for pattern, count in stage.blocks:
@@ -227,19 +265,26 @@ class StagePricer:
                 refresh = refresh + count * taken(end.refresh_seconds, numbers)
                 state = state.plus(end.state.at(numbers), count)
         return StageCost(
-            passes=tuple(chain.cost for chain in chains),
+            passes=tuple(cost.cost for _, cost in chains),
             memory=stage.memory,
             settling={
-                cost_kind: self._settling(chain, stage, cost_kind)
-                for cost_kind, chain in enumerate(chains)
+                cost_kind: self._settling(chain, cost, stage, cost_kind)
+                for cost_kind, (chain, cost) in enumerate(chains)
                 if cost_kind in COMPLETING
             },
             optimizer=optimizer,
             refresh=refresh,
+            first_gather=taken(self._first_gather(stage, pricing), numbers),
             state=state,
             sent_forward_bytes=stage.sent_forward_bytes,
             sent_backward_bytes=stage.sent_backward_bytes,
         )
+
+    def _first_gather(self, stage: UnpricedStage, pricing: Pricing) -> float:
+        """Seconds in which the first block's parameters are gathered for a forward pass."""
+        (passes, _), *_ = stage.blocks[0][0]
+        gathers = self._instructions_of(passes[FORWARD].own.gathers, pricing)
+        return sum(each.seconds for each in gathers)
 
 
 def _typical(block_kinds: Sequence[int], kind: int) -> int:

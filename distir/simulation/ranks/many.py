@@ -15,7 +15,14 @@ from numpy.typing import NDArray
 from distir.arrays import Floats, Indices
 from distir.cost import CostModel
 from distir.plan.grid import Grid
-from distir.schedules import BACKWARD, COST_KINDS, FORWARD, INPUT_PART, WEIGHT_PART
+from distir.schedules import (
+    BACKWARD,
+    COMPLETING,
+    COST_KINDS,
+    FORWARD,
+    INPUT_PART,
+    WEIGHT_PART,
+)
 from distir.simulation.pipeline.many import run_alike_columns
 from distir.simulation.pricing.instructions import Pricing
 from distir.simulation.pricing.stage_table import ROW, StageTable, numbered_columns
@@ -100,7 +107,7 @@ def iterations(
     goes_on = pricer.cost.stack.goes_on(max(map(len, compiled.stages_of_ranks)))
     time = _time(schedules, which, table, levels, group, goes_on=goes_on, training=training)
     exposed = own.sum(_exposed(schedules, which, stages, own))
-    tails = _settling_tails(compiled, time, stages, own) if training else 0.0
+    tails = _settling_tails(schedules, which, time, stages, own) if training else 0.0
     end = time.end + tails
     waited, took = np.zeros_like(end), np.zeros_like(end)
     for ranks, between in group.tied.items():
@@ -109,7 +116,8 @@ def iterations(
             waited[rank] += start - end[rank]
             took[rank] += between
             end[rank] = start + between
-    refresh = own.sum(own.of(stages("refresh")))
+    first = own.of(stages("first gather"))[own.first + compiled.first_stages]
+    refresh = own.sum(own.of(stages("refresh"))) + first
     end += own.sum(own.of(stages("optimizer")))
     end += refresh
     length = end - time.begin if training else end
@@ -253,11 +261,15 @@ def _exposed(
     return waited
 
 
-def _settling_tails(compiled: CompiledSchedule, time: _Time, stages: _Stages, own: _Own) -> Floats:
+def _settling_tails(
+    schedules: Sequence[CompiledSchedule], which: Indices, time: _Time, stages: _Stages, own: _Own
+) -> Floats:
     """How long gradient streams go on after the last action of their rank."""
+    compiled = schedules[0]
     service, done = own.of(stages("settling")), np.zeros_like(time.end)
     if not service.any():
         return done
+    between = _scattering_between(schedules, which, stages, own)
     kinds = np.zeros(len(service), np.int64)
     turns: list[tuple[list[int], list[int]]] = []
     for rank, completing in enumerate(compiled.completing):
@@ -276,9 +288,35 @@ def _settling_tails(compiled: CompiledSchedule, time: _Time, stages: _Stages, ow
     for ranks, places in turns:
         start, busy = time.last[places], service[places]
         before = done[ranks] - start
+        if between is not None:
+            before += between[places]
         done[ranks] = start + np.where(busy > 0, np.maximum(before, ready[places]) + busy, before)
     done -= time.end
     return np.maximum(done, 0.0, out=done)
+
+
+def _scattering_between(
+    schedules: Sequence[CompiledSchedule], which: Indices, stages: _Stages, own: _Own
+) -> Floats | None:
+    """Per stage of ranks and plan, seconds in which the gradient stream shares out gradients
+    between the completing action before and the one that completes the stage; None if it never
+    does."""
+    scattering = {kind: own.of(stages(f"scattering {kind}")) for kind in COMPLETING}
+    if len(own.first) == len(own.stages) or not any(map(np.any, scattering.values())):
+        return None
+    counts: dict[tuple[int, int, int], Indices] = {}
+    for number, compiled in enumerate(schedules):
+        for first, completing, between in zip(
+            own.first.tolist(), compiled.completing, compiled.between_completions, strict=True
+        ):
+            for (place, _), actions in zip(completing, between, strict=True):
+                for at, kind, count in actions:
+                    key = (first + place, first + at, kind)
+                    counts.setdefault(key, np.zeros(len(schedules), np.int64))[number] = count
+    found = np.zeros((len(own.stages), stages.plans))
+    for (to, at, kind), count in counts.items():
+        found[to] += count[which] * scattering[kind][at]
+    return found
 
 
 # --- memory ---------------------------------------------------------------------------------------

@@ -56,7 +56,8 @@ def rank_seconds(
                 for stream, seconds_waited in each.exposed:
                     exposed[stream] = exposed.get(stream, 0.0) + seconds_waited * count
         compute = busy - sum(exposed.values())
-        refresh = sum(cost.refresh for cost in costs)
+        first = costs[compiled.first_stages[rank]].first_gather
+        refresh = sum(cost.refresh for cost in costs) + first
         exposed["dp"] = exposed.get("dp", 0.0) + refresh
         if training:
             last = _settled_along(compiled, stages, rank)
@@ -125,9 +126,13 @@ def _settling_tail(
     compiled: CompiledSchedule, time: PipelineTime, stages: Sequence[StageCost], rank: int
 ) -> float:
     """How long the gradient stream goes on after the last action of a rank. Its stages are
-    settled in the order in which their gradients are complete."""
-    done = 0.0
-    for place, each in _settlings(compiled, stages, rank):
+    settled in the order in which their gradients are complete; in between, the stream shares out
+    the gradients of other actions."""
+    done, own = 0.0, compiled.stages_of_ranks[rank]
+    settlings = _settlings(compiled, stages, rank)
+    for (place, each), between in zip(settlings, compiled.between_completions[rank], strict=True):
+        for at, kind, count in between:
+            done += count * stages[own[at]].settling[kind].scattering
         start = time.start[compiled.last_gradients[rank][place]]
         if each.seconds > 0:
             done = max(done + each.seconds, start + each.done)

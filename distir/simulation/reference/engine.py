@@ -95,6 +95,14 @@ class _Message:
 _Process = Generator[_Meeting | _Message, tuple[float, float], None]
 
 
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """An action that a device runs; `last`: the gradients of its stage are complete with it."""
+
+    action: Action
+    last: bool
+
+
 @dataclass(slots=True)
 class _Device:
     """One device: its clocks, its memory, and where its time went."""
@@ -107,6 +115,11 @@ class _Device:
     begin: float = 0.0
     """When the step begins here."""
     gradients_free: float = 0.0
+    """When the gradient stream has done what has been given to it, waits in actions that complete
+    no stage's gradients apart."""
+    scatters_free: float = 0.0
+    """When the gradient stream has shared out the gradients of actions that complete no stage's
+    gradients."""
     settled_along: str = "dp"
     """The stream of the last collective on gradients."""
     compute: float = 0.0
@@ -231,12 +244,13 @@ class World:
                 for later in actions[position + 1 :]
             )
             each = stage.passes[kind]
-            yield from self._run_pass(device, action, stage, each, last)
+            yield from self._run_pass(device, stage, each, _Running(action, last))
             self.actions.append(ActionSpan(device.number, device.rank, action, begin, device.clock))
             self._send(device, action, each)
         assert not device.live, "an activation was never freed"
         if self.plan.workload.training:
             yield from self._finish_step(device)
+        yield from self._gather_first(device)
 
     def _wait_for_inputs(self, device: _Device, action: Action) -> _Process:
         for needed in dependencies(action, self.schedule.stages):
@@ -250,13 +264,12 @@ class World:
                 device.clock = arrived
 
     def _run_pass(
-        self, device: _Device, action: Action, stage: FlatStage, each: FlatPass, settle: bool
+        self, device: _Device, stage: FlatStage, each: FlatPass, running: _Running
     ) -> _Process:
-        """Runs an action; `settle` if the gradients of its stage are complete with it. Every stream
-        is idle when it begins, and when it ends."""
-        begin = device.clock
+        """Runs an action. Every stream but the gradient stream is idle when it begins, and when it
+        ends."""
+        action, begin = running.action, device.clock
         launched = 0.0
-        overlaps = self.cost.stack.overlaps_gradients
         free: dict[str, float] = {COMPUTE: begin}
         ready: dict[int, tuple[float, str]] = {}
 
@@ -271,8 +284,7 @@ class World:
             device.allocate(key(number), stage.storage_bytes[number], number in stage.buffers)
         device.note_peak()
         free_storages(each.dying.get(-1, ()))
-        if settle and overlaps:
-            yield from self._settle(device, each, 0, begin, action)
+        yield from self._settle_so_far(device, each, 0, begin, running)
         for position, step in enumerate(each.steps):
             instruction = step.instruction
             launched += instruction.launch_seconds
@@ -305,9 +317,9 @@ class World:
                     device.allocate(key(number), size, number in stage.buffers)
             device.note_peak()
             free_storages(each.dying.get(position, ()))
-            if settle and overlaps:
+            if running.last or each.scattering:
                 computed = self._no_sooner_than_launched(begin, free[COMPUTE], launched)
-                yield from self._settle(device, each, position + 1, computed, action)
+                yield from self._settle_so_far(device, each, position + 1, computed, running)
         free_storages(each.leaving)
         done = max(free.values())
         if done > free[COMPUTE]:
@@ -315,26 +327,74 @@ class World:
             device.expose(slowest, done - free[COMPUTE])
         device.clock = self._no_sooner_than_launched(begin, done, launched)
         device.compute += device.clock - done
-        for done_steps in range(1 + len(each.steps) if settle and not overlaps else 0):
-            yield from self._settle(device, each, done_steps, device.clock, action)
+        # There is room for the gradients of one action: scatters must not fall behind.
+        on_links = each.on_links
+        late = begin + sum(collective.seconds for collective in on_links) - device.clock
+        if late > 0:
+            device.expose(on_links[-1].stream or "", late)
+            device.clock += late
+        settles_at_end = running.last and not self.cost.stack.overlaps_gradients
+        for done_steps in range(1 + len(each.steps) if settles_at_end else 0):
+            yield from self._settle(device, each, done_steps, device.clock, running)
 
     def _no_sooner_than_launched(self, begin: float, done: float, launched: float) -> float:
         """When what streams have done by `done` can have been, given the launches since `begin`."""
         return begin + float(self.cost.host_bound_seconds(done - begin, launched))
 
-    def _settle(
-        self, device: _Device, each: FlatPass, done: int, computed: float, action: Action
+    def _settle_so_far(
+        self, device: _Device, each: FlatPass, done: int, computed: float, running: _Running
     ) -> _Process:
-        """Starts the collectives on gradients that are complete after `done` steps."""
+        """Starts the collectives on gradients that are complete after `done` steps, which are
+        computed."""
+        for index, scatter in enumerate(each.scattered_after(done)):
+            yield from self._scatter(device, scatter, computed, running, (done, index))
+        if running.last and self.cost.stack.overlaps_gradients:
+            yield from self._settle(device, each, done, computed, running)
+
+    def _scatter(
+        self,
+        device: _Device,
+        scatter: Instruction,
+        computed: float,
+        running: _Running,
+        which: Hashable,
+    ) -> _Process:
+        """Starts a collective that shares out gradients, in the last action of its stage or in
+        another one. What the last actions settle queues behind others by the work of these
+        alone."""
+        what = (running.action, "scatter", which)
+        if running.last:
+            yield from self._on_gradient_stream(device, scatter, computed, running.action, what)
+            return
+        came = max(device.scatters_free, computed)
+        start = yield from self._meet(device, scatter.mesh_axes, came, what)
+        device.scatters_free = start + scatter.seconds
+        device.gradients_free += scatter.seconds
+        self._note(device, GRADIENTS, scatter, start, device.scatters_free, running.action)
+
+    def _settle(
+        self, device: _Device, each: FlatPass, done: int, computed: float, running: _Running
+    ) -> _Process:
+        """Starts the collectives that a stage's last action settles gradients with, as far as they
+        may start after `done` steps."""
         for index, bucket in enumerate(each.settled_after(done)):
-            assert bucket.stream is not None
-            came = max(device.gradients_free, computed)
-            start = yield from self._meet(
-                device, bucket.mesh_axes, came, (action, "settle", done, index)
-            )
-            device.gradients_free = start + bucket.seconds
-            device.settled_along = bucket.stream
-            self._note(device, GRADIENTS, bucket, start, device.gradients_free, action)
+            what = (running.action, "settle", done, index)
+            yield from self._on_gradient_stream(device, bucket, computed, running.action, what)
+
+    def _on_gradient_stream(
+        self,
+        device: _Device,
+        collective: Instruction,
+        computed: float,
+        action: Action,
+        what: Hashable,
+    ) -> _Process:
+        assert collective.stream is not None
+        came = max(device.gradients_free, computed)
+        start = yield from self._meet(device, collective.mesh_axes, came, what)
+        device.gradients_free = start + collective.seconds
+        device.settled_along = collective.stream
+        self._note(device, GRADIENTS, collective, start, device.gradients_free, action)
 
     def _meet(
         self, device: _Device, mesh_axes: tuple[str, ...], at: float, what: Hashable
@@ -422,6 +482,17 @@ class World:
             )
             end = start + bucket.seconds
             self.spans.append(Span(device.number, device.rank, GRADIENTS, bucket.label, start, end))
+            device.expose("dp", end - device.clock)
+            device.clock = end
+
+    def _gather_first(self, device: _Device) -> _Process:
+        """Gathers what the first action of the next step reads first. What other actions read first
+        is gathered in the action before."""
+        first = self.schedule.ranks[device.rank][0]
+        for index, gather in enumerate(self.stages[first.stage].first_gathers):
+            start = yield from self._meet(device, gather.mesh_axes, device.clock, ("first", index))
+            end = start + gather.seconds
+            self.spans.append(Span(device.number, device.rank, GRADIENTS, gather.label, start, end))
             device.expose("dp", end - device.clock)
             device.clock = end
 

@@ -5,8 +5,8 @@ For the reference engine and for traces; the fast engine never does this.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
 from distir.ir.core import Node, Part, Value
 from distir.ops.collective import Sharded
@@ -44,8 +44,9 @@ class FlatPass:
     """All steps of one kind of action, with the values that come from another stage and go to one.
 
     `dying[i]` are the storages that step `i` is the last to need, `dying[-1]` those that nothing
-    needs; `leaving` are freed at the end. `settling` are the collectives on gradients that may
-    start, in the last such action, once so many steps are computed.
+    needs; `leaving` are freed at the end. `scattering` are the collectives on gradients of every
+    action, and `settling` those of the last action of the stage, each with the number of steps
+    after which it may start.
     """
 
     steps: list[Step] = field(default_factory=list[Step])
@@ -54,10 +55,17 @@ class FlatPass:
     sent_bytes: int = 0
     dying: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
     leaving: list[int] = field(default_factory=list[int])
+    scattering: list[tuple[int, Instruction]] = field(default_factory=list[tuple[int, Instruction]])
     settling: list[tuple[int, Instruction]] = field(default_factory=list[tuple[int, Instruction]])
+    on_links: list[Instruction] = field(default_factory=list[Instruction])
+    """The collectives that gather parameters and share out gradients, once per action."""
+
+    def scattered_after(self, done: int) -> Iterable[Instruction]:
+        """The collectives of every action that may start after `done` steps."""
+        return (scatter for at, scatter in self.scattering if at == done)
 
     def settled_after(self, done: int) -> Iterable[Instruction]:
-        """The collectives on gradients that are complete after `done` steps."""
+        """The collectives of the last action that may start after `done` steps."""
         return (bucket for at, bucket in self.settling if at == done)
 
 
@@ -68,7 +76,8 @@ class FlatStage:
     moving state.
 
     `optimizer_seconds` has one entry per block; `refreshing` are the collectives that make stored
-    parameters from updated parts."""
+    parameters from updated parts; `first_gathers` gather what the first block of a forward pass
+    reads."""
 
     passes: tuple[FlatPass, ...] = field(
         default_factory=lambda: tuple(FlatPass() for _ in range(COST_KINDS))
@@ -78,6 +87,7 @@ class FlatStage:
     buffers: set[int] = field(default_factory=set[int])
     optimizer_seconds: list[float] = field(default_factory=list[float])
     refreshing: list[Instruction] = field(default_factory=list[Instruction])
+    first_gathers: list[Instruction] = field(default_factory=list[Instruction])
     state: StateBytes = field(default_factory=StateBytes)
 
 
@@ -110,13 +120,34 @@ class _Numbering:
         """Numbers for what another stage sends."""
         return tuple(self.fresh(value, known, own=True) for value in values)
 
-    def add(self, nodes: Sequence[Node], known: dict[Value, int], to: FlatPass, block: int) -> None:
-        """Adds the steps of a block."""
+    def instructions(self, nodes: Collection[Node]) -> list[Instruction]:
+        """The instructions of nodes."""
         for node in nodes:
             if node not in self.priced:
                 self.priced[node] = self.pricing.of_node(node)
-            for instruction in self.priced[node]:
-                self._add_step(node, instruction, known, to, block)
+        return [each for node in nodes for each in self.priced[node]]
+
+    def add(
+        self,
+        nodes: Sequence[Node],
+        known: dict[Value, int],
+        to: FlatPass,
+        block: int,
+        *,
+        runs_elsewhere: Collection[Node] = (),
+        launched_elsewhere: Collection[Node] = (),
+        own: bool = True,
+    ) -> None:
+        """Adds the steps of a block. Steps of nodes that run elsewhere, or are launched elsewhere,
+        too, only say when memory is held. `own`: values that are made take memory of their own."""
+        for node in nodes:
+            for each in self.instructions([node]):
+                step = each
+                if node in runs_elsewhere or node in launched_elsewhere:
+                    step = replace(each, stream=None, seconds=0.0, after_compute=False)
+                if node in launched_elsewhere:
+                    step = replace(step, launch_seconds=0.0)
+                self._add_step(node, step, known, to, block, own)
 
     def _add_step(
         self,
@@ -125,6 +156,7 @@ class _Numbering:
         known: dict[Value, int],
         to: FlatPass,
         block: int,
+        own: bool,
     ) -> None:
         reads = self.numbers(instruction.reads, known)
         view = (node.op.op if isinstance(node.op, Sharded) else node.op).is_view
@@ -133,7 +165,7 @@ class _Numbering:
         writes = tuple(
             known[value]
             if value in instruction.reads
-            else self.fresh(value, known, own=not view and value in node.results)
+            else self.fresh(value, known, own=own and not view and value in node.results)
             for value in instruction.writes
         )
         if node.part is not Part.MODEL and not view:
@@ -178,12 +210,22 @@ def _lay_out(
     places = list(range(len(stage.programs)))[:: -1 if is_reversed(kind) else 1]
     own = segments(stage.programs, kind)
     handed = to.received = numbering.receive(own[0].received, known[places[0]])
+    first = own[0].own_gathers
+    if kind == FORWARD:
+        flat.first_gathers = numbering.instructions(first)
     for segment, place, after in zip(own, places, (*places[1:], -1), strict=True):
         known[place].update(zip(segment.received, handed, strict=True))
         block = stage.blocks[place]
-        numbering.add(segment.own_gathers, known[place], to, block)
+        numbering.add(segment.own_gathers, known[place], to, block, launched_elsewhere=first)
         numbering.add(segment.ahead, known[after], to, stage.blocks[after])
-        numbering.add(segment.body, known[place], to, block)
+        if after < 0:
+            # Takes the time of what the next action gathers first, and no memory.
+            numbering.add(first, {}, to, stage.blocks[places[0]], own=False)
+        scatters = segment.scatters
+        numbering.add(segment.body, known[place], to, block, runs_elsewhere=scatters)
+        shared_out = numbering.instructions(scatters)
+        to.scattering += ((len(to.steps), each) for each in shared_out)
+        to.on_links += [*numbering.instructions(segment.own.gathers), *shared_out]
         handed = numbering.numbers(segment.sent, known[place])
         flat.buffers.difference_update(flat.storage[number] for number in handed)
         if kind in COMPLETING:
