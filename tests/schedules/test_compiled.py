@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from itertools import pairwise
 from typing import Any, cast
 
 import numpy as np
@@ -102,6 +104,24 @@ def test_gradients_are_complete_in_the_last_backward_action(schedule: Schedule) 
             assert compiled.last_gradients[rank][place] == last
             actions = [compiled.actions[i] for i in own]
             assert kinds == [cost_kind(action.kind, splits) for action in actions]
+
+
+@settings(deadline=None)
+@given(schedules())
+def test_what_lies_between_two_completions_is_counted(schedule: Schedule) -> None:
+    compiled = compile_schedule(schedule)
+    for rank, actions in enumerate(schedule.ranks):
+        stages, splits = compiled.stages_of_ranks[rank], schedule.splits_backward
+        assert stages[compiled.first_stages[rank]] == actions[0].stage
+        steps = [(stages.index(a.stage), cost_kind(a.kind, splits)) for a in actions]
+        of_gradients = [step for step in steps if step[1] in (BACKWARD, WEIGHT_PART)]
+        last = {place: at for at, (place, _) in enumerate(of_gradients)}
+        ends = sorted(last.values())
+        assert compiled.completing[rank] == tuple(of_gradients[at] for at in ends)
+        between = [Counter(of_gradients[a + 1 : b]) for a, b in pairwise(ends)]
+        found = compiled.between_completions[rank]
+        assert [{each[:2]: each[2] for each in counts} for counts in found[1:]] == between
+        assert all(not counts for counts in found[:1])
 
 
 @settings(deadline=None)

@@ -33,6 +33,10 @@ def test_what_is_known_without_the_actions_is_what_they_say(rhythm: Rhythm) -> N
     assert rhythm.splits_backward == schedule.splits_backward
     assert short.stages_of_ranks == long.stages_of_ranks
     assert short.counts == long.counts
+    assert short.first_stages == long.first_stages
+    assert short.completing == long.completing
+    for ours, theirs in zip(short.between_completions, long.between_completions, strict=True):
+        assert list(map(set, ours)) == list(map(set, theirs))
     for ours, theirs in zip(short.situations, long.situations, strict=True):
         assert set(ours) == set(theirs)
     routes = ({way: set(pairs) for way, pairs in each.routes.items()} for each in (short, long))

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TypeAlias
 
 from distir.arrays import Indices
-from distir.cost.amounts import Amount, taken
+from distir.cost.amounts import taken
 from distir.simulation.pricing.instructions import COMPUTE, Instruction
 from distir.simulation.pricing.repeats import RepeatedBlocks
 from distir.simulation.pricing.timeline import LONG_AGO, Moments, Start, latest_of, pass_moments
@@ -228,7 +228,7 @@ class BlockChain:
         return exact_streams(each for pattern, _ in self.passes for each in pattern)
 
     @property
-    def link_seconds(self) -> Amount:
+    def link_seconds(self) -> float:
         """Seconds in which parameters are gathered and gradients are shared out.
 
         A chain lasts at least as long. Scatters may still be under way when it ends, but there is
@@ -244,7 +244,7 @@ class BlockChain:
         backwards = (each for pattern, _ in reversed(self.passes) for each in reversed(pattern))
         return next(each.links_along for each in backwards if each.links_along)
 
-    def summed(self, seconds: Callable[[Pass], Amount]) -> Amount:
+    def summed(self, seconds: Callable[[Pass], float]) -> float:
         """The sum over all copies of all passes."""
         return sum(
             count * taken(sum(map(seconds, pattern)), self.size_numbers)

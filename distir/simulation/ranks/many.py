@@ -116,8 +116,8 @@ def iterations(
             waited[rank] += start - end[rank]
             took[rank] += between
             end[rank] = start + between
-    first = own.of(stages("first gather"))[own.first + compiled.first_stages]
-    refresh = own.sum(own.of(stages("refresh"))) + first
+    refresh = own.sum(own.of(stages("refresh")))
+    refresh = refresh + own.of(stages("first gather")).take(own.of_first_actions, axis=0)
     end += own.sum(own.of(stages("optimizer")))
     end += refresh
     length = end - time.begin if training else end
@@ -135,6 +135,8 @@ class _Own:
         held = compiled.stages_of_ranks
         self.stages = np.concatenate([np.asarray(own, np.int64) for own in held])
         self.first = np.cumsum([0, *(len(own) for own in held[:-1])])
+        self.of_first_actions = self.first + np.array(compiled.first_stages, np.int64)
+        """The stages of the first actions of ranks, as positions in `stages`."""
         self._each = np.array_equal(self.stages, np.arange(compiled.stages))
 
     def of(self, values: Floats) -> Floats:
