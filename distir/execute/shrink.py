@@ -59,7 +59,7 @@ def shrink(workload: Workload, strategies: Sequence[Strategy], samples: int = 2)
     loss = _loss_kind(workload) if workload.training else None
     least: dict[str, int] = {}
     for _ in range(ATTEMPTS):
-        small, names = shrink_sizes(function, degrees, workload.length, least)
+        small, row_axes = shrink_sizes(function, degrees, workload.length, least)
         model = LoadedModel(f"small {workload.model.name}", small)
         shrunk = Workload(
             model=model,
@@ -69,7 +69,7 @@ def shrink(workload: Workload, strategies: Sequence[Strategy], samples: int = 2)
             optimizer=workload.optimizer,
             loss=loss,
         )
-        needed = _rows_needed(shrunk, names)
+        needed = _rows_needed(shrunk, row_axes)
         if not needed:
             return shrunk
         least.update(needed)
@@ -225,11 +225,11 @@ def shrink_sizes(
     degrees: Collection[int],
     sequence_length: int | None,
     least: Mapping[str, int],
-) -> tuple[Function, Mapping[Value, tuple[str, ...]]]:
+) -> tuple[Function, Mapping[Value, tuple[RowAxis | None, ...]]]:
     """The function with every axis as short as possible, except the batch.
 
-    Also returns, per parameter and constant, a name for the axis of each dim (empty for a dim that
-    is a product of several axes). `least` gives smallest sizes by these names.
+    Also returns, per parameter and constant, the axis of each dim (None for a dim that is a product
+    of several axes). `least` gives smallest sizes by the names of such axes.
     """
     program = build_program(function, training=False)
     sizing = _Sizing(program, degrees, least)
@@ -237,14 +237,22 @@ def shrink_sizes(
     small = rescale(program.function, program.axes, sizing.sizes)
     old_sources = (*program.function.parameters, *program.function.constants)
     new_sources = (*small.parameters, *small.constants)
-    names = {
+    row_axes = {
         new: tuple(
-            sizing.names[sizing.root(dim[0])] if len(dim) == 1 else ""
+            RowAxis(sizing.names[sizing.root(dim[0])], dim[0].size) if len(dim) == 1 else None
             for dim in program.axes.dims[old]
         )
         for old, new in zip(old_sources, new_sources, strict=True)
     }
-    return without_boundaries(small), names
+    return without_boundaries(small), row_axes
+
+
+@dataclass(frozen=True, slots=True)
+class RowAxis:
+    """An axis of a table: a name, and the number of rows of the table as the model has it."""
+
+    name: str
+    rows: int
 
 
 @dataclass(slots=True)
@@ -377,16 +385,19 @@ class _Sizing:
         return [(place[0], size) for place, size in pairs if len(place) == 1]
 
 
-def _rows_needed(workload: Workload, names: Mapping[Value, tuple[str, ...]]) -> dict[str, int]:
-    """Names of table axes with fewer rows than their indices ask for, and the rows needed."""
+def _rows_needed(
+    workload: Workload, row_axes: Mapping[Value, Sequence[RowAxis | None]]
+) -> dict[str, int]:
+    """Names of table axes with fewer rows than their indices ask for, and the rows needed: never
+    more than the model's own table has."""
     program = workload.program
     sequence = program.sequence
     tied, moving = program.axes.tied, program.blocks.roles.moving
     known = _known_values(workload)
     needed: dict[str, int] = {}
     for node in program.function.nodes:
-        name = _row_axis(program, node, names)
-        if name is None:
+        axis = _row_axis(program, node, row_axes)
+        if axis is None:
             continue
         found = known.get(node.operands[1])
         highest = None if found is None else int(np.max(found))
@@ -396,8 +407,8 @@ def _rows_needed(workload: Workload, names: Mapping[Value, tuple[str, ...]]) -> 
         if highest is None and positions and node.operands[1] not in moving:
             highest = along[0].size - 1
         rows = rows_indexed(node, {v: v.type.shape for v in node.operands})
-        if highest is not None and rows is not None and highest >= rows:
-            needed[name] = max(needed.get(name, 0), highest + 1)
+        if highest is not None and rows is not None and rows < min(highest + 1, axis.rows):
+            needed[axis.name] = max(needed.get(axis.name, 0), min(highest + 1, axis.rows))
     return needed
 
 
@@ -424,15 +435,16 @@ def _known_values(workload: Workload) -> dict[Value, Any]:
     return known
 
 
-def _row_axis(program: Program, node: Node, names: Mapping[Value, tuple[str, ...]]) -> str | None:
-    """The name of the axis whose rows a lookup chooses from, if it is one of a parameter or
-    constant."""
+def _row_axis(
+    program: Program, node: Node, row_axes: Mapping[Value, Sequence[RowAxis | None]]
+) -> RowAxis | None:
+    """The axis whose rows a lookup chooses from, if it is one of a parameter or constant."""
     if not isinstance(node.op, (Gather, GatherElements)):
         return None
     dims = program.axes.dims
     rows = dims[node.operands[0]][node.op.axis]
-    for value, named in names.items():
-        for dim, name in zip(dims.get(value, ()), named, strict=False):
-            if dim == rows and len(dim) == 1 and name:
-                return name
+    for value, found in row_axes.items():
+        for dim, axis in zip(dims.get(value, ()), found, strict=False):
+            if dim == rows and len(dim) == 1 and axis is not None:
+                return axis
     return None

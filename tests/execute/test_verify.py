@@ -26,6 +26,7 @@ from distir.models.layers import linear
 from distir.ops.activations import Relu
 from distir.ops.arithmetic import Mul, Sin
 from distir.ops.collective import AllReduce
+from tests.importers.models import INT64, integers, model, node, stripped, weights
 
 COMMAND = ["verify", "--model", "gpt2-xs", "--dp", "2", "--tp", "2", "--microbatches", "2"]
 
@@ -151,3 +152,56 @@ def test_what_rounding_does_not_explain_fails() -> None:
     assert not Difference("x", 1e-3, rounding=1e-2).within(1e-10)
     assert not Difference("x", float("inf"), rounding=float("inf")).within(1e-10)
     assert not Difference("x", float("nan")).within(1e-10)
+
+
+def _with_tables(kinds: int, sequence: int, longest: int) -> Any:
+    """A model in the style of BERT exports: positions and kinds of tokens are buffers, cut to the
+    sequence, and chosen from tables of `longest` and `kinds` rows."""
+    cut = "start end axis"
+    return model(
+        {"ids": (INT64, ["batch", sequence])},
+        [
+            node("Gather", "words ids", "x"),
+            node("Slice", f"positions {cut}", "p"),
+            node("Gather", "position_table p", "xp"),
+            node("Slice", f"token_types {cut}", "t"),
+            node("Gather", "type_table t", "xt"),
+            node("Add", "x xp", "y"),
+            node("Add", "y xt", "z"),
+            node("LayerNormalization", "z scale bias", "n", axis=-1),
+            node("MatMul", "n query", "q"),
+            node("Transpose", "n", "k", perm=[0, 2, 1]),
+            node("MatMul", "q k", "scores"),
+            node("Softmax", "scores", "weights", axis=-1),
+            node("MatMul", "weights n", "mixed"),
+            node("MatMul", "mixed head", "logits"),
+        ],
+        "logits",
+        {
+            "words": weights(50, 12),
+            "position_table": weights(longest, 12),
+            "type_table": weights(kinds, 12),
+            "positions": np.arange(longest)[None],
+            "token_types": np.zeros((1, longest), np.int64),
+            "start": integers(0),
+            "end": integers(sequence),
+            "axis": integers(1),
+            "scale": weights(12),
+            "bias": weights(12),
+            "query": weights(12, 12),
+            "head": weights(12, 50),
+        },
+    )
+
+
+@pytest.mark.parametrize("has_values", [True, False], ids=["values", "no values"])
+@pytest.mark.parametrize("longest", [16, 40], ids=["just long enough", "longer"])
+@pytest.mark.parametrize("kinds", [1, 2, 3, 16, 17])
+def test_an_index_along_the_sequence_needs_no_more_rows_than_its_table_has(
+    kinds: int, longest: int, has_values: bool
+) -> None:
+    made = _with_tables(kinds, 16, longest)
+    loaded = load_model(lambda: made if has_values else stripped(made))
+    strategy = Strategy(dp=2, tp=2, microbatches=2)
+    found = verify(Workload(model=loaded, batch_size=8), strategy)
+    assert found.passed
