@@ -343,20 +343,26 @@ def find_extents(function: Function, axes: Axes) -> Extents:
     """Finds the batch and the sequences of a function by what ops do with the axes of its inputs.
 
     The batch is the first axis of an input that every op on activations goes over in parallel, or,
-    if there is none, an axis of an input's first dim. Sequences are axes that needed a boundary
-    and that no weight of a product carries. Raises `TransformError` if there is no batch.
+    if there is none, an axis of an input's first dim. Sequences are axes that needed a boundary,
+    that no weight of a product carries, and at whose positions some product has the same weights:
+    features that are only multiplied with each other are no sequence. Raises `TransformError` if
+    there is no batch.
     """
     roles = Roles.of(function)
     barred: set[Axis] = set()
     bounded: dict[Axis, None] = {}
     weighed: set[Axis] = set()
+    alike: set[Axis] = set()
     for node in function.nodes:
         weights = [v for v in node.operands if v in roles.weights and len(axes.of(v)) > 1]
         kinds = axes.kinds[node]
         if any(value in roles.activations for value in node.results):
             barred.update(axis for axis, kind in kinds.items() if kind is not Kind.PARALLEL)
             if Kind.SUM in kinds.values():
-                weighed.update(axis for value in weights for axis in axes.of(value))
+                carried_by_weights = {axis for value in weights for axis in axes.of(value)}
+                weighed |= carried_by_weights
+                if weights:
+                    alike.update(axes.tied(axis) for axis in kinds.keys() - carried_by_weights)
             if isinstance(node.op, Boundary):
                 after = axes.of(node.result)
                 before = (a for dim in axes.dims[node.operands[0]] for a in dim)
@@ -377,10 +383,15 @@ def find_extents(function: Function, axes: Axes) -> Extents:
         )
         of_batch = (note for note in function.notes if "batch" in note)
         raise TransformError("; ".join((reason, *of_batch)))
-    ties = {axes.tied(axis) for axis in bounded if axis not in weighed and axis is not batch}
+    candidates = [
+        axis
+        for axis in bounded
+        if axis not in weighed and axis is not batch and axes.tied(axis) in alike
+    ]
+    ties = {axes.tied(axis) for axis in candidates}
     sequences = [a for a in carried if a is not batch and axes.tied(a) in ties]
     if not sequences:
-        sequences = [a for a in bounded if a not in weighed and a is not batch][:1]
+        sequences = candidates[:1]
     others = dict.fromkeys(
         axis
         for axis in carried
