@@ -10,6 +10,8 @@ from itertools import pairwise
 from distir.axes.model import Axes, Axis, find_representative
 from distir.ir.core import Node, Value
 from distir.ir.function import Function
+from distir.ir.signature import Kind
+from distir.ops.arithmetic import Add
 from distir.transforms.blocks import Block, Blocks, Roles
 from distir.transforms.splits import GrowingPiece, Splittable
 
@@ -31,7 +33,7 @@ def cut_into_blocks(
     """
     roles = Roles.of(function)
     chain = [n for n in function.nodes if any(v in roles.activations for v in n.results)]
-    pieces = _pieces(chain, roles)
+    pieces = _pieces(_Chain(chain, roles, _bias_terms(chain, axes, roles)))
     readers = {value: len(nodes) for value, nodes in function.uses().items()}
     patterns = _Patterns(places or {})
     known: dict[Hashable, _Known] = {}
@@ -124,32 +126,61 @@ def repeated_runs(kinds: Sequence[int]) -> list[list[int]]:
 # --- where to cut --------------------------------------------------------------------------------
 
 
-def _pieces(chain: Sequence[Node], roles: Roles) -> list[list[Node]]:
+@dataclass(frozen=True, slots=True)
+class _Chain:
+    """The ops on activations, in order, and those of them that end no piece before them."""
+
+    nodes: Sequence[Node]
+    roles: Roles
+    inseparable: Collection[Node]
+
+
+def _bias_terms(chain: Sequence[Node], axes: Axes, roles: Roles) -> frozenset[Node]:
+    """The ops that add a weight to what the op before makes, a product with weights.
+
+    They belong to that product, whether a file has the bias as an operand of it, as an op of its
+    own, or, since it is zero, not at all.
+    """
+    return frozenset(
+        node
+        for product, node in pairwise(chain)
+        if isinstance(node.op, Add)
+        and any(value in roles.weights for value in node.operands)
+        and any(value in product.results for value in node.operands)
+        and Kind.SUM in axes.kinds[product].values()
+        and any(value in roles.weights for value in product.operands)
+    )
+
+
+def _pieces(chain: _Chain) -> list[list[Node]]:
     """Runs of ops between places where a single activation is live."""
-    pieces = _runs(chain, _cuts(chain, roles, frozenset()))
+    pieces = _runs(chain.nodes, _cuts(chain, frozenset()))
     longest = max(pieces, key=len, default=list[Node]())
-    if len(longest) < len(chain) / 4:
+    if len(longest) < len(chain.nodes) / 4:
         return pieces
-    shared = _shared_value(longest, chain, roles)
+    shared = _shared_value(longest, chain)
     if shared is None:
         return pieces
-    return _runs(chain, _cuts(chain, roles, frozenset((shared,))))
+    return _runs(chain.nodes, _cuts(chain, frozenset((shared,))))
 
 
-def _cuts(chain: Sequence[Node], roles: Roles, carried: frozenset[Value]) -> list[int]:
+def _cuts(chain: _Chain, carried: frozenset[Value]) -> list[int]:
     """Positions in the chain before which a single activation is live, apart from `carried`."""
+    nodes = chain.nodes
     last_use = {
         value: position
-        for position, node in enumerate(chain)
+        for position, node in enumerate(nodes)
         for value in node.operands
-        if value in roles.activations and value not in carried
+        if value in chain.roles.activations and value not in carried
     }
     cuts: list[int] = []
     live: set[Value] = set()
-    for position, node in enumerate(chain):
+    for position, node in enumerate(nodes):
         live.update(value for value in node.results if last_use.get(value, -1) > position)
         live.difference_update([v for v in node.operands if last_use.get(v) == position])
-        if len(live) == 1 and position + 1 < len(chain):
+        if len(live) != 1 or position + 1 == len(nodes):
+            continue
+        if nodes[position + 1] not in chain.inseparable:
             cuts.append(position + 1)
     return cuts
 
@@ -160,21 +191,21 @@ def _runs(chain: Sequence[Node], cuts: Sequence[int]) -> list[list[Node]]:
     return [list(chain[a:b]) for a, b in pairwise(bounds) if a < b]
 
 
-def _shared_value(piece: Sequence[Node], chain: Sequence[Node], roles: Roles) -> Value | None:
+def _shared_value(piece: Sequence[Node], chain: _Chain) -> Value | None:
     """The value that allows to cut a long piece if it is carried along; at least
     `MIN_READERS_OF_SHARED` of the new pieces read it. None if there is none."""
     counts = Counter(value for node in piece for value in dict.fromkeys(node.operands))
-    made = chain[: chain.index(piece[0]) + len(piece)]
+    made = chain.nodes[: chain.nodes.index(piece[0]) + len(piece)]
     readers = {
         value: counts[value]
         for node in made
         for value in node.results
-        if value in roles.activations
+        if value in chain.roles.activations
     }
     for value in sorted(readers, key=lambda v: -readers[v])[:3]:
         if readers[value] < MIN_READERS_OF_SHARED:
             return None
-        runs = _runs(chain, _cuts(chain, roles, frozenset((value,))))
+        runs = _runs(chain.nodes, _cuts(chain, frozenset((value,))))
         reading = sum(any(value in node.operands for node in run) for run in runs)
         if reading >= MIN_READERS_OF_SHARED:
             return value
