@@ -29,6 +29,8 @@ class TrackingRecord:
     """The command that serves the pages."""
     error: str | None = None
     """What went wrong, if recording failed somewhere."""
+    interrupted: bool = False
+    """Whether recording was interrupted."""
 
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON values."""

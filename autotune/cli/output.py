@@ -42,6 +42,11 @@ class Output:
         named["--json"] = None if self._file == "-" else self._file
         self._files = {option: path for option, path in named.items() if path is not None}
 
+    @property
+    def is_json_alone(self) -> bool:
+        """Whether there is no report."""
+        return self._file == "-"
+
     @contextlib.contextmanager
     def working(self) -> Generator[None, None, None]:
         """While working, no input is a file that will be written, and whatever prints goes to

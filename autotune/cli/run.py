@@ -80,9 +80,10 @@ def execute(arguments: argparse.Namespace) -> int:
         with progress("searching", search.budget(problem.space.count())) as advance:
             result = solve(problem, search, tracker=_tracker(arguments), on_trial=by_trial(advance))
     output.write(result.to_dict(), lambda: result)
-    if result.tracking is not None and result.tracking.error:
-        note(f"tracking failed: {result.tracking.error}; the search is complete")
-    if result.interrupted:
+    tracking = result.tracking
+    if tracking is not None and tracking.error and output.is_json_alone:  # reports say so
+        note(f"tracking failed: {tracking.error}; the search is complete")
+    if result.interrupted or (tracking is not None and tracking.interrupted):
         return INTERRUPTED
     if result.error is not None:
         note(f"{result.error}; the search ended after {len(result.trials)} trials")

@@ -7,31 +7,38 @@ so that one chart shows the search against exhaustive search; of its trials the 
 
 One thread with one client writes everything, apart from the search, which neither waits for it nor
 fails with it. A quick study is written at its end, so that its run is the newest and on top; one
-that lasts is written as it goes.
+that lasts is written as it goes. While a store does not answer, what is to be written is kept, and
+tried again; after the search, for a while.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import queue
+import secrets
 import threading
 import time
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
+from uuid import uuid4
 
+from autotune.file_lock import locked
 from autotune.grid import Grid
 from autotune.objectives.evaluation import finite
 from autotune.objectives.objective import Objective
 from autotune.result import TrackingRecord, TuneResult, flat_row
+from autotune.trackers.patience import Patience
 from autotune.trackers.tracker import StudyHeader
 from autotune.trial import Trial, best_of_layouts, choices, pareto_front, ranked, regret
 from distir.errors import DistirError
 from distir.metrics import find_metric
+from distir.user_code import one_line
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -42,7 +49,9 @@ FEW_TRIALS = 200
 LIVE_AFTER_SECONDS = 5.0
 """Age in seconds from which a running study is written while it goes on."""
 PATIENCE_SECONDS = 60.0
-"""How long the end of a study waits for a writer that makes no progress."""
+"""How long the end of a study waits for a store that has stopped to answer."""
+FIRST_PATIENCE_SECONDS = 20.0
+"""How long it waits, since the beginning of the study, for a store that never answered."""
 TABLE_ROWS = 20_000
 STEPS = 1000
 """Most points of a step metric of the grid."""
@@ -58,7 +67,8 @@ class MlflowTracker:
         self._inbox: queue.SimpleQueue[Trial | TuneResult] = queue.SimpleQueue()
         self._record: TrackingRecord | None = None
         self._error: str | None = None
-        self._progress = time.monotonic()
+        self._interrupted = False
+        self._patience = Patience(self._may_pass, PATIENCE_SECONDS, FIRST_PATIENCE_SECONDS)
 
     def start(self, header: StudyHeader) -> None:
         """Starts the writer."""
@@ -76,20 +86,22 @@ class MlflowTracker:
 
     def finish(self, result: TuneResult) -> TrackingRecord:
         """Waits until the writer is done, as long as it makes progress."""
+        self._patience.end()
         self._inbox.put(result)
-        self._progress = time.monotonic()
         try:
-            self._wait()
+            while self._thread.is_alive() and not self._patience.is_spent:
+                self._thread.join(0.2)
         except KeyboardInterrupt:
-            self._error = "interrupted while recording"
+            self._error, self._interrupted = "interrupted while recording", True
         if self._thread.is_alive() and self._error is None:
-            self._error = f"no answer from {self._uri} within {PATIENCE_SECONDS:g} s"
+            self._error = self._no_answer()
         record = self._record or TrackingRecord(self._uri, str(self._experiment))
-        return replace(record, error=self._error)
+        return replace(record, error=self._error, interrupted=self._interrupted)
 
-    def _wait(self) -> None:
-        while self._thread.is_alive() and time.monotonic() - self._progress < PATIENCE_SECONDS:
-            self._thread.join(0.2)
+    def _no_answer(self) -> str:
+        error = self._patience.error
+        why = "" if error is None else f" ({one_line(error)})"
+        return f"no answer from {self._uri} within {self._patience.limit:g} s{why}"
 
     # The writer's thread
 
@@ -97,13 +109,22 @@ class MlflowTracker:
         try:
             self._follow(header)
         except Exception as error:  # noqa: BLE001  the search goes on, the user is told
-            lines = str(error).strip().splitlines() or [""]
-            self._error = f"{type(error).__name__}: {lines[0]}"
+            if self._error is None:  # else the user was told already
+                self._error = self._no_answer() if self._patience.is_spent else one_line(error)
+
+    def _may_pass(self, error: Exception) -> bool:
+        return may_pass(error, self._uri)
 
     def _follow(self, header: StudyHeader) -> None:
         client = _client(self._uri)
-        experiment_id = _experiment(client, self._uri, str(self._experiment))
-        writer = _Writer(client, experiment_id, self)
+        name = str(self._experiment)
+        experiment_id = self._patience.attempt(lambda: _experiment(client, self._uri, name))
+        store = _Store(client, experiment_id, self._patience)
+        with store.failing_runs():
+            self._record_study(header, _Writer(store))
+            store.note(self._note(header))
+
+    def _record_study(self, header: StudyHeader, writer: _Writer) -> None:
         started = time.monotonic()
         trials: list[Trial] = []
         run: _StudyRun | None = None
@@ -119,17 +140,12 @@ class MlflowTracker:
             writer.grid(header, item.grid)
         run = run or self._open(writer, header)
         writer.study(run, item)
-        client.set_experiment_tag(experiment_id, "mlflow.note.content", self._note(header))
 
     def _open(self, writer: _Writer, header: StudyHeader) -> _StudyRun:
         name = f"{header.sampler} {header.objective.name}, {header.budget} trials"
         run = writer.open(header, name, header.sampler)
         self._record = self._linked(writer.experiment_id, run.run_id)
         return run
-
-    def touch(self) -> None:
-        """Notes that the writer makes progress."""
-        self._progress = time.monotonic()
 
     def _linked(self, experiment_id: str, run_id: str) -> TrackingRecord:
         remote = self._uri.startswith(("http://", "https://"))
@@ -183,19 +199,79 @@ class _StudyRun:
     written: int = 0
 
 
-class _Writer:
-    """Runs, metrics and tables in one experiment."""
+class _Store:
+    """An experiment that is written call by call, each as often as it takes, and once in effect."""
 
-    def __init__(self, client: MlflowClient, experiment_id: str, owner: MlflowTracker):
-        self._client = client
-        self._owner = owner
+    def __init__(self, client: MlflowClient, experiment_id: str, patience: Patience):
+        self._client: Any = client  # its types are partly unknown
+        self._attempt = patience.attempt
+        self._open: list[str] = []
         self.experiment_id = experiment_id
+
+    @contextlib.contextmanager
+    def failing_runs(self) -> Generator[None, None, None]:
+        """Marks runs as failed that an error leaves unfinished, if the store still takes that."""
+        try:
+            yield
+        except Exception:
+            for run_id in self._open:
+                with contextlib.suppress(Exception):
+                    self._client.set_terminated(run_id, "FAILED")
+            raise
+
+    def create_run(self, tags: dict[str, str], start_time: int | None = None) -> str:
+        """The id of a new run."""
+        key = uuid4().hex
+        named = {**tags, "key": key}
+
+        def create() -> str:
+            created = self._client.create_run(self.experiment_id, start_time=start_time, tags=named)
+            return created.info.run_id
+
+        def created() -> str | None:
+            runs = self._client.search_runs([self.experiment_id], f"tags.key = '{key}'")
+            return runs[0].info.run_id if runs else None
+
+        run_id = self._attempt(create, created)
+        self._open.append(run_id)
+        return run_id
+
+    def log_batch(self, run_id: str, metrics: Sequence[Any], params: Sequence[Any]) -> None:
+        """Metrics and parameters; MLflow keeps equal ones once."""
+        self._attempt(lambda: self._client.log_batch(run_id, metrics=metrics, params=params))
+
+    def log_table(self, run_id: str, columns: dict[str, list[Any]], file: str) -> None:
+        """A table, which MLflow would append to one that is there."""
+
+        def written() -> bool | None:
+            there = [each.path for each in self._client.list_artifacts(run_id)]
+            return True if file in there else None
+
+        self._attempt(lambda: self._client.log_table(run_id, columns, file) or True, written)
+
+    def end_run(self, run_id: str, status: str, end_time: int | None = None) -> None:
+        """Closes a run."""
+        self._attempt(lambda: self._client.set_terminated(run_id, status, end_time=end_time))
+        self._open.remove(run_id)
+
+    def note(self, text: str) -> None:
+        """Describes the experiment."""
+        tag = "mlflow.note.content"
+        self._attempt(lambda: self._client.set_experiment_tag(self.experiment_id, tag, text))
+
+
+class _Writer:
+    """Runs, metrics and tables of studies."""
+
+    def __init__(self, store: _Store):
+        self._store = store
+        self.experiment_id = store.experiment_id
 
     def open(self, header: StudyHeader, name: str, searcher: str) -> _StudyRun:
         """Creates the parent run of a study."""
         problem = header.problem
         tags = {"kind": "study", "searcher": searcher, "mlflow.runName": name}
-        run_id = self._client.create_run(self.experiment_id, tags=tags).info.run_id
+        run_id = self._store.create_run(tags)
         params = {
             "searcher": searcher,
             "objective": header.objective.name,
@@ -219,7 +295,8 @@ class _Writer:
         if grid_best is not None and grid_best.cost is not None:
             self._batch(run.run_id, self._regrets(run, result.trials, grid_best.cost), {})
         few = len(result.trials) <= FEW_TRIALS
-        self._close(run, result.trials, result.trials if few else noteworthy(result.trials))
+        children = result.trials if few else noteworthy(result.trials)
+        self._close(run, result.trials, children, interrupted=result.interrupted)
 
     def grid(self, header: StudyHeader, grid: Grid) -> None:
         """Writes the grid as a study: its best so far in the order of the space, and what is
@@ -236,7 +313,7 @@ class _Writer:
         if grid.closest is not None:
             kept[grid.closest.number] = grid.closest
         trials = [kept[number] for number in sorted(kept)]
-        self._close(run, trials, noteworthy(trials))
+        self._close(run, trials, noteworthy(trials), interrupted=not grid.complete)
 
     def steps(self, run: _StudyRun, trials: Sequence[Trial]) -> None:
         """Writes the step metrics of the trials that were not written yet."""
@@ -267,7 +344,14 @@ class _Writer:
                 points.append(_point(f"{_FIRST}regret_pct", 100 * regret(best, best_cost), trial))
         return points
 
-    def _close(self, run: _StudyRun, trials: Sequence[Trial], children: Iterable[Trial]) -> None:
+    def _close(
+        self,
+        run: _StudyRun,
+        trials: Sequence[Trial],
+        children: Iterable[Trial],
+        *,
+        interrupted: bool,
+    ) -> None:
         best = next(iter(ranked(trials)), None)
         if best is not None:
             # The metric that counts is there already, step by step.
@@ -280,8 +364,7 @@ class _Writer:
         for trial in children:
             self._trial(run, trial)
         self._table(run, trials[:TABLE_ROWS])
-        self._client.set_terminated(run.run_id)
-        self._owner.touch()
+        self._store.end_run(run.run_id, "KILLED" if interrupted else "FINISHED")
 
     def _trial(self, run: _StudyRun, trial: Trial) -> None:
         tags = {
@@ -294,15 +377,14 @@ class _Writer:
         if trial.evaluation.reason:
             tags["reason"] = trial.evaluation.reason
         started = int(trial.started * 1000)
-        created = self._client.create_run(self.experiment_id, start_time=started, tags=tags)
+        run_id = self._store.create_run(tags, started)
         points = [_point(name, value, trial) for name, value in shown_metrics(trial, run.objective)]
         said = choices(trial.strategy, run.batch_size)
         params = {"searcher": run.searcher, "number": trial.number, **said}
-        self._batch(created.info.run_id, points, params)
+        self._batch(run_id, points, params)
         status = "FAILED" if trial.failed else "FINISHED"
         ended = started + max(1, round(trial.seconds * 1000))
-        self._client.set_terminated(created.info.run_id, status, end_time=ended)
-        self._owner.touch()
+        self._store.end_run(run_id, status, ended)
 
     def _batch(self, run_id: str, metrics: Sequence[Any], params: dict[str, Any]) -> None:
         from mlflow.entities import Param
@@ -311,17 +393,15 @@ class _Writer:
         for first in range(0, max(1, len(metrics)), _METRICS_PER_CALL):
             part = metrics[first : first + _METRICS_PER_CALL]
             if part or values:
-                self._client.log_batch(run_id, metrics=part, params=values)
+                self._store.log_batch(run_id, part, values)
             values = []
-            self._owner.touch()
 
     def _table(self, run: _StudyRun, trials: Sequence[Trial]) -> None:
         rows = [flat_row(trial, run.batch_size) for trial in trials]
         if rows:
             names = dict.fromkeys(name for row in rows for name in row)
             columns = {name: [row.get(name) for row in rows] for name in names}
-            self._client.log_table(run.run_id, columns, "trials.json")
-        self._owner.touch()
+            self._store.log_table(run.run_id, columns, "trials.json")
 
 
 def noteworthy(trials: Sequence[Trial]) -> list[Trial]:
@@ -360,8 +440,8 @@ def _point(name: str, value: float, trial: Trial) -> Any:
 
 
 def _client(uri: str) -> MlflowClient:
-    # A server that does not answer should not hold up the end of a search for minutes.
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+    # `Patience` says how often a request is tried.
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
     warnings.filterwarnings("ignore", module="mlflow")  # deprecations that are MLflow's to mend
     try:
@@ -372,19 +452,80 @@ def _client(uri: str) -> MlflowClient:
         ) from error
     for name in ("mlflow", "alembic"):  # which report every step of creating a database
         logging.getLogger(name).setLevel(logging.WARNING)
+    # These report errors that are raised as well, and told once.
+    for name in ("mlflow.store.db.utils", "urllib3.connectionpool"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    _create_database(uri)
     return MlflowClient(tracking_uri=uri)
 
 
+def may_pass(error: Exception, uri: str) -> bool:
+    """Whether an error is a store's that may work again: a server that is not there or is not well,
+    a database that is locked or gone."""
+    from mlflow.exceptions import MlflowException
+    from requests import RequestException
+    from sqlalchemy.exc import OperationalError
+
+    if uri.startswith(_SQLITE):
+        return "database is locked" in str(error)
+    if isinstance(error, MlflowException):
+        return error.get_http_status_code() in (408, 429) or error.get_http_status_code() >= 500
+    if isinstance(error, RequestException):
+        return error.response is None or error.response.status_code >= 500
+    return isinstance(error, (ConnectionError, TimeoutError, OperationalError))
+
+
 def _experiment(client: MlflowClient, uri: str, name: str) -> str:
+    from mlflow.exceptions import MlflowException
+
     found = client.get_experiment_by_name(name)
-    return found.experiment_id if found else client.create_experiment(name, _artifacts_beside(uri))
+    if found is None:
+        try:
+            return client.create_experiment(name, _artifacts_beside(uri))
+        except MlflowException:
+            found = client.get_experiment_by_name(name)  # made by somebody else meanwhile?
+            if found is None:
+                raise
+    return found.experiment_id
+
+
+_SQLITE = "sqlite:///"
+
+
+def _database_file(uri: str) -> Path | None:
+    """The file of a database that is one."""
+    name = uri[len(_SQLITE) :].partition("?")[0]
+    plain = uri.startswith(_SQLITE) and name not in ("", ":memory:") and name[:5] != "file:"
+    return Path(name).absolute() if plain else None
+
+
+def _create_database(uri: str) -> None:
+    """Creates a new database file as a whole. MLflow makes tables in hundreds of steps, among which
+    neither another process nor an interrupt may come."""
+    from mlflow import MlflowClient
+
+    file = _database_file(uri)
+    if file is None or _has_content(file) or not file.parent.is_dir():
+        return
+    with locked(file.with_name(f".{file.name}.lock")):
+        if _has_content(file):
+            return
+        part = file.with_name(f".{file.name}.{secrets.token_hex(8)}.part")
+        try:
+            client: Any = MlflowClient(tracking_uri=f"{_SQLITE}{part}")
+            client.search_experiments(max_results=1)
+            part.replace(file)
+        finally:
+            part.unlink(missing_ok=True)
+
+
+def _has_content(file: Path) -> bool:
+    return file.exists() and file.stat().st_size > 0
 
 
 def _artifacts_beside(uri: str) -> str | None:
     """The folder `mlruns` beside a database file, wherever the search runs; else MLflow's
     default.
     """
-    prefix = "sqlite:///"
-    if not uri.startswith(prefix):
-        return None
-    return (Path(uri[len(prefix) :]).absolute().parent / "mlruns").as_uri()
+    file = _database_file(uri)
+    return None if file is None else (file.parent / "mlruns").as_uri()
