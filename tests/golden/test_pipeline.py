@@ -85,7 +85,7 @@ def test_two_stages_that_stay_with_their_messages_end_as_drawn_by_hand() -> None
     assert time.waited_for_stage == (2.5, 1.0)
 
 
-FREE = ClusterLevel(name="free", size=None, bandwidth_bytes_per_second=1e30, latency_seconds=0.0)
+FREE = ClusterLevel(name="free", size=None, bandwidth_bytes_per_second=1e24, latency_seconds=0.0)
 
 
 def free_links(num_devices: int) -> Cluster:
