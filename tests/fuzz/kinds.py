@@ -32,7 +32,7 @@ from distir.strategies import Strategies
 from search_spaces import distribution_space
 from tests.conftest import shared_path
 from tests.fuzz.onnx_mutation import mutate
-from tests.fuzz.text_mutation import NUMBERS, WORDS, mutated_bytes, mutated_text
+from tests.fuzz.text_mutation import NUMBERS, SMALL, WORDS, mutated_bytes, mutated_text
 from tests.importers.models import every_small_model
 
 Call = Callable[[], object]
@@ -207,9 +207,10 @@ def _workload() -> Workload:
 
 
 def _both_engines(simulator: Simulator) -> None:
-    """Simulates some plans, one by one and at once."""
-    table = simulator.simulate_many(Strategies.of(PLANS))
-    for at, strategy in enumerate(PLANS):
+    """Simulates two plans, one by one and at once."""
+    plans = PLANS[2:]
+    table = simulator.simulate_many(Strategies.of(plans))
+    for at, strategy in enumerate(plans):
         with contextlib.suppress(StrategyError):
             result = simulator.simulate(strategy)
             assert at not in table.invalid, table.invalid
@@ -386,11 +387,21 @@ COMMANDS = (
     "models --json -",
     "schedules",
 )
-OPTIONS = sorted(
-    {word for line in COMMANDS for word in line.split() if word.startswith("--")}
-    | {"--attention", "--imbalance", "--gradient-precision", "--output", "--ep", "--chunks"}
-    | {"--zero-degree", "--keep-gathered", "--cp-exchange", "--metric", "--stack", "--no-dropout"}
-)
+_MODEL = "--model --cluster --device --stack --attention --imbalance --devices --batch-size --mode"
+_MODEL += " --sequence-length --precision --gradient-precision --optimizer --loss --output"
+_PLAN = " --dp --tp --pp --cp --ep --microbatches --schedule --chunks --zero --recompute"
+_PLAN += " --recompute-every --keep-gathered --zero-degree --cp-exchange --axes --placement"
+_SEARCH = " --objective --metric --direction --space"
+OPTIONS: Mapping[str, Sequence[str]] = {
+    "simulate": (_MODEL + _PLAN + " --trace").split(),
+    "verify": (_MODEL + _PLAN + " --seed").split(),
+    "grid": (_MODEL + _SEARCH + " --top --table").split(),
+    "run": (_MODEL + _SEARCH + " --sampler --seed").split(),
+    "validate": ["--source", "--stack", "--worst", "--plot"],
+    "models": ["--json"],
+    "schedules": ["--json"],
+}
+"""What may be added to a command."""
 
 
 @_kind
@@ -417,18 +428,19 @@ def _mutated_arguments(argv: Sequence[str], rng: random.Random) -> list[str]:
     argv = list(argv)
     for _ in range(rng.choice((1, 1, 2))):
         place = rng.randrange(1, len(argv) + 1)
-        value = rng.choice((*NUMBERS, *WORDS))
+        value = rng.choice(SMALL if rng.random() < 0.5 else (*NUMBERS, *WORDS))
         values = [at for at in range(2, len(argv)) if argv[at - 1].startswith("--")]
         values = [at for at in values if argv[at - 1] not in ("--trials", "--json")]
         kind = rng.random()
         if kind < 0.6 and values:
-            argv[rng.choice(values)] = value
+            at = rng.choice(values)
+            argv[at] = value if rng.random() < 0.8 else rng.choice(argv)
         elif kind < 0.7 and place < len(argv):
             del argv[place]
         elif kind < 0.85:
-            argv.append(f"{rng.choice(OPTIONS)}={value}")
+            argv.append(f"{rng.choice(OPTIONS[argv[0]])}={value}")
         else:
-            argv[place:place] = [rng.choice(OPTIONS), value]
+            argv += [rng.choice(OPTIONS[argv[0]]), value]
     if argv[0] == "run":
         argv.append("--no-tracking")
     return argv
