@@ -26,6 +26,7 @@ __all__ = [
     "is_file",
     "is_folder",
     "outputs",
+    "parsed",
     "read_parsed",
     "read_text",
     "user_path",
@@ -90,7 +91,14 @@ def read_parsed(
     path: FilePath, parse: Callable[[str], T], language: str, error: type[DistirError]
 ) -> T:
     """What `parse` makes of the text of a file. Raises `error` if it makes nothing of it."""
-    text = read_text(path, error)
+    return parsed(read_text(path, error), path, parse, language, error)
+
+
+def parsed(
+    text: str, path: FilePath, parse: Callable[[str], T], language: str, error: type[DistirError]
+) -> T:
+    """What `parse` makes of a text from the file at `path`. Raises `error` if it makes nothing of
+    it."""
     try:
         return parse(text)
     except RecursionError as problem:

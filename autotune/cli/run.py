@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,8 @@ from autotune.cli.options import (
 )
 from autotune.cli.output import INTERRUPTED, Output, add_json_option, note, status_of
 from autotune.cli.progress import by_trial, progress
+from distir.errors import DistirError
+from distir.files import check_no_output
 
 if TYPE_CHECKING:
     from autotune.trackers import Tracker
@@ -95,8 +98,10 @@ def execute(arguments: argparse.Namespace) -> int:
 def _tracker(arguments: argparse.Namespace) -> Tracker | None:
     if hasattr(arguments, "no_tracking"):
         return None
-    from autotune.trackers.mlflow import MlflowTracker
+    from autotune.trackers.mlflow import DEFAULT_URI, MlflowTracker
 
-    return MlflowTracker(
-        getattr(arguments, "tracking_uri", None), getattr(arguments, "experiment", None)
-    )
+    uri: str | None = getattr(arguments, "tracking_uri", None)
+    used = uri or os.environ.get("MLFLOW_TRACKING_URI") or DEFAULT_URI
+    if used.startswith("sqlite:///"):
+        check_no_output(used.removeprefix("sqlite:///"), DistirError)
+    return MlflowTracker(uri, getattr(arguments, "experiment", None))

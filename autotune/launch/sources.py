@@ -12,7 +12,7 @@ from typing import Any, cast
 from autotune.launch.errors import LaunchError
 from autotune.launch.rows import shown, unset
 from autotune.launch.shell import Script, read_script
-from distir.files import is_file, is_folder, read_text
+from distir.files import is_file, is_folder, parsed, read_text
 
 MOST_CHARACTERS = 2_000_000
 """Characters beyond which a text is no launch script or file of options."""
@@ -124,23 +124,13 @@ def read_source(path: Path, variables: Mapping[str, str]) -> Source:
 
 
 def _json(source: Source) -> object:
-    try:
-        return json.loads(source.text)
-    except (ValueError, RecursionError) as error:
-        raise LaunchError(f"{source.path}: not JSON: {_brief(error)}") from error
+    return parsed(source.text, source.path, json.loads, "JSON", LaunchError)
 
 
 def _yaml(source: Source) -> object:
     import yaml
 
-    try:
-        return yaml.safe_load(source.text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise LaunchError(f"{source.path}: not YAML: {_brief(error)}") from error
-
-
-def _brief(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]
+    return parsed(source.text, source.path, yaml.safe_load, "YAML", LaunchError)
 
 
 def _has(listed: Sequence[str], signs: Collection[str]) -> bool:

@@ -14,6 +14,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from distir.cost import load_device
+from distir.files import write_text
 from distir.units import parse_bytes_per_second
 from experiments.accelerator import measure
 from experiments.accelerator.fit import constants, stack_file, table
@@ -40,8 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     source = f"measured on {measure.described()}, {today}, against {device.name}"
     found = constants([s for s in samples if s.dtype != "fp32"], device, link)
     print(table(samples))
-    options.output.write_text(
-        stack_file(options.output.stem, found, source, options.dispatch, "fused"), encoding="utf-8"
+    write_text(
+        options.output, stack_file(options.output.stem, found, source, options.dispatch, "fused")
     )
     print(f"wrote {options.output}")
     return 0

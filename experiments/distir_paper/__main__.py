@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import distir
+from distir.files import write_text
 from experiments.distir_paper import measured, reference, studies
 from experiments.distir_paper.plots import draw
 from experiments.distir_paper.statistics import mean_error, spearman
@@ -56,7 +57,7 @@ def main() -> None:
         for path in draw(arguments.plots, compared, rows, found):
             print(path)
     if arguments.json:
-        arguments.json.write_text(json.dumps(_figures(compared, rows, found), indent=2) + "\n")
+        write_text(arguments.json, json.dumps(_figures(compared, rows, found), indent=2) + "\n")
 
 
 def _figures(

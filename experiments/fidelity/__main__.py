@@ -21,6 +21,7 @@ from autotune.calibration import calibrate_priced
 from autotune.calibration.pricing import price
 from autotune.validation import Case, Exclusion, make_case, make_report, read_rows
 from autotune.validation.predict import outcome_of
+from distir.files import write_text
 from experiments.fidelity.report import report_text
 from experiments.fidelity.ship import ship
 
@@ -57,9 +58,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     excluded = [each for each in made if isinstance(each, Exclusion)]
     validation = make_report(outcomes, [*excluded, *refused])
     text = report_text(calibration, validation, options.file.name)
-    options.report.write_text(text + "\n", encoding="utf-8")
+    write_text(options.report, text + "\n")
     figures = {"calibration": calibration.to_dict(), "validation": validation.to_dict()}
-    options.report.with_suffix(".json").write_text(json.dumps(figures, indent=1) + "\n")
+    write_text(options.report.with_suffix(".json"), json.dumps(figures, indent=1) + "\n")
     print(text)
     progress(f"done, {time.process_time():.0f} s of processor time")
     return 0

@@ -8,6 +8,7 @@ from pathlib import Path
 import distir.cost
 from autotune.calibration import Calibration
 from autotune.calibration.stack import constant_lines, origin
+from distir.files import write_text
 
 COST = Path(distir.cost.__file__).resolve().parent
 
@@ -33,7 +34,7 @@ def ship(calibration: Calibration, source: str) -> list[Path]:
         text = replaced(text, key, value, origin_text)
     spread = f"{calibration.source_spread:.2g}"
     text = replaced(text, "source_spread", spread, f"fitted to {source}: {SPREAD}")
-    files[0].write_text(text, encoding="utf-8")
+    write_text(files[0], text)
     for each in calibration.constants:
         name, _, generation = each.name.partition(":")
         if not generation:
@@ -41,7 +42,7 @@ def ship(calibration: Calibration, source: str) -> list[Path]:
         for path in sorted((COST / "devices").glob(DEVICES[generation])):
             text = path.read_text(encoding="utf-8")
             said = f"{origin(each, source)}; A100 = 1"
-            path.write_text(replaced(text, name, f"{each.value:.3g}", said), encoding="utf-8")
+            write_text(path, replaced(text, name, f"{each.value:.3g}", said))
             files.append(path)
     return files
 

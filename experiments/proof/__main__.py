@@ -20,6 +20,7 @@ from typing import Any
 import distir
 from distir.errors import DistirError
 from distir.execute.verify import Verification, Verifier
+from distir.files import write_text
 from distir.strategy import Strategy
 from search_spaces import distribution_space
 
@@ -122,7 +123,7 @@ def main() -> None:
         )
         print(line(results[-1]), flush=True)
         if arguments.json:
-            arguments.json.write_text(json.dumps(results, indent=2))
+            write_text(arguments.json, json.dumps(results, indent=2))
     if any(found["failed"] or found["refused"] or found["peaks_differ"] for found in results):
         raise SystemExit(1)
 

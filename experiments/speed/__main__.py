@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
+from distir.files import write_text
 from experiments.speed.measurements import Measurement, Options, measure_all
 
 
@@ -29,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     found = list(measure_all(options, lambda name: print(f"… {name}", file=sys.stderr)))
     print(table(found))
     if asked.json is not None:
-        asked.json.write_text(json.dumps(report(found), indent=2) + "\n", encoding="utf-8")
+        write_text(asked.json, json.dumps(report(found), indent=2) + "\n")
     return 0
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from time import process_time
 from typing import Any
 
+from distir.files import write_text
 from distir.importers.load import load_function
 from distir.importers.onnx import read_onnx
 from distir.ir import Function
@@ -44,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     seconds = [(layers, _seconds(lambda n=layers: _equal(n))) for layers in options.layers]
     _add(found, "equal layers (a configuration)", seconds)
     if options.json:
-        options.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+        write_text(options.json, json.dumps(found, indent=2) + "\n")
     return 0
 
 

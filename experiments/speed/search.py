@@ -20,6 +20,7 @@ from time import process_time
 from typing import Any
 
 from autotune.problem import load_problem
+from distir.files import write_text
 from distir.simulation.reference import simulate_reference
 from distir.simulation.simulator import Simulator
 from search_spaces.columns import SpaceColumns
@@ -82,7 +83,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     _, seconds = timed(lambda: [simulate_reference(plan, simulator.cost) for plan in plans])
     found["reference_engine_seconds_each"] = seconds / len(plans) if plans else 0.0
     if options.json:
-        options.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+        write_text(options.json, json.dumps(found, indent=2) + "\n")
     if options.profile:
         with options.profile.open("w", encoding="utf-8") as file:
             pstats.Stats(profile, stream=file).sort_stats("cumtime").print_stats(FUNCTIONS)

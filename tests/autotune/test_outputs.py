@@ -56,6 +56,7 @@ def inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "device.toml").write_text(DEVICE)
     (tmp_path / "cluster.toml").write_text(CLUSTER)
     (tmp_path / "space.yaml").write_text("schedule: [1f1b, order.txt]\npp: 2")
+    (tmp_path / "kept.db").write_text("kept")
     (tmp_path / "order.txt").write_text("0F0 0B0\n1F0 1B0\n")
     (tmp_path / "mine.py").write_text(
         "def model(batch_size=2, sequence_length=4):\n"
@@ -92,6 +93,10 @@ def said(argv: Sequence[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, 
         ((*GRID, "--space", "space.yaml"), "order.txt"),
         ((*GRID, "--objective", "mine.py:cost"), "mine.py"),
         (("validate", "runs.csv"), "runs.csv"),
+        (
+            ("run", "--model", "mlp-4x64", "--devices", "2", "--tracking-uri", "sqlite:///kept.db"),
+            "kept.db",
+        ),
     ],
 )
 def test_an_input_is_no_output(
