@@ -214,11 +214,9 @@ def _run(argv: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str
     settings: dict[str, Any] = {
         "stdout": subprocess.DEVNULL,
         "stderr": subprocess.PIPE,
-        "text": True,
         "env": {**os.environ, "PYTHONPATH": str(ROOT)},
         "timeout": 120,
         **options,
     }
     command = [sys.executable, "-m", "autotune", *argv]
-    ended: Any = subprocess.run(command, check=False, **settings)
-    return ended
+    return subprocess.run(command, check=False, text=True, **settings)

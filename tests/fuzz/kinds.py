@@ -387,10 +387,14 @@ COMMANDS = (
     "models --json -",
     "schedules",
 )
-_MODEL = "--model --cluster --device --stack --attention --imbalance --devices --batch-size --mode"
-_MODEL += " --sequence-length --precision --gradient-precision --optimizer --loss --output"
-_PLAN = " --dp --tp --pp --cp --ep --microbatches --schedule --chunks --zero --recompute"
-_PLAN += " --recompute-every --keep-gathered --zero-degree --cp-exchange --axes --placement"
+_MODEL = (
+    "--model --cluster --device --stack --attention --imbalance --devices --batch-size --mode"
+    " --sequence-length --precision --gradient-precision --optimizer --loss --output"
+)
+_PLAN = (
+    " --dp --tp --pp --cp --ep --microbatches --schedule --chunks --zero --recompute"
+    " --recompute-every --keep-gathered --zero-degree --cp-exchange --axes --placement"
+)
 _SEARCH = " --objective --metric --direction --space"
 OPTIONS: Mapping[str, Sequence[str]] = {
     "simulate": (_MODEL + _PLAN + " --trace").split(),
