@@ -130,11 +130,11 @@ class _Guardian:
 
     def _kill(self) -> None:
         """Ends the worker and all that it started."""
-        if self._worker is not None:
+        end_descendants()
+        if self._worker is not None:  # orphans of its group, where nobody adopts them
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._worker, signal.SIGKILL)
         self._worker = None
-        end_descendants()
 
 
 def _work(objective: Objective, study: Connection, guardian: int) -> NoReturn:

@@ -146,6 +146,23 @@ def test_an_interrupted_search_reports_and_exits_with_130(
     started.assert_nothing_is_left()
 
 
+def test_what_an_interrupted_search_found_is_recorded(folder: Path) -> None:
+    from mlflow import MlflowClient
+
+    uri = f"sqlite:///{folder}/mlflow.db"
+    started = Started(folder, "run", "--tracking-uri", uri)
+    started.await_stuck()
+    started.process.terminate()
+    _, errors = started.process.communicate(timeout=120)
+    assert started.process.returncode == 130, errors
+    client: Any = MlflowClient(uri)
+    study = client.get_run(started.found()["mlflow"]["run_id"])
+    assert study.info.status == "KILLED"
+    trials = client.search_runs([study.info.experiment_id], "tags.kind = 'trial'")
+    assert [run.info.status for run in trials] == ["FINISHED", "FINISHED"]
+    started.assert_nothing_is_left()
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_no_process_outlives_a_search_that_is_killed(folder: Path, way: str) -> None:
     if is_dask_missing(way):

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from autotune import Problem, Search, Trial, solve
-from autotune.processes import descendants
+from autotune.processes import LINUX, descendants
 from autotune.testing import ToySimulator, toy_problem
 from autotune.trial import best_of
 from distir.strategy import Strategy
@@ -28,10 +28,13 @@ LIMIT_SECONDS = 0.5
 
 @pytest.fixture
 def nothing_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Fails if a process that a test started, or an objective in it, is there after it."""
+    """Fails if a process that a test started, or an objective in it, is there after it; elsewhere
+    than on Linux, detached ones may be."""
     monkeypatch.setenv("FAULTY_FOLDER", str(tmp_path))
     before = set(descendants(os.getpid()))
     yield
+    if not LINUX:
+        return
     started = {int(file.name) for file in tmp_path.iterdir() if file.name.isdigit()}
     deadline = time.monotonic() + 5
     while left := [pid for pid in started if alive(pid)]:
@@ -42,13 +45,9 @@ def nothing_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
 
 def alive(pid: int) -> bool:
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return Path("/proc").is_dir() is False
+        return False
     return stat.rpartition(")")[2].split()[0] != "Z"
 
 
