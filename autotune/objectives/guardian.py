@@ -39,11 +39,11 @@ MOST_BYTES = 1 << 20
 """Longest answer: some ten thousand metrics."""
 
 
-def guard(objective: Objective, study: Connection) -> NoReturn:
+def guard(objective: Objective, study: Connection, study_pid: int) -> NoReturn:
     """Forks workers and ends them as the study says, until there is no study. Called in a process
     that was forked for it."""
     try:
-        _Guardian(objective, study).run()
+        _Guardian(objective, study, study_pid).run()
     except BaseException:  # noqa: BLE001  a slip of ours, which nobody else would show
         traceback.print_exc()
     finally:
@@ -55,9 +55,8 @@ class _Guardian:
     end by itself. Of every worker is told once how it ended: its exit code, None if it was killed
     here. The study's word `quit` is the last."""
 
-    def __init__(self, objective: Objective, study: Connection):
-        self._objective, self._study = objective, study
-        self._study_pid = os.getppid()
+    def __init__(self, objective: Objective, study: Connection, study_pid: int):
+        self._objective, self._study, self._study_pid = objective, study, study_pid
         self._worker: int | None = None
         os.setsid()  # signals to the group of the study are the study's business
         adopt_orphans()
@@ -163,6 +162,18 @@ def _prepare(guardian: int) -> None:
     os.dup2(nothing, 0)
     os.close(nothing)
     sys.stdin = os.fdopen(0, closefd=False)
+    sys.stdout, sys.stderr = _reopened(sys.stdout), _reopened(sys.stderr)
+
+
+def _reopened(stream: Any) -> Any:
+    """A stream to the same file, without the lock that a thread of the study may have held at the
+    fork; the stream itself where it is no file."""
+    try:
+        return open(
+            stream.fileno(), "w", buffering=1, encoding="utf-8", errors="replace", closefd=False
+        )
+    except (AttributeError, OSError, ValueError):
+        return stream
 
 
 class _Channel:

@@ -76,13 +76,14 @@ class IsolatedObjective:
 
     def _guard(self) -> None:
         self._guardian, far_end = Pipe()
+        study_pid = os.getpid()
         try:
             self._guardian_pid = forked()
         except OSError as error:
             raise DistirError(f"no process for the objective can be started: {error}") from error
         if self._guardian_pid == 0:
             self._guardian.close()
-            guard(self._objective, far_end)
+            guard(self._objective, far_end, study_pid)
         far_end.close()
 
     def _ready_worker(self) -> _Worker:
