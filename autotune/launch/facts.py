@@ -147,6 +147,8 @@ def launch_of(problem: Problem, strategy: Strategy, plan: Plan) -> Launch:
         "optimizer": workload.optimizer,
         "mode": workload.mode,
         "vocabulary_multiple": 1,
+        "zoo": zoo_name(config),
+        "compiled": simulator.cost.stack.dispatch == "compiled",
     }
     if isinstance(config, TransformerConfig):
         if not workload.dropout:
@@ -160,6 +162,20 @@ def launch_of(problem: Problem, strategy: Strategy, plan: Plan) -> Launch:
         cluster=simulator.cost.cluster,
         title=problem.title,
     )
+
+
+def zoo_name(config: object) -> str:
+    """The name that the zoo has a model under; an empty text for one that it has not."""
+    from distir.models.zoo import ZOO
+
+    found = (
+        entry.name
+        for entry in ZOO
+        if isinstance(config, TransformerConfig)
+        and isinstance(entry.value, TransformerConfig)
+        and replace(config, name="", notes=()) == replace(entry.value, name="", notes=())
+    )
+    return next(found, "")
 
 
 def cuts_of(plan: Plan, config: TransformerConfig) -> Cuts | None:

@@ -72,6 +72,9 @@ def as_run(
         raise LaunchError("the problem cannot be changed; load it by load_problem")
     other = problem.changed(**settings)
     simulator: Any = other.simulator
+    changes = target.as_run_strategy(facts)
+    strategy = replace(strategy, **changes)  # type: ignore[arg-type]
+    settings = {**settings, **changes}
     workload = simulator.workload
     config = workload.model.config
     pieces = (

@@ -134,6 +134,7 @@ def _known(source: Source, options: Options, stated: Stated) -> dict[str, Any]:
         "devices": devices,
         "batch_size": stated.batch_size,
         "sequence_length": stated.sequence_length,
+        "model_given": stated.model,
     }
     return {name: value for name, value in given.items() if value is not None}
 

@@ -22,10 +22,11 @@ def one_line(command: Words, environment: Mapping[str, str]) -> str:
     return " ".join([*(f"{name}={text}" for name, text in environment.items()), *words])
 
 
-def script(title: str, command: Words, environment: Mapping[str, str]) -> str:
-    """A shell script that runs the command, with further arguments of its own."""
-    lines = [" ".join(map(quoted, line)) for line in command]
-    body = " \\\n    ".join([*lines, '"$@"'])
+def script(title: str, command: Words, environment: Mapping[str, str], last: Words = ()) -> str:
+    """A shell script that runs the command, with further arguments of its own before the `last`
+    words."""
+    lines, ends = ([" ".join(map(quoted, line)) for line in each] for each in (command, last))
+    body = " \\\n    ".join([*lines, '"$@"', *ends])
     exports = [f"export {name}={text}" for name, text in environment.items()]
     head = ["#!/usr/bin/env bash", *(f"# {line}" for line in title.splitlines())]
     return "\n".join([*head, "set -euo pipefail", *exports, body]) + "\n"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +21,7 @@ LAUNCHER = (
     "--nnodes", "--nproc-per-node", "--node-rank", "--master-addr", "--master-port",
     "--rdzv-backend", "--rdzv-endpoint", "--rdzv-id", "--standalone", "--local-ranks-filter",
     "--role", "--tee", "--log-dir", "--max-restarts", "--redirects", "--run-path", "--no-python",
-    "--module", "--start-method", "--monitor-interval",
+    "--start-method", "--monitor-interval",
 )  # fmt: skip
 """Options of torchrun. A dash and an underscore are the same to it."""
 
@@ -72,9 +72,11 @@ class Source:
         except LaunchError as error:
             raise LaunchError(f"{self.path}: {error}") from error
 
-    def command(self, signs: Collection[str]) -> Command | None:
+    def command(
+        self, signs: Collection[str], alone: Callable[[str], bool] = lambda word: False
+    ) -> Command | None:
         """The last command that has one of the words, or else what arrays, or lines that are
-        options, say."""
+        options, say. A word that stands `alone` is no option's value."""
         if not self.is_script:
             return None
         commands = [*self.script.commands]
@@ -82,12 +84,9 @@ class Source:
         arrays = [word for each in self.script.arrays for word in each]
         for listed in (*reversed(commands), arrays, lines):
             if _has(listed, signs):
-                return _command(
-                    self,
-                    [*lines, *listed]
-                    if listed[0].startswith("--") and listed is not lines and listed is not arrays
-                    else listed,
-                )
+                if listed[0].startswith("--"):
+                    listed = arrays if _has(arrays, signs) else lines
+                return _command(self, listed, alone)
         return None
 
     def options(self, signs: Collection[str]) -> dict[str, Any] | None:
@@ -142,13 +141,10 @@ def _has(listed: Sequence[str], signs: Collection[str]) -> bool:
     )
 
 
-def _command(source: Source, listed: Sequence[str]) -> Command:
-    words: list[str] = []
-    options: dict[str, Any] = {}
-    for name, values in _options(listed, words):
-        if name in options and values is not True:
-            options[name] = values
-        options.setdefault(name, values)
+def _command(source: Source, listed: Sequence[str], alone: Callable[[str], bool]) -> Command:
+    words = [word for word in listed if alone(word)]
+    listed = [word for word in listed if not alone(word)]
+    options = dict(_options(listed, words))
     for word in words:
         if _is_variable(word):
             raise unset(f"{source.path}: the command", word)

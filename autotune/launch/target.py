@@ -8,9 +8,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from autotune.launch.facts import MODEL, STRATEGY_FACTS, Facts, Launch
-from autotune.launch.limits import Limit, usual
+from autotune.launch.limits import Changes, Limit, usual
 from autotune.launch.rows import Options, Table
 from distir.registry import LAST, Registry, provide
+from distir.rules import Value
 
 if TYPE_CHECKING:
     from autotune.launch.sources import Source
@@ -77,6 +78,10 @@ class Target:
     as_run: Callable[[Facts], Mapping[str, Any]] = _as_is
     """What a problem must state (fields of `ProblemStatement`) to be simulated as the framework
     runs it, beside its software stack."""
+    as_run_strategy: Callable[[Facts], Changes] = _as_is
+    """Fields of the strategy that name what the framework does more closely than files do."""
+    searches: Mapping[str, Sequence[Value]] = field(default_factory=dict[str, Sequence[Value]])
+    """Values that are searched of fields where the framework's are not the usual ones."""
     missing: Callable[[Facts], Iterable[Note]] = _nothing
     """What a user has to add: data, tokenizer, …"""
     is_neutral: Callable[[str], bool] = lambda option: False

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import random
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -14,8 +17,9 @@ from autotune.launch.priced import restricted
 from autotune.launch.read import Reading, Stated, read_launch
 from autotune.problem import Problem, load_problem
 from distir.strategy import Strategy
+from distir.transforms.recompute import RECOMPUTE
 
-MODELS = ("llama3.2-1b", "gpt2", "mixtral-8x7b", "deepseek-v2-lite")
+MODELS = ("llama3.2-1b", "gpt2", "mixtral-8x7b", "deepseek-v2-lite", "qwen3-0.6b")
 DEVICES = (1, 2, 8, 16)
 
 
@@ -28,7 +32,7 @@ def stateable(target: Target, model: str, devices: int, batch: int = 48, **optio
         devices=devices,
         batch_size=batch,
         sequence_length=1024,
-        space={"extends": "full", "placement": "all"},
+        space={"extends": "full", "placement": "all", "recompute": RECOMPUTE.names()},
         **options,
     )
     return restricted(problem, target)
@@ -40,6 +44,19 @@ def stated_strategies(draw: st.DrawFn, target: Target, models: tuple[str, ...] =
     problem = stateable(target, draw(st.sampled_from(models)), draw(st.sampled_from(DEVICES)))
     space = problem.space
     return problem, space.at(draw(st.integers(0, space.count() - 1)))
+
+
+def random_launches(target: Target, models: tuple[str, ...], count: int) -> Iterator[Launch]:
+    """Launches of random strategies that a target can state, over models and devices in turn. The
+    same ones each time."""
+    rng = random.Random(0)
+    made = 0
+    for model, devices in itertools.cycle(itertools.product(models, DEVICES)):
+        problem = stateable(target, model, devices)
+        yield launch_with(problem, problem.space.sample(rng))
+        made += 1
+        if made == count:
+            return
 
 
 def launch_with(problem: Problem, strategy: Strategy) -> Launch:

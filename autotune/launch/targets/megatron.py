@@ -457,7 +457,7 @@ def _missing(facts: Facts) -> Iterator[Note]:
         yield Note("model", f"Megatron-LM has no option for {name} of the model")
 
 
-def _environment(launch: Launch) -> Mapping[str, str]:
+def environment(launch: Launch) -> Mapping[str, str]:
     """Before Blackwell, kernels of tp and cp are in order only with one connection; Megatron-FSDP
     wants more."""
     facts = launch.facts
@@ -468,9 +468,9 @@ def _environment(launch: Launch) -> Mapping[str, str]:
 
 def _write(launch: Launch, options: Options) -> Files:
     command = [*torchrun(launch, PROGRAM), *option_lines(options)]
-    environment = _environment(launch)
-    text = script(header(launch, MEGATRON.label), command, environment)
-    return Files(one_line(command, environment), {"launch.sh": text})
+    needed = environment(launch)
+    text = script(header(launch, MEGATRON.label), command, needed)
+    return Files(one_line(command, needed), {"launch.sh": text})
 
 
 SIGNS = frozenset(

@@ -99,6 +99,7 @@ def _write_experts(facts: Facts) -> Options:
         "--moe-router-topk": facts[_m("experts.top_k")],
         "--moe-ffn-hidden-size": facts[_m("experts.ffn")],
         "--moe-token-dispatcher-type": "alltoall",
+        "--moe-grouped-gemm": True,
     }
     dense, layers = facts[_m("experts.dense_layers")], facts[_m("layers")]
     if dense:
@@ -340,6 +341,7 @@ MODEL_ROWS: tuple[Row, ...] = (
             "--moe-router-topk",
             "--moe-ffn-hidden-size",
             "--moe-token-dispatcher-type",
+            "--moe-grouped-gemm",
             "--moe-layer-freq",
             "--moe-shared-expert-intermediate-size",
             "--moe-shared-expert-gate",

@@ -27,7 +27,6 @@ REASONS = {
     "--no-masked-softmax-fusion": "fused kernels are the software stack's: see --stack",
     "--cross-entropy-loss-fusion": "how the loss runs is the software stack's: see --stack",
     "--cross-entropy-fusion-impl": "how the loss runs is the software stack's: see --stack",
-    "--moe-grouped-gemm": "experts are always simulated side by side in one product",
     "--mtp-num-layers": "layers that predict further tokens are left out",
     "--window-size": "attention reads the whole sequence",
     "--experimental-attention-variant": "attention is simulated as the usual one",

@@ -1,0 +1,77 @@
+"""Schedules as torch.distributed.pipelining reads them: a CSV file with a row per rank.
+
+Its tokens are ours, but where a schedule splits the backward pass: there `I` is the part that the
+stage before waits for, which is `B` here, and `B` is all of it, which is `BW` here.
+"""
+
+from __future__ import annotations
+
+import re
+
+from autotune.launch.errors import LaunchError
+from distir.errors import ScheduleError
+from distir.schedules import SCHEDULES, Schedule, find_schedule
+from distir.schedules.core.family import ScheduleFamily, stages_on_ranks
+from distir.schedules.core.schedule import parse_schedule
+from distir.strategy import Strategy
+
+_TO_TORCH = {"B": "I", "BW": "B"}
+_FROM_TORCH = {"I": "B", "B": "BW"}
+_TOKEN = re.compile(r"(\d+)(F|I|BW|B|W)(\d+)")
+
+
+def schedule_of(strategy: Strategy) -> Schedule:
+    """The schedule of a strategy."""
+    family = find_schedule(strategy.schedule)
+    return family(strategy.pp, strategy.chunks, strategy.microbatches)
+
+
+def format_csv(schedule: Schedule) -> str:
+    """A schedule as a CSV file."""
+    spelled = _TO_TORCH if schedule.splits_backward else {}
+    rows = (
+        ",".join(f"{stage}{spelled.get(kind, kind)}{batch}" for stage, kind, batch in rank)
+        for rank in schedule.ranks
+    )
+    return "\n".join(rows) + "\n"
+
+
+def parse_csv(text: str) -> Schedule:
+    """The schedule in a CSV file. Raises `LaunchError` if it is none."""
+    spelled = _FROM_TORCH if re.search(r"\dI\d", text) else {}
+
+    def ours(match: re.Match[str]) -> str:
+        return f"{match[1]}{spelled.get(match[2], match[2])}{match[3]}"
+
+    words = "\n".join(row.replace(",", " ") for row in text.splitlines())
+    try:
+        return parse_schedule(_TOKEN.sub(ours, words))
+    except ScheduleError as error:
+        raise LaunchError(f"the schedule cannot be read: {error}") from error
+
+
+def named(schedule: Schedule, chunks: int) -> str:
+    """The family that makes a schedule. Raises `LaunchError` if none does."""
+    ranks = len(schedule.ranks)
+    for entry in SCHEDULES:
+        family: ScheduleFamily = entry.value
+        if family.requires(ranks, chunks, schedule.microbatches) is None:
+            if family(ranks, chunks, schedule.microbatches) == schedule:
+                return family.name
+    known = ", ".join(SCHEDULES.names())
+    raise LaunchError(
+        f"the schedule is none of {known}; write its rows without commas to a file, and state that "
+        "file by --set schedule=FILE"
+    )
+
+
+def stage_order(schedule: Schedule) -> str | None:
+    """How the stages of a schedule lie on ranks: `loop`, `V`, or None if otherwise."""
+    ranks = len(schedule.ranks)
+    chunks = schedule.stages // ranks
+    for order in ("loop", "V"):
+        if order == "V" and chunks != 2:
+            continue
+        if schedule.stages_of_ranks == stages_on_ranks(order, ranks, chunks):
+            return order
+    return None
