@@ -50,10 +50,11 @@ def parse_csv(text: str) -> Schedule:
         raise LaunchError(f"the schedule cannot be read: {error}") from error
 
 
-def named(schedule: Schedule, chunks: int) -> str:
-    """The family that makes a schedule. Raises `LaunchError` if none does."""
+def named(schedule: Schedule, chunks: int, first: str) -> str:
+    """The family that makes a schedule: the one called `first`, if it does, since families may
+    agree where there is little to do. Raises `LaunchError` if none does."""
     ranks = len(schedule.ranks)
-    for entry in SCHEDULES:
+    for entry in sorted(SCHEDULES, key=lambda entry: entry.name != first):
         family: ScheduleFamily = entry.value
         if family.requires(ranks, chunks, schedule.microbatches) is None:
             if family(ranks, chunks, schedule.microbatches) == schedule:

@@ -50,13 +50,10 @@ def random_launches(target: Target, models: tuple[str, ...], count: int) -> Iter
     """Launches of random strategies that a target can state, over models and devices in turn. The
     same ones each time."""
     rng = random.Random(0)
-    made = 0
-    for model, devices in itertools.cycle(itertools.product(models, DEVICES)):
+    problems = itertools.cycle(itertools.product(models, DEVICES))
+    for model, devices in itertools.islice(problems, count):
         problem = stateable(target, model, devices)
         yield launch_with(problem, problem.space.sample(rng))
-        made += 1
-        if made == count:
-            return
 
 
 def launch_with(problem: Problem, strategy: Strategy) -> Launch:

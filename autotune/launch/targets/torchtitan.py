@@ -23,7 +23,7 @@ from autotune.launch.torch_schedule import (
 from distir.factoring import divisors, expert_factors
 from distir.models.zoo import find_model
 from distir.rules import WorkloadFacts
-from distir.schedules import find_schedule
+from distir.schedules import SCHEDULES, find_schedule
 from distir.strategy import PLACEMENT, Strategy
 
 if TYPE_CHECKING:
@@ -166,7 +166,13 @@ _LESS = (
     f"{_P}pipeline_parallel_first_stage_less_layers",
     f"{_P}pipeline_parallel_last_stage_less_layers",
 )
-SCHEDULE_FILE = "schedule.csv"
+
+
+def schedule_file(schedule: str) -> str:
+    """The file that a schedule is written to: under its own name, or under one that any schedule
+    of the user's has."""
+    return f"{schedule}.csv" if schedule in SCHEDULES else "schedule.csv"
+
 
 _SINGLE = {"gpipe": "GPipe", "1f1b": "1F1B"}
 _MULTI = {"interleaved": "Interleaved1F1B", "breadth-first": "LoopedBFS", "zb-v": "ZBVZeroBubble"}
@@ -188,7 +194,7 @@ def _write_pipeline(facts: Facts) -> Options:
         name = "Interleaved1F1B"
     said: dict[str, Any] = {_SCHEDULE: name}
     if name != _SINGLE.get(facts["schedule"]):
-        said[_CSV] = SCHEDULE_FILE
+        said[_CSV] = schedule_file(facts["schedule"])
     cuts: Cuts | None = facts.get("cuts")
     if cuts is None and MODEL + "layers" in facts:
         raise LaunchError(
@@ -227,9 +233,10 @@ def _read_pipeline(options: Options, facts: Facts) -> Facts:
     schedule = _OURS[name]
     if options.get("schedule"):
         schedule = find_schedule(str(options["schedule"])).name
-    elif options.get(_CSV) not in (None, "", True):
-        given = parse_csv(str(options[_CSV]))
-        schedule = named(given, chunks)
+    elif _CSV in options:
+        stem, text = options[_CSV]
+        given = parse_csv(text)
+        schedule = named(given, chunks, stem)
         if given.microbatches != facts["microbatches"]:
             raise LaunchError(
                 f"{_CSV} has {given.microbatches} microbatches; the batch says "
@@ -607,7 +614,7 @@ def _write(launch: Launch, options: Options) -> Files:
     text = script(header(launch, TORCHTITAN.label), command, environment, last)
     files = {"launch.sh": text}
     if _CSV in options:
-        files[SCHEDULE_FILE] = format_csv(schedule_of(launch.strategy))
+        files[options[_CSV]] = format_csv(schedule_of(launch.strategy))
     return Files(one_line([*command, *last], environment), files)
 
 
@@ -622,11 +629,13 @@ def _read(source: Source) -> Options | None:
     for word in found.words:
         if word.startswith(f"{RECOMPUTE}:"):
             options[RECOMPUTE] = word.partition(":")[2]
-    if isinstance(options.get(_CSV), str) and options[_CSV]:
+    if options.get(_CSV) in ("", True):
+        del options[_CSV]
+    if _CSV in options:
         beside = source.beside(options[_CSV])
         if beside is None:
             raise LaunchError(f"{_CSV} names {options[_CSV]}, which is not beside {source.path}")
-        options[_CSV] = beside.text
+        options[_CSV] = (beside.path.stem, beside.text)
     return options
 
 

@@ -1,4 +1,4 @@
-"""megatron-core's own parser reads what is written: every value that it parses is the strategy's."""
+"""megatron-core's own parser reads what is written; what it parses are the strategy's values."""
 
 from __future__ import annotations
 
