@@ -2,10 +2,10 @@ PYTHON = .venv/bin/python
 # Since Python 3.12 the interpreter itself can tell which lines run, at next to no cost.
 COVERAGE_CORE = $(shell $(PYTHON) -c 'import sys; print("sysmon" if sys.version_info >= (3, 12) else "ctrace")')
 
-.PHONY: help install quick test slow coverage lint format types docs wheel wheel-test bench
+.PHONY: help install quick test launch-tests launch-golden slow coverage lint format types docs wheel wheel-test bench
 
 help:  ## these lines
-	@awk -F ':.*## *' '/^[a-z-]+:.*##/ { printf "%-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## *' '/^[a-z-]+:.*##/ { printf "%-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 install:  ## make .venv, with all that development needs
 	python3 -m venv .venv
@@ -16,6 +16,14 @@ quick:  ## one quick case of every test, with few examples: half a minute
 
 test:  ## the tests, and a sample of the slow ones, on all cores
 	$(PYTHON) -m pytest -n auto
+
+launch-tests:  ## what the parsers of frameworks make of launch files, in an environment of its own
+	bash tests/launch/real/install.sh build/launch $(firstword $(shell command -v python3.11 python3))
+	DS_ACCELERATOR=cpu PYTHONPATH="$(CURDIR):build/launch/megatron" build/launch/bin/python -m pytest \
+		-m "" -p no:cacheprovider tests/launch/real
+
+launch-golden:  ## write the golden launch files again; read every line that changes
+	$(PYTHON) -m tests.launch.golden
 
 slow:  ## all slow tests; DISTIR_FUZZ=10 runs ten times as many shares of random laws
 	$(PYTHON) -m pytest -n auto -m slow

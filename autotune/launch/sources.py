@@ -21,9 +21,12 @@ LAUNCHER = (
     "--nnodes", "--nproc-per-node", "--node-rank", "--master-addr", "--master-port",
     "--rdzv-backend", "--rdzv-endpoint", "--rdzv-id", "--standalone", "--local-ranks-filter",
     "--role", "--tee", "--log-dir", "--max-restarts", "--redirects", "--run-path", "--no-python",
-    "--start-method", "--monitor-interval",
+    "--start-method", "--monitor-interval", "--num-nodes", "--num-gpus", "--hostfile", "--include",
+    "--exclude", "--config-file", "--machine-rank", "--main-process-ip", "--main-process-port",
+    "--num-processes", "--num-machines",
 )  # fmt: skip
-"""Options of torchrun. A dash and an underscore are the same to it."""
+"""Options of torchrun and of the launchers of DeepSpeed and accelerate. A dash and an underscore
+are the same to them."""
 
 FILES = (
     "launch.sh", "ds_config.json", "accelerate.yaml", "config.yaml", "model_config.yaml",

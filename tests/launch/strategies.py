@@ -20,6 +20,9 @@ from distir.strategy import Strategy
 from distir.transforms.recompute import RECOMPUTE
 
 MODELS = ("llama3.2-1b", "gpt2", "mixtral-8x7b", "deepseek-v2-lite", "qwen3-0.6b")
+LLAMAS = ("llama3.2-1b", "qwen2.5-0.5b")
+MODELS_OF = {"nanotron": LLAMAS}
+"""Models of frameworks that do not have all of them."""
 DEVICES = (1, 2, 8, 16)
 
 
@@ -39,8 +42,9 @@ def stateable(target: Target, model: str, devices: int, batch: int = 48, **optio
 
 
 @st.composite
-def stated_strategies(draw: st.DrawFn, target: Target, models: tuple[str, ...] = MODELS) -> Any:
+def stated_strategies(draw: st.DrawFn, target: Target) -> tuple[Problem, Strategy]:
     """A problem and a strategy of it that a target can state."""
+    models = MODELS_OF.get(target.name, MODELS)
     problem = stateable(target, draw(st.sampled_from(models)), draw(st.sampled_from(DEVICES)))
     space = problem.space
     return problem, space.at(draw(st.integers(0, space.count() - 1)))

@@ -123,7 +123,7 @@ def microbatches(batch: int, micro: int, dp: int) -> Facts:
 _LAYOUT = "--pipeline-model-parallel-layout"
 _CHUNKS = "--num-virtual-stages-per-pipeline-rank"
 _CHUNK_LAYERS = "--num-layers-per-virtual-pipeline-stage"
-_GROUP = "--microbatch-group-size-per-virtual-pipeline-stage"
+GROUP = "--microbatch-group-size-per-virtual-pipeline-stage"
 _FIRST, _LAST = "--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-layers"
 _WITH_EMBEDDING = "--account-for-embedding-in-pipeline-split"
 _WITH_LOSS = "--account-for-loss-in-pipeline-split"
@@ -142,7 +142,7 @@ def _write_pipeline(facts: Facts) -> Options:
             said[_CHUNKS] = facts["chunks"]
         size = group_size(facts["pp"], facts["microbatches"])
         if size != facts["pp"]:
-            said[_GROUP] = size
+            said[GROUP] = size
     return said
 
 
@@ -156,10 +156,10 @@ def _read_pipeline(options: Options, facts: Facts) -> Facts:
         raise LaunchError(f"{chunks} stages on one pipeline rank: interleaved stages need pp > 1")
     if chunks > 1:
         usual = group_size(pp, facts["microbatches"])
-        size = typed(int, _GROUP, options.get(_GROUP, pp))
+        size = typed(int, GROUP, options.get(GROUP, pp))
         if size != usual:
             raise LaunchError(
-                f"microbatches go in groups of {size} ({_GROUP}); with {facts['microbatches']} "
+                f"microbatches go in groups of {size} ({GROUP}); with {facts['microbatches']} "
                 f"microbatches what is simulated are groups of {usual}"
             )
     return {
@@ -364,7 +364,7 @@ LAYERS = MODEL + "layers"
 
 PROGRAM = "pretrain_gpt.py"
 
-ROWS: tuple[Row, ...] = (
+_DEGREE_ROWS: tuple[Row, ...] = (
     value("tp", "--tensor-model-parallel-size", 1, always=True),
     value("pp", "--pipeline-model-parallel-size", 1, always=True),
     value("cp", "--context-parallel-size", 1),
@@ -387,7 +387,9 @@ ROWS: tuple[Row, ...] = (
         otherwise=PLACEMENTS[False],
     ),
     value("sequence_length", "--seq-length"),
-    *MODEL_ROWS,
+)
+
+_STAGE_ROWS: tuple[Row, ...] = (
     row(
         ("ep",),
         ("--expert-model-parallel-size", "--expert-tensor-parallel-size"),
@@ -396,7 +398,7 @@ ROWS: tuple[Row, ...] = (
     ),
     row(
         ("schedule", "chunks"),
-        (_CHUNKS, _CHUNK_LAYERS, _LAYOUT, _GROUP, _FIRST, _LAST, _WITH_EMBEDDING, _WITH_LOSS),
+        (_CHUNKS, _CHUNK_LAYERS, _LAYOUT, GROUP, _FIRST, _LAST, _WITH_EMBEDDING, _WITH_LOSS),
         _write_pipeline,
         _read_pipeline,
     ),
@@ -426,13 +428,6 @@ ROWS: tuple[Row, ...] = (
         _write_recompute,
         _read_recompute,
     ),
-    row(
-        ("precision",),
-        ("--bf16", "--fp16", "--fp8-format", "--fp8-recipe"),
-        _write_precision,
-        _read_precision,
-    ),
-    row(("gradient_precision",), (_IN_BF16, _IN_FP32), _write_gradients, _read_gradients),
     row(("optimizer",), ("--optimizer", "--sgd-momentum"), _write_optimizer, _read_optimizer),
     row(
         ("mode",),
@@ -442,6 +437,22 @@ ROWS: tuple[Row, ...] = (
         PROGRAM,
     ),
     value("vocabulary_multiple", "--make-vocab-size-divisible-by", 128),
+)
+
+STRATEGY_ROWS = (*_DEGREE_ROWS, *_STAGE_ROWS)
+"""What is the same for Megatron-Bridge, under other names."""
+
+ROWS: tuple[Row, ...] = (
+    *_DEGREE_ROWS,
+    *MODEL_ROWS,
+    *_STAGE_ROWS,
+    row(
+        ("precision",),
+        ("--bf16", "--fp16", "--fp8-format", "--fp8-recipe"),
+        _write_precision,
+        _read_precision,
+    ),
+    row(("gradient_precision",), (_IN_BF16, _IN_FP32), _write_gradients, _read_gradients),
 )
 
 

@@ -162,6 +162,7 @@ _SCHEDULE = f"{_P}pipeline_parallel_schedule"
 _CSV = f"{_P}pipeline_parallel_schedule_csv"
 _PARTS = f"{_P}module_fqns_per_model_part"
 _LAYERS = f"{_P}pipeline_parallel_layers_per_stage"
+_GRAPHLESS = f"{_T}disable_cuda_graphs"
 _LESS = (
     f"{_P}pipeline_parallel_first_stage_less_layers",
     f"{_P}pipeline_parallel_last_stage_less_layers",
@@ -202,7 +203,12 @@ def _write_pipeline(facts: Facts) -> Options:
         )
     if cuts is not None:
         said[_PARTS] = model_parts(cuts)
-    return {**said, f"{_T}disable_cuda_graphs": True}
+    return said
+
+
+def _write_graphs(facts: Facts) -> Options:
+    """CUDA graphs, which are on by default, go with neither a pipeline nor exchanges of tokens."""
+    return {_GRAPHLESS: True} if facts["pp"] * facts["ep"] > 1 else {}
 
 
 def model_parts(cuts: Cuts) -> list[str]:
@@ -357,10 +363,11 @@ ROWS: tuple[Row, ...] = (
     ),
     row(
         ("schedule", "chunks"),
-        (_SCHEDULE, _CSV, _PARTS, _LAYERS, *_LESS, f"{_T}disable_cuda_graphs", "schedule"),
+        (_SCHEDULE, _CSV, _PARTS, _LAYERS, *_LESS, "schedule"),
         _write_pipeline,
         _read_pipeline,
     ),
+    row((), (_GRAPHLESS,), _write_graphs, lambda options, facts: {}),
     row(
         ("sequence_parallel",),
         (_WITHOUT_SP, _WITH_SP),

@@ -1,0 +1,170 @@
+"""Limits and rows that several frameworks share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from autotune.launch.errors import LaunchError
+from autotune.launch.facts import Facts
+from autotune.launch.limits import Changes, Limit, only
+from autotune.launch.rows import Options, Row, row, typed
+from distir.factoring import divisors
+from distir.rules import WorkloadFacts
+from distir.strategy import PLACEMENT, Strategy
+
+
+def _training(workload: WorkloadFacts) -> str | None:
+    return None if workload.mode == "training" else "only training is launched"
+
+
+ONLY_TRAINING = Limit("only training", _training)
+
+USUAL_PLACEMENT = only("placement", (PLACEMENT,), "ranks have one order", {"placement": PLACEMENT})
+
+
+def _whole_degree(zero_degree: int, dp: int) -> str | None:
+    if zero_degree and zero_degree == dp:
+        return f"zero_degree = dp = {dp} shards over all replicas: state 0"
+    return None
+
+
+PART_OF_REPLICAS = Limit("a part of dp is a part", _whole_degree, ({"zero_degree": 0},))
+
+
+def _heads(workload: WorkloadFacts, tp: int) -> str | None:
+    found = next(((n, s) for n, s in workload.internal_axes if s % tp), None)
+    if found is None:
+        return None
+    return f"{found[0]} ({found[1]}) must divide by tp = {tp}, heads of keys and values too"
+
+
+def less_tensor_parallel(strategy: Strategy) -> Iterator[Changes]:
+    """Fewer devices per layer, and more replicas."""
+    for tp in reversed(divisors(strategy.tp)[:-1]):
+        dp = strategy.dp * strategy.tp // tp
+        yield {"tp": tp, "dp": dp, "sequence_parallel": strategy.sequence_parallel and tp > 1}
+
+
+HEADS_DIVIDE = Limit("tp divides heads of keys", _heads, less_tensor_parallel)
+
+
+def _context(workload: WorkloadFacts, cp: int) -> str | None:
+    length = next((n for n in workload.sequence_lengths if n % (2 * cp)), None)
+    if cp == 1 or length is None:
+        return None
+    return f"the sequence ({length}) does not divide by 2 · cp = {2 * cp}"
+
+
+def no_context_parallel(strategy: Strategy) -> tuple[Changes, ...]:
+    """Replicas instead of devices that share a sequence."""
+    return ({"cp": 1, "dp": strategy.dp * strategy.cp, "cp_exchange": "gather"},)
+
+
+CONTEXT_DIVIDES = Limit("sequences are cut into 2 cp pieces", _context, no_context_parallel)
+
+
+def no_pipeline(strategy: Strategy) -> Iterator[Changes]:
+    """Replicas, or devices that share layers, instead of a pipeline."""
+    flat: Changes = {"pp": 1, "chunks": 1, "schedule": "1f1b"}
+    dp = strategy.dp * strategy.pp
+    for microbatches in reversed(divisors(strategy.microbatches)):
+        yield {**flat, "dp": dp, "microbatches": microbatches}
+    yield {**flat, "tp": strategy.tp * strategy.pp}
+
+
+def one_schedule(*schedules: str) -> Limit:
+    """A limit to schedules with one stage per rank; without a pipeline, to the usual one."""
+
+    def check(schedule: str, pp: int, chunks: int) -> str | None:
+        if pp == 1 and (schedule != "1f1b" or chunks > 1):
+            return f"without a pipeline there is no schedule {schedule} with {chunks} chunks"
+        if schedule not in schedules or chunks > 1:
+            return f"{schedule} with {chunks} chunks cannot be stated: there is one stage per rank"
+        return None
+
+    return Limit(
+        "one stage per rank",
+        check,
+        [{"schedule": name, "chunks": 1} for name in ("1f1b", *schedules)],
+    )
+
+
+def exchanges(known: dict[str, str]) -> Limit:
+    """A limit to some ways of bringing keys and values together; `known` are they and why."""
+
+    def check(cp: int, cp_exchange: str) -> str | None:
+        if cp == 1 or cp_exchange in known:
+            return None
+        said = ", ".join(f"{name} ({why})" for name, why in known.items())
+        return f"cp_exchange = {cp_exchange} cannot be stated; what can: {said}"
+
+    def instead(strategy: Strategy) -> Iterator[Changes]:
+        yield from ({"cp_exchange": name} for name in known)
+        yield from no_context_parallel(strategy)
+
+    return Limit("keys and values travel as they can", check, instead)
+
+
+def unsaid(fact: str, value: object, why: str) -> Row:
+    """A row for a fact that has no option and one value."""
+    return row((fact,), (), lambda facts: {}, lambda options, facts: {fact: value}, why)
+
+
+def replicas_left() -> Row:
+    """A row for replicas: what the other degrees leave of the devices."""
+
+    def read(options: Options, facts: Facts) -> Facts:
+        others = facts["tp"] * facts["pp"] * facts["cp"]
+        dp, rest = divmod(facts["devices"], others)
+        if rest or not dp:
+            raise LaunchError(
+                f"{facts['devices']} devices do not divide by tp {facts['tp']} × pp "
+                f"{facts['pp']} × cp {facts['cp']} = {others}; state their number by --devices"
+            )
+        return {"dp": dp}
+
+    return row(("dp",), (), lambda facts: {}, read, "derived: devices / (tp · pp · cp)")
+
+
+def accumulated(micro: str, times: str, whole: str = "") -> Row:
+    """A row for a batch that is stated as samples of a microbatch, microbatches, and perhaps
+    samples in all."""
+
+    def write(facts: Facts) -> Options:
+        said = {micro: facts["micro_batch"], times: facts["microbatches"]}
+        return {**said, whole: facts["batch_size"]} if whole else said
+
+    def read(options: Options, facts: Facts) -> Facts:
+        samples = typed(int, micro, options[micro]) if micro in options else None
+        count = typed(int, times, options[times]) if times in options else None
+        batch = facts.get("batch_size")
+        if batch is None and whole in options:
+            batch = typed(int, whole, options[whole])
+        return _batch(samples, count, batch, facts["dp"], micro)
+
+    return row(
+        ("microbatches", "micro_batch", "batch_size"),
+        tuple(filter(None, (micro, times, whole))),
+        write,
+        read,
+    )
+
+
+def _batch(samples: int | None, count: int | None, batch: int | None, dp: int, micro: str) -> Facts:
+    """The batch, of which two of three numbers are known."""
+    if samples is None and batch is None:
+        raise LaunchError(
+            f"{micro} is not stated; state it by --set {micro.lstrip('-')}=VALUE, and the batch by "
+            "--batch-size"
+        )
+    if batch is None:
+        batch = (samples or 1) * (count or 1) * dp
+    if samples is None:
+        samples = batch // (dp * (count or 1))
+    found, rest = divmod(batch, max(1, samples) * dp)
+    if rest or not found or samples < 1 or (count is not None and found != count):
+        raise LaunchError(
+            f"the batch ({batch}) is not {samples} ({micro}) × {count or '?'} microbatches × dp = "
+            f"{dp}; state it by --batch-size, or the devices by --devices"
+        )
+    return {"micro_batch": samples, "batch_size": batch, "microbatches": found}

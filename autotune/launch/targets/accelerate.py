@@ -1,0 +1,345 @@
+"""accelerate 1.15: the YAML file of `accelerate launch --config_file`
+(accelerate/commands/config/config_args.py, accelerate/parallelism_config.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from autotune.launch.common import (
+    CONTEXT_DIVIDES,
+    HEADS_DIVIDE,
+    ONLY_TRAINING,
+    PART_OF_REPLICAS,
+    USUAL_PLACEMENT,
+    accumulated,
+    exchanges,
+    no_pipeline,
+    one_schedule,
+    unsaid,
+)
+from autotune.launch.errors import LaunchError
+from autotune.launch.facts import Facts, Launch
+from autotune.launch.limits import Limit, only
+from autotune.launch.nested import as_yaml, flattened
+from autotune.launch.rows import Options, Row, Table, row, shown, truth, typed, value, words
+from autotune.launch.scripts import header, one_line, script
+from autotune.launch.target import Files, Note, Target, add_target
+from distir.strategy import PLACEMENT
+
+if TYPE_CHECKING:
+    from autotune.launch.sources import Source
+
+CONFIG = "accelerate.yaml"
+_P = "parallelism_config.parallelism_config_"
+_F = "fsdp_config.fsdp_"
+_COPIES, _SHARD = f"{_P}dp_replicate_size", f"{_P}dp_shard_size"
+_RESHARD, _VERSION = f"{_F}reshard_after_forward", f"{_F}version"
+_EXCHANGE = f"{_P}cp_comm_strategy"
+
+
+def _write_replicas(facts: Facts) -> Options:
+    if facts["zero"] == 0:
+        kind = "MULTI_GPU" if facts["dp"] > 1 else "NO"
+        return {"distributed_type": kind}
+    shard = facts["zero_degree"] or facts["dp"]
+    return {
+        "distributed_type": "FSDP",
+        _COPIES: facts["dp"] // shard,
+        _SHARD: shard,
+        _VERSION: 2,
+        _RESHARD: facts["keep_gathered"] == "none",
+        f"{_F}auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+    }
+
+
+def _read_replicas(options: Options, facts: Facts) -> Facts:
+    others = facts["tp"] * facts["cp"]
+    dp, rest = divmod(facts["devices"], others)
+    if rest or not dp:
+        raise LaunchError(
+            f"{facts['devices']} devices do not divide by tp {facts['tp']} × cp {facts['cp']}; "
+            "state their number by --devices"
+        )
+    kind = str(options.get("distributed_type", "NO")).upper()
+    if kind not in ("NO", "MULTI_GPU", "FSDP"):
+        raise LaunchError(f"distributed_type is {shown(kind)}; what is read is FSDP or MULTI_GPU")
+    if kind != "FSDP":
+        return {"dp": dp, "zero": 0, "zero_degree": 0, "keep_gathered": "none"}
+    version = typed(int, _VERSION, options.get(_VERSION, 1))
+    strategy = str(options.get(f"{_F}sharding_strategy", "FULL_SHARD")).upper()
+    if version == 1 and strategy not in ("FULL_SHARD", "1"):
+        raise LaunchError(
+            f"{_F}sharding_strategy is {shown(strategy)}; what is simulated of FSDP 1 is FULL_SHARD"
+        )
+    kept = not truth(_RESHARD, options.get(_RESHARD, True)) if version == 2 else False
+    copies = typed(int, _COPIES, options.get(_COPIES, 1))
+    shard = typed(int, _SHARD, options.get(_SHARD, dp // max(1, copies)))
+    if copies * shard != dp:
+        raise LaunchError(
+            f"dp_replicate {copies} × dp_shard {shard} × tp {facts['tp']} × cp {facts['cp']} are "
+            f"not {facts['devices']} devices; state their number by --devices"
+        )
+    if shard * facts["cp"] == 1:
+        return {"dp": dp, "zero": 0, "zero_degree": 0, "keep_gathered": "none"}
+    return {
+        "dp": dp,
+        "zero": 3,
+        "zero_degree": shard if copies > 1 else 0,
+        "keep_gathered": "parameters" if kept else "none",
+    }
+
+
+# torch rotates shards by an all-to-all, which is a ring here.
+_TRAVEL = words("cp_exchange", _EXCHANGE, {"gather": "allgather", "ring": "alltoall"}, "gather")
+
+
+def _write_exchange(facts: Facts) -> Options:
+    return {_EXCHANGE: _TRAVEL.write(facts).get(_EXCHANGE, "allgather")} if facts["cp"] > 1 else {}
+
+
+def _read_exchange(options: Options, facts: Facts) -> Facts:
+    return _TRAVEL.read(options, facts) if facts["cp"] > 1 else {"cp_exchange": "gather"}
+
+
+_CHECKPOINTED = f"{_F}activation_checkpointing"
+_MIXED = {"bf16": "bf16", "fp16": "fp16", "fp32": "no"}
+
+
+def _write_precision(facts: Facts) -> Options:
+    if facts["precision"] not in _MIXED:
+        raise LaunchError(
+            f"precision = {facts['precision']} needs a backend of its own: see fp8_config"
+        )
+    if facts["gradient_precision"] != "compute" and facts["precision"] != "fp32":
+        raise LaunchError(
+            f"gradient_precision = {facts['gradient_precision']} is no option of accelerate: the "
+            "script's mixed-precision policy says it"
+        )
+    return {"mixed_precision": _MIXED[facts["precision"]]}
+
+
+def _sizes() -> tuple[Row, ...]:
+    return (
+        value("tp", f"{_P}tp_size", 1),
+        value("cp", f"{_P}cp_size", 1),
+        row(("cp_exchange",), (_EXCHANGE,), _write_exchange, _read_exchange),
+        row(
+            ("dp", "zero", "zero_degree", "keep_gathered"),
+            (
+                "distributed_type",
+                _COPIES,
+                _SHARD,
+                _VERSION,
+                _RESHARD,
+                f"{_F}auto_wrap_policy",
+                f"{_F}sharding_strategy",
+            ),
+            _write_replicas,
+            _read_replicas,
+        ),
+    )
+
+
+MICRO, TIMES, LENGTH = (
+    "--per_device_train_batch_size",
+    "--gradient_accumulation_steps",
+    "--max_length",
+)
+
+ROWS: tuple[Row, ...] = (
+    *_sizes(),
+    accumulated(MICRO, TIMES),
+    row(
+        ("recompute",),
+        (_CHECKPOINTED,),
+        lambda facts: {_CHECKPOINTED: True} if facts["recompute"] == "full" else {},
+        lambda options, facts: {
+            "recompute": "full"
+            if truth(_CHECKPOINTED, options.get(_CHECKPOINTED, False))
+            else "none"
+        },
+    ),
+    unsaid("pp", 1, "there is no size for a pipeline"),
+    unsaid("schedule", "1f1b", "there is no pipeline"),
+    unsaid("chunks", 1, "there is no pipeline"),
+    unsaid("placement", PLACEMENT, "tp, cp, dp from the nearest"),
+    row(
+        ("precision",),
+        ("mixed_precision",),
+        _write_precision,
+        words("precision", "mixed_precision", _MIXED, "fp32").read,
+    ),
+    unsaid("gradient_precision", "compute", "the script's mixed-precision policy"),
+    unsaid("optimizer", "adam", "the script"),
+    unsaid("mode", "training", "the script trains"),
+)
+
+
+def _no_pipeline(pp: int) -> str | None:
+    return None if pp == 1 else f"pp = {pp} cannot be stated: accelerate has no such size"
+
+
+def _sharded(zero: int, zero_degree: int, dp: int, tp: int, cp: int) -> str | None:
+    if zero not in (0, 3):
+        return f"FSDP2 shards parameters: zero = {zero} cannot be said"
+    if zero == 0 and tp * cp > 1:
+        return f"tp = {tp} and cp = {cp} go with FSDP2, which shards: zero = 0 cannot be said"
+    shard = zero_degree or dp
+    if zero and shard * cp == 1:
+        return "zero shards over one device: that is zero = 0"
+    if zero and dp > shard == 1 and tp * cp > 1:
+        return f"{dp} copies without shards do not go with tp = {tp} and cp = {cp}"
+    return None
+
+
+LIMITS: tuple[Limit, ...] = (
+    ONLY_TRAINING,
+    USUAL_PLACEMENT,
+    Limit("no pipeline", _no_pipeline, no_pipeline),
+    one_schedule("1f1b"),
+    Limit(
+        "FSDP shards parameters",
+        _sharded,
+        lambda strategy: (
+            {"zero": 3, "zero_degree": 0, "keep_gathered": "parameters"},
+            {"zero": 3, "zero_degree": 0, "keep_gathered": "none"},
+            {"zero": 0, "zero_degree": 0, "keep_gathered": "none"},
+            {
+                "dp": strategy.dp * strategy.tp * strategy.cp,
+                "tp": 1,
+                "cp": 1,
+                "cp_exchange": "gather",
+                "sequence_parallel": False,
+            },
+        ),
+    ),
+    PART_OF_REPLICAS,
+    HEADS_DIVIDE,
+    CONTEXT_DIVIDES,
+    exchanges({"gather": "allgather", "ring": "alltoall, which rotates shards"}),
+    only(
+        "keep_gathered",
+        ("none", "parameters"),
+        "gathered activations are not kept",
+        {"keep_gathered": "none"},
+    ),
+    only(
+        "recompute",
+        ("none", "full"),
+        "activation checkpointing is of whole layers",
+        {"recompute": "full"},
+        {"recompute": "none"},
+    ),
+)
+
+
+def _missing(facts: Facts) -> Iterator[Note]:
+    yield Note(
+        "script",
+        f"train.py: a script of yours that takes {MICRO}, {TIMES} and {LENGTH}, as "
+        "transformers' Trainer does",
+    )
+    yield Note("model", "the script loads model, data and tokenizer, and makes the optimizer")
+    if facts["tp"] > 1:
+        yield Note("tp", "the model needs a tp plan (from_pretrained(tp_plan=…))")
+
+
+def _approximated(facts: Facts) -> Iterator[Note]:
+    if facts["recompute"] == "full":
+        yield Note(
+            "recompute", "a layer runs again no further than its backward pass needs (needed)"
+        )
+    if facts["optimizer"] != "adam":
+        yield Note("optimizer", f"{facts['optimizer']} is for the script to make")
+
+
+_SCRIPT = (MICRO, TIMES, LENGTH)
+
+
+def _write(launch: Launch, options: Options) -> Files:
+    nodes, per_node = launch.nodes
+    machine: dict[str, Any] = {
+        "compute_environment": "LOCAL_MACHINE",
+        "num_machines": nodes,
+        "num_processes": nodes * per_node,
+    }
+    file = {**machine, **{n: v for n, v in options.items() if n not in _SCRIPT}}
+    command = [
+        ["accelerate", "launch", "--config_file", CONFIG],
+        ["--machine_rank", "${NODE_RANK:-0}", "--main_process_ip", "${MASTER_ADDR:-localhost}"],
+        ["--main_process_port", "${MASTER_PORT:-29500}"],
+        ["train.py", *(w for n in _SCRIPT if n in options for w in (n, str(options[n])))],
+    ]
+    environment: Mapping[str, str] = {}
+    title = header(launch, ACCELERATE.label)
+    text = script(title, command, environment)
+    return Files(one_line(command, environment), {"launch.sh": text, CONFIG: as_yaml(file, title)})
+
+
+SIGNS = frozenset(("--config_file", "--config-file"))
+_KEYS = ("distributed_type", "parallelism_config", "fsdp_config")
+
+
+def _read(source: Source) -> Options | None:
+    if source.table is not None:
+        if not any(key in source.table for key in _KEYS):
+            return None
+        return _with_devices(flattened(source.table))
+    said = source.options(SIGNS)
+    if said is None:
+        return None
+    beside = source.beside(str(said["--config-file"]))
+    if beside is None or beside.table is None:
+        raise LaunchError(f"{source.path}: {said['--config-file']} is not beside it")
+    if not any(key in beside.table for key in _KEYS):
+        return None
+    rest = {name: given for name, given in said.items() if name in _SCRIPT}
+    return {**_with_devices(flattened(beside.table)), **rest}
+
+
+def _with_devices(options: dict[str, Any]) -> dict[str, Any]:
+    count = options.pop("num_processes", None)
+    options.pop("num_machines", None)
+    return options if count in (None, -1) else {**options, "--nproc-per-node": count}
+
+
+_NEUTRAL = (
+    "compute_environment", "debug", "machine_rank", "main_", "rdzv_backend", "same_network",
+    "use_cpu", "enable_cpu_affinity", "downcast_bf16", "tpu_", "gpu_ids", f"{_F}cpu_ram_efficient",
+    f"{_F}state_dict_type", f"{_F}sync_module_states", f"{_F}use_orig_params",
+    f"{_F}transformer_layer_cls_to_wrap", f"{_F}min_num_params", "commands", "command_file",
+)  # fmt: skip
+
+_BEARING = (
+    "fsdp_config",
+    "parallelism_config",
+    "dynamo_config",
+    "fp8_config",
+    "deepspeed_config",
+    "megatron_lm_config",
+)
+
+
+ACCELERATE = add_target(
+    Target(
+        name="accelerate",
+        version="1.15",
+        summary="accelerate 1.15: the YAML file of FSDP2 with tp and cp, and options of a script",
+        stack="fsdp-eager",
+        table=Table(ROWS),
+        limits=LIMITS,
+        write=_write,
+        read=_read,
+        approximated=_approximated,
+        as_run_strategy=lambda facts: (
+            {"recompute": "needed"} if facts["recompute"] == "full" else {}
+        ),
+        missing=_missing,
+        is_neutral=lambda option: option.startswith(_NEUTRAL),
+        not_modelled=lambda option: (
+            "bears on time or memory, and is not simulated" if option.startswith(_BEARING) else None
+        ),
+    ),
+    order=5,
+)

@@ -1,0 +1,291 @@
+"""Megatron-Bridge 0.3: words such as `model.tensor_model_parallel_size=4` behind a recipe's name.
+
+They are Megatron-LM's options under other names. A recipe has defaults of its own, so every word is
+written, also where it says what Megatron-Core would do anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from autotune.launch.errors import LaunchError
+from autotune.launch.facts import Facts, Launch
+from autotune.launch.rows import Options, Row, Table, row, shown, truth
+from autotune.launch.scripts import header, one_line, script, torchrun
+from autotune.launch.target import Files, Note, Target, add_target
+from autotune.launch.targets.megatron import GROUP, LAYERS, STRATEGY_ROWS, environment
+from autotune.launch.targets.megatron_core import LIMITS, approximations
+from distir.models.zoo import find_model
+
+if TYPE_CHECKING:
+    from autotune.launch.sources import Source
+
+PROGRAM = "run_recipe.py"
+
+RECIPES = {
+    "gpt3-175B": "gpt3_175b_pretrain_config",
+    "llama2-7b": "llama2_7b_pretrain_config",
+    "llama3.2-1b": "llama32_1b_pretrain_config",
+    "llama3.2-3b": "llama32_3b_pretrain_config",
+    "llama3-8b": "llama3_8b_pretrain_config",
+    "llama3-70b": "llama3_70b_pretrain_config",
+    "llama3-405b": "llama31_405b_pretrain_config",
+    "qwen2.5-0.5b": "qwen25_500m_pretrain_config",
+    "qwen2.5-1.5b": "qwen25_1p5b_pretrain_config",
+    "qwen2.5-7b": "qwen25_7b_pretrain_config",
+    "qwen2.5-14b": "qwen25_14b_pretrain_config",
+    "qwen2.5-32b": "qwen25_32b_pretrain_config",
+    "qwen2.5-72b": "qwen25_72b_pretrain_config",
+    "qwen3-0.6b": "qwen3_600m_pretrain_config",
+    "qwen3-1.7b": "qwen3_1p7b_pretrain_config",
+    "qwen3-4b": "qwen3_4b_pretrain_config",
+    "qwen3-8b": "qwen3_8b_pretrain_config",
+    "qwen3-14b": "qwen3_14b_pretrain_config",
+    "qwen3-32b": "qwen3_32b_pretrain_config",
+    "qwen3-30b-a3b": "qwen3_30b_a3b_pretrain_config",
+    "qwen3-235b-a22b": "qwen3_235b_a22b_pretrain_config",
+    "deepseek-v2-lite": "deepseek_v2_lite_pretrain_config",
+    "deepseek-v2": "deepseek_v2_pretrain_config",
+    "deepseek-v3": "deepseek_v3_pretrain_config",
+}
+"""Recipes by the zoo's name (megatron/bridge/recipes)."""
+
+NAMES = {
+    "--tensor-model-parallel-size": "model.tensor_model_parallel_size",
+    "--pipeline-model-parallel-size": "model.pipeline_model_parallel_size",
+    "--context-parallel-size": "model.context_parallel_size",
+    "--cp-comm-type": "model.cp_comm_type",
+    "--sequence-parallel": "model.sequence_parallel",
+    "--use-tp-pp-dp-mapping": "dist.use_tp_pp_dp_mapping",
+    "--seq-length": "model.seq_length",
+    "--micro-batch-size": "train.micro_batch_size",
+    "--global-batch-size": "train.global_batch_size",
+    "--rampup-batch-size": "train.rampup_batch_size",
+    "--expert-model-parallel-size": "model.expert_model_parallel_size",
+    "--expert-tensor-parallel-size": "model.expert_tensor_parallel_size",
+    "--pipeline-model-parallel-layout": "model.pipeline_model_parallel_layout",
+    "--num-virtual-stages-per-pipeline-rank": "model.virtual_pipeline_model_parallel_size",
+    GROUP: "model.microbatch_group_size_per_vp_stage",
+    "--decoder-first-pipeline-num-layers": "model.num_layers_in_first_pipeline_stage",
+    "--decoder-last-pipeline-num-layers": "model.num_layers_in_last_pipeline_stage",
+    "--account-for-embedding-in-pipeline-split": "model.account_for_embedding_in_pipeline_split",
+    "--account-for-loss-in-pipeline-split": "model.account_for_loss_in_pipeline_split",
+    "--use-distributed-optimizer": "ddp.use_distributed_optimizer",
+    "--use-megatron-fsdp": "ddp.use_megatron_fsdp",
+    "--data-parallel-sharding-strategy": "ddp.data_parallel_sharding_strategy",
+    "--num-distributed-optimizer-instances": "ddp.num_distributed_optimizer_instances",
+    "--overlap-grad-reduce": "ddp.overlap_grad_reduce",
+    "--overlap-param-gather": "ddp.overlap_param_gather",
+    "--ckpt-format": "checkpoint.ckpt_format",
+    "--recompute-granularity": "model.recompute_granularity",
+    "--recompute-method": "model.recompute_method",
+    "--recompute-num-layers": "model.recompute_num_layers",
+    "--recompute-modules": "model.recompute_modules",
+    "--optimizer": "optimizer.optimizer",
+    "--sgd-momentum": "optimizer.sgd_momentum",
+    "--make-vocab-size-divisible-by": "model.make_vocab_size_divisible_by",
+}
+"""Bridge's names of Megatron-LM's options."""
+
+UNSET: dict[str, Any] = {
+    "--context-parallel-size": 1,
+    "--cp-comm-type": "p2p",
+    "--sequence-parallel": False,
+    "--use-tp-pp-dp-mapping": False,
+    "--expert-model-parallel-size": 1,
+    "--pipeline-model-parallel-layout": None,
+    "--num-virtual-stages-per-pipeline-rank": None,
+    "--use-distributed-optimizer": False,
+    "--use-megatron-fsdp": False,
+    "--num-distributed-optimizer-instances": 1,
+    "--overlap-grad-reduce": False,
+    "--overlap-param-gather": False,
+    "--recompute-granularity": None,
+    "--recompute-method": None,
+    "--recompute-num-layers": None,
+}
+"""What options are where Megatron-LM's would be left out."""
+
+_THEIRS = {name: option for option, name in NAMES.items()}
+
+
+def _renamed(original: Row) -> Row:
+    """A row of Megatron-LM under Bridge's names."""
+
+    def write(facts: Facts) -> Options:
+        said = original.write(facts)
+        unset = {name: UNSET[name] for name in original.options if name in UNSET}
+        return {NAMES[name]: given for name, given in {**unset, **said}.items()}
+
+    def read(options: Options, facts: Facts) -> Facts:
+        known = {_THEIRS[n]: given for n, given in options.items() if n in _THEIRS}
+        there = {name: given for name, given in known.items() if given is not None}
+        return original.read(there, facts)
+
+    options = tuple(NAMES[name] for name in original.options if name in NAMES)
+    return row(original.facts, options, write, read, original.unsaid)
+
+
+# --- the model ------------------------------------------------------------------------------------
+
+
+def _write_recipe(facts: Facts) -> Options:
+    return {"--recipe": RECIPES.get(facts["zoo"], "RECIPE")}
+
+
+def _read_recipe(options: Options, facts: Facts) -> Facts:
+    recipe = str(options.get("--recipe", ""))
+    for name, known in RECIPES.items():
+        if known == recipe:
+            layers = getattr(find_model(name), "layers", 0)
+            return {"zoo": name, "model_source": name, LAYERS: layers}
+    given = facts.get("model_given")
+    if given is None:
+        raise LaunchError(
+            f"--recipe {shown(recipe)} is none that is known; state the model by --model"
+        )
+    from distir import load_model
+
+    config = load_model(given).config
+    return {"zoo": given, LAYERS: getattr(config, "layers", 0)}
+
+
+# --- numbers --------------------------------------------------------------------------------------
+
+_MIXED = {
+    "bf16": "bf16_mixed",
+    "fp16": "fp16_mixed",
+    "fp8": "bf16_with_fp8_current_scaling_mixed",
+}
+
+
+def _write_precision(facts: Facts) -> Options:
+    if facts["precision"] not in _MIXED:
+        raise LaunchError(f"precision = {facts['precision']} is no recipe of mixed precision")
+    return {"mixed_precision": _MIXED[facts["precision"]]}
+
+
+def _read_precision(options: Options, facts: Facts) -> Facts:
+    word = options.get("mixed_precision", "bf16_mixed")
+    found = next((ours for ours, theirs in _MIXED.items() if theirs == word), None)
+    if found is None:
+        known = ", ".join(_MIXED.values())
+        raise LaunchError(f"mixed_precision is {shown(word)}; what is simulated is {known}")
+    return {"precision": found}
+
+
+_WIDE = "ddp.grad_reduce_in_fp32"
+
+ROWS: tuple[Row, ...] = (
+    row(("zoo",), ("--recipe",), _write_recipe, _read_recipe),
+    *map(_renamed, STRATEGY_ROWS),
+    row(("precision",), ("mixed_precision",), _write_precision, _read_precision),
+    row(
+        ("gradient_precision",),
+        (_WIDE,),
+        lambda facts: {_WIDE: facts["gradient_precision"] != "compute"},
+        lambda options, facts: {
+            "gradient_precision": "fp32" if truth(_WIDE, options.get(_WIDE, True)) else "compute"
+        },
+    ),
+    row(
+        (),
+        ("model.should_pad_vocab",),
+        lambda facts: {"model.should_pad_vocab": True},
+        lambda options, facts: {},
+    ),
+)
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def _word(given: Any) -> str:
+    if given is None:
+        return "null"
+    if isinstance(given, bool):
+        return str(given).lower()
+    if isinstance(given, list):
+        return f"[{','.join(map(str, given))}]"  # type: ignore[arg-type]
+    return str(given)
+
+
+def _parsed(word: str) -> Any:
+    if word in ("null", "None"):
+        return None
+    if word in ("true", "false", "True", "False"):
+        return word.lower() == "true"
+    if word.startswith("["):
+        return [each.strip() for each in word.strip("[]").split(",")]
+    return word.strip("\"'")
+
+
+def _write(launch: Launch, options: Options) -> Files:
+    said = [[f"{n}={_word(given)}"] for n, given in options.items() if n != "--recipe"]
+    command = [*torchrun(launch, PROGRAM), ["--recipe", options["--recipe"]], *said]
+    needed = environment(launch)
+    text = script(header(launch, BRIDGE.label), command, needed)
+    return Files(one_line(command, needed), {"launch.sh": text})
+
+
+def _is_word(word: str) -> bool:
+    name, equals, _ = word.partition("=")
+    return (
+        bool(equals)
+        and not name.startswith("-")
+        and ("." in name or name == "mixed_precision")
+        and "/" not in name
+    )
+
+
+SIGNS = frozenset((PROGRAM, "--recipe"))
+
+
+def _read(source: Source) -> Options | None:
+    found = source.command(SIGNS, _is_word)
+    if found is None:
+        return None
+    said = (word.partition("=") for word in found.words if _is_word(word))
+    return {**found.options, **{name: _parsed(given) for name, _, given in said}}
+
+
+def _missing(facts: Facts) -> Iterator[Note]:
+    if facts["zoo"] not in RECIPES:
+        yield Note("model", "RECIPE: the name of a recipe of your own for this model")
+    yield Note("data", "dataset.…: the recipe's own is mock data or a path of its authors")
+    yield Note("tokenizer", "tokenizer.…, if not the recipe's")
+    yield Note("training", "train.train_iters, checkpoint.save: how long, and where to")
+
+
+_NEUTRAL = (
+    "train.train_iters", "train.eval", "train.exit", "train.manual_gc", "scheduler.",
+    "optimizer.lr",
+    "optimizer.min_lr", "optimizer.weight_decay", "optimizer.adam", "optimizer.clip_grad",
+    "checkpoint.", "logger.", "dataset.", "tokenizer.", "rng.", "dist.distributed_timeout",
+    "profiling.", "ddp.check_for_nan", "--dataset", "--mode", "--step_func",
+)  # fmt: skip
+
+BRIDGE = add_target(
+    Target(
+        name="bridge",
+        version="0.3",
+        summary="Megatron-Bridge 0.3: a recipe with words such as model.context_parallel_size=2",
+        stack="megatron",
+        table=Table(ROWS),
+        limits=LIMITS,
+        write=_write,
+        read=_read,
+        approximated=approximations,
+        missing=_missing,
+        is_neutral=lambda option: option.startswith(_NEUTRAL),
+        not_modelled=lambda option: (
+            "bears on time or memory, and is not simulated"
+            if option.startswith(
+                ("model.", "ddp.", "comm_overlap.", "optimizer.", "dist.", "train.")
+            )
+            else None
+        ),
+    ),
+    order=2,
+)

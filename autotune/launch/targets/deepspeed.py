@@ -1,0 +1,258 @@
+"""DeepSpeed 0.19: the JSON file that `--deepspeed_config` names (deepspeed/runtime/config.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from autotune.launch.common import (
+    ONLY_TRAINING,
+    USUAL_PLACEMENT,
+    accumulated,
+    exchanges,
+    no_pipeline,
+    one_schedule,
+    replicas_left,
+    unsaid,
+)
+from autotune.launch.errors import LaunchError
+from autotune.launch.facts import Facts, Launch
+from autotune.launch.limits import Limit, only
+from autotune.launch.nested import as_json, flattened
+from autotune.launch.rows import Options, Row, Table, row, truth, value
+from autotune.launch.scripts import header, one_line, script
+from autotune.launch.target import Files, Note, Target, add_target
+from distir.strategy import PLACEMENT
+
+if TYPE_CHECKING:
+    from autotune.launch.sources import Source
+
+CONFIG = "ds_config.json"
+
+
+def _read_exchange(options: Options, facts: Facts) -> Facts:
+    return {"cp_exchange": "all-to-all" if facts["cp"] > 1 else "gather"}
+
+
+def _read_precision(options: Options, facts: Facts) -> Facts:
+    on = [n for n in ("bf16", "fp16") if truth(n, options.get(f"{n}.enabled", False))]
+    if len(on) > 1:
+        raise LaunchError("bf16.enabled and fp16.enabled are both true; expected one")
+    return {"precision": on[0] if on else "fp32"}
+
+
+def _write_precision(facts: Facts) -> Options:
+    name = facts["precision"]
+    if name == "fp8":
+        raise LaunchError("precision = fp8 is no option of DeepSpeed: the model's layers say it")
+    return {} if name == "fp32" else {f"{name}.enabled": True}
+
+
+_ACCUMULATED, _SENT = "data_types.grad_accum_dtype", "communication_data_type"
+_IN_COMPUTE = {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32"}
+
+
+def _write_gradients(facts: Facts) -> Options:
+    compute = facts["gradient_precision"] == "compute"
+    word = _IN_COMPUTE[facts["precision"]] if compute else "fp32"
+    return {_ACCUMULATED: word, _SENT: word}
+
+
+def _read_gradients(options: Options, facts: Facts) -> Facts:
+    # Without a word, gradients are added up and sent as they are computed; bf16 adds up in fp32.
+    usual = "fp32" if facts["precision"] == "bf16" else facts["precision"]
+    word = options.get(_ACCUMULATED) or usual
+    compute = word == facts["precision"]
+    return {"gradient_precision": "compute" if compute else "fp32"}
+
+
+_OPTIMIZERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "adam": ("AdamW", {}),
+    "momentum": ("SGD", {"optimizer.params.momentum": 0.9}),
+    "sgd": ("SGD", {"optimizer.params.momentum": 0.0}),
+}
+
+
+def _write_optimizer(facts: Facts) -> Options:
+    kind, others = _OPTIMIZERS[facts["optimizer"]]
+    return {"optimizer.type": kind, **others}
+
+
+def _read_optimizer(options: Options, facts: Facts) -> Facts:
+    kind = str(options.get("optimizer.type", "AdamW")).lower()
+    if kind == "sgd":
+        momentum = options.get("optimizer.params.momentum", 0.0)
+        return {"optimizer": "momentum" if momentum else "sgd"}
+    if "adam" not in kind:
+        raise LaunchError(f"optimizer.type is {kind!r}; what is simulated is Adam or SGD")
+    return {"optimizer": "adam"}
+
+
+_RECOMPUTED = "activation_checkpointing.partition_activations"
+_STAGES = "pipeline.stages"
+
+ROWS: tuple[Row, ...] = (
+    value("tp", "tensor_parallel.autotp_size", 1),
+    value("pp", _STAGES, 1),
+    value("cp", "sequence_parallel_size", 1),
+    row(("cp_exchange",), (), lambda facts: {}, _read_exchange, "Ulysses: heads are exchanged"),
+    replicas_left(),
+    accumulated(
+        "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "train_batch_size"
+    ),
+    value("zero", "zero_optimization.stage", 0, always=True),
+    row(
+        ("recompute",),
+        (_RECOMPUTED,),
+        lambda facts: {_RECOMPUTED: False} if facts["recompute"] == "full" else {},
+        lambda options, facts: {
+            "recompute": "full"
+            if any(name.startswith("activation_checkpointing") for name in options)
+            else "none"
+        },
+    ),
+    unsaid("schedule", "1f1b", "TrainSchedule, which is 1f1b"),
+    unsaid("chunks", 1, "one stage per rank"),
+    unsaid("placement", PLACEMENT, "pipe, data, model"),
+    row(("precision",), ("bf16.enabled", "fp16.enabled"), _write_precision, _read_precision),
+    row(("gradient_precision",), (_ACCUMULATED, _SENT), _write_gradients, _read_gradients),
+    row(
+        ("optimizer",),
+        ("optimizer.type", "optimizer.params.momentum"),
+        _write_optimizer,
+        _read_optimizer,
+    ),
+    unsaid("mode", "training", "the script trains"),
+)
+
+
+def _pipeline_zero(zero: int, pp: int) -> str | None:
+    if zero < 2 or pp == 1:
+        return None
+    return f"zero = {zero} with pp = {pp}: PipelineModule asserts a stage below 2"
+
+
+def _pipeline_alone(pp: int, tp: int, cp: int) -> str | None:
+    if pp == 1 or tp * cp == 1:
+        return None
+    return f"pp = {pp} with tp = {tp} and cp = {cp}: the pipeline engine has neither"
+
+
+LIMITS: tuple[Limit, ...] = (
+    ONLY_TRAINING,
+    USUAL_PLACEMENT,
+    Limit("a pipeline has ZeRO 0 or 1", _pipeline_zero, ({"zero": 1},)),
+    Limit("a pipeline is alone", _pipeline_alone, no_pipeline),
+    one_schedule("1f1b"),
+    exchanges({"all-to-all": "Ulysses"}),
+    only(
+        "recompute",
+        ("none", "full"),
+        "the JSON says how, and the model says what: all layers",
+        {"recompute": "full"},
+        {"recompute": "none"},
+    ),
+)
+
+
+def _missing(facts: Facts) -> Iterator[Note]:
+    yield Note("script", "train.py: a script of yours that calls deepspeed.initialize")
+    yield Note("optimizer", "optimizer.params.lr and the other numbers of the optimizer")
+    if facts["pp"] > 1:
+        yield Note(
+            "pipeline",
+            f"the script must make PipelineModule(num_stages={facts['pp']}): pipeline.stages alone "
+            "does nothing",
+        )
+    if facts["recompute"] == "full":
+        yield Note("recompute", "the script must checkpoint every layer: the JSON says only how")
+    if facts["cp"] > 1:
+        yield Note("cp", "the script must use DistributedAttention (Ulysses)")
+
+
+def _approximated(facts: Facts) -> Iterator[Note]:
+    if facts["pp"] > 1:
+        yield Note(
+            "stages", "PipelineModule cuts layers by parameters (partition_method), not time"
+        )
+    if facts["gradient_precision"] == "both":
+        yield Note("gradient_precision", "both is not an option; gradients are added up in fp32")
+
+
+def _write(launch: Launch, options: Options) -> Files:
+    nodes, per_node = launch.nodes
+    command = [
+        ["deepspeed"],
+        ["--num_nodes", str(nodes), "--num_gpus", str(per_node)],
+        ["train.py", "--deepspeed", "--deepspeed_config", CONFIG],
+    ]
+    environment: Mapping[str, str] = {}
+    text = script(header(launch, DEEPSPEED.label), command, environment)
+    return Files(one_line(command, environment), {"launch.sh": text, CONFIG: as_json(options)})
+
+
+SIGNS = frozenset(("--deepspeed_config", "--deepspeed"))
+_KEYS = ("train_micro_batch_size_per_gpu", "zero_optimization", "train_batch_size")
+
+
+def _read(source: Source) -> Options | None:
+    if source.table is not None:
+        return flattened(source.table) if any(key in source.table for key in _KEYS) else None
+    said = source.options(SIGNS)
+    if said is None:
+        return None
+    named = (said.get(option) for option in ("--deepspeed_config", "--deepspeed"))
+    name = next((n for n in named if isinstance(n, str) and n.endswith(".json")), None)
+    beside = source.beside(str(name)) if name else None
+    if beside is None or beside.table is None:
+        raise LaunchError(f"{source.path}: the file that --deepspeed_config names is not beside it")
+    found = flattened(beside.table)
+    if "--num-gpus" in said:
+        found["--nnodes"], found["--nproc-per-node"] = (
+            said.get("--num-nodes", 1),
+            said["--num-gpus"],
+        )
+    return found
+
+
+_NEUTRAL = (
+    "optimizer.params", "scheduler", "gradient_clipping", "steps_per_print", "wall_clock_breakdown",
+    "bf16.", "fp16.", "zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer", "tensorboard",
+    "wandb", "csv_monitor", "monitor", "comms_logger", "flops_profiler", "checkpoint", "dump_state",
+    "prescale_gradients", "gradient_predivide_factor", "data_efficiency", "seed", "pipeline.",
+    "activation_checkpointing.", "zero_optimization.sub_group_size", "elasticity", "comment",
+    "zero_optimization.stage3_gather_16bit_weights_on_model_save", "compile.", "tensor_parallel.",
+)  # fmt: skip
+
+_BEARING = (
+    "zero_optimization.", "communication_data_type", "data_types.", "sparse_", "amp", "aio",
+    "quantize_training", "compression_training", "curriculum", "autotuning", "nebula",
+    "hybrid_engine", "fp8", "use_data_before_expert_parallelism", "disable_allgather", "train_",
+)  # fmt: skip
+
+
+def _not_modelled(option: str) -> str | None:
+    if option.startswith("zero_optimization.offload"):
+        return "states stay on the device"
+    if option.startswith("zero_optimization.zero_hpz"):
+        return "a second copy of parameters for the backward pass is not simulated"
+    return "bears on time or memory, and is not simulated" if option.startswith(_BEARING) else None
+
+
+DEEPSPEED = add_target(
+    Target(
+        name="deepspeed",
+        version="0.19",
+        summary="DeepSpeed 0.19: the JSON file, and what the script has to do",
+        stack="deepspeed",
+        table=Table(ROWS),
+        limits=LIMITS,
+        write=_write,
+        read=_read,
+        approximated=_approximated,
+        missing=_missing,
+        is_neutral=lambda option: option.startswith(_NEUTRAL),
+        not_modelled=_not_modelled,
+    ),
+    order=4,
+)

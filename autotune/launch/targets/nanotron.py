@@ -1,0 +1,326 @@
+"""nanotron: the YAML file of `run_train.py --config-file` (nanotron/config), 2411b022."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from autotune.launch.common import (
+    CONTEXT_DIVIDES,
+    HEADS_DIVIDE,
+    ONLY_TRAINING,
+    USUAL_PLACEMENT,
+    accumulated,
+    exchanges,
+    one_schedule,
+    unsaid,
+)
+from autotune.launch.errors import LaunchError
+from autotune.launch.facts import MODEL, Facts, Launch
+from autotune.launch.limits import Limit, only
+from autotune.launch.nested import as_yaml, flattened
+from autotune.launch.rows import (
+    Options,
+    Row,
+    Table,
+    row,
+    shown,
+    switch,
+    truth,
+    value,
+    words,
+)
+from autotune.launch.scripts import header, one_line, script, torchrun
+from autotune.launch.target import Files, Note, Target, add_target
+from distir.strategy import PLACEMENT
+
+if TYPE_CHECKING:
+    from autotune.launch.sources import Source
+
+CONFIG = "config.yaml"
+_P = "parallelism."
+_M = "model.model_config."
+
+_ENGINE = words(
+    "schedule", f"{_P}pp_engine", {"1f1b": "1f1b", "gpipe": "afab"}, "gpipe", always=True
+)
+
+
+def _read_engine(options: Options, facts: Facts) -> Facts:
+    return _ENGINE.read(options, facts) if facts["pp"] > 1 else {"schedule": "1f1b"}
+
+
+_MODES = {True: "REDUCE_SCATTER", False: "ALL_REDUCE"}
+_MODE, _AGAIN = f"{_P}tp_mode", f"{_P}tp_recompute_allgather"
+
+
+def _read_mode(options: Options, facts: Facts) -> Facts:
+    word = str(options.get(_MODE, "ALL_REDUCE")).upper()
+    if word not in _MODES.values():
+        raise LaunchError(f"{_MODE} is {shown(word)}; known are {', '.join(_MODES.values())}")
+    resting = word == "REDUCE_SCATTER" and facts["tp"] > 1
+    kept = resting and not truth(_AGAIN, options.get(_AGAIN, True))
+    return {"sequence_parallel": resting, "keep_gathered": "activations" if kept else "none"}
+
+
+def _write_mode(facts: Facts) -> Options:
+    return {
+        _MODE: _MODES[facts["sequence_parallel"]],
+        _AGAIN: facts["keep_gathered"] == "none",
+        f"{_P}tp_linear_async_communication": False,
+    }
+
+
+_ATTENTION = f"{_M}_attn_implementation"
+
+
+def _read_exchange(options: Options, facts: Facts) -> Facts:
+    return {"cp_exchange": "ring" if facts["cp"] > 1 else "gather"}
+
+
+def _write_exchange(facts: Facts) -> Options:
+    ring = facts["cp"] > 1
+    return {_ATTENTION: "ring_flash_triton" if ring else "flash_attention_2"}
+
+
+_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+_IN_FP32 = "optimizer.accumulate_grad_in_fp32"
+
+
+def _read_gradients(options: Options, facts: Facts) -> Facts:
+    wide = truth(_IN_FP32, options.get(_IN_FP32, True)) and facts["precision"] != "fp32"
+    return {"gradient_precision": "fp32" if wide else "compute"}
+
+
+def _write_optimizer(facts: Facts) -> Options:
+    if facts["optimizer"] != "adam":
+        raise LaunchError(f"optimizer = {facts['optimizer']}: nanotron's recipes have AdamW")
+    return {"optimizer.optimizer_factory.name": "adamW"}
+
+
+def _read_optimizer(options: Options, facts: Facts) -> Facts:
+    name = str(options.get("optimizer.optimizer_factory.name", "adamW"))
+    if name.lower() != "adamw":
+        raise LaunchError(f"optimizer_factory.name is {shown(name)}; what is simulated is adamW")
+    return {"optimizer": "adam"}
+
+
+def _llama(facts: Facts) -> None:
+    """Raises `LaunchError` for a model that the Qwen class of nanotron is not."""
+    usual: dict[str, Any] = {
+        "norm": "rms", "gated": True, "activation": "silu", "causal": True, "norm_first": True,
+        "learned_positions": False, "rotary_fraction": 1.0, "ffn_bias": False, "output_bias": False,
+        "qk_norm": False, "dropout": 0.0, "parallel": False,
+    }  # fmt: skip
+    for name, wanted in usual.items():
+        given = facts.get(MODEL + name, wanted)
+        if given != wanted:
+            raise LaunchError(f"nanotron's models have {name} = {wanted}, not {given}")
+    if MODEL + "experts.count" in facts or MODEL + "latent.key_rank" in facts:
+        raise LaunchError("nanotron's models have neither experts nor latent attention")
+    if facts[MODEL + "head_dim"] * facts[MODEL + "heads"] != facts[MODEL + "hidden"]:
+        raise LaunchError("nanotron's heads have the width hidden / heads")
+
+
+def _write_class(facts: Facts) -> Options:
+    _llama(facts)
+    return {f"{_M}is_qwen2_config": True, f"{_M}attention_bias": facts[f"{MODEL}qkv_bias"]}
+
+
+def _read_class(options: Options, facts: Facts) -> Facts:
+    bias = truth(f"{_M}attention_bias", options.get(f"{_M}attention_bias", False))
+    hidden, heads = facts[f"{MODEL}hidden"], facts[f"{MODEL}heads"]
+    found = {
+        "norm": "rms",
+        "gated": True,
+        "activation": "silu",
+        "learned_positions": False,
+        "rotary_fraction": 1.0,
+        "ffn_bias": False,
+        "output_bias": False,
+        "qkv_bias": bias,
+        "head_dim": hidden // max(1, heads),
+        "fused_qkv": False,
+    }
+    return {MODEL + name: each for name, each in found.items()}
+
+
+_SIZES = {
+    "layers": "num_hidden_layers",
+    "hidden": "hidden_size",
+    "heads": "num_attention_heads",
+    "kv_heads": "num_key_value_heads",
+    "ffn": "intermediate_size",
+    "vocabulary": "vocab_size",
+    "positions": "max_position_embeddings",
+}
+
+ROWS: tuple[Row, ...] = (
+    value("dp", f"{_P}dp"),
+    value("tp", f"{_P}tp"),
+    value("pp", f"{_P}pp"),
+    value("cp", f"{_P}context_parallel_size", 1, always=True),
+    value("ep", f"{_P}expert_parallel_size", 1, always=True),
+    row(("cp_exchange",), (_ATTENTION,), _write_exchange, _read_exchange),
+    row(("schedule",), (f"{_P}pp_engine",), _ENGINE.write, _read_engine),
+    unsaid("chunks", 1, "one stage per rank"),
+    row(
+        ("sequence_parallel", "keep_gathered"),
+        (_MODE, _AGAIN, f"{_P}tp_linear_async_communication"),
+        _write_mode,
+        _read_mode,
+    ),
+    row(
+        ("recompute",),
+        (f"{_P}recompute_layer",),
+        lambda facts: {f"{_P}recompute_layer": facts["recompute"] == "full"},
+        lambda options, facts: {
+            "recompute": "full"
+            if truth(f"{_P}recompute_layer", options.get(f"{_P}recompute_layer", False))
+            else "none"
+        },
+    ),
+    unsaid("placement", PLACEMENT, "tp, cp, dp, pp from the nearest"),
+    accumulated("tokens.micro_batch_size", "tokens.batch_accumulation_per_replica"),
+    value("sequence_length", "tokens.sequence_length"),
+    value("zero", "optimizer.zero_stage", 0, always=True),
+    words("precision", "model.dtype", _DTYPES, always=True),
+    row(
+        ("gradient_precision",),
+        (_IN_FP32,),
+        lambda facts: {_IN_FP32: facts["gradient_precision"] != "compute"},
+        _read_gradients,
+    ),
+    row(("optimizer",), ("optimizer.optimizer_factory.name",), _write_optimizer, _read_optimizer),
+    unsaid("mode", "training", "run_train.py trains"),
+    value("vocabulary_multiple", "model.make_vocab_size_divisible_by", 1, always=True),
+    *(value(MODEL + ours, _M + theirs, always=True) for ours, theirs in _SIZES.items()),
+    value(f"{MODEL}norm_epsilon", f"{_M}rms_norm_eps", 1e-6, kind=float, always=True),
+    value(f"{MODEL}rotary_base", f"{_M}rope_theta", 10000.0, kind=float, always=True),
+    switch(f"{MODEL}tied_embeddings", f"{_M}tie_word_embeddings"),
+    row(
+        (f"{MODEL}qkv_bias",),
+        (f"{_M}attention_bias", f"{_M}is_qwen2_config"),
+        _write_class,
+        _read_class,
+    ),
+)
+
+
+def _zero(zero: int, cp: int) -> str | None:
+    if zero > 1:
+        return f"zero = {zero} is accepted and acts as 1"
+    if zero == 1 and cp > 1:
+        return f"zero = 1 shards over dp alone, not over cp = {cp} too"
+    return None
+
+
+LIMITS: tuple[Limit, ...] = (
+    ONLY_TRAINING,
+    USUAL_PLACEMENT,
+    Limit("ZeRO 0 or 1", _zero, ({"zero": 1, "keep_gathered": "none"}, {"zero": 0})),
+    only("ep", (1,), "any value is accepted, and then the rank grid must hold it", {"ep": 1}),
+    one_schedule("1f1b", "gpipe"),
+    HEADS_DIVIDE,
+    CONTEXT_DIVIDES,
+    exchanges({"ring": "_attn_implementation of the Qwen model"}),
+    only(
+        "keep_gathered",
+        ("none", "activations"),
+        "parameters are never sharded",
+        {"keep_gathered": "none"},
+    ),
+    only(
+        "recompute",
+        ("none", "full"),
+        "whole layers run again",
+        {"recompute": "full"},
+        {"recompute": "none"},
+    ),
+)
+
+
+def _approximated(facts: Facts) -> Iterator[Note]:
+    if facts["pp"] > 1:
+        yield Note(
+            "stages", "nanotron cuts layers by its own cost of a block; no option says where"
+        )
+
+
+def _missing(facts: Facts) -> Iterator[Note]:
+    yield Note("data", "data_stages: the data set, and what is trained on when")
+    yield Note("tokenizer", "tokenizer.tokenizer_name_or_path")
+    yield Note("training", "tokens.train_steps, optimizer.learning_rate_scheduler, checkpoints")
+    if MODEL + "layers" not in facts:
+        yield Note("model", "model.model_config: the sizes of the model")
+
+
+def _write(launch: Launch, options: Options) -> Files:
+    command = [*torchrun(launch, "run_train.py"), ["--config-file", CONFIG]]
+    environment = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+    title = header(launch, NANOTRON.label)
+    text = script(title, command, environment)
+    general = {
+        "general.project": "launch",
+        "general.run": launch.strategy.label,
+        "general.seed": 42,
+    }
+    file = as_yaml({**general, **options}, title)
+    return Files(one_line(command, environment), {"launch.sh": text, CONFIG: file})
+
+
+def _read(source: Source) -> Options | None:
+    if source.table is not None:
+        if not {"parallelism", "tokens"} <= set(source.table):
+            return None
+        return _with_devices(flattened(source.table))
+    said = source.options(frozenset(("--config-file",)))
+    if said is None:
+        return None
+    beside = source.beside(str(said["--config-file"]))
+    if beside is None or beside.table is None:
+        raise LaunchError(f"{source.path}: {said['--config-file']} is not beside it")
+    return _with_devices(flattened(beside.table))
+
+
+def _with_devices(options: dict[str, Any]) -> dict[str, Any]:
+    """The degrees say themselves how many devices there are."""
+    count = 1
+    for name in ("dp", "tp", "pp", "context_parallel_size"):
+        degree = options.get(f"{_P}{name}", 1)
+        count *= degree if isinstance(degree, int) else 0
+    return {**options, "--nproc-per-node": count} if count else options
+
+
+_NEUTRAL = (
+    "general.", "checkpoints", "data_stages", "logging", "profiler", "tokenizer", "lighteval",
+    "s3_upload", "metrics_logging", "model.init_method", "model.ddp_bucket_cap_mb",
+    "optimizer.clip_grad", "optimizer.learning_rate", "optimizer.weight_decay",
+    "optimizer.optimizer_factory.adam", "tokens.limit", "tokens.train_steps", "tokens.val",
+    f"{_M}bos_token_id", f"{_M}eos_token_id", f"{_M}pad_token_id", f"{_M}initializer_range",
+    f"{_M}use_cache", f"{_M}pretraining_tp", f"{_M}is_", f"{_M}hidden_act", f"{_M}rope_interleaved",
+    "optimizer.optimizer_factory.torch_adam_is_fused",
+)  # fmt: skip
+
+
+NANOTRON = add_target(
+    Target(
+        name="nanotron",
+        version="2411b022",
+        summary="nanotron (April 2026): the YAML file of run_train.py",
+        stack="nanotron",
+        table=Table(ROWS),
+        limits=LIMITS,
+        write=_write,
+        read=_read,
+        approximated=_approximated,
+        missing=_missing,
+        is_neutral=lambda option: option.startswith(_NEUTRAL),
+        not_modelled=lambda option: (
+            "bears on time or memory, and is not simulated"
+            if option.startswith((_P, _M, "model.", "optimizer.", "tokens."))
+            else None
+        ),
+    ),
+    order=6,
+)
