@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.cli.options import SUPPRESS, add_model_options, strategy_of
+from autotune.cli.options import SUPPRESS, add_model_options, given, strategy_of
 from autotune.cli.output import Output, add_json_option, note
 from autotune.cli.simulate import add_strategy_options, plain, problem_with
+from autotune.statement import ProblemStatement
 from distir.errors import DistirError
 from distir.files import check_writable, is_folder, write_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from autotune.launch import Target
     from autotune.launch.priced import Launched
+    from autotune.problem import Problem
+    from autotune.result import TuneResult
 
 SUMMARY = "Write the files with which a framework runs one strategy."
 
@@ -77,6 +82,73 @@ def plain_launch(done: Launched) -> dict[str, Any]:
         "simulated": plain(done.problem, done.simulated),
         "as_run": {**done.as_run_settings, "metrics": dict(done.as_run.metrics)},
     }
+
+
+def add_launch_options(parser: argparse.ArgumentParser) -> None:
+    """Options of a search whose best strategy is launched."""
+    group = parser.add_argument_group("launch")
+    group.add_argument(
+        "--launch",
+        default=SUPPRESS,
+        metavar="T:DIR",
+        help="write the files with which a framework (see `targets`) runs the best strategy into a "
+        "folder; only what the framework can state is searched",
+    )
+    group.add_argument(
+        "--search-all",
+        action="store_true",
+        default=False,
+        help="with --launch, search also what the framework cannot state",
+    )
+    add_overwrite_option(group)
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchAsked:
+    """The framework, and the folder, of a search whose best strategy is launched."""
+
+    target: Target
+    folder: str
+    search_all: bool
+
+    def problem(self, arguments: argparse.Namespace) -> Problem:
+        """The problem that the arguments state, with a space of what the framework can state."""
+        from autotune.launch.better import space_around
+        from autotune.launch.priced import restricted
+        from autotune.problem import load_problem
+
+        stated = {**self.target.usual, **given(arguments, ProblemStatement)}
+        stated["space"] = space_around(self.target, stated["space"])
+        problem = load_problem(**stated)
+        problem = replace(problem, space_name=f"{arguments.space} for {self.target.name}")
+        return problem if self.search_all else restricted(problem, self.target)
+
+    def launched(self, result: TuneResult) -> Launched | None:
+        """The launch of the best strategy, with its files written; None if there is none."""
+        from autotune.launch.priced import launched
+
+        if result.best is None:
+            note("nothing fits, so nothing is launched")
+            return None
+        done = launched(result.problem, self.target, result.best.strategy)
+        write_folder(self.folder, done.emission.files.files)
+        note(f"wrote {', '.join(sorted(done.emission.files.files))} to {self.folder}")
+        return done
+
+
+def launch_asked(arguments: argparse.Namespace) -> LaunchAsked | None:
+    """What `--launch` says. Raises `DistirError` if it cannot be done."""
+    asked: str | None = getattr(arguments, "launch", None)
+    if asked is None:
+        return None
+    from autotune.launch import TARGETS
+
+    name, colon, folder = asked.partition(":")
+    if not colon or not folder:
+        raise DistirError(f"--launch {asked}: expected T:DIR, such as megatron:out/")
+    target = TARGETS.get(name)
+    check_folder(folder, arguments.overwrite)
+    return LaunchAsked(target, folder, arguments.search_all)
 
 
 def check_folder(folder: str, overwrite: bool) -> None:

@@ -110,7 +110,7 @@ def _problem(arguments: argparse.Namespace, reading: Reading) -> Problem:
 
     options = given(arguments, ProblemStatement)
     options |= reading.statement
-    options["space"] = space_around(reading.strategy, arguments.space)
+    options["space"] = space_around(reading.target, arguments.space, reading.strategy)
     problem = load_problem(**options)
     reason = problem.space.impossible(reading.strategy)
     if reason is not None:

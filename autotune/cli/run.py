@@ -7,6 +7,7 @@ import os
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from autotune.cli.launch import add_launch_options, launch_asked, plain_launch
 from autotune.cli.options import (
     SUPPRESS,
     add_model_options,
@@ -53,6 +54,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=SUPPRESS,
         help="compare with exhaustive search (default: where the simulator does that in seconds)",
     )
+    add_launch_options(parser)
     tracking = parser.add_argument_group("tracking")
     tracking.add_argument(
         "--tracking-uri",
@@ -79,10 +81,13 @@ def execute(arguments: argparse.Namespace) -> int:
         from autotune.api import Search, solve
 
         search = Search(**given(arguments, Search))
-        problem = problem_of(arguments)
+        launch = launch_asked(arguments)
+        problem = problem_of(arguments) if launch is None else launch.problem(arguments)
         with progress("searching", search.budget(problem.space.count())) as advance:
             result = solve(problem, search, tracker=_tracker(arguments), on_trial=by_trial(advance))
-    output.write(result.to_dict(), lambda: result)
+        done = None if launch is None else launch.launched(result)
+    plain = result.to_dict() if done is None else {**result.to_dict(), "launch": plain_launch(done)}
+    output.write(plain, lambda: result)
     tracking = result.tracking
     if tracking is not None and tracking.error and output.is_json_alone:  # reports say so
         note(f"tracking failed: {tracking.error}; the search is complete")

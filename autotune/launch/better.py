@@ -34,18 +34,22 @@ class Better:
         return {**self.trial.outcome(batch_size), "changes": changes}
 
 
-def space_around(strategy: Strategy, space: Any) -> Any:
-    """A named space with what a strategy chooses otherwise than the space varies it."""
+def space_around(target: Target, space: Any, strategy: Strategy | None = None) -> Any:
+    """A named space for a framework: with the framework's own values of what varies, and with what
+    a strategy chooses otherwise than the space varies it. Other spaces stay as they are."""
     from search_spaces.named import DEFAULTS, SPACES
 
     if not isinstance(space, str) or space not in SPACES:
         return space
     named = SPACES.get(space)
-    chosen = {
-        name: [DEFAULTS[name], value]
-        for name, value in strategy.to_dict().items()
-        if named.allowed(name) == "default" and value != DEFAULTS[name]
+    chosen: dict[str, list[Any]] = {
+        name: list(values)
+        for name, values in target.searches.items()
+        if named.allowed(name) != "default"
     }
+    for name, value in strategy.to_dict().items() if strategy is not None else ():
+        if named.allowed(name) == "default" and value != DEFAULTS[name]:
+            chosen[name] = [DEFAULTS[name], value]
     return {"extends": space, **chosen} if chosen else space
 
 

@@ -80,6 +80,9 @@ class Target:
     runs it, beside its software stack."""
     as_run_strategy: Callable[[Facts], Changes] = _as_is
     """Fields of the strategy that name what the framework does more closely than files do."""
+    usual: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """What a problem states if nobody says otherwise (fields of `ProblemStatement`), where it is
+    searched for this framework."""
     searches: Mapping[str, Sequence[Value]] = field(default_factory=dict[str, Sequence[Value]])
     """Values that are searched of fields where the framework's are not the usual ones."""
     missing: Callable[[Facts], Iterable[Note]] = _nothing

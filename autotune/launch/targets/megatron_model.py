@@ -388,6 +388,8 @@ def unstated(facts: Facts) -> str | None:
         "inner_dropout": (0.0,),
         "position_offset": (0,),
     }
+    if facts[_m("output_bias")] != facts[_m("ffn_bias")]:
+        return "biases of the product behind attention alone"
     for name, known in usual.items():
         if facts[_m(name)] not in known:
             return f"{name} = {facts[_m(name)]}"

@@ -687,6 +687,7 @@ TORCHTITAN = add_target(
         missing=_missing,
         is_neutral=lambda option: option.startswith(_NEUTRAL),
         not_modelled=_REASONS.get,
+        usual={"gradient_precision": "fp32"},
         searches={"recompute": ("none", "alternate", "full")},
         dry_run="COMM_MODE=fake_backend before the command, on one GPU, checks the configuration",
     ),

@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# gpt3-15b-8t, training, batch 384, gradient precision fp32, 8 devices of hgx-h100
+# dp1-tp8-pp1-m96-1f1b-sp, written for bridge 0.3
+set -euo pipefail
+export CUDA_DEVICE_MAX_CONNECTIONS=1
+torchrun \
+    --nnodes 1 --nproc-per-node 8 \
+    --node-rank "${NODE_RANK:-0}" \
+    --master-addr "${MASTER_ADDR:-localhost}" --master-port "${MASTER_PORT:-29500}" \
+    run_recipe.py \
+    --recipe RECIPE \
+    model.tensor_model_parallel_size=8 \
+    model.pipeline_model_parallel_size=1 \
+    model.context_parallel_size=1 \
+    model.cp_comm_type=p2p \
+    train.micro_batch_size=4 \
+    train.global_batch_size=384 \
+    model.sequence_parallel=true \
+    dist.use_tp_pp_dp_mapping=false \
+    model.seq_length=4096 \
+    model.expert_model_parallel_size=1 \
+    model.virtual_pipeline_model_parallel_size=null \
+    model.pipeline_model_parallel_layout=null \
+    ddp.use_distributed_optimizer=false \
+    ddp.use_megatron_fsdp=false \
+    ddp.num_distributed_optimizer_instances=1 \
+    ddp.overlap_grad_reduce=false \
+    ddp.overlap_param_gather=false \
+    model.recompute_granularity=null \
+    model.recompute_method=null \
+    model.recompute_num_layers=null \
+    optimizer.optimizer=adam \
+    model.make_vocab_size_divisible_by=1 \
+    mixed_precision=bf16_mixed \
+    ddp.grad_reduce_in_fp32=true \
+    model.should_pad_vocab=true \
+    "$@"
