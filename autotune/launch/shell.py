@@ -158,7 +158,8 @@ def _expanded(found: _Script, word: Word) -> list[str]:
     """The words that a word becomes: variables without quotes are cut at blanks."""
     if not word.pieces:
         return []
-    whole = _VARIABLE.fullmatch(word.text)
+    literal = any(quote == "'" for _, quote in word.pieces)
+    whole = None if literal else _VARIABLE.fullmatch(word.text)
     if (
         whole
         and not whole["rest"]

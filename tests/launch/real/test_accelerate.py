@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -24,21 +25,20 @@ def accelerate() -> Any:
 def test_accelerate_parses_the_strategy(
     accelerate: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from accelerate.commands.config.config_args import load_config_from_file
-    from accelerate.commands.launch import launch_command_parser
-
+    arguments: Any = import_module("accelerate.commands.config.config_args")
+    launcher: Any = import_module("accelerate.commands.launch")
     target = TARGETS.get("accelerate")
     for launch in random_launches(target, MODELS, COUNT):
         facts = launch.facts
         written(target, launch, tmp_path)
         file = tmp_path / "accelerate.yaml"
-        found = load_config_from_file(str(file))
+        found = arguments.load_config_from_file(str(file))
         assert found.num_processes == facts["devices"]
         assert found.mixed_precision == "bf16"
         command = (tmp_path / "launch.sh").read_text().split("accelerate launch ")[1]
         command = command.replace("${NODE_RANK:-0}", "0").replace("${MASTER_PORT:-29500}", "29500")
         words = [word for word in shlex.split(command) if word.strip() and word != "$@"]
-        parsed = launch_command_parser().parse_args(words)
+        parsed = launcher.launch_command_parser().parse_args(words)
         assert parsed.config_file == "accelerate.yaml"
         assert parsed.training_script == "train.py"
         said = dict(

@@ -35,9 +35,13 @@ def arguments() -> Iterator[Any]:
     monkeypatch = pytest.MonkeyPatch()
     # A CPU has no architecture: this is Hopper's.
     monkeypatch.setattr(found, "get_device_arch_version", lambda: 9)
-    monkeypatch.setattr("torch.cuda.get_device_capability", lambda *_: (9, 0))
+    monkeypatch.setattr("torch.cuda.get_device_capability", _hopper)
     yield found
     monkeypatch.undo()
+
+
+def _hopper(*device: object) -> tuple[int, int]:
+    return 9, 0
 
 
 def parsed(arguments: Any, launch: Launch, monkeypatch: pytest.MonkeyPatch) -> Any:

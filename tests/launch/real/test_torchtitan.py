@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -56,16 +57,15 @@ def value(config: Any, name: str) -> Any:
 
 
 def test_torchtitan_parses_the_strategy(manager: Any) -> None:
-    from torch.distributed.pipelining.schedules import get_schedule_class
-    from torchtitan.distributed import ParallelDims
-
+    schedules: Any = import_module("torch.distributed.pipelining.schedules")
+    distributed: Any = import_module("torchtitan.distributed")
     target = TARGETS.get("torchtitan")
     for launch in random_launches(target, MODELS, COUNT):
         facts, label = launch.facts, launch.strategy.label
         config = manager.ConfigManager().parse_args(words(target.table.write(facts)))
         values = {name: value(config, name) for name in expected(facts)}
         assert values == expected(facts), label
-        dims = ParallelDims.from_config(config.parallelism, launch.strategy.devices)
+        dims = distributed.ParallelDims.from_config(config.parallelism, launch.strategy.devices)
         assert (dims.dp_replicate * dims.dp_shard, dims.tp) == (facts["dp"], facts["tp"])
         policy = type(config.activation_checkpoint).__qualname__
         policies = {"full": "FullAC.Config", "alternate": "SelectiveAC.Config"}
@@ -79,7 +79,7 @@ def test_torchtitan_parses_the_strategy(manager: Any) -> None:
             kept = {"parameters": "never", "none": "always"}[facts["keep_gathered"]]
             assert config.parallelism.fsdp_reshard_after_forward == kept
         if facts["pp"] > 1:
-            assert get_schedule_class(config.parallelism.pipeline_parallel_schedule)
+            assert schedules.get_schedule_class(config.parallelism.pipeline_parallel_schedule)
             parts = config.parallelism.module_fqns_per_model_part
             layers = [sum(name.startswith("layers.") for name in part) for part in parts]
             assert tuple(layers) == facts["cuts"].layers

@@ -1,0 +1,216 @@
+"""`launch`, `read`, `targets` and `run --launch`: what they print, write and refuse."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.cli import main
+
+MODEL = ["--model", "gpt2", "--cluster", "hgx-h100", "--batch-size", "32"]
+PLAN = ["--dp", "2", "--tp", "2", "--pp", "2", "--microbatches", "4", "--zero", "1"]
+LAUNCH = ["launch", *MODEL, *PLAN, "--target", "megatron"]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def json_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
+    assert main([*arguments, "--json", "-"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The one line of an error."""
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    return captured.err
+
+
+def test_a_launch_says_what_states_what(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    plain = json_of(capsys, *LAUNCH, "--to", "out")
+    assert (plain["target"], plain["version"]) == ("megatron", "0.19")
+    assert plain["command"].startswith("CUDA_DEVICE_MAX_CONNECTIONS=1 torchrun --nnodes 1")
+    assert plain["stated"]["tp"] == "--tensor-model-parallel-size 2"
+    assert {note["what"] for note in plain["missing"]} >= {"data", "tokenizer"}
+    assert plain["strategy"]["zero"] == 1
+    written = {file.name: file.read_text() for file in (folder / "out").iterdir()}
+    assert written == plain["files"]
+
+
+def test_a_launch_is_simulated_as_simulate_does(capsys: pytest.CaptureFixture[str]) -> None:
+    assert json_of(capsys, *LAUNCH)["simulated"] == json_of(capsys, "simulate", *MODEL, *PLAN)
+
+
+def test_a_launch_is_the_same_to_the_byte(capsys: pytest.CaptureFixture[str]) -> None:
+    assert json_of(capsys, *LAUNCH) == json_of(capsys, *LAUNCH)
+
+
+def test_what_is_read_is_simulated_with_the_same_bits(
+    capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    launched = json_of(capsys, *LAUNCH, "--to", "out")
+    plain = json_of(capsys, "read", "out", "--cluster", "hgx-h100", "--trials", "0")
+    assert plain["model"] == "gpt2"
+    assert plain["devices"] == 8
+    assert plain["strategy"] == launched["strategy"]
+    assert plain["simulated"]["metrics"] == launched["simulated"]["metrics"]
+    assert plain["simulated"]["stages"] == launched["simulated"]["stages"]
+    assert plain["workload"] == {
+        "batch_size": 32,
+        "sequence_length": 1024,
+        "precision": "bf16",
+        "gradient_precision": "compute",
+        "optimizer": "adam",
+        "mode": "training",
+    }
+
+
+def test_what_is_better_is_said_by_option(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    json_of(capsys, *LAUNCH, "--to", "out")
+    found = json_of(capsys, "read", "out", "--cluster", "hgx-h100", "--space", "small")
+    seconds = found["simulated"]["metrics"]["iteration_seconds"]
+    assert found["better"]
+    for each in found["better"]:
+        assert each["metrics"]["iteration_seconds"] < seconds
+        assert each["changes"]
+        assert all(change["from"] != change["to"] for change in each["changes"].values())
+
+
+def test_a_report_names_what_to_change(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*LAUNCH, "--to", "out"]) == 0
+    assert main(["read", "out", "--cluster", "hgx-h100", "--space", "small"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "As megatron runs it" in out
+    assert "--tensor-model-parallel-size 1 instead of 2" in out
+
+
+def test_a_folder_with_files_is_left_alone(
+    capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    (folder / "out").mkdir()
+    (folder / "out" / "mine.txt").write_text("mine")
+    assert "--overwrite" in refused(capsys, *LAUNCH, "--to", "out")
+    assert [file.name for file in (folder / "out").iterdir()] == ["mine.txt"]
+    assert main([*LAUNCH, "--to", "out", "--overwrite"]) == 0
+    assert (folder / "out" / "mine.txt").read_text() == "mine"
+    assert (folder / "out" / "launch.sh").exists()
+
+
+def test_what_cannot_be_stated_is_refused_with_the_nearest_and_its_price(
+    capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    plan = ["--dp", "8", "--zero", "1", "--target", "torchtitan", "--to", "out"]
+    said = refused(capsys, "launch", *MODEL, *plan)
+    assert "zero = 1 cannot be said; nearest: zero 3, keep_gathered parameters (" in said
+    assert "% time" in said
+    assert not (folder / "out").exists()
+
+
+def test_a_search_launches_only_what_can_be_stated(
+    capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    search = ["run", *MODEL, "--devices", "8", "--no-tracking", "--trials", "20"]
+    plain = json_of(capsys, *search, "--space", "standard", "--launch", "torchtitan:out")
+    assert all(each["strategy"]["zero"] in (0, 3) for each in plain["trials"])
+    assert plain["launch"]["strategy"] == plain["best"]["strategy"]
+    assert (folder / "out" / "launch.sh").exists()
+    assert plain["settings"]["gradient_precision"] == "fp32"
+
+
+def test_targets_say_what_they_can_state(capsys: pytest.CaptureFixture[str]) -> None:
+    listed = {each["name"]: each for each in json_of(capsys, "targets")}
+    assert list(listed)[:3] == ["megatron", "bridge", "torchtitan"]
+    assert set(listed) >= {"deepspeed", "accelerate", "nanotron"}
+    assert "sequence_parallel" in listed["megatron"]["states"]
+    assert "sequence_parallel" not in listed["accelerate"]["states"]
+
+
+SCRIPT = "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 12 --hidden-size 768 \\\n"
+REST = (
+    "--num-attention-heads 12 --seq-length 1024 --max-position-embeddings 1024 --vocab-size 50257 "
+    "--bf16 "
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("torchrun pretrain_gpt.py --num-layers 'half", "not closed"),
+        (f"{SCRIPT}{REST}--micro-batch-size 1 --no-such-option 4", "--no-such-option"),
+        (f"{SCRIPT}{REST}--micro-batch-size $MBS", "--set MBS=VALUE"),
+        (f"{SCRIPT}{REST}--micro-batch-size $(rm -rf /)", "--micro-batch-size"),
+        (f"{SCRIPT}{REST}--micro-batch-size 1 --rampup-batch-size 1 1 9", "--batch-size"),
+        (f"{SCRIPT}{REST}".replace("--nproc-per-node 8", ""), "--devices"),
+        (f"{SCRIPT}{REST}", "--micro-batch-size"),
+        ("#!/bin/bash\nls -l\n", "nothing here"),
+        ("", "nothing here"),
+        ("-" * 5_000_000, "characters"),
+        ("\0", "zero bytes"),
+    ],
+)
+def test_a_bad_script_is_one_line(
+    text: str, named: str, capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    (folder / "launch.sh").write_text(text)
+    assert named in refused(capsys, "read", "launch.sh")
+    assert [file.name for file in folder.iterdir()] == ["launch.sh"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("model.yaml", "- a\n- b\n"),
+        ("model.yaml", "a: [b"),
+        ("model.yaml", "MODEL_ARGS: {--num-layers: {a: 1}, --tensor-model-parallel-size: x}"),
+        ("model.yaml", "!!python/object/apply:os.system ['touch ran']"),
+        ("ds.json", "[1, 2]"),
+        ("ds.json", '{"zero_optimization": {"stage": "x"}, "train_batch_size": 8}'),
+        ("ds.json", '{"zero_optimization": 3'),
+        ("ds.json", "[" * 100_000),
+        ("config.yaml", "parallelism: 3\ntokens: 4\n"),
+        ("acc.yaml", "distributed_type: FSDP\nnum_processes: many\nno_such_key: 1\n"),
+    ],
+)
+def test_a_bad_file_is_one_line(
+    name: str, text: str, capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    (folder / name).write_text(text)
+    refused(capsys, "read", name, "--devices", "8")
+    assert [file.name for file in folder.iterdir()] == [name]
+
+
+def test_nothing_in_a_script_is_executed(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    lines = ["touch ran", "X=$(touch ran)", "`touch ran`", f"{SCRIPT}{REST}--micro-batch-size 4"]
+    (folder / "launch.sh").write_text("\n".join(lines))
+    plain = json_of(capsys, "read", "launch.sh", "--cluster", "hgx-h100", "--trials", "0")
+    assert plain["strategy"]["dp"] == 8
+    assert not (folder / "ran").exists()
+
+
+def test_what_is_left_open_can_be_stated(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    text = f"{SCRIPT}{REST}--micro-batch-size $MBS --global-batch-size $GBS"
+    (folder / "launch.sh").write_text(text.replace("--vocab-size 50257", ""))
+    stated = ["--set", "MBS=2", "--set", "GBS=64", "--set", "vocab-size=50257"]
+    plain = json_of(capsys, "read", "launch.sh", "--cluster", "hgx-h100", *stated, "--trials", "0")
+    assert plain["strategy"]["microbatches"] == 4
+    assert plain["strategy"]["micro_batch"] == 2
+
+
+def test_options_that_bear_on_time_and_are_not_simulated_are_listed(
+    capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    text = f"{SCRIPT}{REST}--micro-batch-size 2 --optimizer-cpu-offload --window-size 128 0"
+    (folder / "launch.sh").write_text(text)
+    plain = json_of(capsys, "read", "launch.sh", "--cluster", "hgx-h100", "--trials", "0")
+    listed = {each["option"]: each for each in plain["not_modelled"]}
+    assert set(listed) >= {"--optimizer-cpu-offload", "--window-size"}
+    assert all(each["reason"] for each in listed.values())

@@ -1,0 +1,75 @@
+"""Words of shell scripts: what bash would see, as far as that is certain, and nothing is run."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import subprocess
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autotune.launch import LaunchError
+from autotune.launch.shell import read_script
+
+TEXTS = st.text(st.characters(min_codepoint=32, max_codepoint=126), min_size=1, max_size=12)
+
+
+def words(text: str, **given: str) -> list[str]:
+    """The words of the last command."""
+    return list(read_script(text, given).commands[-1])
+
+
+@given(st.lists(TEXTS, min_size=1, max_size=6))
+def test_quoted_words_are_read_as_they_were(listed: list[str]) -> None:
+    assert words(f"run {shlex.join(listed)}") == ["run", *listed]
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "A=4\nrun --x $A --y=${A} '$A' \"v$A\"",
+        "ARGS=(--x 1 # one\n  --y 'a b'\n)\nARGS+=(--z)\nrun \"${ARGS[@]}\" end",
+        'OPTIONS="--x 1 \\\n  --y 2"\nrun $OPTIONS',
+        "run --x \\\n  1 --y 2 # --z 3",
+        "export A=7 B='c d'; run $A \"$B\"",
+        "run ${A:-5} ${B-6}",
+        "N=2; run --nodes $N && true",
+    ],
+)
+def test_scripts_are_read_as_bash_reads_them(script: str) -> None:
+    seen = 'run() { printf "%s\\n" run "$@"; }\n' + script
+    said = subprocess.run(["bash", "-c", seen], capture_output=True, text=True, check=True)
+    commands = [list(each) for each in read_script(script).commands]
+    assert said.stdout.splitlines() in commands
+
+
+@pytest.mark.parametrize("script", ["run 'half", 'run "half', "run $(half", "run `half", "A=(--x"])
+def test_what_is_not_closed_is_an_error(script: str) -> None:
+    with pytest.raises(LaunchError, match="not closed"):
+        read_script(script)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "if [ -z $X ]; then TP=8; fi\nrun --tp $TP",
+        "for i in 1 2; do TP=$i; done\nrun --tp $TP",
+        "f() {\n TP=8\n}\nrun --tp $TP",
+        "run --tp $TP",
+        "run --tp $(nproc)",
+    ],
+)
+def test_what_depends_on_what_runs_stays_a_variable(script: str) -> None:
+    assert words(script)[-1].startswith("$")
+
+
+def test_what_is_stated_holds_whatever_the_script_says() -> None:
+    assert words("TP=2\nrun --tp $TP", TP="4") == ["run", "--tp", "4"]
+
+
+@given(st.text(max_size=200))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    with contextlib.suppress(LaunchError):
+        read_script(text)
