@@ -162,8 +162,16 @@ def _read(lines: Sequence[str]) -> Plan:
     fuse = any(f" = {Fused.name}{{" in line for line in lines)
     schedule = parse_schedule("\n".join(lines[lines.index("schedule") + 1 : begin]))
     validate(schedule)
+    if (len(schedule.ranks), schedule.stages, schedule.microbatches) != (
+        strategy.pp,
+        strategy.stages,
+        strategy.microbatches,
+    ):
+        raise StrategyError("the plan is damaged: its schedule is for another strategy")
     narrow = any(f"{workload.types.product}[" in line for line in lines[end + 1 :])
     plan = Planner(workload, fuse=fuse, narrow=narrow).plan(strategy, _json(lines, "cuts"))
+    if len(plan.stages) != strategy.stages:
+        raise StrategyError(f"the plan is damaged: its cuts make {len(plan.stages)} stages")
     return replace(plan, schedule=compile_schedule(schedule))
 
 

@@ -11,7 +11,7 @@ from itertools import pairwise
 from operator import attrgetter
 
 from distir.axes.model import Axis
-from distir.errors import StrategyError
+from distir.errors import StrategyError, shown
 from distir.ir.core import Value
 from distir.mesh import MESH_CHOICES, mesh_axes, padded_sizes
 from distir.plan.block_program import instantiate_block
@@ -323,12 +323,18 @@ class Planner:
     # --- plans -----------------------------------------------------------------------------------
 
     def plan(self, strategy: Strategy, cuts: Iterable[int]) -> Plan:
-        """The plan with stages cut before the blocks in `cuts` (ascending, without 0)."""
+        """The plan with stages cut before the blocks in `cuts` (ascending, without 0). Raises
+        `StrategyError` if a stage would have no blocks."""
         reason = self.explain(strategy)
         if reason is not None:
             raise StrategyError(reason)
         programs = self.block_programs(strategy)
         bounds = [0, *cuts, len(programs)]
+        if not all(a < b for a, b in pairwise(bounds)):
+            raise StrategyError(
+                f"stages begin at blocks {shown(bounds[:-1])}; expected each stage to have at "
+                f"least one of the model's {len(programs)} blocks"
+            )
         mesh, _ = self.mesh(strategy)
         stages = tuple(
             Stage(index, tuple(range(a, b)), programs[a:b])

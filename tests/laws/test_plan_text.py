@@ -103,3 +103,22 @@ def test_a_file_that_is_no_plan_is_refused(tmp_path: Path) -> None:
     path.write_text("hello")
     with pytest.raises(StrategyError, match="no plan"):
         load_plan(path)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "replacement", "message"),
+    [
+        (r"cuts \[\d+", "cuts [9999", "at least one of the model's"),
+        (r"(?s)\nfunction .*", "\n", "no whole function"),
+        (r"schedule\n  .*\n", "schedule\n  0F9 0B9\n", "missing"),
+        (r'"name": "[^"]*"', '"name": "' + "a" * 5000 + '"', "the name of the model has"),
+        (r'"batch_size": \d+', '"batch_size": null', "the plan is damaged"),
+    ],
+)
+def test_damage_of_any_part_is_an_error_of_ours(
+    plan: Plan, pattern: str, replacement: str, message: str
+) -> None:
+    damaged, count = re.subn(pattern, replacement, format_plan(plan), count=1)
+    assert count
+    with pytest.raises(DistirError, match=message):
+        parse_plan(damaged)
