@@ -10,10 +10,18 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from autotune.certified import Certificate, certify
+from autotune.certified import Certificate, can_be_certified, certify
 from autotune.compare import SAMPLERS_COMPARED, Archive, Comparison, Standing, standings
-from autotune.grid import QUICK_SECONDS, Grid, evaluate_grid, grid_of, grid_seconds
+from autotune.grid import (
+    LONGEST_SECONDS,
+    QUICK_SECONDS,
+    Grid,
+    evaluate_grid,
+    grid_of,
+    grid_seconds,
+)
 from autotune.objectives import Evaluation, Objective
+from autotune.outside import Outside, look_outside
 from autotune.problem import Problem, load_problem, problem_of
 from autotune.reports.compare import compare_report
 from autotune.reports.study import study_report
@@ -47,7 +55,9 @@ class Search(Goal):
     """
     seed: int = 0
     compare_grid: bool | None = None
-    """Whether to compare with exhaustive search; by default where that takes seconds."""
+    """Whether to compare with exhaustive search; by default where that takes no more than about two
+    seconds, and otherwise with what certified search can prove in twenty.
+    """
 
     def __post_init__(self) -> None:
         if self.trials is not None and self.trials < 1:
@@ -85,7 +95,7 @@ def tune(asked: Tuning) -> TuneResult:
     The arguments are those of `ProblemStatement`, or a `Problem` alone, and those of `Search`:
     `tune("gpt2", "dgx-a100", devices=16, objective="latency", trials=100)`.
     """
-    return solve(problem_of(asked), asked, tracker=asked.tracker)
+    return solve(problem_of(asked.suited(asked)), asked, tracker=asked.tracker)
 
 
 def solve(
@@ -112,10 +122,10 @@ def solve(
 
         study.run(budget, trial_ended)
         seconds = time.perf_counter() - clock
-        grid = None
+        grid = proof = None
         try:
             if not study.interrupted and study.error is None:
-                grid = _grid(study, search)
+                grid, proof = _compared(problem, study, search)
         except KeyboardInterrupt:
             study.interrupted = True
     result = TuneResult(
@@ -127,11 +137,29 @@ def solve(
         trials=study.trials,
         seconds=seconds,
         grid=grid,
+        proof=proof,
         repeats=study.repeats,
-        interrupted=study.interrupted or (grid is not None and not grid.complete),
+        interrupted=study.interrupted
+        or (grid is not None and not grid.complete)
+        or (proof is not None and proof.interrupted),
         error=study.error,
     )
+    result = replace(result, outside=_outside(result, search, time.perf_counter() - clock))
     return replace(result, tracking=tracker.finish(result))
+
+
+def _outside(result: TuneResult, search: Search, seconds: float) -> Outside | None:
+    """A better plan just outside the space, if one is found in as long as the search took."""
+    if search.compare_grid is False or (result.grid is None and result.proof is None):
+        return None
+    if result.grid is not None and not result.grid.complete:
+        return None
+    if result.interrupted:
+        return None
+    try:
+        return look_outside(result.problem, result.objective, result.layouts, seconds)
+    except KeyboardInterrupt:
+        return None  # what was found before is whole
 
 
 @contextmanager
@@ -148,12 +176,29 @@ def measuring(objective: Objective, goal: Goal) -> Generator[Measure, None, None
         yield isolated.measure
 
 
-def _grid(study: Study, search: Search) -> Grid | None:
-    if search.compare_grid is not False and len(study.trials) == study.space.count():
-        return grid_of(study.trials, study.objective)
-    cheap = study.objective.cheap and grid_seconds(study.space, study.trials) <= QUICK_SECONDS
-    if not (cheap if search.compare_grid is None else search.compare_grid):
-        return None
+def _compared(
+    problem: Problem, study: Study, search: Search
+) -> tuple[Grid | None, Certificate | None]:
+    """What the search is compared with: everything, where that is quick or was asked for;
+    otherwise what certified search can prove in a while."""
+    objective, asked = study.objective, search.compare_grid
+    if asked is False:
+        return None, None
+    if len(study.trials) == study.space.count():
+        return grid_of(study.trials, objective), None
+    if asked is None:
+        if not objective.cheap:
+            return None, None
+        seconds = grid_seconds(study.space, objective, study.trials)
+        if seconds > QUICK_SECONDS and can_be_certified(problem, objective):
+            best = study.best
+            return None, certify(problem, objective, known=best, seconds=LONGEST_SECONDS)
+        if seconds > LONGEST_SECONDS:
+            return None, None
+    return _grid(study, search), None
+
+
+def _grid(study: Study, search: Search) -> Grid:
     if study.objective.many is not None and not search.apart(study.objective):
         return evaluate_grid(study.space, study.objective)
     known = {trial.strategy: trial.evaluation for trial in study.trials}
@@ -183,7 +228,7 @@ def compare_samplers(asked: Comparing) -> Comparison:
     The arguments are those of `ProblemStatement`, or a `Problem` alone, those of `Goal`, and
     `samplers`, `seeds` and `trials`. Raises `DistirError` if no strategy is feasible.
     """
-    problem = problem_of(asked)
+    problem = problem_of(asked.suited(asked))
     problem.check_not_empty()
     objective = asked.over(problem)
     archive = Archive(problem.space)

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from autotune.chunks import evaluated_chunk
 from autotune.collect import MEMORY, TIME, Collector
+from autotune.costs import regret
 from autotune.objectives.objective import Objective
 from autotune.problem import Problem
 from autotune.trial import Trial
@@ -51,21 +52,58 @@ class Certificate:
     """The best, best first: those that exhaustive search finds."""
     evaluated: int
     feasible: int
-    """Failed trials by reason."""
     ruled_out: Mapping[str, int]
     """Strategies that were not evaluated, by what rules them out."""
     bounds: int
-    """Number of computed bounds, by what they bound."""
+    """Number of computed bounds."""
     seconds: float
     closest: Trial | None
     """Of the evaluated trials that do not fit, the one that misses by least."""
     complete: bool = True
-    """False if it was interrupted; then nothing is proved."""
+    """False if it ended early; then `bound` is all that is proved."""
+    interrupted: bool = False
+    bound: float | None = None
+    """No strategy that was neither evaluated nor ruled out takes less than this, in seconds or
+    bytes, whichever the objective is about; None where nothing is known of them, or none is left.
+    """
+    metric: str = TIME
+    """What is bounded."""
+    layouts: tuple[Trial, ...] = ()
+    """Of the evaluated trials the best of each layout, best first."""
 
     @property
     def best(self) -> Trial | None:
         """The best feasible trial."""
         return self.ranked[0] if self.ranked else None
+
+    def summary(self, best: Trial | None, found: Trial | None, problem: Problem) -> dict[str, Any]:
+        """The comparison with a study that found `found`, as plain JSON values; `best` is the best
+        of all that is known."""
+        lost = None
+        if best is not None and found is not None and best.cost is not None:
+            lost = None if found.cost is None else regret(found.cost, best.cost)
+        return {
+            "method": "certified",
+            "complete": self.complete,
+            "evaluated": self.evaluated,
+            "feasible": self.feasible,
+            "ruled_out": dict(self.ruled_out),
+            "seconds": self.seconds,
+            "best": problem.outcome(best) if best else None,
+            "bound": self.bound,
+            "may_gain": self.may_gain(best),
+            "regret": lost,
+            "rank": 1 if lost == 0 and self.complete else None,
+        }
+
+    def may_gain(self, best: Trial | None) -> float | None:
+        """The fraction of time (or memory) that the best of what is left might save at most
+        against `best`; 0 once all is proved, None where nothing is known."""
+        if self.complete:
+            return 0.0
+        if best is None or self.bound is None or self.metric not in best.evaluation.metrics:
+            return None
+        return max(0.0, 1 - self.bound / best.evaluation.metrics[self.metric])
 
     def to_dict(self, batch_size: int) -> dict[str, Any]:
         """As plain JSON values."""
@@ -76,7 +114,8 @@ class Certificate:
             "seconds": self.seconds,
             "ranked": [trial.to_dict(batch_size) for trial in self.ranked],
             "certified": self.complete,
-            "interrupted": not self.complete,
+            "interrupted": self.interrupted,
+            "bound": self.bound,
             "ruled_out": dict(self.ruled_out),
             "bounds": self.bounds,
         }
@@ -87,20 +126,31 @@ def certify(
     objective: Objective,
     *,
     top: int = 1,
+    known: Trial | None = None,
+    seconds: float = inf,
     advance: Advance = lambda done, best: None,
 ) -> Certificate:
     """The `top` best strategies of the problem's space, as exhaustive search would rank them.
 
+    `known`: a strategy of the space that was found before; where only the best is asked for, what
+    is worse is ruled out from the beginning. After so many `seconds` the search ends, and says how
+    good what is left might be.
+
     Raises `DistirError` for objectives that have no bounds: all but time and memory as distir
     simulates them.
     """
-    search = _Search(problem, objective, top, advance)
     clock = time.perf_counter()
-    complete = True
+    search = _Search(problem, objective, top, advance)
+    search.ends = clock + seconds
+    if known is not None and top == 1:
+        search.beat(known)
+    complete, interrupted = True, False
     try:
         search.run()
-    except KeyboardInterrupt:
+    except _TimeIsUpError:
         complete = False
+    except KeyboardInterrupt:
+        complete, interrupted = False, True
     found = search.found
     return Certificate(
         space_size=problem.space.count(),
@@ -112,7 +162,15 @@ def certify(
         seconds=time.perf_counter() - clock,
         closest=found.closest,
         complete=complete,
+        interrupted=interrupted,
+        bound=None if complete else search.least_left,
+        metric=search.metric,
+        layouts=found.layouts,
     )
+
+
+class _TimeIsUpError(Exception):
+    """A search has taken as long as it may."""
 
 
 FAMILY = (
@@ -183,7 +241,7 @@ class _Search:
         self.devices = problem.devices
         self.cost = problem.simulator.cost
         self.objective = objective
-        self.bounds = Bounds(problem.simulator.stages)
+        self.bounds = Bounds(problem.simulator.stages, self._check_time)
         self.found = Collector(objective, top)
         self.advance = advance
         self.ruled_out: Counter[str] = Counter()
@@ -192,19 +250,45 @@ class _Search:
         self._made = 0
         self._size = FEWEST
         self._worst = inf
+        self.ends = inf
+        self._current: _Part | None = None
+        self._started = False
         self.tree, self._shaped = order_last(self.space)
 
     def run(self) -> None:
         """Goes through the space, the most promising part first."""
-        for part in self._families():
+        for part in list(self._families()):
             self._add(part)
+        self._started = True
         while self._parts:
-            part = self._next()
+            part = self._current = self._next()
+            self._check_time()
             if part.stage == _Stage.BLOCKS:
                 self._evaluate(part)
             else:
-                for refined in self._refined(part):
+                for refined in list(self._refined(part)):
                     self._add(refined)
+            self._current = None
+
+    def beat(self, known: Trial) -> None:
+        """Rules out what is worse than a strategy that is known."""
+        value = known.metric(self.metric)
+        if known.feasible and value is not None:
+            self._worst = value
+
+    @property
+    def least_left(self) -> float | None:
+        """What the best bounded of the strategies that are left takes at least; None if they are
+        not bounded yet."""
+        if not self._started:
+            return None
+        left = [part for *_, part in self._parts]
+        left += [self._current] if self._current is not None else []
+        return min((float(self._keys(part).min()) for part in left), default=None)
+
+    def _check_time(self) -> None:
+        if time.perf_counter() > self.ends:
+            raise _TimeIsUpError
 
     def _next(self) -> _Part:
         """The most promising part; as long as nothing was found to compare with, of those that are
@@ -311,7 +395,7 @@ class _Search:
         self._size = min(2 * self._size, MOST)
         worst = self.found.worst
         if worst is not None:
-            self._worst = worst.evaluation.metrics[self.metric]
+            self._worst = min(self._worst, worst.evaluation.metrics[self.metric])
         self._add(part.taken(order[len(chosen) :]))
 
 
@@ -323,6 +407,17 @@ def _split(part: _Part, by: Sequence[NDArray[Any]]) -> Iterator[_Part]:
     which = which.reshape(-1)
     for number in range(int(which.max()) + 1):
         yield part.taken(which == number)
+
+
+def can_be_certified(problem: Problem, objective: Objective) -> bool:
+    """Whether `certify` has bounds for this."""
+    if not isinstance(problem.simulator, Simulator) or objective.many is None:
+        return False
+    try:
+        _bounded_metric(objective)
+    except DistirError:
+        return False
+    return True
 
 
 def _bounded_metric(objective: Objective) -> str:

@@ -10,17 +10,22 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from autotune.costs import EQUAL, regret
 from autotune.objectives.objective import Objective
 from autotune.study import Measure
-from autotune.trial import Trial, regret
+from autotune.trial import Trial
 from search_spaces import SearchSpace
 
 if TYPE_CHECKING:
     from autotune.chunks import Chunk
     from autotune.collect import Collector
+    from autotune.problem import Problem
 
-QUICK_SECONDS = 20.0
-"""Longest exhaustive comparison that is made without being asked, where the objective is cheap."""
+QUICK_SECONDS = 2.0
+"""Longest exhaustive comparison that is made without being asked, where the objective is cheap and
+certified search can take its place."""
+LONGEST_SECONDS = 20.0
+"""Longest comparison, exhaustive or certified, that is made without being asked."""
 TOP = 1000
 """Number of best trials kept."""
 
@@ -75,19 +80,21 @@ class Grid:
         return regret(trial.cost, self.best.cost)
 
     def rank(self, trial: Trial | None) -> int | None:
-        """Place of `trial` in the grid: 1 if nothing is better."""
+        """Place of `trial` in the grid: 1 if nothing is better. Equal costs share a place."""
         if trial is None or trial.cost is None:
             return None
-        return 1 + bisect_left(self.costs, trial.cost)
+        return 1 + bisect_left(self.costs, trial.cost - EQUAL * abs(trial.cost))
 
-    def summary(self, found: Trial | None, batch_size: int) -> dict[str, Any]:
+    def summary(self, found: Trial | None, problem: Problem) -> dict[str, Any]:
         """The comparison with a study that found `found`, as plain JSON values."""
         best = self.best
         return {
+            "method": "exhaustive",
+            "complete": self.complete,
             "evaluated": self.evaluated,
             "feasible": self.feasible,
             "seconds": self.seconds,
-            "best": best.outcome(batch_size) if best else None,
+            "best": problem.outcome(best) if best else None,
             "regret": self.regret(found),
             "rank": self.rank(found),
         }
@@ -166,6 +173,18 @@ def _grid(space_size: int, found: Collector, seconds: float) -> Grid:
     )
 
 
-def grid_seconds(space: SearchSpace, tried: Sequence[Trial]) -> float:
-    """About how long the grid takes, from trials of which the first ones were slow."""
-    return space.count() * median(trial.seconds for trial in tried) if tried else 0.0
+PILOT = 512
+"""Strategies that are evaluated to find out how long a grid takes."""
+
+
+def grid_seconds(space: SearchSpace, objective: Objective, tried: Sequence[Trial] = ()) -> float:
+    """About how long the grid takes: from the pace of the first strategies where many are evaluated
+    at once, otherwise from that of `tried`, of which the first ones were slow."""
+    from autotune.chunks import evaluated_chunk
+    from search_spaces.columns import SpaceColumns
+
+    count = space.count()
+    if objective.many is None:
+        return count * median(trial.seconds for trial in tried) if tried else 0.0
+    few = min(PILOT, count)
+    return evaluated_chunk(objective, *SpaceColumns(space).taken(0, few)).seconds * count / few

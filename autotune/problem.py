@@ -16,9 +16,10 @@ from autotune.objectives.objective import Objective, ObjectiveFunction
 from autotune.objectives.simulator import Simulates, simulated, simulated_many
 from autotune.statement import DEFAULT_SPACE, DEFAULT_STACK, ProblemStatement, takes
 from distir.errors import DistirError
+from distir.factoring import divisors
 from distir.metrics import memory_use, peak_memory_bytes
 from distir.strategy import Strategy
-from search_spaces import SearchSpace, WorkloadFacts, distribution_space, searched
+from search_spaces import Searched, SearchSpace, WorkloadFacts, distribution_space, searched
 
 if TYPE_CHECKING:
     from autotune.trial import Trial
@@ -194,6 +195,14 @@ def _loaded(statement: ProblemStatement) -> Problem:
     hardware = _hardware(statement)
     precision, told = _precision(statement, hardware)
     workload = _workload(statement, model, precision)
+    if statement.batch_size == "least":
+        workload = _with_least_batch(workload, devices, looked_through)
+        few = "sample" if workload.batch_size == 1 else "samples"
+        said = (
+            f"Latency is asked for: the batch is {workload.batch_size} {few}, the least that "
+            f"{devices} devices can share; --batch-size states another."
+        )
+        told = (*told, said)
     simulator = distir.Simulator(workload, hardware, stack)
     made = {"model": model, "cluster": hardware, "device": None, "stack": stack}
     return Problem(
@@ -252,16 +261,26 @@ def _workload(statement: ProblemStatement, model: LoadedModel, precision: str) -
     from distir.workload import Workload
 
     batch = statement.batch_size
+    if batch is None or batch == "least":
+        batch = default_batch_size(statement.devices, statement.mode)
     workload = Workload(
         model=model,
         mode=statement.mode,
-        batch_size=default_batch_size(statement.devices, statement.mode)
-        if batch is None
-        else batch,
+        batch_size=batch,
         precision=precision,
         **_asked_of_workload(statement),
     )
     workload.sizes(workload.batch_size)  # says now, not in every trial, if a length is impossible
+    return workload
+
+
+def _with_least_batch(workload: Workload, devices: int, space: Searched) -> Workload:
+    """The workload with the smallest batch that some strategy of the space divides over the
+    devices; as it is, if none does."""
+    for size in divisors(devices):
+        smaller = workload.resized(batch_size=size)
+        if distribution_space(smaller, devices, space).count():
+            return smaller
     return workload
 
 

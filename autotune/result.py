@@ -7,8 +7,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from autotune.certified import Certificate
+from autotune.costs import regret
 from autotune.grid import Grid
 from autotune.objectives.objective import Objective
+from autotune.outside import Outside
 from autotune.problem import Problem
 from autotune.rendering import Shown
 from autotune.trial import Trial, best_of, best_of_layouts, closest_of, ranked
@@ -57,6 +60,11 @@ class TuneResult(Shown):
     seconds: float
     """Wall time of the search, without the grid."""
     grid: Grid | None = None
+    """Exhaustive search, where the search was compared with that."""
+    proof: Certificate | None = None
+    """Certified search, where the search was compared with that."""
+    outside: Outside | None = None
+    """A better plan just outside the space, if one was found."""
     repeats: int = 0
     """Suggestions of the sampler that were answered from memory."""
     interrupted: bool = False
@@ -66,19 +74,35 @@ class TuneResult(Shown):
     tracking: TrackingRecord | None = None
 
     @cached_property
-    def best(self) -> Trial | None:
-        """The best feasible trial; `None` if there was none."""
+    def found(self) -> Trial | None:
+        """The best feasible trial of the search; `None` if there was none."""
         return best_of(self.trials)
+
+    @cached_property
+    def best(self) -> Trial | None:
+        """The best feasible plan that is known, by the search or by what it was compared with."""
+        return best_of(self.ranked)
 
     @cached_property
     def closest(self) -> Trial | None:
         """The infeasible trial that misses by least, of the grid where there is one."""
-        return self.grid.closest if self.grid else closest_of(self.trials)
+        if self.grid:
+            return self.grid.closest
+        proved = self.proof.closest if self.proof else None
+        return closest_of([*self.trials, *([proved] if proved else [])])
 
     @cached_property
     def ranked(self) -> list[Trial]:
-        """Feasible trials, best first."""
-        return ranked(self.trials)
+        """Feasible plans that are known, each once, best first."""
+        known = {trial.strategy: trial for trial in self._compared_with}
+        return ranked((known | {trial.strategy: trial for trial in self.trials}).values())
+
+    @property
+    def _compared_with(self) -> Sequence[Trial]:
+        """What was kept of exhaustive or certified search."""
+        if self.grid:
+            return (*self.grid.ranked, *self.grid.layouts)
+        return (*self.proof.ranked, *self.proof.layouts) if self.proof else ()
 
     @property
     def as_good(self) -> int | None:
@@ -96,12 +120,19 @@ class TuneResult(Shown):
     @property
     def layouts(self) -> Sequence[Trial]:
         """The best of each layout, best first, of the grid where there is one."""
-        return self.grid.layouts if self.grid else best_of_layouts(self.trials)
+        return best_of_layouts(self.ranked)
 
     @property
     def regret(self) -> float | None:
-        """The fraction lost against the grid's best, 0 when it was found; `None` without a grid."""
-        return self.grid.regret(self.best) if self.grid else None
+        """The fraction that the search lost against the best plan that is known, 0 when it found
+        that; `None` where it was not compared."""
+        if self.grid:
+            return self.grid.regret(self.found)
+        if self.proof is None or self.found is None or self.best is None:
+            return None
+        if self.found.cost is None or self.best.cost is None:
+            return None
+        return regret(self.found.cost, self.best.cost)
 
     def to_dict(self) -> dict[str, Any]:
         """The result as plain JSON values."""
@@ -123,12 +154,30 @@ class TuneResult(Shown):
             "seconds": self.seconds,
             "interrupted": self.interrupted,
             "trials": [trial.to_dict(batch) for trial in self.trials],
-            "best": self.best.outcome(batch) if self.best else None,
+            "best": self.problem.outcome(self.best) if self.best else None,
             "as_good": self.as_good,
-            "grid": self.grid.summary(self.best, batch) if self.grid else None,
+            "search": {
+                "sampler": self.sampler,
+                "seed": self.seed,
+                "trials": len(self.trials),
+                "repeats": self.repeats,
+                "seconds": self.seconds,
+                "best": self.problem.outcome(self.found) if self.found else None,
+            },
+            "grid": self._comparison(),
+            "outside": self.outside.to_dict(self.problem) if self.outside else None,
+            "memory_limit_bytes": self.problem.memory_bytes,
             **({"error": self.error} if self.error else {}),
             "mlflow": self.tracking.to_dict() if self.tracking else None,
         }
+
+    def _comparison(self) -> dict[str, Any] | None:
+        """How the search did against exhaustive or certified search, as plain JSON values."""
+        if self.grid:
+            return self.grid.summary(self.found, self.problem)
+        if self.proof:
+            return self.proof.summary(self.best, self.found, self.problem)
+        return None
 
     def to_frame(self) -> Any:
         """The trials as a pandas DataFrame, one row each."""

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import KW_ONLY, MISSING, dataclass, fields
+from dataclasses import KW_ONLY, MISSING, dataclass, fields, replace
 from functools import wraps
 from inspect import signature
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
 from distir.errors import DistirError
 
@@ -32,7 +32,7 @@ Result = TypeVar("Result")
 DEFAULT_CLUSTER = "dgx-a100"
 DEFAULT_STACK = "fsdp-compiled"
 DEFAULT_DEVICES = 16
-DEFAULT_SPACE = "small"
+DEFAULT_SPACE = "standard"
 
 
 def takes(
@@ -75,8 +75,10 @@ class ProblemStatement:
     """
     devices: int = DEFAULT_DEVICES
     mode: Mode = "training"
-    batch_size: int | None = None
-    """Samples per step over all devices; by default enough for many ways to cut it."""
+    batch_size: int | Literal["least"] | None = None
+    """Samples per step over all devices; by default enough for many ways to cut it, or, where the
+    latency of inference is looked for, the `least` that the devices can share.
+    """
     sequence_length: int | None = None
     """Tokens per sample; by default the model's own."""
     precision: str | None = None
@@ -101,6 +103,13 @@ class ProblemStatement:
     """The strategies to look at: `small`, `standard`, `full`, a YAML file, or what such a file
     says, as in `{"extends": "standard", "zero": [0, 3]}`.
     """
+
+    @property
+    def is_made(self) -> bool:
+        """Whether the model is a `Problem` already, which says everything."""
+        from autotune.problem import Problem
+
+        return isinstance(self.model, Problem)
 
     def stated(self) -> dict[str, Any]:
         """The arguments by name."""
@@ -145,6 +154,18 @@ class Goal:
         if self.trial_timeout is not None:
             return True
         return self.isolate and not objective.trusted and hasattr(os, "fork")
+
+    def suited(self, statement: ProblemStatement) -> ProblemStatement:
+        """The statement with what the goal decides and nobody said: who asks for the latency of
+        inference means a single request, or as few as the devices can share.
+        """
+        from distir.metrics import find_metric, iteration_seconds
+
+        named = find_metric(self.objective) if isinstance(self.objective, str) else None
+        asks_for_latency = named is iteration_seconds and statement.mode == "inference"
+        if not asks_for_latency or statement.batch_size is not None or statement.is_made:
+            return statement
+        return replace(statement, batch_size="least")
 
     def over(self, problem: Problem) -> Objective:
         """The objective, over the problem's simulator."""

@@ -127,11 +127,6 @@ def layout(strategy: Strategy) -> tuple[int, ...]:
     return tuple(getattr(strategy, name) for name in LAYOUT)
 
 
-def regret(cost: float, best_cost: float) -> float:
-    """The fraction lost against the best, 0 when it was found."""
-    return abs(cost - best_cost) / abs(best_cost) if best_cost else abs(cost - best_cost)
-
-
 def rank(trial: Trial) -> tuple[float, float, int]:
     """Sort key of trials: cost, then memory, then the order in which they were made."""
     cost = math.inf if trial.cost is None else trial.cost

@@ -12,7 +12,7 @@ rules out much.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from distir.factoring import ExpertFactors, divisors, expert_factors
 from distir.limits import MOST_MICROBATCHES
@@ -26,7 +26,14 @@ from distir.rules.memory import (
 from distir.rules.splitting import ep_divides
 from distir.schedules import SCHEDULES, find_schedule
 from distir.strategy import CP_EXCHANGES, KEEP_GATHERED
-from search_spaces.named import DEFAULTS, Searched, SpaceSource, recomputations, searched
+from search_spaces.named import (
+    DEFAULTS,
+    LONG_SEQUENCE,
+    Searched,
+    SpaceSource,
+    recomputations,
+    searched,
+)
 from search_spaces.parameters import Dimension, Value
 from search_spaces.placements import distinct_orders, orders
 from search_spaces.space import SearchSpace
@@ -44,9 +51,20 @@ def distribution_space(
     """Every valid strategy that uses exactly `devices` devices, with the choices that `space`
     (a name in `SPACES`, a YAML file or what it says) lets vary.
     """
-    chosen = space if isinstance(space, Searched) else searched(space)
+    chosen = _for(workload, space if isinstance(space, Searched) else searched(space))
     rules = (degrees_fill(devices).of(workload), *rules_of(workload))
     return SearchSpace(_dimensions(_Domains(workload, devices, chosen)), rules)
+
+
+def _for(workload: WorkloadFacts, chosen: Searched) -> Searched:
+    """A space with what it says of long sequences decided for a workload."""
+    longest = max(workload.sequence_lengths, default=0)
+    long = workload.mode == "inference" or longest >= LONG_SEQUENCE
+    values = {
+        name: ("all" if long else "default") if allowed == "long" else allowed
+        for name, allowed in chosen.values.items()
+    }
+    return replace(chosen, values=values)
 
 
 def _dimensions(of: _Domains) -> list[Dimension]:

@@ -1,10 +1,11 @@
 """Which values are searched: spaces by name, and spaces written down in a YAML file.
 
-extends: standard              # small (the default), standard or full
+extends: standard              # small (if nobody says), standard or full
 tp: [1, 2, 4, 8]               # a list of values, or one value
 zero: [0, 1, 3]
 schedule: [1f1b, interleaved, zb-h1, my_schedule.txt]
-chunks: all                    # every sensible value; `default`: what it is if nobody says
+chunks: all                    # every sensible value; `default`: what it is if nobody says;
+                               # `long`: all in inference and where sequences are long
 recompute: none
 """
 
@@ -23,8 +24,13 @@ from distir.rules.memory import recomputation_is_known
 from distir.strategy import Strategy, format_lists, parse_lists
 from search_spaces.parameters import Value
 
-Allowed: TypeAlias = tuple[Value, ...] | Literal["all", "default"]
-"""Values of a dimension: these, all that make sense, or the one it has if nobody says."""
+Allowed: TypeAlias = tuple[Value, ...] | Literal["all", "default", "long"]
+"""Values of a dimension: these, all that make sense, or the one it has if nobody says; `long`: all
+where context parallelism may pay (`LONG_SEQUENCE`), otherwise the one."""
+
+LONG_SEQUENCE = 8192
+"""Tokens from which on a sequence is often shared by devices in training. In inference, where a
+prompt is all that there is to share, it is at any length."""
 
 SpaceSource: TypeAlias = str | Path | Mapping[str, Any]
 """A name in `SPACES`, a YAML file, or what such a file says."""
@@ -85,8 +91,9 @@ _add(
 )
 _add(
     "standard",
-    "adds sequence and expert parallelism, ZeRO 1 and 3, recomputation, the interleaved schedule",
-    cp="default",
+    "adds sequence and expert parallelism, ZeRO 1 and 3, recomputation, the interleaved schedule; "
+    "context parallelism for sequences of 8,192 and more, and in inference",
+    cp="long",
     zero=(0, 1, 3),
     recompute_every="default",
     keep_gathered="default",
@@ -99,8 +106,8 @@ _add(
 )
 _add(
     "full",
-    "adds context parallelism, all of ZeRO, hybrid sharding, every n-th block, every schedule and "
-    "numbers of chunks; keeping what was gathered",
+    "adds context parallelism at any length, all of ZeRO, hybrid sharding, every n-th block, every "
+    "schedule and numbers of chunks; keeping what was gathered",
     placement="default",
     axes="default",
 )
@@ -149,8 +156,8 @@ def _from_content(content: Mapping[str, Any], where: str) -> Searched:
 
 
 def _allowed(name: str, given: object, where: str) -> Allowed:
-    if given in ("all", "default"):
-        return "all" if given == "all" else "default"
+    if given in ("all", "default", "long"):
+        return cast("Literal['all', 'default', 'long']", given)
     listed = isinstance(given, Sequence) and not isinstance(given, str)
     values = tuple(cast("Sequence[object]", given if listed else (given,)))
     if not values:

@@ -196,7 +196,10 @@ def problem_of(arguments: argparse.Namespace) -> Problem:
     """The problem that the arguments state."""
     from autotune.problem import load_problem
 
-    return load_problem(**given(arguments, ProblemStatement))
+    statement = ProblemStatement(**given(arguments, ProblemStatement))
+    if hasattr(arguments, "objective"):
+        statement = goal_of(arguments).suited(statement)
+    return load_problem(**statement.stated())
 
 
 def goal_of(arguments: argparse.Namespace) -> Goal:

@@ -8,6 +8,7 @@ from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
+from autotune.costs import settled, settled_all
 from autotune.objectives.evaluation import Evaluation, as_evaluation, finite
 from autotune.plugins import PluginError
 from distir.errors import DistirError
@@ -109,7 +110,7 @@ class Objective:
         if values is None:
             return np.full(len(evaluations), np.nan)
         known = ~evaluations.failed & np.isfinite(values)
-        return np.where(known, -values if self.maximize else values, np.nan)
+        return settled_all(np.where(known, -values if self.maximize else values, np.nan))
 
     @property
     def maximize(self) -> bool:
@@ -123,7 +124,7 @@ class Objective:
         value = evaluation.metrics.get(self.metric)
         if evaluation.failed or value is None or not finite(value):
             return None
-        return -value if self.maximize else value
+        return settled(-value if self.maximize else value)
 
 
 def default_direction(metric: str) -> str:

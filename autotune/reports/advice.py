@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import islice
+from typing import Any
 
 from autotune.objectives.objective import Objective
 from autotune.problem import Problem
 from autotune.reports.breakdown import Breakdown, breakdown
+from autotune.reports.quantities import choice_heading, memory_use
 from autotune.trial import Trial
 from distir.errors import DistirError
+from distir.factoring import divisors
+from distir.strategies import FIELDS
+from distir.strategy import MOST_MICROBATCHES, Strategy
+from distir.units import percent, short_seconds
 
 MOST_TIMES_DEVICES = 64
 """How many times the devices are tried, doubling."""
@@ -24,6 +31,9 @@ def advice(problem: Problem, objective: Objective, closest: Trial | None) -> Ite
         return
     if not objective.cheap:
         return
+    fitting = what_would_fit(problem, closest.strategy)
+    if fitting is not None:
+        yield fitting
     yield f"What would help: {_remedy(breakdown(problem, closest.strategy))}"
     yield from _more_choices(problem)
     yield from _more_devices(problem)
@@ -33,6 +43,72 @@ def closest_line(closest: Trial | None) -> Iterator[str]:
     """The plan that misses by least, if there is one."""
     if closest is not None:
         yield f"Closest: {closest.label}. {closest.evaluation.reason or ''}"
+
+
+OVERHEAD = 1 / 3
+"""Share of an iteration from which its fixed overhead says more than its plan."""
+BEARABLE = 0.1
+"""Share that it has with the batch that is named."""
+
+SAVINGS: tuple[dict[str, Any], ...] = (
+    {"zero": 1},
+    {"recompute": "selective"},
+    {"zero": 3},
+    {"zero": 1, "recompute": "selective"},
+    {"recompute": "full"},
+    {"zero": 3, "recompute": "selective"},
+    {"zero": 1, "recompute": "full"},
+    {"zero": 3, "recompute": "full"},
+)
+"""Changes that save memory, those that cost least time first."""
+
+
+def what_would_fit(problem: Problem, strategy: Strategy) -> str | None:
+    """A sentence that names the least change of a plan with which it would fit, on the same
+    degrees; None if there is none, or it fits."""
+    batch = problem.batch_size // strategy.dp
+    most = max(each for each in divisors(batch) if each <= MOST_MICROBATCHES)
+    savings = SAVINGS if problem.mode == "training" else ()
+    for pieces in dict.fromkeys((strategy.microbatches, most)):
+        for saving in ({}, *savings):
+            made = _changed(problem, replace(strategy, microbatches=pieces), saving)
+            if made is not None and made != strategy:
+                evaluation = problem.simulate(made)
+                if evaluation.feasible:
+                    changes = _said_changes(strategy, made)
+                    used = memory_use(evaluation.metrics, problem.memory_bytes)
+                    return f"With {changes} it would fit: {used}."
+    return None
+
+
+def _changed(problem: Problem, strategy: Strategy, saving: Mapping[str, Any]) -> Strategy | None:
+    """The plan with a saving on top of its own, if that is possible."""
+    zero = max(strategy.zero, saving.get("zero", 0)) if strategy.dp * strategy.cp > 1 else 0
+    again = saving.get("recompute", strategy.recompute)
+    made = replace(strategy, zero=zero, recompute=again)
+    return None if problem.space.impossible(made) else made
+
+
+def _said_changes(before: Strategy, after: Strategy) -> str:
+    changed = [name for name in FIELDS if getattr(before, name) != getattr(after, name)]
+    said = [f"{choice_heading(name)} {getattr(after, name)}" for name in changed]
+    return " and ".join(said)
+
+
+def conclusions(problem: Problem, plan: Breakdown) -> Iterator[str]:
+    """What to conclude from a plan's time, where a reader may take it for more than it is."""
+    overhead = plan.seconds.get("overhead", 0.0)
+    rest = plan.total_seconds - overhead
+    if overhead < OVERHEAD * plan.total_seconds or rest <= 0:
+        return
+    times = 1
+    while overhead > BEARABLE * (overhead + times * rest):
+        times *= 2
+    yield (
+        f"The batch is too small to tell plans apart: {short_seconds(overhead)} of the "
+        f"{short_seconds(plan.total_seconds)} are the fixed overhead of a step. With --batch-size "
+        f"{times * problem.batch_size} it would be less than {percent(BEARABLE)}."
+    )
 
 
 def _remedy(plan: Breakdown) -> str:

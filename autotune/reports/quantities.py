@@ -7,8 +7,11 @@ from collections.abc import Mapping
 from distir.metrics import METRICS, peak_memory_bytes, reserved_memory_bytes
 from distir.shares import share_heading
 from distir.strategy import Strategy
-from distir.units import short_bytes, unit_of
+from distir.units import percent, short_bytes, unit_of
 from search_spaces.named import DEFAULTS
+
+LEAST_SHOWN = 0.0005
+"""Fractions below this would be shown as 0.0 %."""
 
 
 def heading(metric: str) -> str:
@@ -22,6 +25,11 @@ def shown(metric: str, value: float | None) -> str:
         return "-"
     unit = METRICS.get(metric).unit if metric in METRICS else unit_of(metric)
     return unit(value)
+
+
+def lost(fraction: float) -> str:
+    """What is lost against the best: a percentage that is 0 only where nothing is."""
+    return "<0.1 %" if 0 < fraction < LEAST_SHOWN else percent(fraction)
 
 
 def memory_use(metrics: Mapping[str, float], limit_bytes: float) -> str:

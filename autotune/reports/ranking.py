@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from autotune.costs import regret
 from autotune.objectives.objective import Objective
 from autotune.rendering import plain_table
-from autotune.reports.quantities import ALWAYS_SHOWN, choice_heading, heading, shown
-from autotune.trial import Trial, regret
+from autotune.reports.quantities import ALWAYS_SHOWN, choice_heading, heading, lost, shown
+from autotune.trial import Trial
 from distir.metrics import (
     bubble_fraction,
     communication_fraction,
@@ -19,7 +20,6 @@ from distir.metrics import (
     throughput_samples_per_second,
 )
 from distir.strategy import Strategy
-from distir.units import percent
 from search_spaces.named import DEFAULTS
 
 if TYPE_CHECKING:
@@ -128,4 +128,4 @@ def _columns(trials: Sequence[Trial], objective: Objective) -> list[str]:
 def _loss(trial: Trial, best: Trial) -> str:
     if trial.cost is None or best.cost is None:
         return "-"
-    return percent(regret(trial.cost, best.cost))
+    return lost(regret(trial.cost, best.cost))

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.problem import Problem
 from autotune.rendering import plain_table
+from autotune.reports.advice import conclusions, what_would_fit
+from autotune.reports.breakdown import breakdown
 from autotune.reports.quantities import (
     described,
     heading,
@@ -53,6 +55,9 @@ def _parts(problem: Problem, result: Any) -> Iterator[RenderableType]:
         yield Text(f"Fits: {used} on the fullest device.", style="green")
     else:
         yield Text(f"Does not fit: {result.reason}", style="bold red")
+        fitting = what_would_fit(problem, result.strategy)
+        if fitting is not None:
+            yield Text(fitting)
     for label, (size, padded) in getattr(result, "padding", {}).items():
         waste = shown(padding_fraction.name, result.metrics[padding_fraction.name])
         yield Text(
@@ -60,9 +65,12 @@ def _parts(problem: Problem, result: Any) -> Iterator[RenderableType]:
         )
     yield Text("")
     known = [name for name in METRICS.names() if name in result.metrics and name not in ELSEWHERE]
-    yield Text("; ".join(f"{heading(name)} {shown(name, result.metrics[name])}" for name in known))
-    if problem.band is not None:
+    measured = "; ".join(f"{heading(name)} {shown(name, result.metrics[name])}" for name in known)
+    yield Text(measured if result.feasible else f"On devices with enough memory: {measured}")
+    if problem.band is not None and result.feasible:
         yield Text(_band(problem.band, result.metrics[iteration_seconds.name]))
+    plan = breakdown(problem, result.strategy)
+    yield from (Text(line) for line in conclusions(problem, plan))
     yield Text("")
     seconds = [stage.seconds for stage in result.stages]
     memory = [stage.memory for stage in result.stages]

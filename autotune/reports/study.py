@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from autotune.reports.advice import advice, closest_line
-from autotune.reports.quantities import described, heading, memory_use, shown
+from autotune.reports.advice import advice, closest_line, conclusions
+from autotune.reports.breakdown import breakdown
+from autotune.reports.quantities import described, heading, lost, memory_use, shown
 from autotune.reports.ranking import ranking_table
 from autotune.reports.why import why
 from autotune.trial import Trial
@@ -22,6 +23,7 @@ from distir.units import percent
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from autotune.certified import Certificate
     from autotune.result import TrackingRecord, TuneResult
 
 HEADLINE = (iteration_seconds, throughput_samples_per_second, peak_memory_bytes, mfu)
@@ -54,9 +56,13 @@ def _parts(result: TuneResult) -> Iterator[RenderableType]:
     else:
         yield Text(f"\nBest: {described(result.best.strategy)}", style="bold green")
         yield Text(_headline(result, result.best))
+        yield from (Text(line) for line in _comparison(result, result.best))
+        if result.objective.cheap:
+            plan = breakdown(result.problem, result.best.strategy)
+            yield from (Text(line) for line in conclusions(result.problem, plan))
         yield from (Text(line) for line in _too_close(result))
         yield Text("")
-        yield ranking_table(result.ranked, result.objective, "Best plans tried")
+        yield ranking_table(result.ranked, result.objective, "Best plans")
         yield from (
             Text(part) if isinstance(part, str) else part for part in why(result, result.best)
         )
@@ -85,7 +91,7 @@ def _headline(result: TuneResult, best: Trial) -> str:
         for name in (each.name for each in HEADLINE)
         if name != metric and best.metric(name) is not None
     ]
-    return "; ".join([_metric(result, best, metric), *others, *_against_grid(result)])
+    return "; ".join([_metric(result, best, metric), *others])
 
 
 def _metric(result: TuneResult, best: Trial, name: str) -> str:
@@ -106,19 +112,65 @@ def _too_close(result: TuneResult) -> Iterator[str]:
     )
 
 
-def _against_grid(result: TuneResult) -> Iterator[str]:
-    grid = result.grid
-    if grid is None or grid.best is None:
-        if grid is None and result.objective.cheap:
-            yield "not compared with the grid"
+def _comparison(result: TuneResult, best: Trial) -> Iterator[str]:
+    """What is known of all other plans of the space, how the search did, and what is outside."""
+    if result.grid is not None and result.grid.best is not None:
+        grid = result.grid
+        seen = "" if grid.complete else f", as far as {grid.evaluated:,} were evaluated"
+        yield (
+            f"Nothing in the grid of {grid.space_size:,} ({grid.seconds:.2f} s) is better{seen}."
+        )
+    elif result.proof is not None:
+        yield _proved(result.proof, best, result.problem.space_name)
+    elif result.objective.cheap:
+        yield "Not compared with the grid: other plans of the space may be better."
+    yield from _search_did(result)
+    outside = result.outside
+    if outside is not None:
+        metric = result.objective.metric
+        yield (
+            f"Just outside this space, in {outside.space}: {described(outside.best.strategy)} has "
+            f"{heading(metric)} {shown(metric, outside.best.metric(metric))}, "
+            f"{percent(outside.gain)} better (of {outside.evaluated:,} neighbours of the best "
+            f"plans, in {outside.seconds:.2f} s)."
+        )
+
+
+def _proved(proof: Certificate, best: Trial, space: str) -> str:
+    """What certified search says of all other plans."""
+    seconds = f"{proof.seconds:.2f} s"
+    if proof.complete:
+        return (
+            f"Proved: nothing in the space of {proof.space_size:,} is better ({proof.evaluated:,} "
+            f"evaluated, the others ruled out by bounds, in {seconds})."
+        )
+    ruled_out = sum(proof.ruled_out.values())
+    seen = (
+        f"Not proved: in {seconds}, {proof.evaluated:,} of {proof.space_size:,} were evaluated and "
+        f"{ruled_out:,} ruled out"
+    )
+    gain = proof.may_gain(best)
+    if gain is None:
+        return f"{seen}; nothing is known of the others."
+    what = "memory" if proof.metric == peak_memory_bytes.name else "time"
+    return (
+        f"{seen}; of the others none can save more than {percent(gain)} of the {what}. `autotune "
+        f"grid --space {space} --certified` goes on to the end."
+    )
+
+
+def _search_did(result: TuneResult) -> Iterator[str]:
+    """How the sampler did against the best that is known."""
+    if result.regret is None or result.found is None:
+        if result.found is None and result.best is not None:
+            yield f"{result.sampler} found nothing that fits."
         return
-    part = "" if grid.complete else f"the first {grid.evaluated:,} of "
-    seen = f"{part}the grid of {grid.space_size:,} ({grid.seconds:.2f} s)"
     if result.regret == 0:
-        yield f"nothing in {seen} is better"
-    elif result.regret is not None:
-        place = f"number {grid.rank(result.best)} of {seen}"
-        yield f"{place}, {percent(result.regret)} behind its best, {grid.best.label}"
+        yield f"{result.sampler} found it."
+        return
+    rank = result.grid.rank(result.found) if result.grid is not None else None
+    place = f", number {rank} of the grid" if rank is not None else ""
+    yield (f"{result.sampler} found {result.found.label}{place}, {lost(result.regret)} behind.")
 
 
 def _setbacks(trials: Sequence[Trial]) -> Iterator[str]:

@@ -7,14 +7,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from autotune.costs import equal
 from autotune.problem import Problem
 from autotune.rendering import plain_table
+from autotune.reports.advice import what_would_fit
 from autotune.reports.breakdown import Breakdown, breakdown
+from autotune.reports.quantities import lost
 from autotune.trial import Trial, layout
 from distir.metrics import iteration_seconds
 from distir.shares import share_heading
 from distir.strategy import Strategy
-from distir.units import Unit, percent, short_bytes, short_seconds
+from distir.units import Unit, short_bytes, short_seconds
 from search_spaces import SearchSpace
 
 if TYPE_CHECKING:
@@ -44,9 +47,15 @@ def why(result: TuneResult, best: Trial) -> Iterator[RenderableType]:
     for name, rival in list(rivals.items())[1:]:
         yield sentence(
             f"{name} ({rival.strategy.label})", rivals["best"], rival, problem.memory_bytes
-        )
+        ) + _rescue(problem, rival)
     yield ""
     yield breakdown_table(rivals, problem.memory_bytes)
+
+
+def _rescue(problem: Problem, rival: Breakdown) -> str:
+    """What would make a rival fit that does not."""
+    fitting = None if rival.feasible else what_would_fit(problem, rival.strategy)
+    return "" if fitting is None else f" {fitting}"
 
 
 def next_layout(candidates: Sequence[Trial], best: Trial) -> Trial | None:
@@ -81,7 +90,9 @@ def sentence(name: str, best: Breakdown, rival: Breakdown, memory_bytes: float) 
             f"{rival.fullest_stage} ({held})."
         )
     slower = rival.total_seconds - best.total_seconds
-    gap = percent(abs(slower) / best.total_seconds)
+    if equal(rival.total_seconds, best.total_seconds):
+        return f"Against {name}: that takes as long."
+    gap = lost(abs(slower) / best.total_seconds)
     word = "slower" if slower >= 0 else "faster"
     lead = f"{short_seconds(abs(slower))} per iteration ({gap}) {word}"
     more, less = _differences(best, rival)

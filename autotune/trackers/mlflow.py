@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 from uuid import uuid4
 
+from autotune.costs import regret
 from autotune.file_lock import locked
 from autotune.grid import Grid
 from autotune.objectives.evaluation import finite
@@ -35,7 +36,7 @@ from autotune.objectives.objective import Objective
 from autotune.result import TrackingRecord, TuneResult, flat_row
 from autotune.trackers.patience import Patience
 from autotune.trackers.tracker import StudyHeader
-from autotune.trial import Trial, best_of_layouts, choices, pareto_front, ranked, regret
+from autotune.trial import Trial, best_of_layouts, choices, pareto_front, ranked
 from distir.errors import DistirError
 from distir.metrics import find_metric
 from distir.user_code import one_line

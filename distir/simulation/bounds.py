@@ -26,7 +26,7 @@ microbatches,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -150,7 +150,9 @@ class _Products:
 class Bounds:
     """Bounds for the strategies of the workload and the cluster that `pricer` is for."""
 
-    def __init__(self, pricer: StagePricer) -> None:
+    def __init__(self, pricer: StagePricer, step: Callable[[], None] = lambda: None) -> None:
+        """`step` is called between pieces of work; it may raise to end it."""
+        self._step = step
         self._pricer = pricer
         self._workload = pricer.workload
         self._overhead = pricer.cost.stack.overhead_seconds(self._workload.training)
@@ -265,6 +267,7 @@ class Bounds:
         self, found: Floats, kind: ProgramKind, placement: str, which: Indices, sizes: ProgramSizes
     ) -> None:
         """Fills in program sizes of one kind, in parts if the sizes lead to different programs."""
+        self._step()
         try:
             cost = self._stage(kind, placement, sizes.taken(which))
         except Divergence as divergence:

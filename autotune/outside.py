@@ -1,0 +1,125 @@
+"""Better plans just outside a space: neighbours of its best plans in the space `full`.
+
+A neighbour differs in choices that belong together, such as the schedule and its chunks, and agrees
+in all others. From the best neighbour the search goes on, as long as it finds better ones.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from autotune.chunks import evaluated_chunk
+from autotune.costs import regret
+from autotune.objectives.objective import Objective
+from autotune.problem import Problem
+from autotune.trial import Trial, best_of
+from distir.strategies import FIELDS
+from distir.strategy import Strategy
+from search_spaces import SearchSpace
+
+WIDER = "full"
+"""The space whose strategies are looked at."""
+STARTS = 3
+"""Layouts whose best plans are started from."""
+MOST = 512
+"""Neighbours that are evaluated at once."""
+WORTH = 0.005
+"""What a plan must gain to be worth a word."""
+
+TOGETHER = (
+    ("schedule", "chunks"),
+    ("zero", "zero_degree", "keep_gathered"),
+    ("recompute", "recompute_every"),
+    ("sequence_parallel", "keep_gathered"),
+    ("dp", "tp", "cp", "cp_exchange"),
+    ("microbatches",),
+)
+"""Choices in which neighbours differ."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """A plan outside the space that is better than the best of it."""
+
+    space: str
+    """The space that has it."""
+    best: Trial
+    gain: float
+    """The fraction by which its objective is better."""
+    evaluated: int
+    seconds: float
+
+    def to_dict(self, problem: Problem) -> dict[str, Any]:
+        """As plain JSON values."""
+        return {
+            "space": self.space,
+            "best": problem.outcome(self.best),
+            "gain": self.gain,
+            "evaluated": self.evaluated,
+            "seconds": self.seconds,
+        }
+
+
+def look_outside(
+    problem: Problem, objective: Objective, starts: Sequence[Trial], seconds: float
+) -> Outside | None:
+    """The best neighbour of the plans `starts`, best first, that is found in so many seconds, if it
+    is worth a word. None for plug-in objectives, which may take long.
+    """
+    if objective.many is None or problem.changed is None or not starts:
+        return None
+    if problem.space_name == WIDER:
+        return None
+    clock = time.perf_counter()
+    wider = problem.changed(space=WIDER).space
+    tried: dict[Strategy, Trial] = {}
+    for start in starts[:STARTS]:
+        here, better = start, True
+        while better:
+            better = False
+            for part in _neighbours(wider, here.strategy):
+                if time.perf_counter() - clock > seconds:
+                    return _told(problem, starts[0], tried, clock)
+                found = _best(part, objective, tried)
+                if found is not None and _gain(found, here) > WORTH:
+                    here, better = found, True
+    return _told(problem, starts[0], tried, clock)
+
+
+def _neighbours(wider: SearchSpace, strategy: Strategy) -> Iterator[list[Strategy]]:
+    for names in TOGETHER:
+        fixed = {name: (getattr(strategy, name),) for name in FIELDS if name not in names}
+        known = {name: values for name, values in fixed.items() if name in wider.names}
+        part = wider.restricted(**known)
+        yield [part.at(number) for number in range(min(MOST, part.count()))]
+
+
+def _best(
+    strategies: Sequence[Strategy], objective: Objective, tried: dict[Strategy, Trial]
+) -> Trial | None:
+    new = [each for each in strategies if each not in tried]
+    if new:
+        chunk = evaluated_chunk(objective, range(len(new)), new)
+        tried |= {each: chunk.trial(place) for place, each in enumerate(new)}
+    return best_of(tried[each] for each in strategies)
+
+
+def _gain(trial: Trial, other: Trial) -> float:
+    """The fraction by which a trial is better; negative if it is not."""
+    if trial.cost is None or other.cost is None:
+        return 0.0
+    gained = regret(trial.cost, other.cost)
+    return gained if trial.cost < other.cost else -gained
+
+
+def _told(
+    problem: Problem, best: Trial, tried: dict[Strategy, Trial], clock: float
+) -> Outside | None:
+    found = best_of(tried.values())
+    if found is None or _gain(found, best) <= WORTH or found.strategy in problem.space:
+        return None
+    seconds = time.perf_counter() - clock
+    return Outside(WIDER, found, _gain(found, best), len(tried), seconds)
