@@ -26,6 +26,8 @@ STARTS = 3
 """Layouts whose best plans are started from."""
 MOST = 512
 """Neighbours that are evaluated at once."""
+LONGEST_SECONDS = 3.0
+"""Longest that is looked for neighbours."""
 WORTH = 0.005
 """What a plan must gain to be worth a word."""
 
@@ -81,7 +83,7 @@ def look_outside(
         while better:
             better = False
             for part in _neighbours(wider, here.strategy):
-                if time.perf_counter() - clock > seconds:
+                if time.perf_counter() - clock > min(seconds, LONGEST_SECONDS):
                     return _told(problem, starts[0], tried, clock)
                 found = _best(part, objective, tried)
                 if found is not None and _gain(found, here) > WORTH:

@@ -196,10 +196,11 @@ def problem_of(arguments: argparse.Namespace) -> Problem:
     """The problem that the arguments state."""
     from autotune.problem import load_problem
 
-    statement = ProblemStatement(**given(arguments, ProblemStatement))
+    stated = given(arguments, ProblemStatement)
     if hasattr(arguments, "objective"):
-        statement = goal_of(arguments).suited(statement)
-    return load_problem(**statement.stated())
+        suited = goal_of(arguments).suited(ProblemStatement(**stated))
+        stated |= {} if suited.batch_size is None else {"batch_size": suited.batch_size}
+    return load_problem(**stated)
 
 
 def goal_of(arguments: argparse.Namespace) -> Goal:

@@ -114,7 +114,11 @@ class Simulator:
         return self.simulate_plan(self.plan(strategy))
 
     def simulate_many(self, strategies: Sequence[Strategy]) -> SimulationTable:
-        """The metrics of many strategies as columns; what cannot run is in it, with its reason."""
+        """The metrics of many strategies as columns; what cannot run is in it, with its reason.
+
+        They are those of `simulate` but for the last bits, some 1e-13: sums are made in another
+        order.
+        """
         return simulate_many(
             self.stages,
             self._partitions,

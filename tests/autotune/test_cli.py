@@ -78,17 +78,19 @@ def test_every_subcommand_has_help(command: str, capsys: pytest.CaptureFixture[s
 
 
 def test_run_reports_the_best(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", "--model", "toy", "--no-tracking"]) == 0
+    assert main(["run", "--model", "toy", "--space", "small", "--no-tracking"]) == 0
     out = capsys.readouterr().out
     assert "Best: dp" in out
     assert "in the grid of 134" in out
 
 
 def test_run_writes_json_alone_to_stdout(capsys: pytest.CaptureFixture[str]) -> None:
-    plain = json_of(capsys, "run", "--model", "toy", "--no-tracking", "--trials", "7")
+    arguments = ("run", "--model", "toy", "--space", "small", "--no-tracking", "--trials", "7")
+    plain = json_of(capsys, *arguments)
     assert len(plain["trials"]) == 7
     assert plain["mlflow"] is None
     assert plain["grid"]["evaluated"] == plain["space_size"] == 134
+    assert plain["best"] == plain["grid"]["best"]
 
 
 @pytest.mark.slow(seconds=2)
@@ -188,7 +190,7 @@ def test_the_default_batch_of_simulate_fits_the_strategy(
 
 
 def test_grid_ranks_everything(capsys: pytest.CaptureFixture[str]) -> None:
-    plain = json_of(capsys, "grid", "--model", "toy")
+    plain = json_of(capsys, "grid", "--model", "toy", "--space", "small")
     assert set(plain) >= {"space_size", "evaluated", "feasible", "seconds", "ranked"}
     assert len(plain["ranked"]) == plain["feasible"] < plain["evaluated"]
     rates = [each["metrics"]["throughput_samples_per_second"] for each in plain["ranked"]]
@@ -200,7 +202,7 @@ def test_grid_ranks_everything(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_compare_ranks_samplers(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ("compare", "--model", "toy", "--samplers", "random,reinforce", "--seeds", "2")
-    plain = json_of(capsys, *arguments, "--trials", "134")
+    plain = json_of(capsys, *arguments, "--space", "small", "--trials", "134")
     assert [each["sampler"] for each in plain["samplers"]] == ["random", "reinforce"]
     assert all(each["found"] == each["close"] == 2 for each in plain["samplers"])
 
@@ -224,7 +226,7 @@ def test_lists_have_a_line_on_each(command: str, capsys: pytest.CaptureFixture[s
         (("--json", "no/such/folder.json"), "there is no folder"),
         (
             ("--batch-size", "5", "--devices", "13"),
-            "no strategy of the space small uses exactly 13 devices",
+            "no strategy of the space standard uses exactly 13 devices",
         ),
     ],
 )
@@ -338,7 +340,7 @@ def test_grid_writes_every_strategy_to_a_table(
 
 
 def test_a_table_shows_the_choices_that_vary(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["grid", "--model", "toy", "--top", "5"]) == 0
+    assert main(["grid", "--model", "toy", "--space", "small", "--top", "5"]) == 0
     assert "ZeRO" not in capsys.readouterr().out
     assert main(["grid", "--model", "toy", "--space", "standard", "--top", "5"]) == 0
     assert "ZeRO" in capsys.readouterr().out

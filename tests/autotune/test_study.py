@@ -136,8 +136,10 @@ def test_the_result_as_json_has_the_agreed_keys() -> None:
     assert set(agreed.split()) <= set(plain)
     assert len(plain["trials"]) == 20
     assert set(plain["trials"][0]) == {"strategy", "metrics", "feasible", "reason"}
-    assert set(plain["best"]) == {"strategy", "metrics"}
-    assert set(plain["grid"]) == {"evaluated", "feasible", "seconds", "best", "regret", "rank"}
+    assert set(plain["best"]) == {"strategy", "metrics", "memory"}
+    assert set(plain["search"]["best"]) == {"strategy", "metrics", "memory"}
+    compared = "method complete evaluated feasible seconds best regret rank"
+    assert set(plain["grid"]) == set(compared.split())
     assert plain["grid"]["evaluated"] == plain["space_size"]
     assert plain["mlflow"] is None
     assert set(plain["best"]["strategy"]) == {*Strategy().to_dict(), "micro_batch"}
