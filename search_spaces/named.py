@@ -157,7 +157,7 @@ def _from_content(content: Mapping[str, Any], where: str) -> Searched:
 
 def _allowed(name: str, given: object, where: str) -> Allowed:
     if given in ("all", "default", "long"):
-        return cast("Literal['all', 'default', 'long']", given)
+        return given
     listed = isinstance(given, Sequence) and not isinstance(given, str)
     values = tuple(cast("Sequence[object]", given if listed else (given,)))
     if not values:
