@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.certificate import Certificate
 from autotune.chunks import evaluated_chunk
 from autotune.collect import MEMORY, TIME, Collector
-from autotune.costs import regret
 from autotune.objectives.objective import Objective
 from autotune.problem import Problem
 from autotune.trial import Trial
@@ -41,84 +41,6 @@ FEWEST, MOST = 16, 4096
 before the next."""
 
 Advance = Callable[[int, "Trial | None"], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Certificate:
-    """The best of a space, and what became of all others."""
-
-    space_size: int
-    ranked: tuple[Trial, ...]
-    """The best, best first: those that exhaustive search finds."""
-    evaluated: int
-    feasible: int
-    ruled_out: Mapping[str, int]
-    """Strategies that were not evaluated, by what rules them out."""
-    bounds: int
-    """Number of computed bounds."""
-    seconds: float
-    closest: Trial | None
-    """Of the evaluated trials that do not fit, the one that misses by least."""
-    complete: bool = True
-    """False if it ended early; then `bound` is all that is proved."""
-    interrupted: bool = False
-    bound: float | None = None
-    """No strategy that was neither evaluated nor ruled out takes less than this, in seconds or
-    bytes, whichever the objective is about; None where nothing is known of them, or none is left.
-    """
-    metric: str = TIME
-    """What is bounded."""
-    layouts: tuple[Trial, ...] = ()
-    """Of the evaluated trials the best of each layout, best first."""
-
-    @property
-    def best(self) -> Trial | None:
-        """The best feasible trial."""
-        return self.ranked[0] if self.ranked else None
-
-    def summary(self, best: Trial | None, found: Trial | None, problem: Problem) -> dict[str, Any]:
-        """The comparison with a study that found `found`, as plain JSON values; `best` is the best
-        of all that is known."""
-        lost = None
-        if best is not None and found is not None and best.cost is not None:
-            lost = None if found.cost is None else regret(found.cost, best.cost)
-        return {
-            "method": "certified",
-            "complete": self.complete,
-            "evaluated": self.evaluated,
-            "feasible": self.feasible,
-            "ruled_out": dict(self.ruled_out),
-            "seconds": self.seconds,
-            "best": problem.outcome(best) if best else None,
-            "bound": self.bound,
-            "may_gain": self.may_gain(best),
-            "regret": lost,
-            "rank": 1 if lost == 0 and self.complete else None,
-        }
-
-    def may_gain(self, best: Trial | None) -> float | None:
-        """The fraction of time (or memory) that the best of what is left might save at most
-        against `best`; 0 once all is proved, None where nothing is known."""
-        if self.complete:
-            return 0.0
-        if best is None or self.bound is None or self.metric not in best.evaluation.metrics:
-            return None
-        return max(0.0, 1 - self.bound / best.evaluation.metrics[self.metric])
-
-    def to_dict(self, batch_size: int) -> dict[str, Any]:
-        """As plain JSON values."""
-        return {
-            "space_size": self.space_size,
-            "evaluated": self.evaluated,
-            "feasible": self.feasible,
-            "seconds": self.seconds,
-            "ranked": [trial.to_dict(batch_size) for trial in self.ranked],
-            "certified": self.complete,
-            "interrupted": self.interrupted,
-            "bound": self.bound,
-            "ruled_out": dict(self.ruled_out),
-            "bounds": self.bounds,
-        }
 
 
 def certify(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from autotune.certified import Certificate
+from autotune.certificate import Certificate
 from autotune.costs import regret
 from autotune.grid import Grid
 from autotune.objectives.objective import Objective

@@ -23,7 +23,7 @@ from distir.units import percent
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from autotune.certified import Certificate
+    from autotune.certificate import Certificate
     from autotune.result import TrackingRecord, TuneResult
 
 HEADLINE = (iteration_seconds, throughput_samples_per_second, peak_memory_bytes, mfu)
