@@ -66,24 +66,25 @@ def instantiate_block(
     backward = [*making.nodes(placed.backward), *_released(gathered)]
     settle: list[tuple[Node, ...]] = []
     settled: dict[Value, Local] = {}
-    settled_at_once: list[list[Node]] = []
+    scatter: list[tuple[Node, ...]] = []
     refresh: list[tuple[Node, ...]] = []
     parameters: list[ParameterUse] = []
     for value in step.block.parameters:
         gradient = placed.parameter_gradients.get(value)
         settling: list[Node] = []
         refreshing: list[Node] = []
+        scattering: list[Node] = []
         if gradient is not None:
             place = positions_of(owned[value], dims[value])
             layout = layout_at(place, dims[gradient.value])
             if zero >= 2:
                 # Only the owned part of every microbatch's gradient is kept.
                 shared = _shared_at_once(gradient.layout, layout)
-                nodes, gradient = _settled(making, gradient, shared, types, in_pass=True)
-                settled_at_once.append(nodes)
+                scattering, gradient = _settled(making, gradient, shared, types, in_pass=True)
             settling, settled[value] = _settled(making, gradient, layout, types)
             steps, _ = move(Local(value, owned[value]), kept[value])
             refreshing = making.nodes(steps, Part.STATE)
+        scatter.append(tuple(scattering))
         settle.append(tuple(settling))
         refresh.append(tuple(refreshing))
         parameters.append(
@@ -96,7 +97,6 @@ def instantiate_block(
                 gradient,
             )
         )
-    backward += bucketed(settled_at_once)
     every = (
         *placed.inputs,
         *placed.outputs,
@@ -120,7 +120,8 @@ def instantiate_block(
         sizes=sizes,
         values=making.values,
         forward=tuple(forward),
-        backward_ops=tuple(backward),
+        computed_backward=tuple(backward),
+        scatter_by_parameter=tuple(scatter),
         fuses=fuse,
         forward_gathers=forward_gathers,
         backward_gathers=backward_gathers,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -9,10 +10,13 @@ from functools import cached_property
 from distir.axes.model import Axes, Axis
 from distir.ir.core import Node, Value
 from distir.ir.types import TensorType
-from distir.ops.collective import Release
+from distir.ops.collective import Collective, Release
+from distir.ops.elementwise import Cast
 from distir.plan.grid import Grid
+from distir.program import Program
 from distir.schedules import BACKWARD, FORWARD, INPUT_PART, CompiledSchedule
 from distir.strategy import Strategy
+from distir.transforms.bucket import bucketed
 from distir.transforms.fuse import fuse_elementwise
 from distir.transforms.instantiate import Sizes
 from distir.transforms.moves import Layout, Local
@@ -74,7 +78,9 @@ class BlockProgram:
     a stage's program is the matter of `passes`.
     Per parameter, `settle_by_parameter` adds up its gradient over the mesh once per step, into
     the part that a device owns, and `refresh_by_parameter` makes the stored parameter from the
-    owned parts after the optimizer's step. `backward_ops` are fused within an action if it `fuses`.
+    owned parts after the optimizer's step. `scatter_by_parameter` shares out its gradient in every
+    backward pass, but for the positions in `adds_up`. `backward_ops` are `computed_backward` and
+    these scatters; they are fused within an action if it `fuses`.
     `given` are the parameters and free values that the passes start from; `parameters` are in the
     block's order.
     """
@@ -83,7 +89,8 @@ class BlockProgram:
     sizes: Sizes
     values: Mapping[Local, Value]
     forward: tuple[Node, ...]
-    backward_ops: tuple[Node, ...]
+    computed_backward: tuple[Node, ...]
+    scatter_by_parameter: tuple[tuple[Node, ...], ...]
     fuses: bool
     forward_gathers: tuple[Node, ...]
     backward_gathers: tuple[Node, ...]
@@ -93,6 +100,43 @@ class BlockProgram:
     refresh_by_parameter: tuple[tuple[Node, ...], ...]
     given: tuple[Local, ...]
     parameters: tuple[ParameterUse, ...]
+    adds_up: tuple[int, ...] = ()
+
+    def adding_up(self, positions: Iterable[int]) -> BlockProgram:
+        """The program that adds up over microbatches the gradients of the parameters at these
+        positions, and shares them out once per step instead of in every backward pass."""
+        added = tuple(at for at in positions if any(map(_communicates, self._scatters_at(at))))
+        if not added:
+            return self
+        if added not in self._adding_up:
+            settle, scatter = list(self.settle_by_parameter), list(self.scatter_by_parameter)
+            uses = list(self.parameters)
+            for at in added:
+                # What is added up has the type in which gradients are shared out.
+                shared_out = (node for node in scatter[at] if not isinstance(node.op, Cast))
+                settle[at], scatter[at] = (*shared_out, *settle[at]), ()
+                whole = self.placed.parameter_gradients[uses[at].value]
+                uses[at] = replace(uses[at], gradient=whole)
+            self._adding_up[added] = replace(
+                self,
+                settle_by_parameter=tuple(settle),
+                scatter_by_parameter=tuple(scatter),
+                parameters=tuple(uses),
+                adds_up=tuple(sorted({*self.adds_up, *added})),
+            )
+        return self._adding_up[added]
+
+    def _scatters_at(self, position: int) -> tuple[Node, ...]:
+        return self.scatter_by_parameter[position] if self.scatter_by_parameter else ()
+
+    @cached_property
+    def _adding_up(self) -> dict[tuple[int, ...], BlockProgram]:
+        return {}
+
+    @cached_property
+    def backward_ops(self) -> tuple[Node, ...]:
+        """The ops of the backward pass, which no action has fused yet."""
+        return (*self.computed_backward, *bucketed(self.scatter_by_parameter))
 
     def trained_elements(self, without: Collection[int] = ()) -> int:
         """Elements of parameters that one device updates, but for those at the positions
@@ -217,6 +261,29 @@ class BlockProgram:
     def saved(self) -> frozenset[Value]:
         """What rests from the forward to the backward pass."""
         return frozenset((*self.locals(self.placed.saved), *self.kept_gathered))
+
+
+def _communicates(node: Node) -> bool:
+    return isinstance(node.op, Collective)
+
+
+def in_one_stage(
+    program: Program, blocks: Sequence[int], programs: Sequence[BlockProgram]
+) -> tuple[BlockProgram, ...]:
+    """The programs of the blocks of a stage. Gradients of parameters that several of the blocks use
+    are added up over the uses and over microbatches, and shared out once per step."""
+    positions = program.shared_parameters
+    uses = Counter(
+        program.blocks.blocks[block].parameters[at] for block in blocks for at in positions[block]
+    )
+    if not uses or max(uses.values()) < 2:
+        return tuple(programs)
+    return tuple(
+        own.adding_up(
+            at for at in positions[block] if uses[program.blocks.blocks[block].parameters[at]] > 1
+        )
+        for block, own in zip(blocks, programs, strict=True)
+    )
 
 
 def _with_own_values(

@@ -15,7 +15,7 @@ from distir.errors import StrategyError, shown
 from distir.ir.core import Value
 from distir.mesh import MESH_CHOICES, mesh_axes, padded_sizes
 from distir.plan.block_program import instantiate_block
-from distir.plan.model import BlockProgram, Plan, Stage
+from distir.plan.model import BlockProgram, Plan, Stage, in_one_stage
 from distir.plan.positions import Positions, layout_at, positions_of
 from distir.rules import explain, rules_of
 from distir.schedules import CompiledSchedule, compile_schedule, find_schedule, forward_only
@@ -336,8 +336,9 @@ class Planner:
                 f"least one of the model's {len(programs)} blocks"
             )
         mesh, _ = self.mesh(strategy)
+        whole = self.workload.program
         stages = tuple(
-            Stage(index, tuple(range(a, b)), programs[a:b])
+            Stage(index, tuple(range(a, b)), in_one_stage(whole, range(a, b), programs[a:b]))
             for index, (a, b) in enumerate(pairwise(bounds))
         )
         return Plan(

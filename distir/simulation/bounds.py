@@ -38,12 +38,13 @@ from distir.arrays import Codes, Floats, Indices
 from distir.cost import CostModel, OpClass, Work
 from distir.cost.amounts import Divergence
 from distir.plan import Stage
+from distir.plan.model import in_one_stage
 from distir.plan.planner import ProgramKind
 from distir.schedules import COST_KINDS, FORWARD, ScheduleFamily, find_schedule
 from distir.simulation.many.priced_programs import PricedPrograms
 from distir.simulation.many.program_sizes import ProgramSizes, kinds_of
 from distir.simulation.pricing.repeats import repeated_blocks
-from distir.simulation.pricing.stage_cost import StageCost
+from distir.simulation.pricing.stage_cost import StageCost, UnpricedStage
 from distir.simulation.pricing.stages import StagePricer
 from distir.simulation.pricing.tied import charged_elsewhere_in_stage
 from distir.strategies import FIELDS, Strategies
@@ -285,12 +286,19 @@ class Bounds:
         pricer = self._pricer.of_many(len(sizes))
         priced = PricedPrograms(pricer, kind, placement, sizes)
         programs, pricing = priced.of(kind), priced.pricing
-        stage = Stage(0, tuple(range(len(programs))), programs)
-        uses = charged_elsewhere_in_stage(self._workload.program, ((0,),), [stage], 0)
-        blocks = repeated_blocks(list(zip(programs, uses, strict=True)))
-        splits = bool(sizes.splits.any())
-        whole = pricer.unpriced_stage(blocks, pricing, splits, waits_for_gathers=False)
-        return pricer.price([whole], pricing)[0]
+        program, every = self._workload.program, tuple(range(len(programs)))
+        # With the uses of a parameter in one stage, its gradient moves least; in several, less of
+        # it is held.
+        variants = dict.fromkeys((in_one_stage(program, every, programs), programs))
+        unpriced: list[UnpricedStage] = []
+        for each in variants:
+            stage = Stage(0, every, each)
+            uses = charged_elsewhere_in_stage(program, ((0,),), [stage], 0)
+            blocks = repeated_blocks(list(zip(each, uses, strict=True)))
+            splits = bool(sizes.splits.any())
+            unpriced.append(pricer.unpriced_stage(blocks, pricing, splits, waits_for_gathers=False))
+        costs = pricer.price(unpriced, pricing)
+        return replace(costs[0], state=costs[-1].state)
 
 
 def _codes(table: Strategies) -> list[int]:

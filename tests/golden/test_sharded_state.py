@@ -18,6 +18,7 @@ from distir.ir.core import Node
 from distir.ops.collective import Collective
 from distir.plan import BlockProgram, Planner
 from distir.simulation.pricing.state import StateBytes, state_bytes
+from distir.simulation.pricing.tied import charged_elsewhere
 from distir.strategy import Strategy
 from distir.workload import Workload
 
@@ -153,3 +154,28 @@ def test_sequence_parallelism_moves_a_quarter_more(planner: Planner) -> None:
     assert sequence == 1.25 * tensor
     kept = Strategy(tp=4, sequence_parallel=True, keep_gathered="activations")
     assert activation_bytes(kept) == tensor
+
+
+@pytest.mark.parametrize("zero", [2, 3])
+@pytest.mark.parametrize("microbatches", [1, 2, 4])
+def test_a_gradient_of_several_uses_in_a_stage_is_shared_out_once_per_step(
+    planner: Planner, zero: int, microbatches: int
+) -> None:
+    """GPT-2's embedding is its output matrix, too: 38,597,376 of 124,439,808 parameters. All other
+    gradients are shared out in every microbatch."""
+    plan = planner.plan(Strategy(dp=2, microbatches=microbatches, zero=zero), ())
+    scattered = 0
+    for program, away in zip(plan.stages[0].programs, charged_elsewhere(plan, 0), strict=True):
+        scattered += microbatches * sum(map(scattered_bytes, program.backward))
+        for position, nodes in enumerate(program.settle_by_parameter):
+            scattered += 0 if position in away.added else sum(map(scattered_bytes, nodes))
+    tied, every = 50257 * 768, 124_439_808
+    assert scattered == 2 * (microbatches * (every - tied) + tied)
+
+
+def scattered_bytes(node: Node) -> int:
+    """Bytes of a reduce-scatter; 0 for other nodes."""
+    op = node.op
+    if not isinstance(op, Collective) or op.kind != "reduce_scatter":
+        return 0
+    return op.total_bytes(node.operand_types, node.result_types)

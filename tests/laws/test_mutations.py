@@ -77,17 +77,19 @@ def broken_plans(plan: Plan) -> list[tuple[str, Plan]]:
     found: list[tuple[str, Plan]] = []
     programs = dict.fromkeys(program for stage in plan.stages for program in stage.programs)
     for program in programs:
-        for part in ("forward", "backward_ops"):
+        for part in ("forward", "computed_backward"):
             nodes: tuple[Node, ...] = getattr(program, part)
             for node in nodes:
                 if isinstance(node.op, Collective):
                     broken = replace(program, **{part: without(nodes, node)})
                     found.append((f"{part} {node.op}", with_program(plan, program, broken)))
-        for node in program.settle:
-            if isinstance(node.op, Collective):
-                settle = tuple(without(own, node) for own in program.settle_by_parameter)
-                broken = replace(program, settle_by_parameter=settle)
-                found.append((f"settle {node.op}", with_program(plan, program, broken)))
+        for part in ("settle_by_parameter", "scatter_by_parameter"):
+            by_parameter: tuple[tuple[Node, ...], ...] = getattr(program, part)
+            for node in (each for nodes in by_parameter for each in nodes):
+                if isinstance(node.op, Collective):
+                    left = tuple(without(own, node) for own in by_parameter)
+                    broken = replace(program, **{part: left})
+                    found.append((f"{part} {node.op}", with_program(plan, program, broken)))
     return found
 
 

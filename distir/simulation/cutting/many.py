@@ -15,6 +15,7 @@ import numpy as np
 
 from distir.arrays import Floats, Indices, distinct, distinct_rows
 from distir.plan import BlockProgram, Stage
+from distir.plan.model import in_one_stage
 from distir.schedules import PeakInFlight
 from distir.simulation.cutting.fitting import Chain, Flights, Plans, fitted_bounds
 from distir.simulation.cutting.partition import Bounds, Partitions, Shape, rounded_weights
@@ -188,7 +189,8 @@ class StageCuts:
 
     def _stage(self, index: int, blocks: Iterable[int]) -> Stage:
         chosen = tuple(blocks)
-        return Stage(index, chosen, tuple(self.programs[block] for block in chosen))
+        programs = [self.programs[block] for block in chosen]
+        return Stage(index, chosen, in_one_stage(self.workload.program, chosen, programs))
 
     def _spans(self, ranks: StagesOfRanks, bounds: Sequence[int]) -> list[Span]:
         """The stages, with the number of what is charged for elsewhere."""

@@ -326,7 +326,7 @@ class _KindRows:
         numbers of copies."""
         blocks = [
             (
-                tuple((self.different[kind], own) for kind, own in pattern),
+                tuple((self.different[kind].adding_up(own.adds_up), own) for kind, own in pattern),
                 counts[:, place] if count == LONG else count,
             )
             for place, (pattern, count) in enumerate(form)

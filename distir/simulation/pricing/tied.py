@@ -36,6 +36,8 @@ class ChargedElsewhere:
     added_late: tuple[int, ...] = ()
     """Parameters whose gradients `W` adds to those of a later block of the stage. That block's `W`
     comes later, and settles them."""
+    adds_up: tuple[int, ...] = ()
+    """See `BlockProgram.adds_up`: the block's program in its stage."""
 
 
 NOTHING_ELSEWHERE = ChargedElsewhere()
@@ -98,9 +100,13 @@ def charged_to_earlier(
     added, late = ([use for uses in buffers.values() for use in uses[part]]
                    for part in (slice(1, None), slice(0, -1)))  # fmt: skip
     charged = [NOTHING_ELSEWHERE] * len(stage.blocks)
-    for index in {*held, *(index for index, _ in added), *(index for index, _ in late)}:
+    summed = {index for index, local in enumerate(stage.programs) if local.adds_up}
+    for index in {*held, *(index for index, _ in added), *(index for index, _ in late), *summed}:
         charged[index] = ChargedElsewhere(
-            tuple(held.get(index, ())), _positions(added, index), _positions(late, index)
+            tuple(held.get(index, ())),
+            _positions(added, index),
+            _positions(late, index),
+            stage.programs[index].adds_up,
         )
     return tuple(charged)
 
