@@ -20,6 +20,7 @@ from autotune.cli import (
     clusters,
     compare,
     devices,
+    execute,
     grid,
     launch,
     models,
@@ -47,6 +48,7 @@ COMMANDS = {
     "launch": launch,
     "read": read,
     "verify": verify,
+    "execute": execute,
     "validate": validate,
     "calibrate": calibrate,
     "models": models,
@@ -134,7 +136,7 @@ def _give_up(stream: TextIO | None) -> None:
 def _usage(name: str) -> str:
     """One line, also where usage is wrong: the options are many, and `--help` lists them."""
     needed = " FILE.csv" if name in ("validate", "calibrate") else ""
-    if name in ("run", "simulate", "grid", "compare", "verify", "launch"):
+    if name in ("run", "simulate", "grid", "compare", "verify", "execute", "launch"):
         needed = " --model M"
     if name == "launch":
         needed += " --target T"

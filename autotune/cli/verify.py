@@ -69,17 +69,18 @@ def execute(arguments: argparse.Namespace) -> int:
     """Verifies, reports, and returns the exit status: 1 if any number differs."""
     output = Output(arguments)
     with output.working():
-        verifier, strategies = _work(arguments)
+        verifier, strategies = work_of(arguments)
         done = [verifier.verify(strategy) for strategy in strategies]
     if arguments.all:
-        plain: dict[str, Any] = _summary(done)
+        plain: dict[str, Any] = summary(done)
     else:
         plain = {"model": arguments.model, **done[0].to_dict()}
     output.write(plain, lambda: _report(verifier.workload.model.name, done))
     return 0 if all(each.passed for each in done) else EXIT_DIFFERENT
 
 
-def _work(arguments: argparse.Namespace) -> tuple[Verifier, list[Strategy]]:
+def work_of(arguments: argparse.Namespace) -> tuple[Verifier, list[Strategy]]:
+    """What the arguments say is to be executed: the verifier of a workload, and strategies."""
     import distir
     from autotune.problem import model_as_run
     from distir.cost import load_stack
@@ -119,7 +120,8 @@ def _sample(workload: Any, devices: int, arguments: argparse.Namespace) -> list[
     return space.samples(random.Random(arguments.seed), arguments.samples)
 
 
-def _summary(done: list[Verification]) -> dict[str, Any]:
+def summary(done: list[Verification]) -> dict[str, Any]:
+    """Several verifications as one JSON value."""
     return {
         "passed": all(each.passed for each in done),
         "strategies": len(done),

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from distir.units import short_bytes
+from distir.units import short_bytes, short_seconds
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from autotune.distributed.execution import RealVerification
     from distir.execute.verify import Verification
 
 MOST_TABLES = 4
@@ -21,6 +22,27 @@ def verification_report(model: str, done: Sequence[Verification]) -> RenderableT
     from rich.console import Group
 
     return Group(*_parts(model, done))
+
+
+def execution_report(model: str, done: Sequence[RealVerification]) -> RenderableType:
+    """Whether the numbers of real processes agree, and what the processes sent each other."""
+    from rich.console import Group
+
+    agree = verification_report(model, [each.verification for each in done])
+    return Group(agree, *_traffic(done))
+
+
+def _traffic(done: Sequence[RealVerification]) -> Iterator[RenderableType]:
+    from rich.text import Text
+
+    for each in done:
+        names = ", ".join(f"{name} {short_bytes(t.sent)}" for name, t in each.traffic.items())
+        seconds = f"{each.processes} processes, {short_seconds(each.seconds)}"
+        yield Text(f"{each.verification.strategy.label}: {seconds}; sent {names or 'nothing'}")
+        for name, traffic in each.traffic.items():
+            if traffic.planned != traffic.sent:
+                text = f"sent {traffic.sent:,} bytes over {name}; planned {traffic.planned:,}"
+                yield Text(f"{each.verification.strategy.label}: {text}", style="bold red")
 
 
 def _parts(model: str, done: Sequence[Verification]) -> Iterator[RenderableType]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 
@@ -23,16 +24,48 @@ Shards = list[Array]
 """One array per device, in mesh order."""
 
 
-class VirtualMesh:
-    """The devices of one stage, numbered with the last mesh axis fastest."""
+class Wire(Protocol):
+    """How one device, alone in its process, reaches the other devices of its mesh. A group has the
+    places of its devices in the mesh, in mesh order."""
 
-    def __init__(self, mesh: Mesh, sizes: Sizes) -> None:
+    @property
+    def own(self) -> int:
+        """The device's place in the mesh."""
+        ...
+
+    def exchange(self, op: Collective, shard: Array, value: Value, group: Sequence[int]) -> Array:
+        """The device's result of a collective over the group, from its own shard of a value."""
+        ...
+
+    def go_round(
+        self,
+        op: Ring,
+        operands: Sequence[Array],
+        node: Node,
+        places: Sequence[Coordinate],
+        group: Sequence[int],
+    ) -> tuple[Array, ...]:
+        """The device's results of a ring exchange, which the node is; `places` are the coordinates
+        of the group."""
+        ...
+
+
+class VirtualMesh:
+    """The devices of one stage, numbered with the last mesh axis fastest.
+
+    All of them are in this process unless there is a `wire`: then it is the wire's own device
+    alone, and shards are lists of one array.
+    """
+
+    def __init__(self, mesh: Mesh, sizes: Sizes, wire: Wire | None = None) -> None:
         self.mesh = mesh
         self.sizes = sizes
+        self.wire = wire
         ranges = (range(degree) for degree in sizes.degrees)
         self.coordinates: list[Coordinate] = [
             dict(zip(mesh.names, place, strict=True)) for place in itertools.product(*ranges)
         ]
+        self.held = range(len(self)) if wire is None else (wire.own,)
 
     def __len__(self) -> int:
         return len(self.coordinates)
@@ -58,9 +91,10 @@ class VirtualMesh:
         """
         op = node.op
         if isinstance(op, Collective):
-            made = [self._exchange(*each) for each in zip(op.tensors, operands, strict=True)]
+            tensors = zip(op.tensors, operands, node.operands, strict=True)
+            made = [self._exchange(*each) for each in tensors]
         elif isinstance(op, Ring):
-            made = self._go_round(op, operands, len(node.results))
+            made = self._go_round(op, operands, node)
         else:
             made = self._compute(op, operands, len(node.results))
         for value, shards in zip(node.results, made, strict=True):
@@ -72,15 +106,22 @@ class VirtualMesh:
                     )
         return made
 
-    def _exchange(self, op: Collective, shards: Shards) -> Shards:
+    def _exchange(self, op: Collective, shards: Shards, value: Value) -> Shards:
+        if self.wire is not None:
+            return [self.wire.exchange(op, shards[0], value, self._own_group(op.mesh_axes))]
         results: dict[int, Array] = {}
         for group in self.groups(op.mesh_axes):
             exchanged = op.exchange([shards[index] for index in group])
             results.update(zip(group, exchanged, strict=True))
         return [results[index] for index in range(len(self))]
 
-    def _go_round(self, op: Ring, operands: Sequence[Shards], count: int) -> list[Shards]:
-        made: list[dict[int, Array]] = [{} for _ in range(count)]
+    def _go_round(self, op: Ring, operands: Sequence[Shards], node: Node) -> list[Shards]:
+        if self.wire is not None:
+            group = self._own_group(op.mesh_axes)
+            places = [self.coordinates[index] for index in group]
+            own = [shards[0] for shards in operands]
+            return [[result] for result in self.wire.go_round(op, own, node, places, group)]
+        made: list[dict[int, Array]] = [{} for _ in node.results]
         for group in self.groups(op.mesh_axes):
             own = [[shards[index] for shards in operands] for index in group]
             results = op.exchange([self.coordinates[index] for index in group], own)
@@ -89,10 +130,15 @@ class VirtualMesh:
                     shards[index] = result
         return [[shards[index] for index in range(len(self))] for shards in made]
 
+    def _own_group(self, mesh_axes: Sequence[str]) -> list[int]:
+        (own,) = self.held
+        return next(group for group in self.groups(mesh_axes) if own in group)
+
     def _compute(self, op: Op, operands: Sequence[Shards], count: int) -> list[Shards]:
         made: list[Shards] = [[] for _ in range(count)]
-        for index, coordinate in enumerate(self.coordinates):
-            own = [shards[index] for shards in operands]
+        for place, index in enumerate(self.held):
+            coordinate = self.coordinates[index]
+            own = [shards[place] for shards in operands]
             if isinstance(op, Shard):
                 results = (op.pick(own[0], self._member(op.mesh_axes, coordinate)),)
             elif isinstance(op, Spread):
@@ -116,9 +162,9 @@ class VirtualMesh:
     # --- between whole arrays and shards ----------------------------------------------------------
 
     def scatter(self, array: Array, dims: AxisDims, layout: Layout) -> Shards:
-        """Every device's shard of a whole array. Where the layout has a pending sum, the first
+        """Every held device's shard of a whole array. Where the layout has a pending sum, the first
         device along that mesh axis gets the array and the others get zeros."""
-        return [self._shard(array, dims, layout, coordinate) for coordinate in self.coordinates]
+        return [self._shard(array, dims, layout, self.coordinates[index]) for index in self.held]
 
     def _shard(self, array: Array, dims: AxisDims, layout: Layout, coordinate: Coordinate) -> Array:
         by_axis, axes = self._by_axis(np.asarray(array), dims)
@@ -193,7 +239,8 @@ class VirtualMesh:
         return joined
 
     def gather(self, shards: Shards, dims: AxisDims, layout: Layout) -> Array:
-        """The whole array: shards put in place, pending sums added, padding cut off.
+        """The whole array from the shards of all devices: they are put in place, pending sums are
+        added, and padding is cut off.
 
         Raises `DistirError` if devices that should hold equal copies do not.
         """

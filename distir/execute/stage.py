@@ -12,7 +12,7 @@ import numpy as np
 from distir.axes.rescale import resize
 from distir.errors import ScheduleError, TransformError
 from distir.execute.counts import Counts, StageMemory
-from distir.execute.devices import Shards, VirtualMesh
+from distir.execute.devices import Shards, VirtualMesh, Wire
 from distir.execute.live import LiveArrays, Meter, array_bytes
 from distir.execute.stage_program import (
     ResultSlot,
@@ -68,8 +68,8 @@ class _Running:
         default_factory=dict[int, list[tuple[int, int]]]
     )
     """Slots of parameter gradients still to be made, with the (block, place) of the parameters."""
-    results: dict[int, tuple[Value, Array]] = field(default_factory=dict[int, tuple[Value, Array]])
-    """Outputs of the model by slot: the program's value, and its whole array."""
+    results: dict[int, Shards] = field(default_factory=dict[int, Shards])
+    """Outputs of the model by slot."""
     awaits_weight_part: bool = False
     """Whether `B` of a split backward pass has run and `W` has not."""
 
@@ -81,7 +81,8 @@ class StageDevices:
     `loss_gradient` is the derivative of the batch's loss by that of a microbatch. `parameters` are
     those of the rank, shared by its stages; a stage updates those that it `holds`, which are those
     that no earlier stage of the rank loaded. `uses` lists where blocks read a parameter, as
-    (block of the stage, place in the block's list of parameters).
+    (block of the stage, place in the block's list of parameters). With a `wire`, one device of the
+    stage is here, and the others are in processes of their own.
     """
 
     plan: Plan
@@ -89,15 +90,15 @@ class StageDevices:
     meter: Meter
     parameters: dict[Value, Parameter]
     loss_gradient: float
+    wire: Wire | None = None
     counts: Counts = field(default_factory=Counts)
     program: StageProgram = field(init=False)
     holds: set[Value] = field(default_factory=set[Value])
     uses: dict[Value, list[tuple[int, int]]] = field(
         default_factory=dict[Value, list[tuple[int, int]]]
     )
-    results: dict[int, list[tuple[Value, Array]]] = field(
-        default_factory=dict[int, list[tuple[Value, Array]]]
-    )
+    results: dict[int, list[Shards]] = field(default_factory=dict[int, list[Shards]])
+    """Per microbatch, the shards of the outputs that the program lists as its results."""
     _meshes: tuple[VirtualMesh, ...] = field(init=False)
     _running: dict[int, _Running] = field(default_factory=dict[int, _Running])
     _accumulated: dict[tuple[int, int], Shards] = field(
@@ -109,7 +110,7 @@ class StageDevices:
     def __post_init__(self) -> None:
         self.program = flatten(self.stage.programs, self.plan.schedule.splits_backward)
         self._meshes = tuple(
-            VirtualMesh(self.plan.mesh, program.sizes) for program in self.stage.programs
+            VirtualMesh(self.plan.mesh, program.sizes, self.wire) for program in self.stage.programs
         )
 
     # --- parameters at rest ----------------------------------------------------------------------
@@ -338,13 +339,19 @@ class StageDevices:
             self._accumulate(running, slot)
         for each in self.program.results:
             if each.slot == slot and slot not in running.results:
-                dims = self.stage.programs[each.block].placed.step.axes.dims[each.local.value]
-                whole = self._meshes[each.block].gather(
-                    running.live.shards[slot], dims, each.local.layout
-                )
-                running.results[slot] = self._actual_result(each), whole
+                running.results[slot] = running.live.shards[slot]
         if not running.readers_left[slot]:
             running.live.drop(slot)
+
+    def whole_results(self, microbatch: int) -> list[tuple[Value, Array]]:
+        """The outputs of the model that this stage made of a microbatch: the program's value, and
+        its whole array."""
+        made = zip(self.program.results, self.results[microbatch], strict=True)
+        return [(self._actual_result(each), self._whole_result(each, own)) for each, own in made]
+
+    def _whole_result(self, result: ResultSlot, shards: Shards) -> Array:
+        dims = self.stage.programs[result.block].placed.step.axes.dims[result.local.value]
+        return self._meshes[result.block].gather(shards, dims, result.local.layout)
 
     def _actual_result(self, result: ResultSlot) -> Value:
         own = self.stage.programs[result.block].placed.step.block.results

@@ -4,7 +4,7 @@ must compute the same numbers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,10 +12,11 @@ import numpy as np
 
 from distir.cost import load_cluster
 from distir.errors import StrategyError, TransformError
-from distir.execute.executor import execute
+from distir.execute.executor import Execution, execute
 from distir.execute.sequential import mixes_samples, sequential_step
 from distir.execute.shrink import shrink
 from distir.execute.values import (
+    OptimizerStep,
     RandomValues,
     StepResult,
     StepValues,
@@ -23,7 +24,7 @@ from distir.execute.values import (
     random_values,
 )
 from distir.ir.core import Array, Value
-from distir.plan import Planner
+from distir.plan import Plan, Planner
 from distir.simulation import Simulator
 from distir.strategy import Strategy
 from distir.workload import Workload
@@ -52,6 +53,9 @@ LAST_BIT = 2.0**-52
 STEP_NUMBER = 2
 """Number of the optimizer step that is run: Adam's update in step 1 is nearly the gradient's sign,
 which would hide errors."""
+
+Run = Callable[[Plan, StepValues, OptimizerStep], Execution]
+"""How one step of a plan is executed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +158,9 @@ class Verifier:
             self._planner = Planner(self.workload)
         return self._planner.explain(strategy)
 
-    def verify(self, strategy: Strategy) -> Verification:
-        """Executes a strategy and compares the results with those of one device.
+    def verify(self, strategy: Strategy, run: Run = execute) -> Verification:
+        """Executes a strategy and compares the results with those of one device. `run` executes a
+        plan: on virtual devices, unless another one is given.
 
         Raises `StrategyError` if the strategy cannot be applied to the whole model.
         """
@@ -167,7 +172,7 @@ class Verifier:
         plan = simulator.plan(strategy)
         peak = simulator.simulate_plan(plan).metrics["peak_memory_bytes"]
         given, truth = self.truth(small, strategy.microbatches)
-        execution = execute(plan, given.values, optimizer_step(small, STEP_NUMBER))
+        execution = run(plan, given.values, optimizer_step(small, STEP_NUMBER))
         differences = tuple(compare(small, execution.result, truth))
         worth_explaining = ROUNDING_MARGIN * MOST_ROUNDING
         if any(self.tolerance <= each.error < worth_explaining for each in differences):

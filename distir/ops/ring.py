@@ -10,7 +10,7 @@ the devices they came from.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, cast
 
@@ -116,39 +116,54 @@ class Ring(Distributed):
     # --- evaluation -------------------------------------------------------------------------------
 
     def exchange(
-        self, coordinates: Sequence[dict[str, int]], shards: Sequence[Sequence[Array]]
+        self,
+        coordinates: Sequence[dict[str, int]],
+        shards: Sequence[Sequence[Array]],
+        pass_on: PassOn | None = None,
     ) -> list[tuple[Array, ...]]:
-        """The results of all devices of a ring, in mesh order, from coordinates and operands."""
+        """The results of devices of a ring from their coordinates and operands: of all of them, in
+        mesh order, or of those in this process alone. In the latter case `pass_on` takes their
+        blocks to the devices after them, and gives those of the devices before them."""
         devices = [
             _RingDevice(self, coordinate, own)
             for coordinate, own in zip(coordinates, shards, strict=True)
         ]
-        for each in self._rounds(devices):
+        pass_on = pass_on or _to_the_next
+        for each in self._rounds(devices, pass_on):
             each.known = self.op.meet(each.known, each.indices, each.operands)
         # Without sums that travel, one round over all blocks is enough.
-        for each in self._rounds(devices) if self.op.returning else devices:
+        for each in self._rounds(devices, pass_on) if self.op.returning else devices:
             each.add(self.op.conclude(each.known, each.indices, each.operands))
         if self.op.returning:
-            _pass_on(devices)
+            _pass(devices, pass_on)
         return [(*each.results(), *each.buffers()) for each in devices]
 
-    def _rounds(self, devices: Sequence[_RingDevice]) -> Iterator[_RingDevice]:
+    def _rounds(self, devices: Sequence[_RingDevice], pass_on: PassOn) -> Iterator[_RingDevice]:
         """Every device in every round, with its block of that round."""
         for each in devices:
             each.restart()
-        for number in range(len(devices)):
+        for number in range(self.degree):
             if number:
-                _pass_on(devices)
+                _pass(devices, pass_on)
             yield from devices
+
+    def columns_at(self, coordinate: dict[str, int]) -> Array:
+        """The positions of the columns that the device at this place of the mesh has at first."""
+        (window,) = [each for each in self.windows if each.loop == COLUMNS]
+        return window.positions(coordinate)
 
 
 @dataclass(slots=True)
-class _Block:
+class Block:
     """A block of columns: their positions, the operands, and the sums that travel with them."""
 
     columns: Array
     operands: dict[int, Array]
     sums: dict[int, Array]
+
+
+PassOn = Callable[[Sequence[Block]], Sequence[Block]]
+"""From the blocks of devices, the blocks that come to them from the devices before them."""
 
 
 class _RingDevice:
@@ -162,13 +177,13 @@ class _RingDevice:
         self.own = operands
         self.known: Any = None
         self.sums: dict[int, Array] = {}
-        self.last: list[_Block] = []
+        self.last: list[Block] = []
         self.restart()
 
     def restart(self) -> None:
         """Takes the device's own block."""
         moving = {i: self.own[i] for i in self.ring.op.travelling}
-        self.block = _Block(self.own_indices[COLUMNS], moving, {})
+        self.block = Block(self.own_indices[COLUMNS], moving, {})
         self.sums = {}
 
     @property
@@ -187,7 +202,7 @@ class _RingDevice:
             sums = self.block.sums if i in self.ring.op.returning else self.sums
             sums[i] = sums[i] + array if i in sums else array
 
-    def receive(self, block: _Block) -> None:
+    def receive(self, block: Block) -> None:
         """Takes another block."""
         self.last = [*self.last, block][-2:]
         self.block = block
@@ -206,11 +221,15 @@ class _RingDevice:
         return [*blocks, *(self.block.sums[i] for i in self.ring.op.returning)]
 
 
-def _pass_on(devices: Sequence[_RingDevice]) -> None:
-    """Every device passes its block to the next one."""
-    blocks = [each.block for each in devices]
-    for each, block in zip(devices, (blocks[-1], *blocks[:-1]), strict=True):
+def _to_the_next(blocks: Sequence[Block]) -> Sequence[Block]:
+    """Passes blocks on among all devices of a ring."""
+    return (blocks[-1], *blocks[:-1])
+
+
+def _pass(devices: Sequence[_RingDevice], pass_on: PassOn) -> None:
+    """Every device gives its block away and takes another."""
+    for each, block in zip(devices, pass_on([each.block for each in devices]), strict=True):
         each.receive(block)
 
 
-__all__ = ["COLUMNS", "ROWS", "Circulating", "Ring"]
+__all__ = ["COLUMNS", "ROWS", "Block", "Circulating", "PassOn", "Ring"]

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from autotune.distributed.backend import torch_installed
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = tuple(sorted(path for pattern in ("*.md", "docs/**/*.md") for path in ROOT.glob(pattern)))
 
@@ -18,8 +20,8 @@ _FILE_NAME = re.compile(r"# ([\w-]+\.(?:py|toml|yaml|txt))\b")
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """A fenced block. The words after its language say how it is treated: `slow`, or `not-run` and
-    the reason."""
+    """A fenced block. The words after its language say how it is treated: `slow`, `torch` where it
+    needs PyTorch, or `not-run` and the reason."""
 
     page: Path
     line: int
@@ -43,6 +45,8 @@ class Fence:
     @property
     def runs(self) -> bool:
         """Whether the block is executed at all."""
+        if self.words == "torch" and not torch_installed():
+            return False
         return self.language in ("console", "python") and not self.words.startswith("not-run")
 
     @property

@@ -4,7 +4,7 @@ The blocks of a page are one session: they run in order, in one folder and with 
 `console` blocks hold commands after a `$`, each followed by what it prints, `python` blocks are
 executed, and a `text` block right after one is what it prints. A block that begins with a comment
 such as `# my_space.yaml` is a file of that name. A block with `slow` after the language is left
-to the slow tests; `not-run: REASON` leaves it out.
+to the slow tests; one with `torch` needs PyTorch; `not-run: REASON` leaves it out.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ SECONDS = {
     "docs/howto/own-objective.md": 2,
     "docs/howto/many-workers.md": 8,
     "docs/howto/search-space.md": 20,
+    "docs/howto/real-processes.md": 4,
 }
 """What the examples of pages take."""
 
@@ -85,7 +86,8 @@ def test_blocks_are_of_a_known_kind(page: Path) -> None:
     for fence in fences(page):
         assert fence.language in LANGUAGES or fence.language.startswith("{"), fence.where
         if fence.language in ("console", "python"):
-            assert fence.words in ("", "slow") or fence.words.startswith("not-run: "), fence.where
+            known = fence.words in ("", "slow", "torch") or fence.words.startswith("not-run: ")
+            assert known, fence.where
         if fence.language == "console":
             assert fence.text.startswith("$ "), f"{fence.where}: a console block has commands"
         else:

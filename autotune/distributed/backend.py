@@ -1,0 +1,31 @@
+"""PyTorch, imported when it is needed."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+from distir.errors import DistirError
+
+INSTALL = "pip install 'distir[torch]'"
+
+
+def torch_installed() -> bool:
+    """Whether PyTorch can be imported."""
+    return importlib.util.find_spec("torch") is not None
+
+
+def load_torch() -> Any:
+    """The module `torch` with `torch.distributed`. Raises `DistirError` if it is missing."""
+    try:
+        import torch  # pyright: ignore[reportMissingImports]
+        import torch.distributed  # noqa: F401  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise DistirError(
+            f"real processes need PyTorch, which cannot be imported ({error}); try: {INSTALL}"
+        ) from None
+    module: Any = torch  # pyright: ignore[reportUnknownVariableType]
+    return module
+
+
+__all__ = ["load_torch", "torch_installed"]

@@ -1,0 +1,115 @@
+"""The wire of a process: collectives and ring exchanges of plans, carried by a messenger."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from autotune.distributed.messenger import Group, Messenger
+from distir.execute.devices import Coordinate
+from distir.ir.core import Array, Node, Value
+from distir.ops.collective import AllGather, AllReduce, AllToAll, Collective, ReduceScatter
+from distir.ops.ring import Block, Ring
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessWire:
+    """The wire (see `distir.execute.devices`) of a process: `first` is the process of the first
+    device of its rank."""
+
+    messenger: Messenger
+    own: int
+    first: int
+
+    def exchange(self, op: Collective, shard: Array, value: Value, group: Sequence[int]) -> Array:
+        """The device's result of a collective over the group."""
+        talk, processes, name = self.messenger, self._processes(group), axes_name(op.mesh_axes)
+        itemsize = value.type.dtype.itemsize
+        place = list(group).index(self.own)
+        if len(group) == 1:
+            return op.exchange([shard])[0]
+        if isinstance(op, AllReduce):
+            return talk.all_reduce(shard, processes, op.reduction, name, itemsize)
+        if isinstance(op, AllGather):
+            return op.cut.join(talk.all_gather(shard, processes, name, itemsize))
+        if isinstance(op, ReduceScatter):
+            parts = op.cut.split(shard, op.degree)
+            received = talk.all_to_all(parts, processes, name, itemsize)
+            return AllReduce(op.mesh_axes, op.degree, op.reduction).exchange(received)[0]
+        if isinstance(op, AllToAll):
+            parts = op.scatter.split(shard, op.degree)
+            return op.gather.join(talk.all_to_all(parts, processes, name, itemsize))
+        return op.exchange(talk.all_gather(shard, processes, name, itemsize))[place]
+
+    def go_round(
+        self,
+        op: Ring,
+        operands: Sequence[Array],
+        node: Node,
+        places: Sequence[Coordinate],
+        group: Sequence[int],
+    ) -> tuple[Array, ...]:
+        """The device's results of a ring exchange."""
+        place = list(group).index(self.own)
+        passing = _Passing(self.messenger, op, node, places, self._processes(group), place)
+        return op.exchange([places[place]], [operands], passing.pass_on)[0]
+
+    def _processes(self, group: Sequence[int]) -> Group:
+        return tuple(self.first + index for index in group)
+
+
+def axes_name(mesh_axes: Sequence[str]) -> str:
+    """The name under which messages along these mesh axes are counted."""
+    return ",".join(mesh_axes)
+
+
+@dataclass(slots=True)
+class _Passing:
+    """Passes blocks round a ring, of which this process is device number `place`.
+
+    Blocks go round once, and a second time if sums travel with them. What does not change is sent
+    the first time alone: it is `known` by the device that a block began at.
+    """
+
+    messenger: Messenger
+    ring: Ring
+    node: Node
+    places: Sequence[Coordinate]
+    processes: Group
+    place: int
+    passes: int = 0
+    known: dict[int, dict[int, Array]] = field(default_factory=dict[int, dict[int, Array]])
+
+    def pass_on(self, blocks: Sequence[Block]) -> list[Block]:
+        """Gives the block at hand to the next device and takes that of the device before."""
+        (block,) = blocks
+        degree = self.ring.degree
+        first_time = self.passes < degree - 1
+        if not self.passes:
+            self.known[self.place] = dict(block.operands)
+        self.passes += 1
+        turn = self.passes if first_time else self.passes - (degree - 1)
+        origin = (self.place - turn) % degree
+        moving = sorted(block.operands) if first_time else []
+        received = self._swapped(block, moving)
+        if first_time:
+            self.known[origin] = dict(zip(moving, received, strict=False))
+        columns = self.ring.columns_at(self.places[origin])
+        sums = dict(zip(sorted(block.sums), received[len(moving) :], strict=True))
+        return [Block(columns, dict(self.known[origin]), sums)]
+
+    def _swapped(self, block: Block, moving: Sequence[int]) -> list[Array]:
+        """The arrays of the block that comes, in place of those of the block at hand."""
+        operands, results = self.node.operands, self.node.results
+        sums = sorted(block.sums)
+        arrays = [*(block.operands[i] for i in moving), *(block.sums[i] for i in sums)]
+        values = [*(operands[i] for i in moving), *(results[i] for i in sums)]
+        sizes = (a.size * v.type.dtype.itemsize for a, v in zip(arrays, values, strict=True))
+        name, degree = axes_name(self.ring.mesh_axes), self.ring.degree
+        after, before = (self.processes[(self.place + step) % degree] for step in (1, -1))
+        self.messenger.send(arrays, after, name, sum(sizes))
+        templates = [(each.dtype, each.shape) for each in arrays]
+        return self.messenger.receive(templates, before, f"a block of the ring over {name}")
+
+
+__all__ = ["ProcessWire", "axes_name"]
