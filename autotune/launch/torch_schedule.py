@@ -12,7 +12,7 @@ from autotune.launch.errors import LaunchError
 from distir.errors import ScheduleError
 from distir.schedules import SCHEDULES, Schedule, find_schedule
 from distir.schedules.core.family import ScheduleFamily, stages_on_ranks
-from distir.schedules.core.schedule import parse_schedule
+from distir.schedules.core.schedule import format_schedule, parse_schedule
 from distir.strategy import Strategy
 
 _TO_TORCH = {"B": "I", "BW": "B"}
@@ -29,11 +29,11 @@ def schedule_of(strategy: Strategy) -> Schedule:
 def format_csv(schedule: Schedule) -> str:
     """A schedule as a CSV file."""
     spelled = _TO_TORCH if schedule.splits_backward else {}
-    rows = (
-        ",".join(f"{stage}{spelled.get(kind, kind)}{batch}" for stage, kind, batch in rank)
-        for rank in schedule.ranks
-    )
-    return "\n".join(rows) + "\n"
+
+    def theirs(match: re.Match[str]) -> str:
+        return f"{match[1]}{spelled.get(match[2], match[2])}{match[3]}"
+
+    return _TOKEN.sub(theirs, format_schedule(schedule)).replace(" ", ",") + "\n"
 
 
 def parse_csv(text: str) -> Schedule:

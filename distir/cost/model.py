@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from distir.cost import device as on_device
@@ -25,6 +25,14 @@ class CostModel:
 
     cluster: Cluster
     stack: SoftwareStack
+
+    @property
+    def without_fixed_overlap(self) -> CostModel:
+        """The same where no fixed fraction of experts' exchanges hides behind another microbatch:
+        for schedules with overlapped pairs, which say themselves what runs side by side."""
+        if not self.stack.overlaps_exchanges:
+            return self
+        return replace(self, stack=replace(self.stack, overlaps_exchanges=False))
 
     @property
     def band(self) -> Band:

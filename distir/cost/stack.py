@@ -74,7 +74,9 @@ class SoftwareStack:
     overlaps_activations: bool = False
     """Whether gathers and scatters of activations are pipelined with the products beside them."""
     overlaps_exchanges: bool = False
-    """Whether exchanges with experts run beside the computation of another microbatch."""
+    """Whether exchanges with experts run beside the computation of another microbatch, which hides
+    a fixed fraction of them. With schedules that have overlapped pairs this is not looked at: what
+    these hide follows from what they do."""
     sends_copies_once: bool = False
     """Whether exchanges with experts send a token to a node once and copy it there."""
     allocator: Allocator = "blocks"

@@ -97,6 +97,11 @@ class Composed:
         """All nodes, in program order."""
         return (*self.gathers, *self.body)
 
+    @property
+    def scatters(self) -> tuple[Node, ...]:
+        """See `Segment.scatters`."""
+        return tuple(filter(_is_of_state, self.body))
+
 
 def composed(segment: Segment) -> Composed:
     """A segment with values of its own alone."""
@@ -120,6 +125,29 @@ def composed(segment: Segment) -> Composed:
         (*segment.received, *segment.gathered),
         (*segment.sent, *(fresh[value] for value in _ends_of(ahead))),
     )
+
+
+def apart(ops: Composed) -> Composed:
+    """The same with values that no other segment has, so that it can stand beside another segment
+    of the same block, for another microbatch."""
+    values = {
+        value: Value(value.type, value.name)
+        for value in (
+            *ops.handed,
+            *(value for node in ops.nodes for value in (*node.operands, *node.results)),
+            *ops.handing,
+        )
+    }
+
+    def own(some: Sequence[Value]) -> tuple[Value, ...]:
+        return tuple(values[value] for value in some)
+
+    def with_own(nodes: Sequence[Node]) -> tuple[Node, ...]:
+        return tuple(
+            replace(each, operands=own(each.operands), results=own(each.results)) for each in nodes
+        )
+
+    return Composed(with_own(ops.gathers), with_own(ops.body), own(ops.handed), own(ops.handing))
 
 
 def block_passes(
@@ -177,6 +205,7 @@ __all__ = [
     "BlockPasses",
     "Composed",
     "Segment",
+    "apart",
     "block_passes",
     "composed",
     "is_reversed",

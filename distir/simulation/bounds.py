@@ -7,11 +7,12 @@ microbatches,
   has at least 1/n of them, and less work never takes longer. A microbatch has to pass its forward
   products and those of the first parts of its backward passes one after the other; the busiest
   rank takes at least the mean of all, `m T / p`. Whatever else is computed, moved and sent comes
-  on top.
+  on top. Products share one stream, so that overlapping passes hides none of them.
 - *blocks*: once shapes are known, the whole model is scheduled as one stage of `n` devices. Cutting
   it makes every instruction wait for more, so `T` is at most the sum over stages. Only for what a
   stage gathers first it may wait less, as that depends on where the stage ends. So gathers delay
   nothing here, and only occupy the links.
+  Where a schedule overlaps forward and backward passes, the longer ones of the two count alone.
 - *states at rest*: sharding them adds gathers and settlements to the passes, and takes nothing
   away: the `T` without ZeRO bounds those with it.
 - *pipeline*: the rank on which a microbatch begins is busy or waits until it has come back. Where
@@ -230,6 +231,9 @@ class Bounds:
             plain &= table.column("chunks") == 1
             both = np.minimum(backward, first_part + second_part)
             work = forward + np.where(splits, both, backward)
+            # Of an overlapped pair, what is certain is that it is no shorter than either pass.
+            overlaps = np.array([each.overlaps for each in families])[codes]
+            work = np.where(overlaps, np.maximum(forward, np.minimum(both, backward)), work)
             # Nothing waits for the second part of a backward pass.
             once = forward + np.where(splits, np.minimum(backward, first_part), backward)
             waiting = np.where(plain, work / (1 - (1 - 1 / count) ** ranks), once)
@@ -309,7 +313,8 @@ def _codes(table: Strategies) -> list[int]:
 
 def _is_plain(family: ScheduleFamily) -> bool:
     """Whether, with one chunk, rank r holds stage r alone and backward passes are whole."""
-    return family.placement == "loop" and family.copies == 1 and not family.splits_backward
+    alone = family.placement == "loop" and family.copies == 1
+    return alone and not family.splits_backward and not family.overlaps
 
 
 def _side_by_side(works: Sequence[Work]) -> Work:

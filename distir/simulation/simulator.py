@@ -25,10 +25,12 @@ from distir.simulation.cutting.one import balanced_stages
 from distir.simulation.cutting.partition import Partitions
 from distir.simulation.many.batch import simulate_many
 from distir.simulation.pipeline.one import PipelineTime, run_pipeline
+from distir.simulation.pricing.chains import PassCost
 from distir.simulation.pricing.instructions import Pricing, narrower_products
 from distir.simulation.pricing.memory import ChainMemory
 from distir.simulation.pricing.repeats import repeated_blocks
 from distir.simulation.pricing.stage_cost import (
+    OverlappedStages,
     StageCost,
     action_seconds,
 )
@@ -69,6 +71,7 @@ class Simulator:
         self.stages = StagePricer(workload, self.cost, self.planner, ChainMemory())
         self._partitions = Partitions()
         self._stages: dict[object, StageCost] = {}
+        self._pairs: dict[object, PassCost] = {}
         self._cuts: dict[object, tuple[int, ...]] = {}
 
     def repriced(self, stack: SoftwareStack, cluster: Cluster) -> Simulator:
@@ -96,17 +99,22 @@ class Simulator:
         if strategy.stages == 1:
             return whole
         pricing, flight = self.pricing(whole), whole.schedule.peak_in_flight
-        key = (tuple(map(id, programs)), flight, pricing.grid.mesh, strategy.communicators)
+        pricer = self._pricer(pricing)
+        key = (tuple(map(id, programs)), flight, pricing.grid.mesh, strategy.communicators, pricer)
         if key not in self._cuts:
             room = float(self.cost.room_bytes(strategy.communicators))
             self._cuts[key] = balanced_stages(
-                self.stages, self._partitions, programs, flight, strategy.chunks, pricing, room
+                pricer, self._partitions, programs, flight, strategy.chunks, pricing, room
             )
         return self.planner.plan(strategy, self._cuts[key])
 
     def pricing(self, plan: Plan) -> Pricing:
         """Seconds on this cluster with the plan's mesh laid on it."""
         return Pricing.of(self.cost, plan)
+
+    def _pricer(self, pricing: Pricing) -> StagePricer:
+        """What prices stages by this pricing, whose cost model may have no fixed overlap."""
+        return self.stages if pricing.cost is self.cost else self.stages.without_fixed_overlap
 
     def simulate(self, strategy: Strategy) -> SimulationResult:
         """The metrics of a strategy. Raises `StrategyError` if it cannot run; if it only does not
@@ -140,8 +148,9 @@ class Simulator:
         from distir.simulation.trace import chrome_trace
 
         stages = self._stage_costs(plan)
-        seconds = action_seconds(stages)
-        time = self.schedule(plan.schedule, stages, self._transfers(plan, stages))
+        pairs = self._pair_costs(plan)
+        seconds = action_seconds(stages, pairs)
+        time = self.schedule(plan.schedule, stages, self._transfers(plan, stages), pairs)
         return chrome_trace(plan, self.cost, time, seconds)
 
     # --- stages -----------------------------------------------------------------------------------
@@ -153,20 +162,35 @@ class Simulator:
 
     def _stage_cost(self, plan: Plan, index: int, pricing: Pricing, splits: bool) -> StageCost:
         programs, uses = plan.stages[index].programs, charged_elsewhere(plan, index)
-        key = (programs, pricing.grid.mesh, uses, splits)
+        pricer = self._pricer(pricing)
+        key = (programs, pricing.grid.mesh, uses, splits, pricer)
         if key not in self._stages:
             runs = repeated_blocks(list(zip(programs, uses, strict=True)))
-            unpriced = self.stages.unpriced_stage(runs, pricing, splits)
-            (self._stages[key],) = self.stages.price([unpriced], pricing)
+            unpriced = pricer.unpriced_stage(runs, pricing, splits)
+            (self._stages[key],) = pricer.price([unpriced], pricing)
         return self._stages[key]
+
+    def _pair_costs(self, plan: Plan) -> list[PassCost]:
+        """What the overlapped pairs of a plan's schedule cost."""
+        pricing = self.pricing(plan)
+        return [self._pair_cost(plan, pair, pricing) for pair in plan.schedule.pairs]
+
+    def _pair_cost(self, plan: Plan, pair: tuple[int, int], pricing: Pricing) -> PassCost:
+        forward, backward = (plan.stages[stage].programs for stage in pair)
+        key = (forward, backward, pricing.grid.mesh)
+        if key not in self._pairs:
+            both = OverlappedStages(forward, backward)
+            (self._pairs[key],) = self._pricer(pricing).price_pairs([both], pricing)
+        return self._pairs[key]
 
     # --- the whole -------------------------------------------------------------------------------
 
     def _result(self, plan: Plan, stages: Sequence[StageCost]) -> SimulationResult:
         transfers = self._transfers(plan, stages)
         tied = tied_gradients(plan, self.cost) if plan.workload.training else []
-        time = self.schedule(plan.schedule, stages, transfers)
-        ranks = rank_seconds(plan.schedule, time, stages, tied, plan.workload.training)
+        pairs = self._pair_costs(plan)
+        time = self.schedule(plan.schedule, stages, transfers, pairs)
+        ranks = rank_seconds(plan.schedule, time, stages, tied, plan.workload.training, pairs)
         return make_result(plan, self.cost, ranks)
 
     def schedule(
@@ -174,10 +198,11 @@ class Simulator:
         compiled: CompiledSchedule,
         stages: Sequence[StageCost],
         transfers: Sequence[float],
+        pairs: Sequence[PassCost] = (),
     ) -> PipelineTime:
-        """When actions start, given what they and messages take."""
+        """When actions start, given what they, overlapped `pairs` of them and messages take."""
         goes_on = self.cost.stack.goes_on(max(map(len, compiled.stages_of_ranks)))
-        return run_pipeline(compiled, action_seconds(stages), transfers, goes_on=goes_on)
+        return run_pipeline(compiled, action_seconds(stages, pairs), transfers, goes_on=goes_on)
 
     def _transfers(self, plan: Plan, stages: Sequence[StageCost]) -> list[float]:
         """Seconds of the message that each kind of action sends."""
@@ -199,11 +224,14 @@ def _transfer_seconds(
 ) -> list[float]:
     """Seconds of messages by `stage · COST_KINDS + kind`. `hop` gives those of what a stage sends
     to the next (1) or the previous one (-1), from one rank to another."""
-    seconds = [0.0] * (compiled.stages * COST_KINDS)
+    seconds = [0.0] * ((compiled.stages + len(compiled.pairs)) * COST_KINDS)
     for (stage, step), pairs in compiled.routes.items():
         longest = larger(*(hop(stage, step, *pair) for pair in pairs))
         for kind in (FORWARD,) if step > 0 else (BACKWARD, INPUT_PART):
             seconds[stage * COST_KINDS + kind] = longest
+    for number, pair in enumerate(compiled.pairs, start=compiled.stages):
+        for stage, kind in zip(pair, (FORWARD, BACKWARD), strict=True):
+            seconds[number * COST_KINDS + kind] = seconds[stage * COST_KINDS + kind]
     return seconds
 
 

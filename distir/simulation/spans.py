@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from distir.cost import CostModel
 from distir.ir.core import Value
 from distir.plan import Plan
-from distir.plan.passes import composed, is_reversed, segments
-from distir.schedules import COMPLETING, FORWARD, WEIGHT_PART
+from distir.plan.passes import apart, composed, is_reversed, segments
+from distir.schedules import BACKWARD, COMPLETING, FORWARD, WEIGHT_PART
 from distir.simulation.pricing.instructions import COMPUTE, GRADIENTS, Instruction, Pricing
 from distir.simulation.pricing.tied import charged_elsewhere, tied_gradients
+from distir.simulation.pricing.turns import turns
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,55 @@ def action_spans(
     end = max(done, streams.on_links)
     for computed, bucket in (*shared_out, *((end, bucket) for bucket in at_end)):
         streams.settle(bucket, computed)
+    return streams.spans
+
+
+def pair_spans(
+    plan: Plan, pair: tuple[int, int], cost: CostModel, *, last: bool
+) -> list[StreamSpan]:
+    """The spans of an overlapped pair: a forward pass of one stage and a backward pass of another.
+    `last`: the gradients of the second stage are complete with it, and settled when it ends."""
+    pricing, streams = Pricing.of(cost, plan), _Streams()
+    ahead, back = (plan.stages[stage].programs for stage in pair)
+    sides = zip_longest(
+        segments(ahead, FORWARD, steady=True), segments(back, BACKWARD, steady=True)
+    )
+    scattered: list[tuple[float, Instruction]] = []
+    handed: list[tuple[_Ready | None, ...]] = [(), ()]
+    for segment, other in sides:
+        forward = None if segment is None else composed(segment)
+        both = (forward, None if other is None else apart(composed(other)))
+        streams.ready = {
+            value: ready
+            for ops, of_pass in zip(both, handed, strict=True)
+            for value, ready in zip(ops.handed if ops else (), of_pass, strict=False)
+            if ready
+        }
+        listed = [
+            pricing.instructions([n for n in ops.nodes if n not in ops.scatters] if ops else ())
+            for ops in both
+        ]
+        for whose, part in turns(*listed):
+            for at in part:
+                streams.run(listed[whose][at])
+        handed = [tuple(map(streams.ready.get, ops.handing if ops else ())) for ops in both]
+        scatters = pricing.instructions(both[1].scatters if both[1] else ())
+        for each in scatters:
+            streams.launch(each)
+        computed = float(cost.host_bound_seconds(streams.free[COMPUTE], streams.launched))
+        scattered += ((computed, each) for each in scatters)
+    done = float(cost.host_bound_seconds(max(streams.free.values()), streams.launched))
+    end = max(done, streams.on_links)
+    if not last:
+        for computed, each in scattered:
+            streams.settle(each, computed)
+        return streams.spans
+    buckets: list[Instruction] = []
+    away = charged_elsewhere(plan, pair[1])
+    for program, shared in zip(back[::-1], away[::-1], strict=True):
+        buckets += pricing.buckets(program, shared.added)
+    for each in (*(each for _, each in scattered), *buckets):
+        streams.settle(each, end)
     return streams.spans
 
 
@@ -155,4 +206,4 @@ def step_end_spans(
     return found
 
 
-__all__ = ["StreamSpan", "action_spans", "step_end_spans"]
+__all__ = ["StreamSpan", "action_spans", "pair_spans", "step_end_spans"]

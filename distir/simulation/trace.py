@@ -13,10 +13,11 @@ from typing import Any
 
 from distir.cost import CostModel
 from distir.plan import Plan
-from distir.schedules import COST_KINDS, Action
+from distir.schedules import COST_KINDS, FORWARD, Action
+from distir.schedules.core.action import format_pair
 from distir.simulation.pipeline.one import PipelineTime
 from distir.simulation.pricing.instructions import COMPUTE, GRADIENTS
-from distir.simulation.spans import StreamSpan, action_spans, step_end_spans
+from distir.simulation.spans import StreamSpan, action_spans, pair_spans, step_end_spans
 
 MOST_ACTIONS = 50_000
 MOST_OPS = 50_000
@@ -29,20 +30,26 @@ ACTIONS = "actions"
 
 @dataclass(frozen=True, slots=True)
 class _TimedAction:
-    """An action in time; `kind` is what it costs, `last`: the one in which the gradients of its
-    stage are complete."""
+    """An action, or an overlapped pair, in time, with its cost number. `beside` is the backward
+    pass of a pair; `last`: the gradients of its stage are complete in it."""
 
     rank: int
     action: Action
-    kind: int
+    beside: Action | None
+    cost: int
     start: float
     end: float
     last: bool
 
     @property
-    def key(self) -> tuple[int, int, bool]:
+    def key(self) -> tuple[int, bool]:
         """What decides which ops the action has."""
-        return self.action.stage, self.kind, self.last
+        return self.cost, self.last
+
+    @property
+    def label(self) -> str:
+        """The action or the pair, as schedules write it."""
+        return str(self.action) if self.beside is None else format_pair(self.action, self.beside)
 
 
 @dataclass(slots=True)
@@ -57,12 +64,12 @@ class _GradientStream:
 
 @dataclass(frozen=True, slots=True)
 class _PlacedSpan:
-    """A span in the time of the step, on a device of `rank`; `action` is None for what comes after
-    all actions."""
+    """A span in the time of the step, on a device of `rank`; `action` is the text of the action or
+    pair to which it belongs, None for what comes after all actions."""
 
     rank: int
     span: StreamSpan
-    action: Action | None = None
+    action: str | None = None
 
 
 def chrome_trace(
@@ -71,8 +78,8 @@ def chrome_trace(
     """The trace of a plan whose actions run at `time` and take `seconds` per kind."""
     actions = _timed_actions(plan, time, seconds)
     passes = {
-        (stage, kind, last): action_spans(plan, stage, kind, cost, last=last)
-        for stage, kind, last in dict.fromkeys(each.key for each in actions)
+        (number, last): _ops(plan, number, cost, last=last)
+        for number, last in dict.fromkeys(each.key for each in actions)
     }
     scattering = {
         key: sum(each.end - each.start for each in ops if each.stream == GRADIENTS)
@@ -108,19 +115,34 @@ def chrome_trace(
 
 
 def _timed_actions(plan: Plan, time: PipelineTime, seconds: Sequence[float]) -> list[_TimedAction]:
-    """All actions, in order of time."""
+    """All actions and overlapped pairs, in order of time."""
     compiled = plan.schedule
     rows = zip(compiled.actions, compiled.rank, compiled.cost, time.start, strict=True)
     last = {at for ends in compiled.last_gradients for at in ends}
-    found = [
-        _TimedAction(rank, action, cost % COST_KINDS, start, start + seconds[cost], index in last)
-        for index, (action, rank, cost, start) in enumerate(rows)
-    ]
+    found: list[_TimedAction] = []
+    for index, (action, rank, cost, start) in enumerate(rows):
+        beside, completes = None, index in last
+        if cost >= compiled.stages * COST_KINDS:
+            if cost % COST_KINDS != FORWARD:
+                continue  # it takes no time: the entry of the forward pass is the whole pair
+            beside, completes = compiled.actions[index + 1], index + 1 in last
+        found.append(
+            _TimedAction(rank, action, beside, cost, start, start + seconds[cost], completes)
+        )
     return sorted(found, key=lambda each: (each.start, each.rank))
 
 
+def _ops(plan: Plan, number: int, cost: CostModel, *, last: bool) -> list[StreamSpan]:
+    """The ops of actions with this cost number, from time 0 on."""
+    stage, kind = divmod(number, COST_KINDS)
+    if stage < plan.schedule.stages:
+        return action_spans(plan, stage, kind, cost, last=last)
+    pair = plan.schedule.pairs[stage - plan.schedule.stages]
+    return pair_spans(plan, pair, cost, last=last)
+
+
 def _detailed(
-    actions: Sequence[_TimedAction], passes: Mapping[tuple[int, int, bool], Sequence[StreamSpan]]
+    actions: Sequence[_TimedAction], passes: Mapping[tuple[int, bool], Sequence[StreamSpan]]
 ) -> set[_TimedAction]:
     """The actions whose ops are shown: first those in which gradients are settled, then as many as
     there is room for."""
@@ -148,7 +170,7 @@ def _moved(
             start = max(start, gradients.scatters_free)
             gradients.scatters_free = start + seconds
             gradients.free += seconds
-        yield _PlacedSpan(at.rank, replace(span, start=start, end=start + seconds), at.action)
+        yield _PlacedSpan(at.rank, replace(span, start=start, end=start + seconds), at.label)
 
 
 # --- events --------------------------------------------------------------------------------------
@@ -182,11 +204,15 @@ def _streams(plan: Plan) -> tuple[str, ...]:
 def _action_event(each: _TimedAction) -> dict[str, Any]:
     kind = "backward" if each.action.is_backward else "forward"
     arguments = {"stage": each.action.stage, "microbatch": each.action.microbatch}
-    return _event(str(each.action), kind, each.rank, 0, (each.start, each.end), arguments)
+    if each.beside is not None:
+        kind = "overlapped"
+        beside = {"stage": each.beside.stage, "microbatch": each.beside.microbatch}
+        arguments = {"forward": arguments, "backward": beside}
+    return _event(each.label, kind, each.rank, 0, (each.start, each.end), arguments)
 
 
 def _op_event(each: _PlacedSpan, thread: int) -> dict[str, Any]:
-    arguments = {} if each.action is None else {"action": str(each.action)}
+    arguments = {} if each.action is None else {"action": each.action}
     kind = "compute" if each.span.stream == COMPUTE else "communication"
     when = (each.span.start, each.span.end)
     return _event(each.span.label, kind, each.rank, thread, when, arguments)

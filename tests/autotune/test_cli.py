@@ -288,7 +288,10 @@ KNOWN = set("dp tp cp pp microbatches schedule chunks zero recompute sequence_pa
         (("--cp", "3"), "the sequence (1024) does not divide by cp = 3; cp = 1, 2, 4"),
         (("--pp", "8", "--chunks", "2"), "pp x chunks = 8 x 2 asks for 16 stages"),
         (("--pp", "2", "--chunks", "2"), "1f1b has 1 chunk per rank, not 2"),
-        (("--pp", "2", "--schedule", "gpip"), "unknown schedule 'gpip'; did you mean: gpipe"),
+        (
+            ("--pp", "2", "--schedule", "gpip"),
+            "unknown schedule 'gpip'; did you mean: dualpipe, gpipe",
+        ),
         (("--recompute", "some"), "unknown recomputation 'some'"),
         (("--recompute-every", "2"), "recompute is none"),
         (

@@ -182,15 +182,19 @@ def test_experts_are_split_by_ep_and_all_else_is_whole(dp: int, ep: int, zero: i
     assert memory["optimizer_bytes"] == 12 * expected
 
 
-def exchange_seconds(stack: str, **experts: int) -> float:
-    """What an exchange of tokens takes on four nodes, as far as it is not hidden."""
+def exchange_seconds(
+    stack: str, *, hides: bool = False, schedule: str = "1f1b", **experts: int
+) -> float:
+    """What an exchange of tokens takes on four nodes, as far as it is not hidden; `hides`: the
+    software stack hides a fixed fraction behind other microbatches."""
     config = find_model("deepseek-v3")
     assert isinstance(config, TransformerConfig)
     assert config.experts is not None
     small = replace(config, layers=6, experts=replace(config.experts, **experts))
-    work = Workload(model=load_source(lambda: small), batch_size=32, sequence_length=TOKENS)
-    simulator = Simulator(work, load_cluster("hgx-h100", 32), load_stack(stack))
-    plan = simulator.plan(Strategy(dp=32, ep=32))
+    work = Workload(model=load_source(lambda: small), batch_size=128, sequence_length=TOKENS)
+    software = replace(load_stack(stack), overlaps_exchanges=hides)
+    simulator = Simulator(work, load_cluster("hgx-h100", 64), software)
+    plan = simulator.plan(Strategy(dp=32, ep=32, pp=2, microbatches=4, schedule=schedule))
     nodes = (node for program in plan.stages[0].programs for node in program.forward)
     tokens = next(n for n in nodes if isinstance(n.op, AllToAll) and n.op.copies is not None)
     (instruction,) = simulator.pricing(plan).of_node(tokens)
@@ -199,12 +203,21 @@ def exchange_seconds(stack: str, **experts: int) -> float:
 
 def test_stacks_that_send_a_token_to_a_node_once_send_less() -> None:
     """Of 4 nodes, 8 experts among all are in 4 · (1 - 0.75⁸) = 3.6; a quarter of these is the own
-    node. Sent one by one, 6 of 8 copies go to others: 2.2 times as much; and a quarter of what is
-    left is not hidden. Latencies are less than a hundredth."""
+    node. Sent one by one, 6 of 8 copies go to others: 2.2 times as much. Latencies are less than a
+    fiftieth."""
     apart, once = (
         exchange_seconds(name, groups=1, chosen_groups=1) for name in ("megatron", "deepseek")
     )
     places = 4 * (1 - 0.75**8)
-    assert once / apart == pytest.approx(0.25 * places / 8, rel=0.03)
+    assert once / apart == pytest.approx(places / 8, rel=0.03)
     near = exchange_seconds("deepseek", groups=4, chosen_groups=2)
     assert near / once == pytest.approx(2 * (1 - 0.5**8) / places, rel=0.03)
+
+
+def test_a_fixed_fraction_is_hidden_only_where_the_schedule_overlaps_nothing() -> None:
+    """By a schedule with overlapped pairs as much as its streams hide; so its exchanges are priced
+    whole, whatever the software stack says."""
+    whole = exchange_seconds("deepseek")
+    hidden = load_stack("deepseek").overlapped_fraction
+    assert exchange_seconds("deepseek", hides=True) == pytest.approx((1 - hidden) * whole)
+    assert exchange_seconds("deepseek", hides=True, schedule="dualpipe") == whole

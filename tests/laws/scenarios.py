@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from hypothesis import strategies as st
 
 from distir.cost import Cluster, ClusterLevel, Device, load_stack
+from distir.errors import ScheduleError
 from distir.importers.load import LoadedModel
 from distir.ir import Builder, Function, Value
 from distir.models.experts import Experts
@@ -20,7 +22,15 @@ from distir.ops.arithmetic import Add, Mul
 from distir.ops.linalg import MatMul
 from distir.ops.tensor import Concat, Expand, Reshape, Slice, Split, Transpose
 from distir.plan import Plan, Planner
-from distir.schedules import SCHEDULES, Action, ActionKind, Schedule, compile_schedule, dependencies
+from distir.schedules import (
+    SCHEDULES,
+    Action,
+    ActionKind,
+    Schedule,
+    compile_schedule,
+    dependencies,
+    validate,
+)
 from distir.simulation.simulator import Simulator
 from distir.strategy import KEEP_GATHERED, PLACEMENT, Strategy
 from distir.workload import Workload
@@ -325,7 +335,28 @@ def random_schedule(
         ranks[homes[action.stage]].append(action)
         waiting.remove(action)
         done.add(action._replace(kind="B") if action.kind == "BW" else action)
-    return Schedule(tuple(map(tuple, ranks)), stages, microbatches)
+    schedule = Schedule(tuple(map(tuple, ranks)), stages, microbatches)
+    return _overlapped(chance, schedule) if training and chance.random() < 0.5 else schedule
+
+
+def _overlapped(chance: random.Random, schedule: Schedule) -> Schedule:
+    """The schedule with some overlapped pairs, as many as do not make ranks wait for each other."""
+    pairs: list[tuple[int, ...]] = [() for _ in schedule.ranks]
+    found = schedule
+    for rank, actions in enumerate(schedule.ranks):
+        for position, (first, _) in enumerate(pairwise(actions)):
+            beside = pairs[rank] and pairs[rank][-1] == position - 1
+            if first.kind != "F" or beside or chance.random() < 0.3:
+                continue
+            pairs[rank] = (*pairs[rank], position)
+            tried = replace(schedule, overlapped=tuple(pairs))
+            try:
+                validate(tried)
+            except ScheduleError:
+                pairs[rank] = pairs[rank][:-1]
+            else:
+                found = tried
+    return found
 
 
 class Scenario:

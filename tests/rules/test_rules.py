@@ -145,7 +145,7 @@ BROKEN: dict[str, tuple[Facts, Strategy, str]] = {
     "the schedule is known": (
         Facts(),
         Strategy(schedule="gpip"),
-        "unknown schedule 'gpip'; did you mean: gpipe",
+        "unknown schedule 'gpip'; did you mean: dualpipe, gpipe",
     ),
     "the schedule exists for these numbers": (
         Facts(),

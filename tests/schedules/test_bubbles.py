@@ -24,6 +24,7 @@ from distir.schedules import (
 )
 from distir.schedules.families.breadth_first import breadth_first
 from distir.schedules.families.chimera import chimera
+from distir.schedules.families.dual_pipe import dual_pipe, dual_pipe_v
 from distir.schedules.families.gpipe import gpipe
 from distir.schedules.families.interleaved import interleaved
 from distir.schedules.families.one_f_one_b import one_f_one_b
@@ -146,6 +147,60 @@ def test_chimera_has_half_the_bubble_of_1f1b_but_one_slot(
     p = 2 * half
     found = idle(chimera(p, 1, units * p), f, b).alone
     assert found == (p - 2) * (units * b - (units - 1) * f)
+
+
+@dataclass(frozen=True)
+class Overlapped:
+    """Seconds that the slowest rank idles in one iteration, where an overlapped pair takes `o`, and
+    the most microbatches that ranks hold."""
+
+    idle: float
+    held: list[int]
+
+
+def overlapped(
+    family: ScheduleFamily, p: int, m: int, f: float, b: float, w: float, o: float
+) -> Overlapped:
+    compiled = compile_schedule(family.made(p, family.default_chunks, m))
+    costs = [f, b + w, b, w] * compiled.stages + [o, 0.0, 0.0, 0.0] * len(compiled.pairs)
+    time = run_pipeline(compiled, costs, [0.0] * len(costs))
+    alone = compiled.matrix_alone.reshape(p, -1, COST_KINDS).sum(axis=1) @ [f, b + w, b, w]
+    work = alone + o * compiled.pair_counts.sum(axis=1)
+    idle = max(end - own for end, own in zip(time.end, work.tolist(), strict=True))
+    held = [
+        max(sum(map(sum, each.counts)) + (each.cost_kind == FORWARD) for each in situations)
+        for situations in compiled.situations
+    ]
+    return Overlapped(idle, held)
+
+
+@settings(deadline=None)
+@given(st.integers(1, 5), st.integers(0, 20), seconds_, st.integers(0, 8))
+def test_dualpipe_has_the_published_bubble_and_activations(
+    half: int, more: int, third: int, hidden: int
+) -> None:
+    """(PP/2 - 1)(F&B + B - 3W) where F, the part B and W take equally long, and PP + 1 microbatches
+    on every rank (github.com/deepseek-ai/DualPipe, README, which calls a whole backward pass B);
+    whatever the pair hides, F&B is no shorter than the longer one of its passes."""
+    stages = 2 * half
+    f = b = w = 4 * third  # in quarters, so that all is exact
+    together = 3 * f - hidden * third / 2
+    published = (half - 1) * (together + (b + w) - 3 * w)
+    for family, p, m in (
+        (dual_pipe, stages, 2 * stages + 2 * more),
+        (dual_pipe_v, half, stages + more),
+    ):
+        found = overlapped(family, p, m, f, b, w, together)
+        assert found.idle == published
+        assert found.held == [stages + 1] * p
+
+
+@settings(deadline=None)
+@given(st.integers(1, 4), st.integers(0, 20), seconds_, seconds_, seconds_)
+def test_dualpipe_idles_no_longer_than_1f1b(half: int, more: int, f: int, b: int, w: int) -> None:
+    """Where nothing is hidden by overlapping, and none of the parts fits into another."""
+    p, m = 2 * half, 4 * half + 2 * more
+    assert overlapped(dual_pipe, p, m, f, b, w, f + b + w).idle <= (p - 1) * (f + b + w)
 
 
 # --- memory ---------------------------------------------------------------------------------------

@@ -17,6 +17,8 @@ from distir.schedules import (
     INPUT_PART,
     SCHEDULES,
     WEIGHT_PART,
+    Action,
+    CompiledSchedule,
     Schedule,
     Situation,
     SituationTable,
@@ -46,30 +48,46 @@ def cost_kind(kind: str, splits: bool) -> int:
     return {"F": FORWARD, "B": part, "W": WEIGHT_PART, "BW": BACKWARD}[kind]
 
 
+def entries(compiled: CompiledSchedule) -> tuple[dict[Action, int], dict[Action, int]]:
+    """Where actions begin to wait and where they end. An overlapped pair has three entries: the
+    backward pass waits in the first of them, and ends in the last."""
+    ends = {action: i for i, action in enumerate(compiled.actions)}
+    begins = {action: i for i, action in reversed([*enumerate(compiled.actions)])}
+    return begins, ends
+
+
 @settings(deadline=None)
 @given(schedules())
 def test_every_action_comes_once_after_what_it_needs_and_in_its_ranks_order(
     schedule: Schedule,
 ) -> None:
     compiled = compile_schedule(schedule)
-    at = {action: i for i, action in enumerate(compiled.actions)}
-    assert len(at) == len(compiled.actions) == sum(map(len, schedule.ranks))
+    begins, at = entries(compiled)
+    pairs = int(compiled.pair_counts.sum())
+    assert pairs == sum(map(len, schedule.overlapped))
+    assert len(at) == len(compiled.actions) - pairs == sum(map(len, schedule.ranks))
     for rank, actions in enumerate(schedule.ranks):
         places = [at[action] for action in actions]
         assert places == sorted(places)
         assert all(compiled.rank[place] == rank for place in places)
-    for action, i in at.items():
-        assert all(at[needed] < i for needed in dependencies(action, schedule.stages))
+        for first in schedule.overlapped[rank] if schedule.overlapped else ():
+            forward, backward = actions[first : first + 2]
+            assert begins[backward] + 1 == at[forward] == at[backward] - 1
+    for action, i in begins.items():
+        for needed in dependencies(action, schedule.stages):
+            whole = needed._replace(kind="BW") if needed.kind == "B" else needed
+            assert at[needed if needed in at else whole] < i
 
 
 @settings(deadline=None)
 @given(schedules())
 def test_messages_cross_ranks_each_on_the_link_of_its_way(schedule: Schedule) -> None:
     compiled = compile_schedule(schedule)
-    at = {action: i for i, action in enumerate(compiled.actions)}
+    begins, at = entries(compiled)
+    at |= {action._replace(kind="B"): i for action, i in at.items() if action.kind == "BW"}
     ways: dict[int, tuple[int, int, bool]] = {}
     senders: set[int] = set()
-    for action, i in at.items():
+    for action, i in begins.items():
         crossing = [
             at[needed]
             for needed in dependencies(action, schedule.stages)
@@ -92,18 +110,24 @@ def test_gradients_are_complete_in_the_last_backward_action(schedule: Schedule) 
     for rank, stages in enumerate(compiled.stages_of_ranks):
         assert compiled.actions[compiled.first[rank]] == schedule.ranks[rank][0]
         for place, stage in enumerate(stages):
-            own = [
+            own = sorted(
                 i
-                for i, action in enumerate(compiled.actions)
+                for action, i in entries(compiled)[1].items()
                 if compiled.rank[i] == rank and action.stage == stage
-            ]
-            kinds = [compiled.cost[i] - stage * COST_KINDS for i in own]
+            )
+            kinds = [cost_kind(compiled.actions[i].kind, splits) for i in own]
             assert compiled.counts[rank][place] == tuple(map(kinds.count, range(COST_KINDS)))
             ends = [i for i, k in zip(own, kinds, strict=True) if k in (BACKWARD, WEIGHT_PART)]
             last = max(ends, default=-1)
             assert compiled.last_gradients[rank][place] == last
-            actions = [compiled.actions[i] for i in own]
-            assert kinds == [cost_kind(action.kind, splits) for action in actions]
+            numbers = [compiled.cost[i] for i in own]
+            in_pairs = compiled.stages * COST_KINDS
+            for kind, number in zip(kinds, numbers, strict=True):
+                if number < in_pairs:
+                    assert number == stage * COST_KINDS + kind
+                else:
+                    pair = compiled.pairs[(number - in_pairs) // COST_KINDS]
+                    assert (number % COST_KINDS, pair[kind == BACKWARD]) == (kind, stage)
 
 
 @settings(deadline=None)

@@ -126,7 +126,7 @@ def test_registered_schedules_have_a_line_each_and_their_name() -> None:
     for entry in SCHEDULES:
         family = entry.value
         assert entry.summary == family.summary
-        assert family(2, family.default_chunks, 2).name == family.name == entry.name
+        assert family(2, family.default_chunks, 4).name == family.name == entry.name
     assert SCHEDULES.get("GPipe") is gpipe
     with pytest.raises(UnknownNameError, match="did you mean: 1f1b"):
         SCHEDULES.get("1f1")
@@ -143,6 +143,9 @@ def test_text_may_hold_comments_and_empty_lines() -> None:
         ("0F0 0X0", "line 1: '0X0' is not an action; expected stage, kind (F, B, W, BW)"),
         ("0F0\nF1", "line 2: 'F1' is not an action"),
         ("0f0", "such as 2F0"),
+        ("0F0 (0F1;0B0", "'(0F1;0B0' is not an action"),
+        ("0F0 (0B0;0F1)OVERLAP_F_B", "expected a forward pass and a whole backward pass"),
+        ("0F0 (0F1;0W0)OVERLAP_F_B", "'(0F1;0W0)OVERLAP_F_B' is no overlapped pair"),
         ("# nothing", "the schedule is empty"),
     ],
 )

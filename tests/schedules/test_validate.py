@@ -26,6 +26,8 @@ from distir.schedules.families.one_f_one_b import one_f_one_b
         ("0F0 0B0 0W0 0F1 0B1", "0W1 is missing: where a schedule has W", "[?]"),
         ("0F0 0BW0 0W0", "0W0 is part of 0BW0", "[0W0]"),
         ("0F0\n0B0", "0B0 is on rank 1, but its forward pass is on rank 0", "[0B0]"),
+        ("0F0 (0F1;0B1)OVERLAP_F_B 0B0", "0B1 cannot overlap with 0F1, whose results", "[0F1]"),
+        ("0F0 (0F1;0B0)OVERLAP_F_B 0W0 0BW1", "0F1 and 0B0 cannot overlap; expected", "[0F1]"),
     ],
 )
 def test_what_is_wrong_is_said_and_shown(text: str, says: str, shows: str) -> None:
@@ -47,6 +49,18 @@ def test_a_deadlock_says_who_waits_for_what() -> None:
         "deadlock: rank 0 at 0B0 waits for 1B0 on rank 1; rank 1 at 1F1 waits for 0F1 on rank 0"
     )
     assert "[0B0]" in grid
+
+
+def test_a_pair_waits_for_what_both_of_its_actions_need() -> None:
+    """One after the other they would not wait for ever: rank 1 gets 0F1 before rank 0 wants 1B0."""
+    apart = "0F0 0F1 0B0 0B1\n1F0 1F1 1B0 1B1"
+    validate(parse_schedule(apart))
+    with pytest.raises(DeadlockError) as caught:
+        validate(parse_schedule(apart.replace("0F1 0B0", "(0F1;0B0)OVERLAP_F_B")))
+    problem, _, _ = str(caught.value).partition("\n")
+    assert problem == (
+        "deadlock: rank 0 at 0B0 waits for 1B0 on rank 1; rank 1 at 1F1 waits for 0F1 on rank 0"
+    )
 
 
 def test_indices_out_of_range_are_shown() -> None:

@@ -45,7 +45,7 @@ def test_waves_and_loops_are_the_schedule(rhythm: Rhythm) -> None:
         assert all(n <= most for n, most in zip(under_way, waves.most_under_way, strict=True))
     assert sent == read
     assert ranks == [
-        [cost for pattern, n in own for cost in pattern * n] for own in compiled.repeated_costs
+        [cost for pattern, n in own for cost in pattern * n] for own in compiled.timed_costs
     ]
 
 

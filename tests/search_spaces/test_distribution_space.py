@@ -326,7 +326,7 @@ def test_a_file_may_name_any_recomputation_that_there_is() -> None:
         ("tq: [1]", "unknown dimension 'tq'; did you mean: "),
         ("zero: [0, 5]", "zero is 5; expected 0, 1, 2 or 3"),
         ("zero: true", "zero is True; expected a whole number"),
-        ("schedule: [gpip]", "unknown schedule 'gpip'; did you mean: gpipe"),
+        ("schedule: [gpip]", "unknown schedule 'gpip'; did you mean: dualpipe, gpipe"),
         ("recompute: most", "unknown recomputation 'most'"),
         ("tp: []", "tp has no values"),
         ("tp: 0", "tp is 0; expected a whole number of at least 1"),

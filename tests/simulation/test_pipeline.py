@@ -13,7 +13,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from distir.schedules import (
+    BACKWARD,
     COST_KINDS,
+    FORWARD,
+    INPUT_PART,
     SCHEDULES,
     CompiledSchedule,
     Rhythm,
@@ -40,10 +43,30 @@ OWN = tuple(
             "0F0 0F1 0B0 0BW1 0W0",
             "0F0 0F1 0B1 0F2 0B0 0B2\n1F1 1F0 1B1 1B0 1F2 1B2",
             "0F0 0F1 3F0 3B0 3F1 3B1 0B0 0B1\n1F0 2F0 1F1 2F1 2B0 1B0 2B1 1B1",
+            "0F0 0F1 (0F2;0B0)OVERLAP_F_B 0B1 0B2\n1F0 (1F1;1B0)OVERLAP_F_B 1B1 1F2 1B2",
+            "0F0 (0F1;0BW0)OVERLAP_F_B (0F2;0BW1)OVERLAP_F_B 0B2 0W2",
         ),
     )
 )
-"""What no family makes: mixed backward passes, microbatches that overtake, stages side by side."""
+"""What no family makes: mixed backward passes, microbatches that overtake, stages side by side,
+pairs of passes of one stage."""
+
+
+def with_pairs(
+    compiled: CompiledSchedule, seconds: NDArray[np.float64], transfers: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Costs (stages · COST_KINDS, rows) with those of overlapped pairs behind them: a pair takes
+    less than both passes and sends what they send; both kinds of backward pass send the same."""
+    rows = seconds.shape[1]
+    transfers = transfers.copy()
+    transfers[INPUT_PART::COST_KINDS] = transfers[BACKWARD::COST_KINDS]
+    more = np.zeros((2, len(compiled.pairs), COST_KINDS, rows))
+    for (took, sent), (forward, backward) in zip(more.swapaxes(0, 1), compiled.pairs, strict=True):
+        numbers = [forward * COST_KINDS + FORWARD, backward * COST_KINDS + BACKWARD]
+        took[FORWARD] = 0.9 * seconds[numbers].sum(axis=0)
+        sent[[FORWARD, BACKWARD]] = transfers[numbers]
+    flat = more.reshape(2, -1, rows)
+    return np.concatenate([seconds, flat[0]]), np.concatenate([transfers, flat[1]])
 
 
 @dataclass(frozen=True)
@@ -91,7 +114,7 @@ def cases(draw: st.DrawFn) -> Case:
 
     alike, coarse, even = draw(st.integers(0, 2)), draw(st.booleans()), draw(st.integers(0, 1)) * 30
     seconds, transfers = costs(1.0), costs(draw(st.sampled_from([0.0, 0.1, 1.0, 4.0])))
-    return Case(compiled, seconds, transfers, draw(st.booleans()))
+    return Case(compiled, *with_pairs(compiled, seconds, transfers), draw(st.booleans()))
 
 
 @settings(deadline=None)
@@ -152,7 +175,7 @@ def test_plans_with_schedules_that_are_alike_are_as_each_alone(
     for group in groups:
         alike, which = [schedules[i] for i in group], np.repeat(np.arange(len(group)), 2)
         shape = alike[0].stages * COST_KINDS, len(which)
-        seconds, transfers = 1 + random.random(shape), random.random(shape)
+        seconds, transfers = with_pairs(alike[0], 1 + random.random(shape), random.random(shape))
         found = run_alike_columns(alike, which, seconds, transfers, goes_on=goes_on)
         for row, compiled in enumerate(alike[i] for i in which):
             costs = seconds[:, row].tolist(), transfers[:, row].tolist()
@@ -167,5 +190,7 @@ def test_hundreds_of_microbatches_are_as_each_plan_alone(name: str) -> None:
     random = np.random.default_rng(1)
     compiled = compile_schedule(family.made(4, family.default_chunks, 304))
     shape = compiled.stages * COST_KINDS, 6
-    seconds, transfers = 1 + 0.02 * random.random(shape), 0.3 * random.random(shape)
+    seconds, transfers = with_pairs(
+        compiled, 1 + 0.02 * random.random(shape), 0.3 * random.random(shape)
+    )
     check_against_each_alone(Case(compiled, seconds, transfers, goes_on=True))

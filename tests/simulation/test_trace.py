@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 
 from distir import Strategy, Workload, load_cluster, load_model
+from distir.schedules.core.action import format_pair
 from distir.simulation import Simulator, trace
 from distir.simulation.reference import ActionSpan, Span, simulate_reference
 from tests.conftest import HEALTH_CHECKS
@@ -59,7 +60,9 @@ def test_the_trace_is_the_timeline_of_the_reference_engine(share: int, scenario:
 
 
 def name_of(span: Span | ActionSpan) -> str:
-    return str(span.action) if isinstance(span, ActionSpan) else span.label
+    if isinstance(span, Span):
+        return span.label
+    return str(span.action) if span.beside is None else format_pair(span.action, span.beside)
 
 
 def test_a_trace_is_json_with_names() -> None:

@@ -6,9 +6,9 @@ In the flat lists, every action comes after the actions that it needs.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain, pairwise
 
 import numpy as np
@@ -20,7 +20,9 @@ from distir.schedules.compiled.costs import (
     COST_KINDS,
     FORWARD,
     INPUT_PART,
+    PAIR,
     WEIGHT_PART,
+    Pairs,
     RepeatedCosts,
 )
 from distir.schedules.compiled.situations import (
@@ -53,7 +55,11 @@ class PeakInFlight:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FlatActions:
-    """The actions of a schedule as flat lists, each action after the actions that it needs."""
+    """The actions of a schedule as flat lists, each action after the actions that it needs.
+
+    An overlapped pair has three entries, as `costs.py` says; the first of them is for the backward
+    pass, like the last.
+    """
 
     actions: tuple[Action, ...]
     rank: tuple[int, ...]
@@ -91,7 +97,7 @@ class CompiledSchedule:
     @cached_property
     def flat(self) -> FlatActions:
         """All actions as flat lists."""
-        return _flat(self.schedule)
+        return _flat(self.schedule, self.pairs)
 
     @property
     def stages(self) -> int:
@@ -145,8 +151,52 @@ class CompiledSchedule:
 
     @property
     def repeated_costs(self) -> tuple[tuple[RepeatedCosts, ...], ...]:
-        """Per rank, its repeated patterns of cost numbers. Without a rhythm, all actions of a rank
-        are one pattern that comes once."""
+        """Per rank, its repeated patterns of cost numbers, as if the actions of overlapped pairs
+        ran one after the other. Without a rhythm, all actions of a rank are one pattern that comes
+        once."""
+        return tuple(
+            tuple((pattern, times) for pattern, _, times in patterns) for patterns in self._patterns
+        )
+
+    @cached_property
+    def timed_costs(self) -> tuple[tuple[RepeatedCosts, ...], ...]:
+        """`repeated_costs` with the three entries of each overlapped pair in place of its
+        actions."""
+        if not self.pairs:
+            return self.repeated_costs
+        number = {pair: self.stages + index for index, pair in enumerate(self.pairs)}
+        return tuple(
+            tuple((_timed(pattern, begins, number), times) for pattern, begins, times in patterns)
+            for patterns in self._patterns
+        )
+
+    @cached_property
+    def pairs(self) -> Pairs:
+        """The stages of the overlapped pairs that the schedule has, in ascending order."""
+        found = {
+            (pattern[position] // COST_KINDS, pattern[position + 1] // COST_KINDS)
+            for patterns in self._patterns
+            for pattern, begins, _ in patterns
+            for position in begins
+        }
+        return tuple(sorted(found))
+
+    @cached_property
+    def pair_counts(self) -> NDArray[np.int64]:
+        """How often ranks run each of `pairs`, of shape (ranks, pairs)."""
+        number = {pair: index for index, pair in enumerate(self.pairs)}
+        found = np.zeros((len(self._patterns), len(number)), np.int64)
+        for rank, patterns in enumerate(self._patterns):
+            for pattern, begins, times in patterns:
+                for position in begins:
+                    pair = pattern[position] // COST_KINDS, pattern[position + 1] // COST_KINDS
+                    found[rank, number[pair]] += times
+        return found
+
+    @cached_property
+    def _patterns(self) -> tuple[tuple[tuple[tuple[int, ...], tuple[int, ...], int], ...], ...]:
+        """Per rank, its repeated patterns of cost numbers, the positions in them at which
+        overlapped pairs begin, and how often they are repeated."""
         source = self.source
         cost_kinds = _cost_kinds(source.splits_backward)
 
@@ -155,11 +205,13 @@ class CompiledSchedule:
 
         if isinstance(source, Rhythm):
             return tuple(
-                tuple((costs(each.pattern), each.times) for each in repeated)
+                tuple((costs(each.pattern), each.overlapped, each.times) for each in repeated)
                 for repeated in source.ranks
             )
+        overlapped = source.overlapped or ((),) * len(source.ranks)
         return tuple(
-            ((costs((stage, kind) for stage, kind, _ in actions), 1),) for actions in source.ranks
+            ((costs((stage, kind) for stage, kind, _ in actions), begins, 1),)
+            for actions, begins in zip(source.ranks, overlapped, strict=True)
         )
 
     @cached_property
@@ -174,10 +226,24 @@ class CompiledSchedule:
         return np.array([*chain.from_iterable(self.counts)], np.int64)
 
     @cached_property
+    def counts_alone(self) -> tuple[tuple[tuple[int, ...], ...], ...]:
+        """`counts` without the actions of overlapped pairs."""
+        if not self.pairs:
+            return self.counts
+        return tuple(map(_counts, self.timed_costs, self.stages_of_ranks))
+
+    @cached_property
+    def matrix_alone(self) -> NDArray[np.int64]:
+        """`counts_alone` as an array, like `count_matrix`."""
+        return np.array([*chain.from_iterable(self.counts_alone)], np.int64)
+
+    @cached_property
     def completing(self) -> tuple[tuple[tuple[int, int], ...], ...]:
         """Per rank, its stages (positions in `stages_of_ranks`) in the order in which their
-        gradients are complete, each with the cost kind of the action that completes them."""
-        return tuple(map(_completing, self.repeated_costs, self.stages_of_ranks))
+        gradients are complete, each with the cost kind of the action that completes them: of an
+        overlapped pair, `PAIR`."""
+        completing = partial(_completing, stages=self.stages, pairs=self.pairs)
+        return tuple(map(completing, self.timed_costs, self.stages_of_ranks))
 
     @cached_property
     def between_completions(self) -> tuple[tuple[tuple[tuple[int, int, int], ...], ...], ...]:
@@ -245,16 +311,27 @@ def compile_schedule(source: Schedule | Rhythm) -> CompiledSchedule:
     return compiled
 
 
-def _flat(schedule: Schedule) -> FlatActions:
+def _flat(schedule: Schedule, pairs: Pairs) -> FlatActions:
     cost_kinds = _cost_kinds(schedule.splits_backward)
     numbered = numbered_actions(schedule)
     needed = numbered.needs()
     order = execution_order(numbered, needed)
-    position = [0] * len(order)
-    for at, i in enumerate(order):
-        position[i] = at
     listed = list(chain.from_iterable(schedule.ranks))
     costs = [stage * COST_KINDS + cost_kinds[kind] for stage, kind, _ in listed]
+    last = _last_gradients(schedule, costs, numbered.starts)
+    cost = [costs[i] for i in order]
+    reads_at: dict[int, int] = {}  # entries that await the messages of overlapped backward passes
+    if pairs:
+        order, cost = _with_pair_entries(order, costs, numbered.pairs, pairs, schedule.stages)
+        first = schedule.stages * COST_KINDS
+        reads_at = {
+            i: at
+            for at, (i, number) in enumerate(zip(order, cost, strict=True))
+            if number >= first and number % COST_KINDS == INPUT_PART
+        }
+    position = [0] * len(listed)
+    for at, i in enumerate(order):
+        position[i] = at
     rank = numbered.rank
     ranks = len(schedule.ranks)
     links: dict[int, int] = {}
@@ -263,14 +340,13 @@ def _flat(schedule: Schedule) -> FlatActions:
     for i, source in enumerate(needed):
         if source >= 0 and rank[source] != rank[i]:
             at = position[source]
-            needs[position[i]] = at
+            needs[reads_at.get(i, position[i])] = at
             route = (rank[source] * ranks + rank[i]) * 2 + (costs[i] % COST_KINDS == FORWARD)
             link[at] = links.setdefault(route, len(links))
-    last = _last_gradients(schedule, costs, numbered.starts)
     return FlatActions(
         actions=tuple([listed[i] for i in order]),
         rank=tuple([rank[i] for i in order]),
-        cost=tuple([costs[i] for i in order]),
+        cost=tuple(cost),
         needs=tuple(needs),
         link=tuple(link),
         num_links=len(links),
@@ -280,6 +356,45 @@ def _flat(schedule: Schedule) -> FlatActions:
         ),
         first=tuple(position[start] for start in numbered.starts),
     )
+
+
+def _with_pair_entries(
+    order: Sequence[int],
+    costs: Sequence[int],
+    begins: Collection[int],
+    pairs: Pairs,
+    stages: int,
+) -> tuple[list[int], list[int]]:
+    """The actions in their order, with three entries for each overlapped pair, and the cost number
+    of each entry. `begins` are the forward passes of pairs; each is followed by the other action,
+    whose number is the next."""
+    number = {pair: stages + index for index, pair in enumerate(pairs)}
+    entries: list[int] = []
+    cost: list[int] = []
+    for i in order:
+        if i in begins:
+            entries += (i + 1, i, i + 1)
+            cost += _timed((costs[i], costs[i + 1]), (0,), number)
+        elif i - 1 not in begins:
+            entries.append(i)
+            cost.append(costs[i])
+    return entries, cost
+
+
+def _timed(
+    pattern: Sequence[int], begins: Sequence[int], number: Mapping[tuple[int, int], int]
+) -> tuple[int, ...]:
+    """A pattern of cost numbers with three entries for each overlapped pair that begins at one of
+    these positions; pairs are numbered like stages."""
+    found: list[int] = []
+    done = 0
+    for position in begins:
+        forward, backward = pattern[position : position + 2]
+        first = number[forward // COST_KINDS, backward // COST_KINDS] * COST_KINDS
+        found += pattern[done:position]
+        found += (first + INPUT_PART, first + FORWARD, first + BACKWARD)
+        done = position + 2
+    return (*found, *pattern[done:])
 
 
 def _rhythm_routes(rhythm: Rhythm) -> dict[tuple[int, int], tuple[tuple[int, int], ...]]:
@@ -349,15 +464,18 @@ def _counts(
 
 
 def _completing(
-    repeated: Sequence[RepeatedCosts], stages: Sequence[int]
+    repeated: Sequence[RepeatedCosts], own: Sequence[int], *, stages: int, pairs: Pairs
 ) -> tuple[tuple[int, int], ...]:
-    """See `CompiledSchedule.completing`; of one rank."""
+    """See `CompiledSchedule.completing`; of one rank, which holds its `own` of all `stages`."""
     last: dict[int, int] = {}  # by stage, the one that is complete last first
     for pattern, times in reversed(repeated):
         for cost in reversed(pattern if times else ()):
-            if cost % COST_KINDS in COMPLETING:
-                last.setdefault(cost // COST_KINDS, cost % COST_KINDS)
-    position = {stage: at for at, stage in enumerate(stages)}
+            stage, kind = divmod(cost, COST_KINDS)
+            if kind in COMPLETING:
+                if stage >= stages:
+                    stage, kind = pairs[stage - stages][1], PAIR
+                last.setdefault(stage, kind)
+    position = {stage: at for at, stage in enumerate(own)}
     return tuple((position[stage], kind) for stage, kind in reversed(last.items()))
 
 
@@ -394,6 +512,7 @@ __all__ = [
     "COST_KINDS",
     "FORWARD",
     "INPUT_PART",
+    "PAIR",
     "WEIGHT_PART",
     "CompiledSchedule",
     "PeakInFlight",

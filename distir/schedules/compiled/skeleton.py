@@ -3,14 +3,14 @@
 With more microbatches, ranks mostly repeat more often the patterns that they run while the pipeline
 is full. Schedules that differ in nothing else have the same skeleton, and what is found out about
 the order of actions of one holds for all of them. They differ in their number of *rounds*: in a
-round, every rank runs each of its actions equally often.
+round, every rank runs each of its passes equally often.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import lcm
 from typing import TypeAlias
@@ -72,7 +72,7 @@ def skeleton_of(compiled: CompiledSchedule) -> tuple[Skeleton, int] | None:
     more = _rounds_when_full(len(rhythm.ranks)) - rounds
     ranks = tuple(
         tuple(
-            RepeatedSteps(repeated.pattern, repeated.times + more * count)
+            replace(repeated, times=repeated.times + more * count)
             for repeated, count in zip(patterns, counts, strict=True)
         )
         for patterns, counts in zip(rhythm.ranks, repetitions, strict=True)
@@ -97,11 +97,12 @@ def _skeleton(
 
 
 def _round_repetitions(rhythm: Rhythm) -> tuple[RoundRepetitions, int] | None:
-    """The repetitions that a round has of each pattern, and how often a round has every action of a
+    """The repetitions that a round has of each pattern, and how often a round has every pass of a
     rank; None if the schedule has no rounds.
 
     Where ranks run one step for all microbatches, then the next, a round repeats every pattern
-    once. Otherwise each rank repeats the one pattern that has all its actions equally often.
+    once. Otherwise each rank repeats the one pattern that has all its passes equally often, or
+    of several such patterns the one in which most of them overlap.
     """
     if len({repeated.times for patterns in rhythm.ranks for repeated in patterns}) == 1 and all(
         len({repeated.pattern for repeated in patterns}) == len(patterns)
@@ -111,8 +112,11 @@ def _round_repetitions(rhythm: Rhythm) -> tuple[RoundRepetitions, int] | None:
         return tuple((1,) * len(patterns) for patterns in rhythm.ranks), 1
     occurrences: list[list[int]] = []
     for patterns in rhythm.ranks:
-        actions = {step for repeated in patterns for step in repeated.pattern}
-        of_rank = [_occurrences(repeated, len(actions)) for repeated in patterns]
+        stages = {stage for repeated in patterns for stage, _ in repeated.pattern}
+        of_rank = [_occurrences(repeated, stages, rhythm) for repeated in patterns]
+        pairs = [len(repeated.overlapped) for repeated in patterns]
+        most = max((n for n, count in zip(pairs, of_rank, strict=True) if count), default=0)
+        of_rank = [count * (n == most) for n, count in zip(pairs, of_rank, strict=True)]
         if sum(count > 0 for count in of_rank) != 1:
             return None
         occurrences.append(of_rank)
@@ -123,11 +127,13 @@ def _round_repetitions(rhythm: Rhythm) -> tuple[RoundRepetitions, int] | None:
     return repetitions, passes
 
 
-def _occurrences(repeated: RepeatedSteps, actions: int) -> int:
-    """How often a pattern has each of the `actions` different actions of its rank; 0 if it does not
-    have all of them equally often."""
-    if len(repeated.pattern) % actions:
+def _occurrences(repeated: RepeatedSteps, stages: Collection[int], rhythm: Rhythm) -> int:
+    """How often a pattern has each pass of the `stages` of its rank: `F` and, in training, a
+    backward pass, whole or in two parts. 0 if it does not have all of them equally often."""
+    count = Counter(repeated.pattern)
+    times = {count[stage, "F"] for stage in stages}
+    if rhythm.has_backward:
+        times |= {count[stage, "B"] + count[stage, "BW"] for stage in stages}
+    if rhythm.splits_backward and any(count[stage, "W"] != count[stage, "B"] for stage in stages):
         return 0
-    counts = Counter(repeated.pattern)
-    times = {*counts.values()}
-    return times.pop() if len(counts) == actions and len(times) == 1 else 0
+    return times.pop() if len(times) == 1 else 0

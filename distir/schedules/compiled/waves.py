@@ -21,11 +21,21 @@ from distir.schedules.compiled.costs import (
     COST_KINDS,
     FORWARD,
     INPUT_PART,
+    WEIGHT_PART,
     RepeatedCosts,
 )
 from distir.schedules.core.rhythm import Rhythm
 
-__all__ = ["Channel", "RankAction", "WaveAction", "WaveLoop", "Waves", "channels_of", "find_waves"]
+__all__ = [
+    "Channel",
+    "Passes",
+    "RankAction",
+    "WaveAction",
+    "WaveLoop",
+    "Waves",
+    "channels_of",
+    "find_waves",
+]
 
 FEWEST_REPEATS = 4
 """Waves that repeat less often are not made a loop."""
@@ -39,10 +49,13 @@ RankAction = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """Messages that an action on one rank sends to an action on another rank, in order."""
+    """Messages that the passes of a stage on one rank send to the next passes on another rank, in
+    order."""
 
     sender: RankAction
     reader: RankAction
+    """What sends and what reads. A pass that may run alone or in an overlapped pair, whole or in
+    parts, has several cost numbers; this is one of them (`Passes`)."""
     link: int
     """Number of the link: there is one per pair of ranks and direction of the pass."""
 
@@ -114,6 +127,41 @@ def channels_of(compiled: CompiledSchedule) -> tuple[Channel, ...] | None:
     return _rhythm_channels(source) if isinstance(source, Rhythm) else _schedule_channels(compiled)
 
 
+class Passes:
+    """Which pass an action with some cost number is or belongs to: that for whose message it waits,
+    and that whose message it sends. A pass is given as the cost number that it has alone."""
+
+    def __init__(self, compiled: CompiledSchedule) -> None:
+        self._stages, self._pairs = compiled.stages, compiled.pairs
+        self._backward = INPUT_PART if compiled.source.splits_backward else BACKWARD
+
+    def stage(self, cost: int) -> int:
+        """The stage of an action; of the last two entries of an overlapped pair, that of its
+        forward and that of its backward pass."""
+        stage, kind = divmod(cost, COST_KINDS)
+        if stage < self._stages:
+            return stage
+        return self._pairs[stage - self._stages][kind != FORWARD]
+
+    def read(self, cost: int) -> int:
+        """The pass that waits for a message when an action begins; -1 if none does."""
+        of_pair = cost >= self._stages * COST_KINDS
+        if cost % COST_KINDS == (BACKWARD if of_pair else WEIGHT_PART):
+            return -1
+        return self._alone(cost)
+
+    def sent(self, cost: int) -> int:
+        """The pass that sends a message when an action ends; -1 if none does."""
+        of_pair = cost >= self._stages * COST_KINDS
+        if cost % COST_KINDS == (INPUT_PART if of_pair else WEIGHT_PART):
+            return -1
+        return self._alone(cost)
+
+    def _alone(self, cost: int) -> int:
+        kind = FORWARD if cost % COST_KINDS == FORWARD else self._backward
+        return self.stage(cost) * COST_KINDS + kind
+
+
 def _channels(sender_of: Mapping[RankAction, RankAction]) -> tuple[Channel, ...]:
     """Channels, given the sender of each reader."""
     links: dict[tuple[int, int, bool], int] = {}
@@ -140,23 +188,27 @@ def _rhythm_channels(rhythm: Rhythm) -> tuple[Channel, ...]:
 
 
 def _schedule_channels(compiled: CompiledSchedule) -> tuple[Channel, ...] | None:
-    """The channels of a schedule without a rhythm; None unless each action of one cost number on a
-    rank reads the next message of one channel, and sends the next one on one channel."""
-    flat = compiled.flat
-    count: Counter[RankAction] = Counter()
+    """The channels of a schedule without a rhythm; None unless each pass on a rank reads the next
+    message of one channel, and sends the next one on one channel."""
+    flat, passes = compiled.flat, Passes(compiled)
+    read_count: Counter[RankAction] = Counter()
+    sent_count: Counter[RankAction] = Counter()
     ordinal: list[int] = []
     sender_of: dict[RankAction, RankAction | None] = {}
     reader_of: dict[RankAction, RankAction] = {}
     for rank, cost, needed in zip(flat.rank, flat.cost, flat.needs, strict=True):
-        here = rank, cost
-        there = (flat.rank[needed], flat.cost[needed]) if needed >= 0 else None
+        here, sends = (rank, passes.read(cost)), (rank, passes.sent(cost))
+        ordinal.append(sent_count[sends])
+        sent_count[sends] += 1
+        if here[1] < 0:
+            continue
+        there = (flat.rank[needed], passes.sent(flat.cost[needed])) if needed >= 0 else None
         if sender_of.setdefault(here, there) != there:
             return None
         if there is not None:
-            if reader_of.setdefault(there, here) != here or ordinal[needed] != count[here]:
+            if reader_of.setdefault(there, here) != here or ordinal[needed] != read_count[here]:
                 return None
-        ordinal.append(count[here])
-        count[here] += 1
+        read_count[here] += 1
     return _channels({here: there for here, there in sender_of.items() if there is not None})
 
 
@@ -167,11 +219,20 @@ class _Lockstep:
     """Ranks that run their actions in lockstep, and the waves that this makes."""
 
     def __init__(self, compiled: CompiledSchedule, channels: tuple[Channel, ...]) -> None:
-        self.repeated: Sequence[Sequence[RepeatedCosts]] = compiled.repeated_costs
+        self.repeated: Sequence[Sequence[RepeatedCosts]] = compiled.timed_costs
         self.channels = channels
-        self.reads = {each.reader: channel for channel, each in enumerate(channels)}
-        self.sends = {each.sender: channel for channel, each in enumerate(channels)}
+        self.passes = Passes(compiled)
+        readers = {each.reader: channel for channel, each in enumerate(channels)}
+        senders = {each.sender: channel for channel, each in enumerate(channels)}
         ranks = range(len(self.repeated))
+        self.reads: dict[RankAction, int] = {}
+        """By rank and cost number, the channel that such an action reads from, or -1."""
+        self.sends: dict[RankAction, int] = {}
+        """The same of the channel that it sends on."""
+        for rank, patterns in enumerate(self.repeated):
+            for cost in {cost for pattern, _ in patterns for cost in pattern}:
+                self.reads[rank, cost] = readers.get((rank, self.passes.read(cost)), -1)
+                self.sends[rank, cost] = senders.get((rank, self.passes.sent(cost)), -1)
         self.pattern_index = [0 for _ in ranks]
         """Per rank, the index of the pattern that it runs."""
         self.pattern = [patterns[0][0] for patterns in self.repeated]
@@ -186,7 +247,7 @@ class _Lockstep:
             for pattern, times in patterns:
                 for cost in pattern:
                     if cost % COST_KINDS in COMPLETING:
-                        self.completing[rank, cost // COST_KINDS] += times
+                        self.completing[rank, self.passes.stage(cost)] += times
         self.taken: list[int] = [0 for _ in channels]
         self.sent = [0 for _ in channels]
         self.most_under_way = [0 for _ in channels]
@@ -236,7 +297,7 @@ class _Lockstep:
         actions: list[WaveAction] = []
         for rank in runnable:
             cost = self.pattern[rank][self.position[rank]]
-            reads, sends = self.reads.get((rank, cost), -1), self.sends.get((rank, cost), -1)
+            reads, sends = self.reads[rank, cost], self.sends[rank, cost]
             read = self.taken[reads] if reads >= 0 else 0
             if reads >= 0:
                 if self.sent[reads] == read:
@@ -254,7 +315,7 @@ class _Lockstep:
         """Whether the gradients of an action's stage are complete with it; counts it as run."""
         if cost % COST_KINDS not in COMPLETING:
             return False
-        stage = rank, cost // COST_KINDS
+        stage = rank, self.passes.stage(cost)
         self.completing[stage] -= 1
         return self.completing[stage] == 0
 
@@ -311,7 +372,7 @@ class _Lockstep:
         all repeats as run."""
         waves = self.waves[begin:]
         completing = Counter(
-            (action.rank, action.cost // COST_KINDS)
+            (action.rank, self.passes.stage(action.cost))
             for action in chain.from_iterable(waves)
             if action.cost % COST_KINDS in COMPLETING
         )

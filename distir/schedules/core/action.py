@@ -1,4 +1,7 @@
-"""Actions, of which schedules consist: `2F0` is the forward pass of stage 2 on microbatch 0."""
+"""Actions, of which schedules consist: `2F0` is the forward pass of stage 2 on microbatch 0.
+
+Two actions may run side by side: `(0F1;1B0)OVERLAP_F_B`, as PyTorch's schedule files write it.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import Literal, NamedTuple, TypeAlias, cast
 
 from distir.errors import ScheduleError, shown
 
-__all__ = ["ACTION_KINDS", "Action", "ActionKind", "parse_action"]
+__all__ = ["ACTION_KINDS", "Action", "ActionKind", "format_pair", "parse_action", "parse_actions"]
 
 ActionKind: TypeAlias = Literal["F", "B", "W", "BW"]
 """What an action does.
@@ -22,6 +25,8 @@ ActionKind: TypeAlias = Literal["F", "B", "W", "BW"]
 ACTION_KINDS: tuple[ActionKind, ...] = ("F", "B", "W", "BW")
 
 _TEXT = re.compile(r"([0-9]{1,9})(F|BW|B|W)([0-9]{1,9})")
+
+_PAIR = re.compile(r"\(([^;()]*);([^;()]*)\)OVERLAP_F_B")
 
 
 class Action(NamedTuple):
@@ -51,3 +56,25 @@ def parse_action(text: str) -> Action:
         )
     stage, kind, microbatch = match.groups()
     return Action(int(stage), cast("ActionKind", kind), int(microbatch))
+
+
+def parse_actions(text: str) -> tuple[Action, ...]:
+    """The action that is written as `text`, or the two of an overlapped pair, forward first.
+
+    Raises `ScheduleError` if `text` is neither.
+    """
+    match = _PAIR.fullmatch(text)
+    if match is None:
+        return (parse_action(text),)
+    forward, backward = map(parse_action, match.groups())
+    if forward.is_backward or backward.kind not in ("B", "BW"):
+        raise ScheduleError(
+            f"{text!r} is no overlapped pair; expected a forward pass and a whole backward pass, "
+            "such as (0F1;1B0)OVERLAP_F_B"
+        )
+    return forward, backward
+
+
+def format_pair(forward: Action, backward: Action) -> str:
+    """The text of two actions that run side by side, which `parse_actions` reads back."""
+    return f"({forward};{backward})OVERLAP_F_B"

@@ -66,6 +66,8 @@ class ScheduleFamily:
     """The most stages per rank; None: any number."""
     splits_backward: bool = False
     """Whether the backward pass comes in two parts, `B` and `W`."""
+    overlaps: bool = False
+    """Whether forward passes run overlapped with backward passes."""
     copies: int = 1
     """Number of ranks that hold the parameters of a stage. Several must add up their gradients."""
     placement: StagePlacement = "loop"
@@ -117,6 +119,7 @@ def schedule_family(
     least_chunks: int = 1,
     most_chunks: int | None = 1,
     splits_backward: bool = False,
+    overlaps: bool = False,
     copies: int = 1,
     placement: StagePlacement = "loop",
     demands: Requirement = _no_demands,
@@ -137,6 +140,7 @@ def schedule_family(
             least_chunks=least_chunks,
             most_chunks=most_chunks,
             splits_backward=splits_backward,
+            overlaps=overlaps,
             copies=copies,
             placement=placement,
             demands=demands,

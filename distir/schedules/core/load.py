@@ -78,6 +78,7 @@ def _family(path: str, _changed: int) -> ScheduleFamily:
         least_chunks=1,
         most_chunks=None,
         splits_backward=schedule.splits_backward,
+        overlaps=bool(schedule.overlapped),
         copies=copies,
         placement="stated",
         demands=demands,

@@ -32,6 +32,8 @@ class NumberedActions:
     """Actions `B`, or `BW` where the two parts are one action."""
     weight: Cells
     """Actions `W` or `BW`."""
+    pairs: frozenset[int]
+    """The forward passes that run overlapped with the action that has the next number."""
 
     def position(self, i: int) -> tuple[int, int]:
         """The rank of an action, and its position on that rank."""
@@ -109,7 +111,14 @@ def numbered_actions(schedule: Schedule) -> NumberedActions:
                 raise schedule_error(schedule, problem, (rank, i - starts[rank]))
             table[cell] = i
             i += 1
-    numbered = NumberedActions(schedule, rank_of, starts, tables["F"], tables["B"], tables["W"])
+    pairs = frozenset(
+        start + position
+        for start, of_rank in zip(starts, schedule.overlapped, strict=False)
+        for position in of_rank
+    )
+    numbered = NumberedActions(
+        schedule, rank_of, starts, tables["F"], tables["B"], tables["W"], pairs
+    )
     _merge(numbered, tables["BW"])
     return numbered
 
@@ -143,6 +152,7 @@ def _merge(numbered: NumberedActions, whole: Cells) -> None:
 
 def execution_order(numbered: NumberedActions, needs: list[int]) -> list[int]:
     """All actions in an order in which each comes after the action of another stage that it needs.
+    The actions of an overlapped pair come one after the other.
 
     Each rank runs as far as it can; an action that runs wakes the rank that waits for it. Raises
     `DeadlockError` if ranks wait for each other, and `ScheduleError` if a rank waits for itself.
@@ -153,6 +163,7 @@ def execution_order(numbered: NumberedActions, needs: list[int]) -> list[int]:
     done = bytearray(len(needs) + 1)
     done[-1] = 1  # for actions that need none: needs[i] == -1
     waiter = [-1] * len(needs)
+    pairs = numbered.pairs
     order: list[int] = []
     runnable = list(range(len(starts) - 1, -1, -1))
     while runnable:
@@ -162,6 +173,10 @@ def execution_order(numbered: NumberedActions, needs: list[int]) -> list[int]:
                 waiter[needs[i]] = rank
                 heads[rank] = i
                 break
+            if i in pairs and not done[needs[i + 1]]:
+                waiter[needs[i + 1]] = rank
+                heads[rank] = i
+                break
             done[i] = 1
             order.append(i)
             if waiter[i] >= 0:
@@ -169,7 +184,8 @@ def execution_order(numbered: NumberedActions, needs: list[int]) -> list[int]:
         else:
             heads[rank] = ends[rank]
     if len(order) < len(needs):
-        stuck = [head for head, end in zip(heads, ends, strict=True) if head < end]
+        waiting = [head for head, end in zip(heads, ends, strict=True) if head < end]
+        stuck = [head + (head in pairs and bool(done[needs[head]])) for head in waiting]
         raise _stuck(numbered, needs, stuck)
     return order
 

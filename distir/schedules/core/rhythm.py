@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from distir.schedules.core.action import Action, ActionKind
 from distir.schedules.core.schedule import Schedule
 
-__all__ = ["RepeatedSteps", "Rhythm", "Step", "groups_of", "one_pipeline", "repeated_steps"]
+__all__ = [
+    "OverlappedSteps",
+    "RepeatedSteps",
+    "Rhythm",
+    "Step",
+    "groups_of",
+    "one_pipeline",
+    "repeated_steps",
+]
 
 Step: TypeAlias = tuple[int, ActionKind]
 """An action without its microbatch: a stage and the kind of action."""
+
+OverlappedSteps: TypeAlias = tuple[Step, Step]
+"""An overlapped pair: a forward step and a backward step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +34,9 @@ class RepeatedSteps:
 
     pattern: tuple[Step, ...]
     times: int
+    overlapped: tuple[int, ...] = ()
+    """Positions in the pattern of forward steps that run overlapped with the backward step that
+    comes next."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,7 +44,8 @@ class Rhythm:
     """A schedule whose ranks repeat patterns of steps.
 
     The microbatches of a stage come in ascending order in every kind of action of a rank. So a step
-    needs no microbatch: the n-th occurrence of a step is for the n-th microbatch of its pipeline.
+    needs no microbatch: the n-th `F` of a stage is for the n-th microbatch of its pipeline, the
+    n-th `B` or `BW` too, and the n-th `W` is for that of the n-th `B`.
     """
 
     ranks: tuple[tuple[RepeatedSteps, ...], ...]
@@ -73,24 +89,58 @@ class Rhythm:
     def schedule(self) -> Schedule:
         """The schedule with all its actions."""
         ranks = tuple(tuple(self._actions(rank)) for rank in range(len(self.ranks)))
-        return Schedule(ranks, self.stages, self.microbatches, self.name)
+        return Schedule(ranks, self.stages, self.microbatches, self.name, self._overlapped())
+
+    def _overlapped(self) -> tuple[tuple[int, ...], ...]:
+        """See `Schedule.overlapped`."""
+        found: list[tuple[int, ...]] = []
+        for patterns in self.ranks:
+            begin = 0
+            of_rank: list[int] = []
+            for repeated in patterns:
+                for _ in range(repeated.times):
+                    of_rank += (begin + position for position in repeated.overlapped)
+                    begin += len(repeated.pattern)
+            found.append(tuple(of_rank))
+        return tuple(found) if any(found) else ()
 
     def _actions(self, rank: int) -> Iterator[Action]:
         held = {stage for repeated in self.ranks[rank] for stage, _ in repeated.pattern}
         first = {stage: self.pipeline(rank, stage) for stage in held}
-        following: dict[Step, int] = {}
+        following: dict[tuple[int, bool], int] = {}
+        split: dict[int, deque[int]] = {stage: deque() for stage in held}
         for repeated in self.ranks[rank]:
             for _ in range(repeated.times):
-                for step in repeated.pattern:
-                    microbatch = following.get(step, first[step[0]])
-                    following[step] = microbatch + len(self.ranks_of_stages)
-                    yield Action(*step, microbatch)
+                for stage, kind in repeated.pattern:
+                    if kind == "W":
+                        microbatch = split[stage].popleft()
+                    else:
+                        way = stage, kind == "F"
+                        microbatch = following.get(way, first[stage])
+                        following[way] = microbatch + len(self.ranks_of_stages)
+                        if kind == "B":
+                            split[stage].append(microbatch)
+                    yield Action(stage, kind, microbatch)
 
 
-def repeated_steps(*patterns: tuple[Iterable[Step], int]) -> tuple[RepeatedSteps, ...]:
+def repeated_steps(
+    *patterns: tuple[Iterable[Step | OverlappedSteps], int],
+) -> tuple[RepeatedSteps, ...]:
     """Patterns, each with how often it is repeated, without empty patterns and repetitions of 0."""
-    made = (RepeatedSteps(tuple(pattern), times) for pattern, times in patterns)
+    made = (_repeated(pattern, times) for pattern, times in patterns)
     return tuple(repeated for repeated in made if repeated.pattern and repeated.times > 0)
+
+
+def _repeated(pattern: Iterable[Step | OverlappedSteps], times: int) -> RepeatedSteps:
+    steps: list[Step] = []
+    overlapped: list[int] = []
+    for each in pattern:
+        if isinstance(each[0], tuple):
+            overlapped.append(len(steps))
+            steps += cast("OverlappedSteps", each)
+        else:
+            steps.append(cast("Step", each))
+    return RepeatedSteps(tuple(steps), times, tuple(overlapped))
 
 
 def one_pipeline(

@@ -8,16 +8,20 @@ In text form, with a line per rank:
 A schedule has no times: when an action starts follows from the order of actions and from their
 durations. A rank may hold several stages (chunks). A stage may be on several ranks (bidirectional
 pipelines), as long as each microbatch stays on one of them.
+
+A forward pass and the backward pass of another microbatch may be an *overlapped pair*, written
+`(0F1;1B0)OVERLAP_F_B`: a rank begins both when it has what both need, lets them share its streams,
+and sends what they make when both are done. What has no streams may run them one after the other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import accumulate, chain
 
 from distir.errors import ScheduleError
-from distir.schedules.core.action import Action, parse_action
+from distir.schedules.core.action import Action, format_pair, parse_actions
 
 __all__ = [
     "Schedule",
@@ -39,6 +43,9 @@ class Schedule:
     """Number of pipeline stages over all ranks, chunks included."""
     microbatches: int
     name: str = field(default="", compare=False)
+    overlapped: tuple[tuple[int, ...], ...] = ()
+    """Per rank, the positions of the forward passes that run overlapped with the backward pass that
+    comes next; empty if there are none on any rank."""
 
     @property
     def actions(self) -> Iterator[Action]:
@@ -103,29 +110,49 @@ def _peak(rank: tuple[Action, ...], stage: int) -> int:
 
 
 def parse_schedule(text: str, name: str = "") -> Schedule:
-    """Reads a schedule in text form: a line per rank, actions separated by blanks, comments after
-    `#`.
+    """Reads a schedule in text form: a line per rank, actions and overlapped pairs separated by
+    blanks, comments after `#`.
 
     Raises `ScheduleError` if the notation is wrong; `validate` checks whether the schedule can run.
     """
     ranks: list[tuple[Action, ...]] = []
+    overlapped: list[tuple[int, ...]] = []
     for number, line in enumerate(text.splitlines(), start=1):
         try:
-            actions = tuple(parse_action(word) for word in line.partition("#")[0].split())
+            words = [parse_actions(word) for word in line.partition("#")[0].split()]
         except ScheduleError as error:
             raise ScheduleError(f"line {number}: {error}") from error
-        if actions:
-            ranks.append(actions)
+        if words:
+            ranks.append(tuple(chain.from_iterable(words)))
+            ends = accumulate(map(len, words))
+            overlapped.append(
+                tuple(end - 2 for end, word in zip(ends, words, strict=True) if len(word) == 2)
+            )
     if not ranks:
         raise ScheduleError("the schedule is empty; expected a line of actions per rank")
     stages = 1 + max(action.stage for rank in ranks for action in rank)
     microbatches = 1 + max(action.microbatch for rank in ranks for action in rank)
-    return Schedule(tuple(ranks), stages, microbatches, name)
+    pairs = tuple(overlapped) if any(overlapped) else ()
+    return Schedule(tuple(ranks), stages, microbatches, name, pairs)
 
 
 def format_schedule(schedule: Schedule) -> str:
     """The text form of a schedule, which `parse_schedule` reads back."""
-    return "\n".join(" ".join(map(str, rank)) for rank in schedule.ranks)
+    return "\n".join(" ".join(_words(schedule, rank)) for rank in range(len(schedule.ranks)))
+
+
+def _words(schedule: Schedule, rank: int) -> Iterator[str]:
+    """The actions and overlapped pairs of a rank as text."""
+    actions = schedule.ranks[rank]
+    if not schedule.overlapped:
+        yield from map(str, actions)
+        return
+    begins = {*schedule.overlapped[rank]}
+    for position, action in enumerate(actions):
+        if position in begins:
+            yield format_pair(action, actions[position + 1])
+        elif position - 1 not in begins:
+            yield str(action)
 
 
 def format_grid(schedule: Schedule, mark: tuple[int, int] | None = None, *, reach: int = 6) -> str:

@@ -21,14 +21,37 @@ def validate(schedule: Schedule) -> None:
     """Raises `ScheduleError` (`DeadlockError`) if a schedule cannot run.
 
     In a valid schedule, every microbatch passes every stage once forward and, in training, once
-    backward, on the same rank; no action comes before those whose results it uses; and ranks do not
-    wait for each other in a cycle. The error shows the schedule with the wrong action in brackets.
+    backward, on the same rank; no action comes before those whose results it uses; overlapped pairs
+    are a forward pass and a whole backward pass that does not need it; and ranks do not wait for
+    each other in a cycle. The error shows the schedule with the wrong action in brackets.
     """
     numbered = numbered_actions(schedule)
+    _check_pairs(schedule)
     _check_complete(numbered)
     _check_rank(numbered)
     _check_parts(numbered)
     execution_order(numbered, numbered.needs())
+
+
+def _check_pairs(schedule: Schedule) -> None:
+    """Raises `ScheduleError` if what overlaps is not a forward pass and a backward pass that is
+    whole and of another microbatch or stage."""
+    whole = "BW" if schedule.splits_backward else "B"
+    for rank, positions in enumerate(schedule.overlapped):
+        actions = schedule.ranks[rank]
+        for position in positions:
+            pair = actions[position : position + 2]
+            if [each.kind for each in pair] != ["F", whole]:
+                shown = " and ".join(map(str, pair))
+                problem = (
+                    f"{shown} cannot overlap; expected a forward pass and a whole backward pass "
+                    f"(F and {whole})"
+                )
+                raise schedule_error(schedule, problem, (rank, position))
+            forward, backward = pair
+            if (forward.stage, forward.microbatch) == (backward.stage, backward.microbatch):
+                problem = f"{backward} cannot overlap with {forward}, whose results it uses"
+                raise schedule_error(schedule, problem, (rank, position))
 
 
 def _check_complete(numbered: NumberedActions) -> None:

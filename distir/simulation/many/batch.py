@@ -35,7 +35,7 @@ from distir.metrics import (
 from distir.plan.planner import ProgramKind
 from distir.simulation.cutting.partition import Partitions
 from distir.simulation.many.program_sizes import ProgramSizes, kinds_of
-from distir.simulation.many.stage_rows import Shape, StageRows
+from distir.simulation.many.stage_rows import NO_PAIRS, Shape, StageRows
 from distir.simulation.pipeline.many import alike_schedules
 from distir.simulation.pricing.stage_table import StageTable
 from distir.simulation.pricing.stages import StagePricer
@@ -47,6 +47,7 @@ from distir.strategy import Strategy
 
 if TYPE_CHECKING:
     from distir.schedules import CompiledSchedule, PeakInFlight
+    from distir.schedules.compiled.costs import Pairs
 
 SCHEDULE = ("schedule", "chunks", "pp", "microbatches")
 """The choices of a strategy on which its compiled schedule depends."""
@@ -71,18 +72,32 @@ def simulate_many(
     valid[list(invalid)] = False
     if valid.any():
         some = table if valid.all() else table.taken(np.flatnonzero(valid))
-        found = _Batch(pricer, partitions, some).evaluate()
-        wrong = np.flatnonzero(beyond_reason(found))
-        places = np.flatnonzero(valid)
-        with np.errstate(all="ignore") if len(wrong) else nullcontext():
-            for name, values in measured(found).items():
-                metrics[name][valid] = values
-                metrics[name][places[wrong]] = np.nan
-        for at in wrong:
-            invalid[int(places[at])] = reason_beyond(found, int(at))
+        every = np.flatnonzero(valid)
+        for own, which in _pricers(pricer, some):
+            batch = _Batch(own, partitions, some if len(which) == len(some) else some.taken(which))
+            found, places = batch.evaluate(), every[which]
+            wrong = np.flatnonzero(beyond_reason(found))
+            with np.errstate(all="ignore") if len(wrong) else nullcontext():
+                for name, values in measured(found).items():
+                    metrics[name][places] = values
+                    metrics[name][places[wrong]] = np.nan
+            for at in wrong:
+                invalid[int(places[at])] = reason_beyond(found, int(at))
     with np.errstate(invalid="ignore"):
         feasible = pricer.cost.fits(metrics[peak_memory_bytes.name], table.communicators)
     return SimulationTable(table, metrics, feasible, invalid, simulate)
+
+
+def _pricers(pricer: StagePricer, table: Strategies) -> list[tuple[StagePricer, Indices]]:
+    """Pricers, each with the positions of the strategies that it prices."""
+    every = np.arange(len(table))
+    if pricer.without_fixed_overlap is pricer:
+        return [(pricer, every)]
+    first, schedule = table.distinct(SCHEDULE)
+    pairs = [bool(pricer.planner.schedule(table[int(place)]).pairs) for place in first]
+    overlaps = np.array(pairs)[schedule]
+    both = (pricer, every[~overlaps]), (pricer.without_fixed_overlap, every[overlaps])
+    return [(own, which) for own, which in both if len(which)]
 
 
 class _Batch:
@@ -106,7 +121,12 @@ class _Batch:
             flights.setdefault(compiled.peak_in_flight, len(flights)) for compiled in self.schedules
         ]
         self.flights = list(flights)
-        shape, flight = (np.array(each)[self.schedule] for each in (of_schedule, of_flight))
+        pairs: dict[Pairs, int] = {(): NO_PAIRS}
+        of_pairs = [pairs.setdefault(each.pairs, len(pairs)) for each in self.schedules]
+        self.pairs = list(pairs)
+        shape, flight, overlapped = (
+            np.array(each)[self.schedule] for each in (of_schedule, of_flight, of_pairs)
+        )
         splits = np.array([each.splits_backward for each in self.schedules])[self.schedule]
 
         self.kinds, kind, degrees, of_degrees = kinds_of(planner, table)
@@ -120,9 +140,9 @@ class _Batch:
             splits=np.bincount(size, weights=splits) > 0,
         )
         self.kind_of_size = kind[first]  # ascends, as sizes are numbered kind by kind
-        first, self.layout = distinct(_paired(_paired(size, shape), flight))
+        first, self.layout = distinct(_paired(_paired(_paired(size, shape), flight), overlapped))
         self.size_of_layout, self.shape_of_layout = size[first], shape[first]
-        self.flight_of_layout = flight[first]
+        self.flight_of_layout, self.pairs_of_layout = flight[first], overlapped[first]
 
     # --- evaluation -------------------------------------------------------------------------------
 
@@ -180,6 +200,8 @@ class _Batch:
             self.size_of_layout,
             self.shape_of_layout,
             self.flight_of_layout,
+            self.pairs,
+            self.pairs_of_layout,
         )
         bounds = np.searchsorted(self.kind_of_size, np.arange(len(self.kinds) + 1))
         # Kinds that share programs follow each other, as only the last programs are kept.

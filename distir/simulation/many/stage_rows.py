@@ -17,12 +17,14 @@ from distir.plan import BlockProgram
 from distir.plan.grid import Grid
 from distir.plan.planner import ProgramKind
 from distir.schedules import PeakInFlight
-from distir.simulation.cutting.many import Layouts, Span, StageCuts
+from distir.schedules.compiled.costs import Pairs
+from distir.simulation.cutting.many import AlikeLayouts, Layouts, Span, StageCuts
 from distir.simulation.cutting.partition import Partitions, Shape
 from distir.simulation.many.priced_programs import PricedPrograms
 from distir.simulation.many.program_sizes import ProgramSizes
 from distir.simulation.pricing.repeats import RepeatedBlocks, Uneven, repeated_blocks
-from distir.simulation.pricing.stage_table import NAMES, columns_of
+from distir.simulation.pricing.stage_cost import OverlappedStages
+from distir.simulation.pricing.stage_table import NAMES, columns_of, columns_of_pair
 from distir.simulation.pricing.stages import StagePricer
 from distir.simulation.pricing.tied import (
     NOTHING_ELSEWHERE,
@@ -42,13 +44,22 @@ Between = tuple[tuple[int, ...], ...]
 _Stage = tuple[RepeatedBlocks[tuple[int, ChargedElsewhere]], ...]
 """A stage as repeated patterns of blocks, each with its kind and with what is charged elsewhere."""
 
+_Pair = tuple[tuple[int, ...], tuple[int, ...]]
+"""The kinds of the blocks of two stages: of one with a forward pass, and of one with a backward
+pass that runs beside it."""
+
 LONG = 3
 """Patterns with at least this many copies are priced together, whatever their numbers of copies:
 they have a first, a last, and at least one other copy."""
 
 
+NO_PAIRS = 0
+"""The number of the schedules without overlapped pairs among those with all sets of pairs."""
+
+
 class StageRows:
-    """Rows of the stages of all program sizes, and the rows of each layout's stages.
+    """Rows of the stages of all program sizes, and the rows of each layout's stages and, behind
+    them, of the overlapped pairs of its schedule.
 
     A layout is a program size with a shape. A row has the numbers of `NAMES`, then per level of the
     cluster the seconds of the messages that the stage sends to the next and to the previous one.
@@ -63,9 +74,11 @@ class StageRows:
         size_of_layout: Indices,
         shape_of_layout: Indices,
         flight_of_layout: Indices,
+        pairs: Sequence[Pairs],
+        pairs_of_layout: Indices,
     ) -> None:
         """Layouts are sorted by their program sizes; `flights` are the microbatches in flight on
-        their ranks."""
+        their ranks, `pairs` the different sets of overlapped pairs."""
         self.pricer, self.partitions = pricer, partitions
         self.layouts = Layouts(shapes, flights, size_of_layout, shape_of_layout, flight_of_layout)
         count = len(size_of_layout)
@@ -88,6 +101,8 @@ class StageRows:
             self._place[own] = np.arange(len(own))
             self._rows.append(np.zeros((_num_stages(ranks), len(own)), np.int32))
         self._seconds: dict[tuple[int, int], Floats] = {}
+        self.pairs, self.pairs_of_layout = pairs, pairs_of_layout
+        self._pair_rows: dict[tuple[int, int], Indices] = {}
 
     def add(self, kind: ProgramKind, placement: str, which: Indices, sizes: ProgramSizes) -> None:
         """Adds the rows of program sizes of one kind; raises `Divergence` if the sizes lead to
@@ -147,15 +162,29 @@ class StageRows:
                 self._seconds[key] = np.zeros((len(tied), self._rows[shape].shape[1]))
             self._seconds[key][:, places] = list(tied.values())
 
+    def describe_pairs(self, shape: int, number: int, layouts: Indices, rows: Indices) -> None:
+        """Records the rows of the overlapped pairs of layouts with the set `number` of pairs, of
+        shape (pairs, layouts)."""
+        key = (shape, number)
+        if key not in self._pair_rows:
+            self._pair_rows[key] = np.zeros((len(rows), self._rows[shape].shape[1]), np.int64)
+        self._pair_rows[key][:, self._place[layouts]] = rows
+
     def group(self, layouts: Indices) -> LayoutGroup:
-        """The layouts of plans, all of one shape and with the same groups of ranks that add up
-        gradients."""
+        """The layouts of plans, all of one shape, with the same overlapped pairs and the same
+        groups of ranks that add up gradients."""
         shape, number = self.layouts.shape[layouts[0]], int(self.tied_of_layout[layouts[0]])
         places = self._place[layouts]
         between = next(ranks for ranks, each in self._tied.items() if each == number)
         seconds = self._seconds[int(shape), number][:, places] if between else ()
-        return LayoutGroup(
+        rows, pairs = (
             self._rows[shape][:, places].astype(np.int64),
+            self.pairs_of_layout[layouts[0]],
+        )
+        if pairs != NO_PAIRS:
+            rows = np.concatenate([rows, self._pair_rows[int(shape), int(pairs)][:, places]])
+        return LayoutGroup(
+            rows,
             self.ranking_of_layout[layouts],
             dict(zip(between, seconds, strict=True)),
         )
@@ -200,9 +229,10 @@ class _KindRows:
         self._span_numbers: dict[Span, int] = {}
         self._stage_numbers: dict[_Stage, int] = {}
         self._wanted: list[NDArray[np.bool_]] = []
+        self._pair_wanted: dict[_Pair, NDArray[np.bool_]] = {}
 
     def add(self) -> None:
-        """Adds the rows of all stages of all layouts."""
+        """Adds the rows of all stages of all layouts, and of what overlaps."""
         described = [
             (own, self._numbered(own.spans, own.points), self._tied_seconds(own.tied, own.points))
             for own in self.cuts.alike(self.rows.layouts, self.which)
@@ -214,6 +244,54 @@ class _KindRows:
             self.rows.describe(own.shape, own.layouts, rows, seconds)
             self.rows.ranking_of_layout[own.layouts] = self._rankings[own.points]
         self.rows.padding[self.which] = self._padding()
+        self._add_pairs([own for own, _, _ in described])
+
+    # --- overlapped pairs -------------------------------------------------------------------------
+
+    def _add_pairs(self, alike: Sequence[AlikeLayouts]) -> None:
+        """Adds the rows of the overlapped pairs of all layouts."""
+        found: list[tuple[AlikeLayouts, int, Indices, list[_Pair]]] = []
+        for own in alike:
+            numbers = self.rows.pairs_of_layout[own.layouts]
+            for number in map(int, np.unique(numbers[numbers != NO_PAIRS])):
+                some = np.flatnonzero(numbers == number)
+                blocks = [tuple(self.block_kinds[begin:end]) for begin, end, _ in own.spans]
+                both = [(blocks[one], blocks[other]) for one, other in self.rows.pairs[number]]
+                for pair in both:
+                    none = np.zeros(len(self.which), np.bool_)
+                    self._pair_wanted.setdefault(pair, none)[own.points[some]] = True
+                found.append((own, number, some, both))
+        if not found:
+            return
+        first_rows = self._price_pairs()
+        for own, number, some, both in found:
+            sizes = own.points[some]
+            rows = [
+                first_rows[pair] + (np.cumsum(self._pair_wanted[pair]) - 1)[sizes] for pair in both
+            ]
+            self.rows.describe_pairs(own.shape, number, own.layouts[some], np.stack(rows))
+
+    def _price_pairs(self) -> dict[_Pair, int]:
+        """Adds the rows of all overlapped pairs at the sizes where they are wanted; returns the
+        first row of each."""
+        overlapped = [
+            OverlappedStages(
+                tuple(self.different[kind] for kind in forward),
+                tuple(self.different[kind] for kind in backward),
+                np.flatnonzero(wanted),
+            )
+            for (forward, backward), wanted in self._pair_wanted.items()
+        ]
+        costs = self.pricer.price_pairs(overlapped, self.pricing)
+        levels = len(self.pricer.cost.cluster.levels)
+        first_rows: dict[_Pair, int] = {}
+        for (pair, wanted), cost in zip(self._pair_wanted.items(), costs, strict=True):
+            values = np.zeros((len(NAMES) + 2 * levels, int(wanted.sum())))
+            values[: len(NAMES)] = columns_of_pair(cost, values.shape[1])
+            first_rows[pair] = self.rows.add_rows(values)
+        return first_rows
+
+    # --- sizes ------------------------------------------------------------------------------------
 
     def _number_rankings(self) -> Indices:
         """Per size the number of the positions of its pipeline ranks."""

@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from distir.schedules import COST_KINDS, CompiledSchedule
+from distir.schedules import COST_KINDS, FORWARD, CompiledSchedule
 from distir.schedules.compiled.skeleton import skeleton_of
 from distir.simulation.pipeline.phases import Phases, find_phases, run_phases
 from distir.simulation.pipeline.repeats import run_program
@@ -142,17 +142,20 @@ def _times(program: Program, compiled: CompiledSchedule) -> tuple[int, ...]:
     if program is None:
         return ()
     if isinstance(program, Phases):
-        return (compiled.repeated_costs[0][0][1],)
+        return (compiled.timed_costs[0][0][1],)
     return tuple(repeat.times for _, repeat in program.parts if repeat is not None)
 
 
 def _busy(schedules: Sequence[CompiledSchedule], which: Ints, seconds: Floats) -> Floats:
     """Seconds of all actions of each rank, of shape (ranks, plans)."""
-    counts = np.stack([each.count_matrix for each in schedules])
-    held = schedules[0].stages_of_ranks
+    counts = np.stack([each.matrix_alone for each in schedules])
+    held, first = schedules[0].stages_of_ranks, schedules[0].stages
+    of_pairs = np.stack([each.pair_counts for each in schedules])
     found = np.zeros((len(held), seconds.shape[1]))
     place = 0
-    for busy, own in zip(found, held, strict=True):
+    for rank, (busy, own) in enumerate(zip(found, held, strict=True)):
+        for pair in np.flatnonzero(of_pairs[:, rank].any(axis=0)).tolist():
+            busy += seconds[(first + pair) * COST_KINDS + FORWARD] * of_pairs[which, rank, pair]
         for stage in own:
             for kind in range(COST_KINDS):
                 each = counts[:, place, kind]

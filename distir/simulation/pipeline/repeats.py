@@ -60,7 +60,7 @@ def run_program(
     sent = program.sent_costs
     if goes_on and len(sent):
         # The next action that sends takes at least as long as the message: there is no queue.
-        quick = transfers[sent].max(axis=0) <= seconds[sent].min(axis=0)
+        quick = transfers[sent].max(axis=0) <= seconds[program.sending_costs].min(axis=0)
     else:
         quick = np.ones(seconds.shape[1], np.bool_)
     if quick.all():

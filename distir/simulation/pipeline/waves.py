@@ -15,8 +15,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from distir.schedules import COST_KINDS, CompiledSchedule
-from distir.schedules.compiled.waves import WaveAction, WaveLoop, Waves, find_waves
+from distir.schedules import BACKWARD, COST_KINDS, FORWARD, CompiledSchedule
+from distir.schedules.compiled.waves import Passes, WaveAction, WaveLoop, Waves, find_waves
 
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
@@ -35,7 +35,7 @@ class Wave:
     """The number of actions that read a message."""
     read: slice
     read_costs: Index
-    """Positions of the messages' cost numbers in `WaveProgram.sent_costs`."""
+    """Positions in `WaveProgram.sent_costs` of the passes that send the messages."""
     senders: Index
     sending: slice
     sent: slice
@@ -97,7 +97,9 @@ class WaveProgram:
     costs: Ints
     """The cost numbers of the schedule."""
     sent_costs: Ints
-    """The cost numbers of actions that send a message."""
+    """The cost numbers of passes that send a message."""
+    sending_costs: Ints
+    """The cost numbers whose seconds are those of actions, or pairs of them, that send one."""
     parts: tuple[tuple[WavePart, RepeatedPart | None], ...]
     """The parts, each with the repeated part that follows it, if there is one."""
     actions: int
@@ -164,12 +166,19 @@ class _Builder:
             for stage in own:
                 self.last_row[rank, stage] = 4 * self.ranks + len(self.last_row)
         self.rings = np.maximum(np.array(waves.most_under_way, np.int64), 1)
+        self.passes = passes = Passes(compiled)
         costs = sorted(
-            {cost for own in compiled.repeated_costs for pattern, _ in own for cost in pattern}
+            {cost for own in compiled.timed_costs for pattern, _ in own for cost in pattern}
         )
         self.cost_row = {cost: row for row, cost in enumerate(costs)}
         sent = sorted({each.sender[1] for each in waves.channels})
         self.sent_row = {cost: row for row, cost in enumerate(sent)}
+        joined = compiled.stages * COST_KINDS  # cost numbers of overlapped pairs
+        self.sending = [
+            cost - BACKWARD + FORWARD if cost >= joined and cost % COST_KINDS == BACKWARD else cost
+            for cost in costs
+            if passes.sent(cost) in self.sent_row
+        ]
         self.first_slots = np.cumsum(self.rings) - self.rings
 
     def program(self) -> WaveProgram:
@@ -190,6 +199,7 @@ class _Builder:
             size=links + 2 * slots,
             costs=np.array([*self.cost_row], np.int64),
             sent_costs=np.array([*self.sent_row], np.int64),
+            sending_costs=np.array(self.sending, np.int64),
             parts=tuple(parts),
             actions=sum(map(len, self.waves.waves)) // len(self.waves.waves),
         )
@@ -254,10 +264,12 @@ class _Builder:
             sending=_next(from_, len(senders)),
             sent=_next(sends, len(senders)),
             links=_index(tuple(channels[turn.sends].link for turn in senders)),
-            sent_costs=_index(tuple(self.sent_row[turn.cost] for turn in senders)),
+            sent_costs=_index(
+                tuple(self.sent_row[channels[turn.sends].sender[1]] for turn in senders)
+            ),
             first=tuple((i, turn.rank) for i, turn in enumerate(wave) if turn.first),
             last=tuple(
-                (i, self.last_row[turn.rank, turn.cost // COST_KINDS])
+                (i, self.last_row[turn.rank, self.passes.stage(turn.cost)])
                 for i, turn in enumerate(wave)
                 if turn.last
             ),

@@ -86,6 +86,8 @@ class Pricing:
     @classmethod
     def of(cls, cost: CostModel, plan: Plan) -> Pricing:
         """The pricing of a plan."""
+        if plan.schedule.pairs:
+            cost = cost.without_fixed_overlap
         return cls(cost, plan.grid, narrower_products(plan.workload, cost.cluster.device))
 
     def of_node(self, node: Node) -> tuple[Instruction, ...]:

@@ -12,7 +12,7 @@ from typing import TypeAlias
 from distir.arrays import Indices
 from distir.plan import BlockProgram
 from distir.plan.passes import BlockPasses, is_reversed
-from distir.schedules import COST_KINDS
+from distir.schedules import COST_KINDS, FORWARD
 from distir.simulation.pricing.chains import PassCost
 from distir.simulation.pricing.memory import MemoryEffect
 from distir.simulation.pricing.repeats import RepeatedBlocks
@@ -60,6 +60,17 @@ class UnpricedStage:
 
 
 @dataclass(frozen=True, slots=True)
+class OverlappedStages:
+    """The blocks of two stages, of which one has a forward pass beside a backward pass of the
+    other."""
+
+    forward: tuple[BlockProgram, ...]
+    backward: tuple[BlockProgram, ...]
+    size_numbers: Indices | None = None
+    """See `BlockChain.size_numbers`."""
+
+
+@dataclass(frozen=True, slots=True)
 class Settling:
     """How gradients that are complete with the last action of a stage are settled."""
 
@@ -99,13 +110,24 @@ class StageCost:
     sent_backward_bytes: float
 
 
-def action_seconds(stages: Sequence[StageCost]) -> list[float]:
-    """Seconds of actions, by cost number `stage · COST_KINDS + cost kind`."""
-    seconds = [0.0] * (len(stages) * COST_KINDS)
+def action_seconds(stages: Sequence[StageCost], pairs: Sequence[PassCost] = ()) -> list[float]:
+    """Seconds of actions, by cost number `stage · COST_KINDS + cost kind`; those of overlapped
+    pairs are behind those of stages (`schedules/compiled/costs.py`)."""
+    seconds = [0.0] * ((len(stages) + len(pairs)) * COST_KINDS)
     for stage, cost in enumerate(stages):
         for cost_kind, each in enumerate(cost.passes):
             seconds[stage * COST_KINDS + cost_kind] = each.seconds
+    for number, pair in enumerate(pairs, start=len(stages)):
+        seconds[number * COST_KINDS + FORWARD] = pair.seconds
     return seconds
 
 
-__all__ = ["ChargedBlock", "Settling", "StageCost", "StepEnd", "UnpricedStage", "action_seconds"]
+__all__ = [
+    "ChargedBlock",
+    "OverlappedStages",
+    "Settling",
+    "StageCost",
+    "StepEnd",
+    "UnpricedStage",
+    "action_seconds",
+]

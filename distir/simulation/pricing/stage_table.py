@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distir.arrays import Floats, Indices
-from distir.schedules import BACKWARD, COST_KINDS, WEIGHT_PART
+from distir.schedules import BACKWARD, COST_KINDS, FORWARD, WEIGHT_PART
+from distir.simulation.pricing.chains import PassCost
 from distir.simulation.pricing.stage_cost import StageCost
 
 ClassNumbers: TypeAlias = NDArray[np.int32]
@@ -76,6 +77,15 @@ def columns_of(cost: StageCost, num_stages: int) -> Floats:
     return columns
 
 
+def columns_of_pair(cost: PassCost, num_pairs: int) -> Floats:
+    """The columns of overlapped pairs whose cost has one number per pair: seconds of what is timed
+    as their forward pass (`schedules/compiled/costs.py`), and nothing else."""
+    columns = np.zeros((len(NAMES), num_pairs))
+    columns[ROW[f"seconds {FORWARD}"]] = cost.seconds
+    columns[ROW[f"exposed {FORWARD}"]] = sum(waited for _, waited in cost.exposed)
+    return columns
+
+
 class StageTable:
     """The costs of stages, one per column.
 
@@ -127,4 +137,12 @@ def numbered_columns(values: NDArray[np.generic]) -> ClassNumbers:
     return numbers.astype(np.int32)
 
 
-__all__ = ["NAMES", "ROW", "ClassNumbers", "StageTable", "columns_of", "numbered_columns"]
+__all__ = [
+    "NAMES",
+    "ROW",
+    "ClassNumbers",
+    "StageTable",
+    "columns_of",
+    "columns_of_pair",
+    "numbered_columns",
+]

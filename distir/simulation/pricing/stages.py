@@ -6,6 +6,8 @@ The sizes of programs may be `Many`, so that the same functions price one plan o
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
+from itertools import zip_longest
 from typing import cast
 
 from distir.arrays import Indices
@@ -13,16 +15,31 @@ from distir.cost import CostModel
 from distir.cost.amounts import larger, taken
 from distir.ir.core import Node, Value
 from distir.plan import BlockProgram, Planner
-from distir.plan.passes import BlockPasses, Segment, block_passes, composed, segments
+from distir.plan.passes import (
+    BlockPasses,
+    Segment,
+    apart,
+    block_passes,
+    composed,
+    segments,
+)
 from distir.schedules import BACKWARD, COMPLETING, COST_KINDS, FORWARD, INPUT_PART, WEIGHT_PART
 from distir.simulation.pricing.block_bytes import BlockBytes
-from distir.simulation.pricing.chains import BlockChain, ChainCost, ChainScheduler, HostBound, Pass
+from distir.simulation.pricing.chains import (
+    BlockChain,
+    ChainCost,
+    ChainScheduler,
+    HostBound,
+    Pass,
+    PassCost,
+)
 from distir.simulation.pricing.chains_many import ManyChainScheduler
 from distir.simulation.pricing.instructions import Instruction, Pricing
 from distir.simulation.pricing.memory import ChainMemory, MemoryEffect
-from distir.simulation.pricing.repeats import RepeatedBlocks, mapped
+from distir.simulation.pricing.repeats import RepeatedBlocks, mapped, repeated_blocks
 from distir.simulation.pricing.stage_cost import (
     ChargedBlock,
+    OverlappedStages,
     Settling,
     StageCost,
     StepEnd,
@@ -30,6 +47,7 @@ from distir.simulation.pricing.stage_cost import (
 )
 from distir.simulation.pricing.state import StateBytes, state_bytes
 from distir.simulation.pricing.tied import ChargedElsewhere
+from distir.simulation.pricing.turns import turns
 from distir.workload import Workload
 
 
@@ -49,6 +67,7 @@ class StagePricer:
         self._chains = chains or ChainScheduler(cast("HostBound", cost.host_bound_seconds))
         self._instructions: dict[object, tuple[Instruction, ...]] = {}
         self._known_passes: dict[object, dict[Segment, Pass]] = {}
+        self._known_overlapped: dict[object, Pass] = {}
         self._weights: dict[object, float] = {}
         self._step_ends: dict[object, StepEnd] = {}
 
@@ -62,11 +81,18 @@ class StagePricer:
         """A pricer with other constants or hardware, which shares what does not depend on them."""
         return StagePricer(self.workload, cost, self.planner, self._memory)
 
+    @cached_property
+    def without_fixed_overlap(self) -> StagePricer:
+        """This pricer, or one for schedules with overlapped pairs where the software stack hides a
+        fixed fraction of exchanges (`CostModel.without_fixed_overlap`)."""
+        cost = self.cost.without_fixed_overlap
+        return self if cost is self.cost else self.repriced(cost)
+
     # --- blocks -----------------------------------------------------------------------------------
 
-    def _passes(self, segments: Sequence[Segment], pricing: Pricing) -> list[Pass]:
+    def _passes(self, wanted: Sequence[Segment], pricing: Pricing) -> list[Pass]:
         known = self._known_passes.setdefault(pricing.grid.mesh, {})
-        for segment in segments:
+        for segment in wanted:
             if segment not in known:
                 ops, scatters = composed(segment), segment.scatters
                 nodes = (node for node in ops.nodes if node not in scatters)
@@ -77,7 +103,33 @@ class StagePricer:
                     gathers=self._instructions_of(segment.own.gathers, pricing),
                     scatters=self._instructions_of(scatters, pricing),
                 )
-        return [known[segment] for segment in segments]
+        return [known[segment] for segment in wanted]
+
+    def _overlapped_pass(
+        self, forward: Segment, backward: Segment, pricing: Pricing, *, forward_is_longer: bool
+    ) -> Pass:
+        """A forward pass of a block and a backward pass of another, in turns. What comes from and
+        goes to the blocks beside is listed for the pass of more blocks first: the other one may
+        have ended before the next block."""
+        key = (forward, backward, pricing.grid.mesh, forward_is_longer)
+        if key not in self._known_overlapped:
+            both = composed(forward), apart(composed(backward))
+            listed = [
+                self._instructions_of((n for n in ops.nodes if n not in ops.scatters), pricing)
+                for ops in both
+            ]
+            instructions = [listed[whose][at] for whose, part in turns(*listed) for at in part]
+            first, second = both if forward_is_longer else both[::-1]
+            gathers = (*forward.own.gathers, *backward.own.gathers)
+            scatters = (node for ops in both for node in ops.scatters)
+            self._known_overlapped[key] = Pass.of(
+                instructions,
+                (*first.handed, *second.handed),
+                (*first.handing, *second.handing),
+                gathers=self._instructions_of(gathers, pricing),
+                scatters=self._instructions_of(scatters, pricing),
+            )
+        return self._known_overlapped[key]
 
     def _instructions_of(self, nodes: Iterable[Node], pricing: Pricing) -> list[Instruction]:
         return [each for node in nodes for each in self._priced(node, pricing)]
@@ -252,6 +304,37 @@ class StagePricer:
                 for own, (pattern, _) in zip(settling, blocks, strict=True)
             ]
         return BlockChain(passes, settling, stage.size_numbers)
+
+    def price_pairs(
+        self,
+        pairs: Sequence[OverlappedStages],
+        pricing: Pricing,
+    ) -> list[PassCost]:
+        """What overlapped pairs cost: forward passes of stages beside backward passes of others."""
+        chains = [self._overlapped_chain(pair, pricing) for pair in pairs]
+        return [each.cost for each in self._chains.run_all(chains)]
+
+    def _overlapped_chain(self, pair: OverlappedStages, pricing: Pricing) -> BlockChain:
+        """The blocks of both stages side by side, in the order in which each pass visits them. The
+        blocks that one stage has more than the other come last, alone."""
+        forward, backward = (
+            segments(programs, kind, steady=True)
+            for programs, kind in ((pair.forward, FORWARD), (pair.backward, BACKWARD))
+        )
+        forward_is_longer = len(forward) >= len(backward)
+
+        def of(both: tuple[Segment | None, Segment | None]) -> Pass:
+            ahead, back = both
+            if ahead is not None and back is not None:
+                return self._overlapped_pass(
+                    ahead, back, pricing, forward_is_longer=forward_is_longer
+                )
+            (alone,) = (each for each in both if each is not None)
+            return self._passes([alone], pricing)[0]
+
+        beside = repeated_blocks(list(zip_longest(forward, backward)))
+        passes = [(tuple(map(of, pattern)), count) for pattern, count in beside]
+        return BlockChain(passes, size_numbers=pair.size_numbers)
 
     def _priced_stage(
         self, stage: UnpricedStage, chains: Sequence[tuple[BlockChain, ChainCost]], pricing: Pricing

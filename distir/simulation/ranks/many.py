@@ -21,6 +21,7 @@ from distir.schedules import (
     COST_KINDS,
     FORWARD,
     INPUT_PART,
+    PAIR,
     WEIGHT_PART,
 )
 from distir.simulation.pipeline.many import run_alike_columns
@@ -45,7 +46,8 @@ MOST_HELD = 1 << 13
 class LayoutGroup:
     """Layouts that go through schedules together, one per plan.
 
-    `rows` are the rows of the table that their stages are, of shape (stages, plans); `rankings` say
+    `rows` are the rows of the table that their stages are, and behind them those of their
+    overlapped pairs, of shape (stages and pairs, plans); `rankings` say
     where their ranks lie. `tied` are the seconds in which groups of ranks add up gradients between
     them, in order.
     """
@@ -141,7 +143,7 @@ class _Own:
 
     def of(self, values: Floats) -> Floats:
         """Of the stages of ranks, of shape (stages of ranks, plans), from those of all stages."""
-        return values if self._each else values[self.stages]
+        return values[: len(self.stages)] if self._each else values[self.stages]
 
     def sum(self, values: Floats) -> Floats:
         """Sums over the stages of ranks, from shape (stages of ranks, plans)."""
@@ -223,6 +225,7 @@ class _Ways:
 
     def __init__(self, compiled: CompiledSchedule, levels: LinkLevels, group: LayoutGroup) -> None:
         routes = compiled.routes
+        self._num_stages, self._pairs = compiled.stages, compiled.pairs
         self._shape = len(group.rows), COST_KINDS, group.rows.shape[1]
         self._stages = np.array([stage for stage, _ in routes], np.int64)
         self._back = np.array([step < 0 for _, step in routes], np.int64)
@@ -249,6 +252,9 @@ class _Ways:
                 (sent,) = np.nonzero(self._back == back)
                 for kind in kinds:
                     found[self._stages[sent], kind] = longest[sent]
+            for number, (forward, backward) in enumerate(self._pairs, start=self._num_stages):
+                found[number, FORWARD] = found[forward, FORWARD]
+                found[number, BACKWARD] = found[backward, BACKWARD]
         return found.reshape(-1, self._shape[-1])
 
 
@@ -256,10 +262,15 @@ def _exposed(
     schedules: Sequence[CompiledSchedule], which: Indices, stages: _Stages, own: _Own
 ) -> Floats:
     """Seconds in which compute waits for collectives, of shape (stages of ranks, plans)."""
-    counts = np.stack([each.count_matrix for each in schedules], axis=-1).astype(np.float64)
+    counts = np.stack([each.matrix_alone for each in schedules], axis=-1).astype(np.float64)
     waited = np.zeros((len(own.stages), stages.plans))
     for kind in _kinds(schedules[0]):
         waited += own.of(stages(f"exposed {kind}")) * counts[:, kind].take(which, axis=-1)
+    if schedules[0].pairs:
+        of_pairs = np.stack([each.pair_counts for each in schedules], axis=-1).astype(np.float64)
+        exposed = stages(f"exposed {FORWARD}")[schedules[0].stages :]
+        for pair, seconds in enumerate(exposed):
+            waited[own.first] += seconds * of_pairs[:, pair].take(which, axis=-1)
     return waited
 
 
@@ -287,6 +298,7 @@ def _settling_tails(
         in_parts = own.of(stages(f"settled {WEIGHT_PART}"))
         ready = np.where((kinds == WEIGHT_PART)[:, None], in_parts, ready)
     ready = np.maximum(ready - service, 0.0)
+    ready[kinds == PAIR] = 0.0  # complete when the pair ends
     for ranks, places in turns:
         start, busy = time.last[places], service[places]
         before = done[ranks] - start

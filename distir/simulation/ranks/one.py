@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from distir.cost.amounts import larger
-from distir.schedules import FORWARD, INPUT_PART, CompiledSchedule, Situation
+from distir.schedules import BACKWARD, FORWARD, INPUT_PART, PAIR, CompiledSchedule, Situation
 from distir.shares import memory_shares
 from distir.simulation.pipeline.one import PipelineTime
+from distir.simulation.pricing.chains import PassCost
 from distir.simulation.pricing.memory import MemoryEffect
 from distir.simulation.pricing.stage_cost import Settling, StageCost, action_seconds
 from distir.simulation.pricing.state import StateBytes
@@ -37,9 +38,11 @@ def rank_seconds(
     stages: Sequence[StageCost],
     tied: Sequence[TiedGradients],
     training: bool,
+    pairs: Sequence[PassCost] = (),
 ) -> list[RankSeconds]:
-    """An iteration of every pipeline rank, from what its stages take and hold."""
-    seconds = action_seconds(stages)
+    """An iteration of every pipeline rank, from what its stages take and hold, and what the
+    overlapped `pairs` of the schedule take."""
+    seconds = action_seconds(stages, pairs)
     tails: list[float] = [0.0] * len(time.end)
     if training:
         tails = [_settling_tail(compiled, time, stages, rank) for rank in range(len(tails))]
@@ -50,11 +53,14 @@ def rank_seconds(
         costs = [stages[stage] for stage in own]
         exposed: dict[str, float] = {}
         busy = 0.0
-        for cost, counts in zip(costs, compiled.counts[rank], strict=True):
-            for each, count in zip(cost.passes, counts, strict=False):
-                busy += each.seconds * count
-                for stream, seconds_waited in each.exposed:
-                    exposed[stream] = exposed.get(stream, 0.0) + seconds_waited * count
+        run: list[tuple[PassCost, int]] = []
+        for cost, counts in zip(costs, compiled.counts_alone[rank], strict=True):
+            run += zip(cost.passes, counts, strict=False)
+        run += zip(pairs, compiled.pair_counts[rank].tolist(), strict=True)
+        for each, count in run:
+            busy += each.seconds * count
+            for stream, seconds_waited in each.exposed:
+                exposed[stream] = exposed.get(stream, 0.0) + seconds_waited * count
         compute = busy - sum(exposed.values())
         first = costs[compiled.first_stages[rank]].first_gather
         refresh = sum(cost.refresh for cost in costs) + first
@@ -119,7 +125,19 @@ def _settlings(
     """A rank's stages (places among its own) in the order in which their gradients are complete,
     and what is settled then."""
     own = compiled.stages_of_ranks[rank]
-    return [(place, stages[own[place]].settling[kind]) for place, kind in compiled.completing[rank]]
+    return [
+        (place, _settling_after(stages[own[place]], kind))
+        for place, kind in compiled.completing[rank]
+    ]
+
+
+def _settling_after(stage: StageCost, kind: int) -> Settling:
+    """How a stage's gradients are settled that are complete with an action of this cost kind. Those
+    of an overlapped pair are complete when the pair ends, and settled from then on."""
+    if kind != PAIR:
+        return stage.settling[kind]
+    whole = stage.settling[BACKWARD]
+    return replace(whole, done=whole.seconds)
 
 
 def _settling_tail(

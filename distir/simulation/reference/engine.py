@@ -8,8 +8,9 @@ the plan and the prices of instructions, not how they are put together.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Hashable, Iterable
+from collections.abc import Generator, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 from distir.cost import CostModel
 from distir.errors import DeadlockError
@@ -23,8 +24,9 @@ from distir.schedules import (
 from distir.shares import memory_shares
 from distir.simulation.pricing.instructions import COMPUTE, GRADIENTS, Instruction, Pricing
 from distir.simulation.pricing.tied import tied_gradients
+from distir.simulation.pricing.turns import turns
 from distir.simulation.ranks.one import RankSeconds
-from distir.simulation.reference.flat import FlatPass, FlatStage, flat_stage
+from distir.simulation.reference.flat import FlatBlock, FlatPass, FlatStage, flat_stage
 from distir.simulation.report import make_result
 from distir.simulation.result import SimulationResult
 
@@ -44,13 +46,15 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class ActionSpan:
-    """One action on one device."""
+    """One action, or an overlapped pair, on one device."""
 
     device: int
     rank: int
     action: Action
     start: float
     end: float
+    beside: Action | None = None
+    """The backward pass of a pair, whose forward pass is `action`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +105,38 @@ class _Running:
 
     action: Action
     last: bool
+    stage: FlatStage
+    flat: FlatPass
+
+
+def _turns_of(passes: Sequence[_Running]) -> Iterator[tuple[list[tuple[int, int]], int]]:
+    """The steps of an action, or of an overlapped pair with the blocks of both side by side, each
+    with the pass that it belongs to and its position; and how many steps of the last pass are then
+    done, -1 if no more than before."""
+    if len(passes) == 1:
+        yield from (([(0, at)], at + 1) for at in range(len(passes[0].flat.steps)))
+        return
+    both = (each.flat.blocks for each in passes)
+    for blocks in zip_longest(*both, fillvalue=FlatBlock()):
+        listed = [
+            each.flat.steps[block.steps.start : block.steps.stop]
+            for each, block in zip(passes, blocks, strict=True)
+        ]
+        steps = [(which, blocks[which].steps[at]) for which, part in turns(*listed) for at in part]
+        yield steps, blocks[-1].steps.stop if blocks[-1].steps else -1
+
+
+def _on_links(passes: Sequence[_Running]) -> list[Instruction]:
+    """The collectives of an action, or of an overlapped pair block by block, that gather parameters
+    and share out gradients."""
+    both = zip_longest(*(each.flat.blocks for each in passes), fillvalue=FlatBlock())
+    return [
+        each
+        for blocks in both
+        for kind in ([block.gathers for block in blocks], [block.scatters for block in blocks])
+        for of_pass in kind
+        for each in of_pass
+    ]
 
 
 @dataclass(slots=True)
@@ -232,25 +268,42 @@ class World:
 
     def _process(self, device: _Device) -> _Process:
         actions = self.schedule.ranks[device.rank]
-        for position, action in enumerate(actions):
-            yield from self._wait_for_inputs(device, action)
+        begins = (
+            {*self.schedule.overlapped[device.rank]} if self.schedule.overlapped else set[int]()
+        )
+        for position in range(len(actions)):
+            if position - 1 in begins:
+                continue  # it runs beside the action before it
+            length = 2 if position in begins else 1
+            together = list(actions[position : position + length])
+            for action in reversed(together):
+                yield from self._wait_for_inputs(device, action)
             if not position and self.plan.workload.training:
                 device.begin, device.transfer, device.bubble = device.clock, 0.0, 0.0
             begin = device.clock
-            stage = self.stages[action.stage]
-            kind = cost_kind(action, self.plan.schedule.splits_backward)
-            last = kind in COMPLETING and not any(
-                later.stage == action.stage and later.kind in ("B", "W", "BW")
-                for later in actions[position + 1 :]
+            later = actions[position + len(together) :]
+            passes = [self._running(action, later) for action in together]
+            for each in passes:
+                self._hold(device, each)
+            yield from self._run(device, passes)
+            beside = together[1] if len(together) > 1 else None
+            self.actions.append(
+                ActionSpan(device.number, device.rank, together[0], begin, device.clock, beside)
             )
-            each = stage.passes[kind]
-            yield from self._run_pass(device, stage, each, _Running(action, last))
-            self.actions.append(ActionSpan(device.number, device.rank, action, begin, device.clock))
-            self._send(device, action, each)
+            for each in passes:
+                self._send(device, each.action, each.flat)
         assert not device.live, "an activation was never freed"
         if self.plan.workload.training:
             yield from self._finish_step(device)
         yield from self._gather_first(device)
+
+    def _running(self, action: Action, later: Sequence[Action]) -> _Running:
+        stage = self.stages[action.stage]
+        kind = cost_kind(action, self.plan.schedule.splits_backward)
+        last = kind in COMPLETING and not any(
+            other.stage == action.stage and other.is_backward for other in later
+        )
+        return _Running(action, last, stage, stage.passes[kind])
 
     def _wait_for_inputs(self, device: _Device, action: Action) -> _Process:
         for needed in dependencies(action, self.schedule.stages):
@@ -263,15 +316,10 @@ class World:
                 device.bubble += arrived - device.clock - moving
                 device.clock = arrived
 
-    def _run_pass(
-        self, device: _Device, stage: FlatStage, each: FlatPass, running: _Running
-    ) -> _Process:
-        """Runs an action. Every stream but the gradient stream is idle when it begins, and when it
-        ends."""
-        action, begin = running.action, device.clock
-        launched = 0.0
-        free: dict[str, float] = {COMPUTE: begin}
-        ready: dict[int, tuple[float, str]] = {}
+    def _hold(self, device: _Device, each: _Running) -> None:
+        """Takes and gives back the memory of an action, step by step. The two of an overlapped pair
+        hold memory one after the other."""
+        action, stage, flat = each.action, each.stage, each.flat
 
         def key(storage: int) -> tuple[int, int, int]:
             return (action.stage, action.microbatch, storage)
@@ -280,47 +328,65 @@ class World:
             for storage in storages:
                 device.free(key(storage), storage in stage.buffers)
 
-        for number in each.received:
+        for number in flat.received:
             device.allocate(key(number), stage.storage_bytes[number], number in stage.buffers)
         device.note_peak()
-        free_storages(each.dying.get(-1, ()))
-        yield from self._settle_so_far(device, each, 0, begin, running)
-        for position, step in enumerate(each.steps):
-            instruction = step.instruction
-            launched += instruction.launch_seconds
-            at, cause = begin, ""
-            for number in step.reads:
-                if number in ready and ready[number][0] > at:
-                    at, cause = ready[number]
-            stream = instruction.stream
-            if instruction.after_compute:
-                at = max(at, free[COMPUTE])
-            if stream is None:
-                end, maker = at, cause
-            else:
-                start = max(at, free.get(stream, begin))
-                if stream == COMPUTE:
-                    device.compute += instruction.seconds
-                    if start > free[COMPUTE]:
-                        device.expose(cause, start - free[COMPUTE])
-                else:
-                    start = yield from self._meet(
-                        device, instruction.mesh_axes, start, (action, "step", position)
-                    )
-                end, maker = start + instruction.seconds, stream
-                free[stream] = end
-                self._note(device, stream, instruction, start, end, action)
+        free_storages(flat.dying.get(-1, ()))
+        for position, step in enumerate(flat.steps):
             for number in step.writes:
-                ready[number] = (end, maker)
                 if number in stage.storage_bytes and number not in step.reads:
                     size = stage.storage_bytes[number]
                     device.allocate(key(number), size, number in stage.buffers)
             device.note_peak()
-            free_storages(each.dying.get(position, ()))
-            if running.last or each.scattering:
-                computed = self._no_sooner_than_launched(begin, free[COMPUTE], launched)
-                yield from self._settle_so_far(device, each, position + 1, computed, running)
-        free_storages(each.leaving)
+            free_storages(flat.dying.get(position, ()))
+        free_storages(flat.leaving)
+
+    def _run(self, device: _Device, passes: Sequence[_Running]) -> _Process:
+        """Runs an action, or both of an overlapped pair. Every stream but the gradient stream is
+        idle when it begins, and when it ends."""
+        begin = device.clock
+        launched = 0.0
+        running, is_pair = passes[-1], len(passes) > 1
+        free: dict[str, float] = {COMPUTE: begin}
+        ready: dict[tuple[int, int], tuple[float, str]] = {}
+        if not is_pair:
+            yield from self._settle_so_far(device, running.flat, 0, begin, running)
+        for steps, done_steps in _turns_of(passes):
+            for which, position in steps:
+                action, step = passes[which].action, passes[which].flat.steps[position]
+                instruction = step.instruction
+                launched += instruction.launch_seconds
+                at, cause = begin, ""
+                for number in step.reads:
+                    if (which, number) in ready and ready[which, number][0] > at:
+                        at, cause = ready[which, number]
+                stream = instruction.stream
+                if instruction.after_compute:
+                    at = max(at, free[COMPUTE])
+                if stream is None:
+                    end, maker = at, cause
+                else:
+                    start = max(at, free.get(stream, begin))
+                    if stream == COMPUTE:
+                        device.compute += instruction.seconds
+                        if start > free[COMPUTE]:
+                            device.expose(cause, start - free[COMPUTE])
+                    else:
+                        start = yield from self._meet(
+                            device, instruction.mesh_axes, start, (action, "step", position)
+                        )
+                    end, maker = start + instruction.seconds, stream
+                    free[stream] = end
+                    self._note(device, stream, instruction, start, end, action)
+                for number in step.writes:
+                    ready[which, number] = (end, maker)
+            if running.last or running.flat.scattering:
+                # Gradients that are complete with a pair are complete when it ends.
+                if not (is_pair and running.last):
+                    computed = self._no_sooner_than_launched(begin, free[COMPUTE], launched)
+                    yield from self._settle_so_far(
+                        device, running.flat, done_steps, computed, running
+                    )
         done = max(free.values())
         if done > free[COMPUTE]:
             slowest = max((name for name in free if name != COMPUTE), key=lambda name: free[name])
@@ -328,14 +394,16 @@ class World:
         device.clock = self._no_sooner_than_launched(begin, done, launched)
         device.compute += device.clock - done
         # There is room for the gradients of one action: scatters must not fall behind.
-        on_links = each.on_links
+        on_links = _on_links(passes)
         late = begin + sum(collective.seconds for collective in on_links) - device.clock
         if late > 0:
             device.expose(on_links[-1].stream or "", late)
             device.clock += late
-        settles_at_end = running.last and not self.cost.stack.overlaps_gradients
-        for done_steps in range(1 + len(each.steps) if settles_at_end else 0):
-            yield from self._settle(device, each, done_steps, device.clock, running)
+        all_steps = range(1 + len(running.flat.steps) if running.last else 0)
+        for done_steps in all_steps if is_pair else ():
+            yield from self._settle_so_far(device, running.flat, done_steps, device.clock, running)
+        for done_steps in () if self.cost.stack.overlaps_gradients else all_steps:
+            yield from self._settle(device, running.flat, done_steps, device.clock, running)
 
     def _no_sooner_than_launched(self, begin: float, done: float, launched: float) -> float:
         """When what streams have done by `done` can have been, given the launches since `begin`."""

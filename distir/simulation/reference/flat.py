@@ -38,6 +38,21 @@ class Step:
     writes: tuple[int, ...]
     block: int
 
+    @property
+    def stream(self) -> str | None:
+        """The stream of the instruction."""
+        return self.instruction.stream
+
+
+@dataclass(frozen=True, slots=True)
+class FlatBlock:
+    """What a block adds to a pass: the positions of its steps, and the collectives that gather its
+    parameters and share out their gradients."""
+
+    steps: range = range(0)
+    gathers: Sequence[Instruction] = ()
+    scatters: Sequence[Instruction] = ()
+
 
 @dataclass(slots=True)
 class FlatPass:
@@ -57,8 +72,7 @@ class FlatPass:
     leaving: list[int] = field(default_factory=list[int])
     scattering: list[tuple[int, Instruction]] = field(default_factory=list[tuple[int, Instruction]])
     settling: list[tuple[int, Instruction]] = field(default_factory=list[tuple[int, Instruction]])
-    on_links: list[Instruction] = field(default_factory=list[Instruction])
-    """The collectives that gather parameters and share out gradients, once per action."""
+    blocks: list[FlatBlock] = field(default_factory=list[FlatBlock])
 
     def scattered_after(self, done: int) -> Iterable[Instruction]:
         """The collectives of every action that may start after `done` steps."""
@@ -215,7 +229,7 @@ def _lay_out(
         flat.first_gathers = numbering.instructions(first)
     for segment, place, after in zip(own, places, (*places[1:], -1), strict=True):
         known[place].update(zip(segment.received, handed, strict=True))
-        block = stage.blocks[place]
+        block, begin = stage.blocks[place], len(to.steps)
         numbering.add(segment.own_gathers, known[place], to, block, launched_elsewhere=first)
         numbering.add(segment.ahead, known[after], to, stage.blocks[after])
         if after < 0:
@@ -225,7 +239,8 @@ def _lay_out(
         numbering.add(segment.body, known[place], to, block, runs_elsewhere=scatters)
         shared_out = numbering.instructions(scatters)
         to.scattering += ((len(to.steps), each) for each in shared_out)
-        to.on_links += [*numbering.instructions(segment.own.gathers), *shared_out]
+        gathers = numbering.instructions(segment.own.gathers)
+        to.blocks.append(FlatBlock(range(begin, len(to.steps)), gathers, shared_out))
         handed = numbering.numbers(segment.sent, known[place])
         flat.buffers.difference_update(flat.storage[number] for number in handed)
         if kind in COMPLETING:
@@ -283,4 +298,4 @@ def _find_deaths(flat: FlatStage, passes: Sequence[FlatPass]) -> None:
         later.update(touched)
 
 
-__all__ = ["FlatPass", "FlatStage", "Step", "flat_stage"]
+__all__ = ["FlatBlock", "FlatPass", "FlatStage", "Step", "flat_stage"]
