@@ -17,7 +17,7 @@ from autotune.launch.facts import (
     model_of,
     strategy_of,
 )
-from autotune.launch.rows import Options, shown
+from autotune.launch.rows import Options, shown, unset
 from autotune.launch.sources import LAUNCHER, Source, devices_of, read_source
 from autotune.launch.target import TARGETS, Note, Target
 from distir.files import is_file
@@ -81,6 +81,7 @@ def read_launch(path: str | Path, stated: Stated) -> Reading:
     target, options = recognised(source, stated.target)
     options = {target.aliases.get(name, name): given for name, given in options.items()}
     options = {**options, **_settings(target, stated.settings)}
+    _check_set(source, target, options)
     noted = tuple(_not_modelled(source, target, options))
     known = _known(source, options, stated)
     facts = target.table.read(options, known)
@@ -95,7 +96,7 @@ def read_launch(path: str | Path, stated: Stated) -> Reading:
         model=name,
         source=loaded,
         dropout=dropout,
-        not_modelled=noted,
+        not_modelled=(*noted, *target.assumed(options, facts)),
     )
 
 
@@ -137,6 +138,18 @@ def _known(source: Source, options: Options, stated: Stated) -> dict[str, Any]:
         "model_given": stated.model,
     }
     return {name: value for name, value in given.items() if value is not None}
+
+
+def _check_set(source: Source, target: Target, options: Options) -> None:
+    """Raises `LaunchError` if the value of an option that counts is a variable without a value.
+    Paths of files do not count."""
+    for name, given in options.items():
+        if name not in target.table.options or name.endswith("-file"):
+            continue
+        values: list[object] = list(given) if isinstance(given, (list, tuple)) else [given]  # type: ignore[arg-type]
+        for value in values:
+            if isinstance(value, str) and value.startswith("$"):
+                raise unset(f"{source.path}: {name}", value)
 
 
 def _not_modelled(source: Source, target: Target, options: Options) -> Iterable[Note]:

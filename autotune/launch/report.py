@@ -81,10 +81,11 @@ def _cost(lead: str, problem: Problem, result: Any) -> str:
 def _better(problem: Problem, simulated: Any, each: Better) -> str:
     name, memory = iteration_seconds.name, peak_memory_bytes.name
     metrics = each.trial.evaluation.metrics
-    less = 1 - metrics[name] / simulated.metrics[name]
+    more = metrics[name] / simulated.metrics[name] - 1
+    change = f"{'+' if more > 0 else '-'}{percent(abs(more))}"
     spare = problem.memory_bytes - metrics[memory]
     return (
-        f"Better: {each.trial.label}: {short_seconds(metrics[name])} (-{percent(less)}), fits with "
+        f"Better: {each.trial.label}: {short_seconds(metrics[name])} ({change}), fits with "
         f"{short_bytes(spare)} to spare; change"
     )
 

@@ -66,6 +66,15 @@ class Script:
     variables: Mapping[str, tuple[str, ...]]
     arrays: tuple[tuple[str, ...], ...]
     """The values of variables that hold several words, in order."""
+    uncertain: frozenset[str]
+    """Variables whose values depend on what runs."""
+
+    def is_open(self, word: str) -> bool:
+        """Whether a word may stand for several: an array, or a variable that depends on what
+        runs, as it stands."""
+        found = _VARIABLE.fullmatch(word)
+        name = (found["braced"] or found["plain"]) if found else ""
+        return bool(name) and (name in self.uncertain or word.endswith(("[@]}", "[*]}")))
 
 
 def read_script(text: str, given: Mapping[str, str] | None = None) -> Script:
@@ -86,6 +95,7 @@ def read_script(text: str, given: Mapping[str, str] | None = None) -> Script:
         tuple(map(tuple, found.commands)),
         {name: tuple(value) for name, value in found.variables.items()},
         tuple(tuple(v) for v in found.variables.values() if len(v) > 1),
+        frozenset(found.uncertain),
     )
 
 

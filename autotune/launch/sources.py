@@ -151,6 +151,12 @@ def _command(source: Source, listed: Sequence[str], alone: Callable[[str], bool]
     for word in words:
         if _is_variable(word):
             raise unset(f"{source.path}: the command", word)
+    for word in listed:
+        if source.script.is_open(word):
+            raise LaunchError(
+                f"{source.path}: {word} depends on what runs; state its words by --set "
+                f"{word.strip('${}@[]*')}='…'"
+            )
     return Command(tuple(words), options)
 
 

@@ -47,6 +47,10 @@ def _nothing(facts: Facts) -> Iterable[Note]:
     return ()
 
 
+def _nothing_read(options: Options, facts: Facts) -> Iterable[Note]:
+    return ()
+
+
 def _as_is(facts: Facts) -> Mapping[str, Any]:
     return {}
 
@@ -91,6 +95,8 @@ class Target:
     """Whether an option bears neither on time nor on memory."""
     not_modelled: Callable[[str], str | None] = lambda option: None
     """Why an option that bears on time or memory is not simulated; None for an unknown one."""
+    assumed: Callable[[Options, Facts], Iterable[Note]] = _nothing_read
+    """What options that are read mean otherwise than it is simulated, given the facts."""
     dry_run: str = ""
     """How the framework itself tries a configuration without training; a sentence, or nothing."""
     aliases: Mapping[str, str] = field(default_factory=dict[str, str])

@@ -214,3 +214,23 @@ def test_options_that_bear_on_time_and_are_not_simulated_are_listed(
     listed = {each["option"]: each for each in plain["not_modelled"]}
     assert set(listed) >= {"--optimizer-cpu-offload", "--window-size"}
     assert all(each["reason"] for each in listed.values())
+
+
+def test_words_that_depend_on_a_branch_are_asked_for(
+    capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    branch = 'if [[ "$DTYPE" == "fp8" ]]; then\n  MORE+=(--fp8-format hybrid)\nfi\n'
+    text = f"MORE=()\n{branch}{SCRIPT}{REST}--micro-batch-size 2 --overlap-grad-reduce ${{MORE[@]}}"
+    (folder / "launch.sh").write_text(text)
+    assert "--set MORE=" in refused(capsys, "read", "launch.sh")
+    stated = ["--set", "MORE=--fp8-format hybrid", "--cluster", "hgx-h100", "--trials", "0"]
+    plain = json_of(capsys, "read", "launch.sh", *stated)
+    assert plain["workload"]["precision"] == "fp8"
+
+
+def test_sequence_parallelism_without_devices_is_off(
+    capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    (folder / "launch.sh").write_text(f"{SCRIPT}{REST}--micro-batch-size 2 --sequence-parallel")
+    plain = json_of(capsys, "read", "launch.sh", "--cluster", "hgx-h100", "--trials", "0")
+    assert plain["strategy"]["sequence_parallel"] is False

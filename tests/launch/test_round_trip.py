@@ -31,7 +31,8 @@ def test_what_is_written_is_read_back(name: str, data: st.DataObject) -> None:
     assert reading.statement["devices"] == problem.devices
     if target.states_model:
         assert reading.model == problem.model
-    assert not reading.not_modelled
+    known = {"activation_checkpointing", "--overlap-grad-reduce"}
+    assert {note.what for note in reading.not_modelled} <= known
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -179,6 +179,14 @@ def _approximated(facts: Facts) -> Iterator[Note]:
         yield Note("gradient_precision", "both is not an option; gradients are added up in fp32")
 
 
+def _assumed(options: Options, facts: Facts) -> Iterator[Note]:
+    if facts["recompute"] == "full":
+        yield Note(
+            "activation_checkpointing",
+            "taken as recomputation of every layer: the JSON says how, the script says which",
+        )
+
+
 def _write(launch: Launch, options: Options) -> Files:
     nodes, per_node = launch.nodes
     command = [
@@ -251,6 +259,7 @@ DEEPSPEED = add_target(
         read=_read,
         approximated=_approximated,
         missing=_missing,
+        assumed=_assumed,
         is_neutral=lambda option: option.startswith(_NEUTRAL),
         not_modelled=_not_modelled,
     ),

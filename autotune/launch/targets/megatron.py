@@ -74,6 +74,12 @@ def _read_experts(options: Options, facts: Facts) -> Facts:
     return {"ep": ep}
 
 
+def _read_sequence_parallel(options: Options, facts: Facts) -> Facts:
+    """With tp = 1 Megatron-LM switches it off."""
+    on = truth("--sequence-parallel", options.get("--sequence-parallel", False))
+    return {"sequence_parallel": on and facts["tp"] > 1}
+
+
 _EXCHANGE = words("cp_exchange", "--cp-comm-type", EXCHANGES, "ring")
 
 
@@ -379,7 +385,12 @@ _DEGREE_ROWS: tuple[Row, ...] = (
         },
         _read_batch,
     ),
-    flag("sequence_parallel", "--sequence-parallel"),
+    row(
+        ("sequence_parallel",),
+        ("--sequence-parallel",),
+        lambda facts: {"--sequence-parallel": True} if facts["sequence_parallel"] else {},
+        _read_sequence_parallel,
+    ),
     flag(
         "placement",
         "--use-tp-pp-dp-mapping",
@@ -468,6 +479,37 @@ def _missing(facts: Facts) -> Iterator[Note]:
         yield Note("model", f"Megatron-LM has no option for {name} of the model")
 
 
+def _assumed(options: Options, facts: Facts) -> Iterator[Note]:
+    vocabulary: int | None = facts.get(f"{MODEL}vocabulary")
+    if vocabulary is not None and "--vocab-size" not in options:
+        reason = f"its {vocabulary:,} tokens are assumed; state others by --set vocab-size=N"
+        yield Note("--tokenizer-type", reason, options.get("--tokenizer-type", "GPT2BPETokenizer"))
+    multiple = facts["vocabulary_multiple"] * facts["tp"]
+    if vocabulary is not None and vocabulary % multiple and multiple > facts["tp"]:
+        padded = -(-vocabulary // multiple) * multiple
+        yield Note(
+            "--make-vocab-size-divisible-by",
+            f"the vocabulary is padded to {padded:,} there, to a multiple of tp here",
+            facts["vocabulary_multiple"],
+        )
+    overlaps = truth("--overlap-grad-reduce", options.get("--overlap-grad-reduce", False))
+    if facts["dp"] * facts["cp"] > 1 and not overlaps:
+        yield Note(
+            "--overlap-grad-reduce",
+            "gradients are reduced after the backward pass there; whether they are here is the "
+            "software stack's: see --stack",
+            False,
+        )
+    if facts["recompute"] == "selective":
+        given = options.get("--recompute-modules", "core_attn")
+        modules = {given} if isinstance(given, str) else set(given)
+        if modules != set(modules_recomputed(facts)):
+            simulated = ", ".join(modules_recomputed(facts))
+            yield Note("--recompute-modules", f"what is simulated is {simulated}", given)
+    if "--use-torch-fsdp2" in options:
+        yield Note("--use-torch-fsdp2", "simulated as any sharding of parameters", True)
+
+
 def environment(launch: Launch) -> Mapping[str, str]:
     """Before Blackwell, kernels of tp and cp are in order only with one connection; Megatron-FSDP
     wants more."""
@@ -512,6 +554,7 @@ MEGATRON = add_target(
         read=_read,
         approximated=approximations,
         missing=_missing,
+        assumed=_assumed,
         is_neutral=is_neutral,
         not_modelled=not_modelled,
         dry_run="add --fake-process-group --mock-data and start one process: one GPU takes the "
