@@ -17,7 +17,9 @@ class Prediction:
 
     seconds: float
     memory_bytes: float
+    """What the fullest device holds in tensors, and what the software reserves."""
     device_bytes: float
+    fits: bool
     band: float
     """The relative standard deviation of measured times around predicted ones."""
     as_run_seconds: float
@@ -91,7 +93,7 @@ def readme(
 
 
 def _unfit(prediction: Prediction) -> list[str]:
-    if max(prediction.memory_bytes, prediction.as_run_bytes) <= prediction.device_bytes:
+    if prediction.fits:
         return []
     return ["**It does not fit in memory.**", ""]
 

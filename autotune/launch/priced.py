@@ -13,7 +13,7 @@ from autotune.launch.limits import nearest
 from autotune.launch.target import Target
 from autotune.problem import Problem
 from distir.errors import DistirError
-from distir.metrics import iteration_seconds, peak_memory_bytes
+from distir.metrics import iteration_seconds, peak_memory_bytes, reserved_memory_bytes
 from distir.models.transformer import TransformerConfig
 from distir.rules import explain
 from distir.strategy import Strategy
@@ -45,11 +45,12 @@ def launched(problem: Problem, target: Target, strategy: Strategy) -> Launched:
     run, settings = as_run(problem, target, strategy, launch.facts)
     prediction = Prediction(
         seconds=result.metrics[iteration_seconds.name],
-        memory_bytes=result.metrics[peak_memory_bytes.name],
+        memory_bytes=_held(result),
         device_bytes=problem.memory_bytes,
+        fits=result.feasible and run.feasible,
         band=result.band.relative,
         as_run_seconds=run.metrics[iteration_seconds.name],
-        as_run_bytes=run.metrics[peak_memory_bytes.name],
+        as_run_bytes=_held(run),
         stack=simulator.cost.stack.name,
     )
     return Launched(
@@ -60,6 +61,12 @@ def launched(problem: Problem, target: Target, strategy: Strategy) -> Launched:
         as_run=run,
         as_run_settings=settings,
     )
+
+
+def _held(result: Any) -> float:
+    """Bytes that the fullest device needs: tensors, and what the software reserves."""
+    metrics = result.metrics
+    return metrics[peak_memory_bytes.name] + metrics[reserved_memory_bytes.name]
 
 
 def as_run(
@@ -116,9 +123,9 @@ def _price(problem: Problem, strategy: Strategy, other: Strategy) -> str:
         asked = simulator.simulate(strategy)
     except DistirError:
         return ""
-    name, memory = iteration_seconds.name, peak_memory_bytes.name
+    name = iteration_seconds.name
     time = found.metrics[name] / asked.metrics[name] - 1
-    room = found.metrics[memory] - asked.metrics[memory]
+    room = _held(found) - _held(asked)
     sign = "-" if room < 0 else "+"
     fits = "" if found.feasible else ", which does not fit"
     return (

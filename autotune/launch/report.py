@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from autotune.reports.quantities import described
-from distir.metrics import iteration_seconds, peak_memory_bytes
+from distir.metrics import iteration_seconds, peak_memory_bytes, reserved_memory_bytes
 from distir.units import percent, short_bytes, short_seconds
 
 if TYPE_CHECKING:
@@ -74,7 +74,8 @@ def _read_parts(
 def _cost(lead: str, problem: Problem, result: Any) -> str:
     seconds = short_seconds(result.metrics[iteration_seconds.name])
     memory = result.metrics[peak_memory_bytes.name]
-    room = f"{short_bytes(memory)} of {short_bytes(problem.memory_bytes)}"
+    reserve = result.metrics[reserved_memory_bytes.name]
+    room = f"{short_bytes(memory + reserve)} of {short_bytes(problem.memory_bytes)}"
     return f"{lead}: {seconds} per step, {room}{'' if result.feasible else ': does not fit'}"
 
 
@@ -83,7 +84,7 @@ def _better(problem: Problem, simulated: Any, each: Better) -> str:
     metrics = each.trial.evaluation.metrics
     more = metrics[name] / simulated.metrics[name] - 1
     change = f"{'+' if more > 0 else '-'}{percent(abs(more))}"
-    spare = problem.memory_bytes - metrics[memory]
+    spare = problem.memory_bytes - metrics[memory] - metrics[reserved_memory_bytes.name]
     return (
         f"Better: {each.trial.label}: {short_seconds(metrics[name])} ({change}), fits with "
         f"{short_bytes(spare)} to spare; change"

@@ -16,6 +16,7 @@ PREDICTION = Prediction(
     seconds=10.0,
     memory_bytes=60.0 * (1 << 30),
     device_bytes=80.0 * (1 << 30),
+    fits=True,
     band=0.1,
     as_run_seconds=11.0,
     as_run_bytes=61.0 * (1 << 30),

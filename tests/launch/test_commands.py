@@ -74,6 +74,7 @@ def test_what_is_read_is_simulated_with_the_same_bits(
     }
 
 
+@pytest.mark.slow(seconds=5)
 def test_what_is_better_is_said_by_option(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
     json_of(capsys, *LAUNCH, "--to", "out")
     found = json_of(capsys, "read", "out", "--cluster", "hgx-h100", "--space", "small")
@@ -85,6 +86,7 @@ def test_what_is_better_is_said_by_option(capsys: pytest.CaptureFixture[str], fo
         assert all(change["from"] != change["to"] for change in each["changes"].values())
 
 
+@pytest.mark.slow(seconds=5)
 def test_a_report_names_what_to_change(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*LAUNCH, "--to", "out"]) == 0
     assert main(["read", "out", "--cluster", "hgx-h100", "--space", "small"]) == 0
@@ -115,6 +117,7 @@ def test_what_cannot_be_stated_is_refused_with_the_nearest_and_its_price(
     assert not (folder / "out").exists()
 
 
+@pytest.mark.slow(seconds=3)
 def test_a_search_launches_only_what_can_be_stated(
     capsys: pytest.CaptureFixture[str], folder: Path
 ) -> None:

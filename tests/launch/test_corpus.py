@@ -66,6 +66,7 @@ def read_as(shape: Any, arguments: Arguments, folder: Path) -> Any:
     return dict(reading.facts), reading.strategy
 
 
+@pytest.mark.slow(seconds=11)
 def test_all_shapes_say_the_same(tmp_path: Path) -> None:
     read = refused = 0
     for name, arguments in corpus().items():
@@ -78,6 +79,7 @@ def test_all_shapes_say_the_same(tmp_path: Path) -> None:
     assert read > 3 * refused
 
 
+@pytest.mark.slow(seconds=4)
 def test_what_is_refused_names_an_option(tmp_path: Path) -> None:
     lines = {
         read_as(as_line, arguments, tmp_path)

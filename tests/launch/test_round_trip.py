@@ -16,6 +16,7 @@ from tests.launch.strategies import launch_with, read_back, stated_strategies
 NAMES = [entry.name for entry in TARGETS]
 
 
+@pytest.mark.slow(seconds=10)
 @pytest.mark.parametrize("name", NAMES)
 @given(data=st.data())
 @settings(max_examples=40, deadline=None)

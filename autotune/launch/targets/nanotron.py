@@ -51,6 +51,7 @@ def _read_engine(options: Options, facts: Facts) -> Facts:
 
 
 _MODES = {True: "REDUCE_SCATTER", False: "ALL_REDUCE"}
+_ASYNC = f"{_P}tp_linear_async_communication"
 _MODE, _AGAIN = f"{_P}tp_mode", f"{_P}tp_recompute_allgather"
 
 
@@ -67,7 +68,7 @@ def _write_mode(facts: Facts) -> Options:
     return {
         _MODE: _MODES[facts["sequence_parallel"]],
         _AGAIN: facts["keep_gathered"] == "none",
-        f"{_P}tp_linear_async_communication": False,
+        _ASYNC: False,
     }
 
 
@@ -166,7 +167,7 @@ ROWS: tuple[Row, ...] = (
     unsaid("chunks", 1, "one stage per rank"),
     row(
         ("sequence_parallel", "keep_gathered"),
-        (_MODE, _AGAIN, f"{_P}tp_linear_async_communication"),
+        (_MODE, _AGAIN, _ASYNC),
         _write_mode,
         _read_mode,
     ),
@@ -255,6 +256,13 @@ def _missing(facts: Facts) -> Iterator[Note]:
         yield Note("model", "model.model_config: the sizes of the model")
 
 
+def _assumed(options: Options, facts: Facts) -> Iterator[Note]:
+    if facts["tp"] > 1 and truth(_ASYNC, options.get(_ASYNC, True)):
+        yield Note(
+            _ASYNC, "how far tp communication is hidden is the software stack's: see --stack"
+        )
+
+
 def _write(launch: Launch, options: Options) -> Files:
     command = [*torchrun(launch, "run_train.py"), ["--config-file", CONFIG]]
     environment = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
@@ -315,6 +323,7 @@ NANOTRON = add_target(
         read=_read,
         approximated=_approximated,
         missing=_missing,
+        assumed=_assumed,
         is_neutral=lambda option: option.startswith(_NEUTRAL),
         not_modelled=lambda option: (
             "bears on time or memory, and is not simulated"
