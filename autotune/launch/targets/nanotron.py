@@ -258,9 +258,8 @@ def _missing(facts: Facts) -> Iterator[Note]:
 
 def _assumed(options: Options, facts: Facts) -> Iterator[Note]:
     if facts["tp"] > 1 and truth(_ASYNC, options.get(_ASYNC, True)):
-        yield Note(
-            _ASYNC, "how far tp communication is hidden is the software stack's: see --stack"
-        )
+        reason = "how far tp communication is hidden is the software stack's: see --stack"
+        yield Note(_ASYNC, reason)
 
 
 def _write(launch: Launch, options: Options) -> Files:
