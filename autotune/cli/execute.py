@@ -8,9 +8,15 @@ from typing import TYPE_CHECKING, Any
 from autotune.cli import verify
 from autotune.cli.options import seconds
 from autotune.cli.output import Output
+from autotune.cli.plans import add_plan_option, is_written, plan_read, write_plan
+from autotune.statement import DEFAULT_STACK
+from distir.errors import DistirError
 
 if TYPE_CHECKING:
     from autotune.distributed.execution import RealVerification
+    from distir.plan import Plan
+    from distir.strategy import Strategy
+    from distir.workload import Workload
 
 SUMMARY = (
     "Execute a small version of the model with a process per device (needs PyTorch), and on one "
@@ -22,7 +28,8 @@ DEADLINE_SECONDS = 120.0
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Adds the subcommand's options."""
-    verify.configure(parser)
+    verify.add_options(parser, model_required=False)
+    add_plan_option(parser)
     parser.add_argument(
         "--deadline",
         type=seconds,
@@ -36,14 +43,12 @@ def execute(arguments: argparse.Namespace) -> int:
     """Executes, reports, and returns the exit status: 1 if any number differs."""
     from autotune.distributed.backend import load_torch
 
-    output = Output(arguments)
+    output = Output(arguments, *(("plan",) if is_written(arguments) else ()))
     with output.working():
         load_torch()  # whoever lacks it is to know at once
-        from autotune.distributed.execution import RealVerifier
-
-        verifier, strategies = verify.work_of(arguments)
-        real = RealVerifier(verifier, arguments.deadline)
-        done = [real.verify(strategy) for strategy in strategies]
+        if arguments.all and hasattr(arguments, "plan"):
+            raise DistirError("--all executes many plans and --plan is one; leave one of them out")
+        name, done = _executed(arguments)
     if arguments.all:
         plain: dict[str, Any] = {
             **verify.summary([each.verification for each in done]),
@@ -53,9 +58,37 @@ def execute(arguments: argparse.Namespace) -> int:
             "results": [each.to_dict() for each in done],
         }
     else:
-        plain = {"model": arguments.model, **done[0].to_dict()}
-    output.write(plain, lambda: _report(verifier.workload.model.name, done))
+        plain = {"model": getattr(arguments, "model", name), **done[0].to_dict()}
+    output.write(plain, lambda: _report(name, done))
     return 0 if all(each.passed for each in done) else verify.EXIT_DIFFERENT
+
+
+def _executed(arguments: argparse.Namespace) -> tuple[str, list[RealVerification]]:
+    """The model's name, and what was found of the plan that was read, or of the strategies."""
+    from autotune.distributed.execution import RealVerifier
+    from distir.execute.verify import Verifier
+
+    plan = plan_read(arguments)
+    if plan is not None:
+        real = RealVerifier(Verifier(plan.workload, seed=arguments.seed), arguments.deadline)
+        return plan.workload.model.name, [real.verify(plan.strategy, plan.schedule)]
+    verifier, strategies = verify.work_of(arguments)
+    real = RealVerifier(verifier, arguments.deadline)
+    done = [real.verify(strategy) for strategy in strategies]
+    if is_written(arguments):
+        write_plan(arguments, _whole_plan(arguments, verifier.workload, strategies[0]))
+    return verifier.workload.model.name, done
+
+
+def _whole_plan(arguments: argparse.Namespace, workload: Workload, strategy: Strategy) -> Plan:
+    """The plan for the model in its own size, on the hardware that the arguments name."""
+    import distir
+    from distir.cost import load_stack
+
+    device = getattr(arguments, "device", None)
+    cluster = distir.load_cluster(arguments.cluster, strategy.devices, device)
+    stack = load_stack(getattr(arguments, "stack", DEFAULT_STACK))
+    return distir.Simulator(workload, cluster, stack).plan(strategy)
 
 
 def _report(model: str, done: list[RealVerification]) -> Any:

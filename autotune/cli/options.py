@@ -44,12 +44,15 @@ def seconds(text: str) -> float:
     return number
 
 
-def add_model_options(parser: argparse.ArgumentParser, devices: str) -> None:
-    """Options that state the problem; `devices` describes the default of `--devices`."""
+def add_model_options(
+    parser: argparse.ArgumentParser, devices: str, *, required: bool = True
+) -> None:
+    """Options that state the problem; `devices` describes the default of `--devices`. Commands that
+    read plans need no model."""
     group = parser.add_argument_group("model and cluster")
     group.add_argument(
         "--model",
-        required=True,
+        required=required,
         default=SUPPRESS,
         metavar="M",
         help="a name (see `models`), an ONNX file, a Hugging Face config.json, "

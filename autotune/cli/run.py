@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from autotune.cli.launch import add_launch_options, launch_asked, plain_launch
 from autotune.cli.options import (
@@ -18,11 +18,14 @@ from autotune.cli.options import (
     problem_of,
 )
 from autotune.cli.output import INTERRUPTED, Output, add_json_option, note, status_of
+from autotune.cli.plans import add_plan_option, write_plan
 from autotune.cli.progress import by_trial, progress
 from distir.errors import DistirError
 from distir.files import check_no_output
 
 if TYPE_CHECKING:
+    from autotune.problem import Problem
+    from autotune.result import TuneResult
     from autotune.trackers import Tracker
 
 SUMMARY = "Find the best way to distribute a model over a cluster."
@@ -71,12 +74,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     tracking.add_argument(
         "--no-tracking", action="store_true", default=SUPPRESS, help="record nothing"
     )
+    add_plan_option(parser, reads=False)
     add_json_option(parser)
 
 
 def execute(arguments: argparse.Namespace) -> int:
     """Searches, reports, and returns the exit status."""
-    output = Output(arguments)
+    output = Output(arguments, "plan")
     with output.working():
         from autotune.api import Search, solve
 
@@ -86,6 +90,8 @@ def execute(arguments: argparse.Namespace) -> int:
         with progress("searching", search.budget(problem.space.count())) as advance:
             result = solve(problem, search, tracker=_tracker(arguments), on_trial=by_trial(advance))
         done = None if launch is None else launch.launched(result)
+        if hasattr(arguments, "plan"):
+            _write_best(arguments, problem, result)
     plain = result.to_dict() if done is None else {**result.to_dict(), "launch": plain_launch(done)}
     output.write(plain, lambda: result)
     tracking = result.tracking
@@ -98,6 +104,16 @@ def execute(arguments: argparse.Namespace) -> int:
         return 1
     reasons = Counter(trial.evaluation.reason or "" for trial in result.trials if trial.failed)
     return status_of(len(result.trials), dict(reasons.most_common()))
+
+
+def _write_best(arguments: argparse.Namespace, problem: Problem, result: TuneResult) -> None:
+    """Writes the plan of the best strategy, if there is one."""
+    best = result.best
+    if best is None:
+        note(f"no strategy is feasible; {arguments.plan} is not written")
+        return
+    simulator: Any = problem.simulator
+    write_plan(arguments, simulator.plan(best.strategy))
 
 
 def _tracker(arguments: argparse.Namespace) -> Tracker | None:

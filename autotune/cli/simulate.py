@@ -14,6 +14,7 @@ from autotune.cli.options import (
     strategy_of,
 )
 from autotune.cli.output import Output, add_json_option, note
+from autotune.cli.plans import add_plan_option, is_written, plan_read, stated_by, write_plan
 from autotune.statement import ProblemStatement
 from autotune.trial import choices
 from distir.errors import StrategyError
@@ -22,14 +23,17 @@ from distir.strategy import PLACEMENT, Strategy
 
 if TYPE_CHECKING:
     from autotune.problem import Problem
+    from distir.plan import Plan
 
 SUMMARY = "Simulate one strategy: its time, communication, bubble and memory, stage by stage."
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Adds the subcommand's options."""
-    add_model_options(parser, "devices in use (default: the product of the degrees)")
+    devices = "devices in use (default: the product of the degrees)"
+    add_model_options(parser, devices, required=False)
     add_strategy_options(parser)
+    add_plan_option(parser)
     parser.add_argument(
         "--trace",
         default=SUPPRESS,
@@ -135,17 +139,33 @@ def add_strategy_options(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Simulates, reports, and returns the exit status."""
-    output = Output(arguments, "trace")
+    files = ("trace", "plan") if is_written(arguments) else ("trace",)
+    output = Output(arguments, *files)
     trace: str | None = getattr(arguments, "trace", None)
     with output.working():
-        strategy = strategy_of(arguments)
-        problem = problem_with(arguments, strategy)
-        result: Any = problem.simulator.simulate(strategy)
+        plan = plan_read(arguments)
+        strategy = strategy_of(arguments) if plan is None else plan.strategy
+        problem = problem_with(arguments, strategy) if plan is None else _of_plan(arguments, plan)
+        simulator: Any = problem.simulator
+        result: Any = (
+            simulator.simulate(strategy) if plan is None else simulator.simulate_plan(plan)
+        )
         if trace is not None:
-            write_text(trace, json.dumps(_trace(problem, strategy)) + "\n")
+            events = simulator.trace(strategy) if plan is None else simulator.trace_plan(plan)
+            write_text(trace, json.dumps(events) + "\n")
             note(f"wrote {trace}; open it at https://ui.perfetto.dev")
+        if is_written(arguments):
+            write_plan(arguments, simulator.plan(strategy))
     output.write(plain(problem, result), lambda: _report(problem, result))
     return 0
+
+
+def _of_plan(arguments: argparse.Namespace, plan: Plan) -> Problem:
+    """The problem that a plan states, on the hardware that the arguments name."""
+    from autotune.problem import load_problem
+
+    hardware = {"cluster", "device", "stack"} & vars(arguments).keys()
+    return load_problem(**stated_by(plan), **{name: getattr(arguments, name) for name in hardware})
 
 
 def plain(problem: Problem, result: Any) -> dict[str, Any]:
@@ -175,12 +195,6 @@ def problem_with(arguments: argparse.Namespace, strategy: Strategy) -> Problem:
 def _header(problem: Problem) -> dict[str, Any]:
     names = ("model", "cluster", "devices", "mode", "batch_size", "settings")
     return {name: getattr(problem, name) for name in names}
-
-
-def _trace(problem: Problem, strategy: Strategy) -> Any:
-    """The timeline as Chrome trace events."""
-    simulator: Any = problem.simulator
-    return simulator.trace(strategy)
 
 
 def _report(problem: Problem, result: Any) -> Any:

@@ -37,7 +37,13 @@ EXIT_DIFFERENT = 1
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Adds the subcommand's options."""
-    add_model_options(parser, f"with --all, devices to distribute over (default: {ALL_DEVICES})")
+    add_options(parser)
+
+
+def add_options(parser: argparse.ArgumentParser, *, model_required: bool = True) -> None:
+    """Options that say what is executed, on virtual devices or on processes."""
+    devices = f"with --all, devices to distribute over (default: {ALL_DEVICES})"
+    add_model_options(parser, devices, required=model_required)
     group = parser.add_argument_group("strategy")
     for field in fields(Strategy):
         option = f"--{field.name.replace('_', '-')}"

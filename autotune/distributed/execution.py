@@ -19,6 +19,7 @@ from distir.execute.rank import Rank
 from distir.execute.values import OptimizerStep, StepValues
 from distir.execute.verify import Verification, Verifier
 from distir.plan import Plan
+from distir.schedules import CompiledSchedule
 from distir.strategy import Strategy
 
 DEADLINE_SECONDS = 120.0
@@ -175,13 +176,16 @@ class RealVerifier:
     deadline_seconds: float = DEADLINE_SECONDS
     _last: list[RealExecution] = field(default_factory=list[RealExecution])
 
-    def verify(self, strategy: Strategy) -> RealVerification:
-        """Executes a strategy on a process per device and compares the results with one device.
+    def verify(
+        self, strategy: Strategy, schedule: CompiledSchedule | None = None
+    ) -> RealVerification:
+        """Executes a strategy on a process per device and compares the results with one device;
+        `schedule` takes the place of the strategy's.
 
         Raises `StrategyError` if the strategy cannot be applied, and `ProcessError` if a process
         fails.
         """
-        verification = self.verifier.verify(strategy, self._execute)
+        verification = self.verifier.verify(strategy, self._execute, schedule)
         real = self._last.pop()
         return RealVerification(verification, real.processes, real.seconds, real.traffic)
 

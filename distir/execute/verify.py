@@ -25,6 +25,7 @@ from distir.execute.values import (
 )
 from distir.ir.core import Array, Value
 from distir.plan import Plan, Planner
+from distir.schedules import CompiledSchedule
 from distir.simulation import Simulator
 from distir.strategy import Strategy
 from distir.workload import Workload
@@ -158,9 +159,12 @@ class Verifier:
             self._planner = Planner(self.workload)
         return self._planner.explain(strategy)
 
-    def verify(self, strategy: Strategy, run: Run = execute) -> Verification:
+    def verify(
+        self, strategy: Strategy, run: Run = execute, schedule: CompiledSchedule | None = None
+    ) -> Verification:
         """Executes a strategy and compares the results with those of one device. `run` executes a
-        plan: on virtual devices, unless another one is given.
+        plan: on virtual devices, unless another one is given; `schedule` takes the place of the
+        strategy's.
 
         Raises `StrategyError` if the strategy cannot be applied to the whole model.
         """
@@ -170,6 +174,8 @@ class Verifier:
         small = self.small(strategy)
         simulator = Simulator(small, load_cluster(ANY_CLUSTER, strategy.devices))
         plan = simulator.plan(strategy)
+        if schedule is not None:
+            plan = replace(plan, schedule=schedule)
         peak = simulator.simulate_plan(plan).metrics["peak_memory_bytes"]
         given, truth = self.truth(small, strategy.microbatches)
         execution = run(plan, given.values, optimizer_step(small, STEP_NUMBER))
