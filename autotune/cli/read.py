@@ -120,9 +120,9 @@ def _problem(arguments: argparse.Namespace, reading: Reading) -> Problem:
 
 def _answers(
     arguments: argparse.Namespace, problem: Problem, reading: Reading
-) -> tuple[Any, Any, list[Better]]:
+) -> tuple[Any, Any, list[Better] | None]:
     """The results of what the file states, as simulated and as the framework runs it, and what is
-    better."""
+    better, None where nobody looked."""
     from autotune.api import Search
     from autotune.launch.better import better
     from autotune.launch.priced import as_run
@@ -134,14 +134,14 @@ def _answers(
     run = as_run(problem, target, strategy, facts, reading.cuts)
     trials: int | None = getattr(arguments, "trials", None)
     if trials is not None and trials < 1:
-        return simulated, run, []
+        return simulated, run, None
     seconds = simulated.metrics[iteration_seconds.name] if simulated.feasible else float("inf")
     search = Search(objective="latency", trials=trials)
     return simulated, run, better(problem, target, strategy, seconds, facts, search)
 
 
 def _plain(
-    problem: Problem, reading: Reading, simulated: Any, as_run: Any, found: list[Better]
+    problem: Problem, reading: Reading, simulated: Any, as_run: Any, found: list[Better] | None
 ) -> dict[str, Any]:
     from autotune.launch.facts import WORKLOAD_FACTS
     from autotune.trial import choices
@@ -163,12 +163,12 @@ def _plain(
             {"option": note.what, "value": note.value, "reason": note.reason}
             for note in reading.not_modelled
         ],
-        "better": [each.to_dict(problem.batch_size) for each in found],
+        "better": [each.to_dict(problem.batch_size) for each in found or ()],
     }
 
 
 def _report(
-    problem: Problem, reading: Reading, simulated: Any, as_run: Any, found: list[Better]
+    problem: Problem, reading: Reading, simulated: Any, as_run: Any, found: list[Better] | None
 ) -> Any:
     from autotune.launch.report import read_report
 

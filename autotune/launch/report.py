@@ -42,7 +42,11 @@ def _launch_parts(done: Launched) -> Iterator[RenderableType]:
 
 
 def read_report(
-    problem: Problem, reading: Reading, simulated: Any, as_run: Any, found: Sequence[Better]
+    problem: Problem,
+    reading: Reading,
+    simulated: Any,
+    as_run: Any,
+    found: Sequence[Better] | None,
 ) -> RenderableType:
     """What a file states, how good it is, and what would be better."""
     from rich.console import Group
@@ -51,7 +55,11 @@ def read_report(
 
 
 def _read_parts(
-    problem: Problem, reading: Reading, simulated: Any, as_run: Any, found: Sequence[Better]
+    problem: Problem,
+    reading: Reading,
+    simulated: Any,
+    as_run: Any,
+    found: Sequence[Better] | None,
 ) -> Iterator[RenderableType]:
     from rich.text import Text
 
@@ -62,6 +70,8 @@ def _read_parts(
     yield Text(_cost("Simulated", problem, simulated))
     yield Text(_cost(f"As {target.name} runs it (stack {target.stack})", problem, as_run[0]))
     yield from _notes("Not simulated", reading.not_modelled)
+    if found is None:
+        return
     yield Text("")
     if not found:
         yield Text(f"Nothing better was found in what {target.name} can state.")
