@@ -23,6 +23,7 @@ from autotune.cli import (
     execute,
     grid,
     launch,
+    measure,
     models,
     objectives,
     read,
@@ -49,6 +50,7 @@ COMMANDS = {
     "read": read,
     "verify": verify,
     "execute": execute,
+    "measure": measure,
     "validate": validate,
     "calibrate": calibrate,
     "models": models,
@@ -136,7 +138,7 @@ def _give_up(stream: TextIO | None) -> None:
 def _usage(name: str) -> str:
     """One line, also where usage is wrong: the options are many, and `--help` lists them."""
     needed = " FILE.csv" if name in ("validate", "calibrate") else ""
-    if name in ("run", "simulate", "grid", "compare", "verify", "execute", "launch"):
+    if name in ("run", "simulate", "grid", "compare", "verify", "execute", "measure", "launch"):
         needed = " --model M"
     if name == "launch":
         needed += " --target T"

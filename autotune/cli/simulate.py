@@ -145,7 +145,9 @@ def execute(arguments: argparse.Namespace) -> int:
     with output.working():
         plan = plan_read(arguments)
         strategy = strategy_of(arguments) if plan is None else plan.strategy
-        problem = problem_with(arguments, strategy) if plan is None else _of_plan(arguments, plan)
+        problem = (
+            problem_with(arguments, strategy) if plan is None else problem_of_plan(arguments, plan)
+        )
         simulator: Any = problem.simulator
         result: Any = (
             simulator.simulate(strategy) if plan is None else simulator.simulate_plan(plan)
@@ -160,7 +162,7 @@ def execute(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _of_plan(arguments: argparse.Namespace, plan: Plan) -> Problem:
+def problem_of_plan(arguments: argparse.Namespace, plan: Plan) -> Problem:
     """The problem that a plan states, on the hardware that the arguments name."""
     from autotune.problem import load_problem
 

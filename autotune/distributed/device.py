@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,6 +50,15 @@ class ParameterOutcome:
 
 
 @dataclass(frozen=True, slots=True)
+class ActionSpan:
+    """When a device ran an action, after its message had come, by the clock of its machine."""
+
+    action: Action
+    start: float
+    end: float
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceOutcome:
     """What a process hands back. Parameters are in the order in which the rank loads them, because
     values are themselves and do not travel between processes."""
@@ -87,12 +96,21 @@ class Device:
         number, self.place = divmod(messenger.process, self.size)
         wire = ProcessWire(messenger, self.place, number * self.size)
         self.rank = Rank(plan, number, given, FreeValues(plan, given), wire)
+        self.spans: list[ActionSpan] = []
         self._mail: dict[Action, Message] = {}
-        self._coming = {
-            sender: self.rank.routes.messages(sender, number)
-            for sender in range(len(plan.schedule.schedule.ranks))
-            if sender != number
-        }
+        self._coming = self._messages()
+
+    def _messages(self) -> dict[int, Iterator[Action]]:
+        """The messages of every other rank for this one, in the order in which it sends them."""
+        ranks = range(len(self.plan.schedule.schedule.ranks))
+        own = self.rank.number
+        return {other: self.rank.routes.messages(other, own) for other in ranks if other != own}
+
+    def begin_step(self) -> None:
+        """Makes the device ready for a further step."""
+        self.rank.begin_step()
+        self.spans.clear()
+        self._coming = self._messages()
 
     def step(self, optimizer: OptimizerStep | None) -> None:
         """Runs one step: all actions in the order of the schedule, the settling of gradients, and
@@ -108,7 +126,10 @@ class Device:
 
     def _act(self, action: Action) -> None:
         routes = self.rank.routes
-        sent = self.rank.act(action, self._received(action))
+        received = self._received(action)
+        start = time.perf_counter()
+        sent = self.rank.act(action, received)
+        self.spans.append(ActionSpan(action, start, time.perf_counter()))
         target = routes.target(action)
         if target is None:
             return
@@ -209,4 +230,4 @@ def _standard_dtype(dtype: DType) -> Any:
     return np.bool_ if dtype is DType.BOOL else np.int64
 
 
-__all__ = ["PIPELINE", "Device", "DeviceOutcome", "groups_of", "run_step"]
+__all__ = ["PIPELINE", "ActionSpan", "Device", "DeviceOutcome", "groups_of", "run_step"]

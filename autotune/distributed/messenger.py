@@ -6,8 +6,10 @@ element type of the plan, although NumPy computes in float64.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -15,10 +17,21 @@ from typing import Any
 import numpy as np
 
 from autotune.distributed.backend import load_torch
+from distir.errors import DistirError
 from distir.ir.core import Array
+from distir.user_code import one_line
 
 Group = tuple[int, ...]
 """The processes of a group, ascending."""
+
+
+@dataclass(frozen=True, slots=True)
+class MessageSpan:
+    """A collective, or the wait for a message, by the clock of the machine."""
+
+    what: str
+    start: float
+    end: float
 
 
 @dataclass(slots=True)
@@ -27,29 +40,35 @@ class Messenger:
 
     `note` is told what the process waits for, and an empty text when it goes on. `sent` has, per
     name (mesh axes, or `pp`), the bytes that took part in messages, as the cost model counts them:
-    of a collective those of the full tensor.
+    of a collective those of the full tensor. `spans` are the times in which it waited, in messages
+    and collectives.
     """
 
     process: int
     processes: int
     note: Callable[[str], None] = lambda text: None
     sent: Counter[str] = field(default_factory=Counter[str])
+    spans: list[MessageSpan] = field(default_factory=list[MessageSpan])
     _groups: dict[Group, Any] = field(default_factory=dict[Group, Any])
     _on_the_way: list[tuple[Any, Any]] = field(default_factory=list[tuple[Any, Any]])
     _torch: Any = field(default_factory=load_torch)
 
     def join(self, store: str, timeout_seconds: float) -> None:
         """Meets the other processes at a store: `file://` and a path, or `env://` as torchrun has
-        it."""
+        it. Raises `DistirError` if that fails."""
         self.note("waits for all processes to begin")
         self._torch.set_num_threads(1)
-        self._torch.distributed.init_process_group(
-            "gloo",
-            init_method=store,
-            rank=self.process,
-            world_size=self.processes,
-            timeout=timedelta(seconds=timeout_seconds),
-        )
+        try:
+            self._torch.distributed.init_process_group(
+                "gloo",
+                init_method=store,
+                rank=self.process,
+                world_size=self.processes,
+                timeout=timedelta(seconds=timeout_seconds),
+            )
+        except (RuntimeError, ValueError) as error:
+            reason = one_line(error)
+            raise DistirError(f"{self.processes} processes could not meet: {reason}") from error
 
     def make_groups(self, groups: Sequence[Group]) -> None:
         """Makes process groups, all of them before the first message and in the same order in every
@@ -64,6 +83,12 @@ class Messenger:
         self.note("waits for all processes to come as far")
         self._torch.distributed.barrier()
 
+    def gather(self, value: Any) -> list[Any] | None:
+        """The values of all processes, in their order, in process 0; None in the others."""
+        every = [None] * self.processes if self.process == 0 else None
+        self._torch.distributed.gather_object(value, every)
+        return every
+
     def leave(self) -> None:
         """Ends the connection to all processes."""
         self._torch.distributed.destroy_process_group()
@@ -77,8 +102,8 @@ class Messenger:
         tensor = self._torch.from_numpy(_numbers(array).copy())
         kinds = self._torch.distributed.ReduceOp
         kind = kinds.SUM if reduction == "sum" else kinds.MAX
-        self._wait_in("all-reduce", group, name)
-        self._torch.distributed.all_reduce(tensor, op=kind, group=self._groups[group])
+        with self._waiting_in("all-reduce", group, name):
+            self._torch.distributed.all_reduce(tensor, op=kind, group=self._groups[group])
         self.sent[name] += round(tensor.numel() * itemsize)
         return tensor.numpy().astype(array.dtype, copy=False).reshape(array.shape)
 
@@ -86,8 +111,8 @@ class Messenger:
         """The arrays of all processes of a group, in its order."""
         own = self._torch.from_numpy(_bytes(array))
         others = [self._torch.empty_like(own) for _ in group]
-        self._wait_in("all-gather", group, name)
-        self._torch.distributed.all_gather(others, own, group=self._groups[group])
+        with self._waiting_in("all-gather", group, name):
+            self._torch.distributed.all_gather(others, own, group=self._groups[group])
         self.sent[name] += round(array.size * len(others) * itemsize)
         return [_array(each.numpy(), array.dtype, array.shape) for each in others]
 
@@ -98,8 +123,8 @@ class Messenger:
         process. All parts have one shape."""
         own = self._torch.from_numpy(np.concatenate([_bytes(part) for part in parts]))
         others = self._torch.empty_like(own)
-        self._wait_in("all-to-all", group, name)
-        self._torch.distributed.all_to_all_single(others, own, group=self._groups[group])
+        with self._waiting_in("all-to-all", group, name):
+            self._torch.distributed.all_to_all_single(others, own, group=self._groups[group])
         self.sent[name] += round(sum(part.size for part in parts) * itemsize)
         received = np.split(others.numpy(), len(parts))
         return [_array(each, parts[0].dtype, parts[0].shape) for each in received]
@@ -120,9 +145,8 @@ class Messenger:
         """Waits for a message of arrays with these dtypes and shapes."""
         sizes = [int(np.prod(shape)) * np.dtype(dtype).itemsize for dtype, shape in templates]
         buffer = self._torch.empty(sum(sizes), dtype=self._torch.uint8)
-        self.note(f"waits for process {process} to send {what}")
-        self._torch.distributed.recv(buffer, src=process)
-        self.note("")
+        with self._waiting(f"waits for process {process} to send {what}", what):
+            self._torch.distributed.recv(buffer, src=process)
         pieces = np.split(buffer.numpy(), np.cumsum(sizes)[:-1])
         made = zip(pieces, templates, strict=True)
         return [_array(piece, dtype, shape) for piece, (dtype, shape) in made]
@@ -135,9 +159,19 @@ class Messenger:
         self._on_the_way.clear()
         self.note("")
 
-    def _wait_in(self, what: str, group: Group, name: str) -> None:
+    def _waiting_in(self, what: str, group: Group, name: str) -> AbstractContextManager[None]:
         others = ", ".join(str(each) for each in group if each != self.process)
-        self.note(f"waits for {others} in {what} over {name}")
+        label = f"{what} over {name}"
+        return self._waiting(f"waits for {others} in {label}", label)
+
+    @contextmanager
+    def _waiting(self, note: str, label: str) -> Generator[None, None, None]:
+        """Tells what is waited for, and writes down for how long."""
+        self.note(note)
+        start = time.perf_counter()
+        yield
+        self.spans.append(MessageSpan(label, start, time.perf_counter()))
+        self.note("")
 
 
 def _numbers(array: Array) -> Array:
@@ -154,4 +188,4 @@ def _array(data: Array, dtype: Any, shape: Sequence[int]) -> Array:
     return np.frombuffer(data.tobytes(), dtype=dtype).reshape(shape)
 
 
-__all__ = ["Group", "Messenger"]
+__all__ = ["Group", "MessageSpan", "Messenger"]

@@ -118,6 +118,12 @@ class Rank:
         for stage in self.stages.values():
             stage.load(given.parameters, given.moments if plan.workload.training else {})
 
+    def begin_step(self) -> None:
+        """Makes the rank ready for a further step."""
+        self.memory.clear()
+        for stage in self.stages.values():
+            stage.begin_step()
+
     def act(self, action: Action, received: Message) -> Message:
         """Runs an action and returns its message, which is empty if the action sends none."""
         stage, meter, in_parts = self.stages[action.stage], self.meter, self._splits(action)

@@ -135,6 +135,15 @@ class StageDevices:
                 )
         self._lay_out_parameters()
 
+    def begin_step(self) -> None:
+        """Forgets what the step before left, but for parameters and optimizer state."""
+        self.results.clear()
+        self._done.clear()
+        self._accumulated.clear()
+        for value in self.holds:
+            self.parameters[value].gradient = None
+        self._lay_out_parameters()
+
     def _scattered(self, block: int, use: ParameterUse, array: Array, layout: Layout) -> Shards:
         dims = self.stage.programs[block].placed.step.axes.dims[use.value]
         return self._meshes[block].scatter(array, dims, layout)

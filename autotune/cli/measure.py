@@ -1,0 +1,105 @@
+"""`autotune measure`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING, Any
+
+from autotune.cli.options import SUPPRESS, add_model_options, positive, seconds, strategy_of
+from autotune.cli.output import Output, add_json_option, note
+from autotune.cli.plans import add_plan_option, is_written, plan_read, write_plan
+from autotune.cli.simulate import add_strategy_options, problem_of_plan, problem_with
+from autotune.trial import choices
+from distir.files import write_text
+
+if TYPE_CHECKING:
+    from autotune.distributed.measuring import Measurement
+    from autotune.problem import Problem
+    from distir.plan import Plan
+
+SUMMARY = (
+    "Measure steps of a plan at its own sizes, with a process per device of this machine (needs "
+    "PyTorch; NumPy computes)."
+)
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Adds the subcommand's options."""
+    devices = "devices in use (default: the product of the degrees)"
+    add_model_options(parser, devices, required=False)
+    add_strategy_options(parser)
+    add_plan_option(parser)
+    parser.add_argument(
+        "--steps", type=positive, default=10, metavar="N", help="steps that are measured"
+    )
+    parser.add_argument(
+        "--warmup", type=positive, default=2, metavar="N", help="steps before them that are not"
+    )
+    parser.add_argument(
+        "--deadline",
+        type=seconds,
+        default=600.0,
+        metavar="SECONDS",
+        help="end the processes after so long, and say which waits for which",
+    )
+    parser.add_argument(
+        "--trace",
+        default=SUPPRESS,
+        metavar="FILE",
+        help="write the last step as a Chrome trace, with the simulated one beside it",
+    )
+    add_json_option(parser)
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Measures, reports, and returns the exit status."""
+    from autotune.distributed.backend import load_torch
+
+    output = Output(arguments, *(("trace", "plan") if is_written(arguments) else ("trace",)))
+    trace: str | None = getattr(arguments, "trace", None)
+    with output.working():
+        load_torch()  # whoever lacks it is to know at once
+        from autotune.distributed.measuring import measure_locally, trace_beside
+
+        problem, plan = _planned(arguments)
+        simulator: Any = problem.simulator
+        result: Any = simulator.simulate_plan(plan)
+        measured = measure_locally(plan, arguments.steps, arguments.warmup, arguments.deadline)
+        if trace is not None:
+            events = trace_beside(simulator.trace_plan(plan), plan, measured)
+            write_text(trace, json.dumps(events) + "\n")
+            note(f"wrote {trace}; open it at https://ui.perfetto.dev")
+        if is_written(arguments):
+            write_plan(arguments, plan)
+    output.write(_plain(problem, result, measured), lambda: _report(problem, result, measured))
+    return 0
+
+
+def _planned(arguments: argparse.Namespace) -> tuple[Problem, Plan]:
+    plan = plan_read(arguments)
+    if plan is not None:
+        return problem_of_plan(arguments, plan), plan
+    strategy = strategy_of(arguments)
+    problem = problem_with(arguments, strategy)
+    simulator: Any = problem.simulator
+    return problem, simulator.plan(strategy)
+
+
+def _plain(problem: Problem, result: Any, measured: Measurement) -> dict[str, Any]:
+    names = ("iteration_seconds", "peak_memory_bytes")
+    return {
+        "model": problem.model,
+        "cluster": problem.cluster,
+        "batch_size": problem.batch_size,
+        "strategy": choices(result.strategy, problem.batch_size),
+        "simulated": {name: result.metrics[name] for name in names},
+        "measured": measured.to_dict(),
+        "environment": measured.environment(),
+    }
+
+
+def _report(problem: Problem, result: Any, measured: Measurement) -> Any:
+    from autotune.reports.measurement import measurement_report
+
+    return measurement_report(problem, result, measured)
