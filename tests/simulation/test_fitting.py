@@ -13,7 +13,13 @@ from hypothesis import strategies as st
 
 from distir import Simulator, Strategy, Workload, load_cluster, load_model
 from distir.schedules import FORWARD, PeakInFlight, compile_schedule, find_schedule
-from distir.simulation.cutting.fitting import BlockBytes, Chain, Flights, Plans, fitted_bounds
+from distir.simulation.cutting.fitting import (
+    BlockBytes,
+    BlocksToCut,
+    InFlight,
+    PlansToFit,
+    fitted_bounds,
+)
 from distir.simulation.cutting.partition import balanced_cuts
 from distir.simulation.pricing.tied import StagesOfRanks
 from tests.slow import shares
@@ -37,7 +43,7 @@ def cases(
     ranks_of: Sequence[Callable[[int], StagesOfRanks]] = (one_by_one,),
     least: int = 1,
     situations: int = 1,
-) -> tuple[Chain, PeakInFlight]:
+) -> tuple[BlocksToCut, PeakInFlight]:
     """Few blocks, of which a microbatch holds `least` or more."""
     different = draw(st.integers(1, 3))
     kinds = draw(st.lists(st.integers(0, different - 1), min_size=2, max_size=8))
@@ -53,15 +59,15 @@ def cases(
     counts = [[(draw(number), 0) for own in ranks for _ in own] for _ in range(situations)]
     flight = PeakInFlight(ranks, tuple(map(tuple, counts)), (FORWARD,))
     capacity = draw(st.integers(10, 200))
-    return Chain(np.array(kinds), weight[:, kinds], held, np.array([float(capacity)])), flight
+    return BlocksToCut(np.array(kinds), weight[:, kinds], held, np.array([float(capacity)])), flight
 
 
-def _fits(chain: Chain, flight: PeakInFlight, bounds: tuple[int, ...]) -> bool:
-    held = chain.held
-    each = np.stack([held.state[0], held.after_forward[0]])[:, chain.kinds]
-    passing = held.passing[FORWARD][0][chain.kinds]
+def _fits(model: BlocksToCut, flight: PeakInFlight, bounds: tuple[int, ...]) -> bool:
+    held = model.held
+    each = np.stack([held.state[0], held.after_forward[0]])[:, model.kinds]
+    passing = held.passing[FORWARD][0][model.kinds]
     return all(
-        each[0, a:b].sum() + count * each[1, a:b].sum() + passing[a:b].max() <= chain.room_bytes[0]
+        each[0, a:b].sum() + count * each[1, a:b].sum() + passing[a:b].max() <= model.room_bytes[0]
         for (a, b), (count, _) in zip(pairwise(bounds), flight.counts[0], strict=True)
     )
 
@@ -70,78 +76,82 @@ def _stages(flight: PeakInFlight) -> int:
     return 1 + max(stage for own in flight.stages_of_ranks for stage in own)
 
 
-def _by_time(chain: Chain, flight: PeakInFlight) -> Plans:
+def _by_time(model: BlocksToCut, flight: PeakInFlight) -> PlansToFit:
     """A plan whose stages are balanced by time."""
-    cuts = balanced_cuts(chain.weights.astype(np.int64), np.array([_stages(flight)]))[0].tolist()
+    cuts = balanced_cuts(model.weights.astype(np.int64), np.array([_stages(flight)]))[0].tolist()
     alone = np.zeros(1, np.int64)
-    return Plans(
-        np.array([[0, *cuts, len(chain.kinds)]]), alone, alone, Flights.of([flight]), alone
+    return PlansToFit(
+        np.array([[0, *cuts, len(model.kinds)]]), alone, alone, InFlight.of([flight]), alone
     )
 
 
-def _heaviest(chain: Chain, bounds: tuple[int, ...]) -> float:
-    return max(chain.weights[0, a:b].sum() for a, b in pairwise(bounds))
+def _heaviest(model: BlocksToCut, bounds: tuple[int, ...]) -> float:
+    return max(model.weights[0, a:b].sum() for a, b in pairwise(bounds))
 
 
 @given(cases())
 def test_stages_fit_if_any_do_and_are_nearly_as_light_as_can_be(
-    case: tuple[Chain, PeakInFlight],
+    case: tuple[BlocksToCut, PeakInFlight],
 ) -> None:
-    chain, flight = case
-    blocks, stages = len(chain.kinds), len(flight.stages_of_ranks)
-    plans = _by_time(chain, flight)
+    model, flight = case
+    blocks, stages = len(model.kinds), len(flight.stages_of_ranks)
+    plans = _by_time(model, flight)
     by_time = tuple(plans.bounds[0].tolist())
-    ((moved, found),) = fitted_bounds(chain, [plans])
+    ((moved, found),) = fitted_bounds(model, [plans])
     inner = combinations(range(1, blocks), stages - 1)
-    fitting = [each for cuts in inner if _fits(chain, flight, each := (0, *cuts, blocks))]
-    if _fits(chain, flight, by_time) or not fitting:
+    fitting = [each for cuts in inner if _fits(model, flight, each := (0, *cuts, blocks))]
+    if _fits(model, flight, by_time) or not fitting:
         assert not len(moved)
         return
     bounds = tuple(found[0].tolist())
-    assert _fits(chain, flight, bounds)
-    lightest = min(_heaviest(chain, each) for each in fitting)
+    assert _fits(model, flight, bounds)
+    lightest = min(_heaviest(model, each) for each in fitting)
     # The ratio of the heaviest and the lightest limit is halved five times.
-    total = chain.weights.sum()
-    assert _heaviest(chain, bounds) <= lightest * (total / _heaviest(chain, by_time)) ** (1 / 32)
+    total = model.weights.sum()
+    assert _heaviest(model, bounds) <= lightest * (total / _heaviest(model, by_time)) ** (1 / 32)
 
 
 @shares(4, seconds=1)
 @settings(max_examples=50)
 @given(cases((one_by_one, two_by_two, both_ways)))
 def test_only_plans_are_ruled_out_for_which_nothing_is_found(
-    share: int, case: tuple[Chain, PeakInFlight]
+    share: int, case: tuple[BlocksToCut, PeakInFlight]
 ) -> None:
     plans = _by_time(*case)
     for capacity in range(10, 90, 8):
-        chain = replace(case[0], room_bytes=np.array([float(capacity)]))
-        ((moved, found),) = fitted_bounds(chain, [plans])
+        model = replace(case[0], room_bytes=np.array([float(capacity)]))
+        ((moved, found),) = fitted_bounds(model, [plans])
         with pytest.MonkeyPatch.context() as patch:
             # With no kind of block frequent, no plan is ruled out before the search.
             patch.setattr("distir.simulation.cutting.fitting.FREQUENT", np.inf)
-            ((moved_all, found_all),) = fitted_bounds(chain, [plans])
+            ((moved_all, found_all),) = fitted_bounds(model, [plans])
         assert moved.tolist() == moved_all.tolist()
         assert found.tolist() == found_all.tolist()
 
 
 @given(cases((one_by_one, two_by_two, both_ways), situations=3))
-def test_situations_that_another_outdoes_do_not_matter(case: tuple[Chain, PeakInFlight]) -> None:
+def test_situations_that_another_outdoes_do_not_matter(
+    case: tuple[BlocksToCut, PeakInFlight],
+) -> None:
     plans = _by_time(*case)
     every = replace(plans, flights=replace(plans.flights, fullest=plans.flights.counts))
     for capacity in range(10, 90, 8):
-        chain = replace(case[0], room_bytes=np.array([float(capacity)]))
-        (moved, found), (moved_all, found_all) = fitted_bounds(chain, [plans, every])
+        model = replace(case[0], room_bytes=np.array([float(capacity)]))
+        (moved, found), (moved_all, found_all) = fitted_bounds(model, [plans, every])
         assert moved.tolist() == moved_all.tolist()
         assert found.tolist() == found_all.tolist()
 
 
 @given(st.lists(cases((one_by_one, two_by_two, both_ways), least=-2), min_size=2, max_size=4))
-def test_plans_are_fitted_together_as_alone(several: list[tuple[Chain, PeakInFlight]]) -> None:
-    chain = several[0][0]
-    blocks = len(chain.kinds)
-    groups = [_by_time(chain, flight) for _, flight in several if _stages(flight) <= blocks]
-    together = fitted_bounds(chain, groups)
+def test_plans_are_fitted_together_as_alone(
+    several: list[tuple[BlocksToCut, PeakInFlight]],
+) -> None:
+    model = several[0][0]
+    blocks = len(model.kinds)
+    groups = [_by_time(model, flight) for _, flight in several if _stages(flight) <= blocks]
+    together = fitted_bounds(model, groups)
     for group, (moved, found) in zip(groups, together, strict=True):
-        ((moved_alone, found_alone),) = fitted_bounds(chain, [group])
+        ((moved_alone, found_alone),) = fitted_bounds(model, [group])
         assert moved.tolist() == moved_alone.tolist()
         assert found.tolist() == found_alone.tolist()
 

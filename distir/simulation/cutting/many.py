@@ -1,7 +1,7 @@
-"""Where the stages of many plans begin, and what they share.
+"""The cuts of many plans; `one.py` is the version for one plan.
 
-A *layout* is a point with a shape and with what is in flight on its ranks.
-"""
+Plans are cut alike if they have one *arrangement*: a program size, a shape (see `partition.py`),
+and the microbatches in flight on the ranks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from distir.arrays import Floats, Indices, distinct, distinct_rows
 from distir.plan import BlockProgram, Stage
 from distir.plan.model import in_one_stage
 from distir.schedules import PeakInFlight
-from distir.simulation.cutting.fitting import Chain, Flights, Plans, fitted_bounds
+from distir.simulation.cutting.fitting import BlocksToCut, InFlight, PlansToFit, fitted_bounds
 from distir.simulation.cutting.partition import Bounds, Partitions, Shape, rounded_weights
 from distir.simulation.pricing.instructions import Pricing
 from distir.simulation.pricing.stages import StagePricer
@@ -31,28 +31,26 @@ from distir.simulation.pricing.tied import (
 )
 
 Span = tuple[int, int, int]
-"""A stage: its first block, the one behind its last, and what is charged elsewhere, by number."""
+"""A stage: its first block, the block after its last, and the number of what is charged
+elsewhere."""
 
 Partition = tuple[int, Bounds]
-"""The number of a shape, and where its stages begin and end."""
+"""The number of a shape, and the bounds of its stages."""
 
 
-class Layouts:
-    """Layouts sorted by their points: per layout the point, and the numbers of its shape and of
-    what is in flight on its ranks.
-
-    A *family* of layouts has one shape and the same kinds of action.
-    """
+class Arrangements:
+    """Arrangements, sorted by their program sizes. A *family* of arrangements has one shape and the
+    same cost kinds."""
 
     def __init__(
         self,
         shapes: Sequence[Shape],
         flights: Sequence[PeakInFlight],
-        point: Indices,
+        size: Indices,
         shape: Indices,
         flight: Indices,
     ) -> None:
-        self.shapes, self.point, self.shape = shapes, point, shape
+        self.shapes, self.size, self.shape = shapes, size, shape
         first, pair = distinct(shape * max(1, len(flights)) + flight)
         members: dict[tuple[int, tuple[int, ...]], list[PeakInFlight]] = {}
         family: list[int] = []
@@ -64,25 +62,28 @@ class Layouts:
             member.append(len(alike))
             alike.append(flights[int(number)])
         self.family, self.member = (np.array(each, np.int64)[pair] for each in (family, member))
-        """The family of each layout, and which of the flights of its family it has."""
-        self.families = [(own, Flights.of(alike)) for (own, _), alike in members.items()]
-        """The shape of each family, and what is in flight."""
+        """The family of each arrangement, and the number of its schedule in that family."""
+        self.families = [(own, InFlight.of(alike)) for (own, _), alike in members.items()]
+        """The shape of each family, and the microbatches in flight under its schedules."""
 
 
 @dataclass(frozen=True, slots=True)
-class AlikeLayouts:
-    """Layouts with equal stages: their shape, their numbers, their points among those of the kind;
-    the stages; and the bytes of gradients that ranks add up between them, by ranks."""
+class AlikeArrangements:
+    """Arrangements with equal stages."""
 
     shape: int
-    layouts: Indices
-    points: Indices
+    arrangements: Indices
+    """Their numbers."""
+    sizes: Indices
+    """Their program sizes, numbered among those of the program kind."""
     spans: list[Span]
+    """Their stages."""
     tied: dict[tuple[int, ...], Any]
+    """Bytes of gradients that groups of ranks add up, by the ranks."""
 
 
 class StageCuts:
-    """Cuts the blocks of many points, which share their programs, into stages."""
+    """Cuts blocks into stages, at many program sizes of one program kind."""
 
     def __init__(
         self,
@@ -94,15 +95,15 @@ class StageCuts:
         splits: bool,
         room_bytes: Floats,
     ) -> None:
-        """`block_kinds` are the numbers of the different programs; `splits`: whether some schedule
-        has the backward pass in two parts; `room_bytes`: what tensors may hold on a device, one
-        number per program size."""
+        """`block_kinds` has a number per block, equal for equal programs. `splits` says whether
+        some schedule splits the backward pass. `room_bytes` are the bytes that tensors may take on
+        a device, one number per program size."""
         self.pricer, self.workload = pricer, pricer.workload
         self.partitions = partitions
         self.programs, self.block_kinds, self.pricing = programs, block_kinds, pricing
-        self.splits, self.room_bytes, self.points = splits, room_bytes, len(room_bytes)
+        self.splits, self.room_bytes, self.num_sizes = splits, room_bytes, len(room_bytes)
         self.uses: dict[tuple[ChargedElsewhere, ...], int] = {}
-        """What is charged elsewhere, per block of a stage, by number."""
+        """What is charged elsewhere, per block of a stage, with numbers from 1."""
         self._sharing = sorted(self.workload.program.sharing_blocks)
         self._known_charged: dict[tuple[int, int, tuple[int, ...]], int] = {}
         self._gradients: KnownGradients = {}
@@ -110,14 +111,14 @@ class StageCuts:
             tuple[StagesOfRanks, tuple[int, ...]], dict[tuple[int, ...], Any]
         ] = {}
 
-    def alike(self, every: Layouts, which: Indices) -> Iterator[AlikeLayouts]:
-        """The layouts at the points that are numbered `which`, those with equal stages together."""
-        begin, end = (np.searchsorted(every.point, which, side) for side in ("left", "right"))
+    def alike(self, every: Arrangements, which: Indices) -> Iterator[AlikeArrangements]:
+        """The arrangements with the program sizes `which`, those with equal stages together."""
+        begin, end = (np.searchsorted(every.size, which, side) for side in ("left", "right"))
         counts = end - begin
         starts = np.repeat(begin - np.concatenate([[0], np.cumsum(counts)[:-1]]), counts)
-        layouts = np.arange(int(counts.sum())) + starts
-        places = np.repeat(np.arange(self.points), counts)
-        shapes = every.shape[layouts]
+        arrangements = np.arange(int(counts.sum())) + starts
+        places = np.repeat(np.arange(self.num_sizes), counts)
+        shapes = every.shape[arrangements]
         weights = self._weights()
         by_kind = rounded_weights(weights)
         by_block = by_kind[:, self.block_kinds]
@@ -134,55 +135,56 @@ class StageCuts:
             of_case[own] = partition
         number = of_case[which]
         partitions = {each: partition for partition, each in enumerate(alike)}
-        held = self.pricer.block_bytes(self.programs, self.block_kinds, self.splits, self.points)
+        held = self.pricer.block_bytes(self.programs, self.block_kinds, self.splits, self.num_sizes)
         kinds = np.array(self.block_kinds)
-        chain = Chain(kinds, by_block.astype(np.float64), held, self.room_bytes)
-        for some, own in self._fitted(chain, list(alike), number, every, layouts, places):
+        model = BlocksToCut(kinds, by_block.astype(np.float64), held, self.room_bytes)
+        for some, own in self._fitted(model, list(alike), number, every, arrangements, places):
             number[some] = partitions.setdefault(own, len(partitions))
         found = list(partitions)
         for partition, chosen in _grouped(number):
             shape, own = found[partition]
             ranks, _ = every.shapes[shape]
             spans, tied = self._spans(ranks, own), self._tied(ranks, own)
-            yield AlikeLayouts(shape, layouts[chosen], places[chosen], spans, tied)
+            yield AlikeArrangements(shape, arrangements[chosen], places[chosen], spans, tied)
 
     def _fitted(
         self,
-        chain: Chain,
+        model: BlocksToCut,
         partitions: Sequence[Partition],
         number: Indices,
-        every: Layouts,
-        layouts: Indices,
+        every: Arrangements,
+        arrangements: Indices,
         places: Indices,
     ) -> list[tuple[int, Partition]]:
-        """The layouts that do not fit in memory with the partitions of these numbers, but do with
-        another: this one. `layouts` lie at the points `places`."""
+        """The arrangements that do not fit with their partitions but do with another one, each with
+        that partition. `number` has the partition, and `places` the program size, of each of
+        `arrangements`."""
         cuts: dict[int, list[Bounds]] = {}
         cut = np.zeros(len(partitions), np.int64)
         for partition, (shape, bounds) in enumerate(partitions):
             own = cuts.setdefault(shape, [])
             cut[partition] = len(own)
             own.append(bounds)
-        groups: list[Plans] = []
+        groups: list[PlansToFit] = []
         chosen: list[tuple[int, Indices]] = []
-        for family, some in _grouped(every.family[layouts]):
+        for family, some in _grouped(every.family[arrangements]):
             shape, flights = every.families[family]
             if len(cuts[shape][0]) > 2:
-                bounds, member = np.array(cuts[shape]), every.member[layouts[some]]
-                groups.append(Plans(bounds, cut[number[some]], places[some], flights, member))
+                bounds, member = np.array(cuts[shape]), every.member[arrangements[some]]
+                groups.append(PlansToFit(bounds, cut[number[some]], places[some], flights, member))
                 chosen.append((shape, some))
         return [
-            (layout, (shape, tuple(bounds)))
+            (arrangement, (shape, tuple(bounds)))
             for (shape, some), (moved, found) in zip(
-                chosen, fitted_bounds(chain, groups), strict=True
+                chosen, fitted_bounds(model, groups), strict=True
             )
-            for layout, bounds in zip(some[moved].tolist(), found.tolist(), strict=True)
+            for arrangement, bounds in zip(some[moved].tolist(), found.tolist(), strict=True)
         ]
 
     def _weights(self) -> Floats:
-        """Seconds of the different blocks, of shape (points, programs)."""
+        """Seconds of the different blocks, of shape (sizes, programs)."""
         found = [
-            np.broadcast_to(np.asarray(self.pricer.weight(program, self.pricing)), self.points)
+            np.broadcast_to(np.asarray(self.pricer.weight(program, self.pricing)), self.num_sizes)
             for program in dict.fromkeys(self.programs)
         ]
         return np.stack(found, axis=1)
@@ -193,7 +195,7 @@ class StageCuts:
         return Stage(index, chosen, in_one_stage(self.workload.program, chosen, programs))
 
     def _spans(self, ranks: StagesOfRanks, bounds: Sequence[int]) -> list[Span]:
-        """The stages, with the number of what is charged for elsewhere."""
+        """The stages with these bounds."""
         spans = [(begin, end, 0) for begin, end in pairwise(bounds)]
         home = {block: bisect_right(bounds, block) - 1 for block in self._sharing}
         for stage in set(home.values()):
@@ -204,8 +206,8 @@ class StageCuts:
         return spans
 
     def _charged(self, begin: int, end: int, earlier: tuple[int, ...]) -> int:
-        """The number of what is charged for elsewhere of a stage, whose rank has these blocks that
-        share parameters before it."""
+        """The number of what is charged elsewhere of a stage, given the `earlier` blocks of its
+        rank that share parameters."""
         key = (begin, end, earlier)
         if key not in self._known_charged:
             stage = self._stage(0, range(begin, end))
@@ -216,13 +218,13 @@ class StageCuts:
         return self._known_charged[key]
 
     def _tied(self, ranks: StagesOfRanks, bounds: Sequence[int]) -> dict[tuple[int, ...], Any]:
-        """The bytes of gradients that ranks add up between them."""
+        """Bytes of gradients that groups of ranks add up, by the ranks."""
         if not self.workload.training:
             return {}
         if sum(map(len, ranks)) >= len(bounds):
             blocks = [range(begin, end) for begin, end in pairwise(bounds)]
             return self._tied_of(ranks, blocks)
-        # No stage is on several ranks: only where shared parameters are used matters.
+        # No stage is on several ranks, so only the uses of shared parameters matter.
         key = (ranks, tuple(bisect_right(bounds, block) - 1 for block in self._sharing))
         if key not in self._known_tied:
             sharing: list[list[int]] = [[] for _ in bounds[1:]]
@@ -239,10 +241,10 @@ class StageCuts:
 
 
 def _grouped(numbers: Indices) -> Iterator[tuple[int, Indices]]:
-    """The different numbers with their places."""
+    """The different numbers, each with its positions."""
     order = np.argsort(numbers, kind="stable")
     different, first = np.unique(numbers[order], return_index=True)
     yield from zip(different.tolist(), np.split(order, first[1:]), strict=True)
 
 
-__all__ = ["AlikeLayouts", "Layouts", "Span", "StageCuts"]
+__all__ = ["AlikeArrangements", "Arrangements", "Span", "StageCuts"]

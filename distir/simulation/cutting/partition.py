@@ -1,4 +1,4 @@
-"""Cuts chains of blocks into stages of balanced cost, those of many plans at once."""
+"""Cuts the blocks of models into stages of balanced weight, for many plans at once."""
 
 from __future__ import annotations
 
@@ -10,41 +10,41 @@ from numpy.typing import NDArray
 
 from distir.arrays import Indices, distinct
 
-PRECISION = 1e-6
-"""Relative difference of stages' weights below which they are as heavy."""
+EQUAL_WEIGHTS = 1e-6
+"""Relative difference of weights below which they count as equal."""
 
 Weights = NDArray[np.float64]
-"""Of shape (plans, blocks)."""
+"""Seconds of blocks, or other numbers in proportion, of shape (plans, blocks)."""
 
 Cuts = NDArray[np.int64]
-"""Where stages begin, without the first: of shape (plans, stages - 1)."""
+"""First blocks of stages, without the first stage: of shape (plans, stages - 1)."""
 
-
-PARTS = 100
-"""Into so many parts of the heaviest block weights are rounded: cuts fall between blocks, and what
-is that little apart is cut alike."""
+WEIGHT_STEPS = 100
+"""The weight of the heaviest block, after rounding. Weights that round to equal numbers are cut
+alike, so that their cuts are found once."""
 
 MOST_KEPT = 1 << 16
-"""So many bounds are kept."""
+"""The largest number of partitions that are kept."""
 
-FAR = np.iinfo(np.int64).max
+NO_LIMIT = np.iinfo(np.int64).max
+"""A weight that no stage exceeds."""
 
 Bounds = tuple[int, ...]
-"""Where stages begin and end."""
+"""The first block of every stage, and the number of blocks."""
 
 Shape = tuple[tuple[tuple[int, ...], ...], int]
-"""What cuts depend on besides weights: the stages of every rank, and chunks."""
+"""On what cuts depend besides weights: the stages of every rank, and the number of chunks."""
 
 
 def rounded_weights(weights: Weights) -> Indices:
-    """Weights in parts of the heaviest block of each plan."""
+    """Weights as whole numbers, of which the heaviest block of each plan has `WEIGHT_STEPS`."""
     heaviest = np.maximum(weights.max(axis=1, keepdims=True), 1e-300)
-    # Not at halves, where ratios of sizes like to lie and rounding errors would decide.
-    return np.floor(PARTS * weights / heaviest + 0.4321).astype(np.int64)
+    # Rounded away from halves: ratios of sizes often are halves, and errors would decide.
+    return np.floor(WEIGHT_STEPS * weights / heaviest + 0.4321).astype(np.int64)
 
 
 class Partitions:
-    """Where stages begin and end, by the weights of blocks; what was found last is kept."""
+    """The bounds of stages by the weights of blocks. The last ones that were found are kept."""
 
     def __init__(self) -> None:
         self._shapes: dict[Shape, int] = {}
@@ -56,8 +56,8 @@ class Partitions:
     def bounds(
         self, rounded: Indices, shapes: Sequence[Shape], rows: Indices, which: Indices
     ) -> list[Bounds]:
-        """The bounds of stages of plans, each with the weights of a row of `rounded`
-        (`rounded_weights`) and of the shape that `which` says."""
+        """The bounds of the stages of plans. Plan i has the weights `rounded[rows[i]]` (see
+        `rounded_weights`) and the shape `shapes[which[i]]`."""
         names = [row.tobytes() for row in rounded.astype(np.uint8)]
         numbers = [self._shapes.setdefault(shape, len(self._shapes)) for shape in shapes]
         keys = [
@@ -75,9 +75,9 @@ class Partitions:
 
 
 def _cut(rounded: Indices, shapes: Sequence[Shape], rows: Indices, which: Indices) -> list[Bounds]:
-    """The bounds of plans with the weights of these rows and of these shapes."""
+    """The bounds of plans; see `Partitions.bounds`."""
     stages = np.array([_num_stages(ranks) for ranks, _ in shapes])
-    # Shapes of equally many stages differ in what ranks hold, not in what is balanced first.
+    # Stages are balanced first, which depends on their number and not on the ranks that hold them.
     first, same = distinct(rows * (1 + int(stages.max())) + stages[which])
     every = balanced_cuts(rounded[rows[first]], stages[which[first]])[same]
     found: list[Bounds] = [()] * len(rows)
@@ -99,30 +99,32 @@ def _num_stages(ranks: Sequence[Sequence[int]]) -> int:
 
 
 def balanced_cuts(weights: Indices, stages: Indices) -> Cuts:
-    """Where stages begin (without the first) so that the heaviest is as light as can be, and of
-    the stages before the last the heaviest, and so on; every stage has at least one block.
+    """Cuts that make the heaviest stage as light as possible, then the heaviest of the stages
+    before the last, and so on. Every stage has at least one block.
 
-    Every row of `weights`, which are whole numbers, is cut into its number of stages, which are no
-    more than blocks; rows of few are filled up with zeros.
+    `weights` are whole numbers, of shape (plans, blocks), and `stages` has the number of stages of
+    each plan, at most the number of blocks. The cuts of plans with fewer stages than others are
+    filled up with zeros.
     """
     plans, blocks = weights.shape
     cuts = np.zeros((plans, int(stages.max(initial=1)) - 1), np.int64)
-    chains = _Chains(weights)
-    begin = np.arange(plans, dtype=np.int64) * chains.width
+    sums = _WeightSums(weights)
+    begin = np.arange(plans, dtype=np.int64) * sums.width
     end, left = begin + blocks, stages.copy()
-    total = chains.between(begin, end)
-    high = np.minimum(total, total // left + chains.heaviest[end])
+    total = sums.between(begin, end)
+    high = np.minimum(total, total // left + sums.heaviest[end])
     rows = np.flatnonzero(left > 1)
     while len(rows):
         rows = rows[np.argsort(-left[rows], kind="stable")]
-        limit, reach = chains.limits(begin[rows], end[rows], left[rows], high[rows])
-        # The last stage is filled up to the limit, and so on, until the rest could be lighter.
+        limit, reach = sums.limits(begin[rows], end[rows], left[rows], high[rows])
+        # The last stage is filled up to the limit, then the one before it, and so on, until the
+        # heaviest stage of the rest could be lighter.
         own = np.arange(len(rows), dtype=np.int64)
         while len(own):
             some = rows[own]
             left[some] -= 1
             before, first = left[some], begin[some]
-            last = np.maximum(chains.filled_down(end[some], limit[own]), first + before)
+            last = np.maximum(sums.filled_down(end[some], limit[own]), first + before)
             end[some] = last
             cuts[some, before - 1] = last - first
             as_heavy = (last > reach[before, own]) | (last == first + before)
@@ -132,10 +134,13 @@ def balanced_cuts(weights: Indices, stages: Indices) -> Cuts:
     return cuts
 
 
-class _Chains:
-    """The blocks of every plan, as sums of their weights from the first. A *place* is one in the
-    sums of all plans, where those of plan `i` begin at `i · width`; they are larger than those of
-    the plan before, by more than any stage weighs."""
+class _WeightSums:
+    """Sums of the weights of blocks, from the first block of each plan.
+
+    The sums of all plans are one ascending array, so that one search finds the ends of stages in
+    all plans. A *place* is an index in it: those of plan `i` begin at `i · width`. The sums of a
+    plan exceed those of the plan before by more than any stage weighs.
+    """
 
     def __init__(self, weights: Indices) -> None:
         plans, blocks = weights.shape
@@ -148,23 +153,23 @@ class _Chains:
         heaviest = np.zeros((plans, self.width), np.int64)
         np.maximum.accumulate(weights, axis=1, out=heaviest[:, 1:-1])
         self.heaviest = heaviest.ravel()
-        """What the heaviest block before each place weighs."""
+        """The weight of the heaviest block of the plan before each place."""
 
     def between(self, begin: Indices, end: Indices) -> Indices:
-        """What the blocks between two places weigh."""
+        """The weight of the blocks between two places."""
         return self._sums[end] - self._sums[begin]
 
     def filled_down(self, end: Indices, limit: Indices) -> Indices:
-        """Where a stage begins that ends there and is filled up to the limit; before the plan's
-        first place where there is more room."""
+        """The first block of a stage that ends at `end` and is as heavy as `limit` allows; a place
+        before the plan's first if all blocks fit."""
         return np.searchsorted(self._sums, self._sums[end] - limit)
 
     def limits(
         self, begin: Indices, end: Indices, stages: Indices, high: Indices
     ) -> tuple[Indices, Indices]:
-        """What the heaviest of so many stages weighs at least, which is at most `high`; and how far
-        0, 1, 2, … stages reach that are lighter, of shape (stages + 1, plans). Plans with most
-        stages come first."""
+        """The least weight of the heaviest of the plans' stages, which is at most `high`; and the
+        places that 0, 1, 2, … lighter stages reach, of shape (stages + 1, plans). Plans are sorted
+        by their number of stages, the largest first."""
         low = np.maximum(-(-self.between(begin, end) // stages), self.heaviest[end])
         reach = np.zeros((1 + int(stages[0]), len(begin)), np.int64)
         rows, limit = np.arange(len(begin)), low - 1
@@ -172,9 +177,9 @@ class _Chains:
             found = self._reach(begin[rows], stages[rows], limit)
             ends = self._sums[np.minimum(found, end[rows])]
             heaviest = np.diff(ends, axis=0).max(axis=0)
-            # No stage reaches further before the limit is one's weight with the block behind it.
+            # A stage reaches further only with a limit that admits the block after it.
             further = self._sums[found[1:] + 1] - self._sums[found[:-1]]
-            further = np.where(further > limit, further, FAR).min(axis=0)
+            further = np.where(further > limit, further, NO_LIMIT).min(axis=0)
             fits = found[-1] >= end[rows]
             high[rows] = np.where(fits, heaviest, high[rows])
             low[rows] = np.where(fits, low[rows], further)
@@ -184,8 +189,8 @@ class _Chains:
         return low, reach
 
     def _reach(self, begin: Indices, stages: Indices, limit: Indices) -> Indices:
-        """How far 0, 1, 2, … stages up to the limit reach; further than so many as a plan has, none
-        does. Plans with most stages come first."""
+        """The places that 0, 1, 2, … stages up to the limit reach, for plans in the order of
+        `limits`. After the last stage of a plan its place stays."""
         reach = np.empty((1 + int(stages[0]), len(begin)), np.int64)
         reach[0] = begin
         counts = len(stages) - np.searchsorted(stages[::-1], np.arange(1, len(reach)))
@@ -197,10 +202,10 @@ class _Chains:
 
 
 def balance_ranks(weights: Weights, cuts: Cuts, rank_of_stage: Sequence[int]) -> Cuts:
-    """Cuts moved block by block, as long as that makes the heaviest rank lighter, row by row.
+    """Moves cuts by one block at a time, as long as that makes the heaviest rank lighter.
 
-    Where a rank holds several stages, stages of equal weight are not ranks of equal weight: the
-    rank with the model's head should have less of the rest.
+    If ranks hold several stages, stages of equal weight do not make ranks of equal weight: the rank
+    with the model's head should have fewer of the other blocks.
     """
     plans, blocks = weights.shape
     if not cuts.shape[1]:
@@ -218,7 +223,7 @@ def balance_ranks(weights: Weights, cuts: Cuts, rank_of_stage: Sequence[int]) ->
     giver = np.where(step < 0, ranks[cut - 1], ranks[cut])
     taker = np.where(step < 0, ranks[cut], ranks[cut - 1])
     rows = np.arange(plans, dtype=np.int64)
-    light = 1 - PRECISION  # rounding must not decide between equals
+    light = 1 - EQUAL_WEIGHTS  # so that rounding does not decide between equal weights
     while len(rows):
         own, load = bounds[rows], loads[rows]
         moved = own[:, cut] + step

@@ -140,9 +140,11 @@ class _Batch:
             splits=np.bincount(size, weights=splits) > 0,
         )
         self.kind_of_size = kind[first]  # ascends, as sizes are numbered kind by kind
-        first, self.layout = distinct(_paired(_paired(_paired(size, shape), flight), overlapped))
-        self.size_of_layout, self.shape_of_layout = size[first], shape[first]
-        self.flight_of_layout, self.pairs_of_layout = flight[first], overlapped[first]
+        first, self.arrangement = distinct(
+            _paired(_paired(_paired(size, shape), flight), overlapped)
+        )
+        self.size_of_arrangement, self.shape_of_arrangement = size[first], shape[first]
+        self.flight_of_arrangement, self.pairs_of_arrangement = flight[first], overlapped[first]
 
     # --- evaluation -------------------------------------------------------------------------------
 
@@ -163,7 +165,7 @@ class _Batch:
             place = np.repeat(np.arange(len(alike)), (ends - begins)[alike])
             for part in self._parts(schedules[0], chosen, rows):
                 some = chosen[part]
-                group = rows.group(self.layout[some])
+                group = rows.group(self.arrangement[some])
                 found = iterations(self.pricer, schedules, place[part], table, levels, group)
                 iteration[some], peak[some], bubble[some], communication[some] = found
         devices = np.prod([self.table.column(name) for name in ("dp", "tp", "cp", "pp")], axis=0)
@@ -175,7 +177,7 @@ class _Batch:
             bubble_seconds=bubble,
             communication_seconds=communication,
             peak_memory_bytes=peak,
-            padding_fraction=rows.padding[self.size_of_layout[self.layout]],
+            padding_fraction=rows.padding[self.size_of_arrangement[self.arrangement]],
             communicators=self.table.communicators,
         )
 
@@ -185,7 +187,7 @@ class _Batch:
         """Parts of the chosen strategies that run together, as ascending positions among them: in a
         part the same ranks add up gradients, and the part is small enough for memory."""
         most = max(1, NUMBERS_AT_ONCE // compiled.stages)
-        kinds = rows.tied_of_layout[self.layout[chosen]]
+        kinds = rows.tied_of_arrangement[self.arrangement[chosen]]
         for kind in np.unique(kinds):
             alike = np.flatnonzero(kinds == kind)
             for first in range(0, len(alike), most):
@@ -197,11 +199,11 @@ class _Batch:
             self.partitions,
             self.shapes,
             self.flights,
-            self.size_of_layout,
-            self.shape_of_layout,
-            self.flight_of_layout,
+            self.size_of_arrangement,
+            self.shape_of_arrangement,
+            self.flight_of_arrangement,
             self.pairs,
-            self.pairs_of_layout,
+            self.pairs_of_arrangement,
         )
         bounds = np.searchsorted(self.kind_of_size, np.arange(len(self.kinds) + 1))
         # Kinds that share programs follow each other, as only the last programs are kept.

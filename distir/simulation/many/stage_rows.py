@@ -18,7 +18,7 @@ from distir.plan.grid import Grid
 from distir.plan.planner import ProgramKind
 from distir.schedules import PeakInFlight
 from distir.schedules.compiled.costs import Pairs
-from distir.simulation.cutting.many import AlikeLayouts, Layouts, Span, StageCuts
+from distir.simulation.cutting.many import AlikeArrangements, Arrangements, Span, StageCuts
 from distir.simulation.cutting.partition import Partitions, Shape
 from distir.simulation.many.priced_programs import PricedPrograms
 from distir.simulation.many.program_sizes import ProgramSizes
@@ -32,7 +32,7 @@ from distir.simulation.pricing.tied import (
     StagesOfRanks,
     tied_seconds,
 )
-from distir.simulation.ranks.many import LayoutGroup
+from distir.simulation.ranks.many import ArrangementGroup
 
 if TYPE_CHECKING:
     from distir.simulation.pricing.stage_cost import UnpricedStage
@@ -58,12 +58,12 @@ NO_PAIRS = 0
 
 
 class StageRows:
-    """Rows of the stages of all program sizes, and the rows of each layout's stages and, behind
-    them, of the overlapped pairs of its schedule.
+    """Rows of the stages of all program sizes, and the rows of each arrangement's stages and,
+    behind them, of the overlapped pairs of its schedule.
 
-    A layout is a program size with a shape. A row has the numbers of `NAMES`, then per level of the
-    cluster the seconds of the messages that the stage sends to the next and to the previous one.
-    """
+    A arrangement is a program size with a shape. A row has the numbers of `NAMES`, then per level
+    of the cluster the seconds of the messages that the stage sends to the next and to the previous
+    one."""
 
     def __init__(
         self,
@@ -71,37 +71,39 @@ class StageRows:
         partitions: Partitions,
         shapes: Sequence[Shape],
         flights: Sequence[PeakInFlight],
-        size_of_layout: Indices,
-        shape_of_layout: Indices,
-        flight_of_layout: Indices,
+        size_of_arrangement: Indices,
+        shape_of_arrangement: Indices,
+        flight_of_arrangement: Indices,
         pairs: Sequence[Pairs],
-        pairs_of_layout: Indices,
+        pairs_of_arrangement: Indices,
     ) -> None:
-        """Layouts are sorted by their program sizes; `flights` are the microbatches in flight on
-        their ranks, `pairs` the different sets of overlapped pairs."""
+        """Arrangements are sorted by their program sizes; `flights` are the microbatches in flight
+        on their ranks, `pairs` the different sets of overlapped pairs."""
         self.pricer, self.partitions = pricer, partitions
-        self.layouts = Layouts(shapes, flights, size_of_layout, shape_of_layout, flight_of_layout)
-        count = len(size_of_layout)
+        self.arrangements = Arrangements(
+            shapes, flights, size_of_arrangement, shape_of_arrangement, flight_of_arrangement
+        )
+        count = len(size_of_arrangement)
         self.rankings: list[Grid] = []
         """The different positions of pipeline ranks on the cluster, numbered."""
-        self.ranking_of_layout = np.zeros(count, np.int64)
-        self.tied_of_layout = np.zeros(count, np.int64)
-        self.padding = np.zeros(int(size_of_layout[-1]) + 1 if count else 0)
+        self.ranking_of_arrangement = np.zeros(count, np.int64)
+        self.tied_of_arrangement = np.zeros(count, np.int64)
+        self.padding = np.zeros(int(size_of_arrangement[-1]) + 1 if count else 0)
         self.pool: Floats = np.empty((0, 0))
         self._parts: list[Floats] = []
         self._last_priced: tuple[object, PricedPrograms] | None = None
         self._count = 0
         self._ranking_numbers: dict[tuple[int, ...], int] = {}
         self._tied: dict[Between, int] = {}
-        # Per shape the rows and the seconds of tied gradients, by position among its layouts.
+        # Per shape the rows and the seconds of tied gradients, by position among its arrangements.
         self._place = np.zeros(count, np.int64)
         self._rows: list[NDArray[np.int32]] = []
         for number, (ranks, _) in enumerate(shapes):
-            own = np.flatnonzero(shape_of_layout == number)
+            own = np.flatnonzero(shape_of_arrangement == number)
             self._place[own] = np.arange(len(own))
             self._rows.append(np.zeros((_num_stages(ranks), len(own)), np.int32))
         self._seconds: dict[tuple[int, int], Floats] = {}
-        self.pairs, self.pairs_of_layout = pairs, pairs_of_layout
+        self.pairs, self.pairs_of_arrangement = pairs, pairs_of_arrangement
         self._pair_rows: dict[tuple[int, int], Indices] = {}
 
     def add(self, kind: ProgramKind, placement: str, which: Indices, sizes: ProgramSizes) -> None:
@@ -148,44 +150,47 @@ class StageRows:
         return self._ranking_numbers[key]
 
     def describe(
-        self, shape: int, layouts: Indices, rows: Indices, tied: dict[tuple[int, ...], Floats]
+        self, shape: int, arrangements: Indices, rows: Indices, tied: dict[tuple[int, ...], Floats]
     ) -> None:
-        """Records the rows of the stages of layouts, of shape (stages, layouts), and the seconds in
-        which groups of ranks add up gradients."""
-        places = self._place[layouts]
+        """Records the rows of the stages of arrangements, of shape (stages, arrangements), and the
+        seconds in which groups of ranks add up gradients."""
+        places = self._place[arrangements]
         self._rows[shape][:, places] = rows
         number = self._tied.setdefault(tuple(tied), len(self._tied))
-        self.tied_of_layout[layouts] = number
+        self.tied_of_arrangement[arrangements] = number
         if tied:
             key = (shape, number)
             if key not in self._seconds:
                 self._seconds[key] = np.zeros((len(tied), self._rows[shape].shape[1]))
             self._seconds[key][:, places] = list(tied.values())
 
-    def describe_pairs(self, shape: int, number: int, layouts: Indices, rows: Indices) -> None:
-        """Records the rows of the overlapped pairs of layouts with the set `number` of pairs, of
-        shape (pairs, layouts)."""
+    def describe_pairs(self, shape: int, number: int, arrangements: Indices, rows: Indices) -> None:
+        """Records the rows of the overlapped pairs of arrangements with the set `number` of pairs,
+        of shape (pairs, arrangements)."""
         key = (shape, number)
         if key not in self._pair_rows:
             self._pair_rows[key] = np.zeros((len(rows), self._rows[shape].shape[1]), np.int64)
-        self._pair_rows[key][:, self._place[layouts]] = rows
+        self._pair_rows[key][:, self._place[arrangements]] = rows
 
-    def group(self, layouts: Indices) -> LayoutGroup:
-        """The layouts of plans, all of one shape, with the same overlapped pairs and the same
+    def group(self, arrangements: Indices) -> ArrangementGroup:
+        """The arrangements of plans, all of one shape, with the same overlapped pairs and the same
         groups of ranks that add up gradients."""
-        shape, number = self.layouts.shape[layouts[0]], int(self.tied_of_layout[layouts[0]])
-        places = self._place[layouts]
+        shape, number = (
+            self.arrangements.shape[arrangements[0]],
+            int(self.tied_of_arrangement[arrangements[0]]),
+        )
+        places = self._place[arrangements]
         between = next(ranks for ranks, each in self._tied.items() if each == number)
         seconds = self._seconds[int(shape), number][:, places] if between else ()
         rows, pairs = (
             self._rows[shape][:, places].astype(np.int64),
-            self.pairs_of_layout[layouts[0]],
+            self.pairs_of_arrangement[arrangements[0]],
         )
         if pairs != NO_PAIRS:
             rows = np.concatenate([rows, self._pair_rows[int(shape), int(pairs)][:, places]])
-        return LayoutGroup(
+        return ArrangementGroup(
             rows,
-            self.ranking_of_layout[layouts],
+            self.ranking_of_arrangement[arrangements],
             dict(zip(between, seconds, strict=True)),
         )
 
@@ -232,44 +237,44 @@ class _KindRows:
         self._pair_wanted: dict[_Pair, NDArray[np.bool_]] = {}
 
     def add(self) -> None:
-        """Adds the rows of all stages of all layouts, and of what overlaps."""
+        """Adds the rows of all stages of all arrangements, and of what overlaps."""
         described = [
-            (own, self._numbered(own.spans, own.points), self._tied_seconds(own.tied, own.points))
-            for own in self.cuts.alike(self.rows.layouts, self.which)
+            (own, self._numbered(own.spans, own.sizes), self._tied_seconds(own.tied, own.sizes))
+            for own in self.cuts.alike(self.rows.arrangements, self.which)
         ]
         values, row_of = self._values()
         first = self.rows.add_rows(values)
         for own, stages, seconds in described:
-            rows = first + row_of[stages][:, own.points]
-            self.rows.describe(own.shape, own.layouts, rows, seconds)
-            self.rows.ranking_of_layout[own.layouts] = self._rankings[own.points]
+            rows = first + row_of[stages][:, own.sizes]
+            self.rows.describe(own.shape, own.arrangements, rows, seconds)
+            self.rows.ranking_of_arrangement[own.arrangements] = self._rankings[own.sizes]
         self.rows.padding[self.which] = self._padding()
         self._add_pairs([own for own, _, _ in described])
 
     # --- overlapped pairs -------------------------------------------------------------------------
 
-    def _add_pairs(self, alike: Sequence[AlikeLayouts]) -> None:
-        """Adds the rows of the overlapped pairs of all layouts."""
-        found: list[tuple[AlikeLayouts, int, Indices, list[_Pair]]] = []
+    def _add_pairs(self, alike: Sequence[AlikeArrangements]) -> None:
+        """Adds the rows of the overlapped pairs of all arrangements."""
+        found: list[tuple[AlikeArrangements, int, Indices, list[_Pair]]] = []
         for own in alike:
-            numbers = self.rows.pairs_of_layout[own.layouts]
+            numbers = self.rows.pairs_of_arrangement[own.arrangements]
             for number in map(int, np.unique(numbers[numbers != NO_PAIRS])):
                 some = np.flatnonzero(numbers == number)
                 blocks = [tuple(self.block_kinds[begin:end]) for begin, end, _ in own.spans]
                 both = [(blocks[one], blocks[other]) for one, other in self.rows.pairs[number]]
                 for pair in both:
                     none = np.zeros(len(self.which), np.bool_)
-                    self._pair_wanted.setdefault(pair, none)[own.points[some]] = True
+                    self._pair_wanted.setdefault(pair, none)[own.sizes[some]] = True
                 found.append((own, number, some, both))
         if not found:
             return
         first_rows = self._price_pairs()
         for own, number, some, both in found:
-            sizes = own.points[some]
+            sizes = own.sizes[some]
             rows = [
                 first_rows[pair] + (np.cumsum(self._pair_wanted[pair]) - 1)[sizes] for pair in both
             ]
-            self.rows.describe_pairs(own.shape, number, own.layouts[some], np.stack(rows))
+            self.rows.describe_pairs(own.shape, number, own.arrangements[some], np.stack(rows))
 
     def _price_pairs(self) -> dict[_Pair, int]:
         """Adds the rows of all overlapped pairs at the sizes where they are wanted; returns the

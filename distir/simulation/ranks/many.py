@@ -43,8 +43,8 @@ MOST_HELD = 1 << 13
 
 
 @dataclass(frozen=True, slots=True)
-class LayoutGroup:
-    """Layouts that go through schedules together, one per plan.
+class ArrangementGroup:
+    """Arrangements that go through schedules together, one per plan.
 
     `rows` are the rows of the table that their stages are, and behind them those of their
     overlapped pairs, of shape (stages and pairs, plans); `rankings` say
@@ -56,9 +56,9 @@ class LayoutGroup:
     rankings: Indices
     tied: Mapping[tuple[int, ...], Floats]
 
-    def some(self, plans: Indices) -> LayoutGroup:
+    def some(self, plans: Indices) -> ArrangementGroup:
         """Some of them, without what ranks add up between them."""
-        return LayoutGroup(self.rows[:, plans], self.rankings[plans], {})
+        return ArrangementGroup(self.rows[:, plans], self.rankings[plans], {})
 
 
 class LinkLevels:
@@ -98,7 +98,7 @@ def iterations(
     which: Indices,
     table: StageTable,
     levels: LinkLevels,
-    group: LayoutGroup,
+    group: ArrangementGroup,
 ) -> tuple[Floats, Floats, Floats, Floats]:
     """Per plan the seconds of an iteration, the bytes of the fullest rank, and of the seconds those
     that ranks wait for each other and for messages, on average. `which` of the schedules, which are
@@ -178,7 +178,7 @@ def _time(
     which: Indices,
     table: StageTable,
     levels: LinkLevels,
-    group: LayoutGroup,
+    group: ArrangementGroup,
     *,
     goes_on: bool,
     training: bool,
@@ -223,7 +223,9 @@ def _time(
 class _Ways:
     """The ways that messages take between the ranks of a schedule."""
 
-    def __init__(self, compiled: CompiledSchedule, levels: LinkLevels, group: LayoutGroup) -> None:
+    def __init__(
+        self, compiled: CompiledSchedule, levels: LinkLevels, group: ArrangementGroup
+    ) -> None:
         routes = compiled.routes
         self._num_stages, self._pairs = compiled.stages, compiled.pairs
         self._shape = len(group.rows), COST_KINDS, group.rows.shape[1]
@@ -425,4 +427,4 @@ def _joined(tables: tuple[SituationTable, ...]) -> _JoinedChanges:
     )
 
 
-__all__ = ["LayoutGroup", "LinkLevels", "StageTable", "iterations"]
+__all__ = ["ArrangementGroup", "LinkLevels", "StageTable", "iterations"]
