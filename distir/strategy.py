@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, cast
 
 from distir.errors import StrategyError, UnknownNameError, shown
@@ -41,6 +41,15 @@ DEGREES = ("dp", "tp", "pp", "cp", "ep")
 
 LISTED = ("dp", "ep", "cp", "tp")
 """Degrees whose axis lists a strategy can state."""
+
+
+def checked_microbatch_size(samples: object) -> int:
+    """The samples of a microbatch; raises `StrategyError` if they are no number of samples."""
+    if type(samples) is not int or samples < 1:
+        raise StrategyError(
+            f"microbatch_size is {shown(samples)}; expected a whole number of at least 1"
+        )
+    return samples
 
 
 def parse_lists(axes: object) -> dict[str, tuple[str, ...]]:
@@ -240,6 +249,20 @@ class Strategy:
         parts += [self.axes] if self.axes else []
         parts += [f"on:{','.join(self.order)}"] if self.placement != PLACEMENT else []
         return "-".join(parts)
+
+    def in_microbatches_of(self, samples: int, batch_size: int) -> Strategy:
+        """The strategy whose replicas cut their share of a batch of `batch_size` samples into
+        microbatches of `samples`.
+
+        Raises `StrategyError` if the batch cannot be cut so.
+        """
+        step = self.dp * checked_microbatch_size(samples)
+        if batch_size % step:
+            raise StrategyError(
+                f"the batch ({batch_size}) does not divide by dp · microbatch_size = {self.dp} · "
+                f"{samples}; try a batch of {-(-batch_size // step) * step}"
+            )
+        return replace(self, microbatches=batch_size // step)
 
     def to_dict(self) -> dict[str, Any]:
         """The strategy as plain JSON values."""

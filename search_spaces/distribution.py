@@ -29,6 +29,7 @@ from distir.strategy import CP_EXCHANGES, KEEP_GATHERED
 from search_spaces.named import (
     DEFAULTS,
     LONG_SEQUENCE,
+    MICROBATCH_SIZE,
     Searched,
     SpaceSource,
     recomputations,
@@ -193,7 +194,9 @@ class _Domains:
     # --- pipeline ---------------------------------------------------------------------------------
 
     def microbatches(self, dp: int) -> Sequence[Value]:
-        suited = divisors(self.workload.batch_size // dp)
+        share = self.workload.batch_size // dp
+        sizes = self.chosen.allowed(MICROBATCH_SIZE)
+        suited = [n for n in divisors(share) if not isinstance(sizes, tuple) or share // n in sizes]
         return [pieces for pieces in suited if pieces <= MOST_MICROBATCHES]
 
     def schedule(self, pp: int, microbatches: int) -> Sequence[Value]:

@@ -7,6 +7,7 @@ schedule: [1f1b, interleaved, zb-h1, my_schedule.txt]
 chunks: all                    # every sensible value; `default`: what it is if nobody says;
                                # `long`: all in inference and where sequences are long
 recompute: none
+microbatch_size: [1, 2]        # samples, in place of `microbatches`, which counts
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from distir.errors import DistirError, UnknownNameError, shown
 from distir.files import is_file, read_parsed, user_path
 from distir.registry import Registry
 from distir.rules.memory import recomputation_is_known
-from distir.strategy import Strategy, format_lists, parse_lists
+from distir.strategy import Strategy, checked_microbatch_size, format_lists, parse_lists
 from search_spaces.parameters import Value
 
 Allowed: TypeAlias = tuple[Value, ...] | Literal["all", "default", "long"]
@@ -39,6 +40,9 @@ DEFAULTS: dict[str, Value] = {
     each.name: each.default for each in fields(Strategy) if each.default is not MISSING
 }
 """Choices and what they are if nobody says."""
+
+MICROBATCH_SIZE = "microbatch_size"
+"""The key of a space that says of which sizes microbatches may be, in place of their number."""
 
 
 class SpaceError(DistirError, ValueError):
@@ -147,15 +151,21 @@ def _from_content(content: Mapping[str, Any], where: str) -> Searched:
     for name, given in content.items():
         if name == "extends":
             continue
-        if name not in DEFAULTS:
-            raise SpaceError(
-                f"{where}: {UnknownNameError('dimension', str(name), [*DEFAULTS, 'extends'])}"
-            )
+        if name not in (*DEFAULTS, MICROBATCH_SIZE):
+            known = [*DEFAULTS, MICROBATCH_SIZE, "extends"]
+            raise SpaceError(f"{where}: {UnknownNameError('dimension', str(name), known)}")
         values[name] = _allowed(name, given, where)
+    if {"microbatches", MICROBATCH_SIZE} <= content.keys():
+        raise SpaceError(
+            f"{where}: microbatches and {MICROBATCH_SIZE} are both stated; expected one of them, "
+            "for the other follows from the batch and dp"
+        )
     return Searched(where, values)
 
 
 def _allowed(name: str, given: object, where: str) -> Allowed:
+    if name == MICROBATCH_SIZE and given in ("default", "long"):
+        raise SpaceError(f"{where}: {name} is {given}; expected sizes in samples, or `all`")
     if given in ("all", "default", "long"):
         return given
     listed = isinstance(given, Sequence) and not isinstance(given, str)
@@ -172,6 +182,8 @@ def _checked(name: str, value: object) -> Value:
     """`value` in the form that strategies have it."""
     if name == "axes":
         return format_lists(parse_lists(value))
+    if name == MICROBATCH_SIZE:
+        return checked_microbatch_size(value)
     wanted = type(DEFAULTS[name])
     if type(value) is not wanted:
         kinds = {int: "a whole number", str: "a name", bool: "true or false"}

@@ -170,8 +170,31 @@ def add_space_option(parser: argparse.ArgumentParser, default: str = DEFAULT_SPA
     )
 
 
+def add_microbatch_options(group: Any) -> None:
+    """Options that say how a replica's share of the batch is cut: by number, or by size."""
+    group.add_argument(
+        "--microbatches",
+        type=positive,
+        default=SUPPRESS,
+        metavar="N",
+        help="pieces of each replica's share of the batch (default: 1)",
+    )
+    group.add_argument(
+        "--microbatch-size",
+        type=positive,
+        default=SUPPRESS,
+        metavar="N",
+        help="samples of such a piece, in place of their number; without --batch-size, the batch "
+        "is dp · microbatches of this size",
+    )
+
+
 def strategy_of(arguments: argparse.Namespace) -> Strategy:
-    """The strategy that the arguments state; chunks are what the schedule needs if nobody says."""
+    """The strategy that the arguments state; chunks are what the schedule needs if nobody says.
+
+    Raises `StrategyError` for numbers that no strategy has, and if the size and the number of
+    microbatches do not make the batch.
+    """
     from dataclasses import fields
 
     from distir.schedules import find_schedule
@@ -184,7 +207,24 @@ def strategy_of(arguments: argparse.Namespace) -> Strategy:
     values["schedule"] = family.name
     if values["chunks"] is None:
         values["chunks"] = family.default_chunks if arguments.mode == "training" else 1
-    return Strategy.from_dict({name: value for name, value in values.items() if value is not None})
+    stated = {name: value for name, value in values.items() if value is not None}
+    return _in_microbatches(Strategy.from_dict(stated), arguments)
+
+
+def _in_microbatches(strategy: Strategy, arguments: argparse.Namespace) -> Strategy:
+    """The strategy with the microbatches that the arguments state by their size, if they do."""
+    from distir.errors import StrategyError
+
+    batch, size = (getattr(arguments, name, None) for name in ("batch_size", "microbatch_size"))
+    if batch is None or size is None:
+        return strategy
+    cut = strategy.in_microbatches_of(size, batch)
+    if hasattr(arguments, "microbatches") and cut != strategy:
+        raise StrategyError(
+            f"microbatches = {strategy.microbatches}, but a batch of {batch} in microbatches of "
+            f"{size} on dp = {strategy.dp} is {cut.microbatches}; leave one of them out"
+        )
+    return cut
 
 
 def given(arguments: argparse.Namespace, stated: type[Any]) -> dict[str, Any]:

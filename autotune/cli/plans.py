@@ -44,7 +44,8 @@ def plan_read(arguments: argparse.Namespace) -> Plan | None:
     from distir.workload import Workload
 
     stated = (*fields(Workload), *fields(Strategy))
-    for name in (*(each.name for each in stated), "devices", "attention", "imbalance"):
+    others = ("microbatch_size", "devices", "attention", "imbalance")
+    for name in (*(each.name for each in stated), *others):
         default = arguments.default_of(name)
         if getattr(arguments, name, default) != default:
             option = f"--{name.replace('_', '-')}"

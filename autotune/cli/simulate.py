@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.cli.options import (
     SUPPRESS,
+    add_microbatch_options,
     add_model_options,
     given,
     positive,
@@ -52,10 +53,10 @@ def add_strategy_options(parser: argparse.ArgumentParser) -> None:
         "--pp": "pipeline ranks",
         "--cp": "devices that share each sequence",
         "--ep": "devices that share the experts of a mixture: of dp, else of cp and tp too",
-        "--microbatches": "pieces of each replica's share of the batch",
     }
     for name, text in degrees.items():
         group.add_argument(name, type=positive, default=1, metavar="N", help=text)
+    add_microbatch_options(group)
     group.add_argument(
         "--schedule",
         default="1f1b",
@@ -185,8 +186,11 @@ def problem_with(arguments: argparse.Namespace, strategy: Strategy) -> Problem:
     if "batch_size" not in options:
         # The default batch, made to divide by what the strategy divides it by.
         pieces = strategy.dp * strategy.microbatches
-        enough = default_batch_size(options["devices"], options["mode"])
-        options["batch_size"] = -(-enough // pieces) * pieces
+        size: int | None = getattr(arguments, "microbatch_size", None)
+        if size is None:
+            enough = default_batch_size(options["devices"], options["mode"])
+            size = -(-enough // pieces)
+        options["batch_size"] = size * pieces
     problem = load_problem(**options)
     impossible = problem.space.impossible(strategy)
     if impossible is not None:

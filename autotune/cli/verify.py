@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.cli.options import (
     SUPPRESS,
+    add_microbatch_options,
     add_model_options,
     add_space_option,
     given,
@@ -47,7 +48,9 @@ def add_options(parser: argparse.ArgumentParser, *, model_required: bool = True)
     group = parser.add_argument_group("strategy")
     for field in fields(Strategy):
         option = f"--{field.name.replace('_', '-')}"
-        if field.name == "axes":
+        if field.name == "microbatches":
+            add_microbatch_options(group)
+        elif field.name == "axes":
             group.add_argument(option, action="append", default=SUPPRESS, metavar="DEGREE=LIST")
         elif isinstance(field.default, bool):
             group.add_argument(option, action="store_true", default=SUPPRESS)
@@ -101,7 +104,8 @@ def work_of(arguments: argparse.Namespace) -> tuple[Verifier, list[Strategy]]:
     if not arguments.all:
         strategy = strategy_of(arguments)
         # Results do not depend on the batch; any that divides will do.
-        options.setdefault("batch_size", strategy.dp * strategy.microbatches)
+        size = getattr(arguments, "microbatch_size", 1)
+        options.setdefault("batch_size", size * strategy.dp * strategy.microbatches)
         workload = distir.Workload(**options)
         workload.sizes(workload.batch_size)  # raises if the sequence length is impossible
         return Verifier(workload, seed=arguments.seed), [strategy]

@@ -189,6 +189,21 @@ def test_the_default_batch_of_simulate_fits_the_strategy(
     assert json_of(capsys, *arguments)["batch_size"] % 21 == 0
 
 
+def test_microbatches_are_stated_by_their_number_or_their_size(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    plan = ("simulate", "--model", "toy", "--dp", "2", "--pp", "2")
+    counted = json_of(capsys, *plan, "--batch-size", "24", "--microbatches", "4")
+    assert json_of(capsys, *plan, "--batch-size", "24", "--microbatch-size", "3") == counted
+    assert json_of(capsys, *plan, "--microbatches", "4", "--microbatch-size", "3") == counted
+    sized = (*plan, "--batch-size", "24", "--microbatch-size")
+    assert json_of(capsys, *sized, "3", "--microbatches", "4") == counted
+    line = refused(capsys, *sized, "3", "--microbatches", "6")
+    assert "microbatches = 6, but a batch of 24 in microbatches of 3 on dp = 2 is 4" in line
+    line = refused(capsys, *sized, "5")
+    assert "does not divide by dp · microbatch_size = 2 · 5; try a batch of 30" in line
+
+
 def test_grid_ranks_everything(capsys: pytest.CaptureFixture[str]) -> None:
     plain = json_of(capsys, "grid", "--model", "toy", "--space", "small")
     assert set(plain) >= {"space_size", "evaluated", "feasible", "seconds", "ranked"}

@@ -320,9 +320,27 @@ def test_a_file_may_name_any_recomputation_that_there_is() -> None:
     assert "needed" not in distribution_space(Facts(), 16, "full").values("recompute")
 
 
+@given(facts, devices)
+def test_sizes_of_microbatches_leave_the_strategies_that_have_them(
+    workload: Facts, number: int
+) -> None:
+    def size(strategy: Strategy) -> int:
+        return workload.batch_size // (strategy.dp * strategy.microbatches)
+
+    every = list(distribution_space(workload, number).enumerate())
+    sized = distribution_space(workload, number, {"microbatch_size": [1, 3]})
+    assert list(sized.enumerate()) == [each for each in every if size(each) in (1, 3)]
+    for each in every:
+        assert each.in_microbatches_of(size(each), workload.batch_size) == each
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
+        ("microbatch_size: 0", "microbatch_size is 0; expected a whole number of at least 1"),
+        ("microbatch_size: [1, many]", "microbatch_size is 'many'; expected a whole number"),
+        ("microbatch_size: default", "expected sizes in samples, or `all`"),
+        ("microbatch_size: 1\nmicrobatches: 8", "both stated; expected one of them"),
         ("tq: [1]", "unknown dimension 'tq'; did you mean: "),
         ("zero: [0, 5]", "zero is 5; expected 0, 1, 2 or 3"),
         ("zero: true", "zero is True; expected a whole number"),
