@@ -30,7 +30,7 @@ from distir.simulation.pricing.tied import (
     tied_bytes,
 )
 
-Span = tuple[int, int, int]
+StageBlocks = tuple[int, int, int]
 """A stage: its first block, the block after its last, and the number of what is charged
 elsewhere."""
 
@@ -76,7 +76,7 @@ class AlikeArrangements:
     """Their numbers."""
     sizes: Indices
     """Their program sizes, numbered among those of the program kind."""
-    spans: list[Span]
+    stages: list[StageBlocks]
     """Their stages."""
     tied: dict[tuple[int, ...], Any]
     """Bytes of gradients that groups of ranks add up, by the ranks."""
@@ -144,8 +144,8 @@ class StageCuts:
         for partition, chosen in _grouped(number):
             shape, own = found[partition]
             ranks, _ = every.shapes[shape]
-            spans, tied = self._spans(ranks, own), self._tied(ranks, own)
-            yield AlikeArrangements(shape, arrangements[chosen], places[chosen], spans, tied)
+            stages, tied = self._stages(ranks, own), self._tied(ranks, own)
+            yield AlikeArrangements(shape, arrangements[chosen], places[chosen], stages, tied)
 
     def _fitted(
         self,
@@ -194,16 +194,16 @@ class StageCuts:
         programs = [self.programs[block] for block in chosen]
         return Stage(index, chosen, in_one_stage(self.workload.program, chosen, programs))
 
-    def _spans(self, ranks: StagesOfRanks, bounds: Sequence[int]) -> list[Span]:
+    def _stages(self, ranks: StagesOfRanks, bounds: Sequence[int]) -> list[StageBlocks]:
         """The stages with these bounds."""
-        spans = [(begin, end, 0) for begin, end in pairwise(bounds)]
+        stages = [(begin, end, 0) for begin, end in pairwise(bounds)]
         home = {block: bisect_right(bounds, block) - 1 for block in self._sharing}
         for stage in set(home.values()):
-            begin, end, _ = spans[stage]
+            begin, end, _ = stages[stage]
             own = next(own for own in ranks if stage in own)
             earlier = (block for block in self._sharing if home[block] in own and block < begin)
-            spans[stage] = (begin, end, self._charged(begin, end, tuple(earlier)))
-        return spans
+            stages[stage] = (begin, end, self._charged(begin, end, tuple(earlier)))
+        return stages
 
     def _charged(self, begin: int, end: int, earlier: tuple[int, ...]) -> int:
         """The number of what is charged elsewhere of a stage, given the `earlier` blocks of its
@@ -247,4 +247,4 @@ def _grouped(numbers: Indices) -> Iterator[tuple[int, Indices]]:
     yield from zip(different.tolist(), np.split(order, first[1:]), strict=True)
 
 
-__all__ = ["AlikeArrangements", "Arrangements", "Span", "StageCuts"]
+__all__ = ["AlikeArrangements", "Arrangements", "StageBlocks", "StageCuts"]

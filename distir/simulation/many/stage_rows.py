@@ -18,7 +18,7 @@ from distir.plan.grid import Grid
 from distir.plan.planner import ProgramKind
 from distir.schedules import PeakInFlight
 from distir.schedules.compiled.costs import Pairs
-from distir.simulation.cutting.many import AlikeArrangements, Arrangements, Span, StageCuts
+from distir.simulation.cutting.many import AlikeArrangements, Arrangements, StageBlocks, StageCuts
 from distir.simulation.cutting.partition import Partitions, Shape
 from distir.simulation.many.priced_programs import PricedPrograms
 from distir.simulation.many.program_sizes import ProgramSizes
@@ -231,7 +231,7 @@ class _KindRows:
             self.splits,
             np.broadcast_to(self.pricer.cost.room_bytes(sizes.communicators), len(which)),
         )
-        self._span_numbers: dict[Span, int] = {}
+        self._known_numbers: dict[StageBlocks, int] = {}
         self._stage_numbers: dict[_Stage, int] = {}
         self._wanted: list[NDArray[np.bool_]] = []
         self._pair_wanted: dict[_Pair, NDArray[np.bool_]] = {}
@@ -239,7 +239,7 @@ class _KindRows:
     def add(self) -> None:
         """Adds the rows of all stages of all arrangements, and of what overlaps."""
         described = [
-            (own, self._numbered(own.spans, own.sizes), self._tied_seconds(own.tied, own.sizes))
+            (own, self._numbered(own.stages, own.sizes), self._tied_seconds(own.tied, own.sizes))
             for own in self.cuts.alike(self.rows.arrangements, self.which)
         ]
         values, row_of = self._values()
@@ -260,7 +260,7 @@ class _KindRows:
             numbers = self.rows.pairs_of_arrangement[own.arrangements]
             for number in map(int, np.unique(numbers[numbers != NO_PAIRS])):
                 some = np.flatnonzero(numbers == number)
-                blocks = [tuple(self.block_kinds[begin:end]) for begin, end, _ in own.spans]
+                blocks = [tuple(self.block_kinds[begin:end]) for begin, end, _ in own.stages]
                 both = [(blocks[one], blocks[other]) for one, other in self.rows.pairs[number]]
                 for pair in both:
                     none = np.zeros(len(self.which), np.bool_)
@@ -346,21 +346,21 @@ class _KindRows:
 
     # --- stages -----------------------------------------------------------------------------------
 
-    def _numbered(self, spans: Sequence[Span], sizes: Indices) -> Indices:
+    def _numbered(self, stages: Sequence[StageBlocks], sizes: Indices) -> Indices:
         """The numbers of stages, which are wanted at these sizes; equal stages have one number."""
-        numbers = np.array([self._number(span) for span in spans], np.int64)
+        numbers = np.array([self._number(stage) for stage in stages], np.int64)
         for number in np.unique(numbers):
             self._wanted[number][sizes] = True
         return numbers
 
-    def _number(self, span: Span) -> int:
-        if span not in self._span_numbers:
-            stage = self._blocks(*span)
-            number = self._stage_numbers.setdefault(stage, len(self._wanted))
+    def _number(self, stage: StageBlocks) -> int:
+        if stage not in self._known_numbers:
+            blocks = self._blocks(*stage)
+            number = self._stage_numbers.setdefault(blocks, len(self._wanted))
             if number == len(self._wanted):
                 self._wanted.append(np.zeros(len(self.which), np.bool_))
-            self._span_numbers[span] = number
-        return self._span_numbers[span]
+            self._known_numbers[stage] = number
+        return self._known_numbers[stage]
 
     def _blocks(self, begin: int, end: int, charged: int) -> _Stage:
         uses: Sequence[ChargedElsewhere] = [NOTHING_ELSEWHERE] * (end - begin)
