@@ -74,6 +74,7 @@ class Problem:
             metric=metric,
             direction=direction,
             simulate_many=simulated_many(self.simulator, self.memory_bytes),
+            plan_of=getattr(self.simulator, "plan", None),
         )
 
     def outcome(self, trial: Trial) -> dict[str, Any]:

@@ -14,7 +14,9 @@ SUMMARY = "List the objectives: what a search makes large or small."
 def execute(arguments: argparse.Namespace) -> int:
     """Prints the list."""
     from autotune.objectives import OBJECTIVE_GROUP, simulated_objectives
+    from autotune.objectives.measured import MEASURED
+    from autotune.objectives.measured import SUMMARY as HOW_MEASURED
     from autotune.plugins import plugin_summaries
 
     plugins = plugin_summaries(OBJECTIVE_GROUP).items()
-    return show(arguments, [*simulated_objectives().items(), *plugins])
+    return show(arguments, [*simulated_objectives().items(), (MEASURED, HOW_MEASURED), *plugins])
