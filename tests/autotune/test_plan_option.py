@@ -87,7 +87,15 @@ def test_another_version_is_refused_in_one_line(
 
 
 @pytest.mark.parametrize(
-    "stated", [["--dp", "2"], ["--batch-size", "8"], ["--mode", "inference"], ["--devices", "4"]]
+    "stated",
+    [
+        ["--microbatch-size", "2"],
+        ["--microbatches", "2"],
+        ["--dp", "2"],
+        ["--batch-size", "8"],
+        ["--mode", "inference"],
+        ["--devices", "4"],
+    ],
 )
 def test_what_the_plan_states_is_not_stated_beside_it(
     stated: list[str], file: Path, capsys: pytest.CaptureFixture[str]
