@@ -3,6 +3,7 @@
     python -m experiments.proof                               # every family, all of the small space
     python -m experiments.proof --space full --limit 40       # 40 strategies of the full space each
     python -m experiments.proof model.onnx --space standard --json proof.json
+    python -m experiments.proof --space full --limit 12 --processes  # on real processes
 
 Models are made small (`autotune verify` does the same for one model); the batch has many divisors.
 """
@@ -13,7 +14,7 @@ import argparse
 import json
 import random
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -44,15 +45,23 @@ def every_model() -> list[str]:
 
 
 def prove(
-    name: str, space_name: str, limit: int | None, mode: str = "training", seed: int = 0
+    name: str,
+    space_name: str,
+    limit: int | None,
+    mode: str = "training",
+    seed: int = 0,
+    processes: bool = False,
 ) -> dict[str, Any]:
-    """Verifies all strategies of the space (or `limit` of them, at random) for one model."""
+    """Verifies all strategies of the space (or `limit` of them, at random) for one model, on
+    virtual devices or with a process per device."""
     start = time.process_time()
     model = distir.load_model(name)
     workload = distir.Workload(model=model, batch_size=BATCH, mode=mode)  # pyright: ignore[reportArgumentType]
     space = distribution_space(workload, DEVICES, space_name)
     chosen = space.samples(random.Random(seed), limit) if limit else space.enumerate()
-    done, refused = verify_all(Verifier(workload), chosen)
+    verifier = Verifier(workload)
+    verify = real_verify(verifier) if processes else verifier.verify
+    done, refused = verify_all(verify, chosen)
     return {
         "model": name,
         "space": space_name,
@@ -71,15 +80,31 @@ def prove(
     }
 
 
+def real_verify(verifier: Verifier) -> Callable[[Strategy], Verification]:
+    """Verifies on real processes. What they send is an error unless it is as long as planned."""
+    from autotune.distributed.execution import RealVerifier
+
+    real = RealVerifier(verifier)
+
+    def verify(strategy: Strategy) -> Verification:
+        found = real.verify(strategy)
+        for name, each in found.traffic.items():
+            if each.planned != each.sent:
+                raise DistirError(f"{each.sent:,} bytes over {name}; planned {each.planned:,}")
+        return found.verification
+
+    return verify
+
+
 def verify_all(
-    verifier: Verifier, strategies: Iterable[Strategy]
+    verify: Callable[[Strategy], Verification], strategies: Iterable[Strategy]
 ) -> tuple[list[Verification], dict[str, str]]:
     """What came out, and by label the reasons of those that were not executed."""
     done: list[Verification] = []
     refused: dict[str, str] = {}
     for strategy in strategies:
         try:
-            done.append(verifier.verify(strategy))
+            done.append(verify(strategy))
         except DistirError as error:
             refused[strategy.label] = str(error)
     return done, refused
@@ -114,12 +139,22 @@ def main() -> None:
     parser.add_argument("--limit", type=int, help="number of strategies at most, drawn at random")
     parser.add_argument("--mode", default="training", help="training or inference")
     parser.add_argument("--seed", type=int, default=0, help="of the draw")
+    parser.add_argument(
+        "--processes", action="store_true", help="with a process per device (needs PyTorch)"
+    )
     parser.add_argument("--json", type=Path, help="write all results here")
     arguments = parser.parse_args()
     results: list[dict[str, Any]] = []
     for name in arguments.models or every_model():
         results.append(
-            prove(name, arguments.space, arguments.limit, arguments.mode, arguments.seed)
+            prove(
+                name,
+                arguments.space,
+                arguments.limit,
+                arguments.mode,
+                arguments.seed,
+                arguments.processes,
+            )
         )
         print(line(results[-1]), flush=True)
         if arguments.json:
