@@ -72,10 +72,11 @@ class Messenger:
 
     def make_groups(self, groups: Sequence[Group]) -> None:
         """Makes process groups, all of them before the first message and in the same order in every
-        process: groups that are made when they are first needed wait for each other for ever."""
+        process: groups that are made when they are first needed wait for each other for ever. Those
+        that are there are kept."""
         self.note("waits for all processes to form groups")
         for group in dict.fromkeys(groups):
-            if len(group) > 1:
+            if len(group) > 1 and group not in self._groups:
                 self._groups[group] = self._torch.distributed.new_group(list(group))
 
     def meet(self) -> None:

@@ -23,7 +23,7 @@ from distir.execute.verify import RELATIVE_TOLERANCE, Verifier, compare, sequent
 from distir.plan import Plan, Planner
 from distir.schedules import parse_schedule
 from tests.laws.placements import AnyPlan, any_plans
-from tests.slow import shares
+from tests.slow import FUZZ, shares
 
 needs_torch = pytest.mark.skipif(not torch_installed(), reason="needs PyTorch: .[torch]")
 
@@ -47,7 +47,8 @@ def check(plan: Plan, deadline_seconds: float = SECONDS) -> RealExecution:
 
 
 @needs_torch
-@shares(8, seconds=15)
+@pytest.mark.slow(seconds=15)
+@pytest.mark.parametrize("share", range(8 * FUZZ))
 @settings(max_examples=4, deadline=None)
 @given(any_plans())
 def test_any_plan_computes_sends_and_holds_on_processes_what_it_does_on_virtual_devices(
