@@ -43,7 +43,11 @@ __all__ = [
     "unit_of",
 ]
 
-_NUMBER_AND_UNIT = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]{1,3})?|[0-9]+\.)\s*(\S*)\s*")
+_NUMBER_AND_UNIT = re.compile(
+    r"((?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?)\s*([^\s0-9.]\S*)?"
+)
+"""No text matches in two ways, so that a long one is refused as soon as a short one."""
+
 _DECIMAL = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 _BINARY = {"": 1.0, "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50}
 
@@ -70,10 +74,10 @@ class Quantity:
 
         Raises `UnitError` if the text is not a number with a known unit of this quantity.
         """
-        match = _NUMBER_AND_UNIT.fullmatch(text)
+        match = _NUMBER_AND_UNIT.fullmatch(text.strip())
         if match is None:
             raise UnitError(f"{shown(text)} is not {self.name}; expected {self._expected()}")
-        number, unit = match.groups()
+        number, unit = match[1], match[2] or ""
         if unit not in self.factors:
             problem = f"has unit {shown(unit)}" if unit else "has no unit"
             raise UnitError(

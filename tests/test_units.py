@@ -62,6 +62,12 @@ def test_a_wrong_unit_is_one_line_that_says_what_is_expected(
     assert isinstance(caught.value, DistirError)
 
 
+@pytest.mark.parametrize("text", ["1" * 50_000 + " x y", "1" * 9 + " " * 50_000 + "y z"])
+def test_a_long_text_is_refused_as_a_short_one(text: str) -> None:
+    with pytest.raises(units.UnitError, match="not an amount of memory"):
+        units.parse_bytes(text)
+
+
 @pytest.mark.parametrize(
     ("shown", "text"),
     [
