@@ -11,8 +11,9 @@ install:  ## make .venv, with all that development needs
 	python3 -m venv .venv
 	$(PYTHON) -m pip install --editable '.[dev,docs]'
 
-quick:  ## one quick case of every test, with few examples: half a minute
-	HYPOTHESIS_PROFILE=quick $(PYTHON) -m pytest -n auto -q -m "not slow" --one-case
+quick:  ## one quick case of every test but laws and validation, with few examples: half a minute
+	HYPOTHESIS_PROFILE=quick $(PYTHON) -m pytest -n auto -q -m "not slow" --one-case \
+		--ignore=tests/laws --ignore=tests/validation --ignore=tests/fuzz
 
 test:  ## the tests, and a sample of the slow ones, on all cores
 	$(PYTHON) -m pytest -n auto
