@@ -93,6 +93,9 @@ class ProblemStatement:
     """The output that the loss is about; by default the main one."""
     dropout: bool | None = None
     """Whether training drops what the model says, as it does by default."""
+    vocabulary_multiple: int | None = None
+    """What each piece of a vocabulary is padded to a multiple of; by default 1, just so that `tp`
+    divides it."""
     stack: str | Path | SoftwareStack = DEFAULT_STACK
     """The software that runs the plan: a name, a TOML file or a loaded stack."""
     attention: AttentionKind | None = None

@@ -164,14 +164,15 @@ def _fits(program: Program, axis: Axis, pieces: int) -> bool:
     return axis.size % pieces == 0 or (axis in program.paddable and axis.size > pieces)
 
 
-def padded_sizes(program: Program, axes: Sequence[MeshAxis]) -> dict[Axis, int]:
-    """The padded sizes of the axes (representatives) that the mesh splits into more pieces than
-    divide them: the next multiple of the number of pieces."""
+def padded_sizes(program: Program, axes: Sequence[MeshAxis], multiple: int = 1) -> dict[Axis, int]:
+    """The padded sizes of the axes (representatives) that may be padded, and do not divide by the
+    number of pieces that the mesh splits them into times `multiple`: the next multiple of that."""
     found: dict[Axis, int] = {}
-    for axis, by in _splitting(axes).items():
-        pieces = math.prod(each.degree for each in by)
-        if axis in program.paddable and axis.size % pieces:
-            found[axis] = -(-axis.size // pieces) * pieces
+    splitting = _splitting(axes)
+    for axis in program.blocks.output_axes:
+        step = multiple * math.prod(each.degree for each in splitting.get(axis, ()))
+        if axis in program.paddable and axis.size % step:
+            found[axis] = -(-axis.size // step) * step
     return found
 
 

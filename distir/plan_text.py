@@ -49,6 +49,7 @@ _SETTINGS = (
     "loss",
     "output",
     "dropout",
+    "vocabulary_multiple",
 )
 
 

@@ -15,7 +15,7 @@ from distir.errors import StrategyError, UnknownNameError, shown
 from distir.importers.load import LoadedModel
 from distir.ir.core import Node
 from distir.ir.types import DType
-from distir.limits import MOST_SAMPLES, MOST_TOKENS
+from distir.limits import MOST_SAMPLES, MOST_TOKENS, MOST_WIDTH
 from distir.mesh import mesh_axes, undivided
 from distir.ops.optimizer import AdamStep, MomentumStep, SGDStep
 from distir.ops.ring import Circulating
@@ -120,6 +120,9 @@ class Workload:
     output: str | None = None
     dropout: bool = True
     """Whether training uses the dropout that the model has; inference never does."""
+    vocabulary_multiple: int = 1
+    """What each piece of a vocabulary, and of other output axes that may be padded, is padded to a
+    multiple of, however many devices share it (Megatron-LM: 128)."""
 
     def __post_init__(self) -> None:
         # Names match in upper and lower case.
@@ -142,6 +145,12 @@ class Workload:
         if self.batch_size > MOST_SAMPLES:
             raise StrategyError(
                 f"the batch size is {shown(self.batch_size)}; expected at most {MOST_SAMPLES:,}"
+            )
+        multiple = self.vocabulary_multiple
+        if type(multiple) is not int or not 1 <= multiple <= MOST_WIDTH:
+            raise StrategyError(
+                f"vocabulary_multiple is {shown(multiple)}; expected a whole number of at least 1, "
+                f"at most {MOST_WIDTH:,}"
             )
         if self.sequence_length is not None and not 1 <= self.sequence_length <= MOST_TOKENS:
             raise StrategyError(

@@ -100,6 +100,14 @@ def add_model_options(
         "--optimizer", default=SUPPRESS, help="sgd, momentum or adam (default: adam)"
     )
     group.add_argument(
+        "--vocabulary-multiple",
+        type=positive,
+        default=SUPPRESS,
+        metavar="N",
+        help="pad each device's part of the vocabulary to a multiple of this, as Megatron-LM does "
+        "to 128 (default: 1, just so that tp divides it)",
+    )
+    group.add_argument(
         "--loss",
         default=SUPPRESS,
         help="cross-entropy, mse or sum, for models that come without one "

@@ -110,6 +110,20 @@ def unsaid(fact: str, value: object, why: str) -> Row:
     return row((fact,), (), lambda facts: {}, lambda options, facts: {fact: value}, why)
 
 
+def not_padded(framework: str) -> Row:
+    """A row for a framework that pads no vocabulary to a multiple."""
+
+    def write(facts: Facts) -> Options:
+        if facts["vocabulary_multiple"] != 1:
+            raise LaunchError(
+                f"vocabulary_multiple = {facts['vocabulary_multiple']} cannot be stated: "
+                f"{framework} pads no vocabulary; expected 1"
+            )
+        return {}
+
+    return row(("vocabulary_multiple",), (), write, lambda options, facts: {}, "not padded")
+
+
 def replicas_left() -> Row:
     """A row for replicas: what the other degrees leave of the devices."""
 

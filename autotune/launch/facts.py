@@ -46,6 +46,7 @@ WORKLOAD_FACTS = (
     "gradient_precision",
     "optimizer",
     "mode",
+    "vocabulary_multiple",
 )
 """Facts that make a workload, beside those of its model."""
 
@@ -146,7 +147,7 @@ def launch_of(problem: Problem, strategy: Strategy, plan: Plan) -> Launch:
         "gradient_precision": workload.gradient_precision,
         "optimizer": workload.optimizer,
         "mode": workload.mode,
-        "vocabulary_multiple": 1,
+        "vocabulary_multiple": workload.vocabulary_multiple,
         "zoo": zoo_name(config),
         "compiled": simulator.cost.stack.dispatch == "compiled",
     }

@@ -31,7 +31,8 @@ from distir.transforms.blocks import Blocks
 from distir.workload import Workload
 
 SMALLEST = 4
-"""No axis becomes shorter than this, and no chain of blocks, unless it was shorter before."""
+"""No axis becomes shorter than this, and no chain of blocks, unless it was shorter before;
+and what pieces of axes are padded to a multiple of does not stay larger."""
 
 ATTEMPTS = 8
 """Sizes that are tried for an axis, and rounds in which tables get the rows that indices need."""
@@ -68,6 +69,7 @@ def shrink(workload: Workload, strategies: Sequence[Strategy], samples: int = 2)
             precision=workload.precision,
             optimizer=workload.optimizer,
             loss=loss,
+            vocabulary_multiple=min(workload.vocabulary_multiple, SMALLEST),
         )
         needed = _rows_needed(shrunk, row_axes)
         if not needed:

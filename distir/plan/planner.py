@@ -107,7 +107,7 @@ class Planner:
         chosen = _mesh_choices(strategy)
         if chosen not in self._grids:
             axes = mesh_axes(self.program, strategy)
-            padded = frozenset(padded_sizes(self.program, axes))
+            padded = frozenset(padded_sizes(self.program, axes, self.workload.vocabulary_multiple))
             key = (*(replace(axis, degree=0) for axis in axes), padded)
             mesh = self._meshes.get(key)
             if mesh is None:
@@ -186,9 +186,10 @@ class Planner:
         for axis in mesh.padded:
             listed = (any(entry.axis is axis for entry in entries) for entries in mesh.lists)
             pieces = math.prod(n for n, has in zip(degrees, listed, strict=True) if has)
+            step = pieces * self.workload.vocabulary_multiple
             for member in self.program.members[axis]:
                 unpadded[member] = member.size
-                axes[member] = -(-member.size // pieces) * pieces
+                axes[member] = -(-member.size // step) * step
         return Sizes(axes, degrees, self.workload.types.compute, unpadded)
 
     def _chain(self, mesh: Mesh, keeping: Keeping) -> tuple[PlacedBlock, ...]:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from distir import Simulator, Strategy, Workload, load_cluster, load_model
 from distir.cost.work import OpClass
 from distir.execute.verify import Verifier
+from distir.importers.load import load_source
+from distir.models.transformer import TransformerConfig
+from distir.models.zoo import find_model
 from distir.plan import Planner
 
 VOCABULARY, HIDDEN, TOKENS = 50_257, 768, 8 * 64
@@ -42,6 +47,24 @@ def test_flops_are_the_sequential_ones_and_the_declared_waste(
     assert fraction == pytest.approx(waste / 3 / workload.forward_flops_per_sample / 8)
 
 
+@pytest.mark.parametrize(("degree", "padded"), [(1, 50_304), (2, 50_432), (8, 51_200)])
+def test_pieces_are_padded_to_a_stated_multiple_as_megatron_does(degree: int, padded: int) -> None:
+    """`--make-vocab-size-divisible-by 128`: to a multiple of 128 · tp, without tp too; 51,200 is
+    the vocabulary of Narayanan et al. 2021."""
+
+    def with_vocabulary(size: int, multiple: int) -> Workload:
+        config = find_model("megatron-1.7B")
+        assert isinstance(config, TransformerConfig)
+        model = load_source(lambda: replace(config, vocabulary=size))
+        return Workload(model=model, batch_size=8, vocabulary_multiple=multiple)
+
+    strategy = Strategy(tp=degree)
+    stated, longer = with_vocabulary(VOCABULARY, 128), with_vocabulary(padded, 1)
+    assert Planner(stated).plan(strategy, ()).padding == {"vocabulary": (VOCABULARY, padded)}
+    assert Planner(longer).plan(strategy, ()).padding == {}
+    assert product_flops(stated, strategy) == product_flops(longer, strategy)
+
+
 def test_nothing_is_padded_that_divides(workload: Workload) -> None:
     simulator = Simulator(workload, load_cluster("dgx-a100", 29))
     result = simulator.simulate(Strategy(dp=8))
@@ -62,8 +85,14 @@ def test_nothing_is_padded_that_divides(workload: Workload) -> None:
     ],
     ids=lambda strategy: strategy.label,
 )
-def test_padding_changes_no_number(mode: str, strategy: Strategy) -> None:
-    workload = Workload(model=load_model("gpt2"), batch_size=8, mode=mode)  # type: ignore[arg-type]
+@pytest.mark.parametrize("multiple", [1, 64])
+def test_padding_changes_no_number(mode: str, strategy: Strategy, multiple: int) -> None:
+    workload = Workload(
+        model=load_model("gpt2"),
+        batch_size=8,
+        mode=mode,  # type: ignore[arg-type]
+        vocabulary_multiple=multiple,
+    )
     found = Verifier(workload).verify(strategy)
     assert found.passed, found.first_difference
     assert found.simulated_peak_bytes == found.executed_peak_bytes

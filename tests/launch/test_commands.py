@@ -71,6 +71,7 @@ def test_what_is_read_is_simulated_with_the_same_bits(
         "gradient_precision": "compute",
         "optimizer": "adam",
         "mode": "training",
+        "vocabulary_multiple": 1,
     }
 
 

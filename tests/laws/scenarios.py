@@ -391,6 +391,7 @@ def scenarios(draw: st.DrawFn, functions: st.SearchStrategy[Function] = models) 
         precision=draw(st.sampled_from(["bf16", "fp32", "fp8"])),
         gradient_precision=draw(st.sampled_from(["compute", "compute", "fp32", "both"])),
         optimizer=draw(st.sampled_from(["adam", "sgd", "momentum"])),
+        vocabulary_multiple=draw(st.sampled_from([1, 1, 4])),
     )
     blocks = workload.num_blocks
     techniques = {

@@ -15,6 +15,7 @@ from autotune.launch.common import (
     accumulated,
     exchanges,
     no_pipeline,
+    not_padded,
     one_schedule,
     unsaid,
 )
@@ -173,6 +174,7 @@ ROWS: tuple[Row, ...] = (
     unsaid("gradient_precision", "compute", "the script's mixed-precision policy"),
     unsaid("optimizer", "adam", "the script"),
     unsaid("mode", "training", "the script trains"),
+    not_padded("accelerate"),
 )
 
 

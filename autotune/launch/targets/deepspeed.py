@@ -11,6 +11,7 @@ from autotune.launch.common import (
     accumulated,
     exchanges,
     no_pipeline,
+    not_padded,
     one_schedule,
     replicas_left,
     unsaid,
@@ -123,6 +124,7 @@ ROWS: tuple[Row, ...] = (
         _read_optimizer,
     ),
     unsaid("mode", "training", "the script trains"),
+    not_padded("DeepSpeed"),
 )
 
 

@@ -484,14 +484,6 @@ def _assumed(options: Options, facts: Facts) -> Iterator[Note]:
     if vocabulary is not None and "--vocab-size" not in options:
         reason = f"its {vocabulary:,} tokens are assumed; state others by --set vocab-size=N"
         yield Note("--tokenizer-type", reason, options.get("--tokenizer-type", "GPT2BPETokenizer"))
-    multiple = facts["vocabulary_multiple"] * facts["tp"]
-    if vocabulary is not None and vocabulary % multiple and multiple > facts["tp"]:
-        padded = -(-vocabulary // multiple) * multiple
-        yield Note(
-            "--make-vocab-size-divisible-by",
-            f"the vocabulary is padded to {padded:,} there, to a multiple of tp here",
-            facts["vocabulary_multiple"],
-        )
     overlaps = truth("--overlap-grad-reduce", options.get("--overlap-grad-reduce", False))
     if facts["dp"] * facts["cp"] > 1 and not overlaps:
         yield Note(

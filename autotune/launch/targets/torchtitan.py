@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from autotune.launch.common import not_padded
 from autotune.launch.errors import LaunchError
 from autotune.launch.facts import MODEL, Cuts, Facts, Launch
 from autotune.launch.limits import Changes, Limit, only
@@ -398,6 +399,7 @@ ROWS: tuple[Row, ...] = (
         _read_recompute,
     ),
     row(("precision", "optimizer"), (_PARAM, _DTYPE), _write_precision, _read_precision),
+    not_padded("torchtitan"),
     row(
         ("compiled",),
         ("--compile.enable",),
