@@ -75,6 +75,31 @@ def test_what_is_read_is_simulated_with_the_same_bits(
     }
 
 
+def test_a_padded_vocabulary_is_stated_and_read_or_refused(
+    capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    """128 is Megatron-LM's default; torchtitan pads nothing."""
+    padded = (*LAUNCH, "--vocabulary-multiple", "128")
+    launched = json_of(capsys, *padded, "--to", "out")
+    assert launched["simulated"]["padding"] == {"vocabulary": [50257, 50432]}
+    plain = json_of(capsys, "read", "out", "--cluster", "hgx-h100", "--trials", "0")
+    assert plain["workload"]["vocabulary_multiple"] == 128
+    assert plain["simulated"]["metrics"] == launched["simulated"]["metrics"]
+    plan = [
+        "--dp",
+        "8",
+        "--zero",
+        "3",
+        "--gradient-precision",
+        "fp32",
+        "--vocabulary-multiple",
+        "128",
+    ]
+    model = ["--model", "llama3-8b", "--cluster", "hgx-h100", "--batch-size", "8"]
+    line = refused(capsys, "launch", *model, *plan, "--target", "torchtitan", "--to", "titan")
+    assert "vocabulary_multiple = 128 cannot be stated: torchtitan pads no vocabulary" in line
+
+
 @pytest.mark.slow(seconds=5)
 def test_what_is_better_is_said_by_option(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
     json_of(capsys, *LAUNCH, "--to", "out")
