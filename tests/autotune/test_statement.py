@@ -31,6 +31,10 @@ class Options:
     def add_argument(self, *flags: str, dest: str | None = None, **_: Any) -> None:
         self.names.add(dest or flags[-1].removeprefix("--").replace("-", "_"))
 
+    def set_defaults(self, **_: Any) -> None: ...
+
+    def get_default(self, name: str) -> None: ...
+
 
 def options(command: str, *groups: str) -> set[str]:
     """The names of a subcommand's options, of some groups."""
