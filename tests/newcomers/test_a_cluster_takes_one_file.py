@@ -68,4 +68,5 @@ def test_the_best_way_to_use_the_cluster_is_found(folder: Path) -> None:
     found = json.loads(autotune(folder, "run", *asked, "--trials", "10", "--json", "-"))
     seconds = [each["metrics"]["iteration_seconds"] for each in found["trials"] if each["feasible"]]
     assert found["cluster"] == "their lab"
-    assert found["best"]["metrics"]["iteration_seconds"] == min(seconds)
+    assert found["search"]["best"]["metrics"]["iteration_seconds"] == min(seconds)
+    assert found["best"]["metrics"]["iteration_seconds"] <= min(seconds)
