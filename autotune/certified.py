@@ -55,8 +55,8 @@ def certify(
     """The `top` best strategies of the problem's space, as exhaustive search would rank them.
 
     `known`: a strategy of the space that was found before; where only the best is asked for, what
-    is worse is ruled out from the beginning. After so many `seconds` the search ends, and says how
-    good what is left might be.
+    is worse is ruled out from the beginning. After `seconds` the search ends, and says how good
+    the strategies that are left might be.
 
     Raises `DistirError` for objectives that have no bounds: all but time and memory as distir
     simulates them.

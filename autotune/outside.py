@@ -68,8 +68,8 @@ class Outside:
 def look_outside(
     problem: Problem, objective: Objective, starts: Sequence[Trial], seconds: float
 ) -> Outside | None:
-    """The best neighbour of the plans `starts`, best first, that is found in so many seconds, if it
-    is worth a word. None for plug-in objectives, which may take long.
+    """The best neighbour of the plans `starts`, best first, that is found within `seconds`, if it
+    is better by enough to be named. None for plug-in objectives, which may take long.
     """
     if objective.many is None or problem.changed is None or not starts:
         return None

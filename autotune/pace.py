@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Pace:
-    """Of a total that so many processes work on. Times are those of a clock, in seconds.
+    """How fast several processes get through a total. Times are those of a clock, in seconds.
 
     A process says what it has done when a whole chunk is done, up to minutes later; the others are
     then in the middle of theirs.

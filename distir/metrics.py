@@ -1,5 +1,5 @@
-"""Metrics: what is said of a strategy as a whole. Each is one entry, which everything else reads:
-results and tables of simulations, reports, objectives, trackers and files.
+"""Metrics: numbers that judge a whole strategy. Each is one entry, which everything else reads:
+reads: results and tables of simulations, reports, objectives, trackers and files.
 
 An entry is a formula over an `Iteration`, in which every amount is a number, or an array with one
 number per strategy: NumPy's operators serve both. The formula's name is the metric's, its

@@ -64,7 +64,7 @@ class _Child:
 def run_together(
     processes: int, work: Callable[[Member], Any], deadline_seconds: float
 ) -> list[Any]:
-    """What `work` returns in each of so many processes.
+    """The values that `work` returns in each of the processes.
 
     Raises `ProcessError` if one fails, or if they have not ended after the deadline: then it says
     which waits for which. No process is left.

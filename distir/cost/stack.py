@@ -155,7 +155,7 @@ class SoftwareStack:
 
     def reserve_bytes(self, tensor_bytes: Amount, communicators: Amount) -> Amount:
         """Memory of a device that no tensor can have while tensors hold `tensor_bytes`: gaps that
-        the allocator leaves, the context, and buffers of so many communicators."""
+        the allocator leaves, the context, and the buffers of communicators, given their number."""
         gaps = self.block_gaps if self.allocator == "blocks" else 0.0
         return tensor_bytes * gaps + self.context_bytes + communicators * self.communicator_bytes
 

@@ -26,7 +26,7 @@ class Spacing:
 
 
 @dataclass(frozen=True)
-class Grid:
+class DeviceGrid:
     """Where the devices of a plan lie: mesh axes in mesh order, and the pipeline's ranks.
 
     How splits of one logical axis nest is the mesh's business; how far apart devices are is only
@@ -37,7 +37,7 @@ class Grid:
     ranks: Spacing
 
     @classmethod
-    def of(cls, mesh: Mesh, degrees: Sequence[int], ranks: int, placement: str) -> Grid:
+    def of(cls, mesh: Mesh, degrees: Sequence[int], ranks: int, placement: str) -> DeviceGrid:
         """The mesh and the ranks laid on devices in the order of `placement`, which names the
         innermost first. Of the mesh axes of one choice the last is the innermost."""
         order = placement.split("-")
@@ -88,4 +88,4 @@ def _position(order: Sequence[str], user: str) -> int:
     return order.index(user) if user in order else -1
 
 
-__all__ = ["RANKS", "Grid", "Spacing"]
+__all__ = ["RANKS", "DeviceGrid", "Spacing"]

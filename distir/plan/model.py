@@ -12,7 +12,7 @@ from distir.ir.core import Node, Value
 from distir.ir.types import TensorType
 from distir.ops.collective import Collective, Release
 from distir.ops.elementwise import Cast
-from distir.plan.grid import Grid
+from distir.plan.grid import DeviceGrid
 from distir.program import Program
 from distir.schedules import BACKWARD, FORWARD, INPUT_PART, CompiledSchedule
 from distir.strategy import Strategy
@@ -331,10 +331,10 @@ class Plan:
         return count
 
     @cached_property
-    def grid(self) -> Grid:
+    def grid(self) -> DeviceGrid:
         """Where the devices lie."""
         ranks = len(self.schedule.stages_of_ranks)
-        return Grid.of(self.mesh, self.sizes.degrees, ranks, self.strategy.placement)
+        return DeviceGrid.of(self.mesh, self.sizes.degrees, ranks, self.strategy.placement)
 
     @property
     def padding(self) -> dict[str, tuple[int, int]]:

@@ -155,9 +155,9 @@ class Planner:
         samples: int,
         known: dict[object, BlockProgram] | None = None,
     ) -> tuple[BlockProgram, ...]:
-        """The programs of blocks where so many samples are computed at once by a mesh of these
-        degrees; both may be `Many`. What is `known` is of kinds that differ in `keeping` alone, at
-        the same sizes, and is added to."""
+        """The programs of blocks, for `samples` that are computed at once by a mesh of these
+        degrees; both may be `Many`. `known` keeps the programs of kinds that differ only in what
+        they keep, at the same sizes, and gets the new ones."""
         mesh, keeping = kind.mesh, kind.keeping
         sizes = self._sizes(mesh, degrees, samples)
         stored = self._stored_layouts(mesh, keeping)
@@ -180,7 +180,7 @@ class Planner:
         return tuple(found)
 
     def _sizes(self, mesh: Mesh, degrees: tuple[int, ...], samples: int) -> Sizes:
-        """Sizes of all axes, for so many samples at once; what the mesh pads is longer."""
+        """Sizes of all axes, for `samples` at once; axes that the mesh pads are longer."""
         axes = self.workload.sizes(samples)
         unpadded: dict[Axis, int] = {}
         for axis in mesh.padded:

@@ -13,12 +13,12 @@ from distir.rules.wording import listed, product
 
 
 def degrees_fill(devices: int) -> Rule:
-    """The degrees multiply to exactly so many devices."""
+    """The product of the degrees is exactly the number of devices."""
     return _rule("the degrees fill the devices", devices, operator.eq)
 
 
 def degrees_fit(devices: int) -> Rule:
-    """The degrees multiply to at most so many devices."""
+    """The product of the degrees is at most the number of devices."""
     return _rule("the degrees fit the devices", devices, operator.le)
 
 

@@ -142,7 +142,7 @@ class _Products:
     works: tuple[Work, ...]
 
     def seconds(self, cost: CostModel, devices: int) -> float:
-        """What they take if they are spread evenly over so many devices."""
+        """Seconds of the products if they are spread evenly over `devices`."""
         parts = [work * (1 / devices) for work in self.works]
         kernels = sum(float(np.sum(cost.kernel_seconds(part))) for part in parts)
         launches = sum(float(np.sum(cost.launch_seconds(part))) for part in parts)

@@ -10,7 +10,7 @@ import pytest
 from distir import Simulator, Strategy, Workload, load_model
 from distir.cost import Cluster, ClusterLevel, CostModel, load_device, load_stack
 from distir.errors import StrategyError
-from distir.plan.grid import Grid
+from distir.plan.grid import DeviceGrid
 from distir.simulation import SimulationResult
 from distir.transforms.place import Mesh
 
@@ -36,15 +36,15 @@ def simulated(cluster: Cluster, placement: str) -> SimulationResult:
 
 def test_strides_follow_the_order() -> None:
     mesh = Mesh(("dp", "cp", "tp"), ((), (), ()), {})
-    grid = Grid.of(mesh, (4, 3, 2), 5, "tp-cp-ep-dp-pp")
+    grid = DeviceGrid.of(mesh, (4, 3, 2), 5, "tp-cp-ep-dp-pp")
     assert [grid.stride(name) for name in ("tp", "cp", "dp", "pp")] == [1, 2, 6, 24]
-    grid = Grid.of(mesh, (4, 3, 2), 5, "dp-pp-tp-ep-cp")
+    grid = DeviceGrid.of(mesh, (4, 3, 2), 5, "dp-pp-tp-ep-cp")
     assert [grid.stride(name) for name in ("dp", "pp", "tp", "cp")] == [1, 4, 20, 40]
 
 
 def test_factors_of_one_choice_lie_together_the_last_innermost() -> None:
     mesh = Mesh(("a", "b", "tp"), ((), (), ()), {}, ("dp", "dp", "tp"))
-    grid = Grid.of(mesh, (3, 2, 4), 1, "dp-tp-cp-ep-pp")
+    grid = DeviceGrid.of(mesh, (3, 2, 4), 1, "dp-tp-cp-ep-pp")
     assert [grid.stride(name) for name in ("b", "a", "tp")] == [1, 2, 6]
 
 
@@ -62,7 +62,7 @@ def test_a_swap_changes_the_time_across_levels_and_nothing_on_a_flat_cluster() -
 def test_every_device_is_somewhere() -> None:
     mesh = Mesh(("dp", "cp", "tp"), ((), (), ()), {})
     for order in itertools.permutations(("tp", "cp", "ep", "dp", "pp")):
-        grid = Grid.of(mesh, (2, 3, 4), 5, "-".join(order))
+        grid = DeviceGrid.of(mesh, (2, 3, 4), 5, "-".join(order))
         numbers = {
             sum(k * each.stride for k, each in zip(place, (*grid.mesh, grid.ranks), strict=True))
             for place in itertools.product(range(2), range(3), range(4), range(5))
@@ -83,7 +83,7 @@ def test_a_hop_between_neighbours_stays_inside_a_node() -> None:
     cost = CostModel(cluster(SWITCH, NETWORK), load_stack("ideal"))
     mesh = Mesh(("dp",), ((),), {})
     for order, expected in (("pp-dp-tp-cp-ep", 0.01), ("dp-pp-tp-cp-ep", 0.1)):
-        grid = Grid.of(mesh, (4,), 2, order)
+        grid = DeviceGrid.of(mesh, (4,), 2, order)
         hop = cost.point_to_point_seconds(GB, grid.stride("pp"), grid.senders(0))
         assert hop == pytest.approx(expected)
 

@@ -13,7 +13,7 @@ from distir.cost.amounts import Many, many
 from distir.cost.cluster import Group
 from distir.cost.collectives import CollectiveKind, Copies, Link, Route
 from distir.plan import BlockProgram
-from distir.plan.grid import Grid
+from distir.plan.grid import DeviceGrid
 from distir.plan.planner import ProgramKind
 from distir.simulation.many.program_sizes import ProgramSizes
 from distir.simulation.pricing.instructions import Pricing, narrower_products
@@ -91,7 +91,7 @@ class PricedPrograms:
         self._degrees: Any = tuple(many(sizes.degrees[:, axis]) for axis in axes)
         self._samples: Any = many(sizes.samples)
         ranks: Any = many(sizes.ranks)
-        grid = Grid.of(kind.mesh, self._degrees, ranks, placement)
+        grid = DeviceGrid.of(kind.mesh, self._degrees, ranks, placement)
         product = narrower_products(pricer.workload, pricer.cost.cluster.device)
         self.pricing = ManyPricing(pricer.cost, grid, product)
         self._known: dict[object, BlockProgram] = {}

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from distir.arrays import Floats, Indices, distinct_rows
 from distir.plan import BlockProgram
-from distir.plan.grid import Grid
+from distir.plan.grid import DeviceGrid
 from distir.plan.planner import ProgramKind
 from distir.schedules import PeakInFlight
 from distir.schedules.compiled.costs import Pairs
@@ -84,7 +84,7 @@ class StageRows:
             shapes, flights, size_of_arrangement, shape_of_arrangement, flight_of_arrangement
         )
         count = len(size_of_arrangement)
-        self.rankings: list[Grid] = []
+        self.rankings: list[DeviceGrid] = []
         """The different positions of pipeline ranks on the cluster, numbered."""
         self.ranking_of_arrangement = np.zeros(count, np.int64)
         self.tied_of_arrangement = np.zeros(count, np.int64)
@@ -141,7 +141,7 @@ class StageRows:
             self.pool[:, end - part.shape[1] : end] = part
             end -= part.shape[1]
 
-    def ranking(self, grid: Grid) -> int:
+    def ranking(self, grid: DeviceGrid) -> int:
         """The number of the positions of a grid's pipeline ranks."""
         key = (grid.ranks.stride, grid.ranks.degree, grid.devices)
         if key not in self._ranking_numbers:
@@ -307,10 +307,10 @@ class _KindRows:
         numbers = [self.rows.ranking(self._grid_at(int(place))) for place in first]
         return np.array(numbers, np.int64)[which]
 
-    def _grid_at(self, size: int) -> Grid:
+    def _grid_at(self, size: int) -> DeviceGrid:
         degrees = tuple(int(n) for n in self.sizes.degrees[size][: len(self.kind.mesh.names)])
         ranks = int(self.sizes.ranks[size])
-        return Grid.of(self.kind.mesh, degrees, ranks, self.placement)
+        return DeviceGrid.of(self.kind.mesh, degrees, ranks, self.placement)
 
     def _padding(self) -> Floats:
         """Per size the fraction of products that padding adds, computed once for equal axes."""

@@ -19,7 +19,7 @@ from distir.ops.collective import Collective, Sharded
 from distir.ops.loss import CrossEntropy, CrossEntropyGradient
 from distir.ops.ring import ROWS, Circulating, Ring
 from distir.plan import BlockProgram, Plan
-from distir.plan.grid import RANKS, Grid
+from distir.plan.grid import RANKS, DeviceGrid
 from distir.simulation.pricing.state import optimizer_bytes_per_element
 from distir.workload import OPTIMIZERS, Workload
 
@@ -79,7 +79,7 @@ class Pricing:
     """Seconds of nodes and messages on a cluster, given the devices on which a plan's mesh lies."""
 
     cost: CostModel
-    grid: Grid
+    grid: DeviceGrid
     product: str | None = None
     """The narrower type to which operands of products are cast; None if they are not cast."""
 

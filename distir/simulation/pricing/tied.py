@@ -15,7 +15,7 @@ from typing import TypeAlias
 from distir.cost import CostModel
 from distir.cost.amounts import Amount
 from distir.plan import BlockProgram, Plan, Stage
-from distir.plan.grid import Grid
+from distir.plan.grid import DeviceGrid
 from distir.plan.positions import positions_of
 from distir.program import Program
 from distir.workload import Workload
@@ -192,7 +192,9 @@ def tied_bytes(
     return sizes
 
 
-def tied_seconds(grid: Grid, cost: CostModel, ranks: tuple[int, ...], size_bytes: Amount) -> Amount:
+def tied_seconds(
+    grid: DeviceGrid, cost: CostModel, ranks: tuple[int, ...], size_bytes: Amount
+) -> Amount:
     """Seconds of an all-reduce of gradients between ranks: one device of each rank contributes
     `size_bytes`."""
     group = cost.cluster.group_across(tuple(grid.senders(rank) for rank in ranks))

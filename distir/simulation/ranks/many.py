@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from distir.arrays import Floats, Indices
 from distir.cost import CostModel
-from distir.plan.grid import Grid
+from distir.plan.grid import DeviceGrid
 from distir.schedules import (
     BACKWARD,
     COMPLETING,
@@ -64,7 +64,7 @@ class ArrangementGroup:
 class LinkLevels:
     """The levels of the cluster that messages between ranks cross."""
 
-    def __init__(self, cost: CostModel, rankings: list[Grid]) -> None:
+    def __init__(self, cost: CostModel, rankings: list[DeviceGrid]) -> None:
         self._pricings = [Pricing(cost, grid) for grid in rankings]
         self._known: dict[tuple[int, int, int], int] = {}
 
