@@ -33,6 +33,7 @@ def test_costs_that_differ_by_more_are_not(cost: float, off: float) -> None:
     assert regret(cost * (1 + off), cost) == pytest.approx(off, rel=1e-3)
 
 
+@pytest.mark.slow(seconds=2)
 def test_no_plan_ranks_behind_itself(gpt2: Problem) -> None:
     """The grid evaluates many at once, a search one by one."""
     grid = evaluate_grid(gpt2.space, gpt2.objective("throughput"), top=5)
@@ -74,6 +75,7 @@ def test_a_proof_that_runs_out_of_time_says_what_may_be_left(gpt2: Problem) -> N
     assert certify(gpt2, objective, known=known).best is not None
 
 
+@pytest.mark.slow(seconds=2)
 def test_a_known_plan_never_changes_what_is_proved(gpt2: Problem) -> None:
     objective = gpt2.objective("throughput")
     alone = certify(gpt2, objective).best

@@ -68,6 +68,7 @@ def test_what_is_certified_is_what_the_grid_ranks_first(
     assert certificate.feasible <= grid.feasible
 
 
+@pytest.mark.slow(seconds=2)
 def test_a_small_part_is_evaluated() -> None:
     problem = load_problem("gpt2", devices=16, space="standard")
     objective = problem.objective("throughput")

@@ -114,6 +114,7 @@ def test_what_an_objective_writes_past_python_is_not_in_the_json(tmp_path: Path)
     assert "raw" in done.stderr
 
 
+@pytest.mark.slow(seconds=3)
 def test_run_writes_json_to_a_file_beside_the_report(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -157,6 +157,7 @@ def test_a_mistake_leaves_old_files_alone(
     assert not list(inputs.glob(".*.part"))
 
 
+@pytest.mark.slow(seconds=3)
 def test_a_full_disk_is_one_line_and_leaves_old_files_alone(inputs: Path) -> None:
     def small_files() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
@@ -194,6 +195,7 @@ def test_a_closed_pipe_is_one_line(argv: Sequence[str], tmp_path: Path) -> None:
     assert ended.stderr.count("\n") == 1
 
 
+@pytest.mark.slow(seconds=2)
 def test_a_result_is_written_though_nobody_reads_the_report(tmp_path: Path) -> None:
     reading, writing = os.pipe()
     os.close(reading)

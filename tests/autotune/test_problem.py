@@ -59,6 +59,7 @@ def test_a_space_can_be_given_as_values() -> None:
     assert result.to_dict()["space"] == "space"
 
 
+@pytest.mark.slow(seconds=12)
 def test_plans_that_are_too_close_to_call_are_counted() -> None:
     """Equal runs differ by 3.5 %, so the ratio of two by the square root of 2 times that."""
     result = tune("gpt2", devices=4, trials=40)

@@ -82,6 +82,7 @@ def test_a_function_that_takes_a_value_is_called_with_its_parts() -> None:
         devices(pd=2)  # type: ignore[call-arg]
 
 
+@pytest.mark.slow(seconds=4)
 def test_a_problem_that_is_made_is_searched_as_the_same_problem_stated() -> None:
     stated = tune("mlp-xs", devices=4, trials=10)
     made = tune(load_problem("mlp-xs", devices=4), trials=10)

@@ -98,6 +98,7 @@ def test_an_answer_that_cannot_be_sent_is_a_failure() -> None:
         run_together(1, lambda member: lambda: None, LONG)
 
 
+@pytest.mark.slow(seconds=2)
 def test_nothing_outlives_a_parent_that_is_killed(tmp_path: Path) -> None:
     script = tmp_path / "parent.py"
     script.write_text(

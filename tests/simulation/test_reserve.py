@@ -48,6 +48,7 @@ def test_a_plan_fits_where_its_tensors_and_the_reserve_do(strategy: Strategy, st
         assert own.simulate(strategy).feasible == own.simulate_many([strategy]).feasible[0]
 
 
+@pytest.mark.slow(seconds=6)
 @settings(max_examples=20, deadline=None)
 @given(st.floats(0.0, 0.5), st.floats(0.0, 3e9), st.floats(0.0, 3e9), st.floats(1e9, 12e9))
 def test_one_and_many_decide_alike_what_fits_and_less_reserve_never_hurts(
