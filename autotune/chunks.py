@@ -10,7 +10,7 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.objectives.columns import Column, Evaluations
+from autotune.objectives.columns import Evaluations, MetricColumn
 from autotune.objectives.objective import Objective
 from autotune.study import Measure
 from autotune.trial import Trial
@@ -68,7 +68,7 @@ class Chunk:
     """Places in the space, ascending."""
     strategies: Sequence[Strategy]
     evaluations: Evaluations
-    costs: Column
+    costs: MetricColumn
     """Smaller is better; NaN for what failed."""
     started: float
     """Seconds since the epoch."""

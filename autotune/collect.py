@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.chunks import Chunk
-from autotune.objectives.columns import Column, Flags
+from autotune.objectives.columns import Flags, MetricColumn
 from autotune.objectives.objective import Objective
 from autotune.trial import LAYOUT, Trial, layout, rank
 from distir.metrics import iteration_seconds, peak_memory_bytes
@@ -35,12 +35,12 @@ def second_metric(metric: str) -> str:
 class Sorted:
     """Trials in the order of their cost, then a second metric, then their number."""
 
-    cost: Column = field(default_factory=lambda: np.empty(0))
-    second: Column = field(default_factory=lambda: np.empty(0))
-    number: Column = field(default_factory=lambda: np.empty(0))
+    cost: MetricColumn = field(default_factory=lambda: np.empty(0))
+    second: MetricColumn = field(default_factory=lambda: np.empty(0))
+    number: MetricColumn = field(default_factory=lambda: np.empty(0))
     trials: NDArray[np.object_] = field(default_factory=lambda: np.empty(0, np.object_))
 
-    def merged(self, chunk: Chunk, chosen: NDArray[np.intp], second: Column) -> Sorted:
+    def merged(self, chunk: Chunk, chosen: NDArray[np.intp], second: MetricColumn) -> Sorted:
         """Both sets of trials in one order."""
         new = np.empty(len(chosen), np.object_)
         new[:] = [chunk.trial(int(index)) for index in chosen]
@@ -95,7 +95,7 @@ class Collector:
         self._add_improvements(chunk, usable)
         self._add_closest(chunk)
 
-    def _add_best(self, chunk: Chunk, usable: Flags, memory: Column) -> None:
+    def _add_best(self, chunk: Chunk, usable: Flags, memory: MetricColumn) -> None:
         if len(self._best.cost) >= self.top:
             usable = usable & (chunk.costs <= self._best.cost[-1])
         chosen = np.flatnonzero(usable)
@@ -105,7 +105,7 @@ class Collector:
         if len(chosen):
             self._best = self._best.merged(chunk, chosen, memory).taken(slice(self.top))
 
-    def _add_front(self, chunk: Chunk, usable: Flags, second: Column) -> None:
+    def _add_front(self, chunk: Chunk, usable: Flags, second: MetricColumn) -> None:
         """Updates the front: in the order of costs, trials whose second metric is below that of all
         before them."""
         chosen = np.flatnonzero(usable & np.isfinite(second))
@@ -121,7 +121,7 @@ class Collector:
             merged = front.merged(chunk, chosen, second)
             self._front = merged.taken(np.flatnonzero(_records(merged.second)))
 
-    def _add_layouts(self, chunk: Chunk, usable: Flags, memory: Column) -> None:
+    def _add_layouts(self, chunk: Chunk, usable: Flags, memory: MetricColumn) -> None:
         chosen = np.flatnonzero(usable)
         if not len(chosen):
             return
@@ -180,13 +180,13 @@ def _missed_by(trial: Trial) -> tuple[float, int]:
     return (trial.evaluation.violation, trial.number)
 
 
-def _metric(chunk: Chunk, name: str) -> Column:
+def _metric(chunk: Chunk, name: str) -> MetricColumn:
     """A metric that is to be small, infinite where it is not known."""
     values = chunk.evaluations.metrics.get(name, np.full(len(chunk), np.nan))
     return np.where(np.isnan(values), np.inf, values)
 
 
-def _records(values: Column) -> Flags:
+def _records(values: MetricColumn) -> Flags:
     """Whether each value is below all values before it."""
     before = np.minimum.accumulate(np.concatenate([[np.inf], values]))
     return values < before[:-1]

@@ -11,7 +11,7 @@ import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from autotune.objectives.columns import Column
+    from autotune.objectives.columns import MetricColumn
 
 EQUAL = 1e-9
 """Relative difference below which costs are equal."""
@@ -25,7 +25,7 @@ def settled(cost: float) -> float:
     return math.ldexp(round(mantissa * _BITS) / _BITS, exponent)
 
 
-def settled_all(costs: Column) -> Column:
+def settled_all(costs: MetricColumn) -> MetricColumn:
     """`settled` of each cost; NaN stays."""
     import numpy as np
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from autotune.distributed.messenger import Group, Messenger
+from autotune.distributed.messenger import Messenger, ProcessGroup
 from autotune.distributed.wire import ProcessWire
 from distir.errors import ScheduleError
 from distir.execute.counts import ActionMemory, Counts, StageMemory
@@ -50,7 +50,7 @@ class ParameterOutcome:
 
 
 @dataclass(frozen=True, slots=True)
-class ActionSpan:
+class MeasuredAction:
     """When a device ran an action, after its message had come, by the clock of its machine."""
 
     action: Action
@@ -70,7 +70,7 @@ class DeviceOutcome:
     seconds: float
 
 
-def groups_of(plan: Plan) -> list[Group]:
+def groups_of(plan: Plan) -> list[ProcessGroup]:
     """All groups of processes in which a plan may communicate, in an order that only depends on
     the plan."""
     mesh = VirtualMesh(plan.mesh, plan.sizes)
@@ -87,7 +87,7 @@ def groups_of(plan: Plan) -> list[Group]:
     return list(dict.fromkeys(group for group in found if len(group) > 1))
 
 
-class Device:
+class DeviceProcess:
     """The device of a plan that is process `messenger.process`, loaded with its parameters."""
 
     def __init__(self, plan: Plan, given: StepValues, messenger: Messenger) -> None:
@@ -96,7 +96,7 @@ class Device:
         number, self.place = divmod(messenger.process, self.size)
         wire = ProcessWire(messenger, self.place, number * self.size)
         self.rank = Rank(plan, number, given, FreeValues(plan, given), wire)
-        self.spans: list[ActionSpan] = []
+        self.spans: list[MeasuredAction] = []
         self._mail: dict[Action, Message] = {}
         self._coming = self._messages()
 
@@ -129,7 +129,7 @@ class Device:
         received = self._received(action)
         start = time.perf_counter()
         sent = self.rank.act(action, received)
-        self.spans.append(ActionSpan(action, start, time.perf_counter()))
+        self.spans.append(MeasuredAction(action, start, time.perf_counter()))
         target = routes.target(action)
         if target is None:
             return
@@ -215,7 +215,7 @@ def run_step(
 ) -> DeviceOutcome:
     """Runs one step of a plan as one of its processes, which have joined."""
     messenger.make_groups(groups_of(plan))
-    device = Device(plan, given, messenger)
+    device = DeviceProcess(plan, given, messenger)
     messenger.meet()
     start = time.perf_counter()
     device.step(optimizer)
@@ -230,4 +230,4 @@ def _standard_dtype(dtype: DType) -> Any:
     return np.bool_ if dtype is DType.BOOL else np.int64
 
 
-__all__ = ["PIPELINE", "ActionSpan", "Device", "DeviceOutcome", "groups_of", "run_step"]
+__all__ = ["PIPELINE", "DeviceOutcome", "DeviceProcess", "MeasuredAction", "groups_of", "run_step"]

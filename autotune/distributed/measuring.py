@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from autotune.distributed.backend import load_torch
-from autotune.distributed.device import ActionSpan, Device, groups_of
+from autotune.distributed.device import DeviceProcess, MeasuredAction, groups_of
 from autotune.distributed.local import Member, run_together
 from autotune.distributed.messenger import MessageSpan, Messenger
 from distir.execute.values import StepValues, optimizer_step, random_values
@@ -37,7 +37,7 @@ class ProcessTimes:
 
     seconds: Sequence[float]
     start: float
-    actions: Sequence[ActionSpan]
+    actions: Sequence[MeasuredAction]
     messages: Sequence[MessageSpan]
     peak_bytes: float
     host: str
@@ -115,7 +115,7 @@ def measure_steps(
     """Measures steps of a plan as one of its processes, which have joined. Each step begins when
     all processes are ready for it."""
     messenger.make_groups(groups_of(plan))
-    device = Device(plan, given, messenger)
+    device = DeviceProcess(plan, given, messenger)
     seconds: list[float] = []
     start = 0.0
     for number in range(warmup + steps):

@@ -21,7 +21,7 @@ from distir.errors import DistirError
 from distir.ir.core import Array
 from distir.user_code import one_line
 
-Group = tuple[int, ...]
+ProcessGroup = tuple[int, ...]
 """The processes of a group, ascending."""
 
 
@@ -49,7 +49,7 @@ class Messenger:
     note: Callable[[str], None] = lambda text: None
     sent: Counter[str] = field(default_factory=Counter[str])
     spans: list[MessageSpan] = field(default_factory=list[MessageSpan])
-    _groups: dict[Group, Any] = field(default_factory=dict[Group, Any])
+    _groups: dict[ProcessGroup, Any] = field(default_factory=dict[ProcessGroup, Any])
     _on_the_way: list[tuple[Any, Any]] = field(default_factory=list[tuple[Any, Any]])
     _torch: Any = field(default_factory=load_torch)
 
@@ -70,7 +70,7 @@ class Messenger:
             reason = one_line(error)
             raise DistirError(f"{self.processes} processes could not meet: {reason}") from error
 
-    def make_groups(self, groups: Sequence[Group]) -> None:
+    def make_groups(self, groups: Sequence[ProcessGroup]) -> None:
         """Makes process groups, all of them before the first message and in the same order in every
         process: groups that are made when they are first needed wait for each other for ever. Those
         that are there are kept."""
@@ -97,7 +97,7 @@ class Messenger:
     # --- collectives ------------------------------------------------------------------------------
 
     def all_reduce(
-        self, array: Array, group: Group, reduction: str, name: str, itemsize: float
+        self, array: Array, group: ProcessGroup, reduction: str, name: str, itemsize: float
     ) -> Array:
         """The sum, or maximum, over a group."""
         tensor = self._torch.from_numpy(_numbers(array).copy())
@@ -108,7 +108,9 @@ class Messenger:
         self.sent[name] += round(tensor.numel() * itemsize)
         return tensor.numpy().astype(array.dtype, copy=False).reshape(array.shape)
 
-    def all_gather(self, array: Array, group: Group, name: str, itemsize: float) -> list[Array]:
+    def all_gather(
+        self, array: Array, group: ProcessGroup, name: str, itemsize: float
+    ) -> list[Array]:
         """The arrays of all processes of a group, in its order."""
         own = self._torch.from_numpy(_bytes(array))
         others = [self._torch.empty_like(own) for _ in group]
@@ -118,7 +120,7 @@ class Messenger:
         return [_array(each.numpy(), array.dtype, array.shape) for each in others]
 
     def all_to_all(
-        self, parts: Sequence[Array], group: Group, name: str, itemsize: float
+        self, parts: Sequence[Array], group: ProcessGroup, name: str, itemsize: float
     ) -> list[Array]:
         """From a part for each process of a group, in its order, the parts that they have for this
         process. All parts have one shape."""
@@ -160,7 +162,9 @@ class Messenger:
         self._on_the_way.clear()
         self.note("")
 
-    def _waiting_in(self, what: str, group: Group, name: str) -> AbstractContextManager[None]:
+    def _waiting_in(
+        self, what: str, group: ProcessGroup, name: str
+    ) -> AbstractContextManager[None]:
         others = ", ".join(str(each) for each in group if each != self.process)
         label = f"{what} over {name}"
         return self._waiting(f"waits for {others} in {label}", label)
@@ -189,4 +193,4 @@ def _array(data: Array, dtype: Any, shape: Sequence[int]) -> Array:
     return np.frombuffer(data.tobytes(), dtype=dtype).reshape(shape)
 
 
-__all__ = ["Group", "MessageSpan", "Messenger"]
+__all__ = ["MessageSpan", "Messenger", "ProcessGroup"]

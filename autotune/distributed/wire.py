@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from autotune.distributed.messenger import Group, Messenger
+from autotune.distributed.messenger import Messenger, ProcessGroup
 from distir.execute.devices import Coordinate
 from distir.ir.core import Array, Node, Value
 from distir.ops.collective import AllGather, AllReduce, AllToAll, Collective, ReduceScatter
-from distir.ops.ring import Block, Ring
+from distir.ops.ring import CirculatingBlock, Ring
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class ProcessWire:
         passing = _Passing(self.messenger, op, node, places, self._processes(group), place)
         return op.exchange([places[place]], [operands], passing.pass_on)[0]
 
-    def _processes(self, group: Sequence[int]) -> Group:
+    def _processes(self, group: Sequence[int]) -> ProcessGroup:
         return tuple(self.first + index for index in group)
 
 
@@ -75,12 +75,12 @@ class _Passing:
     ring: Ring
     node: Node
     places: Sequence[Coordinate]
-    processes: Group
+    processes: ProcessGroup
     place: int
     passes: int = 0
     known: dict[int, dict[int, Array]] = field(default_factory=dict[int, dict[int, Array]])
 
-    def pass_on(self, blocks: Sequence[Block]) -> list[Block]:
+    def pass_on(self, blocks: Sequence[CirculatingBlock]) -> list[CirculatingBlock]:
         """Gives the block at hand to the next device and takes that of the device before."""
         (block,) = blocks
         degree = self.ring.degree
@@ -96,9 +96,9 @@ class _Passing:
             self.known[origin] = dict(zip(moving, received, strict=False))
         columns = self.ring.columns_at(self.places[origin])
         sums = dict(zip(sorted(block.sums), received[len(moving) :], strict=True))
-        return [Block(columns, dict(self.known[origin]), sums)]
+        return [CirculatingBlock(columns, dict(self.known[origin]), sums)]
 
-    def _swapped(self, block: Block, moving: Sequence[int]) -> list[Array]:
+    def _swapped(self, block: CirculatingBlock, moving: Sequence[int]) -> list[Array]:
         """The arrays of the block that comes, in place of those of the block at hand."""
         operands, results = self.node.operands, self.node.results
         sums = sorted(block.sums)

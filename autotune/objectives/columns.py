@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from autotune.objectives.evaluation import Evaluation
 from distir.arrays import Flags
 
-Column = NDArray[np.float64]
+MetricColumn = NDArray[np.float64]
 """One number per strategy."""
 
 
@@ -19,11 +19,11 @@ Column = NDArray[np.float64]
 class Evaluations:
     """What an objective says of several strategies, in their order."""
 
-    metrics: Mapping[str, Column]
+    metrics: Mapping[str, MetricColumn]
     """By name; NaN where a metric was not measured."""
     feasible: Flags
     failed: Flags
-    violation: Column
+    violation: MetricColumn
     """As in `Evaluation`."""
     reasons: Mapping[int, str] = field(default_factory=dict[int, str])
     """Why a strategy is not feasible, by position, as far as that is at hand."""
@@ -57,5 +57,5 @@ class Evaluations:
         )
 
 
-def _column(values: Iterable[float]) -> Column:
+def _column(values: Iterable[float]) -> MetricColumn:
     return np.fromiter(values, np.float64)

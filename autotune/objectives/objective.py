@@ -17,7 +17,7 @@ from distir.strategy import Strategy
 from distir.user_code import one_line, run_user_code
 
 if TYPE_CHECKING:
-    from autotune.objectives.columns import Column, Evaluations
+    from autotune.objectives.columns import Evaluations, MetricColumn
 
 Measured: TypeAlias = "float | Mapping[str, float] | Evaluation"
 
@@ -102,7 +102,7 @@ class Objective:
         each = [evaluations[index] for index in range(len(evaluations))]
         return Evaluations.of([self.checked(evaluation) for evaluation in each])
 
-    def costs(self, evaluations: Evaluations) -> Column:
+    def costs(self, evaluations: Evaluations) -> MetricColumn:
         """The `cost` of each of `evaluations`, NaN where there is none."""
         import numpy as np
 

@@ -11,7 +11,7 @@ from distir.metrics import METRICS, Metric, peak_memory_bytes, reserved_memory_b
 from distir.strategy import Strategy
 
 if TYPE_CHECKING:
-    from autotune.objectives.columns import Column, Evaluations, Flags
+    from autotune.objectives.columns import Evaluations, Flags, MetricColumn
 
 
 class Simulation(Protocol):
@@ -29,7 +29,7 @@ class Simulations(Protocol):
     """The part of `distir.SimulationTable` that evaluations are made of."""
 
     @property
-    def metrics(self) -> Mapping[str, Column]: ...
+    def metrics(self) -> Mapping[str, MetricColumn]: ...
     @property
     def feasible(self) -> Flags: ...
     @property

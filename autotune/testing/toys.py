@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from autotune.objectives.columns import Column, Flags
+from autotune.objectives.columns import Flags, MetricColumn
 from autotune.problem import Problem
 from distir.errors import StrategyError
 from distir.strategy import CP_EXCHANGES, Strategy
@@ -73,7 +73,7 @@ class ToyResult:
 class ToyTable:
     """The answers to many."""
 
-    metrics: dict[str, Column]
+    metrics: dict[str, MetricColumn]
     feasible: Flags
     invalid: dict[int, str] = field(default_factory=dict[int, str])
 

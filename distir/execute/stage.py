@@ -15,9 +15,9 @@ from distir.execute.counts import Counts, StageMemory
 from distir.execute.devices import Shards, VirtualMesh, Wire
 from distir.execute.live import LiveArrays, Meter, array_bytes
 from distir.execute.stage_program import (
+    FilledSlot,
     ResultSlot,
     SlotInstruction,
-    Source,
     StageProgram,
     flatten,
 )
@@ -265,7 +265,7 @@ class StageDevices:
                 by_block[source.block] = self._free_of_block(source.block, free)
             live.shards[source.slot] = self._shards_of(source, by_block[source.block])
 
-    def _shards_of(self, source: Source, known: Mapping[Value, Array]) -> Shards:
+    def _shards_of(self, source: FilledSlot, known: Mapping[Value, Array]) -> Shards:
         program = self.stage.programs[source.block]
         dims = program.placed.step.axes.dims[source.local.value]
         array = known.get(source.local.value)

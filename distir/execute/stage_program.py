@@ -31,7 +31,7 @@ class SlotInstruction:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class FilledSlot:
     """A slot that is filled before the passes run: with a parameter (`parameter` is its place in
     the block's list), or with a free value (`parameter` is None)."""
 
@@ -75,7 +75,7 @@ class StageProgram:
     input_part: tuple[SlotInstruction, ...]
     weight_part: tuple[SlotInstruction, ...]
     types: dict[int, Value]
-    sources: tuple[Source, ...]
+    sources: tuple[FilledSlot, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     output_gradients: tuple[int, ...]
@@ -172,13 +172,13 @@ class _Flattening:
             operands[0] if op.is_view else None,
         )
 
-    def _sources(self) -> tuple[Source, ...]:
-        found: list[Source] = []
+    def _sources(self) -> tuple[FilledSlot, ...]:
+        found: list[FilledSlot] = []
         for block, program in enumerate(self.programs):
             places = {use.value: place for place, use in enumerate(program.parameters)}
             for local in program.given:
                 slot = self.slot(block, program.values[local])
-                found.append(Source(slot, block, local, places.get(local.value)))
+                found.append(FilledSlot(slot, block, local, places.get(local.value)))
         return tuple(found)
 
     def _gradients(self) -> tuple[GradientSlot, ...]:
@@ -191,7 +191,7 @@ class _Flattening:
 
 
 def _readers(
-    instructions: Sequence[SlotInstruction], sent: Sequence[int], sources: Sequence[Source]
+    instructions: Sequence[SlotInstruction], sent: Sequence[int], sources: Sequence[FilledSlot]
 ) -> Counter[int]:
     readers = Counter(sent)
     for each in instructions:

@@ -154,7 +154,7 @@ class Ring(Distributed):
 
 
 @dataclass(slots=True)
-class Block:
+class CirculatingBlock:
     """A block of columns: their positions, the operands, and the sums that travel with them."""
 
     columns: Array
@@ -162,7 +162,7 @@ class Block:
     sums: dict[int, Array]
 
 
-PassOn = Callable[[Sequence[Block]], Sequence[Block]]
+PassOn = Callable[[Sequence[CirculatingBlock]], Sequence[CirculatingBlock]]
 """From the blocks of devices, the blocks that come to them from the devices before them."""
 
 
@@ -177,13 +177,13 @@ class _RingDevice:
         self.own = operands
         self.known: Any = None
         self.sums: dict[int, Array] = {}
-        self.last: list[Block] = []
+        self.last: list[CirculatingBlock] = []
         self.restart()
 
     def restart(self) -> None:
         """Takes the device's own block."""
         moving = {i: self.own[i] for i in self.ring.op.travelling}
-        self.block = Block(self.own_indices[COLUMNS], moving, {})
+        self.block = CirculatingBlock(self.own_indices[COLUMNS], moving, {})
         self.sums = {}
 
     @property
@@ -202,7 +202,7 @@ class _RingDevice:
             sums = self.block.sums if i in self.ring.op.returning else self.sums
             sums[i] = sums[i] + array if i in sums else array
 
-    def receive(self, block: Block) -> None:
+    def receive(self, block: CirculatingBlock) -> None:
         """Takes another block."""
         self.last = [*self.last, block][-2:]
         self.block = block
@@ -221,7 +221,7 @@ class _RingDevice:
         return [*blocks, *(self.block.sums[i] for i in self.ring.op.returning)]
 
 
-def _to_the_next(blocks: Sequence[Block]) -> Sequence[Block]:
+def _to_the_next(blocks: Sequence[CirculatingBlock]) -> Sequence[CirculatingBlock]:
     """Passes blocks on among all devices of a ring."""
     return (blocks[-1], *blocks[:-1])
 
@@ -232,4 +232,4 @@ def _pass(devices: Sequence[_RingDevice], pass_on: PassOn) -> None:
         each.receive(block)
 
 
-__all__ = ["COLUMNS", "ROWS", "Block", "Circulating", "PassOn", "Ring"]
+__all__ = ["COLUMNS", "ROWS", "Circulating", "CirculatingBlock", "PassOn", "Ring"]

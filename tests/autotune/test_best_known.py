@@ -61,6 +61,7 @@ def test_the_headline_is_the_best_known_and_the_search_says_how_it_did() -> None
     assert "0.0 % behind" not in said
 
 
+@pytest.mark.slow(seconds=3)
 def test_a_proof_that_runs_out_of_time_says_what_may_be_left(gpt2: Problem) -> None:
     objective = gpt2.objective("throughput")
     whole = certify(gpt2, objective)
@@ -86,6 +87,7 @@ def test_a_known_plan_never_changes_what_is_proved(gpt2: Problem) -> None:
     assert alone.strategy == helped.strategy
 
 
+@pytest.mark.slow(seconds=3)
 def test_latency_of_inference_is_that_of_the_least_batch() -> None:
     result = tune("gpt2", devices=4, mode="inference", objective="latency", trials=5)
     assert result.problem.batch_size == 1

@@ -14,7 +14,7 @@ import pytest
 
 from autotune.cli import main
 from autotune.distributed.backend import torch_installed
-from autotune.distributed.device import Device, DeviceOutcome, groups_of
+from autotune.distributed.device import DeviceOutcome, DeviceProcess, groups_of
 from autotune.distributed.execution import put_together
 from autotune.distributed.local import Member, run_together
 from autotune.distributed.messenger import Messenger
@@ -51,7 +51,7 @@ def test_two_steps_of_processes_are_two_steps_of_one_device() -> None:
         messenger = Messenger(member.process, member.processes, member.note)
         messenger.join(member.store, SECONDS)
         messenger.make_groups(groups_of(plan))
-        device = Device(plan, given, messenger)
+        device = DeviceProcess(plan, given, messenger)
         device.step(optimizer_step(workload, 2))
         device.begin_step()
         device.step(optimizer_step(workload, 3))

@@ -29,7 +29,7 @@ from distir.simulation.pricing.tied import ChargedElsewhere, charged_elsewhere
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class FlatInstruction:
     """One instruction of a stage. `reads` and `writes` are numbers of values; `block` is the
     index in the model of the block it belongs to."""
 
@@ -64,7 +64,7 @@ class FlatPass:
     after which it may start.
     """
 
-    steps: list[Step] = field(default_factory=list[Step])
+    steps: list[FlatInstruction] = field(default_factory=list[FlatInstruction])
     received: tuple[int, ...] = ()
     sent: tuple[int, ...] = ()
     sent_bytes: int = 0
@@ -187,7 +187,7 @@ class _Numbering:
         if view:
             for number in writes:
                 self.flat.storage[number] = self.flat.storage[reads[0]]
-        to.steps.append(Step(instruction, reads, writes, block))
+        to.steps.append(FlatInstruction(instruction, reads, writes, block))
 
 
 def flat_stage(plan: Plan, index: int, pricing: Pricing) -> FlatStage:
@@ -298,4 +298,4 @@ def _find_deaths(flat: FlatStage, passes: Sequence[FlatPass]) -> None:
         later.update(touched)
 
 
-__all__ = ["FlatBlock", "FlatPass", "FlatStage", "Step", "flat_stage"]
+__all__ = ["FlatBlock", "FlatInstruction", "FlatPass", "FlatStage", "flat_stage"]
