@@ -59,6 +59,7 @@ def tracked(problem: Problem, tmp_path_factory: pytest.TempPathFactory) -> tuple
     return solve(problem, search, tracker=MlflowTracker(uri)), MlflowClient(tracking_uri=uri)
 
 
+@pytest.mark.slow(seconds=4)
 @ALL
 def test_every_metric_is_logged(metric: Metric, tracked: tuple[TuneResult, Any]) -> None:
     result, client = tracked
