@@ -39,6 +39,7 @@ class TestNsga2(SamplerContract):
         return load_sampler("nsga2", space, seed)
 
 
+@pytest.mark.slow(seconds=3)
 class TestQmc(SamplerContract):
     def make_sampler(self, space: SearchSpace, seed: int) -> Sampler:
         return load_sampler("qmc", space, seed)
