@@ -9,13 +9,16 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from autotune.certified import Certificate, can_be_certified, certify
 from autotune.compare import SAMPLERS_COMPARED, Archive, Comparison, Standing, standings
 from autotune.grid import (
     LONGEST_SECONDS,
+    MOST_QUICK,
     QUICK_SECONDS,
     Grid,
+    Watcher,
     evaluate_grid,
     grid_of,
     grid_seconds,
@@ -33,11 +36,17 @@ from autotune.testing import ObjectiveContract, SamplerContract
 from autotune.trackers import NullTracker, StudyHeader, Tracker, TrackingRecord
 from autotune.trackers.mlflow import MlflowTracker
 from autotune.trial import Trial
+from autotune.watch import Watch, by_trial
 from distir.errors import DistirError
 from distir.metrics import find_metric
 from distir.strategy import Strategy
 from search_spaces import SearchSpace
 
+if TYPE_CHECKING:
+    from autotune.chunks import Chunk
+
+NOBODY = Watch()
+"""Watches a search that nobody watches."""
 DEFAULT_TRIALS = 50
 MORE_TRIALS = 200
 """For large spaces, where trials take milliseconds."""
@@ -55,8 +64,8 @@ class Search(Goal):
     """
     seed: int = 0
     compare_grid: bool | None = None
-    """Whether to compare with exhaustive search; by default where that takes no more than about two
-    seconds, and otherwise with what certified search can prove in twenty.
+    """Whether to compare with exhaustive search; by default where that takes some seconds at most,
+    and otherwise with what certified search can prove in twenty.
     """
 
     def __post_init__(self) -> None:
@@ -104,48 +113,171 @@ def solve(
     *,
     tracker: Tracker | None = None,
     on_trial: Callable[[Trial], None] = lambda trial: None,
+    watch: Watch = NOBODY,
 ) -> TuneResult:
-    """Searches the space of `problem`, compares with the grid, and has `tracker` record it all."""
+    """Searches the space of `problem`, compares with the grid, and has `tracker` record it all.
+
+    Where everything that can be known of the space is known sooner than a sampler has tried it,
+    that comes first: `watch` is told the answer, and then the sampler shows what it would have
+    found.
+    """
     problem.check_not_empty()
     tracker = tracker or NullTracker()
     objective = search.over(problem)
     sampler = load_sampler(search.sampler, problem.space, search.seed)
     budget = search.budget(problem.space.count())
+    clock = time.perf_counter()
+    known, stopped = _Known(), False
+    try:
+        known = _known_first(problem, objective, search, watch)
+    except KeyboardInterrupt:
+        stopped = True
     with measuring(objective, search) as measure:
         tracker.start(StudyHeader(problem, objective, search.sampler_name, search.seed, budget))
-        study = Study(problem.space, objective, sampler, measure, search.seed)
-        clock = time.perf_counter()
+        study = Study(problem.space, objective, sampler, known.measure or measure, search.seed)
 
-        def trial_ended(trial: Trial) -> None:
+        def result(seconds: float) -> TuneResult:
+            return TuneResult(
+                report=study_report,
+                problem=problem,
+                objective=objective,
+                sampler=search.sampler_name,
+                seed=search.seed,
+                trials=study.trials,
+                seconds=seconds,
+                grid=known.grid,
+                proof=known.proof,
+                repeats=study.repeats,
+                interrupted=stopped or study.interrupted or known.interrupted,
+                error=study.error,
+            )
+
+        stopped = stopped or known.interrupted
+        if known.is_something and not stopped:
+            watch.answered(result(0.0))
+        began = time.perf_counter()
+        if not stopped:
+            _run(study, budget, tracker, on_trial, watch)
+        seconds = time.perf_counter() - began
+        try:
+            if not (stopped or study.interrupted or study.error or known.is_something):
+                known = _compared_with(study, search, watch)
+        except KeyboardInterrupt:
+            stopped = True
+    found = result(seconds)
+    with watch.phase("looking outside the space"):
+        outside = _outside(found, search, time.perf_counter() - clock)
+    found = replace(found, outside=outside)
+    watch.searched(found)
+    with watch.phase("recording"):
+        return replace(found, tracking=tracker.finish(found))
+
+
+def _run(
+    study: Study,
+    budget: int,
+    tracker: Tracker,
+    on_trial: Callable[[Trial], None],
+    watch: Watch,
+) -> None:
+    """Runs the study and tells of every trial."""
+    with watch.phase("searching", budget) as advance:
+        shown = by_trial(advance)
+
+        def ended(trial: Trial) -> None:
             tracker.log(trial)
             on_trial(trial)
+            shown(trial)
 
-        study.run(budget, trial_ended)
-        seconds = time.perf_counter() - clock
-        grid = proof = None
-        try:
-            if not study.interrupted and study.error is None:
-                grid, proof = _compared(problem, study, search)
-        except KeyboardInterrupt:
-            study.interrupted = True
-    result = TuneResult(
-        report=study_report,
-        problem=problem,
-        objective=objective,
-        sampler=search.sampler_name,
-        seed=search.seed,
-        trials=study.trials,
-        seconds=seconds,
-        grid=grid,
-        proof=proof,
-        repeats=study.repeats,
-        interrupted=study.interrupted
-        or (grid is not None and not grid.complete)
-        or (proof is not None and proof.interrupted),
-        error=study.error,
-    )
-    result = replace(result, outside=_outside(result, search, time.perf_counter() - clock))
-    return replace(result, tracking=tracker.finish(result))
+        study.run(budget, ended)
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What is known of all strategies of a space."""
+
+    grid: Grid | None = None
+    proof: Certificate | None = None
+    measure: Measure | None = None
+    """Evaluates strategies by looking them up in the grid."""
+
+    @property
+    def is_something(self) -> bool:
+        """Whether there is a grid or a proof."""
+        return self.grid is not None or self.proof is not None
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether somebody wanted an end before all was known that was to be."""
+        ended = self.grid is not None and not self.grid.complete
+        return ended or (self.proof is not None and self.proof.interrupted)
+
+
+def _known_first(problem: Problem, objective: Objective, search: Search, watch: Watch) -> _Known:
+    """What the simulator finds out about the whole space before a sampler tries anything: the grid,
+    where that is quick or was asked for, otherwise what certified search can prove in a while."""
+    if objective.many is None or search.apart(objective) or search.compare_grid is False:
+        return _Known()
+    if search.compare_grid is None and not _is_quick(problem, objective, watch):
+        if not can_be_certified(problem, objective):
+            return _Known()
+        with watch.phase("proving", problem.space.count()) as advance:
+            proof = certify(problem, objective, seconds=LONGEST_SECONDS, advance=advance)
+        return _Known(proof=proof)
+    archive = Archive(problem.space)
+    with watch.phase("evaluating", problem.space.count()) as advance:
+
+        def seen(chunk: Chunk, best: Trial | None) -> None:
+            archive.add(chunk)
+            advance(len(chunk), best, chunk.seconds)
+
+        grid = evaluate_grid(problem.space, objective, watch=seen)
+
+    def measure(strategy: Strategy) -> Evaluation:
+        found = archive.measure(strategy)
+        # Of many strategies at once, reasons are not put into words.
+        return found if found.feasible else objective.measure(strategy)
+
+    return _Known(grid, measure=measure if grid.complete else None)
+
+
+def _is_quick(problem: Problem, objective: Objective, watch: Watch) -> bool:
+    """Whether all strategies are evaluated in seconds."""
+    if problem.space.count() > MOST_QUICK:
+        return False
+    with watch.phase("planning"):
+        return grid_seconds(problem.space, objective) <= QUICK_SECONDS
+
+
+def _compared_with(study: Study, search: Search, watch: Watch) -> _Known:
+    """What a search is compared with afterwards: everything, where it has tried that, or where that
+    takes a while at most or was asked for."""
+    objective, asked = study.objective, search.compare_grid
+    if asked is False:
+        return _Known()
+    if len(study.trials) == study.space.count():
+        return _Known(grid_of(study.trials, objective))
+    if asked is None:
+        seconds = grid_seconds(study.space, objective, study.trials)
+        if not objective.cheap or seconds > LONGEST_SECONDS:
+            return _Known()
+    with watch.phase("grid", study.space.count()) as advance:
+
+        def seen(chunk: Chunk, best: Trial | None) -> None:
+            advance(len(chunk), best, chunk.seconds)
+
+        return _Known(_grid(study, search, seen))
+
+
+def _grid(study: Study, search: Search, seen: Watcher) -> Grid:
+    if study.objective.many is not None and not search.apart(study.objective):
+        return evaluate_grid(study.space, study.objective, watch=seen)
+    tried = {trial.strategy: trial.evaluation for trial in study.trials}
+
+    def measure(strategy: Strategy) -> Evaluation:
+        return tried.get(strategy) or study.measure(strategy)
+
+    return evaluate_grid(study.space, study.objective, measure, watch=seen)
 
 
 def _outside(result: TuneResult, search: Search, seconds: float) -> Outside | None:
@@ -174,39 +306,6 @@ def measuring(objective: Objective, goal: Goal) -> Generator[Measure, None, None
 
     with IsolatedObjective(objective, goal.trial_timeout) as isolated:
         yield isolated.measure
-
-
-def _compared(
-    problem: Problem, study: Study, search: Search
-) -> tuple[Grid | None, Certificate | None]:
-    """What the search is compared with: everything, where that is quick or was asked for;
-    otherwise what certified search can prove in a while."""
-    objective, asked = study.objective, search.compare_grid
-    if asked is False:
-        return None, None
-    if len(study.trials) == study.space.count():
-        return grid_of(study.trials, objective), None
-    if asked is None:
-        if not objective.cheap:
-            return None, None
-        seconds = grid_seconds(study.space, objective, study.trials)
-        if seconds > QUICK_SECONDS and can_be_certified(problem, objective):
-            best = study.best
-            return None, certify(problem, objective, known=best, seconds=LONGEST_SECONDS)
-        if seconds > LONGEST_SECONDS:
-            return None, None
-    return _grid(study, search), None
-
-
-def _grid(study: Study, search: Search) -> Grid:
-    if study.objective.many is not None and not search.apart(study.objective):
-        return evaluate_grid(study.space, study.objective)
-    known = {trial.strategy: trial.evaluation for trial in study.trials}
-
-    def measure(strategy: Strategy) -> Evaluation:
-        return known.get(strategy) or study.measure(strategy)
-
-    return evaluate_grid(study.space, study.objective, measure)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,9 +21,12 @@ if TYPE_CHECKING:
     from autotune.collect import Collector
     from autotune.problem import Problem
 
-QUICK_SECONDS = 2.0
+QUICK_SECONDS = 5.0
 """Longest exhaustive comparison that is made without being asked, where the objective is cheap and
 certified search can take its place."""
+MOST_QUICK = 8192
+"""Strategies of the largest space of which that is found out by a pilot: in larger ones proofs are
+quicker."""
 LONGEST_SECONDS = 20.0
 """Longest comparison, exhaustive or certified, that is made without being asked."""
 TOP = 1000

@@ -8,13 +8,14 @@ runs, which always draw the same.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from hypothesis import HealthCheck, seed, settings
 
+from autotune.cli import progress
 from tests.slow import sample
 
 HEALTH_CHECKS: list[HealthCheck] = list(cast("Iterable[HealthCheck]", HealthCheck))
@@ -80,3 +81,11 @@ def shared_path(relative: str) -> Path:
     if not path.exists():
         pytest.skip(f"needs ../shared/{relative}, which is not beside this checkout")
     return path
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_lines_of_progress() -> Iterator[None]:
+    """What commands print depends on no machine's speed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(progress, "FIRST_LINE_SECONDS", 1e6)
+        yield

@@ -36,6 +36,7 @@ from autotune.cli import (
     validate,
     verify,
 )
+from autotune.cli.output import quiet
 from distir import __version__
 from distir.errors import DistirError, brief
 
@@ -116,7 +117,8 @@ def _executed(argv: Sequence[str]) -> int:
         if value == "--":  # which argparse takes for the end of the options, and so for no value
             parser.error(f"argument {option}: expected a value, found '--'")
     arguments = parser.parse_args(argv)
-    return arguments.execute(arguments)
+    with quiet(hasattr(arguments, "quiet")):
+        return arguments.execute(arguments)
 
 
 def _say(text: str) -> None:

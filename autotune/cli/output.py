@@ -9,6 +9,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Generator, Mapping
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, cast
 
 from distir.files import outputs, write_text
@@ -21,14 +22,39 @@ INTERRUPTED = 130
 """Exit status after Ctrl-C or SIGTERM, as shells have it: 128 + SIGINT."""
 
 
+_QUIET: ContextVar[bool] = ContextVar("quiet", default=False)
+"""Whether results and errors are all that is told."""
+
+
 def add_json_option(parser: argparse.ArgumentParser) -> None:
-    """The option `--json`."""
+    """The options `--json` and `--quiet`."""
     parser.add_argument(
         "--json",
         default=argparse.SUPPRESS,
         metavar="FILE",
         help="also write the result as JSON; - writes it to stdout and nothing else",
     )
+    parser.add_argument(
+        "--quiet",
+        action="store_true",
+        default=argparse.SUPPRESS,
+        help="tell results and errors alone: neither how far the work is, nor remarks",
+    )
+
+
+@contextlib.contextmanager
+def quiet(is_wanted: bool) -> Generator[None, None, None]:
+    """While this lasts, there are neither remarks nor progress, if that is wanted."""
+    before = _QUIET.set(is_wanted)
+    try:
+        yield
+    finally:
+        _QUIET.reset(before)
+
+
+def is_quiet() -> bool:
+    """Whether results and errors are all that is told."""
+    return _QUIET.get()
 
 
 class Output:
@@ -41,6 +67,7 @@ class Output:
         named = {f"--{name}": getattr(arguments, name, None) for name in files}
         named["--json"] = None if self._file == "-" else self._file
         self._files = {option: path for option, path in named.items() if path is not None}
+        self._not_shown: OSError | None = None
 
     @property
     def is_json_alone(self) -> bool:
@@ -75,20 +102,38 @@ class Output:
             os.dup2(kept, descriptor)
             os.close(kept)
 
-    def write(self, plain: Any, report: Callable[[], RenderableType]) -> None:
-        """Writes `plain` as JSON and shows the report, unless stdout is for JSON alone."""
+    def show(self, part: Callable[[], RenderableType | None]) -> None:
+        """Shows a part of the report at once, while the work goes on, unless stdout is for JSON
+        alone. If stdout cannot be written, `write` raises that once the JSON is written."""
+        if self.is_json_alone or self._not_shown is not None:
+            return
+        from autotune.rendering import console
+
+        shown = part()
+        if shown is None:
+            return
+        try:
+            console().print(shown, crop=False)
+            if sys.stdout is not None:
+                sys.stdout.flush()
+        except OSError as error:
+            self._not_shown = error
+
+    def write(self, plain: Any, report: Callable[[], RenderableType | None]) -> None:
+        """Writes `plain` as JSON and shows the report, or what is left of it, unless stdout is for
+        JSON alone."""
         if self._file == "-":
             if self._stdout is None:
                 raise BrokenPipeError
             print(as_json(plain), file=self._stdout)
             return
-        from autotune.rendering import console
-
         try:
             if self._file is not None:
                 write_text(self._file, as_json(plain) + "\n")
         finally:  # neither is lost because the other cannot be written
-            console().print(report(), crop=False)
+            self.show(report)
+            if self._not_shown is not None:
+                raise self._not_shown
 
 
 def as_json(plain: Any) -> str:
@@ -119,10 +164,12 @@ def status_of(evaluated: int, failures: Mapping[str, int]) -> int:
     if not evaluated or sum(failures.values()) < evaluated:
         return 0
     count = f"all {evaluated} trials" if evaluated > 1 else "the only trial"
-    note(f"{count} failed; the most frequent reason: {next(iter(failures))}")
+    note(f"{count} failed; the most frequent reason: {next(iter(failures))}", is_error=True)
     return 1
 
 
-def note(text: str) -> None:
-    """A remark for people, beside the result."""
+def note(text: str, *, is_error: bool = False) -> None:
+    """A remark for people, beside the result; what went wrong is told the quiet, too."""
+    if is_quiet() and not is_error:
+        return
     print(f"autotune: {text}", file=sys.stderr)

@@ -19,14 +19,18 @@ from autotune.cli.options import (
 )
 from autotune.cli.output import INTERRUPTED, Output, add_json_option, note, status_of
 from autotune.cli.plans import add_plan_option, write_plan
-from autotune.cli.progress import by_trial, progress
+from autotune.cli.progress import progress
 from distir.errors import DistirError
 from distir.files import check_no_output
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from autotune.problem import Problem
     from autotune.result import TuneResult
     from autotune.trackers import Tracker
+    from autotune.trial import Trial
+    from autotune.watch import Watch
 
 SUMMARY = "Find the best way to distribute a model over a cluster."
 
@@ -82,28 +86,59 @@ def execute(arguments: argparse.Namespace) -> int:
     """Searches, reports, and returns the exit status."""
     output = Output(arguments, "plan")
     with output.working():
-        from autotune.api import Search, solve
+        with progress("reading"):
+            from autotune.api import Search, solve
 
-        search = Search(**given(arguments, Search))
-        launch = launch_asked(arguments)
-        problem = problem_of(arguments) if launch is None else launch.problem(arguments)
-        with progress("searching", search.budget(problem.space.count())) as advance:
-            result = solve(problem, search, tracker=_tracker(arguments), on_trial=by_trial(advance))
+            search = Search(**given(arguments, Search))
+            launch = launch_asked(arguments)
+            problem = problem_of(arguments) if launch is None else launch.problem(arguments)
+        result = solve(problem, search, tracker=_tracker(arguments), watch=_shown_on(output))
         done = None if launch is None else launch.launched(result)
         if hasattr(arguments, "plan"):
             _write_best(arguments, problem, result)
     plain = result.to_dict() if done is None else {**result.to_dict(), "launch": plain_launch(done)}
-    output.write(plain, lambda: result)
+    output.write(plain, lambda: _recorded(result))
     tracking = result.tracking
     if tracking is not None and tracking.error and output.is_json_alone:  # reports say so
-        note(f"tracking failed: {tracking.error}; the search is complete")
+        note(f"tracking failed: {tracking.error}; the search is complete", is_error=True)
     if result.interrupted or (tracking is not None and tracking.interrupted):
         return INTERRUPTED
     if result.error is not None:
-        note(f"{result.error}; the search ended after {len(result.trials)} trials")
+        note(f"{result.error}; the search ended after {len(result.trials)} trials", is_error=True)
         return 1
     reasons = Counter(trial.evaluation.reason or "" for trial in result.trials if trial.failed)
     return status_of(len(result.trials), dict(reasons.most_common()))
+
+
+def _shown_on(output: Output) -> Watch:
+    """Shows what is known as soon as it is known: the answer, then what the search adds."""
+    from autotune.reports.study import answer_report, search_report
+    from autotune.watch import Watch
+
+    shown: list[Trial | None] = []
+
+    def answered(result: TuneResult) -> None:
+        shown.append(result.best)
+        output.show(lambda: answer_report(result))
+
+    def searched(result: TuneResult) -> None:
+        if not shown or _is_better(result.best, shown[-1]):
+            answered(result)
+        output.show(lambda: search_report(result))
+
+    return Watch(progress, answered, searched)
+
+
+def _is_better(best: Trial | None, known: Trial | None) -> bool:
+    if best is None or known is None:
+        return best is not known
+    return best.strategy != known.strategy
+
+
+def _recorded(result: TuneResult) -> RenderableType | None:
+    from autotune.reports.study import tracking_report
+
+    return None if result.tracking is None else tracking_report(result.tracking)
 
 
 def _write_best(arguments: argparse.Namespace, problem: Problem, result: TuneResult) -> None:

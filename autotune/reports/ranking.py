@@ -92,10 +92,10 @@ class Ranking:
         for metric in metrics:
             style = "bold" if metric == self.objective.metric else None
             table.add_column(heading(metric), justify="right", style=style, no_wrap=True)
-        table.add_column("loss", justify="right", no_wrap=True)
+        table.add_column("behind", justify="right", no_wrap=True)
         for place, (trial, choices) in enumerate(zip(self.best, rows, strict=True), 1):
             measured = [shown(metric, trial.metric(metric)) for metric in metrics]
-            table.add_row(str(place), *choices, *measured, _loss(trial, self.best[0]))
+            table.add_row(str(place), *choices, *measured, _behind(trial, self.best[0]))
         return table
 
 
@@ -125,7 +125,7 @@ def _columns(trials: Sequence[Trial], objective: Objective) -> list[str]:
     return [objective.metric, *(name for name in known if name != objective.metric)]
 
 
-def _loss(trial: Trial, best: Trial) -> str:
+def _behind(trial: Trial, best: Trial) -> str:
     if trial.cost is None or best.cost is None:
         return "-"
     return lost(regret(trial.cost, best.cost))

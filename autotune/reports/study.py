@@ -34,25 +34,54 @@ def study_report(result: TuneResult) -> RenderableType:
     """The whole report."""
     from rich.console import Group
 
-    return Group(*_parts(result))
+    parts = [answer_report(result), search_report(result)]
+    if result.tracking is not None:
+        parts.append(tracking_report(result.tracking))
+    return Group(*parts)
 
 
-def _parts(result: TuneResult) -> Iterator[RenderableType]:
+def answer_report(result: TuneResult) -> RenderableType:
+    """What is known of the problem: the best plan, how sure that is, and why it is the best."""
+    from rich.console import Group
+
+    return Group(*_answer_parts(result))
+
+
+def search_report(result: TuneResult) -> RenderableType:
+    """How the sampler did, and what else came of the search."""
+    from rich.console import Group
+    from rich.text import Text
+
+    lines = [_searched(result), *_search_did(result), *_outside(result), *_setbacks(result.trials)]
+    parts = [Text(line) for line in lines]
+    if result.error is not None:
+        parts.insert(1, Text(f"The search ended early: {result.error}.", style="bold red"))
+    return Group(*parts)
+
+
+def tracking_report(record: TrackingRecord) -> RenderableType:
+    """Where the study is recorded."""
+    from rich.console import Group
+    from rich.text import Text
+
+    return Group(*(Text(line, no_wrap=True, overflow="ignore") for line in tracking_lines(record)))
+
+
+def _answer_parts(result: TuneResult) -> Iterator[RenderableType]:
     from rich.text import Text
 
     yield Text(result.problem.title, style="bold")
     yield from (Text(note) for note in result.problem.notes)
-    yield Text(_searched(result))
-    if result.error is not None:
-        yield Text(f"The search ended early: {result.error}.", style="bold red")
+    yield Text(_looked_for(result))
     if result.best is None and result.interrupted:
-        yield Text("\nInterrupted before anything was found that fits.", style="bold red")
+        yield Text("\nInterrupted before anything was found that fits.\n", style="bold red")
         yield from (Text(line) for line in closest_line(result.closest))
     elif result.best is None:
         yield Text(
             "\nNothing fits." if result.closest else "\nNo trial succeeded.", style="bold red"
         )
         yield from (Text(line) for line in advice(result.problem, result.objective, result.closest))
+        yield Text("")
     else:
         yield Text(f"\nBest: {described(result.best.strategy)}", style="bold green")
         yield Text(_headline(result, result.best))
@@ -66,21 +95,23 @@ def _parts(result: TuneResult) -> Iterator[RenderableType]:
         yield from (
             Text(part) if isinstance(part, str) else part for part in why(result, result.best)
         )
-    yield from (Text(line) for line in _setbacks(result.trials))
-    if result.tracking is not None:
-        lines = tracking_lines(result.tracking)
-        yield from (Text(line, no_wrap=True, overflow="ignore") for line in lines)
+
+
+def _looked_for(result: TuneResult) -> str:
+    goal = "largest" if result.objective.maximize else "smallest"
+    return (
+        f"{result.problem.space.count():,} valid strategies in the space "
+        f"{result.problem.space_name}; looked for: the {goal} "
+        f"{heading(result.objective.metric or 'value')}."
+    )
 
 
 def _searched(result: TuneResult) -> str:
-    goal = "largest" if result.objective.maximize else "smallest"
     stopped = " (interrupted)" if result.interrupted else ""
     again = f", {result.repeats} suggestions answered from memory" if result.repeats else ""
     return (
-        f"{result.problem.space.count():,} valid strategies in the space "
-        f"{result.problem.space_name}; {result.sampler} (seed {result.seed}) "
-        f"tried {len(result.trials)} in {result.seconds:.2f} s{stopped} for the {goal} "
-        f"{heading(result.objective.metric or 'value')}{again}."
+        f"{result.sampler} (seed {result.seed}) tried {len(result.trials)} in "
+        f"{result.seconds:.2f} s{stopped}{again}."
     )
 
 
@@ -113,7 +144,7 @@ def _too_close(result: TuneResult) -> Iterator[str]:
 
 
 def _comparison(result: TuneResult, best: Trial) -> Iterator[str]:
-    """What is known of all other plans of the space, how the search did, and what is outside."""
+    """What is known of all other plans of the space."""
     if result.grid is not None and result.grid.best is not None:
         grid = result.grid
         seen = "" if grid.complete else f", as far as {grid.evaluated:,} were evaluated"
@@ -124,7 +155,10 @@ def _comparison(result: TuneResult, best: Trial) -> Iterator[str]:
         yield _proved(result.proof, best, result.problem.space_name)
     elif result.objective.cheap:
         yield "Not compared with the grid: other plans of the space may be better."
-    yield from _search_did(result)
+
+
+def _outside(result: TuneResult) -> Iterator[str]:
+    """A better plan that is not in the space, if one was found."""
     outside = result.outside
     if outside is not None:
         metric = result.objective.metric

@@ -6,9 +6,9 @@ of many, the best, the Pareto front and the best of each layout do. The grid is 
 so that one chart shows the search against exhaustive search; of its trials the best are kept.
 
 One thread with one client writes everything, apart from the search, which neither waits for it nor
-fails with it. A quick study is written at its end, so that its run is the newest and on top; one
-that lasts is written as it goes. While a store does not answer, what is to be written is kept, and
-tried again; after the search, for a while.
+fails with it. A quick study is written at its end, when its report is shown already, so that its
+run is the newest and on top; one that lasts is written as it goes. While a store does not answer,
+what is to be written is kept, and tried again; after the search, for a while.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 DEFAULT_URI = "sqlite:///mlflow.db"
 FEW_TRIALS = 200
 """Most trials of a study that each get a run of their own."""
-LIVE_AFTER_SECONDS = 5.0
+LIVE_AFTER_SECONDS = 2.0
 """Age in seconds from which a running study is written while it goes on."""
 PATIENCE_SECONDS = 60.0
 """How long the end of a study waits for a store that has stopped to answer."""
@@ -69,10 +69,11 @@ class MlflowTracker:
         self._record: TrackingRecord | None = None
         self._error: str | None = None
         self._interrupted = False
-        self._patience = Patience(self._may_pass, PATIENCE_SECONDS, FIRST_PATIENCE_SECONDS)
+        self._trials: list[Trial] = []
 
     def start(self, header: StudyHeader) -> None:
-        """Starts the writer."""
+        """Starts the writer, which imports MLflow once there is something to write."""
+        self._patience = Patience(self._may_pass, PATIENCE_SECONDS, FIRST_PATIENCE_SECONDS)
         problem = header.problem
         default = f"{problem.model} on {problem.devices} {problem.cluster}".replace("/", "-")
         self._experiment = self._experiment or default
@@ -116,31 +117,47 @@ class MlflowTracker:
     def _may_pass(self, error: Exception) -> bool:
         return may_pass(error, self._uri)
 
+    def _gathered(self) -> TuneResult | None:
+        """The study, if it is over soon; None if it has lasted for so long that it is to be written
+        as it goes."""
+        live = time.monotonic() + LIVE_AFTER_SECONDS
+        while (left := live - time.monotonic()) > 0:
+            try:
+                item = self._inbox.get(timeout=left)
+            except queue.Empty:
+                return None
+            if isinstance(item, TuneResult):
+                return item
+            self._trials.append(item)
+        return None
+
     def _follow(self, header: StudyHeader) -> None:
+        result = self._gathered()
         client = _client(self._uri)
         name = str(self._experiment)
         experiment_id = self._patience.attempt(lambda: _experiment(client, self._uri, name))
         store = _Store(client, experiment_id, self._patience)
         with store.failing_runs():
-            self._record_study(header, _Writer(store))
+            self._record_study(header, _Writer(store), result)
             store.note(self._note(header))
 
-    def _record_study(self, header: StudyHeader, writer: _Writer) -> None:
-        started = time.monotonic()
-        trials: list[Trial] = []
+    def _record_study(
+        self, header: StudyHeader, writer: _Writer, result: TuneResult | None
+    ) -> None:
         run: _StudyRun | None = None
-        while True:
+        while result is None:
+            if self._trials and self._inbox.empty():
+                run = run or self._open(writer, header)
+                writer.steps(run, self._trials)
             item = self._inbox.get()
             if isinstance(item, TuneResult):
-                break
-            trials.append(item)
-            if self._inbox.empty() and time.monotonic() - started > LIVE_AFTER_SECONDS:
-                run = run or self._open(writer, header)
-                writer.steps(run, trials)
-        if item.grid is not None:
-            writer.grid(header, item.grid)
+                result = item
+            else:
+                self._trials.append(item)
+        if result.grid is not None:
+            writer.grid(header, result.grid)
         run = run or self._open(writer, header)
-        writer.study(run, item)
+        writer.study(run, result)
 
     def _open(self, writer: _Writer, header: StudyHeader) -> _StudyRun:
         name = f"{header.sampler} {header.objective.name}, {header.budget} trials"
