@@ -213,7 +213,7 @@ class _StudyRun:
     objective: Objective
     searcher: str
     batch_size: int
-    best: float | None = None
+    best: Trial | None = None
     written: int = 0
 
 
@@ -343,11 +343,11 @@ class _Writer:
         points: list[Any] = []
         stride = -(-len(trials) // STEPS)
         for trial in trials:
-            improves = _improves(trial, run.best)
+            improves = _improves(trial, None if run.best is None else run.best.cost)
             if improves:
-                run.best = trial.cost
-            if run.best is not None and (improves or trial.number % stride == 0):
-                value = -run.best if run.objective.maximize else run.best
+                run.best = trial
+            value = None if run.best is None else run.best.metric(run.objective.metric)
+            if value is not None and (improves or trial.number % stride == 0):
                 points.append(_point(f"{_FIRST}best_{run.objective.metric}", value, trial))
         return points
 
