@@ -101,6 +101,7 @@ FAMILY = (
     "cp_exchange",
     "recompute",
     "recompute_every",
+    "recompute_layers",
     "placement",
 )
 """Choices that strategies have in common whose bounds are found together, at first."""

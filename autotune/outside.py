@@ -34,7 +34,7 @@ WORTH = 0.005
 TOGETHER = (
     ("schedule", "chunks"),
     ("zero", "zero_degree", "keep_gathered"),
-    ("recompute", "recompute_every"),
+    ("recompute", "recompute_every", "recompute_layers"),
     ("sequence_parallel", "keep_gathered"),
     ("dp", "tp", "cp", "cp_exchange"),
     ("microbatches",),

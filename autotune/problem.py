@@ -189,6 +189,8 @@ def _loaded(statement: ProblemStatement) -> Problem:
     if statement.devices < 1:
         raise DistirError(f"there are {statement.devices} devices; expected at least 1")
     looked_through = searched(statement.space)
+    if statement.recompute_layers:
+        looked_through = looked_through.stating("recompute_layers", statement.recompute_layers)
     stack, devices = statement.stack, statement.devices
     if isinstance(stack, (str, Path)):
         stack = load_stack(stack)
@@ -287,7 +289,11 @@ def _with_least_batch(workload: Workload, devices: int, space: Searched) -> Work
 
 def _settings(statement: ProblemStatement, precision: str, stack: SoftwareStack) -> dict[str, Any]:
     """What of a statement matters to a reader: what is not as usual."""
-    shown = _asked_of_workload(statement)
+    from distir.workload import Workload
+
+    usual = {each.name: each.default for each in fields(Workload)}
+    asked = _asked_of_workload(statement)
+    shown = {name: value for name, value in asked.items() if value != usual[name]}
     if statement.precision is not None or precision != "bf16":
         shown["precision"] = precision
     if stack.name != DEFAULT_STACK:

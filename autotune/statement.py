@@ -107,6 +107,10 @@ class ProblemStatement:
     says, as in `{"extends": "standard", "zero": [0, 3]}`.
     """
 
+    recompute_layers: int | None = None
+    """Layers of a stage that strategies recompute which recompute something; by default what the
+    space says."""
+
     @property
     def is_made(self) -> bool:
         """Whether the model is a `Problem` already, which says everything."""

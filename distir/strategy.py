@@ -126,6 +126,9 @@ class Strategy:
     of kept (`distir.transforms.recompute`)."""
     recompute_every: int = 1
     """Only every n-th block recomputes; the others keep everything."""
+    recompute_layers: int = 0
+    """The first layers of every pipeline stage that recompute, at most; the others keep everything,
+    as Megatron-LM's `--recompute-method block` has it. 0: those that `recompute_every` says."""
     keep_gathered: str = "none"
     """What is kept for the backward pass instead of gathered again: none, parameters (of ZeRO 3),
     activations (of sequence parallelism) or all."""
@@ -166,6 +169,11 @@ class Strategy:
         ):
             if number > most:
                 raise StrategyError(f"{name} is {shown(number)}; expected at most {most:,}")
+        if type(self.recompute_layers) is not int or not 0 <= self.recompute_layers <= MOST_LAYERS:
+            raise StrategyError(
+                f"recompute_layers is {shown(self.recompute_layers)}; expected a number of layers "
+                f"per stage of at most {MOST_LAYERS:,}, or 0 for all"
+            )
         if type(self.zero) is not int or self.zero not in (0, 1, 2, 3):
             raise StrategyError(f"zero is {shown(self.zero)}; expected 0, 1, 2 or 3")
         if type(self.zero_degree) is not int or self.zero_degree < 0:
@@ -241,6 +249,7 @@ class Strategy:
         parts += [f"c{self.chunks}"] if self.chunks > 1 else []
         parts += [f"z{self.zero}"] if self.zero and self.dp * self.cp > 1 else []
         again = self.recompute + (f"/{self.recompute_every}" if self.recompute_every > 1 else "")
+        again += f":{self.recompute_layers}" if self.recompute_layers else ""
         parts += [again] if self.recompute != "none" else []
         parts += [f"keep:{self.keep_gathered}"] if self.keep_gathered != "none" else []
         parts += ["sp"] if self.sequence_parallel else []

@@ -24,6 +24,7 @@ PROGRAM = (
     "zero",
     "recompute",
     "recompute_every",
+    "recompute_layers",
     "keep_gathered",
 )
 """What decides which program devices run, sizes aside."""

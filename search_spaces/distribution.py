@@ -82,6 +82,7 @@ def _dimensions(of: _Domains) -> list[Dimension]:
         _varying("zero_degree", of.zero_degree, of.chosen),
         Dimension("recompute", of.recompute),
         _varying("recompute_every", of.recompute_every, of.chosen),
+        _varying("recompute_layers", of.recompute_layers, of.chosen),
         _varying("keep_gathered", of.keep_gathered, of.chosen),
         _limited("microbatches", of.microbatches, of.chosen),
         Dimension("schedule", of.schedule),
@@ -179,6 +180,15 @@ class _Domains:
             return (1,)
         some = [n for n in RECOMPUTE_EVERY if n < self.workload.num_layers or n == 1]
         return self.chosen.values_of("recompute_every", some)
+
+    def recompute_layers(self, recompute: str, recompute_every: int, pp: int) -> Sequence[Value]:
+        if recompute == "none":
+            return (0,)
+        # As many as a rank has are all of them, which is 0.
+        most = -(-self.workload.num_layers // pp)
+        some = (0, *(1 << n for n in range(most.bit_length()) if 1 << n < most))
+        allowed = self.chosen.values_of("recompute_layers", some)
+        return [each for each in allowed if not each or recompute_every == 1]
 
     def keep_gathered(self, zero: int, sequence_parallel: bool) -> Sequence[Value]:
         def is_gathered(kept: str) -> bool:

@@ -67,6 +67,11 @@ class Searched:
             return allowed
         return every if allowed == "all" else (DEFAULTS[name],)
 
+    def stating(self, name: str, value: Value) -> Searched:
+        """The same, but that dimension `name` takes one value where strategies may have it."""
+        told = f"{self.name} with {name} {value}"
+        return Searched(told, {**self.values, name: (_checked(name, value),)})
+
 
 SPACES: Registry[Searched] = Registry("space")
 """The spaces that have a name, each part of the next."""
@@ -85,6 +90,7 @@ _add(
     zero="default",
     recompute="default",
     recompute_every="default",
+    recompute_layers="default",
     keep_gathered="default",
     schedule=("gpipe", "1f1b"),
     chunks="default",
@@ -100,6 +106,7 @@ _add(
     cp="long",
     zero=(0, 1, 3),
     recompute_every="default",
+    recompute_layers="default",
     keep_gathered="default",
     schedule=("gpipe", "1f1b", "interleaved"),
     chunks="default",
@@ -112,6 +119,7 @@ _add(
     "full",
     "adds context parallelism at any length, all of ZeRO, hybrid sharding, every n-th block, every "
     "schedule and numbers of chunks; keeping what was gathered",
+    recompute_layers="default",
     placement="default",
     axes="default",
 )

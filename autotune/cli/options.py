@@ -165,8 +165,11 @@ def add_hardware_options(group: Any) -> None:
     )
 
 
-def add_space_option(parser: argparse.ArgumentParser, default: str = DEFAULT_SPACE) -> None:
-    """The option that says which strategies are looked at."""
+def add_space_option(
+    parser: argparse.ArgumentParser, default: str = DEFAULT_SPACE, *, layers: bool = True
+) -> None:
+    """The options that say which strategies are looked at; `layers`: also how many layers of a
+    stage they recompute."""
     group = parser.add_argument_group("search space")
     group.add_argument(
         "--space",
@@ -175,6 +178,21 @@ def add_space_option(parser: argparse.ArgumentParser, default: str = DEFAULT_SPA
         help=f"which choices vary (default: {default}): small (degrees, microbatches, two "
         "schedules), standard (also sequence parallelism, ZeRO, recomputation, interleaving), full "
         "(every choice there is), or a YAML file that lists values",
+    )
+    if layers:
+        add_recomputed_layers_option(group, SUPPRESS, "what the space says, usually all layers")
+
+
+def add_recomputed_layers_option(group: Any, default: Any, otherwise: str) -> None:
+    """The option that counts the layers of a stage that are recomputed; `otherwise` says what holds
+    without it."""
+    group.add_argument(
+        "--recompute-layers",
+        type=positive,
+        default=default,
+        metavar="N",
+        help="where something is recomputed, it is in the first N layers of every pipeline stage, "
+        f"and the others keep everything (default: {otherwise})",
     )
 
 

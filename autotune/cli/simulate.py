@@ -10,6 +10,7 @@ from autotune.cli.options import (
     SUPPRESS,
     add_microbatch_options,
     add_model_options,
+    add_recomputed_layers_option,
     given,
     positive,
     strategy_of,
@@ -92,6 +93,7 @@ def add_strategy_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="recompute every N-th block; the others keep everything (default: 1)",
     )
+    add_recomputed_layers_option(group, 0, "all layers")
     group.add_argument(
         "--keep-gathered",
         type=str.lower,

@@ -69,7 +69,7 @@ def add_options(parser: argparse.ArgumentParser, *, model_required: bool = True)
         metavar="N",
         help="with --all, how many strategies, at random; all of them if there are fewer",
     )
-    add_space_option(parser, default="full")
+    add_space_option(parser, default="full", layers=False)
     parser.add_argument("--seed", type=int, default=0, help="of the random weights and samples")
     add_json_option(parser)
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from distir.plan.block_program import instantiate_block
 from distir.plan.model import BlockProgram, ParameterUse, Plan, Stage
+from distir.plan.model_programs import ModelPrograms
 from distir.plan.planner import Planner
 
 __all__ = [
     "BlockProgram",
+    "ModelPrograms",
     "ParameterUse",
     "Plan",
     "Planner",

@@ -16,6 +16,7 @@ from distir.ir.core import Value
 from distir.mesh import MESH_CHOICES, mesh_axes, padded_sizes
 from distir.plan.block_program import instantiate_block
 from distir.plan.model import BlockProgram, Plan, Stage, in_one_stage
+from distir.plan.model_programs import ModelPrograms
 from distir.plan.positions import Positions, layout_at, positions_of
 from distir.rules import explain, rules_of
 from distir.schedules import CompiledSchedule, compile_schedule, find_schedule, forward_only
@@ -36,10 +37,12 @@ from distir.workload import Workload
 @dataclass(frozen=True, slots=True)
 class Keeping:
     """What rests from the forward to the backward pass as far as placement has to know: how blocks
-    are recomputed, every which of them, and whether gathered activations stay."""
+    are recomputed, every which of them or how many layers of a stage (0: not counted by stage), and
+    whether gathered activations stay."""
 
     recompute: str = "none"
     every: int = 1
+    layers: int = 0
     gathered: bool = False
 
     @classmethod
@@ -47,12 +50,22 @@ class Keeping:
         """What a strategy says of it."""
         if strategy.recompute == "none":
             return cls(gathered=strategy.keeps_activations)
-        return cls(strategy.recompute, strategy.recompute_every, strategy.keeps_activations)
+        return cls(
+            strategy.recompute,
+            strategy.recompute_every,
+            strategy.recompute_layers,
+            strategy.keeps_activations,
+        )
 
     def at(self, block: int) -> Keeping:
-        """What it means for one block."""
+        """What it means for one block, whatever its stage."""
         again = (block + 1) % self.every == 0
         return Keeping(self.recompute if again else "none", gathered=self.gathered)
+
+    @property
+    def of_layers(self) -> tuple[Keeping, Keeping]:
+        """What a stage may pick for a layer: to keep everything, and to recompute."""
+        return Keeping(gathered=self.gathered), Keeping(self.recompute, gathered=self.gathered)
 
 
 _mesh_choices = attrgetter(*MESH_CHOICES)
@@ -94,7 +107,7 @@ class Planner:
         self._schedules: dict[object, CompiledSchedule] = {}
         self._meshes: dict[object, Mesh] = {}
         self._grids: dict[object, tuple[Mesh, tuple[int, ...]]] = {}
-        self._instantiated: dict[object, tuple[BlockProgram, ...]] = {}
+        self._instantiated: dict[object, ModelPrograms] = {}
 
     # --- what a strategy means -------------------------------------------------------------------
 
@@ -140,7 +153,11 @@ class Planner:
         return ProgramKind(mesh, Keeping.of(strategy), zero, strategy.keeps_parameters)
 
     def block_programs(self, strategy: Strategy) -> tuple[BlockProgram, ...]:
-        """One program per block of the model; equal blocks share theirs."""
+        """One program per block of the model in one stage; equal blocks share theirs."""
+        return self.model_programs(strategy).of_stage(0, len(self.program.blocks.blocks))
+
+    def model_programs(self, strategy: Strategy) -> ModelPrograms:
+        """The programs of blocks, of which stages take theirs."""
         kind, (_, degrees) = self.kind(strategy), self.mesh(strategy)
         samples = self.workload.batch_size // strategy.microbatches
         key = (kind, degrees, samples)
@@ -154,14 +171,32 @@ class Planner:
         degrees: tuple[int, ...],
         samples: int,
         known: dict[object, BlockProgram] | None = None,
-    ) -> tuple[BlockProgram, ...]:
+    ) -> ModelPrograms:
         """The programs of blocks, for `samples` that are computed at once by a mesh of these
         degrees; both may be `Many`. `known` keeps the programs of kinds that differ only in what
         they keep, at the same sizes, and gets the new ones."""
-        mesh, keeping = kind.mesh, kind.keeping
-        sizes = self._sizes(mesh, degrees, samples)
-        stored = self._stored_layouts(mesh, keeping)
+        sizes = self._sizes(kind.mesh, degrees, samples)
         programs = {} if known is None else known
+        if not kind.keeping.layers:
+            return ModelPrograms.alike(self._chain_programs(kind, sizes, programs))
+        kept, recomputed = (
+            self._chain_programs(replace(kind, keeping=keeping), sizes, programs)
+            for keeping in kind.keeping.of_layers
+        )
+        layers = self._recomputable
+        recomputed = tuple(
+            (recomputed if block in layers else kept)[block] for block in range(len(kept))
+        )
+        return ModelPrograms(kept, recomputed, layers, kind.keeping.layers)
+
+    def _chain_programs(
+        self, kind: ProgramKind, sizes: Sizes, programs: dict[object, BlockProgram]
+    ) -> tuple[BlockProgram, ...]:
+        """One program per block, all of one chain. Recomputed ops are placed as they were in the
+        forward pass, so blocks that recompute hand on what blocks that keep everything do: blocks
+        of two such chains fit together."""
+        mesh, keeping = kind.mesh, kind.keeping
+        stored = self._stored_layouts(mesh, keeping)
         found: list[BlockProgram] = []
         for placed, layouts in zip(self._chain(mesh, keeping), stored, strict=True):
             key = (placed, tuple(layouts.values()))
@@ -270,6 +305,12 @@ class Planner:
         counts = Counter(self.program.blocks.representative)
         return frozenset(first for first, count in counts.items() if count > 1) or frozenset(counts)
 
+    @cached_property
+    def _recomputable(self) -> frozenset[int]:
+        """The blocks that are layers."""
+        first = self.program.blocks.representative
+        return frozenset(block for block, own in enumerate(first) if own in self._layers)
+
     def _place_backward(self, placer: BlockPlacer, handed: tuple[Positions, ...]) -> PlacedBlock:
         key = (placer, handed)
         if key not in self._placed:
@@ -329,19 +370,21 @@ class Planner:
         reason = self.explain(strategy)
         if reason is not None:
             raise StrategyError(reason)
-        programs = self.block_programs(strategy)
-        bounds = [0, *cuts, len(programs)]
+        programs = self.model_programs(strategy)
+        bounds = [0, *cuts, len(programs.kept)]
         if not all(a < b for a, b in pairwise(bounds)):
             raise StrategyError(
                 f"stages begin at blocks {shown(bounds[:-1])}; expected each stage to have at "
-                f"least one of the model's {len(programs)} blocks"
+                f"least one of the model's {len(programs.kept)} blocks"
             )
         mesh, _ = self.mesh(strategy)
         whole = self.workload.program
         stages = tuple(
-            Stage(index, tuple(range(a, b)), in_one_stage(whole, range(a, b), programs[a:b]))
+            Stage(
+                index, tuple(range(a, b)), in_one_stage(whole, range(a, b), programs.of_stage(a, b))
+            )
             for index, (a, b) in enumerate(pairwise(bounds))
         )
         return Plan(
-            self.workload, strategy, mesh, programs[0].sizes, stages, self.schedule(strategy)
+            self.workload, strategy, mesh, programs.kept[0].sizes, stages, self.schedule(strategy)
         )

@@ -69,6 +69,23 @@ def every_recomputes(recompute: str, recompute_every: int) -> str | None:
     return f"recompute_every = {recompute_every}, but recompute is none"
 
 
+def layers_recompute(recompute: str, recompute_layers: int) -> str | None:
+    """`recompute_layers` says how many layers recompute something, so something must be."""
+    if not recompute_layers or recompute != "none":
+        return None
+    return f"recompute_layers = {recompute_layers}, but recompute is none"
+
+
+def layers_are_chosen_once(recompute_every: int, recompute_layers: int) -> str | None:
+    """Layers that recompute are every n-th of the model, or the first of every stage."""
+    if recompute_every == 1 or not recompute_layers:
+        return None
+    return (
+        f"recompute_layers = {recompute_layers} and recompute_every = {recompute_every} both say "
+        "which layers recompute"
+    )
+
+
 # --- what was gathered ----------------------------------------------------------------------------
 
 

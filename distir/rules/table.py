@@ -90,6 +90,16 @@ RULES: tuple[Rule, ...] = (
         memory.every_recomputes,
         {"recompute_every": (1,)},
     ),
+    Rule(
+        "layers of a stage recompute something",
+        memory.layers_recompute,
+        {"recompute_layers": (0,), "recompute": ("full", "selective")},
+    ),
+    Rule(
+        "layers that recompute are chosen once",
+        memory.layers_are_chosen_once,
+        {"recompute_layers": (0,), "recompute_every": (1,)},
+    ),
     Rule("ZeRO is for training", memory.zero_is_for_training, {"zero": (0,)}),
     Rule(
         "a part of dp has something to shard",

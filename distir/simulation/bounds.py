@@ -21,8 +21,10 @@ microbatches,
   rank 0 takes at least `t_0 + … + t_{r-1} + m t_r`. Whatever the stages' times `t`, the largest of
   these is at least `T / (1 - (1 - 1/m)^p)`. Without a backward pass the last microbatch still has
   to pass the stages behind: `T + (m - 1) T / p`.
+  Where stages pick which layers they recompute, no layer counts as recomputed.
 - *memory*: all ranks together hold the model's state, and before its first backward action what one
-  microbatch leaves behind; the fullest rank holds at least the mean.
+  microbatch leaves behind; the fullest rank holds at least the mean. Here all layers count as
+  recomputed that some stage may recompute.
 """
 
 from __future__ import annotations
@@ -290,10 +292,12 @@ class Bounds:
         pricer = self._pricer.of_many(len(sizes))
         priced = PricedPrograms(pricer, kind, placement, sizes)
         programs, pricing = priced.of(kind), priced.pricing
-        program, every = self._workload.program, tuple(range(len(programs)))
+        program, every = self._workload.program, tuple(range(len(programs.kept)))
         # With the uses of a parameter in one stage, its gradient moves least; in several, less of
         # it is held.
-        variants = dict.fromkeys((in_one_stage(program, every, programs), programs))
+        variants = dict.fromkeys(
+            (in_one_stage(program, every, programs.kept), programs.kept, programs.recomputed)
+        )
         unpriced: list[UnpricedStage] = []
         for each in variants:
             stage = Stage(0, every, each)
@@ -302,7 +306,9 @@ class Bounds:
             splits = bool(sizes.splits.any())
             unpriced.append(pricer.unpriced_stage(blocks, pricing, splits, waits_for_gathers=False))
         costs = pricer.price(unpriced, pricing)
-        return replace(costs[0], state=costs[-1].state)
+        of = dict(zip(variants, costs, strict=True))
+        least = of[programs.recomputed] if programs.most else costs[0]
+        return replace(costs[0], state=of[programs.kept].state, memory=least.memory)
 
 
 def _codes(table: Strategies) -> list[int]:

@@ -94,13 +94,20 @@ class Simulator:
         reason = self.explain(strategy)
         if reason is not None:
             raise StrategyError(reason)
-        programs = self.planner.block_programs(strategy)
+        programs = self.planner.model_programs(strategy)
         whole = self.planner.plan(strategy, ())
         if strategy.stages == 1:
             return whole
         pricing, flight = self.pricing(whole), whole.schedule.peak_in_flight
         pricer = self._pricer(pricing)
-        key = (tuple(map(id, programs)), flight, pricing.grid.mesh, strategy.communicators, pricer)
+        key = (
+            tuple(map(id, (*programs.kept, *programs.recomputed))),
+            programs.most,
+            flight,
+            pricing.grid.mesh,
+            strategy.communicators,
+            pricer,
+        )
         if key not in self._cuts:
             room = float(self.cost.room_bytes(strategy.communicators))
             self._cuts[key] = balanced_stages(

@@ -310,6 +310,11 @@ KNOWN = set("dp tp cp pp microbatches schedule chunks zero recompute sequence_pa
         ),
         (("--recompute", "some"), "unknown recomputation 'some'"),
         (("--recompute-every", "2"), "recompute is none"),
+        (("--recompute-layers", "2"), "recompute is none"),
+        (
+            ("--recompute", "full", "--recompute-every", "2", "--recompute-layers", "2"),
+            "both say which layers recompute",
+        ),
         (
             ("--dp", "2", "--keep-gathered", "parameters"),
             "that zero = 3 gathers, but zero is 0",

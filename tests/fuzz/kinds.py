@@ -393,7 +393,8 @@ _MODEL = (
 )
 _PLAN = (
     " --dp --tp --pp --cp --ep --microbatches --schedule --chunks --zero --recompute"
-    " --recompute-every --keep-gathered --zero-degree --cp-exchange --axes --placement"
+    " --recompute-every --recompute-layers --keep-gathered --zero-degree --cp-exchange --axes"
+    " --placement"
 )
 _SEARCH = " --objective --metric --direction --space"
 OPTIONS: Mapping[str, Sequence[str]] = {

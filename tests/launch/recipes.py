@@ -94,6 +94,13 @@ RECIPES = {
         Strategy(cp=2, dp=4, microbatches=32, zero=1, cp_exchange="ring"),
         {"batch_size": 128, "sequence_length": 8192},
     ),
+    "llama3-8b-fp8-8": Recipe(
+        f"{BRIDGE}/llama/h100/llama3.py llama3_8b_pretrain_8gpu_h100_fp8cs_config",
+        ("megatron", "bridge"),
+        "llama3-8b",
+        Strategy(dp=8, microbatches=16, zero=1, recompute="full", recompute_layers=5),
+        {"batch_size": 128, "sequence_length": 8192, "precision": "fp8"},
+    ),
     "gpt-oss-120b-64": Recipe(
         f"{BRIDGE}/gpt_oss/h100/gpt_oss.py gpt_oss_120b_pretrain_64gpu_h100_bf16_config",
         ("megatron", "bridge"),

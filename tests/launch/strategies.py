@@ -35,7 +35,12 @@ def stateable(target: Target, model: str, devices: int, batch: int = 48, **optio
         devices=devices,
         batch_size=batch,
         sequence_length=1024,
-        space={"extends": "full", "placement": "all", "recompute": RECOMPUTE.names()},
+        space={
+            "extends": "full",
+            "placement": "all",
+            "recompute": RECOMPUTE.names(),
+            "recompute_layers": [0, 1, 3],
+        },
         **options,
     )
     return restricted(problem, target)

@@ -401,6 +401,7 @@ def scenarios(draw: st.DrawFn, functions: st.SearchStrategy[Function] = models) 
         "zero": draw(st.sampled_from([0, 0, 1, 2, 3])),
         "recompute": draw(st.sampled_from(["none", "none", "selective", "needed", "full"])),
         "recompute_every": draw(st.sampled_from([1, 1, 2])),
+        "recompute_layers": draw(st.sampled_from([0, 0, 1, 2])),
         "sequence_parallel": draw(st.booleans()),
         "keep_gathered": draw(st.sampled_from(["none", *KEEP_GATHERED])),
         "zero_degree": draw(st.sampled_from([0, 2])),

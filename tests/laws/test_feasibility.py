@@ -43,6 +43,7 @@ OTHERS: dict[str, tuple[Any, ...]] = {
     "zero_degree": (0, 1, 2, 3),
     "recompute": ("none", "selective", "full", "needed", "other"),
     "recompute_every": (1, 2),
+    "recompute_layers": (0, 1, 2),
     "keep_gathered": KEEP_GATHERED,
     "sequence_parallel": (False, True),
     "cp_exchange": CP_EXCHANGES,

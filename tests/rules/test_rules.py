@@ -167,6 +167,22 @@ BROKEN: dict[str, tuple[Facts, Strategy, str]] = {
         Strategy(recompute_every=2),
         "recompute_every = 2, but recompute is none; recompute_every = 1 would do",
     ),
+    "layers of a stage recompute something": (
+        Facts(),
+        Strategy(recompute_layers=2),
+        (
+            "recompute_layers = 2, but recompute is none; recompute_layers = 0 or recompute = "
+            "full, selective would do"
+        ),
+    ),
+    "layers that recompute are chosen once": (
+        Facts(),
+        Strategy(recompute="full", recompute_every=2, recompute_layers=3),
+        (
+            "recompute_layers = 3 and recompute_every = 2 both say which layers recompute; "
+            "recompute_layers = 0 or recompute_every = 1 would do"
+        ),
+    ),
     "ZeRO is for training": (
         FORWARD_ONLY,
         Strategy(dp=2, zero=1),
@@ -284,6 +300,7 @@ strategies = st.builds(
     zero=st.integers(0, 3),
     recompute=st.sampled_from(["none", "full", "other"]),
     recompute_every=st.integers(1, 2),
+    recompute_layers=st.integers(0, 2),
     keep_gathered=st.sampled_from(KEEP_GATHERED),
     sequence_parallel=st.booleans(),
     zero_degree=st.integers(0, 4),

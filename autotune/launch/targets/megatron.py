@@ -276,10 +276,11 @@ def _write_recompute(facts: Facts) -> Options:
     if facts["recompute"] == "none":
         return {}
     if facts["recompute"] == "full":
+        layers = facts["recompute_layers"]
         return {
             "--recompute-granularity": "full",
-            "--recompute-method": "uniform",
-            "--recompute-num-layers": 1,
+            "--recompute-method": "block" if layers else "uniform",
+            "--recompute-num-layers": layers or 1,
         }
     return {
         "--recompute-granularity": "selective",
@@ -292,22 +293,22 @@ def _read_recompute(options: Options, facts: Facts) -> Facts:
     if truth("--recompute-activations", options.get("--recompute-activations", False)):
         given = "selective"
     if given in ("none", "selective"):
-        return {"recompute": given}
+        return {"recompute": given, "recompute_layers": 0}
     if given != "full":
         raise LaunchError(
             f"--recompute-granularity is {shown(given)}; known are selective and full"
         )
     method = options.get("--recompute-method")
     count = typed(int, "--recompute-num-layers", options.get("--recompute-num-layers", 1))
-    cuts: Cuts | None = facts["cuts"]
-    longest = max(cuts.layers) if cuts is not None else facts[LAYERS]
-    if (method == "uniform" and count == 1) or (method == "block" and count >= longest):
-        return {"recompute": "full"}
     if method is None:
         raise LaunchError("full recomputation needs --recompute-method (uniform or block)")
+    if method == "uniform" and count == 1:
+        return {"recompute": "full", "recompute_layers": 0}
+    if method == "block" and count >= 0:
+        return {"recompute": "full" if count else "none", "recompute_layers": count}
     raise LaunchError(
-        f"--recompute-method {method} with --recompute-num-layers {count} is not simulated; what "
-        f"is: uniform with 1, or block with all layers of a stage ({longest})"
+        f"--recompute-method {shown(method)} with --recompute-num-layers {count} is not simulated; "
+        "what is: uniform with 1, or block with a number of layers of every stage"
     )
 
 
@@ -428,7 +429,7 @@ _STAGE_ROWS: tuple[Row, ...] = (
         _read_zero,
     ),
     row(
-        ("recompute",),
+        ("recompute", "recompute_layers"),
         (
             "--recompute-granularity",
             "--recompute-method",

@@ -61,6 +61,15 @@ def _chunks(schedule: str, chunks: int) -> str | None:
     return f"{schedule} with {chunks} chunks cannot be stated: several stages per rank interleave"
 
 
+def _layers_in_full(recompute: str, recompute_layers: int) -> str | None:
+    if not recompute_layers or recompute == "full":
+        return None
+    return (
+        f"recompute_layers = {recompute_layers} with recompute = {recompute} cannot be stated: "
+        "Megatron-Core counts layers of full recomputation alone"
+    )
+
+
 def _context(workload: WorkloadFacts, cp: int) -> str | None:
     length = next((n for n in workload.sequence_lengths if n % (2 * cp)), None)
     if cp == 1 or length is None:
@@ -138,6 +147,11 @@ LIMITS: tuple[Limit, ...] = (
         {"placement": PLACEMENT},
     ),
     only("recompute", RECOMPUTED, "Megatron-Core has none, selective and full"),
+    Limit(
+        "layers of a stage are recomputed in full",
+        _layers_in_full,
+        ({"recompute": "full"}, {"recompute_layers": 0}),
+    ),
     Limit(
         "sequences are cut into 2 cp pieces",
         _context,

@@ -14,11 +14,18 @@ from typing import Any
 import numpy as np
 
 from distir.arrays import Floats, Indices, distinct, distinct_rows
-from distir.plan import BlockProgram, Stage
+from distir.plan import BlockProgram, ModelPrograms, Stage
 from distir.plan.model import in_one_stage
 from distir.schedules import PeakInFlight
 from distir.simulation.cutting.fitting import BlocksToCut, InFlight, PlansToFit, fitted_bounds
-from distir.simulation.cutting.partition import Bounds, Partitions, Shape, rounded_weights
+from distir.simulation.cutting.partition import (
+    Bounds,
+    Partitions,
+    Shape,
+    num_stages,
+    rounded_weights,
+)
+from distir.simulation.pricing.block_bytes import BlockBytes, mixed
 from distir.simulation.pricing.instructions import Pricing
 from distir.simulation.pricing.stages import StagePricer
 from distir.simulation.pricing.tied import (
@@ -89,18 +96,16 @@ class StageCuts:
         self,
         pricer: StagePricer,
         partitions: Partitions,
-        programs: tuple[BlockProgram, ...],
-        block_kinds: Sequence[int],
+        programs: ModelPrograms,
         pricing: Pricing,
         splits: bool,
         room_bytes: Floats,
     ) -> None:
-        """`block_kinds` has a number per block, equal for equal programs. `splits` says whether
-        some schedule splits the backward pass. `room_bytes` are the bytes that tensors may take on
-        a device, one number per program size."""
+        """`splits` says whether some schedule splits the backward pass. `room_bytes` are the bytes
+        that tensors may take on a device, one number per program size."""
         self.pricer, self.workload = pricer, pricer.workload
         self.partitions = partitions
-        self.programs, self.block_kinds, self.pricing = programs, block_kinds, pricing
+        self.programs, self.pricing = programs, pricing
         self.splits, self.room_bytes, self.num_sizes = splits, room_bytes, len(room_bytes)
         self.uses: dict[tuple[ChargedElsewhere, ...], int] = {}
         """What is charged elsewhere, per block of a stage, with numbers from 1."""
@@ -119,13 +124,13 @@ class StageCuts:
         arrangements = np.arange(int(counts.sum())) + starts
         places = np.repeat(np.arange(self.num_sizes), counts)
         shapes = every.shape[arrangements]
-        weights = self._weights()
-        by_kind = rounded_weights(weights)
-        by_block = by_kind[:, self.block_kinds]
+        mix, size, share = self._mixes(places, every, shapes)
+        by_kind = rounded_weights(self._weights(size, share))
+        by_block = by_kind[:, self.programs.kinds]
         first, heavy = distinct_rows(by_kind)
-        cases, which = distinct(heavy[places] * len(every.shapes) + shapes)
+        cases, which = distinct(heavy[mix] * len(every.shapes) + shapes)
         bounds = self.partitions.bounds(
-            by_block[first], every.shapes, heavy[places[cases]], shapes[cases]
+            by_block[first], every.shapes, heavy[mix[cases]], shapes[cases]
         )
         alike: dict[Partition, list[int]] = {}
         for case, own in enumerate(zip(shapes[cases].tolist(), bounds, strict=True)):
@@ -135,10 +140,9 @@ class StageCuts:
             of_case[own] = partition
         number = of_case[which]
         partitions = {each: partition for partition, each in enumerate(alike)}
-        held = self.pricer.block_bytes(self.programs, self.block_kinds, self.splits, self.num_sizes)
-        kinds = np.array(self.block_kinds)
-        model = BlocksToCut(kinds, by_block.astype(np.float64), held, self.room_bytes)
-        for some, own in self._fitted(model, list(alike), number, every, arrangements, places):
+        kinds, held = np.array(self.programs.kinds), self._held(size, share)
+        model = BlocksToCut(kinds, by_block.astype(np.float64), held, self.room_bytes[size])
+        for some, own in self._fitted(model, list(alike), number, every, arrangements, mix):
             number[some] = partitions.setdefault(own, len(partitions))
         found = list(partitions)
         for partition, chosen in _grouped(number):
@@ -154,11 +158,11 @@ class StageCuts:
         number: Indices,
         every: Arrangements,
         arrangements: Indices,
-        places: Indices,
+        mix: Indices,
     ) -> list[tuple[int, Partition]]:
         """The arrangements that do not fit with their partitions but do with another one, each with
-        that partition. `number` has the partition, and `places` the program size, of each of
-        `arrangements`."""
+        that partition. `number` has the partition, and `mix` the mix of blocks (see `_mixes`), of
+        each of `arrangements`."""
         cuts: dict[int, list[Bounds]] = {}
         cut = np.zeros(len(partitions), np.int64)
         for partition, (shape, bounds) in enumerate(partitions):
@@ -171,7 +175,7 @@ class StageCuts:
             shape, flights = every.families[family]
             if len(cuts[shape][0]) > 2:
                 bounds, member = np.array(cuts[shape]), every.member[arrangements[some]]
-                groups.append(PlansToFit(bounds, cut[number[some]], places[some], flights, member))
+                groups.append(PlansToFit(bounds, cut[number[some]], mix[some], flights, member))
                 chosen.append((shape, some))
         return [
             (arrangement, (shape, tuple(bounds)))
@@ -181,17 +185,51 @@ class StageCuts:
             for arrangement, bounds in zip(some[moved].tolist(), found.tolist(), strict=True)
         ]
 
-    def _weights(self) -> Floats:
-        """Seconds of the different blocks, of shape (sizes, programs)."""
+    def _mixes(
+        self, places: Indices, every: Arrangements, shapes: Indices
+    ) -> tuple[Indices, Indices, Floats]:
+        """What cuts are looked for with: a program size, and the share of layers that stages
+        recompute, which depends on the number of stages. `places` and `shapes` are the sizes and
+        shapes of arrangements. Returns the number of each arrangement's mix, and of each mix the
+        size and the share."""
+        if not self.programs.most:
+            return places, np.arange(self.num_sizes), np.zeros(self.num_sizes)
+        shares = np.array([self.programs.share(num_stages(ranks)) for ranks, _ in every.shapes])
+        _, number = distinct(shares)
+        first, mix = distinct(places * len(shares) + number[shapes])
+        return mix, places[first], shares[shapes[first]]
+
+    def _weights(self, size: Indices, share: Floats) -> Floats:
+        """Seconds of the different blocks in mixes, of shape (mixes, kinds)."""
+        kept = self._weights_of(self.programs.kept)[size]
+        if not self.programs.most:
+            return kept
+        return mixed(kept, self._weights_of(self.programs.recomputed)[size], share)
+
+    def _weights_of(self, programs: Sequence[BlockProgram]) -> Floats:
+        """Seconds of the different blocks, of shape (sizes, kinds)."""
+        kinds = dict(zip(self.programs.kinds, programs, strict=True))
         found = [
             np.broadcast_to(np.asarray(self.pricer.weight(program, self.pricing)), self.num_sizes)
-            for program in dict.fromkeys(self.programs)
+            for program in kinds.values()
         ]
         return np.stack(found, axis=1)
 
+    def _held(self, size: Indices, share: Floats) -> BlockBytes:
+        """Bytes of the different blocks in mixes."""
+        kinds, splits = self.programs.kinds, self.splits
+        kept = self.pricer.block_bytes(self.programs.kept, kinds, splits, self.num_sizes)
+        if not self.programs.most:
+            return kept
+        recomputed = self.pricer.block_bytes(
+            self.programs.recomputed, kinds, splits, self.num_sizes
+        )
+        return kept.taken(size).mixed(recomputed.taken(size), share)
+
     def _stage(self, index: int, blocks: Iterable[int]) -> Stage:
         chosen = tuple(blocks)
-        programs = [self.programs[block] for block in chosen]
+        # Gradients are the same whether or not a block recomputes.
+        programs = [self.programs.kept[block] for block in chosen]
         return Stage(index, chosen, in_one_stage(self.workload.program, chosen, programs))
 
     def _stages(self, ranks: StagesOfRanks, bounds: Sequence[int]) -> list[StageBlocks]:

@@ -76,7 +76,7 @@ class Partitions:
 
 def _cut(rounded: Indices, shapes: Sequence[Shape], rows: Indices, which: Indices) -> list[Bounds]:
     """The bounds of plans; see `Partitions.bounds`."""
-    stages = np.array([_num_stages(ranks) for ranks, _ in shapes])
+    stages = np.array([num_stages(ranks) for ranks, _ in shapes])
     # Stages are balanced first, which depends on their number and not on the ranks that hold them.
     first, same = distinct(rows * (1 + int(stages.max())) + stages[which])
     every = balanced_cuts(rounded[rows[first]], stages[which[first]])[same]
@@ -94,7 +94,8 @@ def _cut(rounded: Indices, shapes: Sequence[Shape], rows: Indices, which: Indice
     return found
 
 
-def _num_stages(ranks: Sequence[Sequence[int]]) -> int:
+def num_stages(ranks: Sequence[Sequence[int]]) -> int:
+    """The number of stages, given those of every rank."""
     return 1 + max(stage for own in ranks for stage in own)
 
 

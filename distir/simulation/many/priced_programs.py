@@ -12,7 +12,7 @@ from distir.arrays import Indices, distinct_rows
 from distir.cost.amounts import Many, many
 from distir.cost.cluster import Group
 from distir.cost.collectives import CollectiveKind, Copies, Link, Route
-from distir.plan import BlockProgram
+from distir.plan import BlockProgram, ModelPrograms
 from distir.plan.grid import DeviceGrid
 from distir.plan.planner import ProgramKind
 from distir.simulation.many.program_sizes import ProgramSizes
@@ -96,7 +96,7 @@ class PricedPrograms:
         self.pricing = ManyPricing(pricer.cost, grid, product)
         self._known: dict[object, BlockProgram] = {}
 
-    def of(self, kind: ProgramKind) -> tuple[BlockProgram, ...]:
+    def of(self, kind: ProgramKind) -> ModelPrograms:
         """The programs of all blocks of a kind."""
         planner = self.pricer.planner
         return planner.programs_at(kind, self._degrees, self._samples, self._known)

@@ -13,7 +13,14 @@ from distir.plan import Planner
 from distir.plan.planner import ProgramKind
 from distir.strategies import Strategies
 
-KIND = ("zero", "recompute", "recompute_every", "keep_gathered", "placement")
+KIND = (
+    "zero",
+    "recompute",
+    "recompute_every",
+    "recompute_layers",
+    "keep_gathered",
+    "placement",
+)
 """The choices of a strategy, besides those of its mesh, on which the kind of its programs and the
 order of its degrees on the cluster depend."""
 

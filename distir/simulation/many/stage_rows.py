@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distir.arrays import Floats, Indices, distinct_rows
-from distir.plan import BlockProgram
 from distir.plan.grid import DeviceGrid
 from distir.plan.planner import ProgramKind
 from distir.schedules import PeakInFlight
@@ -217,16 +216,15 @@ class _KindRows:
         self.rows, self.pricer, self.pricing = rows, priced.pricer, priced.pricing
         self.workload, self.kind, self.placement = self.pricer.workload, kind, placement
         self.which, self.sizes, self.programs = which, sizes, priced.of(kind)
-        kinds: dict[BlockProgram, int] = {}
-        self.block_kinds = [kinds.setdefault(program, len(kinds)) for program in self.programs]
-        self.different = list(kinds)
+        every = dict.fromkeys((*self.programs.kept, *self.programs.recomputed))
+        self.numbers = {program: number for number, program in enumerate(every)}
+        self.different = list(every)
         self.splits = bool(sizes.splits.any())
         self._rankings = self._number_rankings()
         self.cuts = StageCuts(
             self.pricer,
             rows.partitions,
             self.programs,
-            self.block_kinds,
             self.pricing,
             self.splits,
             np.broadcast_to(self.pricer.cost.room_bytes(sizes.communicators), len(which)),
@@ -260,7 +258,7 @@ class _KindRows:
             numbers = self.rows.pairs_of_arrangement[own.arrangements]
             for number in map(int, np.unique(numbers[numbers != NO_PAIRS])):
                 some = np.flatnonzero(numbers == number)
-                blocks = [tuple(self.block_kinds[begin:end]) for begin, end, _ in own.stages]
+                blocks = [self._kinds(begin, end) for begin, end, _ in own.stages]
                 both = [(blocks[one], blocks[other]) for one, other in self.rows.pairs[number]]
                 for pair in both:
                     none = np.zeros(len(self.which), np.bool_)
@@ -314,7 +312,7 @@ class _KindRows:
 
     def _padding(self) -> Floats:
         """Per size the fraction of products that padding adds, computed once for equal axes."""
-        axes = self.programs[0].sizes
+        axes = self.programs.kept[0].sizes
         found = np.zeros(len(self.which))
         if axes.padded:
             padded = np.stack(
@@ -366,7 +364,11 @@ class _KindRows:
         uses: Sequence[ChargedElsewhere] = [NOTHING_ELSEWHERE] * (end - begin)
         if charged:
             uses = next(found for found, number in self.cuts.uses.items() if number == charged)
-        return tuple(repeated_blocks(list(zip(self.block_kinds[begin:end], uses, strict=True))))
+        return tuple(repeated_blocks(list(zip(self._kinds(begin, end), uses, strict=True))))
+
+    def _kinds(self, begin: int, end: int) -> tuple[int, ...]:
+        """The numbers of the programs of a stage's blocks."""
+        return tuple(self.numbers[program] for program in self.programs.of_stage(begin, end))
 
     def _values(self) -> tuple[Floats, Indices]:
         """The rows of all stages at the sizes where they are wanted, and the number of a stage's

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distir.arrays import Floats
+from distir.arrays import Floats, Indices
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,5 +30,33 @@ class BlockBytes:
         passing = np.zeros((cost_kinds, num_sizes, block_kinds))
         return cls(state, forward, backward, dict(enumerate(passing)))
 
+    def taken(self, sizes: Indices) -> BlockBytes:
+        """At these program sizes."""
+        return BlockBytes(
+            self.state[sizes],
+            self.after_forward[sizes],
+            self.after_backward[sizes],
+            {cost_kind: each[sizes] for cost_kind, each in self.passing.items()},
+        )
 
-__all__ = ["BlockBytes"]
+    def mixed(self, other: BlockBytes, share: Floats) -> BlockBytes:
+        """Where a `share` of the blocks of every kind, one number per program size, are as in
+        `other`."""
+        some, not_all = share[:, None] > 0, share[:, None] < 1
+        return BlockBytes(
+            mixed(self.state, other.state, share),
+            mixed(self.after_forward, other.after_forward, share),
+            mixed(self.after_backward, other.after_backward, share),
+            {
+                kind: np.maximum(each * not_all, other.passing[kind] * some)
+                for kind, each in self.passing.items()
+            },
+        )
+
+
+def mixed(one: Floats, other: Floats, share: Floats) -> Floats:
+    """The mean of numbers of shape (program sizes, …), of which a `share` are those of `other`."""
+    return (1 - share)[:, None] * one + share[:, None] * other
+
+
+__all__ = ["BlockBytes", "mixed"]
