@@ -99,6 +99,8 @@ FAMILY = (
     "axes",
     "sequence_parallel",
     "cp_exchange",
+    "expert_order",
+    "etp",
     "recompute",
     "recompute_every",
     "recompute_layers",

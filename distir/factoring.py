@@ -39,15 +39,16 @@ def _prime_powers(number: int) -> Iterator[tuple[int, int]]:
 
 
 def tensor_factors(
-    sizes: Sequence[tuple[str, int]], inner: Mapping[str, int], degree: int
+    sizes: Sequence[tuple[str, int]], inner: Mapping[str, int], degree: int, outer: int = 1
 ) -> tuple[int, ...]:
     """The factors of a degree of tensor parallelism, outermost first; `()` if it does not fit.
 
     `sizes` are the labels and sizes of the internal axes, all of which must be split equally. The
     outer factors, whose product is the greatest common divisor of an axis and the degree, split the
-    axis; the others split the axis inside it, whose size `inner` gives by label.
+    axis; the others split the axis inside it, whose size `inner` gives by label. Where `outer` is
+    stated, it is the product of the first factors.
     """
-    ends = {1, degree}
+    ends = {1, outer, degree}
     for label, size in sizes:
         own = math.gcd(size, degree)
         if inner.get(label, 1) % (degree // own):
@@ -68,24 +69,40 @@ class ExpertFactors:
     tp: int = 1
 
 
-def expert_factors(ep: int, dp: int, cp: int, tp: int) -> ExpertFactors | None:
+EXPERT_ORDERS = ("replicas", "nearest")
+"""In which order devices are taken to share experts; see `expert_factors`."""
+
+
+def expert_factors(
+    ep: int, dp: int, cp: int, tp: int, etp: int = 0, order: str = "replicas"
+) -> ExpertFactors | None:
     """The devices that share experts, or None if no choice makes `ep` of them.
 
-    They are replicas if `ep` divides `dp`. Otherwise they are replicas and as many devices of `cp`
-    as possible; or, if that does not fit either, replicas, devices of `cp` and all devices of `tp`,
-    which then do not split the experts' width.
+    With the order `replicas` they are replicas if `ep` divides `dp`, otherwise replicas and as many
+    devices of `cp` as possible. With `nearest` they are neighbours: devices of `cp`, and replicas
+    if that is not enough. `etp` of the `tp` devices split the width of each expert; the other
+    `tp / etp` share experts, before all others. 0 stands for as many as possible: all `tp`, or, if
+    that does not fit, none.
 
-    The last two are Megatron-Core's expert parallelism with the same tensor parallelism for experts
-    as for other layers, and with none for experts (Liu et al. 2025, "MoE Parallel Folding").
+    Megatron-Core has `nearest` with any `etp` (Liu et al. 2025, "MoE Parallel Folding"), and
+    torchtitan has it with 1.
     """
-    if dp % ep == 0:
-        return ExpertFactors(dp=ep)
-    for whole in (1, tp):
-        rest, uneven = divmod(ep, whole)
-        near = math.gcd(rest, cp)
-        if not uneven and dp % (rest // near) == 0:
-            return ExpertFactors(dp=rest // near, cp=near, tp=whole)
+    for split in (etp,) if etp else (tp, 1):
+        sharing = tp // split
+        if tp % split or ep % sharing:
+            continue
+        rest = ep // sharing
+        near = _near(rest, dp, cp, order)
+        if near is not None and dp % (rest // near) == 0:
+            return ExpertFactors(dp=rest // near, cp=near, tp=sharing)
     return None
 
 
-__all__ = ["ExpertFactors", "divisors", "expert_factors", "tensor_factors"]
+def _near(ep: int, dp: int, cp: int, order: str) -> int | None:
+    """The devices of `cp` among `ep` devices that share experts; None if they are no neighbours."""
+    if order == "replicas":
+        return 1 if dp % ep == 0 else math.gcd(ep, cp)
+    return min(ep, cp) if max(ep, cp) % min(ep, cp) == 0 else None
+
+
+__all__ = ["EXPERT_ORDERS", "ExpertFactors", "divisors", "expert_factors", "tensor_factors"]

@@ -45,6 +45,8 @@ MESH_CHOICES = (
     "zero_degree",
     "cp_exchange",
     "axes",
+    "etp",
+    "expert_order",
 )
 """The fields of a strategy that its mesh depends on."""
 
@@ -69,7 +71,7 @@ def mesh_axes(program: Program, strategy: Strategy) -> tuple[MeshAxis, ...]:
         MeshAxis("dp", sharing // shared.dp, dp, "dp", shards_state=True),
         MeshAxis("ep", shared.dp, ep, "ep", shards_state=True),
         *_context_axes(strategy.cp, shared.cp, cp, experts),
-        *_tensor_axes(program, strategy, stated.get("tp"), experts if shared.tp > 1 else ()),
+        *_tensor_axes(program, strategy, stated.get("tp"), experts, shared.tp),
     )
     return tuple(axis for axis in every if axis.degree > 1)
 
@@ -124,11 +126,13 @@ def _tensor_axes(
     strategy: Strategy,
     stated: tuple[AxisListEntry, ...] | None,
     experts: tuple[AxisListEntry, ...],
+    sharing: int,
 ) -> tuple[MeshAxis, ...]:
     """The mesh axes of tensor parallelism: one, or several where the degree does not divide an
     internal axis. Then the outer ones split that axis, and the others the axis inside it.
 
-    `experts` are entries that come before all others; `stated` is the strategy's own list, if any.
+    Outermost are the `sharing` devices that share experts, whose lists begin with `experts`;
+    `stated` is the strategy's own list, if any.
     """
     blocks, degree = program.blocks, strategy.tp
     if stated is not None:
@@ -139,7 +143,7 @@ def _tensor_axes(
         for number, axis in enumerate(blocks.internal_axes)
         if axis in blocks.inner_axes
     }
-    factors = tensor_factors(sizes, inner, degree) or (degree,)
+    factors = tensor_factors(sizes, inner, degree, sharing) or (degree,)
     # An output axis that neither divides nor can be padded stays whole.
     outputs = (axis for axis in blocks.output_axes if _fits(program, axis, degree))
     sequences = _sequences(program) if strategy.sequence_parallel else ()
@@ -154,7 +158,8 @@ def _tensor_axes(
             for axis in blocks.internal_axes
         ]
         name = "tp" if len(factors) == 1 else f"tp.{number + 1}"
-        found.append(MeshAxis(name, factor, (*experts, *map(AxisListEntry, own), *ends), "tp"))
+        shared = experts if reached <= sharing else ()
+        found.append(MeshAxis(name, factor, (*shared, *map(AxisListEntry, own), *ends), "tp"))
     return tuple(found)
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, cast
 
 from distir.errors import StrategyError, UnknownNameError, shown
-from distir.factoring import ExpertFactors, expert_factors
+from distir.factoring import EXPERT_ORDERS, ExpertFactors, expert_factors
 from distir.limits import MOST_DEVICES, MOST_LAYERS, MOST_MICROBATCHES
 
 PLACEMENT = "tp-cp-ep-dp-pp"
@@ -109,8 +109,8 @@ class Strategy:
     cp: int = 1
     """Devices that share each sequence."""
     ep: int = 1
-    """Devices that share the experts of a mixture: replicas, or, where `ep` does not divide `dp`,
-    also devices of `cp`, or of `cp` and `tp` (see `expert_factors`)."""
+    """Devices that share the experts of a mixture: of `dp`, `cp` and `tp`, as `expert_order` and
+    `etp` say (see `expert_factors`)."""
     microbatches: int = 1
     """Pieces that each replica's share of the batch is cut into."""
     schedule: str = "1f1b"
@@ -148,6 +148,12 @@ class Strategy:
     op allows it."""
     placement: str = PLACEMENT
     """The order in which degrees are laid on the devices, innermost first."""
+    etp: int = 0
+    """Devices of `tp` that split the width of each expert; the others share experts. 0: all `tp`,
+    or none where `ep` fits only so."""
+    expert_order: str = "replicas"
+    """Which devices share experts: `replicas` first, then those of `cp`; or the `nearest`, those of
+    `cp` before replicas."""
 
     def __post_init__(self) -> None:
         for name in ("dp", "tp", "pp", "cp", "ep", "microbatches", "chunks", "recompute_every"):
@@ -181,6 +187,13 @@ class Strategy:
                 f"zero_degree is {shown(self.zero_degree)}; expected a number of replicas, or 0 "
                 "for all"
             )
+        if type(self.etp) is not int or not 0 <= self.etp <= MOST_DEVICES:
+            raise StrategyError(
+                f"etp is {shown(self.etp)}; expected a number of devices of tp, or 0 for all that "
+                "fit"
+            )
+        if self.expert_order not in EXPERT_ORDERS:
+            raise UnknownNameError("expert_order", str(self.expert_order), EXPERT_ORDERS)
         if self.cp_exchange not in CP_EXCHANGES:
             raise UnknownNameError("cp_exchange", str(self.cp_exchange), CP_EXCHANGES)
         object.__setattr__(self, "axes", format_lists(parse_lists(self.axes)))
@@ -216,7 +229,8 @@ class Strategy:
     def expert_factors(self) -> ExpertFactors:
         """The numbers of devices along each degree that share experts; all 1 if `ep` does not
         fit."""
-        return expert_factors(self.ep, self.dp, self.cp, self.tp) or ExpertFactors()
+        found = expert_factors(self.ep, self.dp, self.cp, self.tp, self.etp, self.expert_order)
+        return found or ExpertFactors()
 
     @property
     def order(self) -> tuple[str, ...]:
@@ -245,6 +259,8 @@ class Strategy:
         parts = [f"dp{self.dp}", f"tp{self.tp}", f"pp{self.pp}"]
         parts += [f"cp{self.cp}"] if self.cp > 1 else []
         parts += [f"ep{self.ep}"] if self.ep > 1 else []
+        parts += [f"etp{self.etp}"] if self.etp else []
+        parts += [self.expert_order] if self.expert_order != EXPERT_ORDERS[0] else []
         parts += [f"m{self.microbatches}", self.schedule]
         parts += [f"c{self.chunks}"] if self.chunks > 1 else []
         parts += [f"z{self.zero}"] if self.zero and self.dp * self.cp > 1 else []

@@ -21,6 +21,8 @@ PROGRAM = (
     "axes",
     "sequence_parallel",
     "cp_exchange",
+    "expert_order",
+    "etp",
     "zero",
     "recompute",
     "recompute_every",

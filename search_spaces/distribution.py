@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from distir.factoring import ExpertFactors, divisors, expert_factors
+from distir.factoring import EXPERT_ORDERS, ExpertFactors, divisors, expert_factors
 from distir.limits import MOST_MICROBATCHES
 from distir.rules import WorkloadFacts, degrees_fill, rules_of
 from distir.rules.memory import (
@@ -23,7 +23,7 @@ from distir.rules.memory import (
     kept_parameters_are_gathered,
     zero_degree_holds_experts,
 )
-from distir.rules.splitting import ep_divides
+from distir.rules.splitting import ep_divides, etp_has_experts
 from distir.schedules import SCHEDULES, find_schedule
 from distir.strategy import CP_EXCHANGES, KEEP_GATHERED
 from search_spaces.named import (
@@ -77,6 +77,8 @@ def _dimensions(of: _Domains) -> list[Dimension]:
         Dimension("cp_exchange", of.cp_exchange),
         _limited("pp", of.pp, of.chosen),
         _limited("dp", of.dp, of.chosen),
+        _varying("expert_order", of.expert_order, of.chosen),
+        _varying("etp", of.etp, of.chosen),
         _limited("ep", of.ep, of.chosen),
         Dimension("zero", of.zero),
         _varying("zero_degree", of.zero_degree, of.chosen),
@@ -145,12 +147,43 @@ class _Domains:
     def dp(self, tp: int, cp: int, pp: int) -> Sequence[Value]:
         return (self.devices // (tp * cp * pp),)
 
-    def ep(self, dp: int, cp: int, tp: int) -> Sequence[Value]:
-        shared = divisors(dp * cp * tp) if self.workload.expert_axes else (1,)
-        return [each for each in shared if not ep_divides(self.workload, dp, cp, tp, each)]
+    def expert_order(self) -> Sequence[Value]:
+        if not self.workload.expert_axes:
+            return (DEFAULTS["expert_order"],)
+        return self.chosen.values_of("expert_order", EXPERT_ORDERS)
 
-    def placement(self, tp: int, cp: int, pp: int, dp: int, ep: int) -> Sequence[Value]:
-        own = (expert_factors(ep, dp, cp, tp) or ExpertFactors()).dp
+    def etp(self, tp: int) -> Sequence[Value]:
+        if not self.workload.expert_axes or tp == 1:
+            return (0,)
+        allowed = self.chosen.values_of("etp", (0, *divisors(tp)))
+        return [each for each in allowed if tp % int(each or 1) == 0]
+
+    def ep(self, dp: int, cp: int, tp: int, etp: int, expert_order: str) -> Sequence[Value]:
+        if not self.workload.expert_axes:
+            return (1,)
+        ways = [(int(e), str(order)) for order in self.expert_order() for e in self.etp(tp)]
+        earlier = ways[: ways.index((etp, expert_order))]
+
+        def is_new(ep: int) -> bool:
+            """Whether no way before this one to choose devices chooses the same ones."""
+            known = {
+                expert_factors(ep, dp, cp, tp, *way)
+                for way in earlier
+                if not etp_has_experts(ep, tp, way[0])
+            }
+            return expert_factors(ep, dp, cp, tp, etp, expert_order) not in known
+
+        shared = [
+            each
+            for each in divisors(dp * cp * tp)
+            if not ep_divides(self.workload, dp, cp, tp, each, etp, expert_order)
+        ]
+        return [each for each in shared if is_new(each)]
+
+    def placement(
+        self, tp: int, cp: int, pp: int, dp: int, ep: int, etp: int, expert_order: str
+    ) -> Sequence[Value]:
+        own = (expert_factors(ep, dp, cp, tp, etp, expert_order) or ExpertFactors()).dp
         degrees = {"tp": tp, "cp": cp, "pp": pp, "dp": dp // own, "ep": own}
         active = {name for name, degree in degrees.items() if degree > 1}
         return distinct_orders(active, self.chosen.values_of("placement", orders(active)))
@@ -162,11 +195,17 @@ class _Domains:
             return (0,)
         return self.chosen.values_of("zero", range(4))
 
-    def zero_degree(self, zero: int, dp: int, cp: int, tp: int, ep: int) -> Sequence[Value]:
+    def zero_degree(
+        self, zero: int, dp: int, cp: int, tp: int, ep: int, etp: int, expert_order: str
+    ) -> Sequence[Value]:
         suited = [0]
         if zero:
             parts = (part for part in divisors(dp) if 1 < part < dp)
-            suited += [p for p in parts if not zero_degree_holds_experts(p, dp, cp, tp, ep)]
+            suited += [
+                part
+                for part in parts
+                if not zero_degree_holds_experts(part, dp, cp, tp, ep, etp, expert_order)
+            ]
         allowed = self.chosen.values_of("zero_degree", suited)
         return [part for part in allowed if part in suited] or (0,)
 

@@ -91,6 +91,8 @@ _add(
     recompute="default",
     recompute_every="default",
     recompute_layers="default",
+    expert_order="default",
+    etp="default",
     keep_gathered="default",
     schedule=("gpipe", "1f1b"),
     chunks="default",
@@ -107,6 +109,8 @@ _add(
     zero=(0, 1, 3),
     recompute_every="default",
     recompute_layers="default",
+    expert_order="default",
+    etp="default",
     keep_gathered="default",
     schedule=("gpipe", "1f1b", "interleaved"),
     chunks="default",
@@ -120,6 +124,8 @@ _add(
     "adds context parallelism at any length, all of ZeRO, hybrid sharding, every n-th block, every "
     "schedule and numbers of chunks; keeping what was gathered",
     recompute_layers="default",
+    expert_order="default",
+    etp="default",
     placement="default",
     axes="default",
 )

@@ -80,6 +80,48 @@ def test_experts_are_shared_by_dp_then_cp_then_tp(
     assert expert_factors(ep, dp, cp, tp) == expected
 
 
+@pytest.mark.parametrize(
+    ("dp", "cp", "tp", "ep", "etp", "factors"),
+    [
+        # What `RankGenerator` of megatron-core 0.19.2 says, with the order tp-cp-ep-dp-pp.
+        (4, 2, 1, 4, 1, (2, 2, 1)),
+        (4, 2, 2, 2, 2, (1, 2, 1)),
+        (4, 1, 2, 4, 2, (4, 1, 1)),
+        (4, 2, 1, 8, 1, (4, 2, 1)),
+        (2, 4, 1, 8, 1, (2, 4, 1)),
+        (1, 2, 4, 8, 1, (1, 2, 4)),
+        (2, 1, 4, 4, 2, (2, 1, 2)),  # two of tp = 4 split each expert, the others share
+        (1, 1, 4, 2, 2, (1, 1, 2)),
+        (3, 4, 1, 6, 1, None),  # six neighbours in rows of four are no whole rows
+        (1, 1, 4, 2, 1, None),  # not all that would not split experts are needed to share them
+        (4, 1, 4, 4, 3, None),
+    ],
+)
+def test_the_nearest_devices_share_experts_beside_those_that_split_them(
+    dp: int, cp: int, tp: int, ep: int, etp: int, factors: tuple[int, int, int] | None
+) -> None:
+    expected = None if factors is None else ExpertFactors(*factors)
+    assert expert_factors(ep, dp, cp, tp, etp, "nearest") == expected
+
+
+@given(*(st.integers(1, 12) for _ in range(4)), st.integers(0, 12))
+def test_the_nearest_are_neighbours(ep: int, dp: int, cp: int, tp: int, etp: int) -> None:
+    """Their numbers, counted along tp, then cp, then dp, are as far apart as `etp`, and follow each
+    other."""
+    factors = expert_factors(ep, dp, cp, tp, etp, "nearest")
+    if factors is None:
+        return
+    split = tp // factors.tp
+    assert split == etp or not etp
+    sharing = [
+        tp * (cp * replica + part) + split * other
+        for replica in range(factors.dp)
+        for part in range(factors.cp)
+        for other in range(factors.tp)
+    ]
+    assert sharing == [split * number for number in range(ep)]
+
+
 @given(*(st.integers(1, 24) for _ in range(4)))
 def test_those_who_share_experts_are_as_many(ep: int, dp: int, cp: int, tp: int) -> None:
     factors = expert_factors(ep, dp, cp, tp)

@@ -124,6 +124,22 @@ def add_strategy_options(parser: argparse.ArgumentParser) -> None:
         "or split heads in attention: all-to-all",
     )
     group.add_argument(
+        "--expert-order",
+        type=str.lower,
+        default="replicas",
+        metavar="ORDER",
+        help="with --ep, the devices that share experts: replicas (default) before those of cp, or "
+        "nearest: those of cp before replicas, as Megatron-LM has them",
+    )
+    group.add_argument(
+        "--etp",
+        type=positive,
+        default=0,
+        metavar="N",
+        help="with --ep and --tp, devices of tp that split each expert; the others share experts "
+        "(default: all of tp, or 1 where ep fits only so)",
+    )
+    group.add_argument(
         "--axes",
         action="append",
         default=SUPPRESS,

@@ -45,7 +45,7 @@ def space_around(target: Target, space: Any, strategy: Strategy | None = None) -
     chosen: dict[str, list[Any]] = {
         name: list(values)
         for name, values in target.searches.items()
-        if named.allowed(name) != "default"
+        if named.allowed(name) != "default" or name in target.own
     }
     for name, value in strategy.to_dict().items() if strategy is not None else ():
         if named.allowed(name) == "default" and value != DEFAULTS[name]:

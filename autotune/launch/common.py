@@ -8,7 +8,7 @@ from autotune.launch.errors import LaunchError
 from autotune.launch.facts import Facts
 from autotune.launch.limits import Changes, Limit, only
 from autotune.launch.rows import Options, Row, row, typed
-from distir.factoring import divisors
+from distir.factoring import EXPERT_ORDERS, divisors, expert_factors
 from distir.rules import WorkloadFacts
 from distir.strategy import PLACEMENT, Strategy
 
@@ -138,6 +138,31 @@ def replicas_left() -> Row:
         return {"dp": dp}
 
     return row(("dp",), (), lambda facts: {}, read, "derived: devices / (tp · pp · cp)")
+
+
+def nearest_experts(facts: Facts, ep: int, etp: int, option: str) -> Facts:
+    """How we call `ep` neighbours that share experts, of which `etp` (stated by an option) split
+    each: in the shortest way that means these devices."""
+    usual = {"etp": 0, "expert_order": EXPERT_ORDERS[0]}
+    if ep == 1:
+        return usual
+    dp, cp, tp = facts["dp"], facts["cp"], facts["tp"]
+    wanted = expert_factors(ep, dp, cp, tp, etp, "nearest") if etp > 0 else None
+    if wanted is None:
+        raise LaunchError(
+            f"{option} is {etp}: {ep} neighbours that share experts are no whole groups of tp {tp} "
+            f"× cp {cp} × dp {dp} devices, and what is simulated are groups"
+        )
+    ways = ((some, order) for some in (0, etp) for order in EXPERT_ORDERS)
+    found = next(way for way in ways if expert_factors(ep, dp, cp, tp, *way) == wanted)
+    return {"etp": found[0], "expert_order": found[1]}
+
+
+def neighbours_share_experts(fills: str) -> Row:
+    """A row for a framework in which the nearest devices share experts; `fills` says which these
+    are."""
+    said = f"nearest: {fills}"
+    return row(("expert_order",), (), lambda facts: {}, lambda options, facts: {}, said)
 
 
 def accumulated(micro: str, times: str, whole: str = "") -> Row:

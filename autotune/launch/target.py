@@ -89,6 +89,9 @@ class Target:
     searched for this framework."""
     searches: Mapping[str, Sequence[Value]] = field(default_factory=dict[str, Sequence[Value]])
     """Values that are searched of fields where the framework's are not the usual ones."""
+    own: Sequence[str] = ()
+    """Fields whose values in `searches` are searched even where a space leaves the field at its
+    default, since the framework's default is another one."""
     missing: Callable[[Facts], Iterable[Note]] = _nothing
     """What a user has to add: data, tokenizer, …"""
     is_neutral: Callable[[str], bool] = lambda option: False

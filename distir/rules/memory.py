@@ -31,9 +31,11 @@ def zero_degree_divides_dp(zero_degree: int, dp: int) -> str | None:
     return f"zero_degree = {zero_degree} does not divide dp = {dp}"
 
 
-def zero_degree_holds_experts(zero_degree: int, dp: int, cp: int, tp: int, ep: int) -> str | None:
+def zero_degree_holds_experts(
+    zero_degree: int, dp: int, cp: int, tp: int, ep: int, etp: int, expert_order: str
+) -> str | None:
     """Replicas that shard states together hold every expert equally often."""
-    sharing = (expert_factors(ep, dp, cp, tp) or ExpertFactors()).dp
+    sharing = (expert_factors(ep, dp, cp, tp, etp, expert_order) or ExpertFactors()).dp
     if zero_degree % sharing == 0:
         return None
     return f"zero_degree = {zero_degree} does not divide by the {sharing} replicas of ep = {ep}"

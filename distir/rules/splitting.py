@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import math
 
-from distir.factoring import ExpertFactors, divisors, expert_factors, tensor_factors
+from distir.factoring import (
+    EXPERT_ORDERS,
+    ExpertFactors,
+    divisors,
+    expert_factors,
+    tensor_factors,
+)
 from distir.rules.facts import WorkloadFacts
 from distir.rules.rule import Advice
 from distir.rules.wording import product
@@ -69,7 +75,9 @@ def shares_to_try(workload: WorkloadFacts, sequence_parallel: bool) -> Advice:
 # --- experts --------------------------------------------------------------------------------------
 
 
-def ep_divides(workload: WorkloadFacts, dp: int, cp: int, tp: int, ep: int) -> str | None:
+def ep_divides(
+    workload: WorkloadFacts, dp: int, cp: int, tp: int, ep: int, etp: int, expert_order: str
+) -> str | None:
     """`ep` divides the experts, and as many devices can share them (`expert_factors`)."""
     if ep == 1:
         return None
@@ -79,19 +87,65 @@ def ep_divides(workload: WorkloadFacts, dp: int, cp: int, tp: int, ep: int) -> s
     for label, size in sizes:
         if size % ep:
             return f"ep = {ep} must divide the {label} ({size})"
-    if expert_factors(ep, dp, cp, tp) is None:
-        return f"ep = {ep} does not fit dp {dp} x cp {cp} x tp {tp} devices"
+    if expert_factors(ep, dp, cp, tp, etp, expert_order) is None:
+        split = f" of which etp = {etp} split each expert" if etp else ""
+        near = ", the nearest first" if expert_order == "nearest" else ""
+        return f"ep = {ep} does not fit dp {dp} x cp {cp} x tp {tp} devices{near}{split}"
     return None
 
 
 def ep_to_try(workload: WorkloadFacts) -> Advice:
     """Degrees that divide the experts; 1 if there are none."""
-    return {"ep": divisors(math.gcd(*(size for _, size in workload.expert_axes)) or 1)}
+    return {
+        "ep": divisors(math.gcd(*(size for _, size in workload.expert_axes)) or 1),
+        "expert_order": EXPERT_ORDERS,
+    }
 
 
-def stated_lists_leave_experts(axes: str, dp: int, cp: int, tp: int, ep: int) -> str | None:
+def etp_has_experts(ep: int, tp: int, etp: int) -> str | None:
+    """`etp` of the devices of `tp` split experts that `ep` devices share."""
+    if not etp:
+        return None
+    if ep == 1:
+        return f"etp = {etp} splits experts that ep devices share, but ep is 1"
+    return f"etp = {etp} does not divide tp = {tp}" if tp % etp else None
+
+
+def etps_to_try(tp: int) -> Advice:
+    """As many as possible (0), or a number that divides `tp`."""
+    return {"etp": (0, *divisors(tp))}
+
+
+def etp_splits_axes(
+    workload: WorkloadFacts,
+    axes: str,
+    dp: int,
+    cp: int,
+    tp: int,
+    ep: int,
+    etp: int,
+    expert_order: str,
+) -> str | None:
+    """Devices of `tp` that share experts are whole factors of those that split other axes."""
+    shared = expert_factors(ep, dp, cp, tp, etp, expert_order) or ExpertFactors()
+    sizes, inner = workload.internal_axes, workload.inner_axes
+    if "tp" in parse_lists(axes) or not tensor_factors(sizes, inner, tp):
+        return None
+    if tensor_factors(sizes, inner, tp, shared.tp):
+        return None
+    label, size = next(a for a in sizes if not tensor_factors([a], inner, tp, shared.tp))
+    return (
+        f"etp = {etp} leaves {shared.tp} of the tp = {tp} devices to share experts, and these "
+        f"cannot be some of those that split {label} ({size})"
+    )
+
+
+def stated_lists_leave_experts(
+    axes: str, dp: int, cp: int, tp: int, ep: int, etp: int, expert_order: str
+) -> str | None:
     """A list that is stated replaces the one by which devices of `cp` or `tp` share experts."""
-    shared, stated = expert_factors(ep, dp, cp, tp) or ExpertFactors(), parse_lists(axes)
+    shared = expert_factors(ep, dp, cp, tp, etp, expert_order) or ExpertFactors()
+    stated = parse_lists(axes)
     for user in ("cp", "tp"):
         if getattr(shared, user) > 1 and user in stated:
             return (
@@ -101,9 +155,10 @@ def stated_lists_leave_experts(axes: str, dp: int, cp: int, tp: int, ep: int) ->
     return None
 
 
-def less_ep(dp: int, cp: int, tp: int, ep: int) -> Advice:
+def less_ep(dp: int, cp: int, tp: int, ep: int, etp: int, expert_order: str) -> Advice:
     """Divisors of `ep`, as far as that many devices can share experts."""
-    return {"ep": [part for part in divisors(ep) if expert_factors(part, dp, cp, tp)]}
+    fitting = [n for n in divisors(ep) if expert_factors(n, dp, cp, tp, etp, expert_order)]
+    return {"ep": fitting}
 
 
 # --- keys and values of context parallelism -------------------------------------------------------

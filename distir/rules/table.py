@@ -28,7 +28,9 @@ RULES: tuple[Rule, ...] = (
         {"sequence_parallel": (False,)},
     ),
     Rule("the sequence divides", splitting.sequence_divides, splitting.shares_to_try),
+    Rule("etp splits experts that are shared", splitting.etp_has_experts, splitting.etps_to_try),
     Rule("ep divides experts and devices", splitting.ep_divides, splitting.ep_to_try),
+    Rule("etp leaves whole factors of tp", splitting.etp_splits_axes, splitting.etps_to_try),
     Rule(
         "stated lists leave experts their devices",
         splitting.stated_lists_leave_experts,

@@ -310,6 +310,8 @@ KNOWN = set("dp tp cp pp microbatches schedule chunks zero recompute sequence_pa
         ),
         (("--recompute", "some"), "unknown recomputation 'some'"),
         (("--recompute-every", "2"), "recompute is none"),
+        (("--expert-order", "near"), "unknown expert_order 'near'; did you mean: nearest"),
+        (("--tp", "2", "--etp", "2"), "but ep is 1"),
         (("--recompute-layers", "2"), "recompute is none"),
         (
             ("--recompute", "full", "--recompute-every", "2", "--recompute-layers", "2"),

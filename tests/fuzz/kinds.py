@@ -394,7 +394,7 @@ _MODEL = (
 _PLAN = (
     " --dp --tp --pp --cp --ep --microbatches --schedule --chunks --zero --recompute"
     " --recompute-every --recompute-layers --keep-gathered --zero-degree --cp-exchange --axes"
-    " --placement"
+    " --placement --expert-order --etp"
 )
 _SEARCH = " --objective --metric --direction --space"
 OPTIONS: Mapping[str, Sequence[str]] = {

@@ -182,6 +182,21 @@ def test_experts_are_split_by_ep_and_all_else_is_whole(dp: int, ep: int, zero: i
     assert memory["optimizer_bytes"] == 12 * expected
 
 
+@pytest.mark.parametrize("order", ["replicas", "nearest"])
+@pytest.mark.parametrize(("dp", "cp", "tp", "ep", "etp"), [(2, 1, 4, 4, 2), (1, 1, 4, 4, 1),
+    (2, 1, 4, 2, 4), (2, 2, 2, 4, 1), (1, 2, 4, 4, 2)])  # fmt: skip
+def test_a_device_has_its_part_of_its_experts(
+    order: str, dp: int, cp: int, tp: int, ep: int, etp: int
+) -> None:
+    """Experts by ep, their width by etp; the attention of Mixtral by tp, its norms whole."""
+    strategy = Strategy(dp=dp, cp=cp, tp=tp, ep=ep, etp=etp, expert_order=order)
+    for program in Planner(workload()).block_programs(strategy)[1:-1]:
+        elements = sum(use.type.num_elements for use in program.parameters)
+        experts = 8 * EXPERT_PRODUCTS * HIDDEN * FFN // (ep * etp)
+        attention = HIDDEN * (32 + 8 + 8 + 32) * 128 // tp
+        assert elements == experts + attention + 2 * HIDDEN + 8 * HIDDEN
+
+
 def exchange_seconds(
     stack: str, *, hides: bool = False, schedule: str = "1f1b", **experts: int
 ) -> float:

@@ -40,6 +40,8 @@ def stateable(target: Target, model: str, devices: int, batch: int = 48, **optio
             "placement": "all",
             "recompute": RECOMPUTE.names(),
             "recompute_layers": [0, 1, 3],
+            "expert_order": "all",
+            "etp": "all",
         },
         **options,
     )

@@ -398,6 +398,8 @@ def scenarios(draw: st.DrawFn, functions: st.SearchStrategy[Function] = models) 
         "pp": draw(st.integers(1, min(4, blocks))),
         "cp": draw(st.sampled_from([1, 1, 2])),
         "ep": draw(st.sampled_from([1, 2, 3, 4])),
+        "expert_order": draw(st.sampled_from(["replicas", "nearest"])),
+        "etp": draw(st.sampled_from([0, 0, 1, 2])),
         "zero": draw(st.sampled_from([0, 0, 1, 2, 3])),
         "recompute": draw(st.sampled_from(["none", "none", "selective", "needed", "full"])),
         "recompute_every": draw(st.sampled_from([1, 1, 2])),

@@ -36,6 +36,8 @@ OTHERS: dict[str, tuple[Any, ...]] = {
     "pp": (1, 2, 3, 5),
     "cp": (1, 2, 3, 4),
     "ep": (1, 2, 3, 4, 8),
+    "etp": (0, 1, 2, 3),
+    "expert_order": ("replicas", "nearest"),
     "microbatches": (1, 2, 3, 4, 8),
     "schedule": ("gpipe", "1f1b", "interleaved", "breadth-first", "zb-v", "chimera", "other"),
     "chunks": (1, 2, 3),

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distir.factoring import EXPERT_ORDERS
 from distir.rules import RULES, Rule, degrees_fill, degrees_fit, explain, rules_of
 from distir.rules.rule import WORKLOAD, parameter_names
 from distir.rules.wording import listed, product, would_do
@@ -72,6 +73,21 @@ BROKEN: dict[str, tuple[Facts, Strategy, str]] = {
         (
             "the sequence (36) does not divide by cp x tp = 2 x 4 = 8 with sequence_parallel; "
             "cp = 1, 3 or tp = 2, 3, 6 or sequence_parallel = false would do"
+        ),
+    ),
+    "etp splits experts that are shared": (
+        EXPERTS,
+        Strategy(dp=4, tp=2, ep=4, etp=4),
+        "etp = 4 does not divide tp = 2; etp = 0, 1, 2 would do",
+    ),
+    "etp leaves whole factors of tp": (
+        Facts(
+            internal_axes=(("groups", 2),), inner=(("groups", 3),), expert_axes=(("experts", 12),)
+        ),
+        Strategy(tp=6, ep=3, etp=2),
+        (
+            "etp = 2 leaves 3 of the tp = 6 devices to share experts, and these cannot be some of "
+            "those that split groups (2); etp = 0, 1, 3, 6 would do"
         ),
     ),
     "ep divides experts and devices": (
@@ -306,6 +322,8 @@ strategies = st.builds(
     zero_degree=st.integers(0, 4),
     cp_exchange=st.sampled_from(CP_EXCHANGES),
     axes=st.sampled_from(["", "tp=heads", "tp=heads;cp=sequence"]),
+    etp=st.integers(0, 4),
+    expert_order=st.sampled_from(EXPERT_ORDERS),
 )
 
 

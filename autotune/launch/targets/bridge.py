@@ -16,6 +16,7 @@ from autotune.launch.scripts import header, one_line, script, torchrun
 from autotune.launch.target import Files, Note, Target, add_target
 from autotune.launch.targets.megatron import GROUP, LAYERS, STRATEGY_ROWS, environment
 from autotune.launch.targets.megatron_core import LIMITS, approximations
+from distir.factoring import EXPERT_ORDERS
 from distir.models.zoo import find_model
 
 if TYPE_CHECKING:
@@ -278,6 +279,8 @@ BRIDGE = add_target(
         read=_read,
         approximated=approximations,
         missing=_missing,
+        searches={"expert_order": EXPERT_ORDERS},
+        own=("expert_order",),
         is_neutral=lambda option: option.startswith(_NEUTRAL),
         not_modelled=lambda option: (
             "bears on time or memory, and is not simulated"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
+from autotune.launch.common import nearest_experts, neighbours_share_experts
 from autotune.launch.errors import LaunchError
 from autotune.launch.facts import MODEL, Cuts, Facts, Launch
 from autotune.launch.layout import format_layout, parse_layout
@@ -34,6 +35,7 @@ from autotune.launch.targets.megatron_core import (
 )
 from autotune.launch.targets.megatron_model import MODEL_ROWS, unstated
 from autotune.launch.targets.megatron_options import is_neutral, not_modelled
+from distir.factoring import EXPERT_ORDERS
 
 if TYPE_CHECKING:
     from autotune.launch.sources import Source
@@ -65,13 +67,12 @@ def _read_experts(options: Options, facts: Facts) -> Facts:
     ep = typed(int, "--expert-model-parallel-size", options.get("--expert-model-parallel-size", 1))
     tp = options.get("--expert-tensor-parallel-size", facts["tp"])
     tp = typed(int, "--expert-tensor-parallel-size", tp)
-    read = {**facts, "ep": ep}
-    if ep > 1 and tp != expert_tensor_parallel(read):
+    if ep == 1 and tp != facts["tp"] and MODEL + "experts.count" in facts:
         raise LaunchError(
-            f"--expert-tensor-parallel-size is {tp}, where {expert_tensor_parallel(read)} is what "
-            f"is simulated for ep {ep} with tp {facts['tp']}, cp {facts['cp']}, dp {facts['dp']}"
+            f"--expert-tensor-parallel-size is {tp}, but with --expert-model-parallel-size 1 what "
+            f"is simulated is tp = {facts['tp']}"
         )
-    return {"ep": ep}
+    return {"ep": ep, **nearest_experts(facts, ep, tp, "--expert-tensor-parallel-size")}
 
 
 def _read_sequence_parallel(options: Options, facts: Facts) -> Facts:
@@ -403,11 +404,12 @@ _DEGREE_ROWS: tuple[Row, ...] = (
 
 _STAGE_ROWS: tuple[Row, ...] = (
     row(
-        ("ep",),
+        ("ep", "etp"),
         ("--expert-model-parallel-size", "--expert-tensor-parallel-size"),
         _write_experts,
         _read_experts,
     ),
+    neighbours_share_experts("devices of cp before replicas"),
     row(
         ("schedule", "chunks"),
         (_CHUNKS, _CHUNK_LAYERS, _LAYOUT, GROUP, _FIRST, _LAST, _WITH_EMBEDDING, _WITH_LOSS),
@@ -547,6 +549,8 @@ MEGATRON = add_target(
         read=_read,
         approximated=approximations,
         missing=_missing,
+        searches={"expert_order": EXPERT_ORDERS},
+        own=("expert_order",),
         assumed=_assumed,
         is_neutral=is_neutral,
         not_modelled=not_modelled,

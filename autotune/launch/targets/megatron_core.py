@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from autotune.launch.facts import MODEL, Facts
 from autotune.launch.limits import Changes, Limit, only
 from autotune.launch.target import Note
-from distir.factoring import divisors, expert_factors
+from distir.factoring import ExpertFactors, divisors, expert_factors
 from distir.rules import WorkloadFacts
 from distir.schedules.core.rhythm import groups_of
 from distir.strategy import PLACEMENT, Strategy
@@ -77,20 +76,20 @@ def _context(workload: WorkloadFacts, cp: int) -> str | None:
     return f"the sequence ({length}) does not divide by 2 · cp = {2 * cp}"
 
 
-def _experts_near(ep: int, dp: int, cp: int, tp: int) -> str | None:
-    ours = expert_factors(ep, dp, cp, tp)
-    if ours is None or ours.tp not in (1, tp):
+def _experts_near(ep: int, dp: int, cp: int, tp: int, etp: int, expert_order: str) -> str | None:
+    ours = expert_factors(ep, dp, cp, tp, etp, expert_order)
+    if ours is None:
         return None  # a rule says so
-    rest = ep // ours.tp
-    if math.gcd(rest, cp) == ours.cp:
+    if ours == expert_factors(ep, dp, cp, tp, tp // ours.tp, "nearest"):
         return None
     return (
         f"ep = {ep} is shared along dp {ours.dp} × cp {ours.cp} × tp {ours.tp} here, but "
-        "Megatron-Core fills cp before dp"
+        "Megatron-Core fills cp before dp (expert_order nearest)"
     )
 
 
 def _less_expert_parallel(strategy: Strategy) -> Iterator[Changes]:
+    yield {"expert_order": "nearest"}
     yield from ({"ep": each} for each in reversed(divisors(strategy.ep)[:-1]))
     yield {"cp": 1, "dp": strategy.dp * strategy.cp, "cp_exchange": "gather"}
 
@@ -178,9 +177,10 @@ def modules_recomputed(facts: Facts) -> tuple[str, ...]:
 
 
 def expert_tensor_parallel(facts: Facts) -> int:
-    """Devices that split each expert: none where devices of tp share experts."""
-    shared = expert_factors(facts["ep"], facts["dp"], facts["cp"], facts["tp"])
-    return 1 if shared is not None and shared.tp > 1 else facts["tp"]
+    """Devices that split each expert."""
+    names = ("ep", "dp", "cp", "tp", "etp", "expert_order")
+    shared = expert_factors(*(facts[name] for name in names)) or ExpertFactors()
+    return facts["tp"] // shared.tp
 
 
 def approximations(facts: Facts) -> Iterator[Note]:

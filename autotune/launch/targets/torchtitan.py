@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from autotune.launch.common import not_padded
+from autotune.launch.common import nearest_experts, neighbours_share_experts, not_padded
 from autotune.launch.errors import LaunchError
 from autotune.launch.facts import MODEL, Cuts, Facts, Launch
 from autotune.launch.limits import Changes, Limit, only
@@ -21,7 +21,7 @@ from autotune.launch.torch_schedule import (
     schedule_of,
     stage_order,
 )
-from distir.factoring import divisors, expert_factors
+from distir.factoring import EXPERT_ORDERS, divisors, expert_factors
 from distir.models.zoo import find_model
 from distir.rules import WorkloadFacts
 from distir.schedules import SCHEDULES, find_schedule
@@ -349,6 +349,14 @@ ROWS: tuple[Row, ...] = (
         _read_replicas,
     ),
     row(
+        ("etp",),
+        (),
+        lambda facts: {},
+        lambda options, facts: nearest_experts(facts, facts["ep"], 1, "etp"),
+        "experts are not split",
+    ),
+    neighbours_share_experts("devices of tp, then of cp, then replicas"),
+    row(
         ("microbatches", "micro_batch", "batch_size"),
         (_LOCAL, _GLOBAL, _MICRO),
         _write_batch,
@@ -463,38 +471,46 @@ def _context(workload: WorkloadFacts, cp: int) -> str | None:
 
 
 def _experts(
-    workload: WorkloadFacts, ep: int, dp: int, cp: int, tp: int, zero: int, zero_degree: int
+    workload: WorkloadFacts,
+    ep: int,
+    dp: int,
+    cp: int,
+    tp: int,
+    zero: int,
+    zero_degree: int,
+    etp: int,
+    expert_order: str,
 ) -> str | None:
     if not workload.expert_axes:
         return None
-    ours = expert_factors(ep, dp, cp, tp)
+    ours = expert_factors(ep, dp, cp, tp, etp, expert_order)
     if ours is None:
         return None  # a rule says so
-    if tp > 1 and ours.tp != tp:
+    if ours.tp != tp:
         return f"torchtitan does not split experts by tp: ep = {ep} must be shared over tp = {tp}"
-    near = _near(ep // ours.tp, cp)
-    if ours.cp != near:
-        return f"ep = {ep} is shared along dp here, but torchtitan fills cp = {cp} before dp"
+    if ours != expert_factors(ep, dp, cp, tp, 1, "nearest"):
+        return (
+            f"ep = {ep} is shared along dp here, but torchtitan fills cp = {cp} before dp "
+            "(expert_order nearest)"
+        )
     shard = 1 if zero == 0 else zero_degree or dp
     if shard % ours.dp:
         return f"ep = {ep} is shared over {ours.dp} replicas, of which only {shard} are sharded"
     return None
 
 
-def _near(rest: int, cp: int) -> int:
-    import math
-
-    return math.gcd(rest, cp)
-
-
 def _other_experts(strategy: Strategy) -> Iterator[Changes]:
     sharded: Changes = {"zero": 3, "zero_degree": 0}
     yield sharded
+    if strategy.ep > 1:
+        near: Changes = {"etp": int(strategy.tp > 1), "expert_order": "nearest"}
+        yield near
+        yield {**near, **sharded}
     for ep in sorted(
         divisors(strategy.dp * strategy.cp * strategy.tp), key=lambda n: abs(n - strategy.ep)
     ):
-        yield {"ep": ep}
-        yield {"ep": ep, **sharded}
+        yield {"ep": ep, "etp": 0}
+        yield {"ep": ep, "etp": 0, **sharded}
     yield {"tp": 1, "dp": strategy.dp * strategy.tp, "sequence_parallel": False, **sharded}
 
 
@@ -690,7 +706,12 @@ TORCHTITAN = add_target(
         is_neutral=lambda option: option.startswith(_NEUTRAL),
         not_modelled=_REASONS.get,
         usual={"gradient_precision": "fp32"},
-        searches={"recompute": ("none", "alternate", "full")},
+        searches={
+            "recompute": ("none", "alternate", "full"),
+            "expert_order": EXPERT_ORDERS,
+            "etp": (0, 1),
+        },
+        own=("expert_order", "etp"),
         dry_run="COMM_MODE=fake_backend before the command, on one GPU, checks the configuration",
     ),
     order=3,
