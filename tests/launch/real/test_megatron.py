@@ -60,6 +60,13 @@ def parsed(arguments: Any, launch: Launch, monkeypatch: pytest.MonkeyPatch) -> A
     return found
 
 
+def _method(facts: Facts) -> str | None:
+    """How layers to recompute are chosen, where they are recomputed in full."""
+    if facts["recompute"] != "full":
+        return None
+    return "block" if facts["recompute_layers"] else "uniform"
+
+
 def expected(facts: Facts) -> dict[str, Any]:
     """The parser's values, by its names, for what a launch states."""
     interleaves = facts["schedule"] == "interleaved"
@@ -80,6 +87,8 @@ def expected(facts: Facts) -> dict[str, Any]:
         "use_megatron_fsdp": facts["zero"] > 1,
         "num_distributed_optimizer_instances": copies,
         "recompute_granularity": None if facts["recompute"] == "none" else facts["recompute"],
+        "recompute_method": _method(facts),
+        "recompute_num_layers": facts["recompute_layers"] or 1 if _method(facts) else None,
         "use_tp_pp_dp_mapping": facts["placement"] == "tp-cp-ep-pp-dp",
         "bf16": True,
         "accumulate_allreduce_grads_in_fp32": False,
