@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from autotune.launch.errors import LaunchError
-from autotune.launch.facts import Facts
+from autotune.launch.facts import MODEL, Facts, Launch, model_of
 from autotune.launch.limits import Changes, Limit, only
 from autotune.launch.rows import Options, Row, row, typed
 from distir.factoring import EXPERT_ORDERS, divisors, expert_factors
@@ -122,6 +122,31 @@ def not_padded(framework: str) -> Row:
         return {}
 
     return row(("vocabulary_multiple",), (), write, lambda options, facts: {}, "not padded")
+
+
+def model_file(launch: Launch) -> dict[str, str]:
+    """The `config.json` of a model, for frameworks whose own files say nothing of it; nothing for a
+    model of no family that has one."""
+    from distir.importers.config_text import config_text
+
+    if f"{MODEL}layers" not in launch.facts:
+        return {}
+    text = config_text(model_of(launch.facts, "model"))
+    return {} if text is None else {"config.json": text}
+
+
+def length_of_script(option: str) -> Row:
+    """A row for the length of sequences, which an option of the user's script says."""
+
+    def write(facts: Facts) -> Options:
+        return {option: facts["sequence_length"]} if facts["sequence_length"] else {}
+
+    def read(options: Options, facts: Facts) -> Facts:
+        if "sequence_length" in facts or option not in options:
+            return {}
+        return {"sequence_length": typed(int, option, options[option])}
+
+    return row(("sequence_length",), (option,), write, read, "the script")
 
 
 def replicas_left() -> Row:

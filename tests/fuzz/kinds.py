@@ -371,6 +371,89 @@ def csv(folder: Path) -> Trial:
     return _file_trial(folder / "runs.csv", [_RUNS], use)
 
 
+# --- launch files ---------------------------------------------------------------------------------
+
+_LAUNCHED = (
+    Strategy(dp=2, tp=2, pp=2, microbatches=4, zero=1, sequence_parallel=True),
+    Strategy(dp=4, pp=2, microbatches=4, schedule="interleaved", chunks=2, recompute="full"),
+    Strategy(dp=8, zero=3, recompute="full", microbatches=2),
+    Strategy(dp=4, tp=2, microbatches=2),
+)
+_CORPUS = """\
+MODEL_ARGS:
+  --num-layers: 4
+  --hidden-size: 64
+  --num-attention-heads: 4
+  --seq-length: 64
+  --max-position-embeddings: 64
+  --vocab-size: 100
+  --micro-batch-size: 2
+  --global-batch-size: 16
+  --recompute-granularity: full
+  --recompute-method: block
+  --recompute-num-layers: 1
+  --bf16: true
+"""
+_OLD_TORCHTITAN = """\
+[training]
+seq_len = 64
+[parallelism]
+tensor_parallel_degree = 2
+"""
+
+
+@cache
+def _launches(file: Path) -> list[Mapping[str, str]]:
+    """Files of launches, by their names: of every framework, for a model that takes little time,
+    whose description is written to `file`."""
+    from autotune.launch import TARGETS
+    from autotune.launch.facts import launch_of
+    from autotune.launch.targets.torchtitan import TORCHTITAN
+    from autotune.problem import load_problem
+    from distir.rules import explain
+
+    beside = {"config.json": json.dumps({**_LLAMA, "num_hidden_layers": 4})}
+    file.write_text(beside["config.json"])
+    found: list[Mapping[str, str]] = [
+        {"model_config.yaml": _CORPUS},
+        {"launch.sh": _OLD_TORCHTITAN},
+    ]
+    for entry in TARGETS:
+        target = entry.value
+        model = "qwen3-0.6b" if target is TORCHTITAN else str(file)
+        problem = load_problem(model, devices=8, batch_size=32, sequence_length=64, **target.usual)
+        for strategy in _LAUNCHED:
+            if explain((*problem.space.rules, *target.rules(problem.workload)), strategy) is None:
+                simulator: Any = problem.simulator
+                launch = launch_of(problem, strategy, simulator.plan(strategy))
+                files = target.write(launch, target.table.write(launch.facts)).files
+                found.append(files if target.states_model else {**files, **beside})
+    return found
+
+
+@_kind
+def launch_files(folder: Path) -> Trial:
+    """Scripts and files of options, one of which is damaged; read and simulated."""
+    from autotune.cli import main
+
+    launches = _launches(folder / "config.json")
+
+    def trial(rng: random.Random) -> Call:
+        files, inside = rng.choice(launches), folder / "launch"
+        inside.mkdir(exist_ok=True)
+        for old in inside.iterdir():
+            old.unlink()
+        for name, text in files.items():
+            (inside / name).write_text(text, encoding="utf-8")
+        name = rng.choice(sorted(set(files) - {"README.md"}))
+        (inside / name).write_bytes(mutated_text(files[name], rng))
+        argv = ["read", str(inside), "--trials", "0", "--json", "-"]
+        devices = ["--devices", "8"] if rng.random() < 0.9 else []
+        return lambda: _ended(main, [*argv, *devices])
+
+    return trial
+
+
 # --- the command line -----------------------------------------------------------------------------
 
 COMMANDS = (

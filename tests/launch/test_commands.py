@@ -75,6 +75,20 @@ def test_what_is_read_is_simulated_with_the_same_bits(
     }
 
 
+@pytest.mark.parametrize("target", ["deepspeed", "accelerate"])
+@pytest.mark.parametrize("model", ["gpt2", "qwen3-0.6b"])
+def test_the_files_of_a_framework_without_models_have_the_model_beside_them(
+    capsys: pytest.CaptureFixture[str], target: str, model: str
+) -> None:
+    plan = ["--model", model, "--cluster", "hgx-h100", "--batch-size", "32", "--dp", "8"]
+    plan += ["--sequence-length", "512", "--zero", "3"]
+    launched = json_of(capsys, "launch", *plan, "--target", target, "--to", "out")
+    assert "config.json" in launched["files"]
+    plain = json_of(capsys, "read", "out", "--cluster", "hgx-h100", "--trials", "0")
+    assert plain["strategy"] == launched["strategy"]
+    assert plain["simulated"]["metrics"] == launched["simulated"]["metrics"]
+
+
 def test_a_padded_vocabulary_is_stated_and_read_or_refused(
     capsys: pytest.CaptureFixture[str], folder: Path
 ) -> None:

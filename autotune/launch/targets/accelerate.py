@@ -14,6 +14,8 @@ from autotune.launch.common import (
     USUAL_PLACEMENT,
     accumulated,
     exchanges,
+    length_of_script,
+    model_file,
     no_pipeline,
     not_padded,
     one_schedule,
@@ -151,6 +153,7 @@ MICRO, TIMES, LENGTH = (
 ROWS: tuple[Row, ...] = (
     *_sizes(),
     accumulated(MICRO, TIMES),
+    length_of_script(LENGTH),
     row(
         ("recompute",),
         (_CHECKPOINTED,),
@@ -276,7 +279,8 @@ def _write(launch: Launch, options: Options) -> Files:
     environment: Mapping[str, str] = {}
     title = header(launch, ACCELERATE.label)
     text = script(title, command, environment)
-    return Files(one_line(command, environment), {"launch.sh": text, CONFIG: as_yaml(file, title)})
+    files = {"launch.sh": text, CONFIG: as_yaml(file, title), **model_file(launch)}
+    return Files(one_line(command, environment), files)
 
 
 SIGNS = frozenset(("--config_file", "--config-file"))

@@ -10,6 +10,8 @@ from autotune.launch.common import (
     USUAL_PLACEMENT,
     accumulated,
     exchanges,
+    length_of_script,
+    model_file,
     no_pipeline,
     not_padded,
     one_schedule,
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from autotune.launch.sources import Source
 
 CONFIG = "ds_config.json"
+LENGTH = "--max_length"
 
 
 def _read_exchange(options: Options, facts: Facts) -> Facts:
@@ -98,6 +101,7 @@ ROWS: tuple[Row, ...] = (
     value("cp", "sequence_parallel_size", 1),
     row(("cp_exchange",), (), lambda facts: {}, _read_exchange, "Ulysses: heads are exchanged"),
     replicas_left(),
+    length_of_script(LENGTH),
     accumulated(
         "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "train_batch_size"
     ),
@@ -158,7 +162,9 @@ LIMITS: tuple[Limit, ...] = (
 
 
 def _missing(facts: Facts) -> Iterator[Note]:
-    yield Note("script", "train.py: a script of yours that calls deepspeed.initialize")
+    yield Note(
+        "script", f"train.py: a script of yours that calls deepspeed.initialize and takes {LENGTH}"
+    )
     yield Note("optimizer", "optimizer.params.lr and the other numbers of the optimizer")
     if facts["pp"] > 1:
         yield Note(
@@ -195,10 +201,15 @@ def _write(launch: Launch, options: Options) -> Files:
         ["deepspeed"],
         ["--num_nodes", str(nodes), "--num_gpus", str(per_node)],
         ["train.py", "--deepspeed", "--deepspeed_config", CONFIG],
+        *([[LENGTH, str(options[LENGTH])]] if LENGTH in options else []),
     ]
+    stated = {name: value for name, value in options.items() if name != LENGTH}
     environment: Mapping[str, str] = {}
     text = script(header(launch, DEEPSPEED.label), command, environment)
-    return Files(one_line(command, environment), {"launch.sh": text, CONFIG: as_json(options)})
+    return Files(
+        one_line(command, environment),
+        {"launch.sh": text, CONFIG: as_json(stated), **model_file(launch)},
+    )
 
 
 SIGNS = frozenset(("--deepspeed_config", "--deepspeed"))
@@ -217,6 +228,8 @@ def _read(source: Source) -> Options | None:
     if beside is None or beside.table is None:
         raise LaunchError(f"{source.path}: the file that --deepspeed_config names is not beside it")
     found = flattened(beside.table)
+    if LENGTH in said:
+        found[LENGTH] = said[LENGTH]
     if "--num-gpus" in said:
         found["--nnodes"], found["--nproc-per-node"] = (
             said.get("--num-nodes", 1),

@@ -5,5 +5,5 @@ set -euo pipefail
 accelerate launch --config_file accelerate.yaml \
     --machine_rank "${NODE_RANK:-0}" --main_process_ip "${MASTER_ADDR:-localhost}" \
     --main_process_port "${MASTER_PORT:-29500}" \
-    train.py --per_device_train_batch_size 2 --gradient_accumulation_steps 4 \
+    train.py --per_device_train_batch_size 2 --gradient_accumulation_steps 4 --max_length 8192 \
     "$@"

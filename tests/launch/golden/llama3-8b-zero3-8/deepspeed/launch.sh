@@ -5,4 +5,5 @@ set -euo pipefail
 deepspeed \
     --num_nodes 1 --num_gpus 8 \
     train.py --deepspeed --deepspeed_config ds_config.json \
+    --max_length 8192 \
     "$@"

@@ -1,0 +1,212 @@
+"""Writes a model configuration as a Hugging Face `config.json`: the inverse of `config.py`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from distir.errors import ImportModelError
+from distir.importers.config import ACTIVATION_NAMES, MODEL_TYPES, Fields
+from distir.models.transformer import TransformerConfig
+
+Written = dict[str, Any]
+"""Fields of a `config.json`."""
+
+_ACTIVATIONS = {ours: theirs for theirs, ours in reversed(ACTIVATION_NAMES.items())}
+
+
+def config_text(config: TransformerConfig) -> str | None:
+    """A `config.json` that describes this model; None if no family of `config.json` does.
+
+    What is written is read again, and only what is the same model then counts.
+    """
+    for model_type, write in FAMILIES.items():
+        fields: Written = {"model_type": model_type}
+        fields |= {name: value for name, value in write(config).items() if value is not None}
+        try:
+            found = MODEL_TYPES.get(model_type)(config.name, Fields(fields, model_type))
+        except ImportModelError:
+            continue
+        if _plain(found) == _plain(config):
+            return json.dumps(fields, indent=2) + "\n"
+    return None
+
+
+def _plain(config: TransformerConfig) -> TransformerConfig:
+    """A configuration with its sizes stated, and without its notes."""
+    dropout = config.dropout if config.attention_dropout is None else config.attention_dropout
+    return replace(
+        config,
+        notes=(),
+        kv_heads=config.num_kv_heads,
+        head_dim=config.depth,
+        ffn=config.ffn_width,
+        attention_dropout=dropout,
+    )
+
+
+def _usual(config: TransformerConfig) -> Written:
+    """What most families call by the same names."""
+    return {
+        "num_hidden_layers": config.layers,
+        "hidden_size": config.hidden,
+        "num_attention_heads": config.heads,
+        "intermediate_size": config.ffn_width,
+        "vocab_size": config.vocabulary,
+        "max_position_embeddings": config.sequence_length,
+        "hidden_act": _ACTIVATIONS.get(config.activation),
+        "tie_word_embeddings": config.tied_embeddings,
+    }
+
+
+def _llama(config: TransformerConfig) -> Written:
+    return {
+        **_usual(config),
+        "num_key_value_heads": config.num_kv_heads,
+        "head_dim": config.depth,
+        "rms_norm_eps": config.norm_epsilon,
+        "rope_theta": config.rotary_base,
+        "attention_bias": config.output_bias,
+        "mlp_bias": config.ffn_bias,
+    }
+
+
+def _mixtral(config: TransformerConfig) -> Written:
+    experts = config.experts
+    if experts is None:
+        return {}
+    return {
+        **_llama(config),
+        "intermediate_size": experts.ffn,
+        "num_local_experts": experts.count,
+        "num_experts_per_tok": experts.top_k,
+    }
+
+
+def _qwen_moe(config: TransformerConfig) -> Written:
+    experts = config.experts
+    if experts is None:
+        return {}
+    return {
+        **_llama(config),
+        "num_experts": experts.count,
+        "num_experts_per_tok": experts.top_k,
+        "moe_intermediate_size": experts.ffn,
+        "norm_topk_prob": experts.normalized,
+        "shared_expert_intermediate_size": experts.shared_ffn,
+    }
+
+
+def _deepseek_v2(config: TransformerConfig) -> Written:
+    return _deepseek(config, corrected=False)
+
+
+def _deepseek_v3(config: TransformerConfig) -> Written:
+    return _deepseek(config, corrected=True)
+
+
+def _deepseek(config: TransformerConfig, corrected: bool) -> Written:
+    """The third version corrects the scores of experts by how much they were chosen."""
+    experts, latent = config.experts, config.latent
+    if experts is None or latent is None or experts.corrected != corrected:
+        return {}
+    grouped = "group_limited_greedy" if experts.groups > 1 else "greedy"
+    return {
+        **_llama(config),
+        "head_dim": None,
+        "n_routed_experts": experts.count,
+        "num_experts_per_tok": experts.top_k,
+        "moe_intermediate_size": experts.ffn,
+        "scoring_func": experts.scoring,
+        "norm_topk_prob": experts.normalized,
+        "routed_scaling_factor": experts.scale,
+        "topk_method": "noaux_tc" if corrected else grouped,
+        "n_shared_experts": experts.shared_ffn // experts.ffn,
+        "first_k_dense_replace": experts.dense_layers,
+        "n_group": experts.groups,
+        "topk_group": experts.chosen_groups,
+        "q_lora_rank": latent.query_rank or None,
+        "kv_lora_rank": latent.key_rank,
+        "qk_nope_head_dim": latent.plain_dim,
+        "qk_rope_head_dim": latent.rotary_dim,
+        "v_head_dim": latent.value_dim,
+    }
+
+
+def _dropout(config: TransformerConfig, hidden: str, attention: str) -> Iterator[tuple[str, float]]:
+    yield hidden, config.dropout
+    of_weights = config.attention_dropout
+    yield attention, config.dropout if of_weights is None else of_weights
+
+
+def _gpt2(config: TransformerConfig) -> Written:
+    return {
+        "n_layer": config.layers,
+        "n_embd": config.hidden,
+        "n_head": config.heads,
+        "n_inner": config.ffn_width,
+        "vocab_size": config.vocabulary,
+        "n_positions": config.sequence_length,
+        "layer_norm_epsilon": config.norm_epsilon,
+        "activation_function": _ACTIVATIONS.get(config.activation),
+        "tie_word_embeddings": config.tied_embeddings,
+        **dict(_dropout(config, "resid_pdrop", "attn_pdrop")),
+    }
+
+
+def _gpt_neox(config: TransformerConfig) -> Written:
+    return {
+        **_usual(config),
+        "layer_norm_eps": config.norm_epsilon,
+        "use_parallel_residual": config.parallel,
+        "rotary_pct": config.rotary_fraction,
+        "rotary_emb_base": config.rotary_base,
+        "attention_bias": config.qkv_bias,
+        **dict(_dropout(config, "hidden_dropout", "attention_dropout")),
+    }
+
+
+def _opt(config: TransformerConfig) -> Written:
+    return {
+        "num_hidden_layers": config.layers,
+        "hidden_size": config.hidden,
+        "num_attention_heads": config.heads,
+        "ffn_dim": config.ffn_width,
+        "vocab_size": config.vocabulary,
+        "max_position_embeddings": config.sequence_length,
+        "do_layer_norm_before": config.norm_first,
+        "activation_function": _ACTIVATIONS.get(config.activation),
+        "enable_bias": config.qkv_bias,
+        "tie_word_embeddings": config.tied_embeddings,
+        **dict(_dropout(config, "dropout", "attention_dropout")),
+    }
+
+
+def _bert(config: TransformerConfig) -> Written:
+    return {
+        **_usual(config),
+        "type_vocab_size": config.segments,
+        "layer_norm_eps": config.norm_epsilon,
+        **dict(_dropout(config, "hidden_dropout_prob", "attention_probs_dropout_prob")),
+    }
+
+
+FAMILIES: Mapping[str, Callable[[TransformerConfig], Written]] = {
+    "llama": _llama,
+    "qwen2": _llama,
+    "qwen3": _llama,
+    "mixtral": _mixtral,
+    "qwen2_moe": _qwen_moe,
+    "qwen3_moe": _qwen_moe,
+    "deepseek_v2": _deepseek_v2,
+    "deepseek_v3": _deepseek_v3,
+    "gpt2": _gpt2,
+    "gpt_neox": _gpt_neox,
+    "opt": _opt,
+    "bert": _bert,
+}
+"""By `model_type` its fields for a configuration, which they may fail to describe."""
+
+__all__ = ["FAMILIES", "config_text"]
