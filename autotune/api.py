@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 from autotune.certified import Certificate, can_be_certified, certify
 from autotune.compare import SAMPLERS_COMPARED, Archive, Comparison, Standing, standings
+from autotune.durable.stated import Kept, plain_search, plain_statement
+from autotune.durable.workers import own_seed
 from autotune.grid import (
     LONGEST_SECONDS,
     MOST_QUICK,
@@ -44,6 +46,7 @@ from search_spaces import SearchSpace
 
 if TYPE_CHECKING:
     from autotune.chunks import Chunk
+    from autotune.durable.opening import OpenStudy
 
 NOBODY = Watch()
 """Watches a search that nobody watches."""
@@ -90,8 +93,9 @@ class Search(Goal):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tuning(Search, ProblemStatement):
-    """The arguments of `tune`: a problem, how to search, and where that is recorded."""
+class Tuning(Search, Kept, ProblemStatement):
+    """The arguments of `tune`: a problem, how to search, where the study is kept, and where that is
+    recorded."""
 
     tracker: Tracker | None = None
     """Told of the search as it goes; nothing is recorded by default."""
@@ -104,7 +108,8 @@ def tune(asked: Tuning) -> TuneResult:
     The arguments are those of `ProblemStatement`, or a `Problem` alone, and those of `Search`:
     `tune("gpt2", "dgx-a100", devices=16, objective="latency", trials=100)`.
     """
-    return solve(problem_of(asked.suited(asked)), asked, tracker=asked.tracker)
+    problem = problem_of(asked.suited(asked))
+    return solve(problem, asked, tracker=asked.tracker, kept=asked, statement=asked)
 
 
 def solve(
@@ -114,8 +119,11 @@ def solve(
     tracker: Tracker | None = None,
     on_trial: Callable[[Trial], None] = lambda trial: None,
     watch: Watch = NOBODY,
+    kept: Kept | None = None,
+    statement: ProblemStatement | None = None,
 ) -> TuneResult:
-    """Searches the space of `problem`, compares with the grid, and has `tracker` record it all.
+    """Searches the space of `problem`, compares with the grid, and has `tracker` record it all. The
+    study is in memory, or where `kept` says, with what the problem was stated as.
 
     Where everything that can be known of the space is known sooner than a sampler has tried it,
     that comes first: `watch` is told the answer, and then the sampler shows what it would have
@@ -124,17 +132,22 @@ def solve(
     problem.check_not_empty()
     tracker = tracker or NullTracker()
     objective = search.over(problem)
-    sampler = load_sampler(search.sampler, problem.space, search.seed)
+    helping = kept is not None and kept.helping
+    seed = own_seed(search.seed) if helping else search.seed
+    sampler = load_sampler(search.sampler, problem.space, seed)
     budget = search.budget(problem.space.count())
     clock = time.perf_counter()
     known, stopped = _Known(), False
-    try:
-        known = _known_first(problem, objective, search, watch)
-    except KeyboardInterrupt:
-        stopped = True
     with measuring(objective, search) as measure:
+        opened = _opened(problem, search, objective, kept, statement)
+        try:
+            known = _known_first(problem, objective, search, watch)
+        except KeyboardInterrupt:
+            stopped = True
         tracker.start(StudyHeader(problem, objective, search.sampler_name, search.seed, budget))
-        study = Study(problem.space, objective, sampler, known.measure or measure, search.seed)
+        study = Study(problem.space, objective, sampler, known.measure or measure, seed)
+        if opened is not None:
+            study.ledger = opened.ledger
 
         def result(seconds: float) -> TuneResult:
             return TuneResult(
@@ -150,6 +163,9 @@ def solve(
                 repeats=study.repeats,
                 interrupted=stopped or study.interrupted or known.interrupted,
                 error=study.error,
+                stopped_because="interrupted" if stopped else study.stopped_because,
+                kept=None if opened is None else opened.record,
+                stored=None if opened is None else opened.ledger.study,
             )
 
         stopped = stopped or known.interrupted
@@ -157,7 +173,7 @@ def solve(
             watch.answered(result(0.0))
         began = time.perf_counter()
         if not stopped:
-            _run(study, budget, tracker, on_trial, watch)
+            _run(study, budget, tracker, on_trial, watch, replay=not helping)
         seconds = time.perf_counter() - began
         try:
             if not (stopped or study.interrupted or study.error or known.is_something):
@@ -173,12 +189,30 @@ def solve(
         return replace(found, tracking=tracker.finish(found))
 
 
+def _opened(
+    problem: Problem,
+    search: Search,
+    objective: Objective,
+    kept: Kept | None,
+    statement: ProblemStatement | None,
+) -> OpenStudy | None:
+    """The study on a storage, if it is to be there."""
+    if kept is None or kept.storage is None:
+        return None
+    from autotune.durable.opening import open_study
+
+    stated = plain_statement(statement or ProblemStatement(problem), search)
+    return open_study(kept, problem, objective, stated, plain_search(search))
+
+
 def _run(
     study: Study,
     budget: int,
     tracker: Tracker,
     on_trial: Callable[[Trial], None],
     watch: Watch,
+    *,
+    replay: bool,
 ) -> None:
     """Runs the study and tells of every trial."""
     with watch.phase("searching", budget) as advance:
@@ -189,7 +223,7 @@ def _run(
             on_trial(trial)
             shown(trial)
 
-        study.run(budget, ended)
+        study.run(budget, ended, replay=replay)
 
 
 @dataclass(frozen=True, slots=True)

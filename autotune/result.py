@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune.certificate import Certificate
 from autotune.costs import regret
@@ -16,6 +16,12 @@ from autotune.problem import Problem
 from autotune.rendering import Shown
 from autotune.trial import Trial, best_of, best_of_layouts, closest_of, ranked
 from distir.metrics import find_metric
+
+if TYPE_CHECKING:
+    import optuna
+
+    from autotune.durable.opening import StudyRecord
+    from autotune.durable.optuna_storage import StoredStudy
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +77,21 @@ class TuneResult(Shown):
     """Whether the search, or the comparison with the grid, was interrupted."""
     error: str | None = None
     """What ended the search early, if the sampler failed."""
+    stopped_because: str = ""
+    """Why the search ended; see `autotune.study.Study.stopped_because`."""
+    kept: StudyRecord | None = None
+    """Where the study is kept, if that is not in memory alone."""
+    stored: StoredStudy | None = field(default=None, repr=False)
     tracking: TrackingRecord | None = None
+
+    @cached_property
+    def study(self) -> optuna.Study:
+        """The study as Optuna has it, for `optuna.visualization` and the like."""
+        from autotune.durable.optuna_storage import study_in_memory
+
+        if self.stored is not None:
+            return self.stored.optuna
+        return study_in_memory(self.problem.space, self.trials, self.objective.maximize)
 
     @cached_property
     def found(self) -> Trial | None:
@@ -153,6 +173,8 @@ class TuneResult(Shown):
             "space_size": self.problem.space.count(),
             "seconds": self.seconds,
             "interrupted": self.interrupted,
+            "stopped_because": self.stopped_because,
+            "study": self.kept.to_dict() if self.kept else None,
             "trials": [trial.to_dict(batch) for trial in self.trials],
             "best": self.problem.outcome(self.best) if self.best else None,
             "as_good": self.as_good,

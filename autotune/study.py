@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
+from autotune.ledger import Entry, Ledger, LedgerError, MemoryLedger
 from autotune.objectives.evaluation import Evaluation
 from autotune.objectives.objective import Objective
 from autotune.samplers.sampler import Sampler
@@ -40,6 +42,10 @@ def _blaming_the_sampler(where: str) -> Generator[None, None, None]:
 Measure = Callable[[Strategy], Evaluation]
 
 
+Stop = Callable[["Study"], "str | None"]
+"""A reason to end a study before its trials are all made; None while there is none."""
+
+
 @dataclass(slots=True)
 class Study:
     """What a search has found so far. `run` may be interrupted, the sampler may fail; nothing found
@@ -54,29 +60,127 @@ class Study:
     own.
     """
     seed: int = 0
+    ledger: Ledger = field(default_factory=MemoryLedger)
+    """What is kept, and shared with other workers."""
+    stops: Sequence[Stop] = ()
+    """Reasons to end, asked before each trial."""
     trials: list[Trial] = field(default_factory=list[Trial])
     repeats: int = 0
     """Suggestions that were answered from memory."""
     interrupted: bool = False
     error: str | None = None
-    """The sampler's error, if that ended the study."""
+    """What ended the study, if that was the sampler or the ledger."""
+    stopped_because: str = ""
+    """`trials` or `space` (all are tried), `sampler` (it proposes nothing more, or failed),
+    `interrupted`, `storage` (it failed), or what a reason in `stops` says."""
     _known: dict[Strategy, Trial] = field(default_factory=dict[Strategy, Trial])
+    _taken: set[Strategy] = field(default_factory=set[Strategy])
+    """Strategies that another worker is at."""
+    _queue: deque[Strategy] = field(default_factory=deque[Strategy])
+    """Strategies to try next: the sampler has proposed them."""
+    _claimed: int | None = None
+    """The number of the trial that is being made."""
 
-    def run(self, budget: int, on_trial: Callable[[Trial], None] = lambda trial: None) -> None:
-        """Evaluates up to `budget` different strategies."""
+    def run(
+        self,
+        budget: int,
+        on_trial: Callable[[Trial], None] = lambda trial: None,
+        *,
+        replay: bool = True,
+    ) -> None:
+        """Evaluates strategies until the study has `budget` different ones. Of a study that is
+        resumed, the sampler is asked again for what it proposed (`replay`), so that it goes on as
+        if nothing had happened, or only told."""
         budget = min(budget, self.space.count())
         try:
-            while len(self.trials) < budget:
-                strategy = self._next_untried()
-                if strategy is None:
+            self._resume(on_trial, replay=replay)
+            while not self._is_over(budget):
+                strategy = self._next(budget)
+                if strategy is not None:
+                    self._try(strategy, budget, on_trial)
+                elif self._taken:
+                    self.ledger.wait()
+                else:
+                    self.stopped_because = "sampler"
                     return
-                trial = self._try(strategy)
-                on_trial(trial)
-                self._tell(trial)
+                self._catch_up(on_trial)
         except KeyboardInterrupt:
-            self.interrupted = True
+            self.interrupted, self.stopped_because = True, "interrupted"
+            self._release()
         except SamplerError as error:
-            self.error = str(error)
+            self.error, self.stopped_because = str(error), "sampler"
+            self._release()
+        except LedgerError as error:
+            self.error, self.stopped_because = str(error), "storage"
+
+    def _is_over(self, budget: int) -> bool:
+        """Whether there is a reason to end. While others are at the last trials, there is none:
+        they may die."""
+        if len(self.trials) >= budget:
+            self.stopped_because = "space" if budget == self.space.count() else "trials"
+        else:
+            told = (stop(self) for stop in self.stops)
+            self.stopped_because = next((each for each in told if each), "")
+        return bool(self.stopped_because)
+
+    def _resume(self, on_trial: Callable[[Trial], None], *, replay: bool) -> None:
+        """Takes up what is kept already."""
+        entries = list(self.ledger.entries())
+        for place, entry in enumerate(entries):
+            if not replay:
+                break
+            if entry.asked:
+                proposed = self._next_untried()
+                if proposed != entry.strategy:
+                    self._queue.extend([] if proposed is None else [proposed])
+                    entries = entries[place:]
+                    break
+            if entry.pending:
+                self._taken.add(entry.strategy)
+            elif entry.open:
+                self._queue.append(entry.strategy)
+            else:
+                self._learn(entry, on_trial)
+        self._catch_up(on_trial)
+
+    def _catch_up(self, on_trial: Callable[[Trial], None]) -> None:
+        """Learns what others have found, and which strategies they are at."""
+        if not self.ledger.shared:
+            return
+        self._taken.clear()
+        for entry in self.ledger.entries():
+            if entry.strategy in self._known:
+                continue
+            if entry.pending:
+                self._taken.add(entry.strategy)
+            elif entry.open:
+                if entry.strategy not in self._queue:
+                    self._queue.append(entry.strategy)
+            else:
+                self._learn(entry, on_trial)
+
+    def _learn(self, entry: Entry, on_trial: Callable[[Trial], None]) -> None:
+        """Enters what is kept of a strategy."""
+        assert entry.evaluation is not None
+        evaluation = self.objective.checked(entry.evaluation)
+        cost = self.objective.cost(evaluation)
+        numbers = entry.number, entry.strategy, evaluation, cost, entry.started, entry.seconds
+        self._enter(Trial(*numbers), on_trial)
+
+    def _enter(self, trial: Trial, on_trial: Callable[[Trial], None]) -> None:
+        self.trials.append(trial)
+        self._known[trial.strategy] = trial
+        on_trial(trial)
+        self._tell(trial)
+
+    def _next(self, budget: int) -> Strategy | None:
+        """What was proposed already, or the sampler's next; None if all that is left is taken."""
+        while self._queue:
+            strategy = self._queue.popleft()
+            if strategy not in self._known and strategy not in self._taken:
+                return strategy
+        used = len(self.trials) + len(self._taken)
+        return self._next_untried() if used < budget else None
 
     def _next_untried(self) -> Strategy | None:
         """The sampler's next new suggestion; repeated ones are answered from memory and not
@@ -87,10 +191,11 @@ class Study:
             if strategy is None:
                 return None
             known = self._known.get(strategy)
-            if known is None:
+            if known is None and strategy not in self._taken:
                 return strategy
             self.repeats += 1
-            self._tell(known)
+            if known is not None:
+                self._tell(known)
         return self._random_untried()
 
     def _ask(self) -> Strategy | None:
@@ -109,19 +214,36 @@ class Study:
             )
         return proposed
 
-    def _random_untried(self) -> Strategy:
+    def _random_untried(self) -> Strategy | None:
         rng = random.Random(f"{self.seed} {len(self.trials)}")
         for _ in range(PATIENCE):
             strategy = self.space.sample(rng)
-            if strategy not in self._known:
+            if strategy not in self._known and strategy not in self._taken:
                 return strategy
-        return next(each for each in self.space.enumerate() if each not in self._known)
+        tried = self._known.keys() | self._taken
+        return next((each for each in self.space.enumerate() if each not in tried), None)
 
-    def _try(self, strategy: Strategy) -> Trial:
-        trial = evaluate(self.objective, self.measure, strategy, len(self.trials))
-        self.trials.append(trial)
-        self._known[strategy] = trial
-        return trial
+    def _try(self, strategy: Strategy, budget: int, on_trial: Callable[[Trial], None]) -> None:
+        """Evaluates a strategy, if no other worker is first."""
+        self._claimed = number = self.ledger.claim(strategy, budget)
+        if number is None:
+            self._taken.add(strategy)
+            return
+        trial = evaluate(self.objective, self.measure, strategy, number)
+        self._claimed = None
+        try:
+            kept = self.ledger.enter(number, trial.evaluation, trial.started, trial.seconds)
+        except LedgerError:
+            self._enter(trial, on_trial)  # for the report
+            raise
+        if kept:
+            self._enter(trial, on_trial)
+
+    def _release(self) -> None:
+        """Gives back what was claimed and not finished, if that still works."""
+        if self._claimed is not None:
+            with suppress(LedgerError):
+                self.ledger.release(self._claimed)
 
     def _tell(self, trial: Trial) -> None:
         with _blaming_the_sampler("tell"):

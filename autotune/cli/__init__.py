@@ -35,7 +35,9 @@ from autotune.cli import (
     targets,
     validate,
     verify,
+    work,
 )
+from autotune.cli.options import typed
 from autotune.cli.output import quiet
 from distir import __version__
 from distir.errors import DistirError, brief
@@ -44,6 +46,7 @@ __all__ = ["main"]
 
 COMMANDS = {
     "run": run,
+    "work": work,
     "simulate": simulate,
     "grid": grid,
     "compare": compare,
@@ -117,6 +120,7 @@ def _executed(argv: Sequence[str]) -> int:
         if value == "--":  # which argparse takes for the end of the options, and so for no value
             parser.error(f"argument {option}: expected a value, found '--'")
     arguments = parser.parse_args(argv)
+    arguments.typed = typed(argv, vars(arguments))
     with quiet(hasattr(arguments, "quiet")):
         return arguments.execute(arguments)
 
@@ -146,6 +150,8 @@ def _usage(name: str) -> str:
         needed += " --target T"
     if name == "read":
         needed = " FILE"
+    if name == "work":
+        needed = " --storage URL --study NAME"
     return f"autotune {name}{needed} [OPTION …]   (autotune {name} --help lists the options)"
 
 

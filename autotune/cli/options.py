@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from autotune.statement import (
@@ -251,6 +252,19 @@ def _in_microbatches(strategy: Strategy, arguments: argparse.Namespace) -> Strat
             f"{size} on dp = {strategy.dp} is {cut.microbatches}; leave one of them out"
         )
     return cut
+
+
+def typed(argv: Sequence[str], names: Iterable[str]) -> frozenset[str]:
+    """Those of the arguments `names` that the command line states, in full or abbreviated as
+    argparse allows; the others have their defaults."""
+    known = {f"--{name.replace('_', '-')}": name for name in names}
+    known |= {f"--no-{option[2:]}": name for option, name in known.items()}
+    words = {word.partition("=")[0] for word in argv if word.startswith("--")}
+    exact = {known[word] for word in words if word in known}
+    cut = [word for word in words if word not in known]
+    return frozenset(
+        exact | {name for option, name in known.items() for w in cut if option.startswith(w)}
+    )
 
 
 def given(arguments: argparse.Namespace, stated: type[Any]) -> dict[str, Any]:

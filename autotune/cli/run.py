@@ -20,6 +20,8 @@ from autotune.cli.options import (
 from autotune.cli.output import INTERRUPTED, Output, add_json_option, note, status_of
 from autotune.cli.plans import add_plan_option, write_plan
 from autotune.cli.progress import progress
+from autotune.cli.studies import add_study_options, as_begun, kept_of
+from autotune.statement import ProblemStatement
 from distir.errors import DistirError
 from distir.files import check_no_output
 
@@ -37,7 +39,7 @@ SUMMARY = "Find the best way to distribute a model over a cluster."
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Adds the subcommand's options."""
-    add_model_options(parser, "devices to use (default: 16)")
+    add_model_options(parser, "devices to use (default: 16)", required=False)
     add_objective_options(parser)
     add_space_option(parser)
     search = parser.add_argument_group("search")
@@ -60,6 +62,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action=argparse.BooleanOptionalAction,
         default=SUPPRESS,
         help="compare with exhaustive search (default: where the simulator does that in seconds)",
+    )
+    add_study_options(parser).add_argument(
+        "--resume",
+        action="store_true",
+        default=SUPPRESS,
+        help="go on with the study of this name; nothing else needs to be stated again",
     )
     add_launch_options(parser)
     tracking = parser.add_argument_group("tracking")
@@ -89,10 +97,19 @@ def execute(arguments: argparse.Namespace) -> int:
         with progress("reading"):
             from autotune.api import Search, solve
 
+            kept = kept_of(arguments)
+            arguments = as_begun(arguments, kept)
             search = Search(**given(arguments, Search))
             launch = launch_asked(arguments)
             problem = problem_of(arguments) if launch is None else launch.problem(arguments)
-        result = solve(problem, search, tracker=_tracker(arguments), watch=_shown_on(output))
+        result = solve(
+            problem,
+            search,
+            tracker=_tracker(arguments),
+            watch=_shown_on(output),
+            kept=kept,
+            statement=ProblemStatement(**given(arguments, ProblemStatement)),
+        )
         done = None if launch is None else launch.launched(result)
         if hasattr(arguments, "plan"):
             _write_best(arguments, problem, result)

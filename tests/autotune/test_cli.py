@@ -255,7 +255,6 @@ def test_bad_input_gets_one_line(
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("run",),
         ("run", "--model", "toy", "--trials", "0"),
         ("run", "--model", "toy", "--trial-timeout", "soon"),
         ("simulate", "--model", "toy", "--dp", "-1"),

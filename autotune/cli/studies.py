@@ -1,0 +1,81 @@
+"""Options of studies that are kept on a storage, and what a study that is there says of them."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import fields
+from typing import Any
+
+from autotune.cli.options import SUPPRESS, given, positive, seconds
+from autotune.durable.stated import GOAL, Kept, plain, restored
+from autotune.statement import ProblemStatement
+from distir.errors import DistirError
+
+STATED = (*(each.name for each in fields(ProblemStatement)), *GOAL)
+"""Arguments that state what a study is about."""
+
+
+def add_study_options(parser: argparse.ArgumentParser, *, required: bool = False) -> Any:
+    """Options that say where a study is kept."""
+    group = parser.add_argument_group("study")
+    group.add_argument(
+        "--storage",
+        required=required,
+        default=SUPPRESS,
+        metavar="URL",
+        help="keep the study here, where it survives and others can work on it: sqlite:///FILE, "
+        "postgresql://…, journal:FILE or grpc://HOST:PORT (default: in memory)",
+    )
+    group.add_argument(
+        "--study", required=required, default=SUPPRESS, metavar="NAME", help="its name there"
+    )
+    group.add_argument(
+        "--retries",
+        type=whole,
+        default=SUPPRESS,
+        metavar="N",
+        help="how often a strategy is tried again whose worker died (default: 1)",
+    )
+    group.add_argument(
+        "--heartbeat",
+        type=seconds,
+        default=SUPPRESS,
+        metavar="SECONDS",
+        help="a worker that is silent for so long counts as dead (default: 60)",
+    )
+    return group
+
+
+def whole(text: str) -> int:
+    """A whole number of at least 0."""
+    return 0 if text == "0" else positive(text)
+
+
+def kept_of(arguments: argparse.Namespace, **more: Any) -> Kept:
+    """Where the arguments say that the study is kept."""
+    return Kept(**given(arguments, Kept), **more)
+
+
+def as_begun(arguments: argparse.Namespace, kept: Kept) -> argparse.Namespace:
+    """The arguments of a study that is resumed: what it was begun with, where nothing else is
+    typed. What is typed of the problem must be the same; of the search it may be something else.
+    """
+    if not kept.resume:
+        if not hasattr(arguments, "model"):
+            raise DistirError(
+                "--model is needed; only a study that is resumed (--resume) knows its model"
+            )
+        return arguments
+    from autotune.durable.opening import found_study
+
+    study = found_study(kept)
+    attributes = study.attributes()
+    study.close()
+    stated = {name: plain(getattr(arguments, name)) for name in STATED if name in arguments.typed}
+    search = {
+        name: value
+        for name, value in attributes["search"].items()
+        if value is not None and name not in arguments.typed
+    }
+    values = restored(attributes["problem"], stated) | restored(search, {})
+    return argparse.Namespace(**{**vars(arguments), **values})

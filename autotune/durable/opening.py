@@ -1,0 +1,142 @@
+"""Beginning a study on a storage, going on with it, and joining others at it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from autotune.durable.ledger import DurableLedger
+from autotune.durable.optuna_storage import StoredStudy, shown_url
+from autotune.durable.stated import FORMAT, Kept, differences, plain
+from autotune.objectives.evaluation import Evaluation
+from autotune.objectives.objective import Objective
+from autotune.problem import Problem
+from distir.errors import DistirError
+
+
+@dataclass(frozen=True, slots=True)
+class StudyRecord:
+    """Where a study is kept."""
+
+    name: str
+    storage: str
+    resumed_trials: int
+    """How many trials were there when this process came."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        return {
+            "name": self.name,
+            "storage": self.storage,
+            "resumed_trials": self.resumed_trials,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class OpenStudy:
+    """A study that this process works on."""
+
+    ledger: DurableLedger
+    record: StudyRecord
+    notes: tuple[str, ...] = ()
+    """What is not as it was, and does no harm."""
+
+
+def found_study(kept: Kept) -> StoredStudy:
+    """The study that is to be resumed. Raises `DistirError` if it is not there, or not one of
+    these."""
+    assert kept.storage is not None
+    assert kept.study is not None
+    found = StoredStudy.find(kept.storage, kept.study)
+    where = shown_url(kept.storage)
+    if found is None:
+        names = ", ".join(sorted(StoredStudy.names(kept.storage))) or "none"
+        raise DistirError(f"there is no study {kept.study!r} in {where}; there are: {names}")
+    attributes = found.attributes()
+    if "problem" not in attributes:
+        raise DistirError(
+            f"the study {kept.study!r} in {where} was not begun by autotune, or never got as far "
+            "as a problem; begin another one"
+        )
+    if attributes.get("format") != FORMAT:
+        raise DistirError(
+            f"the study {kept.study!r} in {where} is of another version, "
+            f"{attributes.get('versions')}; go on with that"
+        )
+    return found
+
+
+def open_study(
+    kept: Kept,
+    problem: Problem,
+    objective: Objective,
+    statement: Mapping[str, Any],
+    search: Mapping[str, Any],
+) -> OpenStudy:
+    """Begins the study that `kept` names, or goes on with it. `statement` and `search` say in plain
+    values what is asked.
+
+    Raises `DistirError` if it cannot be reached, is there or not there, or is about something else.
+    """
+    facts = {"title": problem.title, "space_size": problem.space.count()}
+    if kept.resume:
+        study = found_study(kept)
+        attributes = study.attributes()
+        for words in differences(
+            attributes["problem"] | attributes["facts"], {**statement, **facts}
+        ):
+            raise DistirError(f"the study {kept.study!r} is another one: {words}")
+        changed = differences(attributes["versions"], _versions())
+        notes = tuple(f"the study {kept.study!r} goes on with other software: {w}" for w in changed)
+        if not kept.helping and attributes["search"] != dict(search):
+            study.describe({"search": dict(search)})
+    else:
+        study, notes = _begun(kept, objective), ()
+        named = {"format": FORMAT, "versions": _versions(), "facts": facts, "search": dict(search)}
+        study.describe({**named, "problem": dict(statement)})
+    study.over(problem.space)
+    ledger = DurableLedger(
+        study, _values(study, objective), retries=kept.retries, silence=kept.heartbeat
+    )
+    done = sum(entry.evaluation is not None for entry in ledger.entries())
+    return OpenStudy(ledger, StudyRecord(study.name, shown_url(study.url), done), notes)
+
+
+def _begun(kept: Kept, objective: Objective) -> StoredStudy:
+    assert kept.storage is not None
+    assert kept.study is not None
+    found = StoredStudy.find(kept.storage, kept.study)
+    if found is None:
+        known = bool(objective.metric or objective.direction)
+        return StoredStudy.create(kept.storage, kept.study, [known and objective.maximize])
+    if not found.attributes():
+        return found  # whoever created it was killed at once
+    raise DistirError(
+        f"the study {kept.study!r} is in {shown_url(kept.storage)} already; --resume goes on with "
+        "it, another --study begins another one"
+    )
+
+
+def _values(study: StoredStudy, objective: Objective) -> Any:
+    (maximize,) = study.maximize
+
+    def values(evaluation: Evaluation) -> list[float] | None:
+        """The metric that counts, or, if the study was created before its direction was known, its
+        cost."""
+        cost = objective.cost(evaluation)
+        if cost is None:
+            return None
+        if maximize == objective.maximize:
+            return [evaluation.metrics[objective.metric]]
+        return [-cost if maximize else cost]
+
+    return values
+
+
+def _versions() -> dict[str, Any]:
+    import platform
+
+    from distir import __version__
+
+    return {"distir": plain(__version__), "python": platform.python_version()}

@@ -1,0 +1,458 @@
+"""Studies on Optuna's storages; beside the samplers, the one file that knows Optuna.
+
+A strategy is the parameters of a trial (`tp = 8`), what came of it the attribute `outcome` and
+Optuna's own value and state, so that what reads Optuna's studies shows these. A trial that is
+finished without an outcome was its worker's last.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import re
+import time
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
+
+from autotune.durable.attempts import Attempt
+from autotune.ledger import LedgerError
+from autotune.objectives.evaluation import Evaluation
+from distir.errors import DistirError, brief
+from distir.strategy import Strategy
+from search_spaces import SearchSpace
+
+if TYPE_CHECKING:
+    import optuna
+    from optuna.distributions import BaseDistribution
+    from optuna.storages import BaseStorage
+    from optuna.trial import FrozenTrial
+
+    from autotune.trial import Trial
+
+T = TypeVar("T")
+
+KINDS = "sqlite:///FILE, postgresql://…, journal:FILE or grpc://HOST:PORT"
+CONSTRAINT = "constraints:feasible"
+"""Where Optuna's trials keep a constraint named `feasible` (`Trial.set_constraint`)."""
+LOCK_SECONDS = 60.0
+"""How long SQLite waits for another process that writes."""
+PATIENCE_SECONDS = 300.0
+"""How long a storage that is away is waited for."""
+_PAUSES_SECONDS = (0.2, 0.5, 1.0, 2.0)
+_SERVER_SECONDS = 5.0
+
+
+def import_optuna() -> ModuleType:
+    """Optuna, imported late and quiet."""
+    try:
+        import optuna
+    except ImportError as error:
+        raise DistirError("studies on a storage need optuna; try: pip install optuna") from error
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+    return optuna
+
+
+def shown_url(url: str) -> str:
+    """A storage as it may be shown: without a password."""
+    return re.sub(r"(://[^:/@]*):[^@/]*@", r"\1:***@", url)
+
+
+def open_storage(url: str) -> BaseStorage:
+    """The storage at `url`. Raises `DistirError`, in one line, if it cannot be reached."""
+    optuna = import_optuna()
+    kind, colon, rest = url.partition(":")
+    try:
+        if kind == "journal" and rest:
+            return _journal(rest)
+        if kind == "grpc" and rest.startswith("//"):
+            return _proxy(rest[2:])
+        if colon and "//" in rest:
+            return optuna.storages.get_storage(_database(url))
+    except DistirError:
+        raise
+    except ImportError as error:
+        extra = {"grpc": "grpc"}.get(kind, "postgresql")
+        raise DistirError(
+            f"the storage {shown_url(url)} needs {error.name}; try: pip install 'distir[{extra}]'"
+        ) from error
+    except Exception as error:
+        raise DistirError(
+            f"the storage {shown_url(url)} cannot be opened: {reason(error)}"
+        ) from error
+    raise DistirError(f"the storage is {shown_url(url)!r}; expected {KINDS}")
+
+
+def _journal(path: str) -> BaseStorage:
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
+
+    lock = JournalFileSymlinkLock(path)
+
+    class WholeLines(JournalFileBackend):
+        """A journal that goes on after a line that was cut short when its writer was killed, or
+        when the disk was full. Nobody was told that such a line is written."""
+
+        def append_logs(self, logs: list[dict[str, Any]]) -> None:
+            lines = "".join(json.dumps(each, separators=(",", ":")) + "\n" for each in logs)
+            lock.acquire()
+            try:
+                with open(path, "r+b") as file:  # noqa: PTH123  a path as Optuna takes it
+                    file.seek(_end_of_lines(file))
+                    file.truncate()
+                    file.write(lines.encode())
+                    file.flush()
+                    os.fsync(file.fileno())
+            finally:
+                lock.release()
+
+    return JournalStorage(WholeLines(path, lock))
+
+
+def _end_of_lines(file: BinaryIO) -> int:
+    """Where the last whole line of a file ends."""
+    end = file.seek(0, 2)
+    while end:
+        file.seek(max(0, end - 4096))
+        part = file.read(min(end, 4096))
+        if b"\n" in part:
+            return end - len(part) + part.rfind(b"\n") + 1
+        end -= len(part)
+    return 0
+
+
+def _proxy(address: str) -> BaseStorage:
+    from optuna.storages import GrpcStorageProxy
+
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise DistirError(f"the storage is 'grpc://{address}'; expected grpc://HOST:PORT")
+    proxy = GrpcStorageProxy(host=host, port=int(port))
+    proxy.wait_server_ready(timeout=_SERVER_SECONDS)
+    return proxy
+
+
+def _database(url: str) -> BaseStorage:
+    from optuna.storages import RDBStorage
+
+    url = re.sub(r"^postgres(ql)?://", "postgresql+psycopg://", url)
+    options: dict[str, Any] = {"pool_pre_ping": True}
+    if url.startswith("sqlite"):
+        options = {"connect_args": {"timeout": LOCK_SECONDS}}
+    return RDBStorage(url, engine_kwargs=options)
+
+
+def reason(error: BaseException) -> str:
+    """What went wrong with a storage, in a line: what the driver said, of all that was raised."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    details = getattr(error, "details", None)  # of gRPC
+    said = details() if callable(details) else str(error)
+    lines = [line.strip() for line in str(said or "").splitlines() if line.strip()]
+    return brief(lines[0]) if lines else type(error).__name__
+
+
+def may_pass(error: BaseException) -> bool:
+    """Whether a storage may work again: a database that is locked or gone, a server that is
+    restarted. A full disk is none of these."""
+    import sqlite3
+
+    chain: list[BaseException] = [error]
+    while chain[-1].__cause__ is not None:
+        chain.append(chain[-1].__cause__)
+    for each in chain:
+        if isinstance(each, sqlite3.Error):
+            return "locked" in str(each)
+        code = getattr(each, "code", None)  # of gRPC
+        if callable(code):
+            return getattr(code(), "name", "") in ("UNAVAILABLE", "DEADLINE_EXCEEDED")
+    names = {kind.__name__ for each in chain for kind in type(each).__mro__}
+    return bool(names & {"OperationalError", "InterfaceError", "ConnectionError", "TimeoutError"})
+
+
+class StoredStudy:
+    """One study on a storage: its attributes, and its trials as attempts."""
+
+    def __init__(self, storage: BaseStorage, url: str, name: str, study_id: int):
+        self._storage, self._id = storage, study_id
+        self.url, self.name = url, name
+        self._fixed: dict[str, Any] = {}
+        self._distributions: dict[str, BaseDistribution] = {}
+        self._known: dict[int, Attempt] = {}
+        self._patience_seconds = PATIENCE_SECONDS
+
+    @classmethod
+    def find(cls, url: str, name: str) -> StoredStudy | None:
+        """The study of this name, if it is there."""
+        storage = open_storage(url)
+        try:
+            return cls(storage, url, name, storage.get_study_id_from_name(name))
+        except KeyError:
+            return None
+        except Exception as error:
+            raise _unreachable(url, error) from error
+
+    @classmethod
+    def create(cls, url: str, name: str, maximize: Sequence[bool]) -> StoredStudy:
+        """A new study. Raises `DistirError` if there is one of this name."""
+        optuna = import_optuna()
+        storage = open_storage(url)
+        kinds = optuna.study.StudyDirection
+        directions = [kinds.MAXIMIZE if each else kinds.MINIMIZE for each in maximize]
+        try:
+            return cls(storage, url, name, storage.create_new_study(directions, name))
+        except optuna.exceptions.DuplicatedStudyError as error:
+            raise DistirError(f"the study {name!r} is there already") from error
+        except Exception as error:
+            raise _unreachable(url, error) from error
+
+    @staticmethod
+    def names(url: str) -> list[str]:
+        """All studies of a storage."""
+        return [each.study_name for each in open_storage(url).get_all_studies()]
+
+    @property
+    def optuna(self) -> optuna.Study:
+        """The study as Optuna has it."""
+        return import_optuna().load_study(study_name=self.name, storage=self._storage)
+
+    @property
+    def maximize(self) -> tuple[bool, ...]:
+        """For each value of a trial, whether larger is better."""
+        kinds = import_optuna().study.StudyDirection
+        directions = self._reach(lambda: self._storage.get_study_directions(self._id))
+        return tuple(each == kinds.MAXIMIZE for each in directions)
+
+    def attributes(self) -> dict[str, Any]:
+        """What is known of the study."""
+        return self._reach(lambda: self._storage.get_study_user_attrs(self._id))
+
+    def describe(self, attributes: Mapping[str, Any]) -> None:
+        """Keeps facts about the study."""
+        for name, value in attributes.items():
+            self._reach(lambda n=name, v=value: self._storage.set_study_user_attr(self._id, n, v))
+
+    def over(self, space: SearchSpace) -> None:
+        """States the space whose strategies the trials are."""
+        values = {name: space.values(name) for name in space.names}
+        self._fixed = {name: known[0] for name, known in values.items() if len(known) == 1}
+        self._distributions = _distributions(space)
+
+    def attempts(self) -> list[Attempt]:
+        """All attempts, in the order of their numbers."""
+        trials = self._reach(lambda: self._storage.get_all_trials(self._id, deepcopy=False))
+        for trial in trials:
+            if trial.number not in self._known or self._known[trial.number].state == "running":
+                if (attempt := self._attempt(trial)) is not None:
+                    self._known[trial.number] = attempt
+        return [self._known[number] for number in sorted(self._known)]
+
+    def _attempt(self, trial: FrozenTrial) -> Attempt | None:
+        told = trial.user_attrs
+        if "plan" not in told:
+            return None  # somebody else's
+        outcome = told.get("outcome")
+        state = "running"
+        if "withdrawn" in told:
+            state = "withdrawn"
+        elif trial.state.is_finished():
+            state = "lost" if outcome is None else "done"
+        return Attempt(
+            trial.number,
+            _key(trial),
+            Strategy.from_dict({**self._fixed, **trial.params}),
+            state,
+            token=told["token"],
+            asked=not told.get("enqueued", False),
+            evaluation=None if outcome is None else _evaluation(outcome),
+            started=outcome["started"] if outcome else 0.0,
+            seconds=outcome["seconds"] if outcome else 0.0,
+            worker=told["worker"],
+            alive=told["alive"],
+        )
+
+    def begin(self, strategy: Strategy, token: str, worker: dict[str, Any], *, asked: bool) -> int:
+        """A new running attempt, whole at once; its key."""
+        optuna = import_optuna()
+        told = {
+            "plan": strategy.label,
+            "token": token,
+            "worker": worker,
+            "alive": time.time(),
+            **({} if asked else {"enqueued": True}),
+        }
+        trial = optuna.trial.create_trial(
+            state=optuna.trial.TrialState.RUNNING,
+            params={name: getattr(strategy, name) for name in self._distributions},
+            distributions=self._distributions,
+            user_attrs=told,
+        )
+
+        def begun() -> int | None:
+            found = (each for each in self.attempts() if each.token == token)
+            return next((each.key for each in found), None)
+
+        return self._reach(lambda: self._storage.create_new_trial(self._id, trial), begun)
+
+    def beat(self, key: int) -> None:
+        """A sign of life of the worker at an attempt, if the storage takes it just now."""
+        self._storage.set_trial_user_attr(key, "alive", time.time())
+
+    def finish(
+        self, key: int, evaluation: Evaluation, started: float, seconds: float,
+        values: Sequence[float] | None,
+    ) -> bool:  # fmt: skip
+        """Keeps what came of an attempt. False if it has ended otherwise meanwhile."""
+        outcome = _outcome(evaluation, started, seconds)
+
+        def write() -> None:
+            self._storage.set_trial_user_attr(key, "outcome", outcome)
+            if not evaluation.failed:
+                self._storage.set_trial_system_attr(key, CONSTRAINT, _violation(evaluation))
+
+        try:
+            self._reach(write)
+        except _EndedError:
+            return "outcome" in self._told(key)
+        self.end(key, values)
+        return True
+
+    def end(self, key: int, values: Sequence[float] | None) -> None:
+        """Ends an attempt, if nobody else did: complete if it has values, else failed."""
+        states = import_optuna().trial.TrialState
+        state = states.FAIL if values is None else states.COMPLETE
+        try:
+            self._reach(lambda: self._storage.set_trial_state_values(key, state, values))
+        except _EndedError:
+            return
+
+    def withdraw(self, key: int) -> None:
+        """Gives an attempt back."""
+        try:
+            self._reach(lambda: self._storage.set_trial_user_attr(key, "withdrawn", True))
+        except _EndedError:
+            return
+        self.end(key, None)
+
+    def close(self) -> None:
+        """Lets go of connections. A process that forks must not hand them on."""
+        storage: Any = self._storage
+        engine = getattr(getattr(storage, "_backend", None), "engine", None)
+        if engine is not None:
+            engine.dispose()
+        elif hasattr(storage, "close"):
+            storage.close()
+
+    def hurry(self) -> None:
+        """From now on a storage that is away is not waited for."""
+        self._patience_seconds = 0.0
+
+    def _told(self, key: int) -> dict[str, Any]:
+        return self._reach(lambda: self._storage.get_trial(key)).user_attrs
+
+    def _reach(self, call: Callable[[], T], done: Callable[[], T | None] = lambda: None) -> T:
+        """What `call` returns, as soon as the storage is there. A call that failed may have had its
+        effect: before another try, `done` looks for what it would return."""
+        ended = import_optuna().exceptions.UpdateFinishedTrialError
+        failed_since: float | None = None
+        tries = 0
+        while True:
+            try:
+                found = done() if tries else None
+                return call() if found is None else found
+            except LedgerError:
+                raise
+            except ended as error:
+                raise _EndedError from error
+            except Exception as error:
+                now = time.monotonic()
+                failed_since = now if failed_since is None else failed_since
+                if not may_pass(error) or now - failed_since > self._patience_seconds:
+                    raise _unreachable(self.url, error) from error
+                time.sleep(_PAUSES_SECONDS[min(tries, len(_PAUSES_SECONDS) - 1)])
+                tries += 1
+
+
+class _EndedError(Exception):
+    """An attempt has ended already."""
+
+
+def _unreachable(url: str, error: Exception) -> LedgerError:
+    return LedgerError(f"the storage {shown_url(url)} failed: {reason(error)}")
+
+
+def study_in_memory(space: SearchSpace, trials: Iterable[Trial], maximize: bool) -> optuna.Study:
+    """A study of Optuna's with these trials, gone with the process."""
+    optuna = import_optuna()
+    study = optuna.create_study(direction="maximize" if maximize else "minimize")
+    distributions = _distributions(space)
+    states = optuna.trial.TrialState
+    for each in trials:
+        evaluation, cost = each.evaluation, each.cost
+        outcome = _outcome(evaluation, each.started, each.seconds)
+        study.add_trial(
+            optuna.trial.create_trial(
+                state=states.FAIL if cost is None else states.COMPLETE,
+                value=None if cost is None else -cost if maximize else cost,
+                params={name: getattr(each.strategy, name) for name in distributions},
+                distributions=distributions,
+                user_attrs={"plan": each.label, "outcome": outcome},
+                system_attrs={} if evaluation.failed else {CONSTRAINT: _violation(evaluation)},
+            )
+        )
+    return study
+
+
+def _key(trial: Any) -> int:
+    """The storage's own number of a trial, for which Optuna has no public name."""
+    return trial._trial_id  # noqa: SLF001
+
+
+def _violation(evaluation: Evaluation) -> float:
+    return evaluation.violation or (0.0 if evaluation.feasible else 1.0)
+
+
+def _distributions(space: SearchSpace) -> dict[str, BaseDistribution]:
+    values = {name: space.values(name) for name in space.names}
+    return {name: _distribution(known) for name, known in values.items() if len(known) > 1}
+
+
+def _distribution(values: Sequence[Any]) -> BaseDistribution:
+    from optuna.distributions import CategoricalDistribution, IntDistribution
+
+    if any(type(value) is not int for value in values):
+        return CategoricalDistribution(tuple(values))
+    return IntDistribution(min(values), max(values))
+
+
+def _outcome(evaluation: Evaluation, started: float, seconds: float) -> dict[str, Any]:
+    """An evaluation as strict JSON values."""
+    return {
+        "metrics": {name: _sayable(value) for name, value in evaluation.metrics.items()},
+        "feasible": evaluation.feasible,
+        "reason": evaluation.reason,
+        "violation": evaluation.violation,
+        "failed": evaluation.failed,
+        "started": started,
+        "seconds": seconds,
+    }
+
+
+def _sayable(value: float) -> float | str:
+    return float(value) if math.isfinite(value) else str(float(value))
+
+
+def _evaluation(outcome: Mapping[str, Any]) -> Evaluation:
+    metrics = cast("Mapping[str, float | str]", outcome["metrics"])
+    return Evaluation(
+        {name: float(value) for name, value in metrics.items()},
+        outcome["feasible"],
+        outcome["reason"],
+        outcome["violation"],
+        failed=outcome["failed"],
+    )

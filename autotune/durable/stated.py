@@ -1,0 +1,165 @@
+"""What a study is about, as a storage keeps it: what was asked, in plain JSON values.
+
+Files are kept as path and SHA-256, so that a study is never resumed with another model or
+objective, and is resumed wherever these files lie now.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, cast
+
+from autotune.durable.workers import SILENCE_SECONDS
+from autotune.statement import Goal, ProblemStatement
+from distir.errors import DistirError, brief
+from distir.files import is_file, user_path
+
+GOAL = ("objective", "metric", "direction")
+"""What of a goal is the study's own; the rest says how trials are made, which may change."""
+FORMAT = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kept:
+    """Where a study is kept, and who works on it."""
+
+    storage: str | None = None
+    """`sqlite:///FILE`, `postgresql://…`, `journal:FILE` or `grpc://HOST:PORT`; in memory by
+    default."""
+    study: str | None = None
+    """Its name there."""
+    resume: bool = False
+    """Whether to go on with a study that is there."""
+    retries: int = 1
+    """How often a strategy is tried again whose worker died."""
+    heartbeat: float = SILENCE_SECONDS
+    """Seconds of silence after which a worker counts as dead."""
+    helping: bool = False
+    """Whether somebody else leads: the sampler draws otherwise than the study's first worker's."""
+
+    def __post_init__(self) -> None:
+        if self.storage is None:
+            for option, asked in (("study", self.study), ("resume", self.resume)):
+                if asked:
+                    raise DistirError(
+                        f"--{option} needs --storage, which says where the study is kept, such as "
+                        "sqlite:///study.db"
+                    )
+        elif self.study is None:
+            raise DistirError("--storage needs --study, the name of the study there")
+
+
+def plain_statement(statement: ProblemStatement, goal: Goal) -> dict[str, Any]:
+    """Everything that was stated of the problem and the goal, as plain values."""
+    stated = statement.stated() | {name: getattr(goal, name) for name in GOAL}
+    return {name: plain(value) for name, value in stated.items() if value is not None}
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON has it: a file with its hash, an object by its name."""
+    if isinstance(value, (str, Path)):
+        return _plain_file(str(value)) or str(value)
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    if isinstance(value, Mapping):
+        items = cast("Mapping[Any, Any]", value).items()
+        return {str(name): plain(item) for name, item in items}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in cast("list[Any]", value)]
+    named = getattr(value, "name", None) or getattr(value, "__name__", type(value).__name__)
+    return {"object": str(named)}
+
+
+def _plain_file(text: str) -> dict[str, str] | None:
+    """`model.onnx` or `train.py:cost` with its hash, where there is such a file."""
+    before, _, attribute = text.rpartition(":")
+    for path, rest in ((text, ""), (before, attribute)):
+        if Path(path).suffix and is_file(path):
+            file = user_path(path)
+            found = {"file": str(file.resolve()), "sha256": _sha256(file)}
+            return found | ({"attribute": rest} if rest else {})
+    return None
+
+
+def _sha256(file: Path) -> str:
+    digest = hashlib.sha256()
+    try:
+        with file.open("rb") as content:
+            while part := content.read(1 << 20):
+                digest.update(part)
+    except OSError as error:
+        raise DistirError(f"{file} cannot be read: {error.strerror}") from error
+    return digest.hexdigest()
+
+
+def said(value: Any) -> str:
+    """A plain value in a message."""
+    if isinstance(value, Mapping):
+        known = cast("Mapping[str, Any]", value)
+        if "sha256" in known:
+            attribute = f":{known['attribute']}" if "attribute" in known else ""
+            return f"{known['file']}{attribute} (sha256 {known['sha256'][:12]}…)"
+        if "object" in known:
+            return f"the object {known['object']}"
+    return "not stated" if value is None else brief(str(cast("object", value)))
+
+
+def same(first: Any, second: Any) -> bool:
+    """Whether two plain values say the same; a file may lie elsewhere."""
+    if isinstance(first, Mapping) and isinstance(second, Mapping) and "sha256" in first:
+        names = ("sha256", "attribute")
+        known, other = cast("Mapping[str, Any]", first), cast("Mapping[str, Any]", second)
+        return all(known.get(name) == other.get(name) for name in names)
+    return bool(first == second)
+
+
+def differences(kept: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    """What of `now` is not as it was kept, in words."""
+    for name, value in now.items():
+        if not same(kept.get(name), value):
+            title = name.replace("_", " ")
+            yield f"its {title} is {said(kept.get(name))}, here it is {said(value)}"
+
+
+def restored(kept: Mapping[str, Any], typed: Mapping[str, Any]) -> dict[str, Any]:
+    """The values that a study was begun with. `typed` values, plain, say where files lie now;
+    others are checked against the study's.
+
+    Raises `DistirError` if something differs, or a file is not where it was.
+    """
+    for words in differences(kept, typed):
+        raise DistirError(f"the study is another one: {words}")
+    here = {**kept, **typed}
+    return {name: _restored(name, here[name]) for name in kept}
+
+
+def _restored(name: str, value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        return value
+    known = cast("Mapping[str, Any]", value)
+    if "object" in known:
+        raise DistirError(
+            f"the study's {name} is {said(value)} of a Python program; only that can go on with "
+            "it, by tune(…, resume=True)"
+        )
+    if "sha256" not in known:
+        return {key: _restored(key, item) for key, item in known.items()}
+    file, attribute = known["file"], known.get("attribute")
+    option = f"--{name.replace('_', '-')} says where it is now"
+    if not is_file(file):
+        raise DistirError(f"the study's {name} is the file {file}, which is not here; {option}")
+    if _sha256(Path(file)) != known["sha256"]:
+        raise DistirError(
+            f"the study's {name}, {file}, has changed since the study began (its sha256 was "
+            f"{known['sha256'][:12]}…); {option}"
+        )
+    return f"{file}:{attribute}" if attribute else file
+
+
+def plain_search(search: Goal) -> dict[str, Any]:
+    """How the search is made, as plain values."""
+    stated = {each.name: getattr(search, each.name) for each in fields(search)}
+    return {name: plain(value) for name, value in stated.items() if name not in GOAL}

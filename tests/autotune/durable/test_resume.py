@@ -1,0 +1,95 @@
+"""A study on a storage outlasts its process, and goes on as if nothing had happened."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.autotune.durable.conftest import PROBLEM, Searches, labels
+
+STORAGES = ("sqlite:///study.db", "journal:study.log")
+RUN = ("run", *PROBLEM, "--objective", "train.py:cost", "--no-tracking")
+
+
+@pytest.mark.slow(seconds=10)
+@pytest.mark.parametrize("storage", STORAGES)
+def test_a_study_that_is_killed_goes_on_as_if_nothing_had_happened(
+    searches: Searches, storage: str
+) -> None:
+    kept = ("--storage", storage, "--study", "mine")
+    whole = searches.json(*RUN, "--trials", "9", "--seed", "3")
+    (searches.folder / "begun").unlink()
+    searches.killed_after(4, *RUN, *kept, "--trials", "9", "--seed", "3", seconds=0.3)
+    finished = len(searches.begun()) - 1
+    found = searches.json("run", *kept, "--resume", "--no-tracking")
+    assert labels(found) == labels(whole)
+    assert [trial["metrics"] for trial in found["trials"]] == [
+        trial["metrics"] for trial in whole["trials"]
+    ]
+    assert found["study"] == {
+        "name": "mine",
+        "storage": storage,
+        "resumed_trials": finished,
+    }
+    assert found["stopped_because"] == "trials"
+    begun = searches.begun()
+    assert sorted(begun) == sorted([*labels(whole), labels(whole)[finished]])  # once more: the last
+
+
+@pytest.mark.slow(seconds=5)
+def test_only_the_study_that_was_begun_is_resumed(searches: Searches) -> None:
+    kept = ("--storage", "sqlite:///study.db", "--study", "mine")
+    searches.json(*RUN, *kept, "--trials", "2")
+    resume = ("run", *kept, "--resume", "--no-tracking")
+    assert "--resume goes on with it" in searches.refused(*RUN, *kept)
+    assert "there are: mine" in searches.refused(
+        "run", "--storage", "sqlite:///study.db", "--study", "other", "--resume"
+    )
+    assert "its batch size is 16, here it is 32" in searches.refused(*resume, "--batch-size", "32")
+    assert "its objective is" in searches.refused(*resume, "--objective", "throughput")
+    assert "its objective is" in searches.refused(*resume, "--objective", "train.py:time")
+    file = searches.folder / "train.py"
+    text = file.read_text(encoding="utf-8")
+    moved = file.rename(searches.folder / "elsewhere.py")
+    assert "--objective says where it is now" in searches.refused(*resume)
+    found = searches.json(*resume, "--objective", "elsewhere.py:cost", "--trials", "3")
+    assert len(found["trials"]) == 3
+    moved.write_text(text.replace("iteration_seconds", "mfu"), encoding="utf-8")
+    moved.rename(file)
+    assert "has changed since the study began" in searches.refused(*resume)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--resume",), "--resume needs --storage"),
+        (("--study", "mine"), "--study needs --storage"),
+        (("--storage", "sqlite:///study.db"), "--storage needs --study"),
+        (("--storage", "study.db", "--study", "mine"), "expected sqlite:///FILE"),
+        (("--storage", "sqlite:////not/there/study.db", "--study", "mine"), "cannot be opened"),
+        (("--storage", "journal:/not/there/log", "--study", "mine"), "cannot be opened"),
+        (("--storage", "postgresql://u:secret@127.0.0.1:1/x", "--study", "mine"), "u:***@"),
+        (("--storage", "grpc://nowhere", "--study", "mine"), "expected grpc://HOST:PORT"),
+    ],
+)
+def test_what_an_option_lacks_is_said_in_a_line(
+    options: tuple[str, ...],
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: object,
+) -> None:
+    from autotune.cli import main
+
+    monkeypatch.chdir(str(tmp_path))
+    assert main(["run", *PROBLEM, "--no-tracking", *options]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert said in captured.err
+    assert captured.err.count("\n") == 1
+
+
+def test_a_new_study_needs_a_model(capsys: pytest.CaptureFixture[str]) -> None:
+    from autotune.cli import main
+
+    assert main(["run"]) == 2
+    assert "--model is needed" in capsys.readouterr().err
