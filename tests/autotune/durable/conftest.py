@@ -59,7 +59,7 @@ class Searches:
 
     def refused(self, *options: str) -> str:
         """The one line of a search that cannot begin."""
-        process = self.start(*options)
+        process = self.start(*options, "--quiet")
         out, err = process.communicate(timeout=120)
         assert process.returncode == 2, err
         assert out == ""
