@@ -28,6 +28,7 @@ from autotune.grid import (
 from autotune.objectives import Evaluation, Objective
 from autotune.outside import Outside, look_outside
 from autotune.problem import Problem, load_problem, problem_of
+from autotune.prospects import ProblemProspects
 from autotune.reports.compare import compare_report
 from autotune.reports.study import study_report
 from autotune.result import TuneResult
@@ -60,7 +61,10 @@ LARGE_SPACE = 500
 class Search(Goal):
     """How to search: what for, by which sampler, for how long."""
 
-    sampler: str | SamplerFactory = "tpe"
+    sampler: str | SamplerFactory | None = None
+    """By default `tpe` where the objective is simulated, and otherwise `guided`, which starts from
+    what the simulator expects.
+    """
     trials: int | None = None
     """Strategies to try; by default 50 (200 of a large space where the objective is simulated), or
     all for the sampler `grid`.
@@ -76,9 +80,19 @@ class Search(Goal):
             raise DistirError(f"there are {self.trials} trials to run; expected at least 1")
 
     @property
+    def simulated(self) -> bool:
+        """Whether the objective is a metric of the simulator."""
+        return isinstance(self.objective, str) and find_metric(self.objective) is not None
+
+    @property
+    def chosen_sampler(self) -> str | SamplerFactory:
+        """The sampler, stated or by default."""
+        return self.sampler or ("tpe" if self.simulated else "guided")
+
+    @property
     def sampler_name(self) -> str:
         """The sampler as it is shown."""
-        named = self.sampler
+        named = self.chosen_sampler
         return named.lower() if isinstance(named, str) else getattr(named, "__name__", "custom")
 
     def budget(self, space_size: int) -> int:
@@ -88,8 +102,7 @@ class Search(Goal):
     def _usual_budget(self, space_size: int) -> int:
         if self.sampler_name == "grid":
             return space_size
-        simulated = isinstance(self.objective, str) and find_metric(self.objective) is not None
-        return MORE_TRIALS if simulated and space_size > LARGE_SPACE else DEFAULT_TRIALS
+        return MORE_TRIALS if self.simulated and space_size > LARGE_SPACE else DEFAULT_TRIALS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +147,9 @@ def solve(
     objective = search.over(problem)
     helping = kept is not None and kept.helping
     seed = own_seed(search.seed) if helping else search.seed
-    sampler = load_sampler(search.sampler, problem.space, seed)
+    sampler = load_sampler(
+        search.chosen_sampler, problem.space, seed, ProblemProspects(problem, objective)
+    )
     budget = search.budget(problem.space.count())
     clock = time.perf_counter()
     known, stopped = _Known(), False

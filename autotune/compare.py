@@ -12,6 +12,7 @@ from autotune.grid import Grid
 from autotune.objectives.evaluation import Evaluation
 from autotune.objectives.objective import Objective
 from autotune.problem import Problem
+from autotune.prospects import ProblemProspects
 from autotune.rendering import Shown
 from autotune.samplers import load_sampler
 from autotune.study import Measure, Study
@@ -133,17 +134,20 @@ def standings(
         raise DistirError(
             f"there is nothing to compare: no strategy is feasible for {problem.title}"
         )
-    space, measure = problem.space, archive.measure
+    measure = archive.measure
     return tuple(
         standing(
-            [contest(space, objective, measure, grid, name, seed, trials) for seed in range(seeds)]
+            [
+                contest(problem, objective, measure, grid, name, seed, trials)
+                for seed in range(seeds)
+            ]
         )
         for name in samplers
     )
 
 
 def contest(
-    space: SearchSpace,
+    problem: Problem,
     objective: Objective,
     measure: Measure,
     grid: Grid,
@@ -152,7 +156,8 @@ def contest(
     trials: int,
 ) -> Contest:
     """Runs `sampler` over evaluations that the grid has made, which `measure` knows."""
-    study = Study(space, objective, load_sampler(sampler, space, seed), measure, seed)
+    made = load_sampler(sampler, problem.space, seed, ProblemProspects(problem, objective))
+    study = Study(problem.space, objective, made, measure, seed)
     clock = time.perf_counter()
     study.run(trials)
     seconds = time.perf_counter() - clock

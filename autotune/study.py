@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from autotune.ledger import Entry, Ledger, LedgerError, MemoryLedger
 from autotune.objectives.evaluation import Evaluation
 from autotune.objectives.objective import Objective
-from autotune.samplers.sampler import Sampler
+from autotune.samplers.sampler import Outcome, Sampler, tell
 from autotune.trial import Trial, best_of
 from distir.errors import DistirError
 from distir.strategy import Strategy
@@ -246,8 +246,10 @@ class Study:
                 self.ledger.release(self._claimed)
 
     def _tell(self, trial: Trial) -> None:
+        said = trial.evaluation
+        outcome = Outcome(trial.strategy, trial.cost, said.violation, said.metrics, said.reason)
         with _blaming_the_sampler("tell"):
-            self.sampler.tell(trial.strategy, trial.cost, trial.evaluation.violation)
+            tell(self.sampler, outcome)
 
     @property
     def best(self) -> Trial | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from distir.rules import Rule, WorkloadFacts
 from search_spaces.distribution import distribution_space
+from search_spaces.listed import listed_space
 from search_spaces.named import SPACES, Searched, SpaceError, SpaceSource, searched
 from search_spaces.parameters import Choices, Dimension, Value
 from search_spaces.space import Branch, SearchSpace
@@ -24,5 +25,6 @@ __all__ = [
     "Value",
     "WorkloadFacts",
     "distribution_space",
+    "listed_space",
     "searched",
 ]

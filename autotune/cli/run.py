@@ -45,9 +45,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     search = parser.add_argument_group("search")
     search.add_argument(
         "--sampler",
-        default="tpe",
+        default=SUPPRESS,
         metavar="NAME",
-        help="how strategies are proposed (see `samplers`)",
+        help="how strategies are proposed (see `samplers`; default: tpe where the objective is "
+        "simulated, otherwise guided)",
     )
     search.add_argument(
         "--trials",

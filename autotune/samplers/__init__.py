@@ -1,12 +1,16 @@
 """Samplers: which strategy to try next.
 
 Every sampler is an `ask` and a `tell`. A plug-in is a callable `(space, seed) -> sampler`, named as
-`module:attribute`, as `file.py:attribute`, or by an entry point in the group `autotune.samplers`.
+`module:attribute`, as `file.py:attribute`, or by an entry point in the group `autotune.samplers`. A
+further parameter named `prospects` is given what is known of the space before anything in it is
+tried (`Prospects`).
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from inspect import signature
+from typing import TYPE_CHECKING, Any
 
 from autotune.plugins import PluginError, load_plugin
 from autotune.samplers.grid import GridSampler
@@ -17,6 +21,9 @@ from distir.registry import Registry
 from distir.user_code import run_user_code
 from search_spaces import SearchSpace
 
+if TYPE_CHECKING:
+    from autotune.samplers.expectation import Prospects
+
 __all__ = ["SAMPLERS", "SAMPLER_GROUP", "Sampler", "SamplerFactory", "load_sampler"]
 
 SAMPLER_GROUP = "autotune.samplers"
@@ -24,6 +31,16 @@ SAMPLER_GROUP = "autotune.samplers"
 
 SAMPLERS: Registry[SamplerFactory] = Registry("sampler")
 """The built-in samplers."""
+
+
+@SAMPLERS.register(
+    "guided",
+    "the simulator's order, corrected by trials (the default where the objective is not simulated)",
+)
+def _guided(space: SearchSpace, seed: int, prospects: Prospects | None = None) -> Sampler:
+    from autotune.samplers.guided import guided
+
+    return guided(space, seed, prospects)
 
 
 @SAMPLERS.register("tpe", "Optuna's tree-structured Parzen estimator on integers (the default)")
@@ -63,20 +80,36 @@ def _qmc(space: SearchSpace, seed: int) -> Sampler:
     return qmc(space, seed)
 
 
-def load_sampler(spec: str | SamplerFactory, space: SearchSpace, seed: int) -> Sampler:
+def load_sampler(
+    spec: str | SamplerFactory,
+    space: SearchSpace,
+    seed: int,
+    prospects: Prospects | None = None,
+) -> Sampler:
     """A sampler over `space`: a built-in one by name, a plug-in by its address, or a factory as
-    it is.
+    it is. `prospects` are for those that take them.
     """
     if isinstance(spec, str) and spec in SAMPLERS:
-        return SAMPLERS.get(spec)(space, seed)
+        factory = SAMPLERS.get(spec)
+        return factory(space, seed, **_known(factory, prospects))
     factory: Any = spec
     if isinstance(spec, str):
         factory = load_plugin(spec, kind="sampler", group=SAMPLER_GROUP, known=SAMPLERS.names())
     label = f"sampler {spec if isinstance(spec, str) else getattr(spec, '__name__', 'given')}"
     if not callable(factory):
         raise PluginError(f"{label} is {type(factory).__name__} {factory!r}; expected a callable")
-    sampler: Any = run_user_code(label, lambda: factory(space, seed), PluginError)
+    known = _known(factory, prospects)
+    sampler: Any = run_user_code(label, lambda: factory(space, seed, **known), PluginError)
     if not (hasattr(sampler, "ask") and hasattr(sampler, "tell")):
         kind = type(sampler).__name__
         raise PluginError(f"{label} made a {kind}; expected an object with `ask` and `tell`")
     return sampler
+
+
+def _known(factory: Callable[..., object], prospects: Prospects | None) -> dict[str, Any]:
+    """The prospects, for a factory that has a parameter for them."""
+    try:
+        names = signature(factory).parameters
+    except (TypeError, ValueError):  # some callables written in C have no signature
+        return {}
+    return {"prospects": prospects} if "prospects" in names else {}

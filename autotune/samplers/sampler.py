@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 from distir.strategy import Strategy
 from search_spaces import SearchSpace
@@ -30,9 +32,43 @@ class Sampler(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """All that came of a strategy."""
+
+    strategy: Strategy
+    cost: float | None
+    """Smaller for better strategies; None where the trial failed."""
+    violation: float
+    """0 for feasible strategies, else how far from feasible they are."""
+    metrics: Mapping[str, float]
+    """What was measured, by name."""
+    reason: str | None
+    """Why the strategy is not feasible, or why the trial failed."""
+
+
+@runtime_checkable
+class LearnsFromOutcomes(Protocol):
+    """What a sampler may have besides, to learn from more than a cost."""
+
+    def tell_outcome(self, outcome: Outcome) -> None:
+        """What came of a strategy; called in place of `tell`."""
+        ...
+
+
+def tell(sampler: Sampler, outcome: Outcome) -> None:
+    """Has a sampler learn what came of a strategy."""
+    if isinstance(sampler, LearnsFromOutcomes):
+        sampler.tell_outcome(outcome)
+    else:
+        sampler.tell(outcome.strategy, outcome.cost, outcome.violation)
+
+
 class SamplerFactory(Protocol):
     """Makes a sampler; the same seed makes the same proposals."""
 
     def __call__(self, space: SearchSpace, seed: int, /) -> Sampler:
-        """A sampler over `space`."""
+        """A sampler over `space`. A further parameter named `prospects` is given what is known of
+        its strategies (`Prospects`).
+        """
         ...

@@ -94,7 +94,7 @@ def test_learning_samplers_beat_random_search(name: str) -> None:
 
     def mean_regret(sampler: str) -> float:
         contests = [
-            contest(problem.space, objective, archive.measure, grid, sampler, seed, trials=30)
+            contest(problem, objective, archive.measure, grid, sampler, seed, trials=30)
             for seed in range(8)
         ]
         assert standing(contests).seeds == 8

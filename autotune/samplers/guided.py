@@ -1,0 +1,234 @@
+"""Few trials for slow objectives: the order that the simulator expects, corrected by what trials
+show.
+
+The first trials are those that are expected to be best, of different layouts. Then two choices
+take turns: the one that promises most once a Gaussian process has learned how far expectations
+were off, and the next in the expected order. Where expectations are right the order finds the best;
+where they are wrong the process does; each loses no more than half of the turns to the other. Out
+of memory says something about memory, and nothing about time.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from autotune.samplers.encoding import steadied
+from autotune.samplers.expectation import Expectation, Prospects, unexpected
+from autotune.samplers.experience import Experience, Observation
+from autotune.samplers.features import Features, samples_of
+from autotune.samplers.margin import Margin
+from autotune.samplers.random import RandomSampler
+from autotune.samplers.residual import Estimate, Residual, improvement
+from autotune.samplers.sampler import Outcome, Sampler
+from distir.arrays import Flags, Floats, Indices
+from distir.strategies import Strategies
+from distir.strategy import Strategy
+from search_spaces import SearchSpace
+
+LAYOUTS_FIRST = 2
+"""Trials of different layouts before the process is asked."""
+LIKELY = 0.5
+"""Chance to fit from which on a strategy is tried in the expected order."""
+NOISE = 0.035
+"""Relative spread of repeated measurements, where nothing else is known."""
+DRAWN = 4096
+"""Strategies that are chosen from where nothing is expected of any."""
+CARRIED_NOISE = 0.1
+"""Standard deviation of what the same choice changes for another model or on another cluster."""
+
+OUT_OF_MEMORY = re.compile(r"out.?of.?memory|\boom\b|cannot allocate|memoryerror", re.IGNORECASE)
+"""How failures of training software say that the memory was not enough."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What the best of the strategies that are left is expected to cost."""
+
+    ratio: float
+    """Over the best found: 1.2 is a fifth more."""
+    deviation: float
+    """Standard deviation of the logarithm of the ratio."""
+
+
+class GuidedSampler:
+    """Proposes each strategy of an expectation once, then those of `rest` that are left."""
+
+    def __init__(
+        self,
+        expected: Expectation,
+        batch_size: int,
+        *,
+        noise: float = NOISE,
+        experience: Experience = (),
+        rest: Sampler | None = None,
+    ) -> None:
+        """`experience`: what other studies have learned of their expectations."""
+        table = expected.table
+        self._carried = experience
+        self._samples = samples_of(table, batch_size)
+        features = Features(table.values)
+        self._rows = features.rows(table, self._samples)
+        self._expected = _moved(expected, self._rows, features, experience)
+        self._noise = noise
+        self._rest = rest
+        self._elsewhere: set[Strategy] = set()
+        self._places = {strategy: place for place, strategy in enumerate(table)}
+        self._layouts = expected.layouts()
+        self._open: Flags = np.ones(len(expected), np.bool_)
+        self._residual: Residual | None = None
+        self._costs: dict[int, float] = {}
+        self._ran: dict[int, bool] = {}
+
+    def ask(self) -> Strategy | None:
+        """The next strategy to try; None when all have been."""
+        if not self._open.any():
+            return self._next_of_rest()
+        turn = len(self._costs) - LAYOUTS_FIRST
+        if turn < 0:
+            place = self._best_expected(self._open & self._in_new_layouts)
+        elif turn % 2 == 0:
+            place = self._most_promising()
+        else:
+            place = self._best_expected(self._open)
+        self._open[place] = False
+        return self._expected.table[place]
+
+    def tell(self, strategy: Strategy, cost: float | None, violation: float = 0.0) -> None:
+        """Learns what a strategy cost, or that it did not fit."""
+        place = self._places.get(strategy)
+        if place is None:
+            self._elsewhere.add(strategy)
+            return
+        self._open[place] = False
+        if violation > 0:
+            self._ran[place] = False
+        elif cost is not None:
+            self._ran[place] = True
+            self._costs[place] = cost
+
+    def tell_outcome(self, outcome: Outcome) -> None:
+        """Learns from a trial; one that failed for want of memory says that it did not fit."""
+        starved = outcome.cost is None and OUT_OF_MEMORY.search(outcome.reason or "")
+        self.tell(outcome.strategy, outcome.cost, 1.0 if starved else outcome.violation)
+
+    def _next_of_rest(self) -> Strategy | None:
+        while self._rest is not None and (strategy := self._rest.ask()) is not None:
+            if strategy not in self._places and strategy not in self._elsewhere:
+                return strategy
+        return None
+
+    @property
+    def experience(self) -> Experience:
+        """What this study, and those it was told of, have learned of their expectations."""
+        ratios = dict(zip(self._costs, self._log_ratios.tolist(), strict=True))
+        return (
+            *self._carried,
+            *(
+                Observation(
+                    self._expected.table[place],
+                    int(self._samples[place]),
+                    ratios.get(place),
+                    float(self._expected.log_fill[place]),
+                    ran,
+                )
+                for place, ran in self._ran.items()
+            ),
+        )
+
+    @property
+    def forecast(self) -> Forecast | None:
+        """The best expected of the strategies that are left and likely to fit; None where there is
+        none, or nothing was found to compare with."""
+        likely = self._open & (self._chance_to_fit >= LIKELY)
+        if not likely.any() or not self._costs:
+            return None
+        estimate = self._estimate()
+        place = int(np.argmin(np.where(likely, estimate.mean, np.inf)))
+        ratio = math.exp(float(estimate.mean[place] - self._found.min()))
+        return Forecast(ratio, float(estimate.deviation[place]))
+
+    @property
+    def _tried(self) -> Indices:
+        """The places of strategies whose cost is known."""
+        return np.array(list(self._costs), np.int64)
+
+    @property
+    def _found(self) -> Floats:
+        """Their costs as logarithms, where these exist."""
+        costs = list(self._costs.values())
+        mixed = min(costs, default=1.0) <= 0 <= max(costs, default=1.0)
+        largest = max((abs(cost) for cost in costs), default=1.0) or 1.0
+        return np.array([cost / largest for cost in costs] if mixed else steadied(costs))
+
+    @property
+    def _log_ratios(self) -> Floats:
+        return self._found - self._expected.log_cost[self._tried]
+
+    @property
+    def _chance_to_fit(self) -> Floats:
+        known = [(each.log_fill, each.ran) for each in self._carried if each.ran is not None]
+        known += [(float(self._expected.log_fill[place]), ran) for place, ran in self._ran.items()]
+        margin = Margin.learned([fill for fill, _ in known], [ran for _, ran in known])
+        return margin.chance_to_fit(self._expected.log_fill)
+
+    @property
+    def _in_new_layouts(self) -> Flags:
+        """Strategies whose layout was not tried, if any of them is likely to fit; otherwise all."""
+        tried = self._layouts[list(self._ran)]
+        new = ~np.isin(self._layouts, tried)
+        usable = new & self._open & (self._chance_to_fit >= LIKELY)
+        return new if usable.any() else np.ones_like(new)
+
+    def _best_expected(self, among: Flags) -> int:
+        """The next in the expected order of those that are likely to fit; where none is, the one
+        that is likeliest to."""
+        chance = self._chance_to_fit
+        likely = among & (chance >= LIKELY)
+        if not likely.any():
+            return int(np.argmax(np.where(among, chance, -1.0)))
+        return int(np.argmin(np.where(likely, self._expected.log_cost, np.inf)))
+
+    def _most_promising(self) -> int:
+        gain = improvement(self._estimate(), self._found.min()) * self._chance_to_fit
+        return int(np.argmax(np.where(self._open, gain, -1.0)))
+
+    def _estimate(self) -> Estimate:
+        """The logarithm of every strategy's cost."""
+        self._residual = Residual.fitted(
+            self._rows[self._tried], self._log_ratios, self._noise, self._residual
+        )
+        error = self._residual.at(self._rows)
+        return Estimate(self._expected.log_cost + error.mean, error.deviation)
+
+
+def _moved(
+    expected: Expectation, rows: Floats, features: Features, experience: Experience
+) -> Expectation:
+    """The expectation as other studies would correct it."""
+    known = [(each, each.log_ratio) for each in experience if each.log_ratio is not None]
+    if not known:
+        return expected
+    table = Strategies.of(each.strategy for each, _ in known)
+    samples = np.array([each.samples for each, _ in known], np.int64)
+    ratios = np.array([ratio for _, ratio in known])
+    residual = Residual.fitted(features.rows(table, samples), ratios, CARRIED_NOISE)
+    return Expectation(
+        expected.table, expected.log_cost + residual.at(rows).mean, expected.log_fill
+    )
+
+
+def guided(space: SearchSpace, seed: int, prospects: Prospects | None = None) -> GuidedSampler:
+    """Starts from what a simulator expects; from nothing where there is none."""
+    rest = RandomSampler(space, seed)
+    if prospects is None:
+        return GuidedSampler(unexpected(space.samples(random.Random(seed), DRAWN)), 1, rest=rest)
+    expected = prospects.simulated()
+    return GuidedSampler(expected, prospects.batch_size, noise=prospects.noise, rest=rest)
+
+
+__all__ = ["Forecast", "GuidedSampler", "guided"]

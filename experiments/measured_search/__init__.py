@@ -1,0 +1,1 @@
+"""How many measurements find the best of strategies that others measured."""

@@ -1,0 +1,150 @@
+"""How many measurements it takes to find the best of the strategies that were measured.
+
+    python -m experiments.measured_search ../shared/measurements/measurements.csv --json -
+
+Rows with equal source, hardware, devices, batch, model and sequence are a group. In every group
+with at least four measured strategies each sampler measures one strategy after the other, until one
+is within 1 % of the group's best. The simulator's expectations are made twice: with the software
+that the runs were measured with, and with one that is wrong on purpose (`--wrong-stack`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from autotune.compare import CLOSE
+from autotune.objectives import Evaluation, Objective
+from autotune.samplers import Sampler, load_sampler
+from autotune.samplers.guided import GuidedSampler
+from autotune.study import Study
+from distir.files import write_text
+from distir.strategy import Strategy
+from experiments.measured_search.groups import Group, read_groups
+from search_spaces import listed_space
+
+WRONG_STACK = "ideal"
+"""Datasheet rates without overheads: wrong about every run, and about some strategies more than
+about others."""
+
+Make = Callable[[Group, int], Sampler]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Prints the table, or writes it as JSON."""
+    parser = argparse.ArgumentParser(prog="experiments.measured_search", description=__doc__)
+    parser.add_argument("file", type=Path, help="the measurements")
+    parser.add_argument("--seeds", type=int, default=5, help="of samplers that draw (default 5)")
+    parser.add_argument("--wrong-stack", default=WRONG_STACK, help=f"(default {WRONG_STACK})")
+    parser.add_argument("--json", metavar="FILE", help="write JSON to FILE, or to stdout for -")
+    options = parser.parse_args(argv)
+
+    def progress(text: str) -> None:
+        print(text, file=sys.stderr)
+
+    right = read_groups(options.file, None, progress)
+    wrong = read_groups(options.file, options.wrong_stack, progress)
+    found: dict[str, Any] = {
+        **_counts(right, UNINFORMED, options.seeds),
+        **_counts(right, EXPECTING, 1),
+        "wrong_stack": {"stack": options.wrong_stack, **_counts(wrong, EXPECTING, 1)},
+    }
+    if options.json:
+        text = json.dumps(found, indent=2)
+        print(text) if options.json == "-" else write_text(options.json, text + "\n")
+    else:
+        _print(found)
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class _InOrder:
+    """Proposes the strategies of a group in the order of their expected times, those first that are
+    expected to fit."""
+
+    strategies: list[Strategy]
+
+    @classmethod
+    def of(cls, group: Group, _seed: int) -> _InOrder:
+        expected = group.expected
+        order = np.lexsort((expected.log_cost, expected.log_fill > 0))
+        return cls([expected.table[int(place)] for place in order])
+
+    def ask(self) -> Strategy | None:
+        return self.strategies.pop(0) if self.strategies else None
+
+    def tell(self, strategy: Strategy, cost: float | None, violation: float = 0.0) -> None:
+        """Learns nothing."""
+
+
+def _guided(group: Group, _seed: int) -> Sampler:
+    return GuidedSampler(group.expected, group.batch_size)
+
+
+def _named(name: str) -> Make:
+    return lambda group, seed: load_sampler(name, listed_space(list(group.seconds)), seed)
+
+
+UNINFORMED: dict[str, Make] = {"random": _named("random"), "tpe": _named("tpe")}
+EXPECTING: dict[str, Make] = {"simulator_order": _InOrder.of, "guided": _guided}
+"""Samplers by what they start from."""
+
+
+def _counts(groups: Sequence[Group], samplers: Mapping[str, Make], seeds: int) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, make in samplers.items():
+        counts = [_until_close(group, make, seed) for group in groups for seed in range(seeds)]
+        found[name] = {
+            "mean_to_1_percent": float(np.mean(counts)) if counts else None,
+            "p90_to_1_percent": float(np.percentile(counts, 90)) if counts else None,
+            "groups": len(groups),
+        }
+    return found
+
+
+def _until_close(group: Group, make: Make, seed: int) -> int:
+    """Measurements until one is within 1 % of the group's best."""
+    objective = Objective("measured", _measuring(group), "seconds", "minimize")
+    space = listed_space(list(group.seconds))
+    study = Study(space, objective, make(group, seed), objective.measure, seed)
+    close = group.best * (1 + CLOSE)
+    study.run(space.count())
+    assert study.error is None, study.error
+    costs = [trial.cost if trial.feasible else None for trial in study.trials]
+    return 1 + next(at for at, cost in enumerate(costs) if cost is not None and cost <= close)
+
+
+def _measuring(group: Group) -> Callable[[Strategy], Evaluation]:
+    def measure(strategy: Strategy) -> Evaluation:
+        seconds = group.seconds[strategy]
+        if seconds is None:
+            return Evaluation({}, feasible=False, reason="out of memory", violation=1.0)
+        return Evaluation({"seconds": seconds})
+
+    return measure
+
+
+def _print(found: Mapping[str, Any]) -> None:
+    wrong = found["wrong_stack"]
+    tables = [
+        ("with the software that was measured", found),
+        (f"with the stack {wrong['stack']}", wrong),
+    ]
+    for title, table in tables:
+        count = table["simulator_order"]["groups"]
+        print(f"measurements until within 1 %, {title}; {count} groups")
+        for name, each in table.items():
+            if count and name not in ("stack", "wrong_stack"):
+                mean, tail = each["mean_to_1_percent"], each["p90_to_1_percent"]
+                print(f"  {name:16} mean {mean:5.2f}   p90 {tail:3.0f}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,107 @@
+"""Measured runs that compete: the same training, distributed in several ways."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from autotune.samplers.expectation import Expectation
+from autotune.validation.cases import Case, make_case
+from autotune.validation.predict import Outcome, predict
+from autotune.validation.rows import read_rows
+from distir.strategies import Strategies
+from distir.strategy import Strategy
+
+FEWEST = 4
+"""Strategies that must have been measured."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Strategies of one training that were measured, with what each took."""
+
+    name: str
+    batch_size: int
+    seconds: Mapping[Strategy, float | None]
+    """Measured; None where the run was out of memory."""
+    expected: Expectation
+    """By the simulator, of the same strategies."""
+
+    @property
+    def best(self) -> float:
+        """The least measured time."""
+        return min(seconds for seconds in self.seconds.values() if seconds is not None)
+
+
+def read_groups(
+    file: Path, stack: str | None, progress: Callable[[str], None] = lambda _: None
+) -> list[Group]:
+    """The groups of a file of measurements; `stack` names the software stack that the simulator
+    takes for all, in place of the one that each was measured with."""
+    made = (make_case(row) for row in read_rows(file))
+    competing = [
+        cases
+        for cases in _competing(each for each in made if isinstance(each, Case))
+        if _num_measured(cases) >= FEWEST
+    ]
+    outcomes, _ = predict(
+        [case for cases in competing for case in cases], stack=stack, progress=progress
+    )
+    found: defaultdict[tuple[object, ...], list[Outcome]] = defaultdict(list)
+    for outcome in outcomes:
+        found[_key(outcome.case)].append(outcome)
+    return [
+        _group(each) for each in found.values() if _num_measured([o.case for o in each]) >= FEWEST
+    ]
+
+
+def _competing(cases: Iterable[Case]) -> list[list[Case]]:
+    found: defaultdict[tuple[object, ...], list[Case]] = defaultdict(list)
+    for case in cases:
+        found[_key(case)].append(case)
+    return list(found.values())
+
+
+def _key(case: Case) -> tuple[object, ...]:
+    """What competing cases have in common: source, model, hardware, devices, batch and sequence."""
+    return (case.row.text("source"), case.row.text("model"), *case.choice_group)
+
+
+def _num_measured(cases: Iterable[Case]) -> int:
+    return len({case.strategy for case in cases if case.measured.seconds is not None})
+
+
+def _group(outcomes: Sequence[Outcome]) -> Group:
+    by_strategy: defaultdict[Strategy, list[Outcome]] = defaultdict(list)
+    for outcome in outcomes:
+        by_strategy[outcome.case.strategy].append(outcome)
+    first = outcomes[0].case
+    predicted = [each[0] for each in by_strategy.values()]
+    needed = np.array([each.memory_bytes for each in predicted])
+    there = np.array([each.case.hardware.cluster.device.memory_bytes for each in predicted])
+    return Group(
+        f"{first.row.text('source')}, {first.row.text('model')}, {first.strategy.devices} "
+        f"{first.row.text('hardware')}, batch {first.batch_size}",
+        first.batch_size,
+        {strategy: _measured(each) for strategy, each in by_strategy.items()},
+        Expectation(
+            Strategies.of(by_strategy),
+            np.log([each.seconds for each in predicted]),
+            np.log(needed / there),
+        ),
+    )
+
+
+def _measured(outcomes: Sequence[Outcome]) -> float | None:
+    """The median of the repeated runs of a strategy; None if all were out of memory."""
+    times = [each.case.measured.seconds for each in outcomes]
+    known = [seconds for seconds in times if seconds is not None]
+    return median(known) if known else None
+
+
+__all__ = ["FEWEST", "Group", "read_groups"]

@@ -1,0 +1,198 @@
+"""The sampler `guided` starts from what is expected, and learns how far that was off."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator
+from itertools import product
+
+import numpy as np
+import pytest
+
+from autotune.api import Search, solve
+from autotune.prospects import ProblemProspects
+from autotune.samplers.expectation import Expectation
+from autotune.samplers.experience import experience_of
+from autotune.samplers.guided import GuidedSampler
+from autotune.samplers.margin import Margin
+from autotune.samplers.residual import Estimate, Residual, improvement
+from autotune.samplers.sampler import Outcome
+from autotune.testing import ToySimulator, toy_problem
+from autotune.trial import layout
+from distir.strategies import Strategies
+from distir.strategy import Strategy
+
+STRATEGIES = [
+    Strategy(dp=dp, tp=tp, pp=16 // dp // tp, microbatches=microbatches)
+    for dp in (1, 2, 4)
+    for tp in (1, 2, 4)
+    for microbatches in (1, 2, 4, 8, 16)
+]
+
+
+def expected(seconds: Callable[[Strategy], float], fill: float = -1.0) -> Expectation:
+    """What a function expects of the strategies."""
+    log_cost = np.log([seconds(each) for each in STRATEGIES])
+    return Expectation(Strategies.of(STRATEGIES), log_cost, np.full(len(STRATEGIES), fill))
+
+
+def seconds(strategy: Strategy) -> float:
+    """Invented times with their best at tp 2."""
+    return 1.0 + abs(math.log2(strategy.tp) - 1) + 0.1 * strategy.pp / strategy.microbatches
+
+
+def _proposed(sampler: GuidedSampler, real: Callable[[Strategy], float]) -> Iterator[Strategy]:
+    while (strategy := sampler.ask()) is not None:
+        sampler.tell(strategy, real(strategy))
+        yield strategy
+
+
+def proposals(sampler: GuidedSampler, real: Callable[[Strategy], float]) -> list[Strategy]:
+    """All proposals, each told with its real time."""
+    return list(_proposed(sampler, real))
+
+
+def test_every_expected_strategy_is_proposed_once() -> None:
+    found = proposals(GuidedSampler(expected(seconds), 64), seconds)
+    assert sorted(found, key=STRATEGIES.index) == STRATEGIES
+
+
+def test_the_best_expected_comes_first_and_another_layout_next() -> None:
+    first, second, *_ = proposals(GuidedSampler(expected(seconds), 64), seconds)
+    assert seconds(first) == min(map(seconds, STRATEGIES))
+    assert layout(second) != layout(first)
+
+
+@pytest.mark.parametrize("factor", [0.2, 1.0, 7.0])
+def test_a_factor_that_all_expectations_are_off_by_changes_no_proposal(factor: float) -> None:
+    plain = proposals(GuidedSampler(expected(seconds), 64), seconds)
+    off = proposals(GuidedSampler(expected(seconds), 64), lambda each: factor * seconds(each))
+    assert off == plain
+
+
+def test_rates_to_be_made_large_are_found_like_times_to_be_made_small() -> None:
+    plain = proposals(GuidedSampler(expected(seconds), 64), seconds)
+    rates = proposals(GuidedSampler(expected(seconds), 64), lambda each: -1 / seconds(each))
+    assert rates == plain
+
+
+def test_wrong_expectations_are_corrected_by_what_trials_show() -> None:
+    close = 1.05 * min(map(seconds, STRATEGIES))
+
+    def trials_to_close(proposed: Iterable[Strategy]) -> int:
+        return next(at for at, each in enumerate(proposed) if seconds(each) <= close)
+
+    guided, in_order = 0, 0
+    for by_tp, by_dp, by_microbatches in product((-1, 1), repeat=3):
+
+        def wrong(
+            each: Strategy, powers: tuple[int, ...] = (by_tp, by_dp, by_microbatches)
+        ) -> float:
+            factors = zip((each.tp, each.dp, each.microbatches), powers, strict=True)
+            return seconds(each) * math.prod(base**power for base, power in factors)
+
+        guided += trials_to_close(_proposed(GuidedSampler(expected(wrong), 64), seconds))
+        in_order += trials_to_close(sorted(STRATEGIES, key=wrong))
+    assert guided < 0.7 * in_order
+
+
+def test_failures_for_want_of_memory_make_full_strategies_less_likely() -> None:
+    table = Expectation(
+        Strategies.of(STRATEGIES),
+        np.log(np.arange(1.0, len(STRATEGIES) + 1)),
+        np.log(np.linspace(0.95, 0.2, len(STRATEGIES))),
+    )
+    sampler = GuidedSampler(table, 64)
+    first = STRATEGIES[0]
+    assert sampler.ask() == first
+    reason = "RuntimeError: CUDA out of memory. Tried to allocate 2 GiB"
+    sampler.tell_outcome(Outcome(first, None, 0.0, {}, reason))
+    told = Margin.learned([math.log(0.95)], [False])
+    assert told.factor > Margin.learned([], []).factor
+    second = sampler.ask()
+    assert second is not None
+    assert table.log_fill[STRATEGIES.index(second)] < math.log(0.9)
+
+
+def test_another_failure_says_nothing_about_memory() -> None:
+    sampler = GuidedSampler(expected(seconds, fill=math.log(0.95)), 64)
+    strategy = sampler.ask()
+    assert strategy is not None
+    sampler.tell_outcome(Outcome(strategy, None, 0.0, {}, "RuntimeError: NCCL timeout"))
+    assert sampler.experience == ()
+
+
+def test_a_margin_falls_with_what_ran_and_rises_with_what_did_not() -> None:
+    fills = np.log([0.7, 0.9, 1.0, 1.1])
+    plain = Margin.learned([], []).chance_to_fit(fills)
+    ran = Margin.learned([math.log(1.1)], [True]).chance_to_fit(fills)
+    failed = Margin.learned([math.log(0.9)], [False]).chance_to_fit(fills)
+    assert list(plain) == sorted(plain, reverse=True)
+    assert (ran >= plain).all()
+    assert (failed <= plain).all()
+
+
+def test_a_residual_meets_its_trials_and_is_unsure_elsewhere() -> None:
+    rows = np.array([[0.0], [1.0], [2.0]])
+    values = np.array([0.1, 0.4, 0.2])
+    found = Residual.fitted(rows, values, 1e-3)
+    assert np.allclose(found.at(rows).mean, values, atol=0.02)
+    near, far = found.at(np.array([[1.0], [30.0]])).deviation
+    assert near < far
+
+
+def test_improvement_grows_with_a_lower_mean_and_with_doubt() -> None:
+    gains = improvement(Estimate(np.array([0.0, -0.5, 0.0]), np.array([0.1, 0.1, 0.5])), 0.0)
+    assert gains[1] > gains[0]
+    assert gains[2] > gains[0]
+    assert (gains > 0).all()
+
+
+def test_experience_survives_a_file_and_moves_the_expectation_of_another_study() -> None:
+    def off(strategy: Strategy) -> float:
+        return seconds(strategy) * strategy.tp**2
+
+    first = GuidedSampler(expected(seconds), 64)
+    proposals(first, off)
+    plain = json.loads(json.dumps([each.to_dict() for each in first.experience]))
+    carried = experience_of(plain)
+    assert carried == first.experience
+    second = GuidedSampler(expected(seconds), 64, experience=carried)
+    start = second.ask()
+    assert start is not None
+    assert off(start) <= 1.05 * min(map(off, STRATEGIES))
+    assert off(start) < off(first.experience[0].strategy)
+
+
+def test_a_forecast_is_rescaled_by_what_was_found() -> None:
+    sampler = GuidedSampler(expected(seconds), 64)
+    assert sampler.forecast is None
+    strategy = sampler.ask()
+    assert strategy is not None
+    sampler.tell(strategy, 100 * seconds(strategy))
+    forecast = sampler.forecast
+    assert forecast is not None
+    left = min(seconds(each) for each in STRATEGIES if each != strategy)
+    assert forecast.ratio == pytest.approx(left / seconds(strategy), rel=0.01)
+
+
+def test_the_simulator_ranks_a_space_for_an_objective_that_it_does_not_know() -> None:
+    problem = toy_problem()
+
+    def objective(strategy: Strategy) -> float:
+        return 3 * problem.simulate(strategy).metrics["iteration_seconds"]
+
+    result = solve(problem, Search(objective=objective, trials=3, isolate=False))
+    assert result.sampler == "guided"
+    best = solve(problem, Search(trials=10**6, sampler="grid")).best
+    assert best is not None
+    fitting = [trial.strategy for trial in result.trials]
+    assert best.strategy in fitting
+
+
+def test_expectations_are_the_best_of_the_space_and_of_every_layout() -> None:
+    problem = toy_problem(ToySimulator(devices=8))
+    found = ProblemProspects(problem, problem.objective("throughput")).simulated()
+    layouts = {layout(each) for each in problem.space.enumerate()}
+    assert {layout(each) for each in found.table} == layouts

@@ -1,0 +1,52 @@
+"""How many measurements samplers need is counted over groups of measured runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from experiments.measured_search.__main__ import main
+
+HEADER = (
+    "source,hardware,num_gpus,model,num_layers,hidden,heads,vocab,seq_len,global_batch,micro_batch,"
+    "tp,pp,dp,iteration_time_s,flags"
+)
+
+
+def row(tp: int, dp: int, micro_batch: int, seconds: str, flags: str = "", devices: int = 8) -> str:
+    sizes = f"A100-SXM4-80GB,{devices},m,4,512,8,1000,512,64,{micro_batch},{tp},1,{dp}"
+    return f"example,{sizes},{seconds},{flags}"
+
+
+@pytest.mark.slow(seconds=6)
+def test_groups_of_four_measured_strategies_are_searched_and_smaller_ones_are_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    group = [
+        row(1, 8, 8, "0.10"),
+        row(2, 4, 8, "0.12"),
+        row(4, 2, 8, "0.15"),
+        row(8, 1, 8, "0.20"),
+        row(1, 8, 4, "", "OOM"),
+    ]
+    smaller = [row(1, 4, 8, "0.2", devices=4), row(2, 2, 8, "0.3", devices=4)]
+    file = tmp_path / "measured.csv"
+    file.write_text("\n".join([HEADER, *group, *smaller]) + "\n", encoding="utf-8")
+    assert main([str(file), "--seeds", "2", "--json", "-"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {"guided", "random", "tpe", "simulator_order", "wrong_stack"} == set(found)
+    for each in (found["guided"], found["random"], found["wrong_stack"]["guided"]):
+        assert each["groups"] == 1
+        assert 1 <= each["mean_to_1_percent"] <= each["p90_to_1_percent"] <= 5
+
+
+def test_a_file_without_groups_counts_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "measured.csv"
+    file.write_text(f"{HEADER}\n{row(1, 8, 8, '0.1')}\n", encoding="utf-8")
+    assert main([str(file), "--json", "-"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["guided"] == {"mean_to_1_percent": None, "p90_to_1_percent": None, "groups": 0}
