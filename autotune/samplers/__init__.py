@@ -35,7 +35,7 @@ SAMPLERS: Registry[SamplerFactory] = Registry("sampler")
 
 @SAMPLERS.register(
     "guided",
-    "the simulator's order, corrected by trials (the default where the objective is not simulated)",
+    "the simulator's order, corrected by trials (default for slow objectives)",
 )
 def _guided(space: SearchSpace, seed: int, prospects: Prospects | None = None) -> Sampler:
     from autotune.samplers.guided import guided
@@ -43,7 +43,10 @@ def _guided(space: SearchSpace, seed: int, prospects: Prospects | None = None) -
     return guided(space, seed, prospects)
 
 
-@SAMPLERS.register("tpe", "Optuna's tree-structured Parzen estimator on integers (the default)")
+@SAMPLERS.register(
+    "tpe",
+    "Optuna's tree-structured Parzen estimator on integers (default for simulated objectives)",
+)
 def _tpe(space: SearchSpace, seed: int) -> Sampler:
     from autotune.samplers.optuna import tpe
 
