@@ -218,7 +218,7 @@ def _loaded(statement: ProblemStatement) -> Problem:
         space=distribution_space(workload, devices, looked_through),
         simulator=simulator,
         memory_bytes=hardware.device.memory_bytes,
-        band=simulator.cost.band,
+        band=simulator.band,
         settings=_settings(statement, precision, stack),
         space_name=looked_through.name,
         notes=(*told, *_several_batches(workload)),

@@ -126,16 +126,19 @@ class TuneResult(Shown):
 
     @property
     def as_good(self) -> int | None:
-        """How many other feasible trials differ from the best by less than two like runs do; None
-        where the metric is no time or rate that a simulator predicts."""
+        """How many other feasible trials are behind the best by less than the errors of such plans
+        differ; None where the metric is no time or rate that a simulator predicts."""
         band, best = self.problem.band, self.best
         metric = self.objective.metric
         simulated = find_metric(metric) if self.objective.cheap else None
         if band is None or best is None or simulated is None or not simulated.timed:
             return None
-        first = best.metric(metric)
-        values = [trial.metric(metric) for trial in self.ranked[1:]]
-        return sum(bool(first and v and not band.separates(first, v)) for v in values)
+        first, count = best.metric(metric), 0
+        for trial in self.ranked[1:]:
+            value = trial.metric(metric)
+            alike = best.strategy.differs_in_order_alone(trial.strategy)
+            count += bool(first and value and not band.separates(first, value, alike=alike))
+        return count
 
     @property
     def layouts(self) -> Sequence[Trial]:

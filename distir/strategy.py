@@ -253,6 +253,12 @@ class Strategy:
         """Pipeline stages: ranks times chunks."""
         return self.pp * self.chunks
 
+    def differs_in_order_alone(self, other: Strategy) -> bool:
+        """Whether the two differ in nothing but schedule, chunks and microbatches: every device
+        keeps the same layers, in other pieces and another order."""
+        order = {"schedule": other.schedule, "chunks": other.chunks}
+        return replace(self, microbatches=other.microbatches, **order) == other
+
     @property
     def label(self) -> str:
         """A short readable name such as `dp2-tp8-pp1-m4-1f1b`; most defaults are left out."""

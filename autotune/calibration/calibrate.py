@@ -13,6 +13,7 @@ from autotune.calibration.constants import Constant, known_constants
 from autotune.calibration.fit import Fitted, fit, row_weights
 from autotune.calibration.folds import Unseen, leave_sources_out, pinning_source
 from autotune.calibration.pricing import Priced, Vector, jacobian, log_ratios, price
+from autotune.calibration.spreads import Residual, spreads_of
 from autotune.validation.cases import Case
 from autotune.validation.statistics import Choice, mean_or_none, regret_of
 from distir.errors import DistirError
@@ -87,12 +88,18 @@ class Calibration:
         return float(np.mean([each.unseen_mape for each in self.sources.values()]))
 
     @property
+    def residuals_unseen(self) -> list[Residual]:
+        """Row by row, what constants that were fitted without the row's source are off by."""
+        return [
+            Residual(case, float(value))
+            for case, value in zip(self.cases, self.unseen, strict=True)
+        ]
+
+    @property
     def source_spread(self) -> float:
         """How far sources as a whole are off: root mean square of their mean errors, by constants
-        that have not seen them. Sources that doubt themselves tell nothing of it."""
-        doubtful = {case.row.group for case in self.cases if case.stated_spread}
-        biases = [s.unseen_bias for name, s in self.sources.items() if name not in doubtful]
-        return math.sqrt(float(np.mean(np.square(biases)))) if biases else 0.0
+        that have not seen them."""
+        return spreads_of(self.residuals_unseen, ()).source
 
     @property
     def values(self) -> dict[str, float]:

@@ -138,8 +138,10 @@ def _too_close(result: TuneResult) -> Iterator[str]:
         return
     plans = "1 other plan is" if count == 1 else f"{count} other plans are"
     yield (
-        f"{plans} too close to call: behind by less than the {percent(band.between_plans)} that "
-        "runs of equal plans differ by. Measure before you choose among them."
+        f"{plans} too close to call: behind by less than the {percent(band.between_plans)} by "
+        "which errors of two predictions differ "
+        f"({percent(band.between_like_plans)} where plans differ in schedule and microbatches "
+        "alone). Measure before you choose among them."
     )
 
 

@@ -10,7 +10,7 @@ from autotune.rendering import plain_table
 from autotune.reports.quantities import narrow_heading
 from autotune.validation.predict import Outcome
 from autotune.validation.report import Report
-from autotune.validation.statistics import Statistics
+from autotune.validation.statistics import Statistics, mean_or_none
 from distir.units import percent, short_seconds
 
 if TYPE_CHECKING:
@@ -44,6 +44,8 @@ def _parts(file: str, report: Report, worst: int) -> Iterator[RenderableType]:
     yield Text(f"{file}: {overall.rows_used:,} rows of dense models predicted", style="bold")
     if report.source_mean is not None:
         yield Text(f"mean error over sources, each alike: {percent(report.source_mean)}")
+    yield from map(Text, _coverages("dense models", report.sources))
+    yield from map(Text, _coverages("mixtures of experts", report.moe))
     yield _table("By source", {**report.sources, "all": overall})
     if any(each.rows_used for each in report.moe.values()):
         yield _table("Mixtures of experts, by source", report.moe)
@@ -53,6 +55,22 @@ def _parts(file: str, report: Report, worst: int) -> Iterator[RenderableType]:
     if worst and report.worst:
         yield _worst(report.worst[:worst])
     yield Text("What was assumed, row by row, is in the JSON (--json FILE).")
+
+
+def _coverages(what: str, sources: Mapping[str, Statistics]) -> Iterator[str]:
+    """A sentence about the share of measured times that lie in their bands."""
+    shares = [
+        mean_or_none(share for share in of_sources if share is not None)
+        for of_sources in (
+            [each.band_coverage for each in sources.values()],
+            [each.band95_coverage for each in sources.values()],
+        )
+    ]
+    if shares[0] is not None and shares[1] is not None:
+        yield (
+            f"measured times of {what} within their band: {percent(shares[0])} (of 68 % claimed); "
+            f"within the wider one: {percent(shares[1])} (of 95 %), mean over sources"
+        )
 
 
 def _table(title: str, rows: Mapping[str, Statistics]) -> Table:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from autotune.validation.hardware import Hardware, hardware_of
 from autotune.validation.rows import Row, UnusableRowError
-from autotune.validation.software import Completion, Software, software_of
+from autotune.validation.software import Completion, Software, facts_of, software_of
 from autotune.validation.words import Meaning, meaning_of, read_data
 from distir.errors import DistirError
 from distir.factoring import expert_factors
@@ -71,6 +72,8 @@ class Case:
     """Blocks at which stages begin, as the software cuts; None: balanced by cost."""
     hardware: Hardware
     software: Software
+    facts: Mapping[str, Any]
+    """What the row itself says about the stack: fields of a `SoftwareStack`."""
     measured: Measured
     experts: int
     stated_spread: float
@@ -118,6 +121,9 @@ def _case(row: Row) -> Case:
     model = _model(row, stated, blanks, strategy.tp)
     for assumption in hardware.assumptions:
         blanks.note(assumption)
+    facts = facts_of(row)
+    for fact in facts:
+        blanks.note(f"{fact.name} = {str(fact.value).lower()}: {fact.because}")
     return Case(
         row=row,
         model=model,
@@ -132,6 +138,7 @@ def _case(row: Row) -> Case:
         cuts=_cuts(blanks, model.config.layers, strategy.stages),
         hardware=hardware,
         software=software,
+        facts={fact.name: fact.value for fact in facts},
         measured=measured,
         experts=row.count("num_experts") or 0,
         stated_spread=_stated_spread(row),
@@ -231,6 +238,7 @@ def _strategy(row: Row, stated: _Stated, blanks: Completion) -> Strategy:
     if batch // (dp * micro) * pp * chunks > MOST_ACTIONS:
         raise UnusableRowError("too many microbatches to schedule", f"{batch // (dp * micro):,}")
     sharding = stated.meaning("zero_stage").values
+    zero = int(blanks.value("zero", sharding.get("zero"))) if dp * cp > 1 else 0
     return Strategy(
         dp=dp,
         tp=tp,
@@ -240,10 +248,20 @@ def _strategy(row: Row, stated: _Stated, blanks: Completion) -> Strategy:
         microbatches=batch // (dp * micro),
         schedule=schedule,
         chunks=chunks,
-        zero=int(blanks.value("zero", sharding.get("zero"))) if dp * cp > 1 else 0,
+        zero=zero,
+        zero_degree=_zero_degree(sharding.get("zero_degree"), dp * cp) if zero else 0,
         recompute=_recompute(stated, blanks),
         sequence_parallel=tp > 1 and bool(stated.value("sequence_parallel", "sequence_parallel")),
     )
+
+
+def _zero_degree(stated: int | None, replicas: int) -> int:
+    """Devices that share what ZeRO shards, as a strategy has it: 0 is all replicas."""
+    if stated is None or stated >= replicas:
+        return 0
+    if stated < 1 or replicas % stated:
+        raise UnusableRowError("the shard group does not divide dp · cp", f"{stated}, {replicas}")
+    return stated
 
 
 def _expert_degree(row: Row, dp: int, cp: int, tp: int) -> int:

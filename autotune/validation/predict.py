@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import groupby
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 from autotune.validation.cases import Case, Exclusion, ModelKey
 from autotune.validation.words import read_data
 from distir import Simulator, Workload
-from distir.cost import SoftwareStack, load_stack
+from distir.cost import Band, SoftwareStack, load_stack
 from distir.errors import DistirError
 from distir.importers.load import LoadedModel
 from distir.importers.probe import build_at_probe_sizes
@@ -35,6 +35,8 @@ class Outcome:
     fits: bool
     breakdown: Mapping[str, float]
     """Seconds of an iteration by kind, mean over pipeline ranks."""
+    band: Band
+    """How far the measured seconds may be from the predicted ones."""
 
     @property
     def error(self) -> float | None:
@@ -131,12 +133,17 @@ def _of_one_model(
             workload = workload.resized(**sizes)
         planners: dict[tuple[bool, bool], Planner] = {}
         for case in listed:
-            used = load_stack(stack or case.software.stack)
+            used = load_stack(stack) if stack else _stack_of(case)
             fuse = used.fuses_elementwise
             narrow = narrower_products(workload, case.hardware.cluster.device) is not None
             if (fuse, narrow) not in planners:
                 planners[fuse, narrow] = Planner(workload, fuse=fuse, narrow=narrow)
             yield Prepared(case, workload, used, planners[fuse, narrow])
+
+
+def _stack_of(case: Case) -> SoftwareStack:
+    """The stack of the case's software, with what the row itself says about it."""
+    return replace(load_stack(case.software.stack), **case.facts)
 
 
 def outcome_of(case: Case, stack: SoftwareStack, result: SimulationResult) -> Outcome:
@@ -151,6 +158,7 @@ def outcome_of(case: Case, stack: SoftwareStack, result: SimulationResult) -> Ou
         as_counted(held, case.measured.counter or "allocated", outside),
         result.feasible,
         {kind: sum(s.seconds.get(kind, 0.0) for s in result.stages) / count for kind in kinds},
+        result.band,
     )
 
 

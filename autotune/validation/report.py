@@ -67,7 +67,8 @@ class Report:
             "overall": self.overall.to_dict(),
             "source_mean_mape": self.source_mean,
             "assumptions": self.assumptions,
-            "worst": [_row_dict(each) for each in self.worst[:worst]],
+            "rows": [_row_dict(each) for each in self.outcomes],
+            "worst": [_worst_dict(each) for each in self.worst[:worst]],
         }
 
 
@@ -124,6 +125,12 @@ def statistics_of(outcomes: Sequence[Outcome], exclusions: Iterable[Exclusion]) 
         median_ape=median_or_none(abs(error) for error in errors),
         bias=mean_or_none(errors),
         spearman=spearman(predicted, measured),
+        band_coverage=mean_or_none(
+            float(_inside(each, each.band.interval(each.seconds))) for each in timed
+        ),
+        band95_coverage=mean_or_none(
+            float(_inside(each, each.band.interval95(each.seconds))) for each in timed
+        ),
         regret=regret_of(
             Choice(each.case.choice_group, p, m)
             for each, p, m in zip(timed, predicted, measured, strict=True)
@@ -135,7 +142,25 @@ def statistics_of(outcomes: Sequence[Outcome], exclusions: Iterable[Exclusion]) 
     )
 
 
+def _inside(each: Outcome, interval: tuple[float, float]) -> bool:
+    """Whether the measured seconds lie in an interval."""
+    low, high = interval
+    return low <= (each.case.measured.seconds or 0.0) <= high
+
+
 def _row_dict(each: Outcome) -> dict[str, Any]:
+    return {
+        "id": each.case.row.id,
+        "source": each.case.row.group,
+        "measured_seconds": each.case.measured.seconds,
+        "predicted_seconds": each.seconds,
+        "band": list(each.band.interval(each.seconds)),
+        "band95": list(each.band.interval95(each.seconds)),
+        "assumptions": [*each.case.assumptions, f"software: {each.case.software.name}"],
+    }
+
+
+def _worst_dict(each: Outcome) -> dict[str, Any]:
     return {
         "id": each.case.row.id,
         "source_group": each.case.row.group,

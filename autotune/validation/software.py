@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from autotune.validation.rows import Row, UnusableRowError
 from autotune.validation.words import read_data
 
-__all__ = ["Completion", "Software", "known_software", "software_of"]
+__all__ = ["Completion", "Software", "StatedFact", "facts_of", "known_software", "software_of"]
 
 _SAYS = ("source", "source_group", "notes", "zero_stage", "schedule", "precision")
 """Columns that tell the software."""
@@ -25,6 +26,22 @@ class Software:
     stack: str
     assumes: dict[str, Any]
     because: dict[str, str]
+    where: Mapping[str, re.Pattern[str]]
+    """By column: a pattern that is found in rows of this software."""
+
+    def fits(self, row: Row) -> bool:
+        """Whether the row says nothing against this software."""
+        return all(pattern.search(row.text(column)) for column, pattern in self.where.items())
+
+
+@dataclass(frozen=True, slots=True)
+class StatedFact:
+    """A fact about the stack that rows state in words."""
+
+    name: str
+    value: Any
+    pattern: re.Pattern[str]
+    because: str
 
 
 class Completion:
@@ -54,15 +71,36 @@ class Completion:
 def software_of(row: Row) -> Software:
     """The first entry whose patterns are all found in the row."""
     said = row.words(_SAYS)
-    hardware = row.text("hardware")
-    for software, pattern, on in _known():
-        if pattern.search(said) and on.search(hardware):
+    for software, pattern in _known():
+        if pattern.search(said) and software.fits(row):
             return software
     raise AssertionError("the last entry of software.toml takes what is left")
 
 
+def facts_of(row: Row) -> list[StatedFact]:
+    """What the row says about its stack, one entry for each fact: the first pattern found."""
+    said, found = row.words(_SAYS), dict[str, StatedFact]()
+    for fact in _facts():
+        if fact.pattern.search(said):
+            found.setdefault(fact.name, fact)
+    return list(found.values())
+
+
 @lru_cache(maxsize=1)
-def _known() -> list[tuple[Software, re.Pattern[str], re.Pattern[str]]]:
+def _facts() -> list[StatedFact]:
+    return [
+        StatedFact(
+            entry["fact"],
+            entry["value"],
+            re.compile(entry["pattern"], re.IGNORECASE),
+            entry["because"],
+        )
+        for entry in read_data("software.toml")["facts"]
+    ]
+
+
+@lru_cache(maxsize=1)
+def _known() -> list[tuple[Software, re.Pattern[str]]]:
     data = read_data("software.toml")
     general = data["general"]
     return [
@@ -79,9 +117,12 @@ def _known() -> list[tuple[Software, re.Pattern[str], re.Pattern[str]]]:
                     },
                     **entry.get("because", {}),
                 },
+                {
+                    column: re.compile(pattern, re.IGNORECASE)
+                    for column, pattern in entry.get("where", {}).items()
+                },
             ),
             re.compile(entry["pattern"], re.IGNORECASE),
-            re.compile(entry.get("hardware", ""), re.IGNORECASE),
         )
         for entry in data["software"]
     ]
@@ -89,4 +130,4 @@ def _known() -> list[tuple[Software, re.Pattern[str], re.Pattern[str]]]:
 
 def known_software() -> list[Software]:
     """Every entry, in order."""
-    return [software for software, _, _ in _known()]
+    return [software for software, _ in _known()]

@@ -33,6 +33,10 @@ class Statistics:
     """Mean of predicted / measured − 1: below 0, predictions are too fast."""
     spearman: float | None
     """Rank correlation of predicted and measured seconds."""
+    band_coverage: float | None
+    """The share of rows whose measured seconds lie in the band of the prediction."""
+    band95_coverage: float | None
+    """The same of the wider band, of nineteen runs in twenty."""
     regret: float | None
     """How much slower the configuration with the best prediction is than the best measured, mean
     over groups of rows that compete."""

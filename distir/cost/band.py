@@ -1,10 +1,14 @@
 """How far measured times may be from predicted ones, and which differences between plans are noise.
 
-A prediction is off for three independent reasons: the hardware (a generation may sustain less of
-its datasheet than the fit knows), the source (software releases, settings and other jobs on the
-network that no description mentions), and repetition (the same run takes a different time again).
-All plans on one system share the first two, which therefore shift all predictions alike and do not
-change their order. Only repetition is independent for every plan.
+A prediction is off for independent reasons. All plans of a problem share three of them, which shift
+all predictions alike and leave their order: the hardware (a generation may sustain less of its
+datasheet than the fit knows), the source (software releases, settings and other jobs on the network
+that no description mentions), and the model (what mixtures of experts do beside products and
+exchanges is known less well). Two belong to a plan: how its layout suits kernels and links, and
+what changes with its schedule and microbatches, repetition of the same run included.
+
+Errors have heavier tails than a normal distribution. So each deviation is a root mean square, and
+two widths say within how many of them two runs in three, and nineteen in twenty, lie.
 """
 
 from __future__ import annotations
@@ -18,34 +22,64 @@ __all__ = ["Band"]
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """Relative standard deviations of measured times from predicted ones."""
+    """Relative root mean square deviations of measured times from predicted ones."""
 
     hardware: float = 0.0
     source: float = 0.0
+    model: float = 0.0
+    layout: float = 0.0
+    """Of plans with different layouts, beside what they share."""
     repeat: float = 0.0
+    """Of plans that differ in schedule and microbatches alone, or that are run again."""
+    width: float = 1.0
+    """Two runs in three lie within this many deviations."""
+    width95: float = 2.0
+    """Nineteen runs in twenty lie within this many deviations."""
+
+    @property
+    def deviation(self) -> float:
+        """The root mean square of all reasons together."""
+        return math.hypot(self.hardware, self.source, self.model, self.layout, self.repeat)
 
     @property
     def relative(self) -> float:
-        """The deviation of one time from its prediction: two runs in three lie within it."""
-        return math.hypot(self.hardware, self.source, self.repeat)
+        """Two runs in three are within this fraction of their prediction."""
+        return self.width * self.deviation
 
     @property
     def between_plans(self) -> float:
         """The deviation of the ratio of two plans' times on the same system."""
+        return math.sqrt(2.0) * math.hypot(self.layout, self.repeat)
+
+    @property
+    def between_like_plans(self) -> float:
+        """`between_plans` of plans that differ in schedule and microbatches alone."""
         return math.sqrt(2.0) * self.repeat
 
     def interval(self, seconds: float) -> tuple[float, float]:
         """Bounds, in seconds, between which two runs in three lie, for a predicted time."""
-        return seconds / (1.0 + self.relative), seconds * (1.0 + self.relative)
+        return _around(seconds, self.relative)
 
-    def separates(self, first: float, second: float) -> bool:
-        """Whether two plans' times (or rates) differ by more than two runs of one plan do."""
-        return abs(math.log(first / second)) >= math.log1p(self.between_plans)
+    def interval95(self, seconds: float) -> tuple[float, float]:
+        """Bounds, in seconds, between which nineteen runs in twenty lie, for a predicted time."""
+        return _around(seconds, self.width95 * self.deviation)
+
+    def separates(self, first: float, second: float, *, alike: bool = False) -> bool:
+        """Whether two plans' times (or rates) differ by more than such plans' errors do; `alike`:
+        the plans differ in schedule and microbatches alone."""
+        least = self.between_like_plans if alike else self.between_plans
+        return abs(math.log(first / second)) >= math.log1p(least)
 
     def to_dict(self, seconds: float) -> dict[str, Any]:
         """The band as plain JSON values, for a predicted time."""
         return {
             "relative": self.relative,
             "between_plans": self.between_plans,
+            "between_like_plans": self.between_like_plans,
             "iteration_seconds": list(self.interval(seconds)),
+            "iteration_seconds_95": list(self.interval95(seconds)),
         }
+
+
+def _around(seconds: float, relative: float) -> tuple[float, float]:
+    return seconds / (1.0 + relative), seconds * (1.0 + relative)

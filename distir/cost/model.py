@@ -34,11 +34,19 @@ class CostModel:
             return self
         return replace(self, stack=replace(self.stack, overlaps_exchanges=False))
 
-    @property
-    def band(self) -> Band:
-        """How far measured times may be from the seconds of this model."""
+    def band(self, *, mixture: bool = False) -> Band:
+        """How far measured times may be from the seconds of this model, of a dense model or of a
+        mixture of experts."""
         device, stack = self.cluster.device, self.stack
-        return Band(device.rate_spread, stack.source_spread, stack.repeat_spread)
+        return Band(
+            hardware=device.rate_spread,
+            source=stack.source_spread,
+            model=stack.mixture_spread if mixture else 0.0,
+            layout=stack.layout_spread,
+            repeat=stack.repeat_spread,
+            width=stack.band_width,
+            width95=stack.band95_width,
+        )
 
     def needed_bytes(self, tensor_bytes: Amount, communicators: Amount) -> Any:
         """Memory that a device must have for tensors to hold `tensor_bytes` at their peak, with

@@ -126,9 +126,18 @@ class SoftwareStack:
     collective_launch_seconds: float
     """Fixed time of a collective or a message, before the first byte moves."""
     source_spread: float
-    """Relative standard deviation of measured times between sources with equal descriptions."""
+    """Root mean square of the mean errors of sources, relative: all plans on a system share it."""
+    mixture_spread: float
+    """What comes on top of `source_spread` where the model is a mixture of experts."""
+    layout_spread: float
+    """Root mean square of errors between layouts of one problem on one system, relative."""
     repeat_spread: float
-    """Relative standard deviation of measured times of one configuration that is run again."""
+    """Root mean square of errors between plans that differ in schedule and microbatches alone,
+    relative."""
+    band_width: float
+    """Two runs in three lie within this many root mean squares of their prediction."""
+    band95_width: float
+    """Nineteen runs in twenty lie within this many root mean squares of their prediction."""
     iteration_overhead_seconds: float
     """Fixed time of a training step outside the model: data loading, scaling, logging."""
     block_gaps: float
@@ -194,6 +203,11 @@ class SoftwareStack:
                 raise ClusterError(
                     f"{name} is {getattr(self, name)}; expected at least 0, at most an exabyte"
                 )
+        if not 0 < self.band_width <= self.band95_width <= MOST_BAND_WIDTH:
+            raise ClusterError(
+                f"band_width is {self.band_width} and band95_width {self.band95_width}; expected "
+                f"more than 0, the second at least the first, at most {MOST_BAND_WIDTH}"
+            )
         for name in ("soft_maximum_order", "launch_order"):
             if not getattr(self, name) >= 1:
                 raise ClusterError(
@@ -212,7 +226,16 @@ _EFFICIENCIES = (
     "board_link_efficiency",
     "network_link_efficiency",
 )
-_FRACTIONS = ("overlapped_fraction", "source_spread", "repeat_spread", "block_gaps")
+_FRACTIONS = (
+    "overlapped_fraction",
+    "source_spread",
+    "mixture_spread",
+    "layout_spread",
+    "repeat_spread",
+    "block_gaps",
+)
+MOST_BAND_WIDTH = 10
+"""Root mean squares of a band: no distribution has more than a hundredth of itself beyond."""
 _BYTES = ("context_bytes", "communicator_bytes")
 _SECONDS = (
     "kernel_ramp_seconds",

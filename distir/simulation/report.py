@@ -42,7 +42,7 @@ def make_result(plan: Plan, cost: CostModel, stages: Sequence[RankSeconds]) -> S
         reason=reason,
         metrics=measured(iteration),
         stages=tuple(reports),
-        band=cost.band,
+        band=cost.band(mixture=bool(plan.workload.expert_axes)),
         padding=plan.padding,
         memory_limit_bytes=cost.cluster.device.memory_bytes,
     )

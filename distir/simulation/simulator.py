@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from distir.cost import Cluster, CostModel, SoftwareStack, load_stack
+from distir.cost import Band, Cluster, CostModel, SoftwareStack, load_stack
 from distir.cost.amounts import larger
 from distir.errors import StrategyError
 from distir.plan import Plan, Planner
@@ -79,6 +79,11 @@ class Simulator:
         made = Simulator(self.workload, cluster, stack, planner=self.planner)
         made.stages = self.stages.repriced(made.cost)
         return made
+
+    @property
+    def band(self) -> Band:
+        """How far measured times may be from predicted ones."""
+        return self.cost.band(mixture=bool(self.workload.expert_axes))
 
     def explain(self, strategy: Strategy) -> str | None:
         """Why a strategy cannot run on this cluster with this workload, or None."""

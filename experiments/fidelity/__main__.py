@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import random
 import sys
 import time
@@ -19,6 +20,7 @@ from pathlib import Path
 
 from autotune.calibration import calibrate_priced
 from autotune.calibration.pricing import price
+from autotune.calibration.spreads import Residual, spreads_of
 from autotune.validation import Case, Exclusion, make_case, make_report, read_rows
 from autotune.validation.predict import outcome_of
 from distir.files import write_text
@@ -50,14 +52,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     chosen = set(map(id, drawn([row.case for row in timed], options.rows, options.seed)))
     own = [row for row in timed if id(row.case) in chosen]
     calibration = calibrate_priced(own, progress=progress)
-    if options.write:
-        ship(calibration, "published training runs (experiments/fidelity)")
     progress("predicting every row with what was fitted")
     values = calibration.values
     outcomes = [outcome_of(row.case, row.stack, row.simulate(values)) for row in rows]
     excluded = [each for each in made if isinstance(each, Exclusion)]
     validation = make_report(outcomes, [*excluded, *refused])
-    text = report_text(calibration, validation, options.file.name)
+    mixtures = [
+        Residual(each.case, math.log1p(each.error))
+        for each in outcomes
+        if each.case.experts and each.error is not None
+    ]
+    band = spreads_of(calibration.residuals_unseen, mixtures)
+    if options.write:
+        ship(calibration, band, "published training runs (experiments/fidelity)")
+    text = report_text(calibration, validation, band, mixtures, options.file.name)
     write_text(options.report, text + "\n")
     figures = {"calibration": calibration.to_dict(), "validation": validation.to_dict()}
     write_text(options.report.with_suffix(".json"), json.dumps(figures, indent=1) + "\n")

@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean
 
 from autotune.calibration import Calibration
+from autotune.calibration.spreads import Residual, coverage
 from autotune.validation import Case, Outcome, Report
 from autotune.validation.statistics import Statistics
+from distir.cost import Band
 
 WANTED: Mapping[str, tuple[float, float | None]] = {
     "vtrain-single": (0.08, 0.04),
@@ -38,8 +40,15 @@ BINS: Mapping[str, Callable[[Case], float]] = {
 }
 
 
-def report_text(calibration: Calibration, validation: Report, file: str) -> str:
-    """The whole report in Markdown."""
+def report_text(
+    calibration: Calibration,
+    validation: Report,
+    band: Band,
+    mixtures: Sequence[Residual],
+    file: str,
+) -> str:
+    """The whole report in Markdown. `mixtures` are the residuals of mixtures of experts, which no
+    constant has seen."""
     return "\n".join(
         [
             "# Predictions against published measurements",
@@ -50,6 +59,7 @@ def report_text(calibration: Calibration, validation: Report, file: str) -> str:
             *_wanted(calibration, validation),
             *_constants(calibration),
             *_sources(calibration),
+            *_band(band, calibration.residuals_unseen, mixtures),
             *_validation("Every row, by source", validation.sources),
             *_validation("Mixtures of experts, by source", validation.moe),
             *_validation("Every row, by hardware", validation.hardware),
@@ -124,8 +134,49 @@ def _sources(calibration: Calibration) -> list[str]:
     return [*lines, ""]
 
 
+def _band(band: Band, dense: Sequence[Residual], mixtures: Sequence[Residual]) -> list[str]:
+    """The band's deviations, and the share of rows within it by source."""
+    found = [
+        (coverage(rows, band, wide=False), coverage(rows, band, wide=True))
+        for rows in (dense, mixtures)
+    ]
+    parts = {
+        "all plans of a source share": band.source,
+        "more of it in mixtures of experts": band.model,
+        "between layouts of a problem": band.layout,
+        "between plans that differ in schedule and microbatches alone": band.repeat,
+    }
+    return [
+        "## The band",
+        "",
+        "| deviation, root mean square, by constants that have not seen the source | |",
+        "|---|---|",
+        *(f"| {what} | {_share(value)} |" for what, value in parts.items()),
+        "",
+        f"Bands are {band.width:.2g} (68 %) and {band.width95:.2g} times (95 %) all of it.",
+        "",
+        "| | 68 % | 95 % |",
+        "|---|---|---|",
+        *(
+            f"| {name} | {_share(near[name])} | {_share(far[name])} |"
+            for near, far in found
+            for name in sorted(near)
+        ),
+        *(
+            f"| mean over sources, {what} | {_share(fmean(near.values()))} "
+            f"| {_share(fmean(far.values()))} |"
+            for what, (near, far) in zip(("dense", "mixtures"), found, strict=True)
+            if near
+        ),
+        "",
+    ]
+
+
 def _validation(title: str, table: Mapping[str, Statistics]) -> list[str]:
-    heads = ("mape", "median_ape", "bias", "regret", "memory_mape", "oom_recall", "oom_precision")
+    heads = (
+        "mape", "median_ape", "bias", "regret", "memory_mape",
+        "oom_recall", "oom_precision", "band_coverage", "band95_coverage",
+    )  # fmt: skip
     lines = [
         f"## {title}",
         "",

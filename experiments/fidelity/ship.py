@@ -8,6 +8,7 @@ from pathlib import Path
 import distir.cost
 from autotune.calibration import Calibration
 from autotune.calibration.stack import constant_lines, origin
+from distir.cost import Band
 from distir.files import write_text
 
 COST = Path(distir.cost.__file__).resolve().parent
@@ -20,20 +21,36 @@ DEVICES = {
 }
 """Device files by generation."""
 
-SPREAD = (
-    "root mean square of the mean errors of sources, each predicted with constants that were "
-    "fitted without it"
-)
+UNSEEN = "by constants that have not seen the source"
+SPREADS = {
+    "source_spread": ("source", f"root mean square of the mean errors of sources, {UNSEEN}"),
+    "mixture_spread": (
+        "model",
+        "what is added for mixtures of experts, so that 68 and 95 % of them lie within the widths",
+    ),
+    "layout_spread": (
+        "layout",
+        f"root mean square of errors between layouts of one problem, {UNSEEN}, every source alike",
+    ),
+    "repeat_spread": (
+        "repeat",
+        "as layout_spread, between plans that differ in schedule and microbatches alone",
+    ),
+    "band_width": ("width", f"68 % of rows, mean over sources, lie within it {UNSEEN}"),
+    "band95_width": ("width95", f"95 % of rows, mean over sources, lie within it {UNSEEN}"),
+}
+"""By constant: the field of `Band` it comes from, and what it is."""
 
 
-def ship(calibration: Calibration, source: str) -> list[Path]:
-    """Rewrites the values and sources of what was fitted; returns the files."""
+def ship(calibration: Calibration, band: Band, source: str) -> list[Path]:
+    """Rewrites the values and sources of what was fitted, and of the band's deviations; returns
+    the files."""
     files = [COST / "constants.toml"]
     text = files[0].read_text(encoding="utf-8")
     for key, value, origin_text in constant_lines(calibration, source):
         text = replaced(text, key, value, origin_text)
-    spread = f"{calibration.source_spread:.2g}"
-    text = replaced(text, "source_spread", spread, f"fitted to {source}: {SPREAD}")
+    for key, (name, said) in SPREADS.items():
+        text = replaced(text, key, f"{getattr(band, name):.2g}", f"fitted to {source}: {said}")
     write_text(files[0], text)
     for each in calibration.constants:
         name, _, generation = each.name.partition(":")

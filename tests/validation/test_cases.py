@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from autotune.validation import Case, make_case
 from autotune.validation.cases import even_cuts
 from autotune.validation.hardware import network_bytes_per_second
-from autotune.validation.predict import as_counted, outside_bytes
+from autotune.validation.predict import as_counted, outside_bytes, prepare
 from autotune.validation.rows import COLUMNS
-from distir.cost import load_stack
+from distir.cost import SoftwareStack, load_stack
 from distir.models import TransformerConfig, find_model
 from distir.strategy import Strategy
 from tests.validation.rows import BASE, case, reason, row
@@ -59,6 +59,53 @@ def test_the_row_is_a_mixture_of_experts() -> None:
     assert reason(**stated, ep="16") == "ep does not fit"
     assert reason(**stated) == "ep not stated"
     assert reason(**{**stated, "gated_mlp": "no"}, ep="4") == "experts without gates"
+
+
+def test_rows_say_what_their_stack_does() -> None:
+    plain = case(source="megatron-core")
+    assert plain.facts == {}
+    told = case(source="megatron-core", notes="dispatcher deepep; EP a2a overlap")
+    assert told.facts == {"sends_copies_once": True, "overlaps_exchanges": True}
+    assert any(each.startswith("sends_copies_once = true") for each in told.assumptions)
+    assert case(notes="cuda graph full_iteration").facts == {"dispatch": "compiled"}
+    for fact, value in told.facts.items():
+        assert getattr(prepared_stack(told), fact) == value
+    assert prepared_stack(plain) == load_stack(plain.software.stack)
+
+
+def prepared_stack(own: Case) -> SoftwareStack:
+    """The stack that a case is costed with."""
+    (prepared,) = prepare([own])
+    return prepared.stack
+
+
+def test_megatron_with_experts_or_on_hopper_is_not_that_of_2021() -> None:
+    experts = {"gated_mlp": "yes", "kv_heads": "2", "num_experts": "8", "moe_topk": "2", "ep": "4"}
+    assert case(source="Megatron-LM").software.stack == "megatron-2021"
+    assert case(source="Megatron-LM", **experts).software.stack == "megatron"
+    assert case(source="Megatron-LM", hardware="H100").software.stack == "megatron"
+    assert case(source="Megatron-LM", **experts).model.config.dropout == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "zero", "group"),
+    [
+        ("zero1 (shard group 2)", 1, 2),
+        ("zero2 (shard group 2)", 2, 2),
+        ("fsdp2 (shard group 2)", 3, 2),
+        ("zero1 (shard group 4)", 1, 0),
+        ("zero1 (shard group 64)", 1, 0),
+        ("zero1 (distributed optimizer)", 1, 0),
+    ],
+)
+def test_a_stated_shard_group_is_the_degree_of_zero(text: str, zero: int, group: int) -> None:
+    """Of four replicas: a group of all of them, or more, is what ZeRO does untold."""
+    strategy = case(zero_stage=text).strategy
+    assert (strategy.zero, strategy.zero_degree) == (zero, group)
+
+
+def test_a_shard_group_that_does_not_divide_excludes_a_row() -> None:
+    assert reason(zero_stage="zero1 (shard group 3)") == "the shard group does not divide dp · cp"
 
 
 def test_a_name_says_what_no_column_does() -> None:

@@ -20,6 +20,8 @@ KEYS = {
     "mape",
     "median_ape",
     "bias",
+    "band_coverage",
+    "band95_coverage",
     "spearman",
     "regret",
     "memory_mape",
@@ -62,6 +64,25 @@ def test_json_has_the_tables(measured: Path, capsys: pytest.CaptureFixture[str])
     assert there["rows_excluded"] == {"micro_batch not stated": 1}
     assert there["mape"] is None
     assert there["oom_recall"] == 0.0
+
+
+def test_every_row_has_its_band(measured: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = json_of(capsys, str(measured))
+    rows = {each["id"]: each for each in found["rows"]}
+    assert set(rows) == {"a", "b", "c"}
+    assert {each["source"] for each in rows.values()} == {"here", "there"}
+    for each in rows.values():
+        low, high = each["band"]
+        least, most = each["band95"]
+        assert 0 < least < low < each["predicted_seconds"] < high < most
+        assert any(said.startswith("software: ") for said in each["assumptions"])
+    assert rows["a"]["measured_seconds"] == 0.2
+    assert rows["c"]["measured_seconds"] is None
+    within = [
+        rows[name]["band"][0] <= rows[name]["measured_seconds"] <= rows[name]["band"][1]
+        for name in ("a", "b")
+    ]
+    assert found["sources"]["here"]["band_coverage"] == sum(within) / 2
 
 
 def test_out_of_memory_is_judged_where_the_row_says_what_is_kept(

@@ -1,0 +1,155 @@
+"""How far predictions are off, taken apart: by source, by layout, by schedule and microbatches.
+
+Residuals are logarithms of predicted over measured seconds, by constants that have not seen the
+row's source. Every source counts alike. A component needs rows that share everything else: the mean
+of a source tells what its rows share, rows of one problem with different layouts tell the layout's
+part, and rows that differ in schedule and microbatches alone tell the rest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+
+from autotune.validation.cases import Case
+from distir.cost import Band
+
+__all__ = ["Residual", "coverage", "spreads_of"]
+
+CENTRAL, NEARLY_ALL = 0.68, 0.95
+"""The shares of runs within a band, and within its wider one: those of one and of two standard
+deviations of a normal distribution."""
+
+
+@dataclass(frozen=True, slots=True)
+class Residual:
+    """The logarithm of predicted over measured seconds of a row."""
+
+    case: Case
+    value: float
+
+    @property
+    def hardware(self) -> float:
+        """The part of its band that the device's data state."""
+        return self.case.hardware.cluster.device.rate_spread
+
+
+def spreads_of(dense: Sequence[Residual], mixtures: Sequence[Residual]) -> Band:
+    """The band of residuals, without the part of the hardware: all of its deviations, and its
+    widths such that the mean of sources has the shares `CENTRAL` and `NEARLY_ALL` within them.
+
+    Sources that say themselves that their times may be off tell nothing of it.
+    """
+    own = [each for each in dense if not each.case.stated_spread]
+    layouts, plans = _within(own, _layout), _within(own, lambda case: case.row.id)
+    band = Band(
+        source=_root_mean_square(fmean(values) for values in _by_source(own).values()),
+        layout=math.sqrt(layouts),
+        repeat=math.sqrt(plans),
+    )
+    width, width95 = (
+        _quantile(own, lambda each: _of_hardware(band, each).deviation, share)
+        for share in (CENTRAL, NEARLY_ALL)
+    )
+    band = replace(band, width=width, width95=max(width, width95))
+    return replace(band, model=_model_spread(mixtures, band))
+
+
+def _model_spread(mixtures: Sequence[Residual], band: Band) -> float:
+    """What is added to the band's deviation where the model is a mixture, so that both shares of
+    mixtures lie within their widths of it, the mean of sources again."""
+    shared = _mean_of_sources(mixtures, lambda each: _of_hardware(band, each).deviation ** 2)
+    needed = [
+        _quantile(mixtures, lambda _: 1.0, share) / width
+        for share, width in ((CENTRAL, band.width), (NEARLY_ALL, band.width95))
+    ]
+    return math.sqrt(max(0.0, max(needed) ** 2 - shared)) if mixtures else 0.0
+
+
+def coverage(residuals: Iterable[Residual], band: Band, *, wide: bool) -> dict[str, float]:
+    """By source: the share of rows within the band, or within its wider one."""
+    inside: dict[str, list[float]] = defaultdict(list)
+    for each in residuals:
+        own = replace(_of_hardware(band, each), model=band.model if each.case.experts else 0.0)
+        within = own.deviation * (own.width95 if wide else own.width)
+        inside[each.case.row.group].append(float(abs(each.value) <= math.log1p(within)))
+    return {source: fmean(found) for source, found in inside.items()}
+
+
+def _of_hardware(band: Band, each: Residual) -> Band:
+    return replace(band, hardware=each.hardware)
+
+
+def _quantile(
+    residuals: Sequence[Residual], unit: Callable[[Residual], float], share: float
+) -> float:
+    """The relative error, in `unit`, that the mean of sources has this share of its rows within:
+    the quantile of the rows, each with its source's weight."""
+    counts = {source: len(values) for source, values in _by_source(residuals).items()}
+    ratios = sorted(
+        (
+            math.expm1(abs(each.value)) / unit(each),
+            1.0 / counts[each.case.row.group] / len(counts),
+        )
+        for each in residuals
+    )
+    passed = 0.0
+    for ratio, weight in ratios:
+        passed += weight
+        if passed >= share:
+            return ratio
+    return ratios[-1][0] if ratios else 1.0
+
+
+def _within(residuals: Sequence[Residual], part: Callable[[Case], Hashable]) -> float:
+    """Mean over sources of the variance between the parts of a group of rows that share all else:
+    layouts of a problem, or rows of a layout."""
+    outer = _layout if part is not _layout else _problem
+    variances: dict[str, list[tuple[float, int]]] = defaultdict(list)
+    groups: dict[Hashable, dict[Hashable, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for each in residuals:
+        groups[outer(each.case)][part(each.case)].append(each.value)
+    sources = {outer(each.case): each.case.row.group for each in residuals}
+    for group, parts in groups.items():
+        means = [fmean(values) for values in parts.values()]
+        if len(means) > 1:
+            middle = fmean(means)
+            freedom = len(means) - 1
+            total = sum((mean - middle) ** 2 for mean in means)
+            variances[sources[group]].append((total, freedom))
+    found = [
+        sum(total for total, _ in own) / sum(freedom for _, freedom in own)
+        for own in variances.values()
+    ]
+    return fmean(found) if found else 0.0
+
+
+def _problem(case: Case) -> Hashable:
+    return (*case.choice_group, case.software.name, case.precision)
+
+
+def _layout(case: Case) -> Hashable:
+    strategy = replace(case.strategy, schedule="1f1b", chunks=1, microbatches=1)
+    return _problem(case), strategy
+
+
+def _by_source(residuals: Iterable[Residual]) -> Mapping[str, list[float]]:
+    found: dict[str, list[float]] = defaultdict(list)
+    for each in residuals:
+        found[each.case.row.group].append(each.value)
+    return found
+
+
+def _mean_of_sources(residuals: Iterable[Residual], of: Callable[[Residual], float]) -> float:
+    found: dict[str, list[float]] = defaultdict(list)
+    for each in residuals:
+        found[each.case.row.group].append(of(each))
+    return fmean(fmean(values) for values in found.values()) if found else 0.0
+
+
+def _root_mean_square(values: Iterable[float]) -> float:
+    squares = [value**2 for value in values]
+    return math.sqrt(fmean(squares)) if squares else 0.0

@@ -1,0 +1,94 @@
+"""The band's deviations are found again from residuals that were made with them."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import replace
+
+import pytest
+
+from autotune.calibration.spreads import Residual, coverage, spreads_of
+from autotune.validation import Case
+from tests.validation.rows import case
+
+SOURCES = [f"source {number}" for number in range(60)]
+LAYOUTS: list[dict[str, str]] = [
+    {"dp": "8", "tp": "1"},
+    {"dp": "4", "tp": "2"},
+    {"dp": "2", "tp": "4"},
+]
+
+
+def rows_of(source: str) -> list[list[Case]]:
+    """By layout: plans of one problem that differ in the size of microbatches alone."""
+    return [
+        [
+            case(id=f"{source} {at} {micro}", source_group=source, micro_batch=micro, **layout)
+            for micro in ("1", "2", "4")
+        ]
+        for at, layout in enumerate(LAYOUTS)
+    ]
+
+
+def drawn(shared: float, layout: float, plan: float, seed: int = 0) -> list[Residual]:
+    """Residuals with these deviations, normally distributed."""
+    chance = random.Random(seed)
+    found: list[Residual] = []
+    for source in SOURCES:
+        of_source = chance.gauss(0.0, shared)
+        for cases in rows_of(source):
+            of_layout = chance.gauss(0.0, layout)
+            found += [
+                Residual(each, of_source + of_layout + chance.gauss(0.0, plan)) for each in cases
+            ]
+    return found
+
+
+def test_deviations_are_found_again() -> None:
+    band = spreads_of(drawn(0.08, 0.06, 0.03), ())
+    assert band.source == pytest.approx(0.08, rel=0.3)
+    assert band.layout == pytest.approx(math.hypot(0.06, 0.03 / math.sqrt(3)), rel=0.2)
+    assert band.repeat == pytest.approx(0.03, rel=0.2)
+    # Of a normal distribution, which this is: one and two deviations.
+    assert band.width == pytest.approx(1.0, rel=0.2)
+    assert band.width95 == pytest.approx(2.0, rel=0.2)
+    assert band.model == 0.0
+
+
+def test_the_mean_of_sources_has_the_shares_within_the_widths() -> None:
+    residuals = drawn(0.1, 0.02, 0.05, seed=1)
+    band = spreads_of(residuals, ())
+    for wide, share in ((False, 0.68), (True, 0.95)):
+        inside = coverage(residuals, band, wide=wide)
+        assert set(inside) == set(SOURCES)
+        assert sum(inside.values()) / len(inside) == pytest.approx(share, abs=0.01)
+
+
+def test_sources_count_alike_whatever_their_rows() -> None:
+    """A source with ten times the rows of the others does not move what sources share."""
+    own = [Residual(case(id=str(at), source_group="a"), 0.2) for at in range(100)]
+    other = [Residual(case(id=str(at), source_group="b"), -0.1) for at in range(3)]
+    assert spreads_of([*own, *other], ()).source == pytest.approx(math.sqrt((0.04 + 0.01) / 2))
+
+
+def test_sources_that_doubt_themselves_tell_nothing() -> None:
+    own = [Residual(case(id=str(at)), 0.1) for at in range(4)]
+    doubts = [replace(each, case=replace(each.case, stated_spread=0.4), value=2.0) for each in own]
+    assert spreads_of([*own, *doubts], ()) == spreads_of(own, ())
+
+
+def test_mixtures_lie_within_their_own_band() -> None:
+    dense = drawn(0.05, 0.02, 0.02)
+    experts = {"gated_mlp": "yes", "kv_heads": "2", "num_experts": "8", "moe_topk": "2", "ep": "4"}
+    chance = random.Random(2)
+    mixtures = [
+        Residual(case(id=str(at), source_group="mixtures", **experts), chance.gauss(0.0, 0.3))
+        for at in range(200)
+    ]
+    band = spreads_of(dense, mixtures)
+    # Two deviations are a factor of exp(0.6), which is 82 % more.
+    assert 0.3 <= band.model <= 1.2 * math.expm1(0.6) / 2
+    assert replace(band, model=0.0) == spreads_of(dense, ())
+    assert coverage(mixtures, band, wide=False)["mixtures"] >= 0.68
+    assert coverage(mixtures, band, wide=True)["mixtures"] >= 0.95
