@@ -15,7 +15,9 @@ from autotune.problem import Problem
 from distir.errors import DistirError
 from distir.metrics import iteration_seconds, peak_memory_bytes, reserved_memory_bytes
 from distir.models.transformer import TransformerConfig
+from distir.plan import Plan
 from distir.rules import explain
+from distir.schedules import compile_schedule
 from distir.strategy import Strategy
 from distir.units import percent, short_bytes, short_seconds
 from search_spaces import SearchSpace
@@ -90,9 +92,18 @@ def as_run(
         else None
     )
     if cuts is None or pieces is None:
-        return simulator.simulate(strategy), settings
-    plan = simulator.planner.plan(strategy, starts_of(cuts, pieces))
+        plan = simulator.plan(strategy)
+    else:
+        plan = simulator.planner.plan(strategy, starts_of(cuts, pieces))
+    if plan.schedule.pairs and not target.overlaps_pairs:
+        plan = _in_turn(plan)
     return simulator.simulate_plan(plan), settings
+
+
+def _in_turn(plan: Plan) -> Plan:
+    """The plan with the passes of overlapped pairs one after the other."""
+    alone = replace(plan.schedule.schedule, overlapped=())
+    return replace(plan, schedule=compile_schedule(alone))
 
 
 def refuse(problem: Problem, target: Target, strategy: Strategy) -> None:

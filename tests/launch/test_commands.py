@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from autotune.cli import main
+from distir.schedules import find_schedule
+from distir.schedules.core.schedule import format_schedule
 
 MODEL = ["--model", "gpt2", "--cluster", "hgx-h100", "--batch-size", "32"]
 PLAN = ["--dp", "2", "--tp", "2", "--pp", "2", "--microbatches", "4", "--zero", "1"]
@@ -158,6 +161,24 @@ def test_what_cannot_be_stated_is_refused_with_the_nearest_and_its_price(
 
 
 @pytest.mark.slow(seconds=3)
+def test_overlapped_pairs_are_simulated_again_one_after_the_other(
+    capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    plan = ["--dp", "2", "--pp", "4", "--microbatches", "8", "--schedule", "dualpipev"]
+    model = ["--model", "qwen3-30b-a3b", "--cluster", "hgx-h100", "--batch-size", "32"]
+    arguments = [*model, *plan, "--zero", "3", "--target", "torchtitan"]
+    plain = json_of(capsys, "launch", *arguments, "--to", "out")
+    assert "OVERLAP_F_B" in "".join(plain["files"].values())
+    reasons = " ".join(note["reason"] for note in plain["approximated"])
+    assert "one after the other" in reasons
+    alone = replace(find_schedule("dualpipev")(4, 2, 8), overlapped=())
+    (folder / "in_turn.txt").write_text(format_schedule(alone))
+    plan[plan.index("dualpipev")] = "in_turn.txt"
+    settings = ["--stack", "fsdp-eager", "--gradient-precision", "fp32", "--zero", "3"]
+    in_turn = json_of(capsys, "simulate", *model, *plan, *settings)
+    assert plain["as_run"]["metrics"] == in_turn["metrics"]
+
+
 def test_a_search_launches_only_what_can_be_stated(
     capsys: pytest.CaptureFixture[str], folder: Path
 ) -> None:

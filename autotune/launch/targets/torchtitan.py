@@ -612,6 +612,12 @@ def _approximated(facts: Facts) -> Iterator[Note]:
         )
     if facts["pp"] > 1 and _SINGLE.get(facts["schedule"]) is None:
         yield Note("schedule", "the order is a file, validated by torch's own checker")
+    if facts["pp"] > 1 and find_schedule(facts["schedule"]).overlaps:
+        yield Note(
+            "schedule",
+            "torch's runtime runs the two passes of an overlapped pair one after the other: see as "
+            "torchtitan runs it",
+        )
     if facts["compiled"] and _splits(facts):
         yield Note("compile", "torch.compile is left off: it refuses a backward pass in two parts")
     if facts["compiled"] and not _splits(facts):

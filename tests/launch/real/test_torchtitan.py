@@ -96,8 +96,6 @@ def test_torch_runs_every_schedule_that_is_handed_over(tmp_path: Path) -> None:
         for file in tmp_path.glob("*.csv"):
             rows = file.read_text().splitlines()
             file.unlink()
-            if "OVERLAP" in "".join(rows):
-                continue  # torch's checker knows no overlapped pairs of actions
             check_by_torch(schedules, rows, launch)
             handed += 1
     assert handed
@@ -113,4 +111,9 @@ def check_by_torch(schedules: Any, rows: list[str], launch: Launch) -> None:
     rank_of = {s: rank for rank, stages in enumerate(made.stages_of_ranks) for s in stages}
     schedules._validate_schedule(actions, len(rows), made.stages, launch.strategy.microbatches)
     sent = schedules._add_send_recv(actions, rank_of.__getitem__, made.stages)
+    # Torch's dry run knows no overlapped pairs, whose passes its runtime takes one after the other.
+    sent = {
+        rank: [each for action in row for each in action.sub_actions or (action,)]
+        for rank, row in sent.items()
+    }
     schedules._simulate_comms_compute(sent, rank_of.__getitem__, made.stages)
