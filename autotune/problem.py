@@ -48,6 +48,8 @@ class Problem:
     """
     space_name: str = DEFAULT_SPACE
     """The space as it was stated."""
+    space_options: str = f"--space {DEFAULT_SPACE}"
+    """The options that state this space; empty where no options do."""
     band: Band | None = None
     """How far measured times may be from simulated ones; None where that is not known."""
     notes: tuple[str, ...] = ()
@@ -221,9 +223,18 @@ def _loaded(statement: ProblemStatement) -> Problem:
         band=simulator.band,
         settings=_settings(statement, precision, stack),
         space_name=looked_through.name,
+        space_options=_space_options(statement),
         notes=(*told, *_several_batches(workload)),
         changed=partial(load_problem, **{**statement.stated(), **made}),
     )
+
+
+def _space_options(statement: ProblemStatement) -> str:
+    """The options that state the space of a problem; empty for a space that is no name or file."""
+    if not isinstance(statement.space, (str, Path)):
+        return ""
+    layers = statement.recompute_layers
+    return f"--space {statement.space}" + (f" --recompute-layers {layers}" if layers else "")
 
 
 def _hardware(statement: ProblemStatement) -> Cluster:

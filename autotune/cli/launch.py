@@ -120,7 +120,8 @@ class LaunchAsked:
         stated = {**self.target.usual, **given(arguments, ProblemStatement)}
         stated["space"] = space_around(self.target, stated["space"])
         problem = load_problem(**stated)
-        problem = replace(problem, space_name=f"{arguments.space} for {self.target.name}")
+        told = f"{arguments.space} for {self.target.name}"
+        problem = replace(problem, space_name=told, space_options="")
         return problem if self.search_all else restricted(problem, self.target)
 
     def launched(self, result: TuneResult) -> Launched | None:

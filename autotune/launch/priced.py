@@ -119,7 +119,7 @@ def _nearest(problem: Problem, target: Target, strategy: Strategy) -> str:
     if found is None:
         return "nothing near it can be stated"
     changed = ", ".join(
-        f"{name} {value}"
+        f"{name} {value}" if value != "" else f"no {name}"
         for name, value in found.to_dict().items()
         if value != getattr(strategy, name)
     )

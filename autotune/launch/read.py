@@ -80,7 +80,7 @@ def read_launch(path: str | Path, stated: Stated) -> Reading:
     source = read_source(Path(path), dict(stated.settings))
     target, options = recognised(source, stated.target)
     options = {target.aliases.get(name, name): given for name, given in options.items()}
-    options = {**options, **_settings(target, stated.settings)}
+    options = {**options, **_settings(source, target, stated.settings)}
     _check_set(source, target, options)
     noted = tuple(_not_modelled(source, target, options))
     known = _known(source, options, stated)
@@ -114,13 +114,18 @@ def recognised(source: Source, name: str | None) -> tuple[Target, Options]:
     )
 
 
-def _settings(target: Target, settings: Mapping[str, str]) -> dict[str, Any]:
-    """The options among what a user states by name, with or without dashes."""
+def _settings(source: Source, target: Target, settings: Mapping[str, str]) -> dict[str, Any]:
+    """The options among what a user states by name, with or without dashes. Raises `LaunchError`
+    for a name that is neither an option nor a variable."""
     found: dict[str, Any] = {}
     for name, given in settings.items():
-        for option in (name, f"--{name}"):
-            if option in target.table.options:
-                found[option] = given
+        options = [each for each in (name, f"--{name}") if each in target.table.options]
+        found |= dict.fromkeys(options, given)
+        if not options and not source.names(name):
+            raise LaunchError(
+                f"--set {name}: no variable of {source.path}, and no option that is understood of "
+                f"{target.label}"
+            )
     return found
 
 

@@ -169,7 +169,12 @@ def truth(option: str, given: Any) -> bool:
 
 
 def unset(option: str, given: str) -> LaunchError:
-    """The error for a value that has a variable without a value."""
+    """The error for a value that has a variable without a value, or that a command would print."""
+    if "$(" in given:
+        return LaunchError(
+            f"{option} is {shown(given)}, which is not executed; state it by --set "
+            f"{option.rpartition(' ')[2].lstrip('-')}=VALUE"
+        )
     name = given.partition("$")[2].strip("{}").split(":")[0].split("}")[0] or "NAME"
     return LaunchError(
         f"{option} is {shown(given)}, which is not set; state it by --set {name}=VALUE"

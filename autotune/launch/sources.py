@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -65,7 +66,12 @@ class Source:
         if not isinstance(content, dict):
             kind = type(content).__name__
             raise LaunchError(f"{self.path}: a {kind}; expected options with their values")
-        return cast("Mapping[str, Any]", content)
+        filled = _with_variables(cast("object", content), self.variables)
+        return cast("Mapping[str, Any]", filled)
+
+    def names(self, variable: str) -> bool:
+        """Whether the text has a variable of this name."""
+        return re.search(rf"(?<!\w){re.escape(variable)}(?!\w)", self.text) is not None
 
     @cached_property
     def script(self) -> Script:
@@ -123,6 +129,21 @@ def read_source(path: Path, variables: Mapping[str, str]) -> Source:
     if "\0" in text:
         raise LaunchError(f"{path}: no text: it has zero bytes")
     return Source(path, text, variables)
+
+
+_VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?-[^{}]*)?\}|(\w+))")
+
+
+def _with_variables(content: object, variables: Mapping[str, str]) -> object:
+    """The content of a file with the variables that a user states put into its texts."""
+    if isinstance(content, dict):
+        both = cast("dict[object, object]", content).items()
+        return {name: _with_variables(each, variables) for name, each in both}
+    if isinstance(content, list):
+        return [_with_variables(each, variables) for each in cast("list[object]", content)]
+    if not isinstance(content, str):
+        return content
+    return _VARIABLE.sub(lambda found: variables.get(found[1] or found[2], found[0]), content)
 
 
 def _json(source: Source) -> object:

@@ -154,7 +154,7 @@ def _comparison(result: TuneResult, best: Trial) -> Iterator[str]:
             f"Nothing in the grid of {grid.space_size:,} ({grid.seconds:.2f} s) is better{seen}."
         )
     elif result.proof is not None:
-        yield _proved(result.proof, best, result.problem.space_name)
+        yield _proved(result.proof, best, result.problem.space_options)
     elif result.objective.cheap:
         yield "Not compared with the grid: other plans of the space may be better."
 
@@ -173,7 +173,7 @@ def _outside(result: TuneResult) -> Iterator[str]:
 
 
 def _proved(proof: Certificate, best: Trial, space: str) -> str:
-    """What certified search says of all other plans."""
+    """What certified search says of all other plans; `space` are the options that state it."""
     seconds = f"{proof.seconds:.2f} s"
     if proof.complete:
         return (
@@ -189,10 +189,8 @@ def _proved(proof: Certificate, best: Trial, space: str) -> str:
     if gain is None:
         return f"{seen}; nothing is known of the others."
     what = "memory" if proof.metric == peak_memory_bytes.name else "time"
-    return (
-        f"{seen}; of the others none can save more than {percent(gain)} of the {what}. `autotune "
-        f"grid --space {space} --certified` goes on to the end."
-    )
+    found = f"{seen}; of the others none can save more than {percent(gain)} of the {what}."
+    return found + (f" `autotune grid {space} --certified` goes on to the end." if space else "")
 
 
 def _search_did(result: TuneResult) -> Iterator[str]:

@@ -12,6 +12,7 @@ import pytest
 from autotune.cli import main
 from distir.schedules import find_schedule
 from distir.schedules.core.schedule import format_schedule
+from distir.strategy import Strategy
 
 MODEL = ["--model", "gpt2", "--cluster", "hgx-h100", "--batch-size", "32"]
 PLAN = ["--dp", "2", "--tp", "2", "--pp", "2", "--microbatches", "4", "--zero", "1"]
@@ -211,7 +212,7 @@ REST = (
         ("torchrun pretrain_gpt.py --num-layers 'half", "not closed"),
         (f"{SCRIPT}{REST}--micro-batch-size 1 --no-such-option 4", "--no-such-option"),
         (f"{SCRIPT}{REST}--micro-batch-size $MBS", "--set MBS=VALUE"),
-        (f"{SCRIPT}{REST}--micro-batch-size $(rm -rf /)", "--micro-batch-size"),
+        (f"{SCRIPT}{REST}--micro-batch-size $(rm -rf /)", "--set micro-batch-size=VALUE"),
         (f"{SCRIPT}{REST}--micro-batch-size 1 --rampup-batch-size 1 1 9", "--batch-size"),
         (f"{SCRIPT}{REST}".replace("--nproc-per-node 8", ""), "--devices"),
         (f"{SCRIPT}{REST}", "--micro-batch-size"),
@@ -267,6 +268,57 @@ def test_what_is_left_open_can_be_stated(capsys: pytest.CaptureFixture[str], fol
     plain = json_of(capsys, "read", "launch.sh", "--cluster", "hgx-h100", *stated, "--trials", "0")
     assert plain["strategy"]["microbatches"] == 4
     assert plain["strategy"]["micro_batch"] == 2
+
+
+def test_a_variable_in_a_file_of_options_can_be_stated(
+    capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    words = f"{SCRIPT}{REST}".replace("\\\n", "").split()[4:-1]
+    arguments: dict[str, Any] = dict(zip(words[::2], words[1::2], strict=True))
+    arguments |= {"--bf16": True, "--micro-batch-size": "${MBS}"}
+    (folder / "model_config.yaml").write_text(json.dumps({"MODEL_ARGS": arguments}))
+    command = ["read", "model_config.yaml", "--devices", "8", "--trials", "0"]
+    assert "--set MBS=VALUE" in refused(capsys, *command)
+    assert json_of(capsys, *command, "--set", "MBS=2")["strategy"]["micro_batch"] == 2
+
+
+def test_what_is_stated_of_nothing_is_refused(
+    capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    (folder / "launch.sh").write_text(f"{SCRIPT}{REST}--micro-batch-size 2")
+    line = refused(capsys, "read", "launch.sh", "--set", "MBS=4")
+    assert "no variable of launch.sh, and no option" in line
+
+
+@pytest.mark.parametrize(
+    ("method", "layers"), [("block 1", 1), ("block 5", 5), ("block 12", 12), ("uniform 1", 0)]
+)
+def test_layers_that_are_recomputed_are_read(
+    method: str, layers: int, capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    name, count = method.split()
+    text = f"{SCRIPT}{REST}--micro-batch-size 2 --recompute-granularity full"
+    text += f" --recompute-method {name} --recompute-num-layers {count}"
+    (folder / "launch.sh").write_text(text)
+    strategy = json_of(capsys, "read", "launch.sh", "--trials", "0")["strategy"]
+    assert (strategy["recompute"], strategy["recompute_layers"]) == ("full", layers)
+
+
+def test_experts_that_are_read_lie_as_megatron_lays_them(
+    capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    model = "--num-experts 8 --moe-router-topk 2 --moe-ffn-hidden-size 1024 --swiglu"
+    plan = "--micro-batch-size 1 --tensor-model-parallel-size 2 --sequence-parallel"
+    text = f"{SCRIPT.replace('8', '16', 1)}{REST}{model} {plan} --context-parallel-size 2"
+    options = "--expert-model-parallel-size 4 --expert-tensor-parallel-size"
+    for etp, order in ((2, "nearest"), (1, "nearest")):
+        (folder / "launch.sh").write_text(f"{text} {options} {etp}")
+        plain = json_of(capsys, "read", "launch.sh", "--trials", "0", "--cluster", "hgx-h100")
+        found = Strategy.from_dict(plain["strategy"])
+        assert (found.ep, found.expert_order) == (4, order)
+        assert found.tp // found.expert_factors.tp == etp
+    (folder / "launch.sh").write_text(f"{text} {options} 3")
+    assert "--expert-tensor-parallel-size is 3" in refused(capsys, "read", "launch.sh")
 
 
 def test_options_that_bear_on_time_and_are_not_simulated_are_listed(
