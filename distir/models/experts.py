@@ -54,9 +54,7 @@ class Experts:
     """Tokens of the fullest expert over the mean; 1 is balanced routing."""
 
     def __post_init__(self) -> None:
-        check_sizes(self, "experts")
-        if not self.groups:
-            raise ImportModelError("experts in 0 groups; expected at least 1")
+        check_sizes(self, "experts", needed=("count", "top_k", "ffn", "groups"))
         if not 1 <= self.imbalance < math.inf:
             raise ImportModelError(f"imbalance is {self.imbalance!r}; expected at least 1")
         size, rest = divmod(self.count, self.groups)

@@ -27,7 +27,11 @@ class Latent:
     """Width of a value."""
 
     def __post_init__(self) -> None:
-        check_sizes(self, "latent attention")
+        check_sizes(
+            self,
+            "latent attention",
+            needed=("key_rank", "plain_dim", "rotary_dim", "value_dim"),
+        )
 
 
 def latent_queries_keys_values(

@@ -36,10 +36,13 @@ def reshape_signature(source: Sequence[int], target: Sequence[int]) -> Signature
 def _matching_runs(
     source: Sequence[int], target: Sequence[int]
 ) -> list[tuple[list[int], list[int]]]:
-    """The shortest runs of dims with equal products on both sides; dims of size 1 are left out."""
+    """The shortest runs of dims with equal products on both sides; dims of size 1 are left out. All
+    dims of a tensor without elements are one run: nothing tells which of them belong together."""
     runs: list[tuple[list[int], list[int]]] = []
     left = [i for i, size in enumerate(source) if size != 1]
     right = [i for i, size in enumerate(target) if size != 1]
+    if 0 in source:
+        return [(left, right)]
     i = j = 0
     while i < len(left) and j < len(right):
         run: tuple[list[int], list[int]] = ([left[i]], [right[j]])

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from distir import Workload, load_model
 from distir.errors import ImportModelError
 from distir.importers.config import read_config
 from distir.models import TransformerConfig, find_model
@@ -243,6 +245,37 @@ def test_what_is_wrong_with_a_file_is_said_in_one_line(
     with pytest.raises(ImportModelError, match=message) as caught:
         read_config(write(tmp_path, content))
     assert "\n" not in str(caught.value)
+
+
+SMALL = {
+    **DEEPSEEK_V3,
+    "num_hidden_layers": 2,
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "intermediate_size": 128,
+    "moe_intermediate_size": 32,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "first_k_dense_replace": 1,
+    "n_group": 2,
+    "topk_group": 1,
+    "num_nextn_predict_layers": 0,
+    "q_lora_rank": 32,
+    "kv_lora_rank": 16,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 16,
+    "vocab_size": 100,
+    "max_position_embeddings": 64,
+}
+
+
+@pytest.mark.parametrize("name", [name for name, size in SMALL.items() if type(size) is int])
+def test_a_size_of_zero_means_none_or_is_refused(tmp_path: Path, name: str) -> None:
+    file = write(tmp_path, {**SMALL, name: 0})
+    with suppress(ImportModelError):
+        assert Workload(model=load_model(str(file)), batch_size=2).program.blocks
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
