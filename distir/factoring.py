@@ -78,8 +78,8 @@ def expert_factors(
 ) -> ExpertFactors | None:
     """The devices that share experts, or None if no choice makes `ep` of them.
 
-    With the order `replicas` they are replicas if `ep` divides `dp`, otherwise replicas and as many
-    devices of `cp` as possible. With `nearest` they are neighbours: devices of `cp`, and replicas
+    With the order `replicas` they are replicas if `ep` divides `dp`; otherwise devices of `cp`, as
+    many as possible, and replicas. With `nearest` they are neighbours: devices of `cp`, and replicas
     if that is not enough. `etp` of the `tp` devices split the width of each expert; the other
     `tp / etp` share experts, before all others. 0 stands for as many as possible: all `tp`, or, if
     that does not fit, none.
@@ -92,16 +92,18 @@ def expert_factors(
         if tp % split or ep % sharing:
             continue
         rest = ep // sharing
-        near = _near(rest, dp, cp, order)
+        alone = order == "replicas" and sharing == 1 and dp % rest == 0
+        near = 1 if alone else _near(rest, cp, order)
         if near is not None and dp % (rest // near) == 0:
             return ExpertFactors(dp=rest // near, cp=near, tp=sharing)
     return None
 
 
-def _near(ep: int, dp: int, cp: int, order: str) -> int | None:
-    """The devices of `cp` among `ep` devices that share experts; None if they are no neighbours."""
+def _near(ep: int, cp: int, order: str) -> int | None:
+    """As many devices of `cp` as can be among `ep` devices that share experts; None if the nearest
+    are no whole rows of them."""
     if order == "replicas":
-        return 1 if dp % ep == 0 else math.gcd(ep, cp)
+        return math.gcd(ep, cp)
     return min(ep, cp) if max(ep, cp) % min(ep, cp) == 0 else None
 
 

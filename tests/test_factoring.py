@@ -69,6 +69,7 @@ def test_every_axis_or_the_one_inside_divides(axes: list[tuple[int, int]], degre
         (8, 4, 1, 8, (1, 1, 8)),
         (8, 2, 2, 2, (2, 2, 2)),
         (8, 1, 4, 2, (1, 4, 2)),
+        (8, 2, 2, 4, (1, 2, 4)),  # where those of tp do, those of a sequence come before replicas
         (4, 1, 1, 8, None),
         (3, 4, 2, 2, None),
     ],
