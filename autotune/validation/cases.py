@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from autotune.validation.flops import seconds_of_rate
 from autotune.validation.hardware import Hardware, hardware_of
 from autotune.validation.rows import Row, UnusableRowError
 from autotune.validation.software import Completion, Software, facts_of, software_of
@@ -111,7 +112,7 @@ def make_case(row: Row) -> Case | Exclusion:
 
 def _case(row: Row) -> Case:
     _check_kind(row)
-    measured = _measured(row)
+    _check_measured(row)
     software = software_of(row)
     blanks = Completion(software)
     hardware = hardware_of(row)
@@ -119,6 +120,7 @@ def _case(row: Row) -> Case:
     precision = _precision(stated)
     strategy = _strategy(row, stated, blanks)
     model = _model(row, stated, blanks, strategy.tp)
+    measured = _measured(row, model.config, strategy.recompute)
     for assumption in hardware.assumptions:
         blanks.note(assumption)
     facts = facts_of(row)
@@ -169,7 +171,14 @@ def _stated_spread(row: Row) -> float:
     return 0.0
 
 
-def _measured(row: Row) -> Measured:
+def _check_measured(row: Row) -> None:
+    """Raises if the row has nothing to compare with."""
+    columns = ("peak_memory_gb", "tflops_per_gpu", "flags")
+    if row.measured_seconds is None and not any(row.text(column) for column in columns):
+        raise UnusableRowError("nothing measured")
+
+
+def _measured(row: Row, config: TransformerConfig, recompute: str) -> Measured:
     """What was measured; raises if there is nothing to compare with."""
     flags = meaning_of(row, "flags")
     out_of_memory = bool(flags and flags.values.get("oom"))
@@ -180,6 +189,9 @@ def _measured(row: Row) -> Measured:
         scale = next((_GIGA[name] for name in _GIGA if name in unit.values), 1e9)
         memory = stated * scale
     seconds = None if out_of_memory else row.measured_seconds
+    if seconds is None and memory is None and not out_of_memory:
+        batch, length = row.needed("global_batch"), row.needed("seq_len")
+        seconds = seconds_of_rate(row, config, batch, length, recompute)
     if seconds is None and memory is None and not out_of_memory:
         raise UnusableRowError("nothing measured")
     counter = unit.values["counter"] if unit is not None and memory is not None else ""

@@ -26,7 +26,7 @@ COLUMNS = (
     "num_layers hidden heads kv_heads ffn_hidden vocab num_experts moe_topk gated_mlp seq_len "
     "global_batch micro_batch dp tp pp vpp cp ep sequence_parallel zero_stage recompute schedule "
     "precision optimizer iteration_time_s tokens_per_sec_per_gpu iter_time_derived_s "
-    "peak_memory_gb mem_unit flags"
+    "tflops_per_gpu tflops_def peak_memory_gb mem_unit flags"
 ).split()
 """Columns that are read where they exist."""
 

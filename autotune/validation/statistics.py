@@ -125,7 +125,6 @@ def recall_of(happened: Sequence[bool], foreseen: Sequence[bool]) -> float | Non
 
 
 def precision_of(happened: Sequence[bool], foreseen: Sequence[bool]) -> float | None:
-    """Of what was foreseen, the fraction that happened; None where out of memory never happened."""
-    if not any(happened):
-        return None
+    """Of what was foreseen, the fraction that happened, also where nothing did; None where nothing
+    was foreseen."""
     return mean_or_none(float(h) for h, f in zip(happened, foreseen, strict=True) if f)

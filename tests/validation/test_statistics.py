@@ -65,7 +65,8 @@ def test_recall_and_precision_agree_with_a_hand_calculation() -> None:
     assert precision_of(happened, foreseen) == pytest.approx(1 / 3)
 
 
-def test_recall_and_precision_are_undefined_where_nothing_ran_out() -> None:
+def test_a_false_alarm_counts_where_nothing_ran_out() -> None:
     assert recall_of([False], [True]) is None
-    assert precision_of([False], [True]) is None
+    assert precision_of([False], [True]) == 0.0
+    assert precision_of([False], [False]) is None
     assert precision_of([True], [False]) is None
