@@ -6,15 +6,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from autotune.certified import Certificate, can_be_certified, certify
 from autotune.compare import SAMPLERS_COMPARED, Archive, Comparison, Standing, standings
+from autotune.durable.helpers import Helpers, helped
 from autotune.durable.stated import Kept, plain_search, plain_statement
 from autotune.durable.workers import own_seed
+from autotune.remaining import expectation
 from autotune.grid import (
     LONGEST_SECONDS,
     MOST_QUICK,
@@ -34,7 +36,8 @@ from autotune.reports.study import study_report
 from autotune.result import TuneResult
 from autotune.samplers import Sampler, SamplerFactory, load_sampler
 from autotune.statement import Goal, ProblemStatement, takes
-from autotune.study import Measure, Study
+from autotune.stopping import Timeout, Within
+from autotune.study import Measure, Stop, Stopped, Study
 from autotune.testing import ObjectiveContract, SamplerContract
 from autotune.trackers import NullTracker, StudyHeader, Tracker, TrackingRecord
 from autotune.trackers.mlflow import MlflowTracker
@@ -69,6 +72,12 @@ class Search(Goal):
     """Strategies to try; by default 50 (200 of a large space where the objective is simulated), or
     all for the sampler `grid`.
     """
+    timeout: float | None = None
+    """Seconds after which no further trial is begun: the study's, whoever works on it."""
+    stop_within: float | None = None
+    """Ends the search when nothing left is expected to be better than the best by more than this
+    fraction, as the sampler says, or, of samplers that do not, the simulator.
+    """
     seed: int = 0
     compare_grid: bool | None = None
     """Whether to compare with exhaustive search; by default where that takes some seconds at most,
@@ -78,6 +87,12 @@ class Search(Goal):
     def __post_init__(self) -> None:
         if self.trials is not None and self.trials < 1:
             raise DistirError(f"there are {self.trials} trials to run; expected at least 1")
+        if self.timeout is not None and not self.timeout > 0:
+            raise DistirError(f"the search may take {self.timeout} s; expected more than 0")
+        if self.stop_within is not None and not self.stop_within >= 0:
+            raise DistirError(
+                f"stop_within is {self.stop_within}; expected a fraction such as 0.05"
+            )
 
     @property
     def simulated(self) -> bool:
@@ -145,6 +160,7 @@ def solve(
     problem.check_not_empty()
     tracker = tracker or NullTracker()
     objective = search.over(problem)
+    stated = plain_statement(statement or ProblemStatement(problem), search)
     helping = kept is not None and kept.helping
     seed = own_seed(search.seed) if helping else search.seed
     sampler = load_sampler(
@@ -154,7 +170,7 @@ def solve(
     clock = time.perf_counter()
     known, stopped = _Known(), False
     with measuring(objective, search) as measure:
-        opened = _opened(problem, search, objective, kept, statement)
+        opened = _opened(problem, search, objective, kept, stated)
         try:
             known = _known_first(problem, objective, search, watch)
         except KeyboardInterrupt:
@@ -163,6 +179,7 @@ def solve(
         study = Study(problem.space, objective, sampler, known.measure or measure, seed)
         if opened is not None:
             study.ledger = opened.ledger
+        study.stops = _stops(search, problem, objective, sampler, opened)
 
         def result(seconds: float) -> TuneResult:
             return TuneResult(
@@ -178,7 +195,7 @@ def solve(
                 repeats=study.repeats,
                 interrupted=stopped or study.interrupted or known.interrupted,
                 error=study.error,
-                stopped_because="interrupted" if stopped else study.stopped_because,
+                stopped=Stopped("interrupted", "it was interrupted") if stopped else study.stopped,
                 kept=None if opened is None else opened.record,
                 stored=None if opened is None else opened.ledger.study,
             )
@@ -188,7 +205,8 @@ def solve(
             watch.answered(result(0.0))
         began = time.perf_counter()
         if not stopped:
-            _run(study, budget, tracker, on_trial, watch, replay=not helping)
+            with helped(kept, stated) as helpers:
+                _run(study, budget, tracker, on_trial, watch, helpers, replay=not helping)
         seconds = time.perf_counter() - began
         try:
             if not (stopped or study.interrupted or study.error or known.is_something):
@@ -209,15 +227,31 @@ def _opened(
     search: Search,
     objective: Objective,
     kept: Kept | None,
-    statement: ProblemStatement | None,
+    stated: Mapping[str, Any],
 ) -> OpenStudy | None:
     """The study on a storage, if it is to be there."""
     if kept is None or kept.storage is None:
         return None
     from autotune.durable.opening import open_study
 
-    stated = plain_statement(statement or ProblemStatement(problem), search)
-    return open_study(kept, problem, objective, stated, plain_search(search))
+    return open_study(kept, problem, objective, stated, plain_search(search, Search))
+
+
+def _stops(
+    search: Search,
+    problem: Problem,
+    objective: Objective,
+    sampler: Sampler,
+    opened: OpenStudy | None,
+) -> list[Stop]:
+    """Reasons to end before all trials are made."""
+    stops: list[Stop] = []
+    if search.timeout is not None:
+        spent = 0.0 if opened is None else opened.ledger.busy_seconds()
+        stops.append(Timeout(search.timeout, spent, time.monotonic()))
+    if search.stop_within is not None:
+        stops.append(Within(search.stop_within, expectation(problem, objective, sampler)))
+    return stops
 
 
 def _run(
@@ -226,6 +260,7 @@ def _run(
     tracker: Tracker,
     on_trial: Callable[[Trial], None],
     watch: Watch,
+    helpers: Helpers,
     *,
     replay: bool,
 ) -> None:
@@ -239,6 +274,7 @@ def _run(
             shown(trial)
 
         study.run(budget, ended, replay=replay)
+        study.wait_for(helpers.wait, ended)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from autotune.objectives.objective import Objective
 from autotune.outside import Outside
 from autotune.problem import Problem
 from autotune.rendering import Shown
+from autotune.study import Stopped
 from autotune.trial import Trial, best_of, best_of_layouts, closest_of, ranked
 from distir.metrics import find_metric
 
@@ -77,8 +78,8 @@ class TuneResult(Shown):
     """Whether the search, or the comparison with the grid, was interrupted."""
     error: str | None = None
     """What ended the search early, if the sampler failed."""
-    stopped_because: str = ""
-    """Why the search ended; see `autotune.study.Study.stopped_because`."""
+    stopped: Stopped | None = None
+    """Why the search ended; None before it has begun."""
     kept: StudyRecord | None = None
     """Where the study is kept, if that is not in memory alone."""
     stored: StoredStudy | None = field(default=None, repr=False)
@@ -176,7 +177,7 @@ class TuneResult(Shown):
             "space_size": self.problem.space.count(),
             "seconds": self.seconds,
             "interrupted": self.interrupted,
-            "stopped_because": self.stopped_because,
+            "stopped_because": self.stopped.reason if self.stopped else None,
             "study": self.kept.to_dict() if self.kept else None,
             "trials": [trial.to_dict(batch) for trial in self.trials],
             "best": self.problem.outcome(self.best) if self.best else None,

@@ -28,7 +28,7 @@ class SamplerError(DistirError):
 
 
 @contextmanager
-def _blaming_the_sampler(where: str) -> Generator[None, None, None]:
+def blaming_the_sampler(where: str) -> Generator[None, None, None]:
     """Turns whatever a sampler raises into a `SamplerError` of one line; samplers may be
     plug-ins."""
     try:
@@ -42,7 +42,17 @@ def _blaming_the_sampler(where: str) -> Generator[None, None, None]:
 Measure = Callable[[Strategy], Evaluation]
 
 
-Stop = Callable[["Study"], "str | None"]
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """Why a search has ended."""
+
+    reason: str
+    """One of a few words; see `Study.stopped`."""
+    words: str
+    """For people."""
+
+
+Stop = Callable[["Study"], "Stopped | None"]
 """A reason to end a study before its trials are all made; None while there is none."""
 
 
@@ -70,9 +80,9 @@ class Study:
     interrupted: bool = False
     error: str | None = None
     """What ended the study, if that was the sampler or the ledger."""
-    stopped_because: str = ""
-    """`trials` or `space` (all are tried), `sampler` (it proposes nothing more, or failed),
-    `interrupted`, `storage` (it failed), or what a reason in `stops` says."""
+    stopped: Stopped | None = None
+    """The reason is `trials` or `space` (all are tried), `sampler` (it proposes nothing more, or
+    failed), `interrupted`, `storage` (it failed), or what a reason in `stops` says."""
     _known: dict[Strategy, Trial] = field(default_factory=dict[Strategy, Trial])
     _taken: set[Strategy] = field(default_factory=set[Strategy])
     """Strategies that another worker is at."""
@@ -101,27 +111,41 @@ class Study:
                 elif self._taken:
                     self.ledger.wait()
                 else:
-                    self.stopped_because = "sampler"
+                    self.stopped = Stopped("sampler", "the sampler proposes nothing more")
                     return
-                self._catch_up(on_trial)
+                self.catch_up(on_trial)
         except KeyboardInterrupt:
-            self.interrupted, self.stopped_because = True, "interrupted"
+            self.interrupted, self.stopped = True, Stopped("interrupted", "it was interrupted")
             self._release()
         except SamplerError as error:
-            self.error, self.stopped_because = str(error), "sampler"
+            self.error, self.stopped = str(error), Stopped("sampler", str(error))
             self._release()
         except LedgerError as error:
-            self.error, self.stopped_because = str(error), "storage"
+            self.error, self.stopped = str(error), Stopped("storage", str(error))
+
+    def wait_for(self, others: Callable[[], None], on_trial: Callable[[Trial], None]) -> None:
+        """Waits until other workers have ended, and learns what they found last."""
+        if self.interrupted or self.error is not None or not self.ledger.shared:
+            return
+        try:
+            others()
+            self.catch_up(on_trial)
+        except KeyboardInterrupt:
+            self.interrupted, self.stopped = True, Stopped("interrupted", "it was interrupted")
+        except (SamplerError, LedgerError) as error:
+            self.error = str(error)
 
     def _is_over(self, budget: int) -> bool:
         """Whether there is a reason to end. While others are at the last trials, there is none:
         they may die."""
-        if len(self.trials) >= budget:
-            self.stopped_because = "space" if budget == self.space.count() else "trials"
+        if len(self.trials) >= self.space.count():
+            self.stopped = Stopped("space", "the whole space is tried")
+        elif len(self.trials) >= budget:
+            self.stopped = Stopped("trials", f"its {budget} trials are made")
         else:
             told = (stop(self) for stop in self.stops)
-            self.stopped_because = next((each for each in told if each), "")
-        return bool(self.stopped_because)
+            self.stopped = next((each for each in told if each is not None), None)
+        return self.stopped is not None
 
     def _resume(self, on_trial: Callable[[Trial], None], *, replay: bool) -> None:
         """Takes up what is kept already."""
@@ -141,9 +165,9 @@ class Study:
                 self._queue.append(entry.strategy)
             else:
                 self._learn(entry, on_trial)
-        self._catch_up(on_trial)
+        self.catch_up(on_trial)
 
-    def _catch_up(self, on_trial: Callable[[Trial], None]) -> None:
+    def catch_up(self, on_trial: Callable[[Trial], None]) -> None:
         """Learns what others have found, and which strategies they are at."""
         if not self.ledger.shared:
             return
@@ -200,7 +224,7 @@ class Study:
 
     def _ask(self) -> Strategy | None:
         """What the sampler proposes, which is a strategy of the space or nothing."""
-        with _blaming_the_sampler("ask"):
+        with blaming_the_sampler("ask"):
             proposed = self.sampler.ask()
         if proposed is None:
             return None
@@ -248,8 +272,12 @@ class Study:
     def _tell(self, trial: Trial) -> None:
         said = trial.evaluation
         outcome = Outcome(trial.strategy, trial.cost, said.violation, said.metrics, said.reason)
-        with _blaming_the_sampler("tell"):
+        with blaming_the_sampler("tell"):
             tell(self.sampler, outcome)
+
+    def knows(self, strategy: Strategy) -> bool:
+        """Whether the strategy has been tried."""
+        return strategy in self._known
 
     @property
     def best(self) -> Trial | None:

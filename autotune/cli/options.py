@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -34,15 +35,34 @@ def positive(text: str) -> int:
     return number
 
 
+_UNITS_SECONDS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
+
+
 def seconds(text: str) -> float:
-    """A number of seconds above 0."""
+    """A time above 0: `90s`, `30m`, `6h`, `1h30m`, or a plain number of seconds."""
+    parts = re.findall(r"([\d.]+)([dhms])", text)
     try:
-        number = float(text)
+        whole = "".join(number + unit for number, unit in parts) == text
+        numbers = [(float(number), _UNITS_SECONDS[unit]) for number, unit in parts]
+        found = sum(number * unit for number, unit in numbers) if whole else float(text)
     except ValueError:
-        number = math.nan
-    if not 0 < number < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
-    return number
+        found = math.nan
+    if not 0 < found < math.inf:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a time above 0, such as 90s, 30m, 6h or a number of seconds"
+        )
+    return found
+
+
+def share(text: str) -> float:
+    """A percentage, as a fraction."""
+    try:
+        found = float(text.removesuffix("%")) / 100 if text.endswith("%") else math.nan
+    except ValueError:
+        found = math.nan
+    if not 0 <= found < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a percentage, such as 5%")
+    return found
 
 
 def add_model_options(
@@ -314,8 +334,8 @@ def add_objective_options(parser: argparse.ArgumentParser) -> None:
         "--trial-timeout",
         type=seconds,
         default=SUPPRESS,
-        metavar="SECONDS",
-        help="give a trial up after so long",
+        metavar="TIME",
+        help="give a trial up after so long: 90s, 30m, 6h, or a number of seconds",
     )
     group.add_argument(
         "--isolate",

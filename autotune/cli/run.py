@@ -16,11 +16,13 @@ from autotune.cli.options import (
     given,
     positive,
     problem_of,
+    seconds,
+    share,
 )
 from autotune.cli.output import INTERRUPTED, Output, add_json_option, note, status_of
 from autotune.cli.plans import add_plan_option, write_plan
 from autotune.cli.progress import progress
-from autotune.cli.studies import add_study_options, as_begun, kept_of
+from autotune.cli.studies import add_run_options, as_begun, kept_of
 from autotune.statement import ProblemStatement
 from distir.errors import DistirError
 from distir.files import check_no_output
@@ -57,6 +59,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="strategies to try (default: 50, or 200 of a large space; all for the sampler grid)",
     )
+    search.add_argument(
+        "--timeout",
+        type=seconds,
+        default=SUPPRESS,
+        metavar="TIME",
+        help="begin no trial after so long: 90s, 30m, 6h, or a number of seconds; of a study on a "
+        "storage, the time of all its workers and of all resumptions",
+    )
+    search.add_argument(
+        "--stop-within",
+        type=share,
+        default=SUPPRESS,
+        metavar="PERCENT",
+        help="end when nothing left is expected to be better than the best by more, such as 5%%: "
+        "as the sampler says, or, of samplers that do not, the simulator",
+    )
     search.add_argument("--seed", type=int, default=0, metavar="N", help="same seed, same trials")
     search.add_argument(
         "--compare-grid",
@@ -64,12 +82,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=SUPPRESS,
         help="compare with exhaustive search (default: where the simulator does that in seconds)",
     )
-    add_study_options(parser).add_argument(
-        "--resume",
-        action="store_true",
-        default=SUPPRESS,
-        help="go on with the study of this name; nothing else needs to be stated again",
-    )
+    add_run_options(parser)
     add_launch_options(parser)
     tracking = parser.add_argument_group("tracking")
     tracking.add_argument(
@@ -100,6 +113,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
             kept = kept_of(arguments)
             arguments = as_begun(arguments, kept)
+            kept = kept_of(arguments)
             search = Search(**given(arguments, Search))
             launch = launch_asked(arguments)
             problem = problem_of(arguments) if launch is None else launch.problem(arguments)

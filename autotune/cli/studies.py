@@ -40,10 +40,28 @@ def add_study_options(parser: argparse.ArgumentParser, *, required: bool = False
         "--heartbeat",
         type=seconds,
         default=SUPPRESS,
-        metavar="SECONDS",
-        help="a worker that is silent for so long counts as dead (default: 60)",
+        metavar="TIME",
+        help="a worker that is silent for so long counts as dead (default: 60s)",
     )
     return group
+
+
+def add_run_options(parser: argparse.ArgumentParser) -> None:
+    """Options of studies that this command begins or goes on with."""
+    group = add_study_options(parser)
+    group.add_argument(
+        "--resume",
+        action="store_true",
+        default=SUPPRESS,
+        help="go on with the study of this name; nothing else needs to be stated again",
+    )
+    group.add_argument(
+        "--workers",
+        type=positive,
+        default=SUPPRESS,
+        metavar="N",
+        help="processes of this machine that make trials (default: 1); on others, `autotune work`",
+    )
 
 
 def whole(text: str) -> int:
@@ -57,9 +75,9 @@ def kept_of(arguments: argparse.Namespace, **more: Any) -> Kept:
 
 
 def as_begun(arguments: argparse.Namespace, kept: Kept) -> argparse.Namespace:
-    """The arguments of a study that is resumed: what it was begun with, where nothing else is
-    typed. What is typed of the problem must be the same; of the search it may be something else.
-    """
+    """The arguments with those of a study that is resumed: what it was begun with, where nothing
+    else is typed. What is typed of the problem must be the same; of the search it may be something
+    else."""
     if not kept.resume:
         if not hasattr(arguments, "model"):
             raise DistirError(

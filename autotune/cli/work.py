@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 
-from autotune.cli.options import SUPPRESS, add_objective_options, given, problem_of
+from autotune.cli.options import SUPPRESS, given, problem_of
 from autotune.cli.output import INTERRUPTED, Output, add_json_option, note
 from autotune.cli.progress import progress
 from autotune.cli.studies import add_study_options, as_begun, kept_of
+from autotune.durable.stated import MOVABLE
+from autotune.processes import end_with_parent
 
 SUMMARY = "Work on a study that somebody else has begun, until it is at its end."
 
@@ -15,16 +17,21 @@ SUMMARY = "Work on a study that somebody else has begun, until it is at its end.
 def configure(parser: argparse.ArgumentParser) -> None:
     """Adds the subcommand's options."""
     add_study_options(parser, required=True)
-    parser.add_argument(
-        "--model", default=SUPPRESS, metavar="M", help="where the study's model is on this machine"
+    group = parser.add_argument_group(
+        "files of the study, where they are elsewhere on this machine"
     )
-    add_objective_options(parser)
+    for name in MOVABLE:
+        group.add_argument(f"--{name}", default=SUPPRESS, metavar="FILE", help=f"its {name}")
+    parser.add_argument("--parent", type=int, default=SUPPRESS, help=argparse.SUPPRESS)
     add_json_option(parser)
 
 
 def execute(arguments: argparse.Namespace) -> int:
     """Works, and returns the exit status."""
     output = Output(arguments)
+    parent: int | None = getattr(arguments, "parent", None)
+    if parent is not None:
+        end_with_parent(parent)
     with output.working():
         from autotune.api import Search, solve
         from autotune.statement import ProblemStatement
@@ -32,12 +39,14 @@ def execute(arguments: argparse.Namespace) -> int:
 
         kept = kept_of(arguments, resume=True, helping=True)
         arguments = as_begun(arguments, kept)
+        kept = kept_of(arguments, resume=True, helping=True)
         arguments.compare_grid = False
         search = Search(**given(arguments, Search))
         problem = problem_of(arguments)
         statement = ProblemStatement(**given(arguments, ProblemStatement))
-        result = solve(problem, search, watch=Watch(progress), kept=kept, statement=statement)
-    output.write(result.to_dict(), lambda: result)
+        watch = Watch(progress) if parent is None else Watch()
+        result = solve(problem, search, watch=watch, kept=kept, statement=statement)
+    output.write(result.to_dict(), lambda: result if parent is None else None)
     if result.interrupted:
         return INTERRUPTED
     if result.error is not None:

@@ -79,6 +79,7 @@ def open_study(
 
     Raises `DistirError` if it cannot be reached, is there or not there, or is about something else.
     """
+    search = {**search, "retries": kept.retries, "heartbeat": kept.heartbeat}
     facts = {"title": problem.title, "space_size": problem.space.count()}
     if kept.resume:
         study = found_study(kept)
@@ -89,11 +90,11 @@ def open_study(
             raise DistirError(f"the study {kept.study!r} is another one: {words}")
         changed = differences(attributes["versions"], _versions())
         notes = tuple(f"the study {kept.study!r} goes on with other software: {w}" for w in changed)
-        if not kept.helping and attributes["search"] != dict(search):
-            study.describe({"search": dict(search)})
+        if not kept.helping and attributes["search"] != search:
+            study.describe({"search": search})
     else:
         study, notes = _begun(kept, objective), ()
-        named = {"format": FORMAT, "versions": _versions(), "facts": facts, "search": dict(search)}
+        named = {"format": FORMAT, "versions": _versions(), "facts": facts, "search": search}
         study.describe({**named, "problem": dict(statement)})
     study.over(problem.space)
     ledger = DurableLedger(

@@ -19,6 +19,8 @@ from distir.files import is_file, user_path
 
 GOAL = ("objective", "metric", "direction")
 """What of a goal is the study's own; the rest says how trials are made, which may change."""
+MOVABLE = ("model", "objective", "cluster", "device", "stack", "space", "sampler")
+"""Arguments that may be files, and may lie elsewhere when somebody else works on the study."""
 FORMAT = 1
 
 
@@ -37,12 +39,15 @@ class Kept:
     """How often a strategy is tried again whose worker died."""
     heartbeat: float = SILENCE_SECONDS
     """Seconds of silence after which a worker counts as dead."""
+    workers: int = 1
+    """Processes of this machine that work on the study, this one among them."""
     helping: bool = False
     """Whether somebody else leads: the sampler draws otherwise than the study's first worker's."""
 
     def __post_init__(self) -> None:
         if self.storage is None:
-            for option, asked in (("study", self.study), ("resume", self.resume)):
+            asked_for = {"study": self.study, "resume": self.resume, "workers": self.workers > 1}
+            for option, asked in asked_for.items():
                 if asked:
                     raise DistirError(
                         f"--{option} needs --storage, which says where the study is kept, such as "
@@ -159,7 +164,7 @@ def _restored(name: str, value: Any) -> Any:
     return f"{file}:{attribute}" if attribute else file
 
 
-def plain_search(search: Goal) -> dict[str, Any]:
-    """How the search is made, as plain values."""
-    stated = {each.name: getattr(search, each.name) for each in fields(search)}
+def plain_search(search: Goal, kind: type[Goal]) -> dict[str, Any]:
+    """How the search is made, as plain values: the fields of `kind` but for the goal's own."""
+    stated = {each.name: getattr(search, each.name) for each in fields(kind)}
     return {name: plain(value) for name, value in stated.items() if name not in GOAL}

@@ -52,7 +52,13 @@ def search_report(result: TuneResult) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
-    lines = [_searched(result), *_search_did(result), *_outside(result), *_setbacks(result.trials)]
+    lines = [
+        _searched(result),
+        *_stopped(result),
+        *_search_did(result),
+        *_outside(result),
+        *_setbacks(result.trials),
+    ]
     parts = [Text(line) for line in lines]
     if result.error is not None:
         parts.insert(1, Text(f"The search ended early: {result.error}.", style="bold red"))
@@ -113,6 +119,12 @@ def _searched(result: TuneResult) -> str:
         f"{result.sampler} (seed {result.seed}) tried {len(result.trials)} in "
         f"{result.seconds:.2f} s{stopped}{again}."
     )
+
+
+def _stopped(result: TuneResult) -> Iterator[str]:
+    """Why the search ended, where that says more than that its trials are made."""
+    if result.stopped is not None and result.stopped.reason in ("timeout", "stop-within"):
+        yield f"The search ended because {result.stopped.words}."
 
 
 def _headline(result: TuneResult, best: Trial) -> str:

@@ -64,6 +64,27 @@ def tell(sampler: Sampler, outcome: Outcome) -> None:
         sampler.tell(outcome.strategy, outcome.cost, outcome.violation)
 
 
+@dataclass(frozen=True, slots=True)
+class Remaining:
+    """What is expected of the strategies that have not been tried."""
+
+    cost: float
+    """None of them is expected to cost less, at the optimistic end of the band."""
+    rests_on: str
+    """What the expectation rests on, in words: `trees fitted to 40 trials, mean - 1 sigma`."""
+
+
+@runtime_checkable
+class Predicts(Protocol):
+    """A sampler may also say what is left to gain; `--stop-within` asks it."""
+
+    def best_remaining(self) -> Remaining | None:
+        """What is expected of the strategies that were not told; None as long as too little is
+        known.
+        """
+        ...
+
+
 class SamplerFactory(Protocol):
     """Makes a sampler; the same seed makes the same proposals."""
 

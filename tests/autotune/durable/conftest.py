@@ -25,7 +25,7 @@ def cost(strategy, simulate):
     time.sleep(float(os.environ.get("DURABLE_SECONDS", "0")))
     return simulate(strategy).metrics["iteration_seconds"]
 """
-PROBLEM = ("--model", "mlp-2x8", "--devices", "4", "--batch-size", "16", "--space", "small")
+PROBLEM = ("--model", "mlp-2x8", "--devices", "4", "--batch-size", "16")
 
 
 class Searches:

@@ -1,0 +1,53 @@
+"""Reasons to end a search before its trials are made: time, and what is left to gain."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from autotune.samplers.sampler import Remaining
+from autotune.study import Stopped, Study
+from distir.units import percent
+
+
+@dataclass(frozen=True, slots=True)
+class Timeout:
+    """Ends a study that has taken its time, whoever spent it. A trial that is begun is finished."""
+
+    seconds: float
+    spent_before: float
+    """Seconds that the study took before this process came."""
+    began: float
+    """When that was, by `time.monotonic`."""
+
+    def __call__(self, study: Study) -> Stopped | None:
+        """A reason, once the time is over."""
+        if self.spent_before + time.monotonic() - self.began < self.seconds:
+            return None
+        return Stopped("timeout", f"its {self.seconds:g} s are over")
+
+
+@dataclass(frozen=True, slots=True)
+class Within:
+    """Ends a study when nothing left is expected to be better by more than a fraction of the
+    best."""
+
+    fraction: float
+    expect: Callable[[Study], Remaining | None]
+    """What is expected of the strategies that were not tried."""
+
+    def __call__(self, study: Study) -> Stopped | None:
+        """A reason, once what is known suffices for one."""
+        best = study.best
+        left = None if best is None else self.expect(study)
+        if best is None or best.cost is None or left is None:
+            return None
+        gain = max(0.0, (best.cost - left.cost) / abs(best.cost)) if best.cost else 0.0
+        if gain > self.fraction:
+            return None
+        return Stopped(
+            "stop-within",
+            f"nothing left is expected to be better by more than {percent(gain)} "
+            f"({percent(self.fraction)} was asked for), which rests on {left.rests_on}",
+        )

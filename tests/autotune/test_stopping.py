@@ -1,0 +1,151 @@
+"""A search ends when its time is over, or when nothing is left to gain."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from autotune import Evaluation, Search, TuneResult, solve
+from autotune.cli.options import seconds, share
+from autotune.costs import regret
+from autotune.grid import evaluate_grid
+from autotune.objectives import load_objective
+from autotune.samplers.sampler import Predicts, Remaining
+from autotune.testing import toy_problem
+from distir.errors import DistirError
+from distir.metrics import iteration_seconds
+from distir.strategy import Strategy
+from search_spaces import SearchSpace
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("90", 90), ("90s", 90), ("30m", 1800), ("6h", 21600), ("1h30m", 5400), ("0.5h", 1800)],
+)
+def test_times_have_units(text: str, expected: float) -> None:
+    assert seconds(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "nan", "inf", "6 h", "h", "6x", "1h30", "1..5m"])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="is not a time above 0"):
+        seconds(text)
+
+
+@pytest.mark.parametrize("text", ["5", "%", "-5%", "five%", "nan%"])
+def test_what_is_no_percentage_is_refused(text: str) -> None:
+    assert share("5%") == 0.05
+    with pytest.raises(argparse.ArgumentTypeError, match="is not a percentage"):
+        share(text)
+
+
+def searched(objective: Callable[..., Any], **more: Any) -> TuneResult:
+    return solve(
+        toy_problem(),
+        Search(objective=objective, compare_grid=False, isolate=False, **more),
+    )
+
+
+def test_when_the_time_is_over_no_trial_is_begun() -> None:
+    def slow(strategy: Strategy) -> float:
+        time.sleep(0.05)
+        return 1.0
+
+    found = searched(slow, timeout=0.3, trials=100)
+    assert found.stopped is not None
+    assert found.stopped.reason == "timeout"
+    assert 2 <= len(found.trials) <= 6
+
+
+def always_one(strategy: Strategy) -> float:
+    return 1.0
+
+
+def like_the_simulator(factor: float) -> Callable[..., float]:
+    """Seconds that are the simulated ones times a factor, with some scatter."""
+
+    def measure(strategy: Strategy, simulate: Callable[[Strategy], Evaluation]) -> float:
+        scatter = 0.02 * math.sin(13 * strategy.dp + 7 * strategy.tp + 3 * strategy.microbatches)
+        return factor * (1 + scatter) * simulate(strategy).metrics[iteration_seconds.name]
+
+    return measure
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "random"])
+@pytest.mark.parametrize("factor", [0.01, 1.7])
+def test_what_is_left_when_a_search_ends_is_within_what_was_asked_for(
+    sampler: str, factor: float
+) -> None:
+    found = searched(
+        like_the_simulator(factor), sampler=sampler, stop_within=0.1, trials=1000, seed=2
+    )
+    assert found.stopped is not None
+    assert found.stopped.reason in ("stop-within", "space")
+    if sampler != "random":
+        assert len(found.trials) < found.problem.space.count() / 2
+    grid = evaluate_grid(
+        found.problem.space, load_objective(like_the_simulator(factor), found.problem.simulate)
+    )
+    assert grid.best is not None
+    assert found.found is not None
+    assert regret(found.found.cost or 0.0, grid.best.cost or 0.0) <= 0.1 / 0.9
+    if found.stopped.reason == "stop-within":
+        assert "10.0 % was asked for), which rests on" in found.stopped.words
+
+
+def test_nothing_is_said_of_what_is_left_before_enough_is_known() -> None:
+    found = searched(like_the_simulator(1.0), stop_within=10.0, trials=1000)
+    assert len(found.trials) >= 5
+    assert found.stopped is not None
+    assert "a factor from 5 trials" in found.stopped.words
+
+
+class Expecting:
+    """Expects what it is told to."""
+
+    def __init__(self, space: SearchSpace, seed: int, costs: list[float | None]):
+        self._strategies = space.enumerate()
+        self._costs = iter(costs)
+
+    def ask(self) -> Strategy | None:
+        return next(self._strategies, None)
+
+    def tell(self, strategy: Strategy, cost: float | None, violation: float = 0.0) -> None:
+        pass
+
+    def best_remaining(self) -> Remaining | None:
+        cost = next(self._costs)
+        return None if cost is None else Remaining(cost, "a guess")
+
+
+def test_a_sampler_says_itself_what_is_left() -> None:
+    def made(space: SearchSpace, seed: int) -> Expecting:
+        return Expecting(space, seed, [None, 0.8, 0.96])
+
+    assert isinstance(made(toy_problem().space, 0), Predicts)
+    found = searched(always_one, sampler=made, stop_within=0.05)
+    assert len(found.trials) == 3
+    assert found.stopped is not None
+    assert "better by more than 4.0 % (5.0 % was asked for), which rests on a guess" in (
+        found.stopped.words
+    )
+
+
+def test_a_sampler_that_fails_to_say_it_ends_the_study_and_nothing_is_lost() -> None:
+    def made(space: SearchSpace, seed: int) -> Expecting:
+        return Expecting(space, seed, [None])
+
+    found = searched(always_one, sampler=made, stop_within=0.05)
+    assert len(found.trials) == 2
+    assert "best_remaining" in str(found.error)
+
+
+def test_a_space_too_large_to_simulate_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autotune.remaining.MOST_SIMULATED", 10)
+    with pytest.raises(DistirError, match="can only be said by a sampler"):
+        searched(always_one, stop_within=0.05)
