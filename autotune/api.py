@@ -16,7 +16,6 @@ from autotune.compare import SAMPLERS_COMPARED, Archive, Comparison, Standing, s
 from autotune.durable.helpers import Helpers, helped
 from autotune.durable.stated import Kept, plain_search, plain_statement
 from autotune.durable.workers import own_seed
-from autotune.remaining import expectation
 from autotune.grid import (
     LONGEST_SECONDS,
     MOST_QUICK,
@@ -31,6 +30,7 @@ from autotune.objectives import Evaluation, Objective
 from autotune.outside import Outside, look_outside
 from autotune.problem import Problem, load_problem, problem_of
 from autotune.prospects import ProblemProspects
+from autotune.remaining import expectation
 from autotune.reports.compare import compare_report
 from autotune.reports.study import study_report
 from autotune.result import TuneResult

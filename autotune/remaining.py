@@ -2,8 +2,8 @@
 
 Measured costs follow simulated ones up to a factor, with some scatter. The factor and the scatter
 are those of the trials so far; of what was not tried, the best is the best simulated one times the
-factor, less two bands: the scatter of the trials, or that between plans which the simulator is known
-to have, whichever is larger. It is two because the best of many is one that is lucky.
+factor, less two bands: the scatter of the trials, or that between plans which the simulator is
+known to have, whichever is larger. It is two because the best of many is one that is lucky.
 """
 
 from __future__ import annotations

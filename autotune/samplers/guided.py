@@ -24,10 +24,11 @@ from autotune.samplers.features import Features, samples_of
 from autotune.samplers.margin import Margin
 from autotune.samplers.random import RandomSampler
 from autotune.samplers.residual import Estimate, Residual, improvement
-from autotune.samplers.sampler import Outcome, Sampler
+from autotune.samplers.sampler import Outcome, Remaining, Sampler
 from distir.arrays import Flags, Floats, Indices
 from distir.strategies import Strategies
 from distir.strategy import Strategy
+from distir.units import percent
 from search_spaces import SearchSpace
 
 LAYOUTS_FIRST = 2
@@ -36,6 +37,10 @@ LIKELY = 0.5
 """Chance to fit from which on a strategy is tried in the expected order."""
 NOISE = 0.035
 """Relative spread of repeated measurements, where nothing else is known."""
+FEWEST_TO_EXPECT = 5
+"""Trials before anything is said of what is left."""
+BANDS = 2
+"""Deviations by which the best of many may be better than expected."""
 DRAWN = 4096
 """Strategies that are chosen from where nothing is expected of any."""
 CARRIED_NOISE = 0.1
@@ -151,6 +156,23 @@ class GuidedSampler:
         place = int(np.argmin(np.where(likely, estimate.mean, np.inf)))
         ratio = math.exp(float(estimate.mean[place] - self._found.min()))
         return Forecast(ratio, float(estimate.deviation[place]))
+
+    def best_remaining(self) -> Remaining | None:
+        """The least that a strategy which is left, and likely to fit, may cost by the process."""
+        likely = self._open & (self._chance_to_fit >= LIKELY)
+        best = min(self._costs.values(), default=0.0)
+        if not likely.any() or best == 0 or len(self._costs) < FEWEST_TO_EXPECT:
+            return None
+        estimate = self._estimate()
+        least = np.where(likely, estimate.mean - BANDS * estimate.deviation, np.inf)
+        place = int(np.argmin(least))
+        factor = math.exp(float(least[place] - self._found.min()))
+        band = math.expm1(float(estimate.deviation[place]))
+        return Remaining(
+            best * factor if best > 0 else best / factor,
+            f"the simulator's order, corrected by what {len(self._costs)} trials showed, less "
+            f"{BANDS} bands of {percent(band)}",
+        )
 
     @property
     def _tried(self) -> Indices:

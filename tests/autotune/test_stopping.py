@@ -59,7 +59,7 @@ def test_when_the_time_is_over_no_trial_is_begun() -> None:
     found = searched(slow, timeout=0.3, trials=100)
     assert found.stopped is not None
     assert found.stopped.reason == "timeout"
-    assert 2 <= len(found.trials) <= 6
+    assert 1 <= len(found.trials) <= 6
 
 
 def always_one(strategy: Strategy) -> float:
@@ -76,7 +76,7 @@ def like_the_simulator(factor: float) -> Callable[..., float]:
     return measure
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "random"])
+@pytest.mark.parametrize("sampler", ["tpe", "random", "guided"])
 @pytest.mark.parametrize("factor", [0.01, 1.7])
 def test_what_is_left_when_a_search_ends_is_within_what_was_asked_for(
     sampler: str, factor: float
@@ -99,7 +99,7 @@ def test_what_is_left_when_a_search_ends_is_within_what_was_asked_for(
 
 
 def test_nothing_is_said_of_what_is_left_before_enough_is_known() -> None:
-    found = searched(like_the_simulator(1.0), stop_within=10.0, trials=1000)
+    found = searched(like_the_simulator(1.0), sampler="tpe", stop_within=10.0, trials=1000)
     assert len(found.trials) >= 5
     assert found.stopped is not None
     assert "a factor from 5 trials" in found.stopped.words
@@ -148,4 +148,4 @@ def test_a_sampler_that_fails_to_say_it_ends_the_study_and_nothing_is_lost() -> 
 def test_a_space_too_large_to_simulate_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("autotune.remaining.MOST_SIMULATED", 10)
     with pytest.raises(DistirError, match="can only be said by a sampler"):
-        searched(always_one, stop_within=0.05)
+        searched(always_one, sampler="tpe", stop_within=0.05)
