@@ -250,6 +250,7 @@ def _strategy(row: Row, stated: _Stated, blanks: Completion) -> Strategy:
     if batch // (dp * micro) * pp * chunks > MOST_ACTIONS:
         raise UnusableRowError("too many microbatches to schedule", f"{batch // (dp * micro):,}")
     sharding = stated.meaning("zero_stage").values
+    recompute, layers = _recompute(stated, blanks)
     zero = int(blanks.value("zero", sharding.get("zero"))) if dp * cp > 1 else 0
     return Strategy(
         dp=dp,
@@ -262,7 +263,8 @@ def _strategy(row: Row, stated: _Stated, blanks: Completion) -> Strategy:
         chunks=chunks,
         zero=zero,
         zero_degree=_zero_degree(sharding.get("zero_degree"), dp * cp) if zero else 0,
-        recompute=_recompute(stated, blanks),
+        recompute=recompute,
+        recompute_layers=layers,
         sequence_parallel=tp > 1 and bool(stated.value("sequence_parallel", "sequence_parallel")),
     )
 
@@ -286,11 +288,14 @@ def _expert_degree(row: Row, dp: int, cp: int, tp: int) -> int:
     return stated
 
 
-def _recompute(stated: _Stated, blanks: Completion) -> str:
-    """What is recomputed; how far full recomputation goes, and what is selected, is the
-    software's."""
-    found = str(stated.value("recompute", "recompute"))
-    return found if found == "none" else str(blanks.value(f"{found}_recompute"))
+def _recompute(stated: _Stated, blanks: Completion) -> tuple[str, int]:
+    """What is recomputed, and in how many layers of every stage, 0 for all; how far full
+    recomputation goes, and what is selected, is the software's."""
+    meaning = stated.meaning("recompute").values
+    found = str(blanks.value("recompute", meaning.get("recompute")))
+    if found == "none":
+        return found, 0
+    return str(blanks.value(f"{found}_recompute")), int(meaning.get("recompute_layers", 0))
 
 
 def _schedule(row: Row, stated: _Stated, blanks: Completion, pp: int) -> tuple[str, int]:

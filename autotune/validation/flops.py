@@ -3,8 +3,8 @@
 Sources count by closed formulas (Narayanan et al. 2021, equation 3 and appendix; Korthikanti et al.
 2022, appendix A): products with parameters, two FLOPs each, and the two products of attention, once
 in the forward pass and twice in the backward pass. *Model* FLOPs are those; *hardware* FLOPs have
-the forward pass of layers a second time where layers are recomputed. All of attention counts, unless
-a source says that it counts what is unmasked alone.
+the forward pass of layers a second time where it is run again. All of attention counts, unless a
+source says that it counts what is unmasked alone.
 """
 
 from __future__ import annotations

@@ -104,6 +104,16 @@ def test_a_stated_shard_group_is_the_degree_of_zero(text: str, zero: int, group:
     assert (strategy.zero, strategy.zero_degree) == (zero, group)
 
 
+@pytest.mark.parametrize(
+    "text", ["full (block, 2 layers per stage)", "full (2 layers of every pipeline stage)"]
+)
+def test_layers_of_every_stage_that_are_recomputed_are_counted(text: str) -> None:
+    strategy = case(recompute=text).strategy
+    assert (strategy.recompute, strategy.recompute_layers) == ("full", 2)
+    assert case(recompute="full").strategy.recompute_layers == 0
+    assert reason(recompute="full (2 layers)") == "recomputation of some layers only"
+
+
 def test_a_shard_group_that_does_not_divide_excludes_a_row() -> None:
     assert reason(zero_stage="zero1 (shard group 3)") == "the shard group does not divide dp · cp"
 
