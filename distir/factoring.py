@@ -80,9 +80,9 @@ def expert_factors(
 
     With the order `replicas` they are replicas if `ep` divides `dp`; otherwise devices of `cp`, as
     many as possible, and replicas. With `nearest` they are neighbours: devices of `cp`, and
-    replicas if that is not enough. `etp` of the `tp` devices split the width of each expert; the other
-    `tp / etp` share experts, before all others. 0 stands for as many as possible: all `tp`, or, if
-    that does not fit, none.
+    replicas if that is not enough. `etp` of the `tp` devices split the width of each expert; the
+    other `tp / etp` share experts, before all others. 0 stands for as many as possible: all `tp`,
+    or, if that does not fit, none.
 
     Megatron-Core has `nearest` with any `etp` (Liu et al. 2025, "MoE Parallel Folding"), and
     torchtitan has it with 1.

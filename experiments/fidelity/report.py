@@ -10,7 +10,9 @@ from autotune.calibration import Calibration
 from autotune.calibration.spreads import Residual, coverage
 from autotune.validation import Case, Outcome, Report
 from autotune.validation.statistics import Statistics
+from autotune.validation.words import read_data, read_toml_data
 from distir.cost import Band
+from experiments.fidelity.ship import COST
 
 WANTED: Mapping[str, tuple[float, float | None]] = {
     "vtrain-single": (0.08, 0.04),
@@ -65,6 +67,7 @@ def report_text(
             *_validation("Every row, by hardware", validation.hardware),
             *_of_sources(validation),
             *_residuals(calibration),
+            *_origins(),
         ]
     )
 
@@ -262,6 +265,28 @@ def _residuals(calibration: Calibration) -> list[str]:
             "",
         ]
     return lines
+
+
+def _origins() -> list[str]:
+    """Every number that is no fact of hardware or software, and what it rests on."""
+    constants = read_toml_data(COST / "constants.toml")
+    counters = read_data("memory.toml")
+    return [
+        "## What every number rests on",
+        "",
+        "| | value | rests on |",
+        "|---|---|---|",
+        *(
+            f"| {name} | {constants[name]} | {because} |"
+            for name, because in constants["sources"].items()
+        ),
+        *(
+            f"| memory of a counter of kind {name}, times | {entry['times']} | {entry['because']} |"
+            for name, entry in counters.items()
+        ),
+        "",
+        "What devices sustain stands in `distir/cost/devices/`, each number with its source.",
+    ]
 
 
 def _bin(middle: float, residuals: Sequence[float]) -> str:
