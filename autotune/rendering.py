@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import Console, ConsoleOptions, RenderableType
     from rich.table import Table
 
 WIDTH = 120
@@ -16,7 +17,8 @@ WIDTH = 120
 
 
 def console(**options: Any) -> Console:
-    """A console for reports: as wide as the terminal, or wide enough where there is none."""
+    """A console for reports: as wide as the terminal; where there is none, as wide as $COLUMNS
+    says, or wide enough."""
     from rich.console import Console
 
     class Terminal(Console):
@@ -26,7 +28,7 @@ def console(**options: Any) -> Console:
             raise BrokenPipeError
 
     made = Terminal(highlight=False, **options)
-    if not made.is_terminal:
+    if not made.is_terminal and not os.environ.get("COLUMNS", "").isdigit():
         made.width = max(made.width, WIDTH)
     return made
 
@@ -37,6 +39,37 @@ def plain_table(title: str | None = None) -> Table:
     from rich.table import Table
 
     return Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", padding=(0, 1, 0, 0))
+
+
+@dataclass(frozen=True, slots=True)
+class FirstFitting:
+    """The first of several forms of one thing that is no wider than the terminal, otherwise the
+    last."""
+
+    forms: Sequence[RenderableType]
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Iterator[RenderableType]:
+        ample = options.update_width(1000)
+        widths = (console.measure(form, options=ample).maximum for form in self.forms)
+        fitting = (
+            form for form, w in zip(self.forms, widths, strict=True) if w <= options.max_width
+        )
+        yield next(fitting, self.forms[-1])
+
+
+def broken_at(text: str, separator: str, width: int) -> str:
+    """The text in lines of at most `width` characters that end after separators."""
+    lines = [""]
+    for word in text.split(separator):
+        part = f"{lines[-1]}{separator}{word}" if lines[-1] else word
+        if lines[-1] and len(part) > width:
+            lines[-1] += separator
+            lines.append(word)
+        else:
+            lines[-1] = part
+    return "\n".join(lines)
 
 
 @dataclass(frozen=True, kw_only=True)

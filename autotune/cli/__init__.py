@@ -13,12 +13,13 @@ import signal
 import sys
 import threading
 from collections.abc import Generator, Sequence
-from typing import NoReturn, TextIO
+from typing import TextIO
 
 from autotune.cli import (
     calibrate,
     clusters,
     compare,
+    completion,
     devices,
     execute,
     grid,
@@ -37,10 +38,12 @@ from autotune.cli import (
     verify,
     work,
 )
+from autotune.cli.completion import asks_for_completion, complete
 from autotune.cli.options import typed
 from autotune.cli.output import quiet
+from autotune.cli.parser import Help, Parser
 from distir import __version__
-from distir.errors import DistirError, brief
+from distir.errors import DistirError
 
 __all__ = ["main"]
 
@@ -65,7 +68,22 @@ COMMANDS = {
     "objectives": objectives,
     "schedules": schedules,
     "targets": targets,
+    "completion": completion,
 }
+
+FIRST = """\
+How should this model be distributed over this cluster?
+
+  autotune run --model gpt2
+      finds the best plan, says how sure that is, and why it is the best
+  autotune simulate --model gpt2 --dp 2 --tp 2 --pp 4 --microbatches 8
+      says what one plan costs, where time and memory go, and whether it fits
+  autotune read launch.sh --cluster hgx-h100
+      says how good the plan of a launch script is, and what would be better
+
+autotune --help lists all commands, autotune COMMAND --help the options of one.
+"""
+"""What is shown to those who type no command."""
 
 EPILOG = """\
 examples:
@@ -114,6 +132,11 @@ def _terminated_like_interrupted() -> Generator[None, None, None]:
 
 
 def _executed(argv: Sequence[str]) -> int:
+    if asks_for_completion():
+        complete(make_parser())
+    if not argv:
+        print(FIRST, end="")
+        return 0
     parser = make_parser()
     for argument in argv:
         option, _, value = argument.partition("=")
@@ -155,23 +178,9 @@ def _usage(name: str) -> str:
     return f"autotune {name}{needed} [OPTION …]   (autotune {name} --help lists the options)"
 
 
-class _Parser(argparse.ArgumentParser):
-    """A parser whose errors repeat no more than the ends of what is long."""
-
-    def error(self, message: str) -> NoReturn:
-        super().error(brief(message))
-
-
-class _Help(argparse.ArgumentDefaultsHelpFormatter):
-    """Help with defaults, and with names and explanations side by side."""
-
-    def __init__(self, prog: str):
-        super().__init__(prog, max_help_position=32)
-
-
-def make_parser() -> argparse.ArgumentParser:
+def make_parser() -> Parser:
     """The parser of all subcommands."""
-    parser = _Parser(
+    parser = Parser(
         prog="autotune",
         description="How should this model be distributed over this cluster? "
         "Simulates plans and searches for the best.",
@@ -186,7 +195,7 @@ def make_parser() -> argparse.ArgumentParser:
             name,
             help=(summary[0].lower() + summary[1:].rstrip(".")).replace("%", "%%"),
             description=summary,
-            formatter_class=_Help,
+            formatter_class=Help,
             usage=_usage(name),
         )
         command.configure(sub)

@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Any
 
 from autotune.objectives.objective import Objective
+from autotune.objectives.simulator import needed_bytes
 from autotune.problem import Problem
 from autotune.reports.breakdown import Breakdown, breakdown
 from autotune.reports.quantities import choice_heading, memory_use
@@ -16,7 +17,7 @@ from distir.errors import DistirError
 from distir.factoring import divisors
 from distir.strategies import FIELDS
 from distir.strategy import MOST_MICROBATCHES, Strategy
-from distir.units import percent, short_seconds
+from distir.units import percent, short_bytes, short_seconds
 
 MOST_TIMES_DEVICES = 64
 """How many times the devices are tried, doubling."""
@@ -66,18 +67,43 @@ SAVINGS: tuple[dict[str, Any], ...] = (
 def what_would_fit(problem: Problem, strategy: Strategy) -> str | None:
     """A sentence that names the least change of a plan with which it would fit, on the same
     degrees; None if there is none, or it fits."""
+    made = _least_change(problem, strategy)
+    if made is None:
+        return None
+    used = memory_use(problem.simulate(made).metrics, problem.memory_bytes)
+    return f"With {_said_changes(strategy, made)} it would fit: {used}."
+
+
+def kept_out(problem: Problem) -> str | None:
+    """A sentence about the plan that comes to mind first, plain data parallelism, if it does not
+    fit: what it needs, and with what least change it would fit. None if it fits or cannot be
+    made."""
+    dp = problem.devices
+    pieces = min(max(1, problem.batch_size // dp), MOST_MICROBATCHES)
+    plain = Strategy(dp=dp, microbatches=pieces)
+    if problem.space.impossible(plain):
+        return None
+    evaluation = problem.simulate(plain)
+    if evaluation.feasible:
+        return None
+    made = _least_change(problem, plain)
+    change = "no ZeRO or recomputation would do"
+    if made is not None:
+        change = f"{_said_changes(plain, made)} would do"
+    needed = short_bytes(needed_bytes(evaluation.metrics))
+    limit = short_bytes(problem.memory_bytes)
+    return f"Kept out by memory: dp {dp} alone needs {needed} of {limit}; {change}."
+
+
+def _least_change(problem: Problem, strategy: Strategy) -> Strategy | None:
     batch = problem.batch_size // strategy.dp
     most = max(each for each in divisors(batch) if each <= MOST_MICROBATCHES)
     savings = SAVINGS if problem.mode == "training" else ()
     for pieces in dict.fromkeys((strategy.microbatches, most)):
         for saving in ({}, *savings):
             made = _changed(problem, replace(strategy, microbatches=pieces), saving)
-            if made is not None and made != strategy:
-                evaluation = problem.simulate(made)
-                if evaluation.feasible:
-                    changes = _said_changes(strategy, made)
-                    used = memory_use(evaluation.metrics, problem.memory_bytes)
-                    return f"With {changes} it would fit: {used}."
+            if made is not None and made != strategy and problem.simulate(made).feasible:
+                return made
     return None
 
 

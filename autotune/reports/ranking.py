@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autotune.costs import regret
 from autotune.objectives.objective import Objective
-from autotune.rendering import plain_table
+from autotune.rendering import FirstFitting, broken_at, plain_table
 from autotune.reports.quantities import ALWAYS_SHOWN, choice_heading, heading, lost, shown
 from autotune.trial import Trial
 from distir.metrics import (
@@ -23,7 +23,7 @@ from distir.strategy import Strategy
 from search_spaces.named import DEFAULTS
 
 if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.console import RenderableType
     from rich.table import Table
 
 TELLING = (
@@ -35,6 +35,8 @@ TELLING = (
     communication_fraction,
 )
 """Metrics that a table of plans shows, besides the one that counts."""
+LABEL_WIDTH = 24
+"""Characters of a line of a strategy's name, where there is little room."""
 LEAST_METRICS = 3
 """Metrics for which a table gives up its columns of choices."""
 TOP = 10
@@ -50,45 +52,46 @@ def ranking_table(
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """A table that leaves out its last metrics where there is no room for them."""
+    """A table that leaves out its last metrics where there is no room for them, and says so."""
 
     best: Sequence[Trial]
     objective: Objective
     title: str
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
-        ample = options.update_width(1000)
+    def __rich__(self) -> RenderableType:
         metrics = _columns(self.best, self.objective)
         few = min(len(metrics), LEAST_METRICS)
-        candidates = [
-            *(self._by_choice(metrics[:count]) for count in range(len(metrics), few - 1, -1)),
-            *(self._by_label(metrics[:count]) for count in range(few, 0, -1)),
-        ]
-        fitting = (
-            each
-            for each in candidates
-            if console.measure(each, options=ample).maximum <= options.max_width
+        return FirstFitting(
+            [
+                *(self._by_choice(metrics, count) for count in range(len(metrics), few - 1, -1)),
+                *(self._by_label(metrics, count) for count in range(few, 0, -1)),
+            ]
         )
-        yield next(fitting, candidates[-1])
 
-    def _by_choice(self, metrics: Sequence[str]) -> Table:
+    def _by_choice(self, metrics: Sequence[str], count: int) -> Table:
         """One column per choice."""
         choices = shown_choices([trial.strategy for trial in self.best])
         heads = [_SHORT.get(choice, choice_heading(choice)) for choice in choices]
         rows = [[_said(getattr(trial.strategy, c)) for c in choices] for trial in self.best]
-        return self._table(heads, rows, metrics)
+        return self._table(heads, rows, metrics, count)
 
-    def _by_label(self, metrics: Sequence[str]) -> Table:
+    def _by_label(self, metrics: Sequence[str], count: int) -> Table:
         """The choices in one word, for narrow terminals."""
-        return self._table(["strategy"], [[trial.label] for trial in self.best], metrics)
+        labels = [[broken_at(trial.label, "-", LABEL_WIDTH)] for trial in self.best]
+        return self._table(["strategy"], labels, metrics, count)
 
     def _table(
-        self, heads: Sequence[str], rows: Sequence[Sequence[str]], metrics: Sequence[str]
+        self, heads: Sequence[str], rows: Sequence[Sequence[str]], known: Sequence[str], count: int
     ) -> Table:
+        """The table with the first `count` of the known metrics."""
+        metrics, left_out = known[:count], known[count:]
         table = plain_table(self.title)
+        if left_out:
+            table.caption = f"No room for {', '.join(map(heading, left_out))}; see --json."
+            table.caption_justify = "left"
         table.add_column("#", justify="right", no_wrap=True)
         for head in heads:
-            table.add_column(head, justify="right", no_wrap=len(heads) > 1, overflow="fold")
+            table.add_column(head, justify="right", no_wrap=True)
         for metric in metrics:
             style = "bold" if metric == self.objective.metric else None
             table.add_column(heading(metric), justify="right", style=style, no_wrap=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from autotune.problem import Problem
-from autotune.rendering import plain_table
+from autotune.rendering import FirstFitting, plain_table
 from autotune.reports.advice import conclusions, what_would_fit
 from autotune.reports.breakdown import breakdown
 from autotune.reports.quantities import (
@@ -89,19 +89,35 @@ def _band(band: Band, seconds: float) -> str:
     )
 
 
-def _table(title: str, stages: Sequence[Mapping[str, float]], unit: Unit) -> Table:
+def _table(title: str, stages: Sequence[Mapping[str, float]], unit: Unit) -> RenderableType:
+    """A row per stage; in two or three tables below each other where there is no room for one."""
+    from rich.console import Group
+
+    names = [*dict.fromkeys(name for stage in stages for name in stage), "total"]
+
+    def parts(count: int) -> RenderableType:
+        size = -(-len(names) // count)
+        cut = [names[first : first + size] for first in range(0, len(names), size)]
+        titles = [title, *(f"{title}, continued" for _ in cut[1:])]
+        made = (_part(t, stages, c, unit) for t, c in zip(titles, cut, strict=True))
+        return Group(*made)
+
+    return FirstFitting([parts(count) for count in (1, 2, 3)])
+
+
+def _part(
+    title: str, stages: Sequence[Mapping[str, float]], names: Sequence[str], unit: Unit
+) -> Table:
     table = plain_table(title)
     table.add_column("stage", justify="right")
-    names = list(dict.fromkeys(name for stage in stages for name in stage))
-    for name in [*names, "total"]:
+    for name in names:
         table.add_column(_head(name), justify="right", no_wrap=True)
     for index in _rows(len(stages)):
         if index is None:
             table.add_row("…")
             continue
-        stage = stages[index]
-        cells = [unit(stage.get(name, 0.0)) for name in names]
-        table.add_row(str(index), *cells, unit(sum(stage.values())))
+        stage = {**stages[index], "total": sum(stages[index].values())}
+        table.add_row(str(index), *(unit(stage.get(name, 0.0)) for name in names))
     return table
 
 

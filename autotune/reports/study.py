@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from autotune.reports.advice import advice, closest_line, conclusions
+from autotune.reports.advice import advice, closest_line, conclusions, kept_out
 from autotune.reports.breakdown import breakdown
 from autotune.reports.quantities import described, heading, lost, memory_use, shown
 from autotune.reports.ranking import ranking_table
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from autotune.certificate import Certificate
+    from autotune.problem import Problem
     from autotune.result import TrackingRecord, TuneResult
 
 HEADLINE = (iteration_seconds, throughput_samples_per_second, peak_memory_bytes, mfu)
@@ -66,11 +67,18 @@ def search_report(result: TuneResult) -> RenderableType:
 
 
 def tracking_report(record: TrackingRecord) -> RenderableType:
-    """Where the study is recorded."""
+    """Where the study is recorded. Terminals follow the addresses however they break lines."""
     from rich.console import Group
     from rich.text import Text
 
-    return Group(*(Text(line, no_wrap=True, overflow="ignore") for line in tracking_lines(record)))
+    def line(said: str) -> Text:
+        text = Text(said, no_wrap=True, overflow="ignore")
+        for url in record.links.values():
+            if said.endswith(url):
+                text.stylize(f"link {url}", len(said) - len(url))
+        return text
+
+    return Group(*map(line, tracking_lines(record)))
 
 
 def _answer_parts(result: TuneResult) -> Iterator[RenderableType]:
@@ -95,6 +103,7 @@ def _answer_parts(result: TuneResult) -> Iterator[RenderableType]:
         if result.objective.cheap:
             plan = breakdown(result.problem, result.best.strategy)
             yield from (Text(line) for line in conclusions(result.problem, plan))
+            yield from (Text(line) for line in _kept_out(result.problem))
         yield from (Text(line) for line in _too_close(result))
         yield Text("")
         yield ranking_table(result.ranked, result.objective, "Best plans")
@@ -141,6 +150,13 @@ def _metric(result: TuneResult, best: Trial, name: str) -> str:
     if name == peak_memory_bytes.name and result.objective.cheap:
         return memory_use(best.evaluation.metrics, result.problem.memory_bytes)
     return f"{heading(name)} {shown(name, best.metric(name))}"
+
+
+def _kept_out(problem: Problem) -> Iterator[str]:
+    """Why an obvious plan is not among the best, if memory is the reason."""
+    said = kept_out(problem)
+    if said is not None:
+        yield said
 
 
 def _too_close(result: TuneResult) -> Iterator[str]:

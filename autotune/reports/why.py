@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from autotune.costs import equal
 from autotune.problem import Problem
-from autotune.rendering import plain_table
+from autotune.rendering import FirstFitting, broken_at, plain_table
 from autotune.reports.advice import what_would_fit
 from autotune.reports.breakdown import Breakdown, breakdown
 from autotune.reports.quantities import lost
@@ -125,12 +125,18 @@ def _largest(memory: Mapping[str, float]) -> str:
 
 def breakdown_table(plans: Mapping[str, Breakdown], limit_bytes: float) -> RenderableType:
     """Time by kind and memory by holder, one column per plan; what is reserved, and the limit."""
+    widths = (1000, 24, 16, 12)
+    return FirstFitting([_breakdowns(plans, limit_bytes, width) for width in widths])
+
+
+def _breakdowns(plans: Mapping[str, Breakdown], limit_bytes: float, width: int) -> Table:
+    """The table with heads of at most `width` characters, where hyphens allow that."""
     table = plain_table("Where time and memory go")
     table.add_column("")
     for name, plan in plans.items():
         fits = "" if plan.feasible else "\n(does not fit)"
-        head = f"{name}\n{plan.strategy.label}{fits}"
-        table.add_column(head, justify="right", overflow="fold")
+        head = f"{name}\n{broken_at(plan.strategy.label, '-', width)}{fits}"
+        table.add_column(head, justify="right", no_wrap=True)
     columns = list(plans.values())
     _rows(table, [plan.seconds for plan in columns], short_seconds, "iteration, mean over stages")
     _rows(table, [plan.memory for plan in columns], short_bytes, "peak memory, fullest stage")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 import autotune.problem
-from autotune.cli import COMMANDS, main
+from autotune.cli import COMMANDS, main, make_parser
 from autotune.problem import Problem
 from autotune.testing import ToySimulator, ToyWorkload, toy_problem
 from distir.strategy import Strategy
@@ -259,7 +260,6 @@ def test_bad_input_gets_one_line(
         ("run", "--model", "toy", "--trial-timeout", "soon"),
         ("simulate", "--model", "toy", "--dp", "-1"),
         ("fly",),
-        (),
     ],
 )
 def test_bad_usage_exits_with_two(
@@ -268,7 +268,80 @@ def test_bad_usage_exits_with_two(
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     assert ended.value.code == 2
-    assert "usage:" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "usage:" in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("run", "--modle", "gpt2"), "unknown option --modle; did you mean --model?"),
+        (("run", "gpt2"), "unexpected gpt2; did you mean --model gpt2?"),
+        (("run",), "--model is missing"),
+        (
+            ("run", "--model", "toy", "--trial", "3"),
+            "unknown option --trial; did you mean --trials",
+        ),
+        (("run", "--model", "toy", "--batch=8"), "unknown option --batch"),
+        (("run", "--model", "toy", "--mode", "trainin"), "did you mean training?"),
+        (("simulat", "--model", "toy"), "unknown command simulat; did you mean simulate?"),
+        (("--versio",), "unknown option --versio; did you mean --version?"),
+    ],
+)
+def test_a_mistake_in_usage_is_named_with_what_was_meant(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], words: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert words in capsys.readouterr().err
+
+
+def test_without_a_command_the_first_ones_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    said = capsys.readouterr().out
+    lines = [line.strip() for line in said.splitlines() if line.startswith("  autotune ")]
+    assert len(lines) == 3
+    for line in lines:
+        make_parser().parse_args(line.split()[1:])
+    assert max(map(len, said.splitlines())) <= 80
+
+
+@pytest.mark.slow(seconds=3)
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("autotune ru", {"run "}),
+        ("autotune run --tria", {"--trials", "--trial-timeout"}),
+        ("autotune run --mode inf", {"inference "}),
+        ("autotune run --cluster hgx-h10", {"hgx-h100 "}),
+        ("autotune simulate --schedule zb-h", {"zb-h1", "zb-h2"}),
+    ],
+)
+def test_shells_are_told_what_may_come_next(line: str, expected: set[str], tmp_path: Path) -> None:
+    answer = tmp_path / "answer"
+    asked = {
+        "_ARGCOMPLETE": "1",
+        "_ARGCOMPLETE_STDOUT_FILENAME": str(answer),
+        "_ARGCOMPLETE_IFS": "\n",
+        "COMP_LINE": line,
+        "COMP_POINT": str(len(line)),
+        "COMP_TYPE": "9",
+    }
+    root = Path(autotune.__file__).parent.parent
+    subprocess.run(
+        [sys.executable, "-m", "autotune"], cwd=root, env={**os.environ, **asked}, check=True
+    )
+    assert set(answer.read_text().split("\n")) >= expected
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_code_for_shells_names_the_command(
+    shell: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["completion", shell]) == 0
+    assert "autotune" in capsys.readouterr().out
 
 
 def test_simulate_takes_every_choice(capsys: pytest.CaptureFixture[str]) -> None:
