@@ -28,7 +28,8 @@ def console(**options: Any) -> Console:
             raise BrokenPipeError
 
     made = Terminal(highlight=False, **options)
-    if not made.is_terminal and not os.environ.get("COLUMNS", "").isdigit():
+    is_stated = "width" in options or os.environ.get("COLUMNS", "").isdigit()
+    if not made.is_terminal and not is_stated:
         made.width = max(made.width, WIDTH)
     return made
 
