@@ -32,7 +32,10 @@ class Parser(argparse.ArgumentParser):
         self._given = list(sys.argv[1:] if args is None else args)
         for word in self._own_words():
             self._check_option(word)
-        return super().parse_known_args(self._given, namespace)
+        found, left = super().parse_known_args(self._given, namespace)
+        if left and self._subparsers is None:
+            self.error(self._said_stray(left[0], hasattr(found, "model")))
+        return found, left
 
     def error(self, message: str) -> NoReturn:
         """Ends the program with status 2 after one line."""
@@ -75,11 +78,16 @@ class Parser(argparse.ArgumentParser):
         self.error(f"unknown option {_quoted(name)}{meant(name, self._option_string_actions)}")
 
     def _said_missing(self, missing: str) -> str:
-        needed = f"{missing} {'are' if ',' in missing else 'is'} missing"
         stray = self._stray_words()
         if stray and "--model" in missing.split(", "):
-            return f"unexpected {_quoted(stray[0])}; did you mean --model {_quoted(stray[0])}?"
-        return needed
+            return self._said_stray(stray[0], has_model=False)
+        return f"{missing} {'are' if ',' in missing else 'is'} missing"
+
+    def _said_stray(self, word: str, has_model: bool) -> str:
+        """What to say of a word that is neither an option nor its value."""
+        forgotten = "--model" in self._option_string_actions and not has_model
+        guess = f"; did you mean --model {_quoted(word)}?" if forgotten else ""
+        return f"unexpected {_quoted(word)}{guess}"
 
     def _stray_words(self) -> list[str]:
         """Words that are neither options nor their values."""

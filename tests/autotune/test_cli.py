@@ -278,7 +278,7 @@ def test_bad_usage_exits_with_two(
     [
         (("run", "--modle", "gpt2"), "unknown option --modle; did you mean --model?"),
         (("run", "gpt2"), "unexpected gpt2; did you mean --model gpt2?"),
-        (("run",), "--model is missing"),
+        (("grid",), "--model is missing"),
         (
             ("run", "--model", "toy", "--trial", "3"),
             "unknown option --trial; did you mean --trials",
