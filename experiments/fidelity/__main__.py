@@ -67,7 +67,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         ship(calibration, band, "published training runs (experiments/fidelity)")
     text = report_text(calibration, validation, band, mixtures, options.file.name)
     write_text(options.report, text + "\n")
-    figures = {"calibration": calibration.to_dict(), "validation": validation.to_dict()}
+    tables = {name: each for name, each in validation.to_dict().items() if name != "rows"}
+    figures = {"calibration": calibration.to_dict(), "validation": tables}
     write_text(options.report.with_suffix(".json"), json.dumps(figures, indent=1) + "\n")
     print(text)
     progress(f"done, {time.process_time():.0f} s of processor time")
