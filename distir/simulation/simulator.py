@@ -39,6 +39,7 @@ from distir.simulation.pricing.tied import charged_elsewhere, tied_gradients
 from distir.simulation.ranks.one import rank_seconds
 from distir.simulation.report import make_result
 from distir.simulation.result import SimulationResult
+from distir.simulation.step import Step, make_step
 from distir.simulation.table import SimulationTable
 from distir.strategies import Strategies
 from distir.strategy import Strategy
@@ -164,6 +165,21 @@ class Simulator:
         seconds = action_seconds(stages, pairs)
         time = self.schedule(plan.schedule, stages, self._transfers(plan, stages), pairs)
         return chrome_trace(plan, self.cost, time, seconds)
+
+    def step(self, strategy: Strategy) -> Step:
+        """One step of a strategy in time: actions, messages, memory and traffic."""
+        return self.step_plan(self.plan(strategy))
+
+    def step_plan(self, plan: Plan) -> Step:
+        """One step of a plan in time."""
+        stages, pairs = self._stage_costs(plan), self._pair_costs(plan)
+        transfers = self._transfers(plan, stages)
+        time = self.schedule(plan.schedule, stages, transfers, pairs)
+        tied = tied_gradients(plan, self.cost) if plan.workload.training else []
+        ranks = rank_seconds(plan.schedule, time, stages, tied, plan.workload.training, pairs)
+        seconds = action_seconds(stages, pairs)
+        end = max(each.end for each in ranks)
+        return make_step(plan, self.cost, time, seconds, transfers, stages, end)
 
     # --- stages -----------------------------------------------------------------------------------
 

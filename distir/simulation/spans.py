@@ -29,6 +29,12 @@ class StreamSpan:
     label: str
     start: float
     end: float
+    block: int | None = None
+    """The block to which it belongs; None for what belongs to none, or to many."""
+    mesh_axes: tuple[str, ...] = ()
+    """Of a collective: its members are the devices that differ along these mesh axes only."""
+    size_bytes: float = 0.0
+    """Bytes that a collective moves: the whole tensor per device."""
 
 
 def action_spans(
@@ -38,12 +44,16 @@ def action_spans(
     gradients of its stage are complete with it, so that it settles them."""
     pricing, blocks = Pricing.of(cost, plan), plan.stages[stage].programs
     streams = _Streams()
-    shared_out: list[tuple[float, Instruction]] = []
-    at_end: list[Instruction] = []
-    away = charged_elsewhere(plan, stage)[:: -1 if is_reversed(kind) else 1]
+    shared_out: list[tuple[float, Instruction, int]] = []
+    at_end: list[tuple[Instruction, int]] = []
+    order = -1 if is_reversed(kind) else 1
+    away, numbers = charged_elsewhere(plan, stage)[::order], plan.stages[stage].blocks[::order]
     handed: list[_Ready | None] = []
-    for segment, shared in zip(segments(blocks, kind, steady=True), away, strict=True):
+    for segment, shared, number in zip(
+        segments(blocks, kind, steady=True), away, numbers, strict=True
+    ):
         own, scatters = composed(segment), segment.scatters
+        streams.block = number
         streams.ready = {
             value: ready for value, ready in zip(own.handed, handed, strict=False) if ready
         }
@@ -55,18 +65,18 @@ def action_spans(
                     streams.run(instruction)
         handed = [streams.ready.get(value) for value in own.handing]
         computed = float(cost.host_bound_seconds(streams.free[COMPUTE], streams.launched))
-        shared_out += ((computed, each) for each in pricing.instructions(scatters))
+        shared_out += ((computed, each, number) for each in pricing.instructions(scatters))
         if last and kind in COMPLETING:
             elsewhere_added = shared.added_late if kind == WEIGHT_PART else shared.added
             settled = pricing.buckets(segment.program, elsewhere_added)
             if cost.stack.overlaps_gradients:
-                shared_out += ((computed, bucket) for bucket in settled)
+                shared_out += ((computed, bucket, number) for bucket in settled)
             else:
-                at_end += settled
+                at_end += ((bucket, number) for bucket in settled)
     done = float(cost.host_bound_seconds(max(streams.free.values()), streams.launched))
     end = max(done, streams.on_links)
-    for computed, bucket in (*shared_out, *((end, bucket) for bucket in at_end)):
-        streams.settle(bucket, computed)
+    for computed, bucket, number in (*shared_out, *((end, *late) for late in at_end)):
+        streams.settle(bucket, computed, number)
     return streams.spans
 
 
@@ -80,9 +90,10 @@ def pair_spans(
     sides = zip_longest(
         segments(ahead, FORWARD, steady=True), segments(back, BACKWARD, steady=True)
     )
-    scattered: list[tuple[float, Instruction]] = []
+    numbers = zip_longest(plan.stages[pair[0]].blocks, plan.stages[pair[1]].blocks[::-1])
+    scattered: list[tuple[float, Instruction, int | None]] = []
     handed: list[tuple[_Ready | None, ...]] = [(), ()]
-    for segment, other in sides:
+    for (segment, other), of_block in zip(sides, numbers, strict=True):
         forward = None if segment is None else composed(segment)
         both = (forward, None if other is None else apart(composed(other)))
         streams.ready = {
@@ -96,6 +107,7 @@ def pair_spans(
             for ops in both
         ]
         for whose, part in turns(*listed):
+            streams.block = of_block[whose]
             for at in part:
                 streams.run(listed[whose][at])
         handed = [tuple(map(streams.ready.get, ops.handing if ops else ())) for ops in both]
@@ -103,19 +115,19 @@ def pair_spans(
         for each in scatters:
             streams.launch(each)
         computed = float(cost.host_bound_seconds(streams.free[COMPUTE], streams.launched))
-        scattered += ((computed, each) for each in scatters)
+        scattered += ((computed, each, of_block[1]) for each in scatters)
     done = float(cost.host_bound_seconds(max(streams.free.values()), streams.launched))
     end = max(done, streams.on_links)
     if not last:
-        for computed, each in scattered:
-            streams.settle(each, computed)
+        for computed, each, block in scattered:
+            streams.settle(each, computed, block)
         return streams.spans
-    buckets: list[Instruction] = []
-    away = charged_elsewhere(plan, pair[1])
-    for program, shared in zip(back[::-1], away[::-1], strict=True):
-        buckets += pricing.buckets(program, shared.added)
-    for each in (*(each for _, each in scattered), *buckets):
-        streams.settle(each, end)
+    buckets: list[tuple[Instruction, int | None]] = []
+    away, blocks = charged_elsewhere(plan, pair[1]), plan.stages[pair[1]].blocks
+    for program, shared, block in zip(back[::-1], away[::-1], blocks[::-1], strict=True):
+        buckets += ((each, block) for each in pricing.buckets(program, shared.added))
+    for each, block in (*((each, block) for _, each, block in scattered), *buckets):
+        streams.settle(each, end, block)
     return streams.spans
 
 
@@ -139,6 +151,8 @@ class _Streams:
         self.ready: dict[Value, _Ready] = {}
         """Values of the block at hand that are not there from the start."""
         self.spans: list[StreamSpan] = []
+        self.block: int | None = None
+        """The block at hand."""
 
     def run(self, each: Instruction) -> None:
         """Runs an instruction after what it needs."""
@@ -149,7 +163,7 @@ class _Streams:
         if each.stream is not None:
             start = max(at, self.free.get(each.stream, 0.0))
             at = self.free[each.stream] = start + each.seconds
-            self.spans.append(StreamSpan(each.stream, each.label, start, at))
+            self.spans.append(_span(each.stream, each, start, at, self.block))
         self.ready.update((value, _Ready(at)) for value in each.writes)
 
     def launch(self, each: Instruction) -> None:
@@ -158,11 +172,17 @@ class _Streams:
         if each.after_compute:
             self.on_links += each.seconds
 
-    def settle(self, bucket: Instruction, computed: float) -> None:
+    def settle(self, bucket: Instruction, computed: float, block: int | None = None) -> None:
         """Runs a collective on gradients that have been computed by then."""
         start = max(self.gradients_free, computed)
         self.gradients_free = start + bucket.seconds
-        self.spans.append(StreamSpan(GRADIENTS, bucket.label, start, self.gradients_free))
+        self.spans.append(_span(GRADIENTS, bucket, start, self.gradients_free, block))
+
+
+def _span(
+    stream: str, each: Instruction, start: float, end: float, block: int | None
+) -> StreamSpan:
+    return StreamSpan(stream, each.label, start, end, block, each.mesh_axes, each.size_bytes)
 
 
 def step_end_spans(
@@ -176,10 +196,14 @@ def step_end_spans(
     clocks = [max(pair) for pair in zip(ends, gradients_free, strict=True)]
     found: list[tuple[int, StreamSpan]] = []
 
-    def add(rank: int, stream: str, label: str, seconds: float) -> None:
+    def add(
+        rank: int, stream: str, label: str, seconds: float, moved: Instruction | None = None
+    ) -> None:
         start = clocks[rank]
         clocks[rank] = start + seconds
-        found.append((rank, StreamSpan(stream, label, start, clocks[rank])))
+        axes, size = (moved.mesh_axes, moved.size_bytes) if moved is not None else ((), 0.0)
+        span = StreamSpan(stream, label, start, clocks[rank], None, axes, size)
+        found.append((rank, span))
 
     for tied in tied_gradients(plan, cost) if plan.workload.training else ():
         together = max(clocks[rank] for rank in tied.ranks)
@@ -199,10 +223,10 @@ def step_end_spans(
             add(rank, COMPUTE, "optimizer", pricing.optimizer(plan.workload, elements))
         for program, held in blocks:
             for bucket in pricing.refresh(program, without=held):
-                add(rank, GRADIENTS, bucket.label, bucket.seconds)
+                add(rank, GRADIENTS, bucket.label, bucket.seconds, bucket)
         first = plan.stages[stages[plan.schedule.first_stages[rank]]].programs[0]
         for each in pricing.instructions(first.in_action(FORWARD).gathers):
-            add(rank, GRADIENTS, each.label, each.seconds)
+            add(rank, GRADIENTS, each.label, each.seconds, each)
     return found
 
 

@@ -13,11 +13,10 @@ from typing import Any
 
 from distir.cost import CostModel
 from distir.plan import Plan
-from distir.schedules import COST_KINDS, FORWARD, Action
-from distir.schedules.core.action import format_pair
 from distir.simulation.pipeline.one import PipelineTime
 from distir.simulation.pricing.instructions import COMPUTE, GRADIENTS
-from distir.simulation.spans import StreamSpan, action_spans, pair_spans, step_end_spans
+from distir.simulation.spans import StreamSpan, step_end_spans
+from distir.simulation.step import TimedAction, spans_by_key, timed_actions
 
 MOST_ACTIONS = 50_000
 MOST_OPS = 50_000
@@ -26,30 +25,6 @@ MOST_OPS = 50_000
 MICROSECONDS = 1e6
 
 ACTIONS = "actions"
-
-
-@dataclass(frozen=True, slots=True)
-class _TimedAction:
-    """An action, or an overlapped pair, in time, with its cost number. `beside` is the backward
-    pass of a pair; `last`: the gradients of its stage are complete in it."""
-
-    rank: int
-    action: Action
-    beside: Action | None
-    cost: int
-    start: float
-    end: float
-    last: bool
-
-    @property
-    def key(self) -> tuple[int, bool]:
-        """What decides which ops the action has."""
-        return self.cost, self.last
-
-    @property
-    def label(self) -> str:
-        """The action or the pair, as schedules write it."""
-        return str(self.action) if self.beside is None else format_pair(self.action, self.beside)
 
 
 @dataclass(slots=True)
@@ -76,11 +51,8 @@ def chrome_trace(
     plan: Plan, cost: CostModel, time: PipelineTime, seconds: Sequence[float]
 ) -> dict[str, Any]:
     """The trace of a plan whose actions run at `time` and take `seconds` per kind."""
-    actions = _timed_actions(plan, time, seconds)
-    passes = {
-        (number, last): _ops(plan, number, cost, last=last)
-        for number, last in dict.fromkeys(each.key for each in actions)
-    }
+    actions = timed_actions(plan, time, seconds)
+    passes = spans_by_key(plan, cost, actions)
     scattering = {
         key: sum(each.end - each.start for each in ops if each.stream == GRADIENTS)
         for key, ops in passes.items()
@@ -114,39 +86,12 @@ def chrome_trace(
     }
 
 
-def _timed_actions(plan: Plan, time: PipelineTime, seconds: Sequence[float]) -> list[_TimedAction]:
-    """All actions and overlapped pairs, in order of time."""
-    compiled = plan.schedule
-    rows = zip(compiled.actions, compiled.rank, compiled.cost, time.start, strict=True)
-    last = {at for ends in compiled.last_gradients for at in ends}
-    found: list[_TimedAction] = []
-    for index, (action, rank, cost, start) in enumerate(rows):
-        beside, completes = None, index in last
-        if cost >= compiled.stages * COST_KINDS:
-            if cost % COST_KINDS != FORWARD:
-                continue  # it takes no time: the entry of the forward pass is the whole pair
-            beside, completes = compiled.actions[index + 1], index + 1 in last
-        found.append(
-            _TimedAction(rank, action, beside, cost, start, start + seconds[cost], completes)
-        )
-    return sorted(found, key=lambda each: (each.start, each.rank))
-
-
-def _ops(plan: Plan, number: int, cost: CostModel, *, last: bool) -> list[StreamSpan]:
-    """The ops of actions with this cost number, from time 0 on."""
-    stage, kind = divmod(number, COST_KINDS)
-    if stage < plan.schedule.stages:
-        return action_spans(plan, stage, kind, cost, last=last)
-    pair = plan.schedule.pairs[stage - plan.schedule.stages]
-    return pair_spans(plan, pair, cost, last=last)
-
-
 def _detailed(
-    actions: Sequence[_TimedAction], passes: Mapping[tuple[int, bool], Sequence[StreamSpan]]
-) -> set[_TimedAction]:
+    actions: Sequence[TimedAction], passes: Mapping[tuple[int, bool], Sequence[StreamSpan]]
+) -> set[TimedAction]:
     """The actions whose ops are shown: first those in which gradients are settled, then as many as
     there is room for."""
-    found: set[_TimedAction] = set()
+    found: set[TimedAction] = set()
     room = MOST_OPS
     for each in sorted(actions, key=lambda each: not each.last):
         room -= len(passes[each.key])
@@ -157,7 +102,7 @@ def _detailed(
 
 
 def _moved(
-    ops: Sequence[StreamSpan], at: _TimedAction, gradients: _GradientStream
+    ops: Sequence[StreamSpan], at: TimedAction, gradients: _GradientStream
 ) -> Iterator[_PlacedSpan]:
     """The ops of a pass at the time of an action. Gradients are settled behind those of other
     actions of the rank."""
@@ -201,7 +146,7 @@ def _streams(plan: Plan) -> tuple[str, ...]:
     return (ACTIONS, COMPUTE, *dict.fromkeys(plan.mesh.users), GRADIENTS, "pp")
 
 
-def _action_event(each: _TimedAction) -> dict[str, Any]:
+def _action_event(each: TimedAction) -> dict[str, Any]:
     kind = "backward" if each.action.is_backward else "forward"
     arguments = {"stage": each.action.stage, "microbatch": each.action.microbatch}
     if each.beside is not None:
