@@ -1,6 +1,7 @@
 """What is worth keeping of a space that streams by: the best, the front, the best of each layout.
 
-Memory does not grow with the space, but for one number per feasible strategy. What is kept does not
+Memory does not grow with the space, but for one number per feasible strategy and, up to a bound, a
+sample of it (`landscape.py`). What is kept does not
 depend on where chunks begin.
 """
 
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.chunks import Chunk
+from autotune.landscape import Landscape
 from autotune.objectives.columns import Flags, MetricColumn
 from autotune.objectives.objective import Objective
 from autotune.trial import LAYOUT, Trial, layout, rank
@@ -74,6 +76,7 @@ class Collector:
     """Trials that were better than all before them."""
     costs: array[float] = field(default_factory=lambda: array("d"))
     """Costs of all feasible trials."""
+    landscape: Landscape = field(default_factory=Landscape)
     _best: Sorted = field(default_factory=Sorted)
     _front: Sorted = field(default_factory=Sorted)
     _layouts: dict[tuple[int, ...], Trial] = field(default_factory=dict[tuple[int, ...], Trial])
@@ -94,6 +97,7 @@ class Collector:
         self._add_front(chunk, usable, _metric(chunk, second_metric(self.objective.metric)))
         self._add_improvements(chunk, usable)
         self._add_closest(chunk)
+        self.landscape.add(chunk)
 
     def _add_best(self, chunk: Chunk, usable: Flags, memory: MetricColumn) -> None:
         if len(self._best.cost) >= self.top:

@@ -19,6 +19,7 @@ from search_spaces import SearchSpace
 if TYPE_CHECKING:
     from autotune.chunks import Chunk
     from autotune.collect import Collector
+    from autotune.landscape import Landscape
     from autotune.problem import Problem
 
 QUICK_SECONDS = 5.0
@@ -60,6 +61,8 @@ class Grid:
     """Wall time of the evaluation."""
     costs: Sequence[float] = field(repr=False)
     """Costs of all feasible strategies, ascending."""
+    landscape: Landscape = field(repr=False, compare=False)
+    """What the space looks like."""
 
     @property
     def complete(self) -> bool:
@@ -173,6 +176,7 @@ def _grid(space_size: int, found: Collector, seconds: float) -> Grid:
         failures=dict(found.failures.most_common()),
         seconds=seconds,
         costs=array("d", np.sort(found.costs).tobytes()),  # a list takes four times as much
+        landscape=found.landscape,
     )
 
 

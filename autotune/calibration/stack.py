@@ -12,7 +12,7 @@ __all__ = ["constant_lines", "constants_text", "origin", "stack_text"]
 _FACTS = tuple(
     field.name
     for field in fields(SoftwareStack)
-    if field.type != "float" and field.name not in ("name", "summary")
+    if field.type != "float" and field.name not in ("name", "summary", "sources")
 )
 """What a stack states of itself; all else are constants."""
 

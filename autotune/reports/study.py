@@ -53,17 +53,26 @@ def search_report(result: TuneResult) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
-    lines = [
+    parts = [Text(line) for line in search_lines(result)]
+    if result.error is not None:
+        parts.insert(1, Text(f"The search ended early: {result.error}.", style="bold red"))
+    return Group(*parts)
+
+
+def search_lines(result: TuneResult) -> list[str]:
+    """How the sampler did, and what else came of the search, in sentences."""
+    return [
         _searched(result),
         *_stopped(result),
         *_search_did(result),
         *_outside(result),
         *_setbacks(result.trials),
     ]
-    parts = [Text(line) for line in lines]
-    if result.error is not None:
-        parts.insert(1, Text(f"The search ended early: {result.error}.", style="bold red"))
-    return Group(*parts)
+
+
+def comparison_lines(result: TuneResult, best: Trial) -> list[str]:
+    """What was looked for, what is known of all other plans, and which are too close to call."""
+    return [_looked_for(result), *_comparison(result, best), *_too_close(result)]
 
 
 def tracking_report(record: TrackingRecord) -> RenderableType:

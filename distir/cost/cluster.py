@@ -9,8 +9,8 @@ level 1, no limit      ───────── network ───────
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Literal, TypeAlias
 
@@ -46,6 +46,10 @@ class ClusterLevel:
     pair_bandwidth_bytes_per_second: float = math.inf
     """The most that one device can send to one other: less than `bandwidth_bytes_per_second` where
     a device's links lead to different peers instead of a switch."""
+    sources: Mapping[str, str] = field(
+        default_factory=dict[str, str], repr=False, compare=False, hash=False
+    )
+    """By key of its file, where a value comes from, as far as that is stated."""
 
     def __post_init__(self) -> None:
         if self.size is not None and not 1 <= self.size <= MOST_DEVICES:

@@ -52,6 +52,10 @@ class Device:
     use the device's own instructions."""
     rate_spread: float = 0.0
     """Uncertainty of `sustained_fraction`, as a relative standard deviation."""
+    sources: Mapping[str, str] = field(
+        default_factory=dict[str, str], repr=False, compare=False, hash=False
+    )
+    """By key of its file, where a value comes from, as far as that is stated."""
 
     def __post_init__(self) -> None:
         numbers = {

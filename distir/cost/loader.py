@@ -207,7 +207,7 @@ def _read_device(table: Table) -> Device:
     sustained = table.number("sustained_fraction", 1.0)
     portable = table.number("portable_fraction", 1.0)
     spread = table.number("rate_spread", 0.0)
-    table.sources()
+    sources = table.sources()
     table.finish()
     try:
         return Device(
@@ -218,6 +218,7 @@ def _read_device(table: Table) -> Device:
             sustained_fraction=sustained,
             portable_fraction=portable,
             rate_spread=spread,
+            sources=sources,
         )
     except ClusterError as error:
         raise table.fail(error) from error
@@ -241,7 +242,7 @@ def _read_level(table: Table, outermost: bool) -> ClusterLevel:
     latency = table.quantity("latency", SECONDS)
     default = "network" if size is None else "board"
     medium = cast("Medium", table.choice("medium", ("board", "network"), default))
-    table.sources()
+    sources = table.sources()
     table.finish()
     try:
         return ClusterLevel(
@@ -251,6 +252,7 @@ def _read_level(table: Table, outermost: bool) -> ClusterLevel:
             latency_seconds=latency,
             medium=medium,
             pair_bandwidth_bytes_per_second=pair,
+            sources=sources,
         )
     except ClusterError as error:
         raise table.fail(error) from error
@@ -274,10 +276,14 @@ def _read_stack(path: Path) -> SoftwareStack:
     balances_context = top.boolean("balances_context", True)
     attention = cast("AttentionForm", top.choice("attention", ("fused", "eager"), "fused"))
     kernels = top.choice("attention_kernels", get_args(AttentionKernels), "native")
-    constants = dict(_shared_constants())
+    shared = _shared_constants()
+    constants, sources = dict(shared[0]), dict(shared[1])
     if "constants" in top:
-        constants |= _read_constants(top.table("constants"))
-    top.sources()
+        table = top.table("constants")
+        own, stated = _read_constants(table)
+        constants |= own
+        sources = {key: said for key, said in sources.items() if key not in table.names} | stated
+    sources |= top.sources()
     top.finish()
     try:
         return SoftwareStack(
@@ -296,6 +302,7 @@ def _read_stack(path: Path) -> SoftwareStack:
             spells_loss_out=spells_loss_out,
             loss_metrics=loss_metrics,
             balances_context=balances_context,
+            sources=sources,
             **constants,
         )
     except ClusterError as error:
@@ -303,14 +310,14 @@ def _read_stack(path: Path) -> SoftwareStack:
 
 
 @lru_cache(maxsize=1)
-def _shared_constants() -> Mapping[str, float]:
-    """The constants that all stacks share."""
+def _shared_constants() -> tuple[dict[str, float], dict[str, str]]:
+    """The constants that all stacks share, and where they come from."""
     return _read_constants(read_toml(_HERE / "constants.toml"))
 
 
-def _read_constants(table: Table) -> dict[str, float]:
+def _read_constants(table: Table) -> tuple[dict[str, float], dict[str, str]]:
     """The constants of a table, by field of `SoftwareStack`; those that it does not have are left
-    out."""
+    out. Then by key where they come from."""
     constants: dict[str, float] = {}
     for field in (field.name for field in fields(SoftwareStack) if field.type == "float"):
         key, unit = field, None
@@ -319,6 +326,6 @@ def _read_constants(table: Table) -> dict[str, float]:
                 key, unit = field.removesuffix(ending), units
         if key in table:
             constants[field] = table.number(key) if unit is None else table.quantity(key, unit)
-    table.sources()
+    sources = table.sources()
     table.finish()
-    return constants
+    return constants, sources

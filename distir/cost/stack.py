@@ -7,7 +7,8 @@ once and shared by all stacks (`constants.toml`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from distir.cost.amounts import Amount
@@ -148,6 +149,11 @@ class SoftwareStack:
     communicator_bytes: float
     """Buffers of the communication library, for every kind of parallelism whose groups a device
     communicates in."""
+
+    sources: Mapping[str, str] = field(
+        default_factory=dict[str, str], repr=False, compare=False, hash=False
+    )
+    """By key of its file, where a value comes from, as far as that is stated."""
 
     @property
     def launch_seconds(self) -> float:

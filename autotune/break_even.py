@@ -1,0 +1,185 @@
+"""What would have to change for another plan to win, found by simulation.
+
+Candidates are given: the best of each layout, as a rule. With other hardware another variant of a
+layout may be better than the one that is given; so a break-even point is where one of these plans
+overtakes the best of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from autotune.costs import EQUAL
+from autotune.trial import layout
+from distir.errors import DistirError
+from distir.metrics import iteration_seconds
+from distir.strategy import Strategy
+
+if TYPE_CHECKING:
+    from autotune.problem import Problem
+    from distir.cost import Cluster
+    from distir.simulation import Simulator
+
+FACTORS = (2.0, 4.0, 16.0)
+"""Times more, and less, of something that are tried in search of another winner."""
+HALVINGS = 6
+"""How often the stretch with the break-even point is halved, which finds it to 1 or 2 %."""
+BATCHES = (0.25, 0.5, 2.0, 4.0)
+"""Times the batch that are tried."""
+
+Times = Callable[[float], Mapping[Strategy, float]]
+"""Seconds of an iteration of the candidates that fit, by a factor on what is changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class BreakEven:
+    """By how much something has to change for another candidate to be the fastest."""
+
+    what: str
+    now: float
+    unit: str
+    factor: float | None
+    """The least change with another winner; None where there is none within the range."""
+    winner: Strategy | None
+    larger: bool
+    """Whether more of it was looked at, or less."""
+
+
+def fastest(times: Mapping[Strategy, float]) -> Strategy | None:
+    """The candidate that takes least time; of equals, the first."""
+    return min(times, key=times.__getitem__, default=None)
+
+
+def break_even(times: Times, best: Strategy, larger: bool) -> tuple[float, Strategy] | None:
+    """The smallest factor above 1 (or the largest below) at which another candidate is faster than
+    `best`, and that candidate; None within `FACTORS`."""
+
+    def winner(times_more: float) -> Strategy | None:
+        found = times(times_more if larger else 1 / times_more)
+        first = fastest(found)
+        beaten = first is not None and found[first] < found.get(best, math.inf) * (1 - EQUAL)
+        return first if beaten else None
+
+    low = 1.0
+    for high in FACTORS:
+        other = winner(high)
+        if other is None:
+            low = high
+            continue
+        for _ in range(HALVINGS):
+            middle = math.sqrt(low * high)
+            there = winner(middle)
+            if there is None:
+                low = middle
+            else:
+                high, other = middle, there
+        return (high if larger else 1 / high), other
+    return None
+
+
+def hardware_break_evens(
+    simulator: Simulator, candidates: Sequence[Strategy], best: Strategy
+) -> list[BreakEven]:
+    """Break-even points of the bandwidth of every level of the cluster and of a device's memory,
+    more and less of each."""
+    cluster = simulator.cluster
+    changes: list[tuple[str, float, str, Callable[[float], Cluster]]] = [
+        (
+            f"bandwidth of {level.name}",
+            level.bandwidth_bytes_per_second,
+            "bytes/s",
+            lambda factor, at=at: _with_bandwidth(cluster, at, factor),
+        )
+        for at, level in enumerate(cluster.levels)
+        if level.size is None or level.size > 1
+    ]
+    changes.append(
+        ("memory of a device", cluster.device.memory_bytes, "bytes", _memory_of(cluster))
+    )
+    found: list[BreakEven] = []
+    for what, now, unit, changed in changes:
+        times = _times(simulator, candidates, changed)
+        for larger in (True, False):
+            at = break_even(times, best, larger)
+            factor, winner = at if at is not None else (None, None)
+            found.append(BreakEven(what, now, unit, factor, winner, larger))
+    return found
+
+
+def _with_bandwidth(cluster: Cluster, at: int, factor: float) -> Cluster:
+    level = cluster.levels[at]
+    faster = replace(
+        level,
+        bandwidth_bytes_per_second=level.bandwidth_bytes_per_second * factor,
+        pair_bandwidth_bytes_per_second=level.pair_bandwidth_bytes_per_second * factor,
+    )
+    return replace(cluster, levels=(*cluster.levels[:at], faster, *cluster.levels[at + 1 :]))
+
+
+def _memory_of(cluster: Cluster) -> Callable[[float], Cluster]:
+    device = cluster.device
+    return lambda factor: replace(
+        cluster, device=replace(device, memory_bytes=device.memory_bytes * factor)
+    )
+
+
+def _times(
+    simulator: Simulator, candidates: Sequence[Strategy], changed: Callable[[float], Cluster]
+) -> Times:
+    def times(factor: float) -> Mapping[Strategy, float]:
+        there = simulator.repriced(simulator.cost.stack, changed(factor))
+        results = {strategy: there.simulate(strategy) for strategy in candidates}
+        return {
+            strategy: result.metrics[iteration_seconds.name]
+            for strategy, result in results.items()
+            if result.feasible
+        }
+
+    return times
+
+
+@dataclass(frozen=True, slots=True)
+class OtherBatch:
+    """The fastest of some plans with another batch."""
+
+    batch_size: int
+    winner: Strategy | None
+    """Its number of microbatches is that of a candidate, or in proportion to the batch; None where
+    no candidate can be applied, or fits."""
+    samples_per_second: float
+    changed: bool
+    """Whether the layout is another one than that of the best with the batch as it is."""
+
+
+def other_batches(
+    problem: Problem, candidates: Sequence[Strategy], best: Strategy
+) -> list[OtherBatch]:
+    """The fastest candidates with smaller and larger batches."""
+    found: list[OtherBatch] = []
+    for factor in BATCHES:
+        size = round(problem.batch_size * factor)
+        if problem.changed is None or size < 1 or size != problem.batch_size * factor:
+            continue
+        try:
+            there = problem.changed(batch_size=size)
+        except DistirError:
+            continue  # this model has no use for such a batch
+        tried = {
+            replace(each, microbatches=pieces)
+            for each in candidates
+            for pieces in (each.microbatches, max(1, round(each.microbatches * factor)))
+        }
+        times: dict[Strategy, float] = {}
+        for strategy in sorted(tried, key=lambda each: each.label):
+            if there.space.impossible(strategy) is None:
+                evaluation = there.simulate(strategy)
+                if evaluation.feasible:
+                    times[strategy] = evaluation.metrics[iteration_seconds.name]
+        winner = fastest(times)
+        rate = size / times[winner] if winner is not None else 0.0
+        changed = winner is not None and layout(winner) != layout(best)
+        found.append(OtherBatch(size, winner, rate, changed))
+    return found

@@ -1,0 +1,421 @@
+"use strict";
+// Draws the charts of a page. What is drawn is plain data in the script element #data, one entry
+// per chart; how, is said by the attribute data-draw, a function of `draw` below.
+
+const data = JSON.parse(document.getElementById("data").textContent);
+const narrow = () => window.innerWidth < 640;
+
+// --- words and colours ---------------------------------------------------------------------------
+
+function color(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
+}
+
+function digits(value) {
+  const size = Math.abs(value);
+  return value.toFixed(size >= 100 || value === 0 ? 0 : size >= 10 ? 1 : 2);
+}
+
+function seconds(value) {
+  for (const [unit, factor] of [["s", 1], ["ms", 1e-3], ["µs", 1e-6]])
+    if (Math.abs(value) >= factor) return digits(value / factor) + " " + unit;
+  return value === 0 ? "0 s" : digits(value / 1e-9) + " ns";
+}
+
+function bytes(value) {
+  for (const [unit, power] of [["TiB", 40], ["GiB", 30], ["MiB", 20], ["KiB", 10]])
+    if (Math.abs(value) >= 2 ** power) return digits(value / 2 ** power) + " " + unit;
+  return digits(value) + " B";
+}
+
+function percent(value) {
+  return value > 0 && value < 0.0005 ? "<0.1 %" : (100 * value).toFixed(1) + " %";
+}
+
+const units = { seconds, bytes };
+
+function escaped(text) {
+  const element = document.createElement("span");
+  element.textContent = text;
+  return element.innerHTML;
+}
+
+function lines(...parts) {
+  return parts.filter((part) => part).map(escaped).join("<br>");
+}
+
+const partColors = {
+  compute: "compute", tp_communication: "tp", dp_communication: "dp", pp_communication: "pp",
+  cp_communication: "cp", ep_communication: "ep", bubble: "bubble", optimizer: "optimizer",
+  overhead: "overhead", parameters_bytes: "parameters", gradients_bytes: "gradients",
+  optimizer_bytes: "optimizer-state", activations_bytes: "activations", buffers_bytes: "buffers",
+  reserve_bytes: "reserve", exposed: "exposed", hidden: "hidden",
+};
+const spare = ["compute", "tp", "dp", "pp", "cp", "ep", "optimizer", "exposed", "overhead"];
+
+function seriesColor(index) {
+  return color(spare[index % spare.length]);
+}
+
+// --- what charts have in common ------------------------------------------------------------------
+
+function text() {
+  return { color: color("ink"), fontSize: 12, fontFamily: getComputedStyle(document.body).fontFamily };
+}
+
+function axis(more) {
+  return Object.assign({
+    axisLine: { lineStyle: { color: color("line") } },
+    axisTick: { lineStyle: { color: color("line") } },
+    axisLabel: { color: color("soft"), hideOverlap: true },
+    splitLine: { lineStyle: { color: color("line") } },
+    nameTextStyle: { color: color("soft") },
+  }, more);
+}
+
+function base(more) {
+  return Object.assign({
+    animation: false,
+    textStyle: text(),
+    tooltip: tooltip({}),
+    legend: legend({}),
+  }, more);
+}
+
+function tooltip(more) {
+  return Object.assign({
+    confine: true, backgroundColor: color("card"), borderColor: color("line"),
+    textStyle: { color: color("ink"), fontSize: 12 },
+    extraCssText: "max-width: min(420px, 90vw); white-space: normal; overflow-wrap: anywhere;",
+  }, more);
+}
+
+function legend(more) {
+  return Object.assign({
+    top: 0, left: 0, right: 0, type: "scroll", itemWidth: 12, itemHeight: 12,
+    textStyle: { color: color("ink") }, pageTextStyle: { color: color("soft") },
+    pageIconColor: color("accent"), pageIconInactiveColor: color("line"),
+  }, more);
+}
+
+function limitLine(each, unit, vertical) {
+  const at = vertical ? { xAxis: each.value } : { yAxis: each.value };
+  return Object.assign(at, {
+    label: { formatter: each.label + ": " + unit(each.value), color: color("soft"),
+             position: vertical ? "insideEndTop" : "insideStartTop" },
+    lineStyle: { color: color("front"), type: "dashed" },
+  });
+}
+
+function rowLabels(element, names) {
+  const width = Math.round(element.clientWidth * (narrow() ? 0.34 : 0.32));
+  return { color: color("ink"), width: Math.min(width, 8 + 6.6 * Math.max(...names.map((n) => n.length))),
+           overflow: "truncate", interval: 0 };
+}
+
+// --- the kinds of charts -------------------------------------------------------------------------
+
+const draw = {
+  bars(element, found) {
+    const unit = units[found.unit];
+    const names = found.rows.map((row) => row.label);
+    const totals = found.rows.map((row) => Object.values(row.parts).reduce((sum, part) => sum + part, 0));
+    const most = Math.max(...totals);
+    const limits = (found.limits || []).filter((each) => each.value < 20 * most);
+    const series = found.parts.map((part, index) => ({
+      name: part.label, type: "bar", stack: "all", barMaxWidth: 22,
+      itemStyle: { color: partColors[part.name] ? color(partColors[part.name]) : seriesColor(index) },
+      data: found.rows.map((row) => row.parts[part.name] || 0),
+      markLine: index || !limits.length ? undefined
+        : { symbol: "none", data: limits.map((each) => limitLine(each, unit, true)) },
+    }));
+    return base({
+      grid: { left: 8, right: 24, top: 44, bottom: 8, containLabel: true },
+      tooltip: tooltip({
+        trigger: "axis", axisPointer: { type: "shadow" },
+        formatter(parts) {
+          const row = parts[0].dataIndex;
+          const rest = parts.filter((part) => part.value).map(
+            (part) => part.marker + escaped(`${part.seriesName}: ${unit(part.value)} (${percent(part.value / totals[row])})`));
+          return [escaped(names[row]), ...rest, escaped("total: " + unit(totals[row]))].join("<br>");
+        },
+      }),
+      xAxis: axis({ type: "value", max: Math.max(most, ...limits.map((each) => each.value)) * 1.02,
+                    axisLabel: { color: color("soft"), formatter: unit, hideOverlap: true, showMaxLabel: false },
+                    splitNumber: narrow() ? 3 : 6 }),
+      yAxis: axis({ type: "category", data: names, inverse: true, axisLabel: rowLabels(element, names),
+                    splitLine: { show: false } }),
+      series,
+    });
+  },
+
+  gantt(element, found) {
+    const kinds = ["forward", "backward", "weight", "overlapped"];
+    const ranks = Array.from({ length: found.ranks }, (_, rank) => "rank " + rank);
+    function rectangle(params, api) {
+      const [x, y] = api.coord([api.value(1), api.value(0)]);
+      const [end] = api.coord([api.value(2), api.value(0)]);
+      const height = api.size([0, 1])[1] * 0.72;
+      const area = params.coordSys;
+      const shape = echarts.graphic.clipRectByRect(
+        { x, y: y - height / 2, width: Math.max(end - x, 0.5), height },
+        { x: area.x, y: area.y, width: area.width, height: area.height });
+      if (!shape) return undefined;
+      const wide = shape.width > 34 && height > 11;
+      return { type: "rect", shape, style: Object.assign(api.style(), { stroke: color("card"), lineWidth: shape.width > 3 ? 1 : 0 }),
+               textContent: wide ? { style: { text: api.value(3), fill: "#fff", fontSize: 10 } } : undefined,
+               textConfig: wide ? { position: "inside" } : undefined };
+    }
+    function line(params, api) {
+      const from = api.coord([api.value(2), api.value(0)]);
+      const to = api.coord([api.value(3), api.value(1)]);
+      const area = params.coordSys;
+      const inside = (x) => x >= area.x && x <= area.x + area.width;
+      if (!inside(from[0]) || !inside(to[0])) return undefined;
+      return { type: "line", shape: { x1: from[0], y1: from[1], x2: to[0], y2: to[1] },
+               style: { stroke: color("message"), lineWidth: 1, opacity: 0.7 } };
+    }
+    const series = kinds.map((kind) => ({
+      name: kind, type: "custom", renderItem: rectangle, itemStyle: { color: color(kind) },
+      encode: { x: [1, 2], y: 0 }, progressive: 0, clip: true,
+      data: found.actions.filter((each) => each[3] === kind).map((each) => [each[0], each[1], each[2], each[4]]),
+    })).filter((each) => each.data.length);
+    if (found.messages.length) series.push({
+      name: "messages", type: "custom", renderItem: line, itemStyle: { color: color("message") },
+      encode: { x: [2, 3], y: [0, 1] }, data: found.messages, z: 5, progressive: 0,
+    });
+    return base({
+      grid: { left: 8, right: 20, top: 40, bottom: 44, containLabel: true },
+      tooltip: tooltip({
+        formatter(item) {
+          const each = item.value;
+          if (item.seriesName === "messages")
+            return lines(`${each[4]}: rank ${each[0]} to rank ${each[1]}`, `${seconds(each[2])} to ${seconds(each[3])} (${seconds(each[3] - each[2])})`, bytes(each[5]));
+          return lines(`${each[3]} on rank ${each[0]}, ${item.seriesName}`, `${seconds(each[1])} to ${seconds(each[2])} (${seconds(each[2] - each[1])})`);
+        },
+      }),
+      dataZoom: [{ type: "inside", filterMode: "weakFilter", zoomOnMouseWheel: "ctrl", moveOnMouseWheel: false, preventDefaultMouseMove: false },
+                 { type: "slider", filterMode: "weakFilter", height: 18, bottom: 8, borderColor: color("line"), textStyle: { color: color("soft") },
+                   labelFormatter: (value) => seconds(value), showDataShadow: false }],
+      xAxis: axis({ type: "value", min: 0, max: found.seconds, axisLabel: { color: color("soft"), formatter: seconds, hideOverlap: true, showMaxLabel: false } }),
+      yAxis: axis({ type: "category", data: ranks, inverse: true, splitLine: { show: false } }),
+      series,
+    });
+  },
+
+  lines(element, found) {
+    const unit = units[found.unit];
+    const most = Math.max(...found.limits.map((each) => each.value), ...found.lines.flatMap((line) => line.points.map((point) => point[1])));
+    return base({
+      grid: { left: 8, right: 20, top: 44, bottom: 8, containLabel: true },
+      tooltip: tooltip({ trigger: "axis", formatter: (parts) =>
+        [escaped(seconds(parts[0].value[0])), ...parts.map((part) => part.marker + escaped(`${part.seriesName}: ${unit(part.value[1])}`))].join("<br>") }),
+      xAxis: axis({ type: "value", min: 0, max: found.seconds, axisLabel: { color: color("soft"), formatter: seconds, hideOverlap: true, showMaxLabel: false } }),
+      yAxis: axis({ type: "value", min: 0, max: most * 1.06, axisLabel: { color: color("soft"), formatter: unit, showMaxLabel: false } }),
+      series: found.lines.map((line, index) => ({
+        name: line.label, type: "line", step: "end", symbol: "none", data: line.points, sampling: "lttb",
+        lineStyle: { width: 1.6 }, itemStyle: { color: seriesColor(index) },
+        areaStyle: found.lines.length === 1 ? { opacity: 0.18 } : undefined,
+        markLine: index ? undefined : { symbol: "none", data: found.limits.map((each) => limitLine(each, unit, false)) },
+      })),
+    });
+  },
+
+  space(element, found) {
+    const points = found.points;
+    const names = ["feasible", "does not fit", "failed"];
+    const colors = ["point", "unfit", "failed"];
+    const label = (at) => strategyOf(points, at);
+    const series = names.map((name, state) => ({
+      name, type: "scatter", itemStyle: { color: color(colors[state]), opacity: state ? 0.55 : 0.7 }, symbolSize: 5,
+      large: points.states.length > 2000, largeThreshold: 2000, progressive: 0, z: state ? 1 : 2,
+      data: points.states.flatMap((each, at) => each === state && points.seconds[at] != null && points.needed[at] != null
+        ? [[points.seconds[at], points.needed[at], at]] : []),
+    })).filter((each) => each.data.length);
+    series.push({ name: "front", type: "line", step: "end", symbol: "circle", symbolSize: 6, z: 4,
+                  lineStyle: { color: color("front"), width: 1.5 }, itemStyle: { color: color("front") }, data: found.front,
+                  markLine: { symbol: "none", silent: true, data: [limitLine({ label: "memory of a device", value: found.limit }, bytes, false)] } });
+    if (found.best.length) series.push({ name: "best", type: "scatter", symbol: "diamond", symbolSize: 16, z: 6,
+      itemStyle: { color: color("good"), borderColor: color("card"), borderWidth: 1 }, data: found.best });
+    const sizes = [...points.needed.filter((value) => value != null), found.limit];
+    return base({
+      grid: { left: 8, right: 28, top: 44, bottom: 26, containLabel: true },
+      tooltip: tooltip({
+        formatter(item) {
+          const [took, needs, what] = item.value;
+          const named = typeof what === "string";
+          const numbers = `${seconds(took)} per iteration, needs ${bytes(needs)}`;
+          if (named) return lines(item.seriesName, what, numbers);
+          const why = points.reasons[what] || (points.states[what] === 1 ? `does not fit: needs ${bytes(needs)} of ${bytes(found.limit)}` : "");
+          return lines(label(what), numbers, why);
+        },
+      }),
+      xAxis: axis({ type: "log", name: "seconds of an iteration", nameLocation: "middle", nameGap: 26, ...extent(points.seconds),
+                    axisLabel: { color: color("soft"), formatter: seconds, hideOverlap: true, showMinLabel: false, showMaxLabel: false } }),
+      yAxis: axis({ type: "log", logBase: 2, ...extent(sizes), axisLabel: { color: color("soft"), formatter: bytes, hideOverlap: true, showMinLabel: false, showMaxLabel: false } }),
+      series,
+    });
+  },
+
+  parallel(element, found) {
+    const axes = found.choices.map((choice, dim) => ({ dim, name: shortName(choice.name), type: "category", data: choice.values }));
+    const last = axes.length;
+    const most = Math.max(...found.last.values, 1e-9);
+    const unit = found.last.unit === "bytes" ? bytes : percent;
+    axes.push({ dim: last, name: found.last.name, type: "value", inverse: true, min: 0, axisLabel: { color: color("soft"), formatter: unit } });
+    return base({
+      legend: undefined,
+      tooltip: undefined,
+      visualMap: { show: true, orient: "horizontal", left: "center", bottom: 0, dimension: last, min: 0, max: found.last.unit === "bytes" ? most : Math.min(most, 0.5),
+                   itemHeight: 110, itemWidth: 10, calculable: false, formatter: unit,
+                   text: [found.last.name, ""], textStyle: { color: color("soft") },
+                   inRange: { color: [color("cold"), color("unfit")] } },
+      parallel: { left: 34, right: 64, top: 34, bottom: 52, axisExpandable: false,
+                  parallelAxisDefault: { nameLocation: "start", nameGap: 14, nameTextStyle: { color: color("ink"), fontSize: 11 },
+                    axisLine: { lineStyle: { color: color("soft") } }, axisTick: { show: false }, axisLabel: { color: color("soft"), fontSize: 10 },
+                    areaSelectStyle: { width: 14, borderColor: color("accent"), color: color("accent"), opacity: 0.25 } } },
+      parallelAxis: axes,
+      series: [{ type: "parallel", smooth: false, progressive: 0, lineStyle: { width: 1, opacity: 0.35 }, inactiveOpacity: 0.02, activeOpacity: 0.7,
+                 data: found.last.values.map((value, at) => [...found.choices.map((choice) => choice.codes[at]), value]) }],
+    });
+  },
+
+  heat(element, found, tools) {
+    if (!tools.childElementCount) {
+      const names = found.choices.map((choice) => choice.name);
+      for (const [at, words] of [[0, "across"], [1, "by"]]) {
+        const select = document.createElement("select");
+        select.setAttribute("aria-label", words);
+        names.forEach((name, index) => select.add(new Option(name, index, index === at, index === at)));
+        select.addEventListener("change", () => redraw(element));
+        tools.append(select, at ? "" : "against");
+      }
+    }
+    const [one, other] = [...tools.querySelectorAll("select")].map((select) => found.choices[select.value]);
+    let cells = found.pairs[one.name + "," + other.name];
+    if (!cells) {
+      const turned = found.pairs[other.name + "," + one.name] || [];
+      cells = turned.map(([first, second, ...rest]) => [second, first, ...rest]);
+    }
+    const known = cells.filter((cell) => cell[2] != null);
+    const nothing = cells.filter((cell) => cell[2] == null);
+    const most = Math.min(1, Math.max(0.05, ...known.map((cell) => cell[2])));
+    const words = (cell) => `${cell[4]} of ${cell[3]} fit`;
+    return base({
+      legend: undefined,
+      grid: { left: 8, right: 20, top: 10, bottom: 56, containLabel: true },
+      tooltip: tooltip({ formatter: ({ value }) => lines(`${one.name} ${one.values[value[0]]}, ${other.name} ${other.values[value[1]]}`,
+        value[2] == null ? "nothing fits" : `the best is ${percent(value[2])} behind`, words(value)) }),
+      visualMap: { seriesIndex: 0, dimension: 2, min: 0, max: most, orient: "horizontal", left: "center", bottom: 0, itemHeight: 120, itemWidth: 10,
+                   text: ["behind the best", ""], formatter: percent, textStyle: { color: color("soft") },
+                   inRange: { color: [color("cold"), color("warm")] } },
+      xAxis: axis({ type: "category", data: one.values, splitLine: { show: false } }),
+      yAxis: axis({ type: "category", data: other.values, splitLine: { show: false } }),
+      series: [
+        { type: "heatmap", data: known, itemStyle: { borderColor: color("card"), borderWidth: 2 },
+          label: { show: one.values.length <= (narrow() ? 5 : 14), fontSize: 10, color: color("ink"), textBorderColor: color("card"), textBorderWidth: 2,
+                   formatter: ({ value }) => percent(value[2]) } },
+        { type: "heatmap", data: nothing, itemStyle: { color: color("empty"), borderColor: color("card"), borderWidth: 2 },
+          label: { show: one.values.length <= 14 && !narrow(), fontSize: 10, color: color("soft"), formatter: "nothing fits" } },
+      ],
+    });
+  },
+
+  effects(element, found) {
+    const rows = found.rows;
+    const names = rows.map((row) => `${row.choice}  ${percent(row.explained)}`);
+    const cap = 1;
+    const data = rows.flatMap((row, at) => row.values.filter((each) => each.behind != null)
+      .map((each) => [Math.min(each.behind, cap), at, each.value, each.behind, each.count, each.feasible]));
+    const none = rows.flatMap((row, at) => row.values.filter((each) => each.behind == null).map((each) => [cap, at, each.value, null, each.count, 0]));
+    const marks = (colored, hollow) => ({
+      type: "scatter", symbolSize: 11, symbol: hollow ? "emptyCircle" : "circle", itemStyle: { color: color(colored), opacity: 0.85 },
+      label: { show: true, position: "top", distance: 1, fontSize: 10, color: color("ink"), formatter: ({ value }) => value[2] },
+      labelLayout: { hideOverlap: true },
+    });
+    return base({
+      grid: { left: 8, right: 30, top: 36, bottom: 26, containLabel: true },
+      tooltip: tooltip({ formatter: ({ value }) => lines(`${rows[value[1]].choice} ${value[2]}`,
+        value[3] == null ? "nothing fits" : `the best is ${percent(value[3])} behind`, `${value[5].toLocaleString()} of ${value[4].toLocaleString()} fit`) }),
+      xAxis: axis({ type: "value", min: 0, max: cap, name: "behind the best", nameLocation: "middle", nameGap: 26,
+                    axisLabel: { color: color("soft"), formatter: percent, hideOverlap: true } }),
+      yAxis: axis({ type: "category", data: names, inverse: true, axisLabel: rowLabels(element, names) }),
+      series: [{ ...marks("point", false), name: "best that fits", data }, { ...marks("unfit", true), name: "nothing fits", data: none }].filter((each) => each.data.length),
+    });
+  },
+
+  search(element, found) {
+    const curves = found.samplers.flatMap((sampler) => sampler.curves);
+    const most = Math.min(1, Math.max(0.01, ...curves.flatMap((curve) => curve.filter((value) => value != null))));
+    const series = found.samplers.flatMap((sampler, index) => sampler.curves.map((curve, seed) => ({
+      name: sampler.label, type: "line", step: "end", symbol: "none", itemStyle: { color: seriesColor(index) },
+      lineStyle: { width: sampler.curves.length > 1 ? 1.2 : 2, opacity: sampler.curves.length > 1 ? 0.65 : 1 },
+      data: curve.map((value, at) => [at + 1, value == null ? null : Math.min(value, most)]),
+      markLine: index || seed ? undefined : { symbol: "none", silent: true, lineStyle: { color: color("front"), type: "dashed" },
+        label: { formatter: found.zero, position: "insideEndTop", color: color("soft") }, data: [{ yAxis: 0 }] },
+    })));
+    return base({
+      grid: { left: 8, right: 24, top: 44, bottom: 26, containLabel: true },
+      tooltip: tooltip({ trigger: "axis", formatter: (parts) => [escaped("trial " + parts[0].value[0]),
+        ...parts.filter((part) => part.value[1] != null).map((part) => part.marker + escaped(`${part.seriesName}: ${percent(part.value[1])}`))].join("<br>") }),
+      xAxis: axis({ type: "value", min: 1, max: Math.max(2, ...curves.map((curve) => curve.length)), name: "trials", nameLocation: "middle", nameGap: 26, minInterval: 1 }),
+      yAxis: axis({ type: "value", min: 0, max: most, axisLabel: { color: color("soft"), formatter: percent } }),
+      series,
+    });
+  },
+
+  scatter(element, found) {
+    const all = found.groups.flatMap((group) => group.points.flatMap((point) => point.slice(0, 2)));
+    const ends = extent(all);
+    return base({
+      grid: { left: 8, right: 24, top: 44, bottom: 26, containLabel: true },
+      tooltip: tooltip({ formatter: ({ value, seriesName }) => value.length < 3 ? "" :
+        lines(seriesName, value[2], `measured ${seconds(value[0])}, predicted ${seconds(value[1])} (${value[1] >= value[0] ? "+" : ""}${percent(value[1] / value[0] - 1)})`) }),
+      xAxis: axis({ type: "log", name: "measured", nameLocation: "middle", nameGap: 26, ...ends, axisLabel: { color: color("soft"), formatter: seconds, hideOverlap: true } }),
+      yAxis: axis({ type: "log", name: "predicted", ...ends, axisLabel: { color: color("soft"), formatter: seconds, hideOverlap: true } }),
+      series: [
+        ...found.groups.map((group, index) => ({ name: group.label, type: "scatter", symbolSize: 7, data: group.points, itemStyle: { color: seriesColor(index), opacity: 0.75 } })),
+        { name: "equal", type: "line", symbol: "none", silent: true, lineStyle: { color: color("soft"), type: "dashed", width: 1 }, itemStyle: { color: color("soft") },
+          data: [[ends.min, ends.min], [ends.max, ends.max]] },
+      ],
+    });
+  },
+};
+
+function extent(values) {
+  const known = values.filter((value) => value != null && value > 0);
+  return known.length ? { min: Math.min(...known) / 1.15, max: Math.max(...known) * 1.15 } : {};
+}
+
+function shortName(name) {
+  return { microbatches: "micro", sequence_parallel: "seq. par.", recompute_every: "every", keep_gathered: "keep", zero_degree: "zero over", cp_exchange: "exchange" }[name] || name;
+}
+
+function strategyOf(points, at) {
+  return points.choices.map((choice) => `${choice.name} ${choice.values[choice.codes[at]]}`).join(", ");
+}
+
+// --- drawing -------------------------------------------------------------------------------------
+
+const charts = new Map();
+
+function redraw(element) {
+  const at = Number(element.id.replace("chart-", ""));
+  const tools = document.getElementById("tools-" + at);
+  let chart = charts.get(element);
+  if (!chart) charts.set(element, (chart = echarts.init(element, null, { renderer: "canvas" })));
+  chart.setOption(draw[element.dataset.draw](element, data[at], tools), true);
+}
+
+const elements = [...document.querySelectorAll(".chart")];
+elements.forEach(redraw);
+let waiting = 0;
+function redrawAll() {
+  cancelAnimationFrame(waiting);
+  waiting = requestAnimationFrame(() => elements.forEach((element) => { charts.get(element).resize(); redraw(element); }));
+}
+let width = window.innerWidth;
+window.addEventListener("resize", () => { if (window.innerWidth !== width) { width = window.innerWidth; redrawAll(); } });
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redrawAll);
+for (const chart of charts.values()) chart.getZr().flush();
+document.documentElement.dataset.drawn = Math.round(performance.now()); // since navigation began

@@ -1,0 +1,77 @@
+"""A page as HTML, whole in one file."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, cast
+
+from autotune.page.contents import Page
+from distir import __version__
+from distir.files import write_text
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+BUNDLE = "echarts.min.js"
+"""Apache ECharts 6.1.0, `dist/echarts.min.js` of the package on npm, as it is."""
+
+
+def page_html(page: Page) -> str:
+    """The page as one HTML file, which loads nothing else."""
+    charts = json.dumps(_sayable([chart.data for chart in page.charts]), allow_nan=False)
+    return _template("page.html.jinja").render(
+        page=page,
+        version=__version__,
+        style=asset("page.css"),
+        bundle=asset(BUNDLE),
+        script=asset("page.js"),
+        data=charts.replace("</", "<\\/"),  # what would end the script that has the data
+    )
+
+
+def write_page(page: Page, path: str) -> None:
+    """Writes the page to a file."""
+    write_text(path, page_html(page))
+
+
+def asset(name: str) -> str:
+    """A file of the package `autotune.page.assets`."""
+    return _asset(name)
+
+
+@cache
+def _asset(name: str) -> str:
+    return files("autotune.page").joinpath("assets", name).read_text("utf-8")
+
+
+@cache
+def _template(name: str) -> Any:
+    return _environment().from_string(asset(name))
+
+
+@cache
+def _environment() -> Environment:
+    from jinja2 import Environment, StrictUndefined
+
+    return Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+
+
+def _sayable(value: Any) -> Any:
+    """Plain values with null for numbers that JSON cannot say."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        items = cast("Mapping[Any, Any]", value).items()
+        return {str(key): _sayable(item) for key, item in items}
+    if isinstance(value, (list, tuple)):
+        return [_sayable(item) for item in cast("list[Any]", value)]
+    return value
+
+
+__all__ = ["page_html", "write_page"]

@@ -1,0 +1,526 @@
+"""Which sections the report of each command has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from autotune.objectives.objective import Objective
+from autotune.objectives.simulator import needed_bytes
+from autotune.page import memory, search, space, time
+from autotune.page.assumed import assumed_blocks
+from autotune.page.contents import Block, Chart, Code, Fact, Page, Section, Table, Text
+from autotune.page.why import out_of_reach, why_blocks
+from autotune.problem import Problem
+from autotune.reports.advice import advice, closest_line, conclusions
+from autotune.reports.breakdown import breakdown
+from autotune.reports.quantities import choice_heading, described, heading, lost, shown
+from autotune.reports.ranking import shown_choices
+from autotune.reports.study import comparison_lines, search_lines
+from autotune.trial import Trial
+from distir.metrics import (
+    iteration_seconds,
+    mfu,
+    peak_memory_bytes,
+    throughput_samples_per_second,
+)
+from distir.units import percent, short_bytes, short_seconds
+
+if TYPE_CHECKING:
+    from autotune.compare import Comparison
+    from autotune.grid import Grid
+    from autotune.landscape import Landscape
+    from autotune.result import TuneResult
+    from distir.cost import Band
+    from distir.simulation import SimulationResult, Simulator
+    from distir.strategy import Strategy
+
+PLANS = 5
+"""Best plans whose time is shown stage by stage."""
+ROWS = 20
+"""Best plans in the table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a command knows beside its result."""
+
+    command: str | None = None
+    """The command line."""
+    launch: str | None = None
+    """What starts the best plan, where it was written for a framework."""
+
+
+def study_page(result: TuneResult, told: Told | None = None) -> Page:
+    """The report of a search."""
+    told = told or Told()
+    problem, objective, best = result.problem, result.objective, result.best
+    lead: list[str] = []
+    sections: list[Section] = []
+    if best is None:
+        answer, lines = _nothing(result)
+        lead += lines
+    else:
+        answer = f"{_task(problem)}: {described(best.strategy)}."
+        lead += [*comparison_lines(result, best), *_to_measure(result)]
+        if told.launch is not None:
+            ready = [Text("The best plan is started by:"), Code(told.launch)]
+            sections.append(Section("launch", "Launch", ready))
+    if result.error is not None:
+        lead.append(f"The search ended early: {result.error}.")
+    lead += [*search_lines(result), *problem.notes]
+    landscape = result.grid.landscape if result.grid is not None else None
+    sections += _plan_sections(problem, objective, result.ranked)
+    sections += _space_sections(result, landscape)
+    curve = search.search_of(result)
+    if curve is not None:
+        sections.append(Section("search", "The search", [_search_chart(curve)]))
+    if best is not None and objective.cheap and _simulator(problem) is not None:
+        blocks = why_blocks(problem, best.strategy, result.layouts)
+        if landscape is not None:
+            missing = out_of_reach(landscape.out_of_reach, best, problem.memory_bytes)
+            blocks += [missing] if missing is not None else []
+        sections.append(Section("why", "Why this plan", blocks))
+    said = {
+        "objective": f"{objective.name}, {'maximized' if objective.maximize else 'minimized'}",
+        "sampler": f"{result.sampler}, seed {result.seed}, {len(result.trials)} trials",
+    }
+    sections.append(_assumed(problem, said, told))
+    return Page(
+        title=problem.title,
+        answer=answer,
+        good=best is not None,
+        facts=_facts(problem, objective, best) if best is not None else (),
+        lead=lead,
+        sections=sections,
+    )
+
+
+def grid_page(problem: Problem, objective: Objective, grid: Grid, told: Told | None = None) -> Page:
+    """The report of an exhaustive evaluation."""
+    told = told or Told()
+    best = grid.best
+    stopped = "" if grid.complete else ", interrupted"
+    lead = [
+        f"{grid.space_size:,} valid strategies in the space {problem.space_name}; evaluated "
+        f"{grid.evaluated:,} in {grid.seconds:.2f} s{stopped}; {grid.feasible:,} feasible."
+    ]
+    if best is not None:
+        answer = f"{_task(problem)}: {described(best.strategy)}."
+    elif grid.complete:
+        answer = "Nothing fits."
+        lead += advice(problem, objective, grid.closest)
+    else:
+        answer = "Interrupted before anything was found that fits."
+        lead += closest_line(grid.closest)
+    sections = _plan_sections(problem, objective, grid.ranked)
+    cost = best.cost if best is not None else None
+    sections += _landscape_sections(problem, grid.landscape, grid.front, best, cost)
+    if best is not None and objective.cheap and _simulator(problem) is not None:
+        blocks = why_blocks(problem, best.strategy, grid.layouts)
+        missing = out_of_reach(grid.landscape.out_of_reach, best, problem.memory_bytes)
+        sections.append(Section("why", "Why this plan", [*blocks, *([missing] if missing else [])]))
+    sections.append(_assumed(problem, {"objective": objective.name}, told))
+    facts = _facts(problem, objective, best) if best is not None else ()
+    return Page(problem.title, answer, best is not None, facts, lead, sections)
+
+
+def plan_page(problem: Problem, result: SimulationResult, told: Told | None = None) -> Page:
+    """The report of one simulated plan."""
+    told = told or Told()
+    lead = [*problem.notes, *conclusions(problem, breakdown(problem, result.strategy))]
+    fits = "fits" if result.feasible else f"does not fit: {result.reason}"
+    answer = f"{_task(problem)}: {described(result.strategy)} {fits}."
+    sections = _simulated_sections(problem, {"the plan": result.strategy}, as_objective=True)
+    sections.append(_assumed(problem, {}, told))
+    facts = _metric_facts(problem, result.metrics, result.band)
+    return Page(problem.title, answer, result.feasible, facts, lead, sections)
+
+
+def comparison_page(comparison: Comparison, told: Told | None = None) -> Page:
+    """The report of samplers against exhaustive search."""
+    told = told or Told()
+    problem, grid = comparison.problem, comparison.grid
+    order = sorted(
+        comparison.standings, key=lambda each: (each.mean_regret is None, each.mean_regret or 0.0)
+    )
+    first = order[0]
+    answer = (
+        f"{first.sampler} loses least against the best of {grid.space_size:,} strategies: "
+        f"{_percent(first.mean_regret)} on average over {first.seeds} seeds of "
+        f"{comparison.trials} trials."
+    )
+    curves = {each.sampler: each.curves for each in order}
+    head = ("sampler", "best found", "within 1 %", "mean regret", "worst", "trials to 1 %", "s")
+    rows = [
+        [
+            each.sampler,
+            f"{each.found} of {each.seeds}",
+            f"{each.close} of {each.seeds}",
+            _percent(each.mean_regret),
+            _percent(each.worst_regret),
+            "-" if each.median_trials_to_close is None else f"{each.median_trials_to_close:g}",
+            f"{each.seconds:.2f}",
+        ]
+        for each in order
+    ]
+    found = search.searches(curves, exhaustive=True)
+    blocks: list[Block] = [_search_chart(found), Table(head, rows)]
+    sections = [Section("search", "Samplers against exhaustive search", blocks)]
+    best = grid.best
+    cost = best.cost if best is not None else None
+    sections += _landscape_sections(problem, grid.landscape, grid.front, best, cost)
+    said = {"samplers": ", ".join(curves), "seeds": str(first.seeds)}
+    sections.append(_assumed(problem, said, told))
+    facts = _facts(problem, comparison.objective, best) if best is not None else ()
+    return Page(problem.title, answer, True, facts, (), sections)
+
+
+# --- the answer -----------------------------------------------------------------------------------
+
+
+def _task(problem: Problem) -> str:
+    return problem.title[0].upper() + problem.title[1:]
+
+
+def _nothing(result: TuneResult) -> tuple[str, list[str]]:
+    """The answer where there is no plan, and what can be said all the same."""
+    if result.interrupted:
+        return "Interrupted before anything was found that fits.", [*closest_line(result.closest)]
+    if result.closest is None:
+        return "No trial succeeded.", []
+    return "Nothing fits.", [*advice(result.problem, result.objective, result.closest)]
+
+
+def _to_measure(result: TuneResult) -> list[str]:
+    """Which plans to measure where simulated ones are too close to call."""
+    if not result.as_good or result.best is None:
+        return []
+    rivals = [each for each in result.layouts if each.strategy != result.best.strategy]
+    band, metric = result.problem.band, result.objective.metric
+    first = result.best.metric(metric)
+    close = [
+        each.label
+        for each in rivals
+        if band is not None
+        and first
+        and (value := each.metric(metric))
+        and not band.separates(first, value)
+    ]
+    if not close:
+        return ["All of them have the layout of the best."]
+    return [
+        f"To decide, measure the best against the best of other layouts: {', '.join(close[:4])}."
+    ]
+
+
+def _facts(problem: Problem, objective: Objective, best: Trial) -> list[Fact]:
+    found = _metric_facts(
+        problem, best.evaluation.metrics, problem.band if objective.cheap else None
+    )
+    if objective.metric in [name for name, _ in _LARGE]:
+        return found
+    value = shown(objective.metric, best.metric(objective.metric))
+    return [Fact(heading(objective.metric), value, "the objective"), *found]
+
+
+_LARGE = (
+    (throughput_samples_per_second.name, "samples per second"),
+    (iteration_seconds.name, "iteration"),
+    (peak_memory_bytes.name, "memory of a device"),
+    (mfu.name, "MFU"),
+)
+
+
+def _metric_facts(problem: Problem, metrics: Mapping[str, float], band: Band | None) -> list[Fact]:
+    found: list[Fact] = []
+    for name, label in _LARGE:
+        value = metrics.get(name)
+        if value is None:
+            continue
+        said, detail = shown(name, value), ""
+        if name == peak_memory_bytes.name:
+            needed = needed_bytes(metrics)
+            said = f"{short_bytes(needed)} of {short_bytes(problem.memory_bytes)}"
+            room = 1 - needed / problem.memory_bytes
+            detail = f"{percent(room)} headroom" if room >= 0 else f"{percent(-room)} too much"
+        elif name == iteration_seconds.name and band is not None:
+            least, most = band.interval(value)
+            detail = f"two runs in three: {short_seconds(least)} to {short_seconds(most)}"
+        elif name == throughput_samples_per_second.name and band is not None:
+            detail = f"± {percent(band.relative)}"
+        found.append(Fact(label, said, detail))
+    return found
+
+
+# --- sections -------------------------------------------------------------------------------------
+
+
+def _simulator(problem: Problem) -> Simulator | None:
+    """The simulator of a problem, where it can show steps."""
+    simulator: Any = problem.simulator
+    return cast("Simulator", simulator) if hasattr(simulator, "step") else None
+
+
+def _plan_sections(
+    problem: Problem, objective: Objective, ranked: Sequence[Trial]
+) -> list[Section]:
+    if not ranked:
+        return []
+    best = ranking(ranked, objective)
+    plans = {f"{place}": each.strategy for place, each in enumerate(ranked[:PLANS], 1)}
+    return [
+        Section("plans", "Best plans", [best]),
+        *_simulated_sections(problem, plans, as_objective=objective.cheap),
+    ]
+
+
+def ranking(ranked: Sequence[Trial], objective: Objective) -> Table:
+    """The best plans as a table."""
+    trials = ranked[:ROWS]
+    choices = shown_choices([trial.strategy for trial in trials])
+    measured = trials[0].evaluation.metrics
+    metrics = [name for name, _ in _LARGE if name in measured and name != objective.metric]
+    metrics = [objective.metric, *metrics]
+    rows = [
+        [
+            str(place),
+            *(_choice(getattr(trial.strategy, name)) for name in choices),
+            *(shown(name, trial.metric(name)) for name in metrics),
+            _behind(trial, trials[0]),
+        ]
+        for place, trial in enumerate(trials, 1)
+    ]
+    head = ("#", *map(choice_heading, choices), *map(heading, metrics), "behind")
+    return Table(head, rows, texts=0)
+
+
+def _choice(value: object) -> str:
+    return {True: "yes", False: "-"}[value] if isinstance(value, bool) else str(value)
+
+
+def _behind(trial: Trial, best: Trial) -> str:
+    from autotune.costs import regret
+
+    if trial.cost is None or best.cost is None:
+        return "-"
+    return lost(regret(trial.cost, best.cost))
+
+
+def _simulated_sections(
+    problem: Problem, plans: Mapping[str, Strategy], *, as_objective: bool
+) -> list[Section]:
+    """Time and memory of plans, of which the first is shown in detail. `as_objective`: whether the
+    simulator is what they were judged by."""
+    simulator = _simulator(problem)
+    if simulator is None:
+        return []
+    results = {
+        _numbered(name, strategy): simulator.simulate(strategy) for name, strategy in plans.items()
+    }
+    first = next(iter(results.values()))
+    step = simulator.step(first.strategy)
+    notes: list[Block] = []
+    if not as_objective:
+        notes.append(
+            Text("As the simulator predicts it; the objective of this search measures by itself.")
+        )
+    bars = time.stage_bars(results)
+    moved = time.links(step, first)
+    seconds: list[Block] = [
+        *notes,
+        Chart(
+            "bars",
+            "Seconds of an iteration, stage by stage",
+            bars,
+            "Exposed times: the parts of a row add up to the iteration.",
+            _bars_height(bars),
+        ),
+        _gantt(time.pipeline(step), first),
+    ]
+    if moved["rows"]:
+        seconds += [
+            Chart(
+                "bars",
+                "Communication of a device, by degree",
+                moved,
+                "Mean over ranks. Exposed: computation waits; hidden: it goes on meanwhile.",
+                _bars_height(moved),
+            ),
+            _links_table(moved),
+        ]
+    held = memory.holders(results)
+    bytes_: list[Block] = [
+        *notes,
+        Chart(
+            "lines",
+            "What a device holds over one step",
+            memory.over_the_step(step, first),
+            f"Tensors on a device of each rank, {first.strategy.label}.",
+            300,
+        ),
+        Chart("bars", "What holds the peak", held, _fullest(first), _bars_height(held)),
+    ]
+    return [Section("time", "Time", seconds), Section("memory", "Memory", bytes_)]
+
+
+def _numbered(name: str, strategy: Strategy) -> str:
+    return f"#{name} {strategy.label}" if name.isdigit() else strategy.label
+
+
+def _bars_height(data: Mapping[str, Any]) -> int:
+    return 96 + 30 * len(data["rows"])
+
+
+def _gantt(data: Mapping[str, Any], result: SimulationResult) -> Chart:
+    left_out = ""
+    if len(data["actions"]) < data["all_actions"]:
+        left_out = f" The first {len(data['actions']):,} of {data['all_actions']:,} actions."
+    if len(data["messages"]) < data["all_messages"]:
+        left_out += f" The first {len(data['messages']):,} of {data['all_messages']:,} messages."
+    ranks = data["ranks"]
+    caption = f"{result.strategy.label}: one step, rank by rank; lines are messages.{left_out}"
+    return Chart("gantt", "The pipeline", data, caption, 110 + 26 * min(ranks, 40))
+
+
+def _links_table(moved: Mapping[str, Any]) -> Table:
+    rows = [
+        [
+            each["along"],
+            each["level"],
+            each["op"],
+            f"{each['count']:,.0f}" if each["count"] >= 1 else f"{each['count']:.2g}",
+            short_bytes(each["bytes"]),
+            short_seconds(each["seconds"]),
+        ]
+        for each in moved["kinds"]
+    ]
+    head = ("degree", "link level", "what", "count", "bytes", "seconds")
+    return Table(head, rows, "Per device and step, mean over ranks", texts=3)
+
+
+def _fullest(result: SimulationResult) -> str:
+    fullest = max(result.stages, key=lambda stage: stage.peak_memory_bytes)
+    held = sorted(fullest.memory.items(), key=lambda item: -item[1])
+    name, size = held[0]
+    share = size / fullest.peak_memory_bytes if fullest.peak_memory_bytes else 0.0
+    what = choice_heading(name.removesuffix("_bytes"))
+    return (
+        f"Stage {fullest.stage} is fullest: {short_bytes(fullest.peak_memory_bytes)} in tensors, "
+        f"{percent(share)} of it {what}."
+    )
+
+
+def _space_sections(result: TuneResult, landscape: Landscape | None) -> list[Section]:
+    best = result.best
+    cost = best.cost if best is not None else None
+    if landscape is not None and result.grid is not None:
+        return _landscape_sections(result.problem, landscape, result.grid.front, best, cost)
+    if not result.trials:
+        return []
+    from autotune.trial import pareto_front
+
+    points = space.points_of_trials(result.trials, cost)
+    front = pareto_front(result.ranked)
+    note = (
+        f"The {len(result.trials):,} strategies that were tried, of "
+        f"{result.problem.space.count():,}. With --compare-grid all are evaluated: then what each "
+        "choice matters is exact, too."
+    )
+    return [_space_section(result.problem, points, front, best, note, [])]
+
+
+def _landscape_sections(
+    problem: Problem,
+    landscape: Landscape,
+    front: Sequence[Trial],
+    best: Trial | None,
+    cost: float | None,
+) -> list[Section]:
+    if not landscape.seen:
+        return []
+    points = space.points_of_space(landscape, cost)
+    shown_points = len(points["states"])
+    note = f"All {landscape.seen:,} strategies."
+    if shown_points < landscape.seen:
+        note = (
+            f"{shown_points:,} of {landscape.seen:,} strategies, drawn evenly at random; the front, "
+            "the best, importance and heat maps are of all."
+        )
+    exact: list[Block] = []
+    if best is not None and len(landscape.choices) > 1:
+        effects = space.effects(landscape, cost)
+        exact = [
+            Chart(
+                "effects",
+                "What each choice matters",
+                effects,
+                "Dots: how far the best strategy with this value is behind the best of all. "
+                "Percentages: the share of the variance of the logarithm of the objective over all "
+                "feasible strategies that the choice explains by itself. Exact, from the grid.",
+                80 + 30 * len(effects["rows"]),
+            ),
+            Chart(
+                "heat",
+                "Two choices together",
+                space.heat_maps(landscape, cost),
+                "How far the best strategy with both values is behind the best of all. Exact.",
+                380,
+            ),
+        ]
+    return [_space_section(problem, points, front, best, note, exact)]
+
+
+def _space_section(
+    problem: Problem,
+    points: dict[str, Any],
+    front: Sequence[Trial],
+    best: Trial | None,
+    note: str,
+    exact: Sequence[Block],
+) -> Section:
+    blocks: list[Block] = [Text(note)]
+    if any(value is not None for value in points["needed"]):
+        blocks.append(
+            Chart(
+                "space",
+                "Time against memory",
+                space.time_and_memory(points, front, best, problem),
+                "Every dot is a strategy. On the line: nothing is both faster and smaller.",
+                420,
+            )
+        )
+    beside = space.parallel(points)
+    if len(points["choices"]) > 1 and beside["last"]["values"]:
+        blocks.append(
+            Chart(
+                "parallel",
+                "Strategies side by side",
+                beside,
+                "Drag along an axis to keep only what passes there; click it to let go.",
+                400,
+            )
+        )
+    return Section("space", "The space", [*blocks, *exact])
+
+
+def _search_chart(data: Mapping[str, Any]) -> Chart:
+    return Chart(
+        "search",
+        "Regret of the best so far, by trial",
+        data,
+        f"0 is the {data['zero']}.",
+        340,
+    )
+
+
+def _assumed(problem: Problem, said: Mapping[str, str], told: Told) -> Section:
+    return Section("assumed", "What was assumed", assumed_blocks(problem, said, told.command))
+
+
+def _percent(fraction: float | None) -> str:
+    return "-" if fraction is None else percent(fraction)
+
+
+__all__ = ["Told", "comparison_page", "grid_page", "plan_page", "ranking", "study_page"]

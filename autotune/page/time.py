@@ -1,0 +1,144 @@
+"""Where the time of plans goes, as plain data."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from distir.shares import communication, is_communication, share_heading
+
+if TYPE_CHECKING:
+    from distir.simulation import SimulationResult
+    from distir.simulation.step import Step, TimedAction
+
+MOST_STAGES = 16
+"""Stages of one plan that get a bar each; of longer pipelines, evenly spaced ones."""
+MOST_ACTIONS = 4000
+"""Actions that are drawn; of longer steps, the first."""
+MOST_MESSAGES = 1500
+
+
+def stage_bars(plans: Mapping[str, SimulationResult]) -> dict[str, Any]:
+    """Seconds of every stage of several plans by share, as rows of bars. A row's parts add up to
+    the iteration."""
+    rows = [
+        {"label": _row_label(name, result, stage), "parts": dict(result.stages[stage].seconds)}
+        for name, result in plans.items()
+        for stage in spaced(len(result.stages), MOST_STAGES)
+    ]
+    return {"unit": "seconds", "rows": rows, "parts": shares_of(rows)}
+
+
+def plan_bars(plans: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
+    """Seconds of several plans by share, one row of bars each."""
+    rows = [{"label": name, "parts": dict(parts)} for name, parts in plans.items()]
+    return {"unit": "seconds", "rows": rows, "parts": shares_of(rows)}
+
+
+def shares_of(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
+    """The parts that some row has more than nothing of, with what people call them."""
+    names = dict.fromkeys(name for row in rows for name in row["parts"])
+    used = [name for name in names if any(row["parts"].get(name) for row in rows)]
+    return [{"name": name, "label": share_heading(name)} for name in used]
+
+
+def spaced(count: int, most: int) -> list[int]:
+    """At most `most` of the numbers below `count`, the first and the last among them."""
+    if count <= most:
+        return list(range(count))
+    return [round(at * (count - 1) / (most - 1)) for at in range(most)]
+
+
+def _row_label(name: str, result: SimulationResult, stage: int) -> str:
+    return name if len(result.stages) == 1 else f"{name}, stage {stage}"
+
+
+# --- the pipeline ---------------------------------------------------------------------------------
+
+
+def pipeline(step: Step) -> dict[str, Any]:
+    """One step as a Gantt picture: who does what when, and which messages are under way."""
+    actions = step.actions[:MOST_ACTIONS]
+    horizon = max((each.end for each in actions), default=0.0)
+    sent = [each for each in step.messages if each.start <= horizon][:MOST_MESSAGES]
+    return {
+        "ranks": 1 + max((each.rank for each in step.actions), default=-1),
+        "seconds": step.seconds,
+        "actions": [
+            [each.rank, each.start, each.end, action_kind(each), each.label] for each in actions
+        ],
+        "messages": [
+            [each.sender, each.receiver, each.start, each.end, str(each.action), each.size_bytes]
+            for each in sent
+        ],
+        "all_actions": len(step.actions),
+        "all_messages": len(step.messages),
+    }
+
+
+def action_kind(each: TimedAction) -> str:
+    """Forward, backward, weight gradients, or overlapped."""
+    if each.beside is not None:
+        return "overlapped"
+    return {"F": "forward", "W": "weight"}.get(each.action.kind, "backward")
+
+
+# --- communication --------------------------------------------------------------------------------
+
+
+def links(step: Step, result: SimulationResult) -> dict[str, Any]:
+    """Communication of a device, mean over ranks: per kind of collective counts, bytes and seconds,
+    and per choice how many of the seconds are exposed and how many are hidden behind others.
+
+    Waiting counts as exposed, also where it is for others that come late; so more can be exposed
+    than is sent.
+    """
+    ranks = len(result.stages)
+    rows: defaultdict[tuple[str, str, str], list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
+    for each in step.traffic:
+        row = rows[each.along, each.level, each.op]
+        row[0] += each.count / ranks
+        row[1] += each.size_bytes / ranks
+        row[2] += each.seconds / ranks
+    busy: defaultdict[str, float] = defaultdict(float)
+    for (along, _, _), (_, _, seconds) in rows.items():
+        busy[along] += seconds
+    exposed = _exposed(result)
+    bars = [
+        {
+            "label": along,
+            "parts": {
+                "exposed": exposed.get(along, 0.0),
+                "hidden": max(0.0, busy.get(along, 0.0) - exposed.get(along, 0.0)),
+            },
+        }
+        for along in dict.fromkeys([*exposed, *busy])
+    ]
+    return {
+        "unit": "seconds",
+        "rows": bars,
+        "parts": [{"name": name, "label": name} for name in ("exposed", "hidden")],
+        "kinds": [
+            {
+                "along": along,
+                "level": level,
+                "op": op,
+                "count": count,
+                "bytes": size,
+                "seconds": took,
+            }
+            for (along, level, op), (count, size, took) in sorted(rows.items())
+        ],
+    }
+
+
+def _exposed(result: SimulationResult) -> dict[str, float]:
+    """Seconds of waiting for data, mean over ranks, by the choice along which they travel."""
+    found: defaultdict[str, float] = defaultdict(float)
+    for stage in result.stages:
+        for share, seconds in stage.seconds.items():
+            if is_communication(share) and seconds:
+                along = share.removesuffix(communication(""))
+                found[along] += seconds / len(result.stages)
+    return dict(found)
