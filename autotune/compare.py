@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from statistics import mean, median
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from autotune.prospects import ProblemProspects
 from autotune.rendering import Shown
 from autotune.samplers import load_sampler
 from autotune.study import Measure, Study
-from autotune.trial import Trial, best_of
+from autotune.trial import Curve, Trial, best_of, regret_curve
 from distir.errors import DistirError
 from distir.strategy import Strategy
 from search_spaces import SearchSpace
@@ -65,6 +65,7 @@ class Contest:
     """Trials until the best was within 1 % of the grid's; `None` if that never was."""
     seconds: float
     """Time of the sampler alone; evaluations come from the grid."""
+    curve: Curve = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +84,14 @@ class Standing:
     """Over the seeds that came close."""
     seconds: float
     """Mean time of a search, without evaluations."""
+    curves: tuple[Curve, ...] = field(default=(), repr=False)
+    """One per seed."""
 
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON values."""
-        return asdict(self)
+        plain = asdict(self)
+        del plain["curves"]  # which are drawn, and long
+        return plain
 
 
 @dataclass(frozen=True)
@@ -166,7 +171,9 @@ def contest(
     if study.error:
         raise DistirError(f"{sampler}, seed {seed}: {study.error}")
     regret, close = grid.regret(study.best), _trials_to_close(study.trials, grid)
-    return Contest(sampler, seed, len(study.trials), regret, close, seconds)
+    best = grid.best.cost if grid.best is not None else None
+    curve = regret_curve(study.trials, best) if best is not None else ()
+    return Contest(sampler, seed, len(study.trials), regret, close, seconds, curve)
 
 
 def standing(contests: Sequence[Contest]) -> Standing:
@@ -182,6 +189,7 @@ def standing(contests: Sequence[Contest]) -> Standing:
         worst_regret=max(regrets) if regrets else None,
         median_trials_to_close=median(close) if close else None,
         seconds=mean(each.seconds for each in contests),
+        curves=tuple(each.curve for each in contests),
     )
 
 

@@ -21,6 +21,7 @@ from autotune.trial import Trial
 from distir.arrays import Flags, Indices
 from distir.metrics import iteration_seconds, peak_memory_bytes
 from distir.strategies import FIELDS, Strategies
+from distir.strategy import Strategy
 
 MOST_POINTS = 10_000
 """Strategies of the largest sample."""
@@ -102,6 +103,8 @@ class Landscape:
         default_factory=dict[tuple[str, str], dict[tuple[Hashable, Hashable], Cell]]
     )
     """By two choices and their values."""
+    front: tuple[Trial, ...] = ()
+    """Feasible strategies than which none is both faster and needs less memory, fastest first."""
     out_of_reach: tuple[Trial, ...] = ()
     """Infeasible strategies, the least violation first: each costs less than all before it."""
     _sampled: list[tuple[NDArray[np.uint64], Points]] = field(
@@ -118,6 +121,7 @@ class Landscape:
         self._add_sample(chunk, strategies)
         self._add_effects(strategies, chunk.costs, usable)
         self._add_pairs(strategies, chunk.costs, usable)
+        self._add_front(chunk)
         self._add_out_of_reach(chunk)
 
     @property
@@ -238,15 +242,31 @@ class Landscape:
                     int(counts[code]), int(feasible[code]), float(best[code])
                 )
 
+    def _add_front(self, chunk: Chunk) -> None:
+        metrics = chunk.evaluations.metrics
+        if iteration_seconds.name not in metrics or peak_memory_bytes.name not in metrics:
+            return
+        seconds, needed = metrics[iteration_seconds.name], np.asarray(needed_bytes(metrics))
+        known = chunk.evaluations.feasible & np.isfinite(seconds) & np.isfinite(needed)
+        chosen = np.flatnonzero(known)
+        chosen = chosen[np.lexsort((needed[chosen], seconds[chosen]))]
+        chosen = chosen[_falls(needed[chosen])]
+        found = [chunk.trial(int(index)) for index in chosen]
+        least, kept = np.inf, list[Trial]()
+        for trial in sorted([*self.front, *found], key=_time_and_need):
+            if _time_and_need(trial)[1] < least:
+                least = _time_and_need(trial)[1]
+                kept.append(trial)
+        self.front = tuple(kept)
+
     def _add_out_of_reach(self, chunk: Chunk) -> None:
         evaluations = chunk.evaluations
         missed = ~evaluations.feasible & ~evaluations.failed & ~np.isnan(chunk.costs)
         chosen = np.flatnonzero(missed)
         order = np.lexsort((chunk.costs[chosen], evaluations.violation[chosen]))
         chosen = chosen[order]
-        costs = chunk.costs[chosen]
-        before = np.minimum.accumulate(np.concatenate([[np.inf], costs]))[:-1]
-        found = [chunk.trial(int(index)) for index in chosen[costs < before]]
+        chosen = chosen[_falls(chunk.costs[chosen])]
+        found = [chunk.trial(int(index)) for index in chosen]
         least, kept = np.inf, list[Trial]()
         for trial in sorted([*self.out_of_reach, *found], key=_missed_by):
             if trial.cost is not None and trial.cost < least:
@@ -270,6 +290,17 @@ def mixed(numbers: NDArray[np.int64]) -> NDArray[np.uint64]:
     state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return state ^ (state >> np.uint64(31))
+
+
+def _falls(values: MetricColumn) -> Flags:
+    """Whether each value is below all values before it."""
+    before = np.minimum.accumulate(np.concatenate([[np.inf], values]))
+    return values < before[:-1]
+
+
+def _time_and_need(trial: Trial) -> tuple[float, float, int]:
+    metrics = trial.evaluation.metrics
+    return metrics[iteration_seconds.name], float(needed_bytes(metrics)), trial.number
 
 
 def _missed_by(trial: Trial) -> tuple[float, float, int]:
@@ -305,7 +336,7 @@ def _points(parts: Sequence[Points]) -> Points:
     )
 
 
-def _each(parts: Sequence[Points]) -> Iterator[object]:
+def _each(parts: Sequence[Points]) -> Iterator[Strategy]:
     return (strategy for part in parts for strategy in part.strategies)
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
+from autotune.costs import regret
 from autotune.objectives.evaluation import Evaluation, finite
 from distir.metrics import peak_memory_bytes
 from distir.strategy import Strategy
@@ -108,6 +109,22 @@ def pareto_front(trials: Iterable[Trial], second: str = peak_memory_bytes.name) 
             least = value
             front.append(trial)
     return front
+
+
+Curve: TypeAlias = "Sequence[float | None]"
+"""Per trial the fraction that the best so far loses against the best known; None before anything
+feasible is found."""
+
+
+def regret_curve(trials: Sequence[Trial], best_cost: float) -> list[float | None]:
+    """The `Curve` of a search."""
+    found: list[float | None] = []
+    least: float | None = None
+    for trial in trials:
+        if trial.feasible and trial.cost is not None and (least is None or trial.cost < least):
+            least = trial.cost
+        found.append(None if least is None else regret(least, best_cost))
+    return found
 
 
 def best_of_layouts(trials: Iterable[Trial]) -> list[Trial]:

@@ -10,7 +10,8 @@ from autotune.problem import Problem
 from distir.factoring import divisors
 from distir.strategy import Strategy
 
-LEVELS = ({"recompute": "none"}, {"recompute": "selective"}, {"recompute": "full"})
+RECOMPUTED = ("none", "selective", "full")
+"""Recomputation policies, the cheapest first."""
 MOST_TRIED = 100
 """Strategies that are simulated for one rule."""
 
@@ -31,13 +32,13 @@ def _fully_sharded(problem: Problem) -> Iterator[Strategy]:
     (Zhao et al. 2023, PyTorch FSDP)."""
     share = problem.batch_size // problem.devices
     zero = 3 if problem.mode == "training" and problem.devices > 1 else 0
-    for level, pieces in product(LEVELS, divisors(share) if share else ()):
-        yield Strategy(dp=problem.devices, zero=zero, microbatches=pieces, **level)
+    for policy, pieces in product(RECOMPUTED, divisors(share) if share else ()):
+        yield Strategy(dp=problem.devices, zero=zero, microbatches=pieces, recompute=policy)
 
 
 def _model_parallel_as_needed(problem: Problem, node: int) -> Iterator[Strategy]:
-    """Tensor parallelism within a node, then pipeline parallelism, just as much as is needed to fit;
-    the rest is data parallelism (Narayanan et al. 2021, takeaways 1 and 2)."""
+    """Tensor parallelism within a node, then pipeline parallelism, just as much as is needed to
+    fit; the rest is data parallelism (Narayanan et al. 2021, takeaways 1 and 2)."""
     devices, trains = problem.devices, problem.mode == "training"
     within = [tp for tp in divisors(node) if devices % tp == 0]
     widest = max(within, default=1)

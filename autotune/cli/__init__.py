@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -143,6 +144,7 @@ def _executed(argv: Sequence[str]) -> int:
         if value == "--":  # which argparse takes for the end of the options, and so for no value
             parser.error(f"argument {option}: expected a value, found '--'")
     arguments = parser.parse_args(argv)
+    arguments.command_line = shlex.join([parser.prog, *argv])
     arguments.typed = typed(argv, vars(arguments))
     with quiet(hasattr(arguments, "quiet")):
         return arguments.execute(arguments)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from typing import TYPE_CHECKING
 
 from autotune.cli.options import (
@@ -16,10 +17,13 @@ from autotune.cli.options import (
 )
 from autotune.cli.output import Output, add_json_option
 from autotune.cli.progress import progress
+from autotune.cli.report import add_report_option, write_report
 
 if TYPE_CHECKING:
     from autotune.chunks import Chunk
     from autotune.compare import Comparison
+    from autotune.page.contents import Page
+    from autotune.page.reports import Told
     from autotune.trial import Trial
 
 SUMMARY = (
@@ -44,16 +48,24 @@ def configure(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--trials", type=positive, default=50, metavar="N", help="strategies per search"
     )
+    add_report_option(parser)
     add_json_option(parser)
 
 
 def execute(arguments: argparse.Namespace) -> int:
     """Compares, reports, and returns the exit status."""
-    output = Output(arguments)
+    output = Output(arguments, "report")
     with output.working():
         comparison = _compared(arguments)
+        write_report(arguments, partial(_page, comparison))
     output.write(comparison.to_dict(), lambda: comparison)
     return 0
+
+
+def _page(comparison: Comparison, told: Told) -> Page:
+    from autotune.page.reports import comparison_page
+
+    return comparison_page(comparison, told)
 
 
 def _compared(arguments: argparse.Namespace) -> Comparison:

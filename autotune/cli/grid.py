@@ -19,6 +19,7 @@ from autotune.cli.options import (
 )
 from autotune.cli.output import INTERRUPTED, Output, add_json_option, note, status_of
 from autotune.cli.progress import progress
+from autotune.cli.report import add_report_option, write_report
 from distir.errors import DistirError
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from autotune.chunks import Chunk
     from autotune.grid import Grid, Watcher
     from autotune.objectives import Objective
+    from autotune.page.contents import Page
+    from autotune.page.reports import Told
     from autotune.problem import Problem
     from autotune.trial import Trial
 
@@ -61,12 +64,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="write every strategy with its metrics, best or not: .csv or .parquet",
     )
+    add_report_option(parser)
     add_json_option(parser)
 
 
 def execute(arguments: argparse.Namespace) -> int:
     """Evaluates the space and returns the exit status."""
-    output = Output(arguments, "table")
+    output = Output(arguments, "table", "report")
     file: str | None = getattr(arguments, "table", None)
     if file is not None:
         from autotune.table_files import check_table_file
@@ -81,18 +85,35 @@ def execute(arguments: argparse.Namespace) -> int:
             objective, certificate = _certified(arguments, problem)
             plain = {**_header(problem, objective), **certificate.to_dict(problem.batch_size)}
             report = partial(_certificate_report, problem, objective, certificate)
+            page = partial(_certificate_page, problem, objective, certificate)
             found = None
         else:
             objective, found = _evaluated(arguments, problem, file)
             plain = {**_header(problem, objective), **found.to_dict(problem.batch_size)}
             shown: int = getattr(arguments, "top", SHOWN)
             report = partial(_report, problem, objective, found, shown)
+            page = partial(_page, problem, objective, found)
+        write_report(arguments, page)
     output.write(plain, report)
     if found is not None and file is not None:
         note(f"wrote {found.evaluated:,} strategies to {file}")
     if plain["interrupted"]:
         return INTERRUPTED
     return 0 if found is None else status_of(found.evaluated, found.failures)
+
+
+def _page(problem: Problem, objective: Objective, grid: Grid, told: Told) -> Page:
+    from autotune.page.reports import grid_page
+
+    return grid_page(problem, objective, grid, told)
+
+
+def _certificate_page(
+    problem: Problem, objective: Objective, certificate: Certificate, told: Told
+) -> Page:
+    from autotune.page.reports import certificate_page
+
+    return certificate_page(problem, objective, certificate, told)
 
 
 def _header(problem: Problem, objective: Objective) -> dict[str, Any]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from autotune.cli.options import SUPPRESS, add_hardware_options, given, positive
 from autotune.cli.output import Output, add_json_option
+from autotune.cli.report import add_report_option, write_report
 from autotune.cli.simulate import plain
 from autotune.statement import ProblemStatement
 from distir.errors import DistirError, StrategyError
@@ -14,6 +16,8 @@ from distir.errors import DistirError, StrategyError
 if TYPE_CHECKING:
     from autotune.launch.better import Better
     from autotune.launch.read import Reading
+    from autotune.page.contents import Page
+    from autotune.page.reports import Told
     from autotune.problem import Problem
 
 SUMMARY = "Read what a framework is launched with: how good it is, and what would be better."
@@ -72,12 +76,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="strategies to try (default: as for `run`; 0: look for nothing better)",
     )
+    add_report_option(parser)
     add_json_option(parser)
 
 
 def execute(arguments: argparse.Namespace) -> int:
     """Reads, simulates, searches and reports; returns the exit status."""
-    output = Output(arguments)
+    output = Output(arguments, "report")
     with output.working():
         from autotune.launch.read import Stated, read_launch
 
@@ -85,11 +90,20 @@ def execute(arguments: argparse.Namespace) -> int:
         reading = read_launch(arguments.file, Stated(settings=settings, **_stated(arguments)))
         problem = _problem(arguments, reading)
         simulated, as_run, found = _answers(arguments, problem, reading)
+        write_report(arguments, partial(_page, problem, reading, simulated, found))
     output.write(
         _plain(problem, reading, simulated, as_run, found),
         lambda: _report(problem, reading, simulated, as_run, found),
     )
     return 0
+
+
+def _page(
+    problem: Problem, reading: Reading, simulated: Any, found: list[Better] | None, told: Told
+) -> Page:
+    from autotune.launch.page import read_page
+
+    return read_page(problem, reading, simulated, found, told)
 
 
 def _setting(text: str) -> tuple[str, str]:

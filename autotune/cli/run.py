@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from autotune.cli.launch import add_launch_options, launch_asked, plain_launch
@@ -22,6 +23,7 @@ from autotune.cli.options import (
 from autotune.cli.output import INTERRUPTED, Output, add_json_option, note, status_of
 from autotune.cli.plans import add_plan_option, write_plan
 from autotune.cli.progress import progress
+from autotune.cli.report import add_report_option, write_report
 from autotune.cli.studies import add_run_options, as_begun, kept_of
 from autotune.statement import ProblemStatement
 from distir.errors import DistirError
@@ -30,6 +32,8 @@ from distir.files import check_no_output
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from autotune.page.contents import Page
+    from autotune.page.reports import Told
     from autotune.problem import Problem
     from autotune.result import TuneResult
     from autotune.trackers import Tracker
@@ -101,12 +105,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--no-tracking", action="store_true", default=SUPPRESS, help="record nothing"
     )
     add_plan_option(parser, reads=False)
+    add_report_option(parser)
     add_json_option(parser)
 
 
 def execute(arguments: argparse.Namespace) -> int:
     """Searches, reports, and returns the exit status."""
-    output = Output(arguments, "plan")
+    output = Output(arguments, "plan", "report")
     with output.working():
         with progress("reading"):
             from autotune.api import Search, solve
@@ -128,6 +133,8 @@ def execute(arguments: argparse.Namespace) -> int:
         done = None if launch is None else launch.launched(result)
         if hasattr(arguments, "plan"):
             _write_best(arguments, problem, result)
+        launch_command = None if done is None else done.emission.files.command
+        write_report(arguments, partial(_page, result), launch_command)
     plain = result.to_dict() if done is None else {**result.to_dict(), "launch": plain_launch(done)}
     output.write(plain, lambda: _recorded(result))
     tracking = result.tracking
@@ -140,6 +147,12 @@ def execute(arguments: argparse.Namespace) -> int:
         return 1
     reasons = Counter(trial.evaluation.reason or "" for trial in result.trials if trial.failed)
     return status_of(len(result.trials), dict(reasons.most_common()))
+
+
+def _page(result: TuneResult, told: Told) -> Page:
+    from autotune.page.reports import study_page
+
+    return study_page(result, told)
 
 
 def _shown_on(output: Output) -> Watch:

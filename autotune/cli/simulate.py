@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from autotune.cli.options import (
@@ -17,6 +18,7 @@ from autotune.cli.options import (
 )
 from autotune.cli.output import Output, add_json_option, note
 from autotune.cli.plans import add_plan_option, is_written, plan_read, stated_by, write_plan
+from autotune.cli.report import add_report_option, write_report
 from autotune.statement import ProblemStatement
 from autotune.trial import choices
 from distir.errors import StrategyError
@@ -24,6 +26,8 @@ from distir.files import write_text
 from distir.strategy import PLACEMENT, Strategy
 
 if TYPE_CHECKING:
+    from autotune.page.contents import Page
+    from autotune.page.reports import Told
     from autotune.problem import Problem
     from distir.plan import Plan
 
@@ -42,6 +46,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="write a Chrome trace, which ui.perfetto.dev opens",
     )
+    add_report_option(parser)
     add_json_option(parser)
 
 
@@ -159,7 +164,7 @@ def add_strategy_options(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     """Simulates, reports, and returns the exit status."""
     files = ("trace", "plan") if is_written(arguments) else ("trace",)
-    output = Output(arguments, *files)
+    output = Output(arguments, *files, "report")
     trace: str | None = getattr(arguments, "trace", None)
     with output.working():
         plan = plan_read(arguments)
@@ -177,6 +182,7 @@ def execute(arguments: argparse.Namespace) -> int:
             note(f"wrote {trace}; open it at https://ui.perfetto.dev")
         if is_written(arguments):
             write_plan(arguments, simulator.plan(strategy))
+        write_report(arguments, partial(_page, problem, result, plan))
     output.write(plain(problem, result), lambda: _report(problem, result))
     return 0
 
@@ -219,6 +225,12 @@ def problem_with(arguments: argparse.Namespace, strategy: Strategy) -> Problem:
 def _header(problem: Problem) -> dict[str, Any]:
     names = ("model", "cluster", "devices", "mode", "batch_size", "settings")
     return {name: getattr(problem, name) for name in names}
+
+
+def _page(problem: Problem, result: Any, plan: Plan | None, told: Told) -> Page:
+    from autotune.page.reports import plan_page
+
+    return plan_page(problem, result, told, plan)
 
 
 def _report(problem: Problem, result: Any) -> Any:

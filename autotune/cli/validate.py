@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from autotune.cli.measurements import add_measurements, measurements
 from autotune.cli.options import positive
 from autotune.cli.output import Output, add_json_option, note
+from autotune.cli.report import add_report_option, write_report
+
+if TYPE_CHECKING:
+    from autotune.page.contents import Page
+    from autotune.page.reports import Told
 
 SUMMARY = "Compare predictions with measured runs: error, ranking, regret and memory, by source."
 
@@ -31,12 +37,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="draw predicted against measured seconds to a file: .png, .svg, .pdf or .html",
     )
+    add_report_option(parser)
     add_json_option(parser)
 
 
 def execute(arguments: argparse.Namespace) -> int:
     """Predicts, compares, reports, and returns the exit status."""
-    output = Output(arguments, "plot")
+    output = Output(arguments, "plot", "report")
     plot: str | None = getattr(arguments, "plot", None)
     if plot is not None:
         from autotune.reports.scatter import check_format
@@ -49,8 +56,15 @@ def execute(arguments: argparse.Namespace) -> int:
 
             draw_scatter(report.outcomes, plot)
             note(f"wrote {plot}")
+        write_report(arguments, partial(_page, arguments.file, report))
     output.write({"file": arguments.file, **report.to_dict()}, lambda: _shown(arguments, report))
     return 0
+
+
+def _page(file: str, report: Any, told: Told) -> Page:
+    from autotune.page.validation import validation_page
+
+    return validation_page(file, report, told)
 
 
 def _report(arguments: argparse.Namespace) -> Any:

@@ -76,9 +76,9 @@ def _read_parts(
     if not found:
         yield Text(f"Nothing better was found in what {target.name} can state.")
     for each in found:
-        yield Text(_better(problem, simulated, each), style="green")
+        yield Text(better_line(problem, simulated, each), style="green")
         for name, (now, then) in each.changes.items():
-            yield Text(f"  {_change(name, now, then)}")
+            yield Text(f"  {change_line(name, now, then)}")
 
 
 def _cost(lead: str, problem: Problem, result: Any) -> str:
@@ -89,7 +89,8 @@ def _cost(lead: str, problem: Problem, result: Any) -> str:
     return f"{lead}: {seconds} per step, {room}{'' if result.feasible else ': does not fit'}"
 
 
-def _better(problem: Problem, simulated: Any, each: Better) -> str:
+def better_line(problem: Problem, simulated: Any, each: Better) -> str:
+    """What a better strategy gains."""
     name, memory = iteration_seconds.name, peak_memory_bytes.name
     metrics = each.trial.evaluation.metrics
     more = metrics[name] / simulated.metrics[name] - 1
@@ -101,7 +102,8 @@ def _better(problem: Problem, simulated: Any, each: Better) -> str:
     )
 
 
-def _change(name: str, now: Any, then: Any) -> str:
+def change_line(name: str, now: Any, then: Any) -> str:
+    """What to do with an option to have a better strategy."""
     if then is None:
         return f"leave out {name} (now {_word(now)})"
     if now is None:

@@ -29,7 +29,7 @@ def page_html(page: Page) -> str:
         style=asset("page.css"),
         bundle=asset(BUNDLE),
         script=asset("page.js"),
-        data=charts.replace("</", "<\\/"),  # what would end the script that has the data
+        data=charts.replace("<", "\\u003c"),  # nothing may end the script that has the data
     )
 
 

@@ -20,6 +20,7 @@ from autotune.reports.ranking import shown_choices
 from autotune.reports.study import comparison_lines, search_lines
 from autotune.trial import Trial
 from distir.metrics import (
+    find_metric,
     iteration_seconds,
     mfu,
     peak_memory_bytes,
@@ -28,13 +29,14 @@ from distir.metrics import (
 from distir.units import percent, short_bytes, short_seconds
 
 if TYPE_CHECKING:
+    from autotune.certificate import Certificate
     from autotune.compare import Comparison
     from autotune.grid import Grid
     from autotune.landscape import Landscape
     from autotune.result import TuneResult
     from distir.cost import Band
+    from distir.plan import Plan
     from distir.simulation import SimulationResult, Simulator
-    from distir.strategy import Strategy
 
 PLANS = 5
 """Best plans whose time is shown stage by stage."""
@@ -62,7 +64,7 @@ def study_page(result: TuneResult, told: Told | None = None) -> Page:
         answer, lines = _nothing(result)
         lead += lines
     else:
-        answer = f"{_task(problem)}: {described(best.strategy)}."
+        answer = _best_sentence(problem, objective, best)
         lead += [*comparison_lines(result, best), *_to_measure(result)]
         if told.launch is not None:
             ready = [Text("The best plan is started by:"), Code(told.launch)]
@@ -102,12 +104,13 @@ def grid_page(problem: Problem, objective: Objective, grid: Grid, told: Told | N
     told = told or Told()
     best = grid.best
     stopped = "" if grid.complete else ", interrupted"
-    lead = [
+    evaluated = (
         f"{grid.space_size:,} valid strategies in the space {problem.space_name}; evaluated "
         f"{grid.evaluated:,} in {grid.seconds:.2f} s{stopped}; {grid.feasible:,} feasible."
-    ]
+    )
+    lead = [evaluated]
     if best is not None:
-        answer = f"{_task(problem)}: {described(best.strategy)}."
+        answer = _best_sentence(problem, objective, best)
     elif grid.complete:
         answer = "Nothing fits."
         lead += advice(problem, objective, grid.closest)
@@ -116,7 +119,7 @@ def grid_page(problem: Problem, objective: Objective, grid: Grid, told: Told | N
         lead += closest_line(grid.closest)
     sections = _plan_sections(problem, objective, grid.ranked)
     cost = best.cost if best is not None else None
-    sections += _landscape_sections(problem, grid.landscape, grid.front, best, cost)
+    sections += _landscape_sections(problem, grid.landscape, best, cost)
     if best is not None and objective.cheap and _simulator(problem) is not None:
         blocks = why_blocks(problem, best.strategy, grid.layouts)
         missing = out_of_reach(grid.landscape.out_of_reach, best, problem.memory_bytes)
@@ -126,13 +129,50 @@ def grid_page(problem: Problem, objective: Objective, grid: Grid, told: Told | N
     return Page(problem.title, answer, best is not None, facts, lead, sections)
 
 
-def plan_page(problem: Problem, result: SimulationResult, told: Told | None = None) -> Page:
-    """The report of one simulated plan."""
+def certificate_page(
+    problem: Problem, objective: Objective, certificate: Certificate, told: Told | None = None
+) -> Page:
+    """The report of a certified search."""
+    told = told or Told()
+    best = certificate.best
+    evaluated = (
+        f"{certificate.space_size:,} valid strategies in the space {problem.space_name}; evaluated "
+        f"{certificate.evaluated:,}, the others ruled out by {certificate.bounds:,} bounds, in "
+        f"{certificate.seconds:.2f} s."
+    )
+    ruled_out = [f"{count:,} {reason}." for reason, count in certificate.ruled_out.items()]
+    lead = [evaluated, *ruled_out]
+    if best is not None:
+        answer = _best_sentence(problem, objective, best)
+        proved = "That is proved to be the best." if certificate.complete else "Not proved yet."
+        lead.append(proved)
+    elif certificate.complete:
+        answer = "Nothing fits."
+        lead += advice(problem, objective, certificate.closest)
+    else:
+        answer = "Interrupted: nothing is proved yet."
+    sections = _plan_sections(problem, objective, certificate.ranked)
+    if best is not None and objective.cheap and _simulator(problem) is not None:
+        blocks = why_blocks(problem, best.strategy, certificate.layouts)
+        sections.append(Section("why", "Why this plan", blocks))
+    sections.append(_assumed(problem, {"objective": objective.name}, told))
+    facts = _facts(problem, objective, best) if best is not None else ()
+    return Page(problem.title, answer, best is not None, facts, lead, sections)
+
+
+def plan_page(
+    problem: Problem,
+    result: SimulationResult,
+    told: Told | None = None,
+    plan: Plan | None = None,
+) -> Page:
+    """The report of one simulated plan: of its strategy, or `plan` where that is cut or scheduled
+    by itself."""
     told = told or Told()
     lead = [*problem.notes, *conclusions(problem, breakdown(problem, result.strategy))]
     fits = "fits" if result.feasible else f"does not fit: {result.reason}"
-    answer = f"{_task(problem)}: {described(result.strategy)} {fits}."
-    sections = _simulated_sections(problem, {"the plan": result.strategy}, as_objective=True)
+    answer = f"{described(result.strategy)}: {fits}."
+    sections = _simulated_sections(problem, {"": result}, as_objective=True, plan=plan)
     sections.append(_assumed(problem, {}, told))
     facts = _metric_facts(problem, result.metrics, result.band)
     return Page(problem.title, answer, result.feasible, facts, lead, sections)
@@ -170,7 +210,7 @@ def comparison_page(comparison: Comparison, told: Told | None = None) -> Page:
     sections = [Section("search", "Samplers against exhaustive search", blocks)]
     best = grid.best
     cost = best.cost if best is not None else None
-    sections += _landscape_sections(problem, grid.landscape, grid.front, best, cost)
+    sections += _landscape_sections(problem, grid.landscape, best, cost)
     said = {"samplers": ", ".join(curves), "seeds": str(first.seeds)}
     sections.append(_assumed(problem, said, told))
     facts = _facts(problem, comparison.objective, best) if best is not None else ()
@@ -180,8 +220,20 @@ def comparison_page(comparison: Comparison, told: Told | None = None) -> Page:
 # --- the answer -----------------------------------------------------------------------------------
 
 
-def _task(problem: Problem) -> str:
-    return problem.title[0].upper() + problem.title[1:]
+def _best_sentence(problem: Problem, objective: Objective, best: Trial) -> str:
+    """The answer: the plan, what it reaches, how sure that is, and how much memory is left."""
+    metrics, band = best.evaluation.metrics, problem.band
+    reached = (
+        f"{shown(objective.metric, best.metric(objective.metric))} {heading(objective.metric)}"
+    )
+    known = find_metric(objective.metric) if objective.cheap else None
+    if band is not None and known is not None and known.timed:
+        reached += f" (± {percent(band.relative)})"
+    sentence = f"Best: {described(best.strategy)}. That gives {reached}"
+    if peak_memory_bytes.name in metrics:
+        room = problem.memory_bytes - needed_bytes(metrics)
+        sentence += f", with {short_bytes(room)} of {short_bytes(problem.memory_bytes)} to spare"
+    return f"{sentence}."
 
 
 def _nothing(result: TuneResult) -> tuple[str, list[str]]:
@@ -269,7 +321,12 @@ def _plan_sections(
     if not ranked:
         return []
     best = ranking(ranked, objective)
-    plans = {f"{place}": each.strategy for place, each in enumerate(ranked[:PLANS], 1)}
+    simulator = _simulator(problem)
+    plans = {
+        f"#{place} ": simulator.simulate(each.strategy)
+        for place, each in enumerate(ranked[:PLANS], 1)
+        if simulator is not None
+    }
     return [
         Section("plans", "Best plans", [best]),
         *_simulated_sections(problem, plans, as_objective=objective.cheap),
@@ -309,18 +366,20 @@ def _behind(trial: Trial, best: Trial) -> str:
 
 
 def _simulated_sections(
-    problem: Problem, plans: Mapping[str, Strategy], *, as_objective: bool
+    problem: Problem,
+    plans: Mapping[str, SimulationResult],
+    *,
+    as_objective: bool,
+    plan: Plan | None = None,
 ) -> list[Section]:
-    """Time and memory of plans, of which the first is shown in detail. `as_objective`: whether the
-    simulator is what they were judged by."""
+    """Time and memory of plans, by what stands before their labels; the first, which may be `plan`,
+    is shown in detail. `as_objective`: whether the simulator is what they were judged by."""
     simulator = _simulator(problem)
-    if simulator is None:
+    if simulator is None or not plans:
         return []
-    results = {
-        _numbered(name, strategy): simulator.simulate(strategy) for name, strategy in plans.items()
-    }
+    results = {f"{name}{result.strategy.label}": result for name, result in plans.items()}
     first = next(iter(results.values()))
-    step = simulator.step(first.strategy)
+    step = simulator.step(first.strategy) if plan is None else simulator.step_plan(plan)
     notes: list[Block] = []
     if not as_objective:
         notes.append(
@@ -363,10 +422,6 @@ def _simulated_sections(
         Chart("bars", "What holds the peak", held, _fullest(first), _bars_height(held)),
     ]
     return [Section("time", "Time", seconds), Section("memory", "Memory", bytes_)]
-
-
-def _numbered(name: str, strategy: Strategy) -> str:
-    return f"#{name} {strategy.label}" if name.isdigit() else strategy.label
 
 
 def _bars_height(data: Mapping[str, Any]) -> int:
@@ -416,13 +471,11 @@ def _space_sections(result: TuneResult, landscape: Landscape | None) -> list[Sec
     best = result.best
     cost = best.cost if best is not None else None
     if landscape is not None and result.grid is not None:
-        return _landscape_sections(result.problem, landscape, result.grid.front, best, cost)
+        return _landscape_sections(result.problem, landscape, best, cost)
     if not result.trials:
         return []
-    from autotune.trial import pareto_front
-
     points = space.points_of_trials(result.trials, cost)
-    front = pareto_front(result.ranked)
+    front = space.pareto_front(result.ranked)
     note = (
         f"The {len(result.trials):,} strategies that were tried, of "
         f"{result.problem.space.count():,}. With --compare-grid all are evaluated: then what each "
@@ -434,7 +487,6 @@ def _space_sections(result: TuneResult, landscape: Landscape | None) -> list[Sec
 def _landscape_sections(
     problem: Problem,
     landscape: Landscape,
-    front: Sequence[Trial],
     best: Trial | None,
     cost: float | None,
 ) -> list[Section]:
@@ -445,8 +497,8 @@ def _landscape_sections(
     note = f"All {landscape.seen:,} strategies."
     if shown_points < landscape.seen:
         note = (
-            f"{shown_points:,} of {landscape.seen:,} strategies, drawn evenly at random; the front, "
-            "the best, importance and heat maps are of all."
+            f"{shown_points:,} of {landscape.seen:,} strategies, drawn evenly at random; the "
+            "front, the best, importance and heat maps are of all."
         )
     exact: list[Block] = []
     if best is not None and len(landscape.choices) > 1:
@@ -469,7 +521,7 @@ def _landscape_sections(
                 380,
             ),
         ]
-    return [_space_section(problem, points, front, best, note, exact)]
+    return [_space_section(problem, points, landscape.front, best, note, exact)]
 
 
 def _space_section(

@@ -5,26 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from autotune.costs import regret
-from autotune.trial import Trial
+from autotune.trial import Curve, regret_curve
 
 if TYPE_CHECKING:
     from autotune.result import TuneResult
-
-Curve = Sequence[float | None]
-"""Per trial the fraction that the best so far loses against the best known; None before anything
-feasible is found."""
-
-
-def regret_curve(trials: Sequence[Trial], best_cost: float) -> list[float | None]:
-    """The `Curve` of a search."""
-    found: list[float | None] = []
-    least: float | None = None
-    for trial in trials:
-        if trial.feasible and trial.cost is not None and (least is None or trial.cost < least):
-            least = trial.cost
-        found.append(None if least is None else regret(least, best_cost))
-    return found
 
 
 def search_of(result: TuneResult) -> dict[str, Any] | None:

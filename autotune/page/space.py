@@ -78,7 +78,8 @@ def _points(
         column = [each[name] for each in strategies]
         values = ordered(list(dict.fromkeys(column)))
         if len(values) < 2:
-            fixed |= {name: value for value in values}
+            if values:
+                fixed[name] = values[0]
             continue
         place = {value: at for at, value in enumerate(values)}
         said = [str(value) for value in values]
@@ -113,6 +114,19 @@ def front_of(trials: Sequence[Trial]) -> list[list[Any]]:
         if seconds is not None and trial.metric(peak_memory_bytes.name) is not None:
             found.append([seconds, float(needed_bytes(trial.evaluation.metrics)), trial.label])
     return sorted(found)
+
+
+def pareto_front(trials: Sequence[Trial]) -> list[Trial]:
+    """The feasible trials than which none is both faster and needs less."""
+    found: list[Trial] = []
+    least = float("inf")
+    known = [trial for trial in trials if trial.feasible and front_of([trial])]
+    for trial in sorted(known, key=lambda trial: front_of([trial])[0]):
+        ((_, needed, _),) = front_of([trial])
+        if needed < least:
+            least = needed
+            found.append(trial)
+    return found
 
 
 def time_and_memory(

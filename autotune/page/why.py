@@ -55,6 +55,8 @@ def why_blocks(problem: Problem, best: Strategy, layouts: Sequence[Trial]) -> li
         )
         for name, each in list(compared.items())[1:]
     ]
+    alike = [name for name, plan in usual_plans(problem, node_of(problem)).items() if plan == best]
+    blocks += [Text(f"The best is what {name} would be.") for name in alike]
     shown = {
         f"{name}{'' if each.feasible else ' (does not fit)'}": each.seconds
         for name, each in compared.items()

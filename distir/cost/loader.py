@@ -59,7 +59,6 @@ Any table may contain a table `sources` that says, key by key, where the numbers
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import fields
 from functools import lru_cache
 from pathlib import Path

@@ -34,6 +34,13 @@ function percent(value) {
 
 const units = { seconds, bytes };
 
+// An interval between ticks that is a round number of binary units.
+function byteScale(most, ticks) {
+  const unit = 2 ** (10 * Math.max(0, Math.floor(Math.log2(Math.max(most, 1)) / 10)));
+  const steps = [0.05, 0.1, 0.2, 0.25, 0.5, 1, 2, 4, 5, 10, 20, 25, 50, 100, 200, 500, 1000];
+  return { interval: unit * (steps.find((step) => most / unit / step <= ticks) || 1000) };
+}
+
 function escaped(text) {
   const element = document.createElement("span");
   element.textContent = text;
@@ -98,18 +105,18 @@ function legend(more) {
   }, more);
 }
 
-function limitLine(each, unit, vertical) {
+function limitLine(each, unit, vertical, index = 0) {
   const at = vertical ? { xAxis: each.value } : { yAxis: each.value };
   return Object.assign(at, {
     label: { formatter: each.label + ": " + unit(each.value), color: color("soft"),
-             position: vertical ? "insideEndTop" : "insideStartTop" },
+             position: vertical ? "insideEndTop" : index % 2 ? "insideEndBottom" : "insideStartTop" },
     lineStyle: { color: color("front"), type: "dashed" },
   });
 }
 
 function rowLabels(element, names) {
   const width = Math.round(element.clientWidth * (narrow() ? 0.34 : 0.32));
-  return { color: color("ink"), width: Math.min(width, 8 + 6.6 * Math.max(...names.map((n) => n.length))),
+  return { color: color("ink"), margin: 10, width: Math.min(width, 14 + 7.4 * Math.max(...names.map((n) => n.length))),
            overflow: "truncate", interval: 0 };
 }
 
@@ -119,6 +126,7 @@ const draw = {
   bars(element, found) {
     const unit = units[found.unit];
     const names = found.rows.map((row) => row.label);
+    const scale = found.unit === "bytes" ? byteScale : () => ({});
     const totals = found.rows.map((row) => Object.values(row.parts).reduce((sum, part) => sum + part, 0));
     const most = Math.max(...totals);
     const limits = (found.limits || []).filter((each) => each.value < 20 * most);
@@ -141,6 +149,7 @@ const draw = {
         },
       }),
       xAxis: axis({ type: "value", max: Math.max(most, ...limits.map((each) => each.value)) * 1.02,
+                    ...scale(Math.max(most, ...limits.map((each) => each.value)), narrow() ? 3 : 8),
                     axisLabel: { color: color("soft"), formatter: unit, hideOverlap: true, showMaxLabel: false },
                     splitNumber: narrow() ? 3 : 6 }),
       yAxis: axis({ type: "category", data: names, inverse: true, axisLabel: rowLabels(element, names),
@@ -163,7 +172,7 @@ const draw = {
       if (!shape) return undefined;
       const wide = shape.width > 34 && height > 11;
       return { type: "rect", shape, style: Object.assign(api.style(), { stroke: color("card"), lineWidth: shape.width > 3 ? 1 : 0 }),
-               textContent: wide ? { style: { text: api.value(3), fill: "#fff", fontSize: 10 } } : undefined,
+               textContent: wide ? { style: { text: labels[params.seriesIndex][params.dataIndex], fill: "#fff", fontSize: 10 } } : undefined,
                textConfig: wide ? { position: "inside" } : undefined };
     }
     function line(params, api) {
@@ -175,11 +184,13 @@ const draw = {
       return { type: "line", shape: { x1: from[0], y1: from[1], x2: to[0], y2: to[1] },
                style: { stroke: color("message"), lineWidth: 1, opacity: 0.7 } };
     }
-    const series = kinds.map((kind) => ({
+    const shown = kinds.filter((kind) => found.actions.some((each) => each[3] === kind));
+    const labels = shown.map((kind) => found.actions.filter((each) => each[3] === kind).map((each) => each[4]));
+    const series = shown.map((kind) => ({
       name: kind, type: "custom", renderItem: rectangle, itemStyle: { color: color(kind) },
       encode: { x: [1, 2], y: 0 }, progressive: 0, clip: true,
       data: found.actions.filter((each) => each[3] === kind).map((each) => [each[0], each[1], each[2], each[4]]),
-    })).filter((each) => each.data.length);
+    }));
     if (found.messages.length) series.push({
       name: "messages", type: "custom", renderItem: line, itemStyle: { color: color("message") },
       encode: { x: [2, 3], y: [0, 1] }, data: found.messages, z: 5, progressive: 0,
@@ -211,12 +222,12 @@ const draw = {
       tooltip: tooltip({ trigger: "axis", formatter: (parts) =>
         [escaped(seconds(parts[0].value[0])), ...parts.map((part) => part.marker + escaped(`${part.seriesName}: ${unit(part.value[1])}`))].join("<br>") }),
       xAxis: axis({ type: "value", min: 0, max: found.seconds, axisLabel: { color: color("soft"), formatter: seconds, hideOverlap: true, showMaxLabel: false } }),
-      yAxis: axis({ type: "value", min: 0, max: most * 1.06, axisLabel: { color: color("soft"), formatter: unit, showMaxLabel: false } }),
+      yAxis: axis({ type: "value", min: 0, max: most * 1.06, ...byteScale(most, 5), axisLabel: { color: color("soft"), formatter: unit, showMaxLabel: false } }),
       series: found.lines.map((line, index) => ({
         name: line.label, type: "line", step: "end", symbol: "none", data: line.points, sampling: "lttb",
         lineStyle: { width: 1.6 }, itemStyle: { color: seriesColor(index) },
         areaStyle: found.lines.length === 1 ? { opacity: 0.18 } : undefined,
-        markLine: index ? undefined : { symbol: "none", data: found.limits.map((each) => limitLine(each, unit, false)) },
+        markLine: index ? undefined : { symbol: "none", data: found.limits.map((each, at) => limitLine(each, unit, false, at)) },
       })),
     });
   },
@@ -276,7 +287,8 @@ const draw = {
                     areaSelectStyle: { width: 14, borderColor: color("accent"), color: color("accent"), opacity: 0.25 } } },
       parallelAxis: axes,
       series: [{ type: "parallel", smooth: false, progressive: 0, lineStyle: { width: 1, opacity: 0.35 }, inactiveOpacity: 0.02, activeOpacity: 0.7,
-                 data: found.last.values.map((value, at) => [...found.choices.map((choice) => choice.codes[at]), value]) }],
+                 data: found.last.values.map((value, at) => [...found.choices.map((choice) => choice.codes[at]), value])
+                   .sort((one, other) => other[last] - one[last]) }], // the best on top
     });
   },
 
@@ -312,9 +324,8 @@ const draw = {
       xAxis: axis({ type: "category", data: one.values, splitLine: { show: false } }),
       yAxis: axis({ type: "category", data: other.values, splitLine: { show: false } }),
       series: [
-        { type: "heatmap", data: known, itemStyle: { borderColor: color("card"), borderWidth: 2 },
-          label: { show: one.values.length <= (narrow() ? 5 : 14), fontSize: 10, color: color("ink"), textBorderColor: color("card"), textBorderWidth: 2,
-                   formatter: ({ value }) => percent(value[2]) } },
+        { type: "heatmap", data: known.map((cell) => ({ value: cell, label: { color: color(cell[2] < most / 2 ? "on-cold" : "on-warm") } })), itemStyle: { borderColor: color("card"), borderWidth: 2 },
+          label: { show: one.values.length <= (narrow() ? 5 : 14), fontSize: 11, formatter: ({ value }) => percent(value[2]) } },
         { type: "heatmap", data: nothing, itemStyle: { color: color("empty"), borderColor: color("card"), borderWidth: 2 },
           label: { show: one.values.length <= 14 && !narrow(), fontSize: 10, color: color("soft"), formatter: "nothing fits" } },
       ],
@@ -324,7 +335,7 @@ const draw = {
   effects(element, found) {
     const rows = found.rows;
     const names = rows.map((row) => `${row.choice}  ${percent(row.explained)}`);
-    const cap = 1;
+    const cap = Math.min(1, Math.max(0.05, 1.05 * Math.max(...rows.flatMap((row) => row.values.map((each) => each.behind || 0)))));
     const data = rows.flatMap((row, at) => row.values.filter((each) => each.behind != null)
       .map((each) => [Math.min(each.behind, cap), at, each.value, each.behind, each.count, each.feasible]));
     const none = rows.flatMap((row, at) => row.values.filter((each) => each.behind == null).map((each) => [cap, at, each.value, null, each.count, 0]));

@@ -15,7 +15,9 @@ from distir.cost import CostModel, Device, OpClass, Work
 from distir.cost.amounts import smaller
 from distir.cost.collectives import CollectiveKind, Copies
 from distir.ir.core import Node, Op, Part, Value
-from distir.ops.collective import Collective, Sharded
+from distir.ops.collective import Bucket, Collective, Sharded
+from distir.ops.fused import Fused
+from distir.ops.linalg import Einsum
 from distir.ops.loss import CrossEntropy, CrossEntropyGradient
 from distir.ops.ring import ROWS, Circulating, Ring
 from distir.plan import BlockProgram, Plan
@@ -65,6 +67,17 @@ class Instruction:
     """Whether it waits for all compute before it in program order."""
     launch_seconds: float = 0.0
     """Seconds that the host takes to launch it."""
+
+
+def label_of(op: Op) -> str:
+    """What a trace calls an op: its name, with what tells it from others of this name."""
+    if isinstance(op, Fused):
+        return f"Fused ({', '.join(step.name for step, _ in op.steps)})"
+    if isinstance(op, Einsum):
+        return f"Einsum {op.equation}"
+    if isinstance(op, Bucket):
+        return f"{op.parts[0].name} of {len(op.parts)} tensors"
+    return op.name
 
 
 def narrower_products(workload: Workload, device: Device) -> str | None:
@@ -129,7 +142,7 @@ class Pricing:
             self.collective(op.kind, op.mesh_axes, size_bytes, times),
             tuple(reads),
             tuple(writes),
-            op.name,
+            label_of(op),
             times * size_bytes,
             op.mesh_axes,
             launch_seconds=times * self.cost.stack.launch_seconds,
@@ -143,7 +156,7 @@ class Pricing:
             cast("float", self.cost.kernel_seconds(work)),
             tuple(reads),
             tuple(writes),
-            op.name,
+            label_of(op),
             launch_seconds=cast("float", self.cost.launch_seconds(work)),
         )
 
@@ -157,7 +170,7 @@ class Pricing:
                 seconds * self._exposed_fraction(op, node.part),
                 node.operands,
                 node.results,
-                op.name,
+                label_of(op),
                 size,
                 op.mesh_axes,
                 after_compute=node.part is Part.STATE,
@@ -165,7 +178,7 @@ class Pricing:
             )
         work = self._uneven(op, op.work(node.operand_types, node.result_types))
         if not work.flops and not work.bytes:
-            return Instruction(None, 0.0, node.operands, node.results, op.name)
+            return Instruction(None, 0.0, node.operands, node.results, label_of(op))
         narrow = sum(t.size_bytes for t in node.operand_types if t.dtype.short_name == self.product)
         works = (*self._with_casts(self._spelled_out(node, work), narrow), *self._metrics(node))
         return Instruction(
@@ -173,7 +186,7 @@ class Pricing:
             cast("float", sum(self.cost.kernel_seconds(each) for each in works)),
             node.operands,
             node.results,
-            op.name,
+            label_of(op),
             launch_seconds=cast("float", sum(self.cost.launch_seconds(each) for each in works)),
         )
 

@@ -1,0 +1,41 @@
+"""The option `--report`: the result as one HTML file."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from autotune.page.contents import Page
+    from autotune.page.reports import Told
+
+
+def add_report_option(parser: argparse.ArgumentParser) -> None:
+    """The option of a command whose result has a report."""
+    parser.add_argument(
+        "--report",
+        default=argparse.SUPPRESS,
+        metavar="FILE.html",
+        help="write a report with charts: one HTML file, which needs no network",
+    )
+
+
+def is_wanted(arguments: argparse.Namespace) -> bool:
+    """Whether the arguments ask for a report."""
+    return hasattr(arguments, "report")
+
+
+def write_report(
+    arguments: argparse.Namespace, page: Callable[[Told], Page], launch: str | None = None
+) -> None:
+    """Writes the report to the file that the arguments name, if they name one. `launch` is the
+    command that starts the best plan, where there is one."""
+    if not is_wanted(arguments):
+        return
+    from autotune.cli.output import note
+    from autotune.page.render import write_page
+    from autotune.page.reports import Told
+
+    write_page(page(Told(arguments.command_line, launch)), arguments.report)
+    note(f"wrote {arguments.report}; any browser opens it")

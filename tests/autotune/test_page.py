@@ -1,0 +1,202 @@
+"""What a report shows is what results say, and it is one file that loads nothing."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune import TuneResult, load_problem, tune
+from autotune.cli import main
+from autotune.page import memory, search, time
+from autotune.page.contents import Chart, Page, Section, Table, Text
+from autotune.page.render import asset, page_html
+from autotune.page.reports import Told, plan_page, study_page
+from autotune.problem import Problem
+from autotune.trial import regret_curve
+from distir import Simulator, Strategy
+
+
+@cache
+def problem() -> Problem:
+    return load_problem("gpt2", "dgx-a100", devices=8, batch_size=16)
+
+
+@cache
+def study() -> TuneResult:
+    return tune(load_problem("gpt2", "dgx-a100", devices=4, batch_size=8), trials=20)
+
+
+def simulator() -> Simulator:
+    found: Any = problem().simulator
+    return found
+
+
+PLANS = (
+    Strategy(dp=2, tp=2, pp=2, microbatches=4),
+    Strategy(dp=8, zero=3),
+    Strategy(pp=8, microbatches=8, schedule="zb-h1"),
+    Strategy(dp=2, pp=4, microbatches=8, schedule="interleaved", chunks=2),
+)
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan.label)
+def test_the_parts_of_a_bar_add_up_to_the_iteration(plan: Strategy) -> None:
+    result = simulator().simulate(plan)
+    bars = time.stage_bars({"it": result})
+    for row in bars["rows"]:
+        assert sum(row["parts"].values()) == pytest.approx(result.metrics["iteration_seconds"])
+    shown = {part["name"] for part in bars["parts"]}
+    assert all(
+        not seconds or name in shown
+        for row in bars["rows"]
+        for name, seconds in row["parts"].items()
+    )
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan.label)
+def test_the_pipeline_has_every_action_and_message_of_the_step(plan: Strategy) -> None:
+    step = simulator().step(plan)
+    drawn = time.pipeline(step)
+    assert len(drawn["actions"]) == drawn["all_actions"] == len(step.actions)
+    assert len(drawn["messages"]) == len(step.messages)
+    assert {row[0] for row in drawn["actions"]} == set(range(drawn["ranks"]))
+    assert all(0 <= row[1] <= row[2] <= drawn["seconds"] for row in drawn["actions"])
+    kinds = {row[3] for row in drawn["actions"]}
+    assert kinds >= {"forward", "backward"}
+    assert ("weight" in kinds) == (plan.schedule == "zb-h1")
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan.label)
+def test_the_fullest_line_reaches_the_peak(plan: Strategy) -> None:
+    result, step = simulator().simulate(plan), simulator().step(plan)
+    lines = memory.over_the_step(step, result)["lines"]
+    most = max(value for line in lines for _, value in line["points"])
+    assert most == pytest.approx(result.metrics["peak_memory_bytes"])
+    assert all(sorted(line["points"], key=lambda p: p[0]) == line["points"] for line in lines)
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan.label)
+def test_what_holds_the_peak_adds_up_to_what_is_needed(plan: Strategy) -> None:
+    result = simulator().simulate(plan)
+    rows = memory.holders({"it": result})["rows"]
+    needed = result.metrics["peak_memory_bytes"] + result.metrics["reserved_memory_bytes"]
+    assert max(sum(row["parts"].values()) for row in rows) == pytest.approx(needed)
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan.label)
+def test_exposed_communication_is_that_of_the_result(plan: Strategy) -> None:
+    result = simulator().simulate(plan)
+    links = time.links(simulator().step(plan), result)
+    exposed = sum(row["parts"]["exposed"] for row in links["rows"])
+    fraction = result.metrics["communication_fraction"]
+    assert exposed == pytest.approx(fraction * result.metrics["iteration_seconds"])
+    assert all(part >= 0 for row in links["rows"] for part in row["parts"].values())
+    assert all(each["count"] > 0 and each["bytes"] > 0 for each in links["kinds"])
+
+
+def test_regret_never_grows_and_ends_with_that_of_the_search() -> None:
+    result = study()
+    assert result.best is not None
+    assert result.best.cost is not None
+    curve = regret_curve(result.trials, result.best.cost)
+    known = [value for value in curve if value is not None]
+    assert known == sorted(known, reverse=True)
+    assert known[-1] == result.regret
+    drawn = search.search_of(result)
+    assert drawn is not None
+    assert drawn["samplers"][0]["curves"] == [curve]
+
+
+class Loads(HTMLParser):
+    """Collects what a page would load, and whether its elements are closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loaded: list[str] = []
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        named = dict(attrs)
+        wanted = [named.get("src"), named.get("href") if tag != "a" else None]
+        self.loaded += [each for each in wanted if each]
+        if tag not in ("meta", "br", "link", "img", "input"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_a_page_is_whole_and_loads_nothing() -> None:
+    page = study_page(study(), Told("autotune run --model '</script>'"))
+    found = page_html(page)
+    parser = Loads()
+    parser.feed(found)
+    assert parser.loaded == []
+    assert parser.open == []
+    assert not re.search(r"@import|url\(", asset("page.css"))
+    assert len(found) < 5e6
+    assert {section.name for section in page.sections} >= {
+        "plans", "time", "memory", "space", "search", "why", "assumed",
+    }  # fmt: skip
+    assert page.answer in found.replace("&#39;", "'")
+
+
+def test_what_users_write_stays_text() -> None:
+    evil = "</script><script>alert(1)</script>"
+    chart = Chart("bars", evil, {"unit": "seconds", "rows": [{"label": evil, "parts": {}}]}, evil)
+    page = Page(evil, evil, True, (), (evil,), [Section("a", evil, [Text(evil), chart])])
+    assert "<script>alert" not in page_html(page)
+
+
+def test_numbers_that_json_cannot_say_are_left_open() -> None:
+    chart = Chart("lines", "", {"a": [float("inf"), float("nan"), 1.0]})
+    found = page_html(Page("", "", True, (), (), [Section("a", "", [chart])]))
+    data = re.search(r'id="data">(.*?)</script>', found)
+    assert data is not None
+    assert json.loads(data[1]) == [{"a": [None, None, 1.0]}]
+
+
+def test_constants_are_shown_with_their_sources() -> None:
+    page = study_page(study())
+    (assumed,) = (section for section in page.sections if section.name == "assumed")
+    tables = [block for block in assumed.blocks if isinstance(block, Table)]
+    rows = {row[0]: row for table in tables for row in table.rows if len(row) == 3}
+    assert "NVIDIA" in rows["memory bytes"][2]
+    sourced = [row for row in rows.values() if row[2]]
+    assert len(sourced) > 30
+
+
+def test_a_plan_that_does_not_fit_says_so() -> None:
+    there = load_problem("gpt3-13b", "dgx-a100", devices=1, batch_size=1)
+    found: Any = there.simulator
+    page = plan_page(there, found.simulate(Strategy()))
+    assert not page.good
+    assert "out of memory" in page.answer
+    assert "too much" in " ".join(fact.detail for fact in page.facts)
+
+
+@pytest.mark.slow(seconds=8)
+@pytest.mark.parametrize(
+    "command",
+    [
+        "run --model gpt2 --devices 4 --batch-size 8 --trials 10 --no-tracking",
+        "grid --model gpt2 --devices 4 --batch-size 8",
+        "grid --model gpt2 --devices 4 --batch-size 8 --certified",
+        "simulate --model gpt2 --dp 2 --pp 2 --microbatches 4",
+        "compare --model gpt2 --devices 4 --batch-size 8 --samplers random,qmc --seeds 2",
+    ],
+)
+def test_commands_write_reports(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([*command.split(), "--report", "report.html"]) == 0
+    found = (tmp_path / "report.html").read_text("utf-8")
+    assert f"autotune {command} --report report.html" in found
+    assert len(found) < 2e6
