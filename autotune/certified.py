@@ -2,9 +2,10 @@
 
 Branch and bound over parts of the space, the most promising first. Strategies of a part are
 columns, and carry bounds (`distir.simulation.bounds`): first of what their matrix products take,
-found for beginnings of strategies; then, for many at once, of their blocks without what sharding
-adds; then of their blocks as they are. Strategies are ruled out once a bound shows that they do not
-fit, or are not as good as what was found; what is left is evaluated, the best bounded first.
+found for beginnings of strategies; then, for many at once, of their blocks without what
+recomputation and sharding add; then without what sharding adds; then of their blocks as they are.
+Strategies are ruled out once a bound shows that they do not fit, or are not as good as what was
+found; what is left is evaluated, the best bounded first.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from distir.strategies import FIELDS, Strategies
 from search_spaces import SearchSpace
 from search_spaces.named import DEFAULTS
 
-FEWEST, MOST = 16, 4096
+FEWEST, MOST = 128, 4096
 """Strategies evaluated in the first batch, and in the largest: the best of a batch rules others out
 before the next."""
 
@@ -95,18 +96,10 @@ class _TimeIsUpError(Exception):
     """A search has taken as long as it may."""
 
 
-FAMILY = (
-    "axes",
-    "sequence_parallel",
-    "cp_exchange",
-    "expert_order",
-    "etp",
-    "recompute",
-    "recompute_every",
-    "recompute_layers",
-    "placement",
-)
+FAMILY = ("axes", "sequence_parallel", "cp_exchange", "expert_order", "etp", "placement")
 """Choices that strategies have in common whose bounds are found together, at first."""
+RECOMPUTED = ("recompute", "recompute_every", "recompute_layers")
+"""Choices that they have in common, too, when more is said of them than of families."""
 DEGREES = ("dp", "tp", "cp", "ep")
 """Degrees of which strategies bounded together at first have the same ones above 1."""
 
@@ -115,8 +108,9 @@ class _Stage(IntEnum):
     """What the bounds of a part are made of."""
 
     PRODUCTS = 0
-    UNSHARDED = 1
-    BLOCKS = 2
+    RELAXED = 1
+    UNSHARDED = 2
+    BLOCKS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,8 +180,10 @@ class _Search:
             self._add(part)
         self._started = True
         while self._parts:
-            part = self._current = self._next()
+            part = self._current = self._left(self._next())
             self._check_time()
+            if not len(part.table):
+                continue
             if part.stage == _Stage.BLOCKS:
                 self._evaluate(part)
             else:
@@ -208,7 +204,7 @@ class _Search:
         if not self._started:
             return None
         left = [part for *_, part in self._parts]
-        left += [self._current] if self._current is not None else []
+        left += [self._current] if self._current is not None and len(self._current.table) else []
         return min((float(self._keys(part).min()) for part in left), default=None)
 
     def _check_time(self) -> None:
@@ -248,21 +244,23 @@ class _Search:
 
     def _refined(self, part: _Part) -> Iterator[_Part]:
         """A part with better bounds, or several."""
-        if part.stage == _Stage.PRODUCTS:
+        table, stage = part.table, _Stage(part.stage + 1)
+        if stage == _Stage.RELAXED:
             part = self._unfolded(part)
-            sharded = part.table.column("zero") > 0
-            part = replace(part, stage=_Stage.UNSHARDED)
-            if sharded.any():
-                self.bounded += len(part.table)
-                bounds = part.bounds.joined(self.bounds.unsharded(part.table))
-                part = self._left(replace(part, bounds=bounds))
+            part = self._bounded(part, stage, self.bounds.unsharded(part.table, recomputing=False))
+            yield from _split(part, [part.table.column(name) for name in RECOMPUTED])
+        elif stage == _Stage.UNSHARDED:
+            part = self._bounded(part, stage, self.bounds.unsharded(table))
             table = part.table
             kept = np.isin(table.column("keep_gathered"), ("parameters", "all"))
             yield from _split(part, [table.column("zero"), table.column("zero_degree") > 0, kept])
-            return
+        else:
+            yield self._bounded(part, stage, self.bounds.ordered(table))
+
+    def _bounded(self, part: _Part, stage: _Stage, bounds: ManyBounds) -> _Part:
+        """What is left of a part with further bounds."""
         self.bounded += len(part.table)
-        bounds = part.bounds.joined(self.bounds.ordered(part.table))
-        yield replace(part, stage=_Stage.BLOCKS, bounds=bounds)
+        return self._left(replace(part, stage=stage, bounds=part.bounds.joined(bounds)))
 
     def _unfolded(self, part: _Part) -> _Part:
         """Every strategy of a part."""
@@ -308,11 +306,8 @@ class _Search:
 
     def _evaluate(self, part: _Part) -> None:
         """Evaluates the most promising strategies of a part."""
-        part = self._left(part)
         order = np.argsort(self._keys(part), kind="stable")
         chosen = part.table.taken(order[: self._size])
-        if not len(chosen):
-            return
         numbers = np.array([self.space.index(strategy) for strategy in chosen], np.int64)
         ascending = np.argsort(numbers)
         self.found.add(evaluated_chunk(self.objective, numbers[ascending], chosen.taken(ascending)))

@@ -12,7 +12,10 @@ microbatches,
   it makes every instruction wait for more, so `T` is at most the sum over stages. Only for what a
   stage gathers first it may wait less, as that depends on where the stage ends. So gathers delay
   nothing here, and only occupy the links.
-  Where a schedule overlaps forward and backward passes, the longer ones of the two count alone.
+  Where a schedule overlaps forward and backward passes, they hide what they move behind each other,
+  but not what they compute: that of both counts, and the longer pass.
+- *recompute*: passes that compute again what they did not keep take no less time than passes that
+  kept it: the `T` without recomputation bounds those with it.
 - *states at rest*: sharding them adds gathers and settlements to the passes, and takes nothing
   away: the `T` without ZeRO bounds those with it.
 - *pipeline*: the rank on which a microbatch begins is busy or waits until it has come back. Where
@@ -24,31 +27,36 @@ microbatches,
   Where stages pick which layers they recompute, no layer counts as recomputed.
 - *memory*: all ranks together hold the model's state, and before its first backward action what one
   microbatch leaves behind; the fullest rank holds at least the mean. Here all layers count as
-  recomputed that some stage may recompute.
+  recomputed that some stage may recompute. Which microbatches each rank has in flight, its schedule
+  says (`least_memory.py`). With states sharded over `z` devices, each holds at least 1/z of what is
+  sharded.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from distir.arrays import Codes, Floats, Indices
+from distir.arrays import Codes, Floats, Indices, distinct
 from distir.cost import CostModel, OpClass, Work
-from distir.cost.amounts import Divergence
-from distir.plan import Stage
+from distir.cost.amounts import Amount, Divergence
+from distir.plan import ModelPrograms, Stage
 from distir.plan.model import in_one_stage
 from distir.plan.planner import ProgramKind
 from distir.schedules import COST_KINDS, FORWARD, ScheduleFamily, find_schedule
+from distir.simulation.least_memory import LayerBytes, RanksHolding, fullest_rank_bytes
 from distir.simulation.many.priced_programs import PricedPrograms
 from distir.simulation.many.program_sizes import ProgramSizes, kinds_of
 from distir.simulation.pricing.repeats import repeated_blocks
-from distir.simulation.pricing.stage_cost import StageCost, UnpricedStage
+from distir.simulation.pricing.stage_cost import UnpricedStage
 from distir.simulation.pricing.stages import StagePricer
+from distir.simulation.pricing.state import state_bytes
 from distir.simulation.pricing.tied import charged_elsewhere_in_stage
 from distir.strategies import FIELDS, Strategies
 from distir.strategy import Strategy
@@ -56,15 +64,22 @@ from distir.strategy import Strategy
 ORDERING = ("schedule", "chunks")
 """Choices that order the work of devices and do not change it."""
 
+SHAPING = tuple(name for name in FIELDS if name not in ORDERING)
+"""All other choices."""
+
+SCHEDULE = (*ORDERING, "pp", "microbatches")
+"""Choices on which a schedule depends."""
+
 
 PRODUCTS = "its products at full rate"
 BLOCKS = "its blocks, without waiting"
 PIPELINE = "filling and draining the pipeline"
 STATE = "the model's state, shared by all devices"
 HELD = "state and activations, shared evenly by the ranks"
+IN_FLIGHT = "state, and the activations in flight"
 """What bounds may say."""
 
-REASONS = (PRODUCTS, BLOCKS, PIPELINE, STATE, HELD)
+REASONS = (PRODUCTS, BLOCKS, PIPELINE, STATE, HELD, IN_FLIGHT)
 
 SLACK = 1e-9
 """Relative rounding that a bound allows for."""
@@ -118,23 +133,55 @@ class ManyBounds:
         )
 
 
+LAYER_KINDS = 3
+"""Kinds of layers whose bytes are looked at one by one: the most frequent ones."""
+
+_STATE = ("parameters", "gradients", "optimizer")
+
+
 @dataclass(frozen=True, slots=True)
 class _Wholes:
-    """Models as one stage: seconds of the kinds of action, of shape (kinds, strategies), and what
-    else there is once per step; bytes at rest and what a forward pass leaves behind."""
+    """Models as one stage: seconds of the kinds of action and those in which they compute, each of
+    shape (kinds, strategies), and what else there is once per step; bytes at rest (parameters,
+    gradients, optimizer) and what a forward pass leaves behind; and layers by kind: their number,
+    bytes at rest and bytes left behind, of shape (layer kinds, 5, strategies)."""
 
     passes: Floats
+    computing: Floats
     optimizer: Floats
     refresh: Floats
     state: Floats
     held: Floats
+    layers: Floats
 
-    NAMES: ClassVar = (*range(COST_KINDS), "optimizer", "refresh", "state", "held")
+    ROWS: ClassVar = 2 * COST_KINDS + 3 + len(_STATE) * (1 + LAYER_KINDS) + 2 * LAYER_KINDS
 
     @classmethod
     def of(cls, rows: Floats) -> _Wholes:
-        """From rows in the order of `NAMES`."""
-        return cls(rows[:COST_KINDS], *rows[COST_KINDS:])
+        """From rows in the order of the fields."""
+        passes, computing, once, state, layers = np.split(
+            rows, np.cumsum([COST_KINDS, COST_KINDS, 3, len(_STATE)])
+        )
+        layers = layers.reshape(LAYER_KINDS, 2 + len(_STATE), rows.shape[1])
+        optimizer, refresh, held = once
+        return cls(passes, computing, optimizer, refresh, state, held, layers)
+
+    def taken(self, which: Indices) -> _Wholes:
+        """The models with these numbers."""
+        return _Wholes(*(getattr(self, each.name)[..., which] for each in fields(self)))
+
+    def sharded(self, table: Strategies) -> _Wholes:
+        """What is at rest at least, if these models, which are not sharded, are sharded as the
+        strategies of the table say; nothing else there is once per step."""
+        zero, degree = table.column("zero"), table.column("zero_degree")
+        devices = np.where(degree > 0, degree, table.column("dp")) * table.column("cp")
+        parts = np.stack([np.where(zero >= level, devices, 1) for level in (3, 2, 1)])
+        layers = self.layers.copy()
+        layers[:, 1:-1] /= parts
+        nothing = np.zeros(len(table))
+        return replace(
+            self, optimizer=nothing, refresh=nothing, state=self.state / parts, layers=layers
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +207,7 @@ class Bounds:
         self._pricer = pricer
         self._workload = pricer.workload
         self._overhead = pricer.cost.stack.overhead_seconds(self._workload.training)
+        self._holding: dict[tuple[object, ...], RanksHolding] = {}
         self._products: dict[tuple[int, bool], _Products] = {}
         self._seconds: dict[tuple[int, int, bool], float] = {}
 
@@ -167,7 +215,7 @@ class Bounds:
     def _state_bytes(self) -> float:
         """Parameters, gradients and optimizer state on a single device."""
         alone = Strategies.of([Strategy(microbatches=self._workload.batch_size)])
-        return float(self._wholes(alone).state[0])
+        return float(self._wholes(alone, splits=False).state[:, 0].sum())
 
     # --- the first choices -----------------------------------------------------------------------
 
@@ -207,56 +255,114 @@ class Bounds:
 
     def ordered(self, table: Strategies) -> ManyBounds:
         """For each of several strategies, whatever the order of its work."""
-        return self._of_order(self._wholes(table), table)
+        first, size = table.distinct(SHAPING)
+        some = table.taken(first)
+        return self._of_order(self._wholes(some, self._splits(table)), some, table, size)
 
-    def unsharded(self, table: Strategies) -> ManyBounds:
-        """The same, whatever is sharded at rest. Of memory it says nothing."""
+    def unsharded(self, table: Strategies, *, recomputing: bool = True) -> ManyBounds:
+        """The same from programs without what sharding adds; without `recomputing`, from programs
+        that keep everything, too. These say nothing of activations."""
+        first, size = table.distinct(SHAPING)
+        some = table.taken(first)
         kept = {"parameters": "none", "all": "activations"}
-        gathered = tuple(kept.get(each, each) for each in table.values["keep_gathered"])
-        values = {**table.values, "zero": (0,), "zero_degree": (0,), "keep_gathered": gathered}
-        codes = {name: codes for name, codes in table.codes.items() if len(values[name]) > 1}
-        whole = self._wholes(Strategies(values, codes, len(table)))
-        alone = replace(whole, optimizer=np.zeros(len(table)), refresh=np.zeros(len(table)))
-        found = self._of_order(alone, table)
-        return replace(found, size=np.zeros(len(table)))
+        gathered = [kept.get(each, each) for each in some.values["keep_gathered"]]
+        fixed: dict[str, Any] = {"zero": 0, "zero_degree": 0}
+        if not recomputing:
+            fixed |= {"recompute": "none", "recompute_every": 1, "recompute_layers": 0}
+        values = {**some.values, **{name: (value,) for name, value in fixed.items()}}
+        values["keep_gathered"] = different = tuple(dict.fromkeys(gathered))
+        codes = {name: codes for name, codes in some.codes.items() if len(values[name]) > 1}
+        if "keep_gathered" in codes:
+            renamed = np.array([different.index(each) for each in gathered], np.int16)
+            codes["keep_gathered"] = renamed[codes["keep_gathered"]]
+        programs = Strategies(values, codes, len(some))
+        whole = self._wholes(programs, self._splits(table)).sharded(some)
+        if not recomputing:
+            whole = replace(whole, held=np.zeros(len(some)), layers=np.zeros((0, 0, len(some))))
+        return self._of_order(whole, some, table, size)
 
-    def _of_order(self, whole: _Wholes, table: Strategies) -> ManyBounds:
+    def _splits(self, table: Strategies) -> bool:
+        """Whether some schedule splits its backward passes."""
+        families = (find_schedule(table.values["schedule"][code]) for code in _codes(table))
+        return self._workload.training and any(each.splits_backward for each in families)
+
+    def _of_order(
+        self, whole: _Wholes, some: Strategies, table: Strategies, size: Indices
+    ) -> ManyBounds:
+        """The bounds of the strategies of `table`, of which each has the shape of that one of
+        `some` whose number is in `size`, and the model of that number in `whole`."""
+        codes = table.codes.get("schedule", np.zeros(len(table), np.int16)).astype(np.int64)
+        alone = table.column("chunks") == 1
+        schedules = len(table.values["schedule"])
+        first, which = distinct((size * schedules + codes) * 2 + alone)
+        seconds, waits = self._least_seconds(
+            whole.taken(size[first]), some.taken(size[first]), codes[first], alone[first]
+        )
+        ranks = some.column("pp")
+        held = np.maximum(0.0, whole.held) if self._workload.training else 0.0
+        mean = ((whole.state.sum(axis=0) + held) / ranks)[size]
+        fullest, filled_by = mean, np.full(len(table), REASONS.index(HELD), np.int16)
+        if self._workload.training and len(whole.layers):
+            in_flight = self._in_flight(whole, table, size)
+            fullest = np.maximum(mean, in_flight)
+            filled_by[in_flight > mean] = REASONS.index(IN_FLIGHT)
+        return ManyBounds(
+            seconds[which],
+            np.where(waits, REASONS.index(PIPELINE), REASONS.index(BLOCKS)).astype(np.int16)[which],
+            fullest * (1 - SLACK),
+            filled_by,
+        )
+
+    def _least_seconds(
+        self, whole: _Wholes, table: Strategies, schedule: Indices, alone: NDArray[np.bool_]
+    ) -> tuple[Floats, NDArray[np.bool_]]:
+        """Seconds of iterations, and whether it is the pipeline that they wait for, of models with
+        the schedules of these numbers among those of the table; `alone` says which have one
+        chunk."""
         ranks, count = table.column("pp"), table.column("microbatches")
         passes: list[Floats] = list(whole.passes)
         forward, backward, first_part, second_part = passes
-        held = np.zeros(len(table))
         if self._workload.training:
             families = [find_schedule(name) for name in table.values["schedule"]]
-            codes = table.codes.get("schedule", np.zeros(len(table), np.int16))
-            splits = np.array([each.splits_backward for each in families])[codes]
-            plain = np.array([_is_plain(each) for each in families])[codes]
-            plain &= table.column("chunks") == 1
+            splits = np.array([each.splits_backward for each in families])[schedule]
+            plain = np.array([_is_plain(each) for each in families])[schedule] & alone
             both = np.minimum(backward, first_part + second_part)
             work = forward + np.where(splits, both, backward)
-            # Of an overlapped pair, what is certain is that it is no shorter than either pass.
-            overlaps = np.array([each.overlaps for each in families])[codes]
-            work = np.where(overlaps, np.maximum(forward, np.minimum(both, backward)), work)
+            # Of an overlapped pair, what is certain is that it is no shorter than either pass, and
+            # that one computes before or after the other.
+            overlaps = np.array([each.overlaps for each in families])[schedule]
+            ahead, back, first, second = whole.computing
+            computing = ahead + np.minimum(back, first + second)
+            longer = np.maximum(forward, np.minimum(both, backward))
+            work = np.where(overlaps, np.maximum(longer, computing), work)
             # Nothing waits for the second part of a backward pass.
             once = forward + np.where(splits, np.minimum(backward, first_part), backward)
             waiting = np.where(plain, work / (1 - (1 - 1 / count) ** ranks), once)
-            held = np.maximum(0.0, whole.held)
         else:
             work = forward
             waiting = work + (count - 1) * work / ranks
         busiest = (count * work + whole.optimizer + whole.refresh) / ranks
-        return ManyBounds(
-            (self._overhead + np.maximum(busiest, waiting)) * (1 - SLACK),
-            np.where(waiting > busiest, REASONS.index(PIPELINE), REASONS.index(BLOCKS)),
-            (whole.state + held) / ranks * (1 - SLACK),
-            np.full(len(table), REASONS.index(HELD)),
-        )
+        seconds = (self._overhead + np.maximum(busiest, waiting)) * (1 - SLACK)
+        return seconds, waiting > busiest
 
-    def _wholes(self, table: Strategies) -> _Wholes:
-        """The model as one stage, on the devices of one of each strategy's stages."""
-        first, which = table.distinct(name for name in FIELDS if name not in ORDERING)
+    def _in_flight(self, whole: _Wholes, table: Strategies, size: Indices) -> Floats:
+        """Bytes of the fullest rank, with the microbatches in flight that schedules say."""
+        first, which = table.distinct(SCHEDULE)
+        holding = [self._holding_of(table[int(place)]) for place in first]
+        layers = [LayerBytes(own[0], own[1:-1].sum(axis=0), own[-1]) for own in whole.layers]
+        return fullest_rank_bytes(layers, size, holding, which)
+
+    def _holding_of(self, strategy: Strategy) -> RanksHolding:
+        key = tuple(getattr(strategy, name) for name in SCHEDULE)
+        if key not in self._holding:
+            self._holding[key] = RanksHolding.of(self._pricer.planner.schedule(strategy))
+        return self._holding[key]
+
+    def _wholes(self, table: Strategies, splits: bool) -> _Wholes:
+        """The model as one stage, on the devices of one of each strategy's stages; `splits` says
+        whether some of their schedules split the backward pass."""
+        first, which = table.distinct(SHAPING)
         some = table.taken(first)
-        families = (find_schedule(table.values["schedule"][code]) for code in _codes(table))
-        splits = self._workload.training and any(each.splits_backward for each in families)
         kinds, kind, degrees, mesh = kinds_of(self._pricer.planner, some)
         sizes = ProgramSizes(
             degrees=degrees[mesh],
@@ -265,7 +371,7 @@ class Bounds:
             communicators=some.communicators,
             splits=np.full(len(some), splits),
         )
-        found = np.zeros((len(_Wholes.NAMES), len(sizes)))
+        found = np.zeros((_Wholes.ROWS, len(sizes)))
         for number, (each, placement) in enumerate(kinds):
             self._add(found, each, placement, np.flatnonzero(kind == number), sizes)
         return _Wholes.of(found[:, which])
@@ -276,19 +382,16 @@ class Bounds:
         """Fills in program sizes of one kind, in parts if the sizes lead to different programs."""
         self._step()
         try:
-            cost = self._stage(kind, placement, sizes.taken(which))
+            numbers = self._stage(kind, placement, sizes.taken(which))
         except Divergence as divergence:
             for where in (divergence.where, ~divergence.where):
                 self._add(found, kind, placement, which[where], sizes)
             return
-        seconds = [each.seconds for each in cost.passes]
-        seconds += [0.0] * (COST_KINDS - len(seconds))
-        held = cost.memory[FORWARD].delta
-        numbers = (*seconds, cost.optimizer, cost.refresh, cost.state.total, held)
         for place, number in enumerate(numbers):
             found[place, which] = number
 
-    def _stage(self, kind: ProgramKind, placement: str, sizes: ProgramSizes) -> StageCost:
+    def _stage(self, kind: ProgramKind, placement: str, sizes: ProgramSizes) -> list[Amount]:
+        """The rows of a `_Wholes`."""
         pricer = self._pricer.of_many(len(sizes))
         priced = PricedPrograms(pricer, kind, placement, sizes)
         programs, pricing = priced.of(kind), priced.pricing
@@ -307,8 +410,38 @@ class Bounds:
             unpriced.append(pricer.unpriced_stage(blocks, pricing, splits, waits_for_gathers=False))
         costs = pricer.price(unpriced, pricing)
         of = dict(zip(variants, costs, strict=True))
-        least = of[programs.recomputed] if programs.most else costs[0]
-        return replace(costs[0], state=of[programs.kept].state, memory=least.memory)
+        cost, state = costs[0], of[programs.kept].state
+        least = of[programs.recomputed] if programs.most else cost
+        passes: list[Amount] = [each.seconds for each in cost.passes]
+        computing: list[Amount] = list(pricer.computing_seconds(unpriced[0], pricing))
+        missing: list[Amount] = [0.0] * (COST_KINDS - len(passes))
+        once: list[Amount] = [cost.optimizer, cost.refresh, least.memory[FORWARD].delta]
+        at_rest: list[Amount] = [getattr(state, name) for name in _STATE]
+        layers = self._layers(pricer, programs)
+        return [*passes, *missing, *computing, *missing, *once, *at_rest, *layers]
+
+    def _layers(self, pricer: StagePricer, programs: ModelPrograms) -> list[Amount]:
+        """The rows of layers: of blocks that come more than once and share no parameters. One that
+        some stage may recompute leaves no more behind than recomputed."""
+        if not self._workload.training:
+            return []
+        sharing = self._workload.program.sharing_blocks
+        pairs = zip(programs.kept, programs.recomputed, strict=True)
+        alone = Counter(both for place, both in enumerate(pairs) if place not in sharing)
+        layers = [(both, count) for both, count in alone.most_common(LAYER_KINDS) if count > 1]
+        left = pricer.left_behind(
+            [
+                (kept, recomputed) if programs.most else (kept,)
+                for kept, recomputed in zip(programs.kept, programs.recomputed, strict=True)
+            ],
+            [kept for (kept, _), _ in layers],
+        )
+        rows: list[Amount] = []
+        for ((layer, _), count), held in zip(layers, left, strict=True):
+            state = state_bytes(self._workload, layer)
+            at_rest = (getattr(state, name) for name in _STATE)
+            rows += [float(count), *at_rest, held]
+        return rows
 
 
 def _codes(table: Strategies) -> list[int]:

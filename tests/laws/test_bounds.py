@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import random
+from itertools import combinations_with_replacement, pairwise
 
+import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distir import Simulator, Workload, load_cluster, load_model
+from distir.schedules import compile_schedule, find_schedule
 from distir.simulation.bounds import Bounds
+from distir.simulation.least_memory import LayerBytes, RanksHolding, fullest_rank_bytes
 from distir.strategies import Strategies
 from distir.strategy import Strategy
 from search_spaces import distribution_space
@@ -22,7 +27,9 @@ def searches(draw: st.DrawFn) -> tuple[Simulator, list[Strategy]]:
     """A workload on a cluster, and strategies of its full space."""
     simulator = draw(simulators((1, 4, 12, 24)))
     workload, devices = simulator.workload, simulator.cluster.num_devices
-    space = distribution_space(workload, devices, {"extends": "full", "placement": "all"})
+    space = distribution_space(
+        workload, devices, {"extends": "full", "placement": "all", "recompute_layers": [0, 1, 2]}
+    )
     return simulator, space.samples(random.Random(draw(st.integers(0, 10**6))), 8)
 
 
@@ -35,7 +42,8 @@ def test_no_strategy_is_below_its_bounds(
     simulator, strategies = search
     bounds = Bounds(simulator.stages)
     table = Strategies.of(strategies)
-    together = (bounds.unsharded(table), bounds.ordered(table))
+    kept = bounds.unsharded(table, recomputing=False)
+    together = (kept, bounds.unsharded(table), bounds.ordered(table))
     for place, strategy in enumerate(strategies):
         metrics = simulator.simulate(strategy).metrics
         begun = bounds.begun(strategy.devices, strategy.pp, strategy.microbatches)
@@ -57,3 +65,51 @@ def test_parts_of_backward_passes_that_nothing_waits_for_are_in_no_bound_of_a_mi
         begun = bounds.begun(4, 4, microbatches)
         assert begun.seconds <= seconds
         assert bounds.ordered(Strategies.of([strategy])).seconds[0] <= seconds
+
+
+@pytest.mark.parametrize(
+    ("name", "chunks"),
+    [("1f1b", 1), ("gpipe", 1), ("interleaved", 2), ("zb-v", 2), ("chimera", 1), ("dualpipe", 1)],
+)
+def test_however_layers_are_cut_the_fullest_rank_holds_no_less_than_its_bound(
+    name: str, chunks: int
+) -> None:
+    """All cuts of eight layers, counted rank by rank as the schedule says."""
+    compiled = compile_schedule(find_schedule(name).made(4, chunks, 8))
+    flight, layers = compiled.peak_in_flight, 8
+    number = np.zeros(1, np.int64)
+    for state, left_behind in ((0.0, 1.0), (1.0, 0.0), (3.0, 1.0), (1.0, 5.0)):
+        equal = LayerBytes(*(np.array([n]) for n in (float(layers), state, left_behind)))
+        (bound,) = fullest_rank_bytes([equal], number, [RanksHolding.of(compiled)], number)
+        assert bound >= layers * state / 4 * (1 - 1e-12)
+        stages = compiled.stages
+        for cuts in combinations_with_replacement(range(layers + 1), stages - 1):
+            of_stage = [b - a for a, b in pairwise((0, *cuts, layers))]
+            counts = iter(count for count, _ in flight.counts[0])
+            held = (
+                sum(of_stage[stage] * (state + next(counts) * left_behind) for stage in own)
+                for own in flight.stages_of_ranks
+            )
+            assert max(held) >= bound * (1 - 1e-12)
+
+
+def test_equal_layers_with_as_many_in_flight_on_all_ranks_are_bounded_exactly() -> None:
+    """GPipe on four ranks: each has two of eight layers and all eight microbatches."""
+    compiled = compile_schedule(find_schedule("gpipe").made(4, 1, 8))
+    layers = LayerBytes(np.array([8.0]), np.array([3.0]), np.array([1.0]))
+    number = np.zeros(1, np.int64)
+    (bound,) = fullest_rank_bytes([layers], number, [RanksHolding.of(compiled)], number)
+    assert bound == pytest.approx(2 * (3 + 8))
+
+
+def test_microbatches_in_flight_are_most_of_the_bound_on_memory() -> None:
+    """GPipe has all of them in flight, 1F1B as many as there are ranks at most."""
+    workload = Workload(model=load_model("gpt3-1.3B"), batch_size=256)
+    simulator = Simulator(workload, load_cluster("dgx-a100", 8))
+    strategies = [
+        Strategy(pp=8, microbatches=64, schedule=schedule) for schedule in ("1f1b", "gpipe")
+    ]
+    size = Bounds(simulator.stages).ordered(Strategies.of(strategies)).size
+    held = [simulator.simulate(each).metrics["peak_memory_bytes"] for each in strategies]
+    assert size[1] > 0.7 * held[1]
+    assert size[1] > 3 * size[0]

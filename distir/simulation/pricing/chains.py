@@ -128,6 +128,11 @@ class Pass:
         return sum(each.launch_seconds for each in (*self.instructions, *self.scatters))
 
     @cached_property
+    def computing_seconds(self) -> float:
+        """Seconds in which the compute stream is occupied."""
+        return sum(each.seconds for each in self.instructions if each.stream == COMPUTE)
+
+    @cached_property
     def scatter_seconds(self) -> float:
         """Seconds in which gradients are shared out."""
         return sum(each.seconds for each in self.scatters)

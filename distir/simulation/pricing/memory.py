@@ -268,6 +268,10 @@ class ChainMemory:
         parts = self._up(visits, size_numbers, splits=True) if splits else ()
         return (forward, whole, *parts)
 
+    def after_forward(self, blocks: Sequence[RepeatedBlocks[BlockPasses]]) -> float:
+        """Bytes that the forward pass of a stage leaves behind."""
+        return self._down(blocks, None)[0].delta
+
     def _down(
         self, blocks: Sequence[RepeatedBlocks[BlockPasses]], size_numbers: Indices | None
     ) -> tuple[MemoryEffect, list[_RepeatedVisits]]:

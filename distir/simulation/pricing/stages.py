@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from itertools import zip_longest
+from itertools import pairwise, product, zip_longest
 from typing import cast
 
 from distir.arrays import Indices
 from distir.cost import CostModel
-from distir.cost.amounts import larger, taken
+from distir.cost.amounts import Amount, larger, smaller, taken
 from distir.ir.core import Node, Value
 from distir.plan import BlockProgram, Planner
 from distir.plan.passes import (
@@ -178,6 +178,29 @@ class StagePricer:
                 held.passing[cost_kind][:, kind] = larger(effect.peak - left, 0)
         return held
 
+    def left_behind(
+        self, blocks: Sequence[Sequence[BlockProgram]], layers: Sequence[BlockProgram]
+    ) -> list[Amount]:
+        """Of each of `layers`, the bytes that a microbatch's forward pass through it adds at least
+        to what it leaves behind in a stage: what it adds after any of the blocks that it follows.
+        `blocks` are those of the model, each with the programs that it may have, of which a layer
+        is the first."""
+        found: list[Amount] = []
+        for layer in layers:
+            pairs = dict.fromkeys(
+                both
+                for before, own in pairwise(blocks)
+                if own[0] is layer
+                for both in product(before, own)
+            )
+            added = [self._left(both) - self._left(both[:1]) for both in pairs]
+            found.append(larger(0.0, smaller(*added)) if added else 0.0)
+        return found
+
+    def _left(self, programs: Sequence[BlockProgram]) -> float:
+        """Bytes that a microbatch's forward pass leaves behind in a stage of these blocks."""
+        return self._memory.after_forward([((each,), 1) for each in block_passes(programs, False)])
+
     def _memory_of(
         self, programs: Sequence[BlockProgram], splits: bool
     ) -> tuple[MemoryEffect, ...]:
@@ -284,6 +307,11 @@ class StagePricer:
             self._priced_stage(stage, chains, pricing)
             for stage, chains in zip(stages, zip(*by_cost_kind, strict=True), strict=True)
         ]
+
+    def computing_seconds(self, stage: UnpricedStage, pricing: Pricing) -> list[float]:
+        """By cost kind, the seconds in which a stage's actions occupy the compute stream."""
+        chains = (self._chain(stage, kind, pricing) for kind in range(len(stage.memory)))
+        return [chain.summed(lambda each: each.computing_seconds) for chain in chains]
 
     def _chain(self, stage: UnpricedStage, cost_kind: int, pricing: Pricing) -> BlockChain:
         """The passes of a stage in actions of one cost kind."""
