@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 
 from autotune.launch.errors import LaunchError
 from autotune.launch.facts import Facts
+from distir.errors import shown as brief
 
 Options: TypeAlias = Mapping[str, Any]
 """What a file states: options by their names. The value of a flag is True; a value that comes from
@@ -53,9 +54,11 @@ def value(
     kind: type[Any] = int,
     always: bool = False,
     aliases: tuple[str, ...] = (),
+    least: int | None = None,
 ) -> Row:
     """A row for a number or word that is spelled as it is. It is not written where it is the
-    framework's `default`, unless `always`. `aliases` are other names that files may use."""
+    framework's `default`, unless `always`. `aliases` are other names that files may use, and
+    `least` is the smallest number that is one."""
 
     def write(facts: Facts) -> Options:
         if facts[fact] == default and not always:
@@ -65,7 +68,12 @@ def value(
     def read(options: Options, facts: Facts) -> Facts:
         for name in (option, *aliases):
             if name in options:
-                return {fact: typed(kind, name, options[name])}
+                found = typed(kind, name, options[name])
+                if least is not None and found < least:
+                    raise LaunchError(
+                        f"{name} is {shown(found)}; expected a number of at least {least}"
+                    )
+                return {fact: found}
         if default is ABSENT:
             if fact in facts:
                 return {}
@@ -183,7 +191,7 @@ def unset(option: str, given: str) -> LaunchError:
 
 def shown(given: Any) -> str:
     """A value in a message, cut short."""
-    text = repr(given)
+    text = brief(given)
     return text if len(text) <= 60 else f"{text[:57]}…"
 
 

@@ -66,7 +66,10 @@ class Source:
         if not isinstance(content, dict):
             kind = type(content).__name__
             raise LaunchError(f"{self.path}: a {kind}; expected options with their values")
-        filled = _with_variables(cast("object", content), self.variables)
+        try:
+            filled = _Filled(self.variables).of(cast("object", content))
+        except LaunchError as error:
+            raise LaunchError(f"{self.path}: {error}") from error
         return cast("Mapping[str, Any]", filled)
 
     def names(self, variable: str) -> bool:
@@ -103,8 +106,11 @@ class Source:
         found = self.command(signs)
         return None if found is None else dict(found.options)
 
-    def beside(self, name: str) -> Source | None:
-        """A file that this one names, looked for beside it."""
+    def beside(self, name: object) -> Source | None:
+        """A file that this one names, looked for beside it. Raises `LaunchError` if that is no
+        name."""
+        if not isinstance(name, str):
+            raise LaunchError(f"{self.path}: {shown(name)} is no name of a file")
         path = self.path.parent / Path(name).name
         return read_source(path, self.variables) if is_file(path) else None
 
@@ -134,16 +140,35 @@ def read_source(path: Path, variables: Mapping[str, str]) -> Source:
 _VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?-[^{}]*)?\}|(\w+))")
 
 
-def _with_variables(content: object, variables: Mapping[str, str]) -> object:
-    """The content of a file with the variables that a user states put into its texts."""
-    if isinstance(content, dict):
-        both = cast("dict[object, object]", content).items()
-        return {name: _with_variables(each, variables) for name, each in both}
-    if isinstance(content, list):
-        return [_with_variables(each, variables) for each in cast("list[object]", content)]
-    if not isinstance(content, str):
-        return content
-    return _VARIABLE.sub(lambda found: variables.get(found[1] or found[2], found[0]), content)
+class _Filled:
+    """Puts the variables that a user states into the texts of a file of options."""
+
+    def __init__(self, variables: Mapping[str, str]) -> None:
+        self.variables = variables
+        self._begun: dict[int, object] = {}
+        """What lists and tables have become, by identity: a file may have one of them often."""
+
+    def of(self, content: object) -> object:
+        """The content with variables put in. Raises `LaunchError` if it contains itself."""
+        if isinstance(content, str):
+            return _VARIABLE.sub(self._value, content)
+        if not isinstance(content, (dict, list)):
+            return content
+        whole = cast("dict[object, object] | list[object]", content)
+        if id(whole) not in self._begun:
+            self._begun[id(whole)] = None
+            self._begun[id(whole)] = (
+                {name: self.of(each) for name, each in whole.items()}
+                if isinstance(whole, dict)
+                else [self.of(each) for each in whole]
+            )
+        found = self._begun[id(whole)]
+        if found is None:
+            raise LaunchError("a list or table contains itself; expected options")
+        return found
+
+    def _value(self, found: re.Match[str]) -> str:
+        return self.variables.get(found[1] or found[2], found[0])
 
 
 def _json(source: Source) -> object:

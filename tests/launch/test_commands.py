@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from autotune.cli import main
+from distir.factoring import ExpertFactors
 from distir.schedules import find_schedule
 from distir.schedules.core.schedule import format_schedule
 from distir.strategy import Strategy
@@ -213,6 +214,9 @@ REST = (
         (f"{SCRIPT}{REST}--micro-batch-size 1 --no-such-option 4", "--no-such-option"),
         (f"{SCRIPT}{REST}--micro-batch-size $MBS", "--set MBS=VALUE"),
         (f"{SCRIPT}{REST}--micro-batch-size $(rm -rf /)", "--set micro-batch-size=VALUE"),
+        (f"{SCRIPT}{REST}--micro-batch-size 1 --tensor-model-parallel-size 0", "at least 1"),
+        (f"{SCRIPT}{REST}--micro-batch-size 1 --global-batch-size 8000000000", "at most"),
+        (f"{SCRIPT}{REST}--micro-batch-size {'9' * 5000}", "--micro-batch-size"),
         (f"{SCRIPT}{REST}--micro-batch-size 1 --rampup-batch-size 1 1 9", "--batch-size"),
         (f"{SCRIPT}{REST}".replace("--nproc-per-node 8", ""), "--devices"),
         (f"{SCRIPT}{REST}", "--micro-batch-size"),
@@ -242,6 +246,8 @@ def test_a_bad_script_is_one_line(
         ("ds.json", '{"zero_optimization": 3'),
         ("ds.json", "[" * 100_000),
         ("config.yaml", "parallelism: 3\ntokens: 4\n"),
+        ("config.yaml", "parallelism: &a [*a]\ntokens: 4\n"),
+        ("config.yaml", f"parallelism: {{dp: {'9' * 6000}}}\ntokens: {{micro_batch_size: 1}}\n"),
         ("acc.yaml", "distributed_type: FSDP\nnum_processes: many\nno_such_key: 1\n"),
     ],
 )
@@ -311,12 +317,11 @@ def test_experts_that_are_read_lie_as_megatron_lays_them(
     plan = "--micro-batch-size 1 --tensor-model-parallel-size 2 --sequence-parallel"
     text = f"{SCRIPT.replace('8', '16', 1)}{REST}{model} {plan} --context-parallel-size 2"
     options = "--expert-model-parallel-size 4 --expert-tensor-parallel-size"
-    for etp, order in ((2, "nearest"), (1, "nearest")):
+    for etp, shared in ((2, ExpertFactors(2, 2, 1)), (1, ExpertFactors(1, 2, 2))):
         (folder / "launch.sh").write_text(f"{text} {options} {etp}")
         plain = json_of(capsys, "read", "launch.sh", "--trials", "0", "--cluster", "hgx-h100")
         found = Strategy.from_dict(plain["strategy"])
-        assert (found.ep, found.expert_order) == (4, order)
-        assert found.tp // found.expert_factors.tp == etp
+        assert (found.ep, found.expert_factors) == (4, shared)
     (folder / "launch.sh").write_text(f"{text} {options} 3")
     assert "--expert-tensor-parallel-size is 3" in refused(capsys, "read", "launch.sh")
 

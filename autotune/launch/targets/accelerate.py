@@ -124,8 +124,8 @@ def _write_precision(facts: Facts) -> Options:
 
 def _sizes() -> tuple[Row, ...]:
     return (
-        value("tp", f"{_P}tp_size", 1),
-        value("cp", f"{_P}cp_size", 1),
+        value("tp", f"{_P}tp_size", 1, least=1),
+        value("cp", f"{_P}cp_size", 1, least=1),
         row(("cp_exchange",), (_EXCHANGE,), _write_exchange, _read_exchange),
         row(
             ("dp", "zero", "zero_degree", "keep_gathered"),

@@ -96,9 +96,9 @@ _RECOMPUTED = "activation_checkpointing.partition_activations"
 _STAGES = "pipeline.stages"
 
 ROWS: tuple[Row, ...] = (
-    value("tp", "tensor_parallel.autotp_size", 1),
-    value("pp", _STAGES, 1),
-    value("cp", "sequence_parallel_size", 1),
+    value("tp", "tensor_parallel.autotp_size", 1, least=1),
+    value("pp", _STAGES, 1, least=1),
+    value("cp", "sequence_parallel_size", 1, least=1),
     row(("cp_exchange",), (), lambda facts: {}, _read_exchange, "Ulysses: heads are exchanged"),
     replicas_left(),
     length_of_script(LENGTH),

@@ -36,6 +36,7 @@ from autotune.launch.targets.megatron_core import (
 from autotune.launch.targets.megatron_model import MODEL_ROWS, unstated
 from autotune.launch.targets.megatron_options import is_neutral, not_modelled
 from distir.factoring import EXPERT_ORDERS
+from distir.limits import MOST_MICROBATCHES
 
 if TYPE_CHECKING:
     from autotune.launch.sources import Source
@@ -122,6 +123,8 @@ def microbatches(batch: int, micro: int, dp: int) -> Facts:
             f"the batch ({batch}) does not divide by microbatches of {micro} on dp = {dp} "
             "replicas; state it by --batch-size, or the devices by --devices"
         )
+    if count > MOST_MICROBATCHES:
+        raise LaunchError(f"{count:,} microbatches; expected at most {MOST_MICROBATCHES:,}")
     return {"microbatches": count}
 
 
@@ -373,9 +376,9 @@ LAYERS = MODEL + "layers"
 PROGRAM = "pretrain_gpt.py"
 
 _DEGREE_ROWS: tuple[Row, ...] = (
-    value("tp", "--tensor-model-parallel-size", 1, always=True),
-    value("pp", "--pipeline-model-parallel-size", 1, always=True),
-    value("cp", "--context-parallel-size", 1),
+    value("tp", "--tensor-model-parallel-size", 1, always=True, least=1),
+    value("pp", "--pipeline-model-parallel-size", 1, always=True, least=1),
+    value("cp", "--context-parallel-size", 1, least=1),
     row(("cp_exchange",), ("--cp-comm-type",), _write_exchange, _read_exchange),
     row(("dp",), (), lambda facts: {}, _read_dp, "derived: devices / (tp · pp · cp)"),
     row(

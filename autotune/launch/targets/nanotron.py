@@ -158,10 +158,10 @@ _SIZES = {
 
 ROWS: tuple[Row, ...] = (
     value("dp", f"{_P}dp"),
-    value("tp", f"{_P}tp"),
-    value("pp", f"{_P}pp"),
-    value("cp", f"{_P}context_parallel_size", 1, always=True),
-    value("ep", f"{_P}expert_parallel_size", 1, always=True),
+    value("tp", f"{_P}tp", least=1),
+    value("pp", f"{_P}pp", least=1),
+    value("cp", f"{_P}context_parallel_size", 1, always=True, least=1),
+    value("ep", f"{_P}expert_parallel_size", 1, always=True, least=1),
     row(("cp_exchange",), (_ATTENTION,), _write_exchange, _read_exchange),
     row(("schedule",), (f"{_P}pp_engine",), _ENGINE.write, _read_engine),
     unsaid("chunks", 1, "one stage per rank"),

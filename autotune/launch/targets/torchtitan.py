@@ -74,12 +74,14 @@ def _degree(fact: str, key: str, field: str = "") -> Row:
     """A row for a degree, which is always written: registry functions have defaults of their
     own."""
     option = f"{_P}{key}"
-    return row(
-        (fact,),
-        (option,),
-        lambda facts: {option: facts[fact]},
-        lambda options, facts: {fact: _number(options, facts, option, field, 1)},
-    )
+
+    def read(options: Options, facts: Facts) -> Facts:
+        degree = _number(options, facts, option, field, 1)
+        if degree < 1:
+            raise LaunchError(f"{option} is {degree}; expected a number of at least 1")
+        return {fact: degree}
+
+    return row((fact,), (option,), lambda facts: {option: facts[fact]}, read)
 
 
 # --- replicas and batch ---------------------------------------------------------------------------
