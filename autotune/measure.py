@@ -11,7 +11,8 @@ import os
 import sys
 from collections.abc import Sequence
 
-from autotune.cli.options import positive, seconds
+from autotune.cli.options import add_where_option, positive, seconds
+from autotune.statement import DEFAULT_CLUSTER, DEFAULT_STACK
 from distir.errors import DistirError
 
 
@@ -22,6 +23,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--steps", type=positive, default=10, metavar="N")
     parser.add_argument("--warmup", type=positive, default=2, metavar="N")
     parser.add_argument("--deadline", type=seconds, default=600.0, metavar="SECONDS")
+    parser.add_argument(
+        "--cluster", default=DEFAULT_CLUSTER, help="simulated beside it: a name or a file"
+    )
+    parser.add_argument(
+        "--stack", default=DEFAULT_STACK, help="simulated beside it: a name or a file"
+    )
+    add_where_option(parser, "cpu", "PyTorch in the plan's precision, or numpy in float64")
     parser.add_argument("--json", metavar="FILE", help="write to a file instead of stdout")
     arguments = parser.parse_args(argv)
     try:
@@ -33,32 +41,48 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _measure(arguments: argparse.Namespace) -> None:
+    import distir
     from autotune.distributed.backend import load_torch
+    from autotune.distributed.clock import clock_of
+    from autotune.distributed.computing import carriers_on, check_devices, computing_on
     from autotune.distributed.measuring import Measurement, measure_steps, random_step
     from autotune.distributed.messenger import Messenger
+    from distir.cost import load_stack
     from distir.files import write_text
     from distir.plan_text import load_plan
 
     load_torch()
     process, processes = (_number(name) for name in ("RANK", "WORLD_SIZE"))
+    local = _number("LOCAL_RANK") if arguments.on == "cuda" else 0
     plan = load_plan(arguments.plan)
     if plan.strategy.devices != processes:
         raise DistirError(
             f"the plan is for {plan.strategy.devices} devices and there are {processes} processes; "
             "torchrun --nproc-per-node says how many a node starts"
         )
-    messenger = Messenger(process, processes)
+    check_devices(arguments.on, local + 1)
+    cluster = distir.load_cluster(arguments.cluster, processes)
+    stack = load_stack(arguments.stack)
+    simulated = distir.Simulator(plan.workload, cluster, stack).simulate_plan(plan).metrics
+    computing = computing_on(arguments.on, local)
+    messenger = Messenger(process, processes, carriers=carriers_on(arguments.on))
+    messenger.clock = clock_of(arguments.on)
     messenger.join("env://", arguments.deadline)
-    times = measure_steps(plan, random_step(plan), messenger, arguments.steps, arguments.warmup)
+    times = measure_steps(
+        plan, random_step(plan), messenger, arguments.steps, arguments.warmup, computing
+    )
     every = messenger.gather(times)
     messenger.leave()
     if every is None:
         return
-    measured = Measurement(every)
+    measured = Measurement(every, arguments.on)
     found = {
         "model": plan.workload.model.name,
+        "cluster": cluster.name,
+        "stack": stack.name,
         "batch_size": plan.workload.batch_size,
         "strategy": plan.strategy.to_dict(),
+        "simulated": {name: simulated[name] for name in ("iteration_seconds", "peak_memory_bytes")},
         "measured": measured.to_dict(),
         "environment": measured.environment(),
     }

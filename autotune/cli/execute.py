@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from autotune.cli import verify
-from autotune.cli.options import seconds
+from autotune.cli.options import add_where_option, seconds
 from autotune.cli.output import Output
 from autotune.cli.plans import add_plan_option, is_written, plan_read, write_plan
 from autotune.statement import DEFAULT_STACK
@@ -37,6 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="end a plan's processes after so long, and say which waits for which",
     )
+    add_where_option(parser, "numpy", "always in float64")
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -70,10 +71,12 @@ def _executed(arguments: argparse.Namespace) -> tuple[str, list[RealVerification
 
     plan = plan_read(arguments)
     if plan is not None:
-        real = RealVerifier(Verifier(plan.workload, seed=arguments.seed), arguments.deadline)
+        real = RealVerifier(
+            Verifier(plan.workload, seed=arguments.seed), arguments.deadline, arguments.on
+        )
         return plan.workload.model.name, [real.verify(plan.strategy, plan.schedule)]
     verifier, strategies = verify.work_of(arguments)
-    real = RealVerifier(verifier, arguments.deadline)
+    real = RealVerifier(verifier, arguments.deadline, arguments.on)
     done = [real.verify(strategy) for strategy in strategies]
     if is_written(arguments):
         write_plan(arguments, _whole_plan(arguments, verifier.workload, strategies[0]))

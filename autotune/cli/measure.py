@@ -6,7 +6,14 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
-from autotune.cli.options import SUPPRESS, add_model_options, positive, seconds, strategy_of
+from autotune.cli.options import (
+    SUPPRESS,
+    add_model_options,
+    add_where_option,
+    positive,
+    seconds,
+    strategy_of,
+)
 from autotune.cli.output import Output, add_json_option, note
 from autotune.cli.plans import add_plan_option, is_written, plan_read, write_plan
 from autotune.cli.simulate import add_strategy_options, problem_of_plan, problem_with
@@ -20,7 +27,7 @@ if TYPE_CHECKING:
 
 SUMMARY = (
     "Measure steps of a plan at its own sizes, with a process per device of this machine (needs "
-    "PyTorch; NumPy computes)."
+    "PyTorch)."
 )
 
 
@@ -43,6 +50,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="end the processes after so long, and say which waits for which",
     )
+    add_where_option(parser, "cpu", "PyTorch in the plan's precision, or numpy in float64")
     parser.add_argument(
         "--trace",
         default=SUPPRESS,
@@ -65,7 +73,9 @@ def execute(arguments: argparse.Namespace) -> int:
         problem, plan = _planned(arguments)
         simulator: Any = problem.simulator
         result: Any = simulator.simulate_plan(plan)
-        measured = measure_locally(plan, arguments.steps, arguments.warmup, arguments.deadline)
+        measured = measure_locally(
+            plan, arguments.steps, arguments.warmup, arguments.deadline, arguments.on
+        )
         if trace is not None:
             events = trace_beside(simulator.trace_plan(plan), plan, measured)
             write_text(trace, json.dumps(events) + "\n")

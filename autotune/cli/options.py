@@ -360,6 +360,16 @@ def add_jobs_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_where_option(parser: argparse.ArgumentParser, default: str, text: str) -> None:
+    """The option that says what computes on real processes; `text` says in which type."""
+    parser.add_argument(
+        "--on",
+        choices=("numpy", "cpu", "cuda"),
+        default=default,
+        help=f"what computes: numpy, or PyTorch on CPUs or GPUs; {text} (default: {default})",
+    )
+
+
 def names_in(text: str) -> list[str]:
     """Names separated by commas."""
     names = [name.strip() for name in text.split(",") if name.strip()]

@@ -20,6 +20,7 @@ def load_torch() -> Any:
     try:
         import torch  # pyright: ignore[reportMissingImports]
         import torch.distributed  # noqa: F401  # pyright: ignore[reportMissingImports]
+        import torch.utils.weak  # noqa: F401  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise DistirError(
             f"real processes need PyTorch, which cannot be imported ({error}); try: {INSTALL}"

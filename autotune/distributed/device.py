@@ -11,18 +11,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from autotune.distributed.messenger import Messenger, ProcessGroup
+from autotune.distributed.tensors import numpy_of
 from autotune.distributed.wire import ProcessWire
 from distir.errors import ScheduleError
+from distir.execute.computing import NUMPY, Computing
 from distir.execute.counts import ActionMemory, Counts, StageMemory
 from distir.execute.devices import VirtualMesh
-from distir.execute.rank import FreeValues, Rank, canonical, shared_gradients
+from distir.execute.rank import FreeValues, Rank, Routes, canonical, shared_gradients
 from distir.execute.stage import Message
 from distir.execute.values import OptimizerStep, StepValues
 from distir.ir.core import Array
-from distir.ir.types import DType
+from distir.ops.ring import Ring
 from distir.plan import Plan
 from distir.schedules import Action
 
@@ -51,11 +51,11 @@ class ParameterOutcome:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredAction:
-    """When a device ran an action, after its message had come, by the clock of its machine."""
+    """When a device ran an action, after its message had come: moments of the messenger's clock."""
 
     action: Action
-    start: float
-    end: float
+    start: Any
+    end: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,30 +87,81 @@ def groups_of(plan: Plan) -> list[ProcessGroup]:
     return list(dict.fromkeys(group for group in found if len(group) > 1))
 
 
+def channels_of(plan: Plan) -> list[tuple[int, int]]:
+    """All pairs of processes of which the first sends messages to the second, in an order that only
+    depends on the plan: those of neighbouring stages, and of neighbours in rings."""
+    size, routes = plan.devices_per_stage, Routes(plan.schedule.schedule)
+    ranks = range(len(routes.schedule.ranks))
+    found = [
+        (sender * size + place, receiver * size + place)
+        for sender, receiver in itertools.permutations(ranks, 2)
+        if next(routes.messages(sender, receiver), None) is not None
+        for place in range(size)
+    ]
+    mesh = VirtualMesh(plan.mesh, plan.sizes)
+    for axes in _ring_axes(plan):
+        for group, rank in itertools.product(mesh.groups(axes), ranks):
+            circle = [rank * size + place for place in group]
+            found += zip(circle, (*circle[1:], circle[0]), strict=True)
+    return list(dict.fromkeys(found))
+
+
+def _ring_axes(plan: Plan) -> list[tuple[str, ...]]:
+    """The mesh axes along which blocks go round."""
+    programs = dict.fromkeys(program for stage in plan.stages for program in stage.programs)
+    nodes = (node for each in programs for node in (*each.forward, *each.computed_backward))
+    return list(dict.fromkeys(n.op.mesh_axes for n in nodes if isinstance(n.op, Ring)))
+
+
+class Inbox:
+    """The order in which a rank receives the messages of others in a step.
+
+    Messages of a rank are taken in the order in which it sends them, those that come early kept: so
+    any schedule runs without tags, which not every library has, and nobody waits for more than the
+    schedule says.
+    """
+
+    def __init__(self, routes: Routes, rank: int) -> None:
+        self._routes = routes
+        others = (other for other in range(len(routes.schedule.ranks)) if other != rank)
+        self._coming = {other: routes.messages(other, rank) for other in others}
+
+    def until(self, needed: Action) -> Iterator[tuple[int, Action]]:
+        """The messages to be received up to one that is needed, each with its sender; they end
+        early if nobody sends that one."""
+        sender = self._routes.rank_of(needed.stage, needed.microbatch)
+        if sender is None or sender not in self._coming:
+            return
+        for coming in self._coming[sender]:
+            yield sender, coming
+            if coming == needed:
+                return
+
+
 class DeviceProcess:
     """The device of a plan that is process `messenger.process`, loaded with its parameters."""
 
-    def __init__(self, plan: Plan, given: StepValues, messenger: Messenger) -> None:
-        self.plan, self.messenger = plan, messenger
+    def __init__(
+        self,
+        plan: Plan,
+        given: StepValues,
+        messenger: Messenger,
+        computing: Computing = NUMPY,
+    ) -> None:
+        self.plan, self.messenger, self.computing = plan, messenger, computing
         self.size = plan.devices_per_stage
         number, self.place = divmod(messenger.process, self.size)
         wire = ProcessWire(messenger, self.place, number * self.size)
-        self.rank = Rank(plan, number, given, FreeValues(plan, given), wire)
+        self.rank = Rank(plan, number, given, FreeValues(plan, given), wire, computing)
         self.spans: list[MeasuredAction] = []
         self._mail: dict[Action, Message] = {}
-        self._coming = self._messages()
-
-    def _messages(self) -> dict[int, Iterator[Action]]:
-        """The messages of every other rank for this one, in the order in which it sends them."""
-        ranks = range(len(self.plan.schedule.schedule.ranks))
-        own = self.rank.number
-        return {other: self.rank.routes.messages(other, own) for other in ranks if other != own}
+        self._inbox = Inbox(self.rank.routes, number)
 
     def begin_step(self) -> None:
         """Makes the device ready for a further step."""
         self.rank.begin_step()
         self.spans.clear()
-        self._coming = self._messages()
+        self._inbox = Inbox(self.rank.routes, self.rank.number)
 
     def step(self, optimizer: OptimizerStep | None) -> None:
         """Runs one step: all actions in the order of the schedule, the settling of gradients, and
@@ -127,9 +178,9 @@ class DeviceProcess:
     def _act(self, action: Action) -> None:
         routes = self.rank.routes
         received = self._received(action)
-        start = time.perf_counter()
+        start = self.messenger.clock.now()
         sent = self.rank.act(action, received)
-        self.spans.append(MeasuredAction(action, start, time.perf_counter()))
+        self.spans.append(MeasuredAction(action, start, self.messenger.clock.now()))
         target = routes.target(action)
         if target is None:
             return
@@ -144,25 +195,20 @@ class DeviceProcess:
     def _standard(self, action: Action, sent: Message) -> list[Array]:
         program = self.rank.stages[action.stage].program
         slots = program.outputs if action.kind == "F" else program.input_gradients
-        dtypes = [_standard_dtype(program.types[slot].type.dtype) for slot in slots]
-        return [np.asarray(s[0], dtype) for s, dtype in zip(sent.shards, dtypes, strict=True)]
+        types = [program.types[slot].type for slot in slots]
+        made = zip(sent.shards, types, strict=True)
+        return [self.computing.sent(shards[0], type.dtype) for shards, type in made]
 
     def _received(self, action: Action) -> Message:
-        """The message that an action begins with.
-
-        Messages of a rank are taken in the order in which it sends them, those that come early
-        kept: so any schedule runs without tags, which not every library has, and nobody waits for
-        more than the schedule says.
-        """
+        """The message that an action begins with."""
         needed = self.rank.routes.needed(action)
         if needed is None:
             return Message()
-        sender = self.rank.routes.rank_of(needed.stage, needed.microbatch)
-        while needed not in self._mail:
-            coming = next(self._coming[sender], None) if sender in self._coming else None
-            if sender is None or coming is None:
-                raise ScheduleError(f"{action} waits for {needed}, which nobody sends")
-            self._mail[coming] = self._receive(coming, sender, f"{needed} for {action}")
+        if needed not in self._mail:
+            for sender, coming in self._inbox.until(needed):
+                self._mail[coming] = self._receive(coming, sender, f"{needed} for {action}")
+        if needed not in self._mail:
+            raise ScheduleError(f"{action} waits for {needed}, which nobody sends")
         return self._mail.pop(needed)
 
     def _receive(self, coming: Action, sender: int, what: str) -> Message:
@@ -171,7 +217,7 @@ class DeviceProcess:
         program = self.rank.stages[target].program
         slots = program.inputs if coming.kind == "F" else program.output_gradients
         types = [program.types[slot].type for slot in slots]
-        templates = [(_standard_dtype(type.dtype), type.shape) for type in types]
+        templates = [self.computing.empty(type.dtype, type.shape) for type in types]
         arrays = self.messenger.receive(templates, sender * self.size + self.place, what)
         return Message(tuple([array] for array in arrays), 0.0, coming.stage)
 
@@ -191,7 +237,7 @@ class DeviceProcess:
         """What the process hands back after a step that took so long."""
         stages = {
             index: StageOutcome(
-                {m: [shards[0] for shards in made] for m, made in stage.results.items()},
+                {m: [numpy_of(s[0]) for s in made] for m, made in stage.results.items()},
                 stage.counts,
                 stage.state(),
             )
@@ -199,10 +245,10 @@ class DeviceProcess:
         }
         parameters = [
             ParameterOutcome(
-                each.shards[0],
-                each.owned[0],
-                [moment[0] for moment in each.moments],
-                None if each.gradient is None else each.gradient[0],
+                numpy_of(each.shards[0]),
+                numpy_of(each.owned[0]),
+                [numpy_of(moment[0]) for moment in each.moments],
+                None if each.gradient is None else numpy_of(each.gradient[0]),
             )
             for each in self.rank.parameters.values()
         ]
@@ -211,11 +257,15 @@ class DeviceProcess:
 
 
 def run_step(
-    plan: Plan, given: StepValues, optimizer: OptimizerStep | None, messenger: Messenger
+    plan: Plan,
+    given: StepValues,
+    optimizer: OptimizerStep | None,
+    messenger: Messenger,
+    computing: Computing = NUMPY,
 ) -> DeviceOutcome:
     """Runs one step of a plan as one of its processes, which have joined."""
-    messenger.make_groups(groups_of(plan))
-    device = DeviceProcess(plan, given, messenger)
+    messenger.make_groups(groups_of(plan), channels_of(plan))
+    device = DeviceProcess(plan, given, messenger, computing)
     messenger.meet()
     start = time.perf_counter()
     device.step(optimizer)
@@ -223,11 +273,13 @@ def run_step(
     return device.outcome(time.perf_counter() - start)
 
 
-def _standard_dtype(dtype: DType) -> Any:
-    """The NumPy type in which values of a type travel between ranks."""
-    if dtype.is_float:
-        return np.float64
-    return np.bool_ if dtype is DType.BOOL else np.int64
-
-
-__all__ = ["PIPELINE", "DeviceOutcome", "DeviceProcess", "MeasuredAction", "groups_of", "run_step"]
+__all__ = [
+    "PIPELINE",
+    "DeviceOutcome",
+    "DeviceProcess",
+    "Inbox",
+    "MeasuredAction",
+    "channels_of",
+    "groups_of",
+    "run_step",
+]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from autotune.distributed.backend import load_torch
+from autotune.distributed.computing import Where, carriers_on, check_devices, computing_on
 from autotune.distributed.device import PIPELINE, DeviceOutcome, run_step
 from autotune.distributed.local import Member, run_together
 from autotune.distributed.messenger import Messenger
@@ -50,18 +51,22 @@ def execute_on_processes(
     given: StepValues,
     optimizer: OptimizerStep | None,
     deadline_seconds: float = DEADLINE_SECONDS,
+    where: Where = "numpy",
 ) -> RealExecution:
-    """Runs one step of a plan with a process per device of this machine.
+    """Runs one step of a plan with a process per device of this machine, in float64. `where` says
+    what computes.
 
     Raises `ProcessError` if a process fails or the step does not end in time.
     """
     load_torch()  # once, before processes are forked
     processes = plan.devices_per_stage * len(plan.schedule.schedule.ranks)
+    check_devices(where, processes)
 
     def work(member: Member) -> DeviceOutcome:
-        messenger = Messenger(member.process, member.processes, member.note)
+        computing = computing_on(where, member.process, exact=True)
+        messenger = Messenger(member.process, member.processes, member.note, carriers_on(where))
         messenger.join(member.store, deadline_seconds)
-        outcome = run_step(plan, given, optimizer, messenger)
+        outcome = run_step(plan, given, optimizer, messenger, computing)
         messenger.leave()
         return outcome
 
@@ -174,6 +179,7 @@ class RealVerifier:
 
     verifier: Verifier
     deadline_seconds: float = DEADLINE_SECONDS
+    where: Where = "numpy"
     _last: list[RealExecution] = field(default_factory=list[RealExecution])
 
     def verify(
@@ -190,7 +196,9 @@ class RealVerifier:
         return RealVerification(verification, real.processes, real.seconds, real.traffic)
 
     def _execute(self, plan: Plan, given: StepValues, optimizer: OptimizerStep) -> Execution:
-        self._last.append(execute_on_processes(plan, given, optimizer, self.deadline_seconds))
+        self._last.append(
+            execute_on_processes(plan, given, optimizer, self.deadline_seconds, self.where)
+        )
         return self._last[-1].execution
 
 

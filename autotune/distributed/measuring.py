@@ -1,17 +1,15 @@
 """What real processes take for steps of a plan at its own sizes, beside what is simulated.
 
-NumPy computes, in float64, on one thread per process: what is measured is this program on this
-machine, and not what a GPU would take.
+PyTorch computes, in the types of the plan and op by op, on one thread per process or on a GPU per
+process; or NumPy does, in float64. On a GPU, steps are timed when all its work is done, and actions
+and messages by events in its stream. That part has run on no GPU yet.
 """
 
 from __future__ import annotations
 
 import os
 import platform
-import resource
 import statistics
-import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,15 +17,21 @@ from typing import Any
 import numpy as np
 
 from autotune.distributed.backend import load_torch
-from autotune.distributed.device import DeviceProcess, MeasuredAction, groups_of
+from autotune.distributed.clock import Clock, clock_of
+from autotune.distributed.computing import Where, carriers_on, check_devices, computing_on
+from autotune.distributed.device import DeviceProcess, MeasuredAction, channels_of, groups_of
 from autotune.distributed.local import Member, run_together
 from autotune.distributed.messenger import MessageSpan, Messenger
+from distir.execute.computing import NUMPY, Computing
 from distir.execute.values import StepValues, optimizer_step, random_values
 from distir.plan import Plan
 
 MICROSECONDS = 1e6
-_RSS_BYTES = 1 if sys.platform == "darwin" else 1024
-"""Unit of `ru_maxrss`."""
+COMPUTES: Mapping[Where, str] = {
+    "numpy": "numpy, float64, one thread per process",
+    "cpu": "torch, the types of the plan, op by op, one thread per process",
+    "cuda": "torch, the types of the plan, op by op, one GPU per process",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,7 @@ class ProcessTimes:
     messages: Sequence[MessageSpan]
     peak_bytes: float
     host: str
+    device: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +54,7 @@ class Measurement:
     takes."""
 
     processes: Sequence[ProcessTimes]
+    where: Where = "cpu"
 
     @property
     def seconds(self) -> list[float]:
@@ -85,37 +91,49 @@ class Measurement:
             "python": platform.python_version(),
             "numpy": np.__version__,
             "torch": str(load_torch().__version__),
-            "messages": "gloo",
-            "computes": "numpy, float64, one thread per process",
+            "devices": sorted({each.device for each in self.processes}),
+            "messages": "nccl" if self.where == "cuda" else "gloo",
+            "computes": COMPUTES[self.where],
         }
 
 
-def measure_locally(plan: Plan, steps: int, warmup: int, deadline_seconds: float) -> Measurement:
-    """Measures steps of a plan with a process per device of this machine.
+def measure_locally(
+    plan: Plan, steps: int, warmup: int, deadline_seconds: float, where: Where = "cpu"
+) -> Measurement:
+    """Measures steps of a plan with a process per device of this machine. `where` says what
+    computes.
 
     Raises `ProcessError` if a process fails or the steps do not end in time.
     """
     load_torch()  # once, before processes are forked
     given = random_step(plan)
     processes = plan.devices_per_stage * len(plan.schedule.schedule.ranks)
+    check_devices(where, processes)
 
     def work(member: Member) -> ProcessTimes:
-        messenger = Messenger(member.process, member.processes, member.note)
+        computing = computing_on(where, member.process)
+        messenger = Messenger(member.process, member.processes, member.note, carriers_on(where))
+        messenger.clock = clock_of(where)
         messenger.join(member.store, deadline_seconds)
-        times = measure_steps(plan, given, messenger, steps, warmup)
+        times = measure_steps(plan, given, messenger, steps, warmup, computing)
         messenger.leave()
         return times
 
-    return Measurement(run_together(processes, work, deadline_seconds))
+    return Measurement(run_together(processes, work, deadline_seconds), where)
 
 
 def measure_steps(
-    plan: Plan, given: StepValues, messenger: Messenger, steps: int, warmup: int
+    plan: Plan,
+    given: StepValues,
+    messenger: Messenger,
+    steps: int,
+    warmup: int,
+    computing: Computing = NUMPY,
 ) -> ProcessTimes:
     """Measures steps of a plan as one of its processes, which have joined. Each step begins when
     all processes are ready for it."""
-    messenger.make_groups(groups_of(plan))
-    device = DeviceProcess(plan, given, messenger)
+    messenger.make_groups(groups_of(plan), channels_of(plan))
+    device, clock = DeviceProcess(plan, given, messenger, computing), messenger.clock
     seconds: list[float] = []
     start = 0.0
     for number in range(warmup + steps):
@@ -123,14 +141,23 @@ def measure_steps(
             device.begin_step()
         messenger.meet()
         messenger.spans.clear()
-        start = time.perf_counter()
+        start = clock.begin_step()
         device.step(optimizer_step(plan.workload, number + 1) if plan.workload.training else None)
-        seconds.append(time.perf_counter() - start)
+        seconds.append(clock.end_step() - start)
     messenger.meet()
-    peak = float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RSS_BYTES)
     return ProcessTimes(
-        seconds[warmup:], start, device.spans, messenger.spans, peak, platform.node()
+        seconds[warmup:],
+        start,
+        [MeasuredAction(each.action, *_read(clock, each)) for each in device.spans],
+        [MessageSpan(each.what, *_read(clock, each)) for each in messenger.spans],
+        clock.peak_bytes(),
+        platform.node(),
+        clock.device,
     )
+
+
+def _read(clock: Clock, span: MeasuredAction | MessageSpan) -> tuple[float, float]:
+    return clock.read(span.start), clock.read(span.end)
 
 
 def random_step(plan: Plan) -> StepValues:

@@ -108,8 +108,7 @@ class _Passing:
         name, degree = axes_name(self.ring.mesh_axes), self.ring.degree
         after, before = (self.processes[(self.place + step) % degree] for step in (1, -1))
         self.messenger.send(arrays, after, name, sum(sizes))
-        templates = [(each.dtype, each.shape) for each in arrays]
-        return self.messenger.receive(templates, before, f"a block of the ring over {name}")
+        return self.messenger.receive(arrays, before, f"a block of the ring over {name}")
 
 
 __all__ = ["ProcessWire", "axes_name"]

@@ -11,9 +11,9 @@ import numpy as np
 
 from distir.axes.model import Axis, AxisDims
 from distir.errors import DistirError
-from distir.ir.core import Array, Node, Op, Value
-from distir.ops.collective import Collective, FlatCut, Shard, Sharded, Spread
-from distir.ops.fused import Fused
+from distir.execute.computing import NUMPY, Computing
+from distir.ir.core import Array, Node, Value
+from distir.ops.collective import Collective, FlatCut, Shard, Spread
 from distir.ops.ring import Ring
 from distir.transforms.instantiate import Sizes, without_flat
 from distir.transforms.moves import FLAT, Layout, Pending
@@ -57,10 +57,13 @@ class VirtualMesh:
     alone, and shards are lists of one array.
     """
 
-    def __init__(self, mesh: Mesh, sizes: Sizes, wire: Wire | None = None) -> None:
+    def __init__(
+        self, mesh: Mesh, sizes: Sizes, wire: Wire | None = None, computing: Computing = NUMPY
+    ) -> None:
         self.mesh = mesh
         self.sizes = sizes
         self.wire = wire
+        self.computing = computing
         ranges = (range(degree) for degree in sizes.degrees)
         self.coordinates: list[Coordinate] = [
             dict(zip(mesh.names, place, strict=True)) for place in itertools.product(*ranges)
@@ -96,7 +99,7 @@ class VirtualMesh:
         elif isinstance(op, Ring):
             made = self._go_round(op, operands, node)
         else:
-            made = self._compute(op, operands, len(node.results))
+            made = self._compute(node, operands)
         for value, shards in zip(node.results, made, strict=True):
             for shard in shards:
                 if np.shape(shard) != value.type.shape:
@@ -134,8 +137,9 @@ class VirtualMesh:
         (own,) = self.held
         return next(group for group in self.groups(mesh_axes) if own in group)
 
-    def _compute(self, op: Op, operands: Sequence[Shards], count: int) -> list[Shards]:
-        made: list[Shards] = [[] for _ in range(count)]
+    def _compute(self, node: Node, operands: Sequence[Shards]) -> list[Shards]:
+        op, dtypes = node.op, [value.type.dtype for value in node.results]
+        made: list[Shards] = [[] for _ in node.results]
         for place, index in enumerate(self.held):
             coordinate = self.coordinates[index]
             own = [shards[place] for shards in operands]
@@ -143,10 +147,8 @@ class VirtualMesh:
                 results = (op.pick(own[0], self._member(op.mesh_axes, coordinate)),)
             elif isinstance(op, Spread):
                 results = (op.part(own[0], self._member(op.mesh_axes, coordinate)),)
-            elif isinstance(op, (Sharded, Fused)):
-                results = op.evaluate_at(coordinate, *own)
             else:
-                results = op.evaluate(*own)
+                results = self.computing.evaluate(op, coordinate, own, dtypes)
             for shards, result in zip(made, results, strict=True):
                 shards.append(result)
         return made

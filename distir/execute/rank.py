@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from distir.axes.rescale import rescale_values
+from distir.execute.computing import NUMPY, Computing
 from distir.execute.counts import BETWEEN_RANKS, ActionMemory
 from distir.execute.devices import Shards, Wire
 from distir.execute.live import Meter
@@ -99,7 +100,13 @@ class Rank:
     """
 
     def __init__(
-        self, plan: Plan, number: int, given: StepValues, free: FreeValues, wire: Wire | None = None
+        self,
+        plan: Plan,
+        number: int,
+        given: StepValues,
+        free: FreeValues,
+        wire: Wire | None = None,
+        computing: Computing = NUMPY,
     ) -> None:
         schedule = plan.schedule.schedule
         self.number = number
@@ -112,7 +119,9 @@ class Rank:
         weight = loss_weight(plan.workload, schedule.microbatches)
         self.parameters: dict[Value, Parameter] = {}
         self.stages = {
-            stage: StageDevices(plan, plan.stages[stage], self.meter, self.parameters, weight, wire)
+            stage: StageDevices(
+                plan, plan.stages[stage], self.meter, self.parameters, weight, wire, computing
+            )
             for stage in schedule.stages_of_ranks[number]
         }
         for stage in self.stages.values():

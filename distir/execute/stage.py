@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from distir.axes.rescale import resize
 from distir.errors import ScheduleError, TransformError
+from distir.execute.computing import NUMPY, Computing
 from distir.execute.counts import Counts, StageMemory
 from distir.execute.devices import Shards, VirtualMesh, Wire
 from distir.execute.live import LiveArrays, Meter, array_bytes
@@ -23,7 +24,7 @@ from distir.execute.stage_program import (
 )
 from distir.execute.values import OptimizerStep
 from distir.ir.core import Array, Node, Value
-from distir.ir.types import TensorType
+from distir.ir.types import DType, TensorType
 from distir.ops.collective import Collective
 from distir.ops.ring import Ring
 from distir.plan import ParameterUse, Plan, Stage
@@ -82,7 +83,7 @@ class StageDevices:
     those of the rank, shared by its stages; a stage updates those that it `holds`, which are those
     that no earlier stage of the rank loaded. `uses` lists where blocks read a parameter, as
     (block of the stage, place in the block's list of parameters). With a `wire`, one device of the
-    stage is here, and the others are in processes of their own.
+    stage is here, and the others are in processes of their own. `computing` holds the arrays.
     """
 
     plan: Plan
@@ -91,6 +92,7 @@ class StageDevices:
     parameters: dict[Value, Parameter]
     loss_gradient: float
     wire: Wire | None = None
+    computing: Computing = NUMPY
     counts: Counts = field(default_factory=Counts)
     program: StageProgram = field(init=False)
     holds: set[Value] = field(default_factory=set[Value])
@@ -105,12 +107,20 @@ class StageDevices:
         default_factory=dict[tuple[int, int], Shards]
     )
     _stored: dict[int, Shards] = field(default_factory=dict[int, Shards])
+    _free_shards: dict[tuple[int, int], Shards] = field(
+        default_factory=dict[tuple[int, int], Shards]
+    )
+    """Free values by slot and microbatch."""
+    _moving: dict[int, Sequence[Node]] = field(default_factory=dict[int, Sequence[Node]])
+    """By slot, what lays a parameter out for the programs."""
+    _counted: dict[Node, _NodeCount] = field(default_factory=dict[Node, "_NodeCount"])
     _done: set[int] = field(default_factory=set[int])
 
     def __post_init__(self) -> None:
         self.program = flatten(self.stage.programs, self.plan.schedule.splits_backward)
         self._meshes = tuple(
-            VirtualMesh(self.plan.mesh, program.sizes, self.wire) for program in self.stage.programs
+            VirtualMesh(self.plan.mesh, program.sizes, self.wire, self.computing)
+            for program in self.stage.programs
         )
 
     # --- parameters at rest ----------------------------------------------------------------------
@@ -126,12 +136,18 @@ class StageDevices:
                 if value in self.parameters:
                     continue
                 self.holds.add(value)
-                use = program.parameters[place]
+                use, array = program.parameters[place], parameters[value]
+                stored = self._scattered(block, use, array, use.stored)
+                owned = self._scattered(block, use, array, use.owned)
+                own_moments = [
+                    self._scattered(block, use, moment, use.owned)
+                    for moment in moments.get(value, ())
+                ]
                 self.parameters[value] = Parameter(
                     value,
-                    self._scattered(block, use, parameters[value], use.stored),
-                    self._scattered(block, use, parameters[value], use.owned),
-                    [self._scattered(block, use, m, use.owned) for m in moments.get(value, ())],
+                    self._held(stored, self._dtype(value)),
+                    self._held(owned, self._updated_dtype(value)),
+                    [self._held(moment, DType.FLOAT32) for moment in own_moments],
                 )
         self._lay_out_parameters()
 
@@ -148,16 +164,26 @@ class StageDevices:
         dims = self.stage.programs[block].placed.step.axes.dims[use.value]
         return self._meshes[block].scatter(array, dims, layout)
 
-    def _moved(
-        self, block: int, use: ParameterUse, shards: Shards, start: Layout, end: Layout
-    ) -> Shards:
-        """A parameter's shards, moved from one layout to another."""
-        program = self.stage.programs[block]
-        steps, _ = move(Local(use.value, start), end)
-        making = Instantiation(self.plan.mesh, program.placed.step.axes, program.sizes, {})
-        for node in making.nodes(steps):
-            (shards,) = self._step(block, node, [shards])
-        return shards
+    def _held(self, shards: Shards, dtype: DType) -> Shards:
+        return [self.computing.held(shard, dtype) for shard in shards]
+
+    def _dtype(self, value: Value) -> DType:
+        """The type in which ops read a parameter."""
+        own = value.type.dtype
+        return self.plan.workload.types.compute if own.is_float else own
+
+    def _updated_dtype(self, value: Value) -> DType:
+        """The type in which the optimizer updates a parameter."""
+        return self.plan.workload.types.master or self._dtype(value)
+
+    def _moves(self, source: FilledSlot, use: ParameterUse) -> Sequence[Node]:
+        """What brings a parameter from the layout at rest to that in which a program reads it."""
+        if source.slot not in self._moving:
+            program = self.stage.programs[source.block]
+            steps, _ = move(Local(use.value, use.stored), source.local.layout)
+            making = Instantiation(self.plan.mesh, program.placed.step.axes, program.sizes, {})
+            self._moving[source.slot] = making.nodes(steps)
+        return self._moving[source.slot]
 
     def _lay_out_parameters(self) -> None:
         """Makes the shards of parameters in the layouts that the blocks' programs start from."""
@@ -166,9 +192,10 @@ class StageDevices:
                 continue
             use = self.stage.programs[source.block].parameters[source.parameter]
             actual = self._block(source.block).parameters[source.parameter]
-            self._stored[source.slot] = self._moved(
-                source.block, use, self.parameters[actual].shards, use.stored, source.local.layout
-            )
+            shards = self.parameters[actual].shards
+            for node in self._moves(source, use):
+                (shards,) = self._step(source.block, node, [shards])
+            self._stored[source.slot] = shards
 
     def _block(self, block: int) -> Any:
         return self.plan.workload.program.blocks.blocks[self.stage.blocks[block]]
@@ -190,7 +217,7 @@ class StageDevices:
         readers = program.readers_of_parts if in_parts else program.readers
         running = _Running(LiveArrays(self.meter), Counter(readers))
         self._running[index] = running
-        self._provide_sources(running.live, free)
+        self._provide_sources(index, running.live, free)
         self._receive(running, self.program.inputs, received)
         self._run(running, self.program.forward)
         self.results[index] = [running.results[each.slot] for each in self.program.results]
@@ -255,15 +282,19 @@ class StageDevices:
         """Microbatches whose last action on this stage has not run."""
         return frozenset(self._running)
 
-    def _provide_sources(self, live: LiveArrays, free: Mapping[Value, Array]) -> None:
+    def _provide_sources(self, index: int, live: LiveArrays, free: Mapping[Value, Array]) -> None:
+        """Fills the slots of parameters, and of free values, which are the same in every step."""
         by_block: dict[int, Mapping[Value, Array]] = {}
         for source in self.program.sources:
             if source.parameter is not None:
                 live.shards[source.slot] = self._stored[source.slot]
                 continue
-            if source.block not in by_block:
-                by_block[source.block] = self._free_of_block(source.block, free)
-            live.shards[source.slot] = self._shards_of(source, by_block[source.block])
+            key = (source.slot, index)
+            if key not in self._free_shards:
+                if source.block not in by_block:
+                    by_block[source.block] = self._free_of_block(source.block, free)
+                self._free_shards[key] = self._shards_of(source, by_block[source.block])
+            live.shards[source.slot] = self._free_shards[key]
 
     def _shards_of(self, source: FilledSlot, known: Mapping[Value, Array]) -> Shards:
         program = self.stage.programs[source.block]
@@ -271,7 +302,8 @@ class StageDevices:
         array = known.get(source.local.value)
         if array is None:
             raise TransformError(f"the value of {source.local.value} is not known")
-        return self._meshes[source.block].scatter(array, dims, source.local.layout)
+        shards = self._meshes[source.block].scatter(array, dims, source.local.layout)
+        return self._held(shards, self.program.types[source.slot].type.dtype)
 
     def _free_of_block(self, block: int, free: Mapping[Value, Array]) -> dict[Value, Array]:
         """The free values that a block reads, by the values of the block's program (which equal
@@ -371,18 +403,20 @@ class StageDevices:
         for use in running.awaited_gradients.pop(slot):
             buffer = self._buffer(*use)
             before = self._accumulated.get(buffer)
-            self._accumulated[buffer] = shards if before is None else _added(before, shards)
+            total = shards if before is None else _added(before, shards)
+            self._accumulated[buffer] = self._held(total, self.plan.workload.types.gradient)
 
     # --- ops -------------------------------------------------------------------------------------
 
     def _step(self, block: int, node: Node, operands: list[Shards]) -> list[Shards]:
         """Runs one op on all devices of the stage, and counts it."""
         made = self._meshes[block].step(node, operands)
-        op, types = node.op, types_of(node, operands, made)
-        if isinstance(op, (Collective, Ring)):
-            self.counts.add_collective(op.kind, op.mesh_axes, float(op.total_bytes(*types)))
-        if not isinstance(op, Collective):
-            self.counts.flops += float(op.work(*types).flops)
+        count = self._counted.get(node)
+        if count is None:
+            count = self._counted[node] = _count(node, operands, made)
+        if count.collective is not None:
+            self.counts.add_collective(*count.collective, count.size_bytes)
+        self.counts.flops += count.flops
         return made
 
     # --- the end of the step ---------------------------------------------------------------------
@@ -431,11 +465,16 @@ class StageDevices:
             block, place = self.uses[value][0]
             program = self.stage.programs[block]
             operands = [parameter.owned, parameter.gradient, *parameter.moments]
-            made = [optimizer.evaluate(*arrays) for arrays in zip(*operands, strict=True)]
+            dtypes = [self._updated_dtype(value), *(DType.FLOAT32 for _ in parameter.moments)]
+            made = [
+                self.computing.evaluate(optimizer, {}, arrays, dtypes)
+                for arrays in zip(*operands, strict=True)
+            ]
             owned, *parameter.moments = [list(shards) for shards in zip(*made, strict=True)]
             parameter.owned = owned
             types = [parameter.value.type.with_shape(np.shape(shards[0])) for shards in operands]
             self.counts.flops += float(optimizer.work(types, [types[0], *types[2:]]).flops)
+            owned = self._held(owned, self._dtype(value))
             for node in program.refresh_by_parameter[place]:
                 (owned,) = self._step(block, node, [owned])
             parameter.shards = owned
@@ -466,6 +505,23 @@ class StageDevices:
 
 def _added(a: Shards, b: Shards) -> Shards:
     return [x + y for x, y in zip(a, b, strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class _NodeCount:
+    """What an op of a program adds to the counts, every time that it runs."""
+
+    flops: float
+    collective: tuple[str, tuple[str, ...]] | None
+    size_bytes: float
+
+
+def _count(node: Node, operands: list[Shards], results: list[Shards]) -> _NodeCount:
+    op, types = node.op, types_of(node, operands, results)
+    flops = 0.0 if isinstance(op, Collective) else float(op.work(*types).flops)
+    if isinstance(op, (Collective, Ring)):
+        return _NodeCount(flops, (op.kind, op.mesh_axes), float(op.total_bytes(*types)))
+    return _NodeCount(flops, None, 0.0)
 
 
 def types_of(

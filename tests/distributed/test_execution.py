@@ -12,6 +12,7 @@ from hypothesis import given, reject, settings
 
 from autotune.cli import main
 from autotune.distributed.backend import load_torch, torch_installed
+from autotune.distributed.device import Inbox, channels_of
 from autotune.distributed.execution import RealExecution, RealVerifier, execute_on_processes
 from autotune.distributed.local import ProcessError
 from distir import Strategy, Workload, load_model
@@ -21,7 +22,7 @@ from distir.execute.rank import Routes
 from distir.execute.values import optimizer_step
 from distir.execute.verify import RELATIVE_TOLERANCE, Verifier, compare, sequential_truth
 from distir.plan import Plan, Planner
-from distir.schedules import parse_schedule
+from distir.schedules import Action, parse_schedule
 from tests.laws.placements import AnyPlan, any_plans
 from tests.slow import FUZZ, shares
 
@@ -152,3 +153,47 @@ def test_every_message_between_ranks_is_sent_once_and_awaited_once(
     ]
     assert len(set(sent)) == len(sent)
     assert sorted(sent) == sorted(awaited)
+
+
+@shares(2, seconds=1)
+@given(any_plans())
+def test_between_any_two_ranks_messages_are_received_in_the_order_in_which_they_are_sent(
+    share: int, case: AnyPlan
+) -> None:
+    routes = Routes(case.plan.schedule.schedule)
+    ranks = range(len(routes.schedule.ranks))
+    channels = channels_of(case.plan)
+    for receiver in ranks:
+        inbox, taken = Inbox(routes, receiver), list[tuple[int, Action]]()
+        for action in routes.schedule.ranks[receiver]:
+            needed = routes.needed(action)
+            if needed is not None and all(needed != message for _, message in taken):
+                taken += inbox.until(needed)
+        for sender in ranks:
+            received = [message for other, message in taken if other == sender]
+            sent = [] if sender == receiver else list(routes.messages(sender, receiver))
+            assert received == sent
+            if sent:
+                size = case.plan.devices_per_stage
+                assert (sender * size, receiver * size) in channels
+
+
+@needs_torch
+@pytest.mark.slow(seconds=60)
+@pytest.mark.parametrize(
+    ("model", "strategy"),
+    [
+        ("gpt2", Strategy(dp=2, pp=2, microbatches=2, zero=1)),
+        ("gpt2", Strategy(tp=2, microbatches=2, recompute="full")),
+        ("llama3-8b", Strategy(cp=2, cp_exchange="ring", dp=2, zero=3)),
+        ("mixtral-8x7b", Strategy(dp=2, ep=2)),
+        ("t5-base", Strategy(tp=2, pp=2, microbatches=2)),
+    ],
+    ids=str,
+)
+def test_pytorch_computes_plans_as_one_device_of_numpy_does(model: str, strategy: Strategy) -> None:
+    verifier = Verifier(Workload(model=load_model(model), batch_size=16))
+    found = RealVerifier(verifier, where="cpu").verify(strategy)
+    assert found.passed, found
+    peaks = found.verification
+    assert peaks.executed_peak_bytes == peaks.simulated_peak_bytes

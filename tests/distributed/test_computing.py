@@ -1,0 +1,58 @@
+"""PyTorch computes what NumPy computes: every op, by a kernel or by the op's own functions."""
+
+# pyright: basic
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from autotune.distributed.backend import torch_installed
+from distir.execute.computing import NUMPY
+from distir.ops.attention import FusedAttention, FusedAttentionGradient
+from tests.ops.cases import CASES
+from tests.ops.makers import Case
+
+pytestmark = pytest.mark.skipif(not torch_installed(), reason="needs PyTorch: .[torch]")
+
+every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.label)
+
+
+def _operands(case: Case) -> list[Any]:
+    """The operands of an op; the gradient of attention gets what attention made of the others."""
+    arrays = case.arrays()
+    if isinstance(case.op, FusedAttentionGradient):
+        op = FusedAttention(case.op.scale, case.op.causal, case.op.dropout, case.op.seed)
+        (arrays[3],) = op.evaluate(*arrays[:3], *arrays[5:])
+    return arrays
+
+
+def _both(case: Case, exact: bool) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Results of an op in PyTorch and in NumPy."""
+    from autotune.distributed.computing import TensorComputing
+    from autotune.distributed.tensors import numpy_of
+
+    torch = TensorComputing("cpu", exact=exact)
+    types = case.types()
+    results = [type.dtype for type in case.op.infer(*types)]
+    held = [torch.held(a, t.dtype) for a, t in zip(_operands(case), types, strict=True)]
+    found = torch.evaluate(case.op, {}, held, results)
+    expected = NUMPY.evaluate(case.op, {}, _operands(case), results)
+    return [(numpy_of(f), np.asarray(e)) for f, e in zip(found, expected, strict=True)]
+
+
+@every_case
+def test_ops_in_float64_are_numpys(case: Case) -> None:
+    for found, expected in _both(case, exact=True):
+        assert found.shape == expected.shape
+        assert found.dtype.kind == expected.dtype.kind
+        np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12)
+
+
+@every_case
+def test_ops_in_their_own_types_are_numpys_but_for_rounding(case: Case) -> None:
+    for found, expected in _both(case, exact=False):
+        assert found.shape == expected.shape
+        scale = max(1.0, float(np.max(np.abs(np.nan_to_num(expected)), initial=0.0)))
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5 * scale)
