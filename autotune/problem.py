@@ -17,7 +17,7 @@ from autotune.objectives.simulator import Simulates, simulated, simulated_many
 from autotune.statement import DEFAULT_SPACE, DEFAULT_STACK, ProblemStatement, takes
 from distir.errors import DistirError
 from distir.factoring import divisors
-from distir.metrics import memory_use, peak_memory_bytes
+from distir.metrics import find_metric, memory_use, missing_needs, peak_memory_bytes
 from distir.strategy import Strategy
 from search_spaces import Searched, SearchSpace, WorkloadFacts, distribution_space, searched
 
@@ -70,14 +70,30 @@ class Problem:
         direction: str | None = None,
     ) -> Objective:
         """An objective over this problem's simulator; see `load_objective`."""
+        simulator = self._telling(spec) if isinstance(spec, str) else self.simulator
         return load_objective(
             spec,
-            self.simulate,
+            simulated(simulator, self.memory_bytes),
             metric=metric,
             direction=direction,
-            simulate_many=simulated_many(self.simulator, self.memory_bytes),
-            plan_of=getattr(self.simulator, "plan", None),
+            simulate_many=simulated_many(simulator, self.memory_bytes),
+            plan_of=getattr(simulator, "plan", None),
         )
+
+    def _telling(self, spec: str) -> Simulates:
+        """The simulator, so that it tells the metric that is asked for. Raises `DistirError` if
+        something must be stated for that."""
+        known, simulator = find_metric(spec), self.simulator
+        if known is None or not known.needs:
+            return simulator
+        from distir.cost import Job
+        from distir.simulation import Simulator
+
+        if isinstance(simulator, Simulator):
+            simulator = simulator if simulator.cost.job else simulator.run_for(Job())
+            if missing := missing_needs(known, simulator.cost):
+                raise DistirError(f"the objective {spec} needs {' and '.join(missing)}")
+        return simulator
 
     def outcome(self, trial: Trial) -> dict[str, Any]:
         """A trial's strategy, metrics and, where memory is known, what its devices hold and have,
@@ -113,6 +129,10 @@ class Problem:
 def _setting(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return name if value else f"no {name}"
+    if name == "price":
+        return f"{value:g} dollars per device and hour"
+    if name == "tokens":
+        return f"{value:g} tokens to train on"
     return f"{name} {value}"
 
 
@@ -186,7 +206,7 @@ def load_problem(statement: ProblemStatement) -> Problem:
 
 def _loaded(statement: ProblemStatement) -> Problem:
     import distir
-    from distir.cost import load_stack
+    from distir.cost import Job, load_stack
 
     if statement.devices < 1:
         raise DistirError(f"there are {statement.devices} devices; expected at least 1")
@@ -208,7 +228,9 @@ def _loaded(statement: ProblemStatement) -> Problem:
             f"{devices} devices can share; --batch-size states another."
         )
         told = (*told, said)
-    simulator = distir.Simulator(workload, hardware, stack)
+    stated = statement.price is not None or statement.tokens is not None
+    job = Job(price=statement.price, tokens=statement.tokens) if stated else None
+    simulator = distir.Simulator(workload, hardware, stack, job=job)
     made = {"model": model, "cluster": hardware, "device": None, "stack": stack}
     return Problem(
         model=model.name,
@@ -309,5 +331,6 @@ def _settings(statement: ProblemStatement, precision: str, stack: SoftwareStack)
         shown["precision"] = precision
     if stack.name != DEFAULT_STACK:
         shown["stack"] = stack.name
-    others = {"attention": statement.attention, "imbalance": statement.imbalance}
+    names = ("attention", "imbalance", "price", "tokens")
+    others = {name: getattr(statement, name) for name in names}
     return shown | {name: value for name, value in others.items() if value is not None}

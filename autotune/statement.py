@@ -102,6 +102,10 @@ class ProblemStatement:
     """Overrides how the stack, a file or a function has attention: `fused` or `eager`."""
     imbalance: float | None = None
     """What the fullest expert of a mixture gets over the mean; by default 1, balanced."""
+    price: float | None = None
+    """Dollars per device and hour, for what training costs."""
+    tokens: float | None = None
+    """Tokens to train on, for how long that takes and what it costs."""
     space: SpaceSource = DEFAULT_SPACE
     """The strategies to look at: `small`, `standard`, `full`, a YAML file, or what such a file
     says, as in `{"extends": "standard", "zero": [0, 3]}`.

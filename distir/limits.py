@@ -53,6 +53,8 @@ MOST_TEXT_BYTES = 1 << 28
 """Bytes of a text file that is read: a plan of DeepSeek-V3 is a hundredth of it."""
 
 MOST_RATE = 1e24
+MOST_WATTS = 1e9
+"""Power of a device."""
 """Bytes or FLOP per second of a device or a link: a million times the fastest machine of the world
 as a whole (2025)."""
 

@@ -20,7 +20,7 @@ A package that has such a module names the metric in the entry-point group `dist
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from distir.errors import DistirError
 from distir.limits import LONGEST_SECONDS, MOST_BYTES, SHORTEST_SECONDS
 from distir.registry import Registry
-from distir.units import Unit, percent, unit_of
+from distir.units import Unit, percent, short_days, short_number, unit_of
 from distir.user_code import run_user_code
 
 if TYPE_CHECKING:
@@ -41,10 +41,12 @@ __all__ = [
     "Formula",
     "Iteration",
     "Metric",
+    "Need",
     "find_metric",
     "measured",
     "memory_use",
     "metric",
+    "missing_needs",
 ]
 
 
@@ -75,9 +77,65 @@ class Iteration:
         return self.workload.batch_size / self.seconds
 
     @cached_property
+    def tokens_per_second(self) -> Amount:
+        """Over all devices; of models without a sequence, samples."""
+        return self.samples_per_second * self.workload.tokens_per_sample
+
+    @cached_property
+    def device_hours_per_token(self) -> Amount:
+        """Hours that devices take for a token, added up over the devices."""
+        return self.devices / 3600.0 / self.tokens_per_second
+
+    @cached_property
+    def joules_per_token(self) -> Amount:
+        """Energy that devices take for a token where they draw all the power that they may."""
+        power = self.cost.cluster.device.power_watts
+        assert power is not None  # what needs it says so
+        return 3600.0 * self.device_hours_per_token * power
+
+    @property
+    def tokens(self) -> float:
+        """Tokens of the whole job."""
+        job = self.cost.job
+        assert job is not None  # what needs them says so
+        assert job.tokens is not None
+        return job.tokens
+
+    @property
+    def price(self) -> float:
+        """Dollars per device and hour."""
+        job = self.cost.job
+        assert job is not None  # what needs it says so
+        assert job.price is not None
+        return job.price
+
+    @cached_property
     def model_flops_per_second(self) -> Amount:
         """Per device, of the model's own products."""
         return self.workload.model_flops / self.seconds / self.devices
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Something that a metric follows from and that not everybody states."""
+
+    name: str
+    """What it is, and how it is stated."""
+    known: Callable[[CostModel], bool]
+
+
+PRICE = Need(
+    "a price of devices (--price DOLLARS_PER_DEVICE_HOUR)",
+    lambda cost: cost.job is not None and cost.job.price is not None,
+)
+TOKENS = Need(
+    "a number of tokens to train on (--tokens N)",
+    lambda cost: cost.job is not None and cost.job.tokens is not None,
+)
+POWER = Need(
+    "a device that states its power (the key `power` of its file)",
+    lambda cost: cost.job is not None and cost.cluster.device.power_watts is not None,
+)
 
 
 Formula: TypeAlias = "Callable[[Iteration], Amount]"
@@ -101,6 +159,8 @@ class Metric:
     of two strategies of a problem is better, and how much."""
     objective: str
     """What it is called as an objective."""
+    needs: Sequence[Need] = ()
+    """What must be known for it to be measured."""
 
     @property
     def direction(self) -> str:
@@ -122,6 +182,7 @@ def metric(
     larger_is_better: bool = False,
     timed: bool = False,
     objective: str = "",
+    needs: Sequence[Need] = (),
 ) -> Callable[[Formula], Metric]:
     """Registers a formula as a metric under its own name; see `Metric` for what is stated of it.
 
@@ -141,6 +202,7 @@ def metric(
             formula=formula,
             timed=timed,
             objective=objective or name,
+            needs=needs,
         )
         _OBJECTIVES.add(made.objective, made)
         return METRICS.add(name, made, doc)
@@ -155,6 +217,11 @@ def find_metric(name: str) -> Metric | None:
         if name in names:
             return names.get(name)
     return None
+
+
+def missing_needs(metric: Metric, cost: CostModel) -> list[str]:
+    """What would have to be known for a metric to be measured."""
+    return [need.name for need in metric.needs if not need.known(cost)]
 
 
 def beyond_reason(iteration: Iteration) -> Any:
@@ -186,8 +253,8 @@ def reason_beyond(iteration: Iteration, at: int = 0) -> str:
 
 
 def measured(iteration: Iteration) -> dict[str, Any]:
-    """Every metric of an iteration, by name. Raises `DistirError`, naming the metric, where the
-    formula of another package fails."""
+    """Every metric of an iteration that can be known, by name. Raises `DistirError`, naming the
+    metric, where the formula of another package fails."""
     return {
         each.name: run_user_code(
             f"metric {each.name}",
@@ -195,6 +262,7 @@ def measured(iteration: Iteration) -> dict[str, Any]:
             DistirError,
         )
         for each in METRICS
+        if not missing_needs(each.value, iteration.cost)
     }
 
 
@@ -275,3 +343,36 @@ def communication_fraction(iteration: Iteration) -> Amount:
 def padding_fraction(iteration: Iteration) -> Amount:
     """FLOPs of products on padding, as a fraction of the model's."""
     return iteration.padding_fraction
+
+
+# --- prices and goals, where they are stated ------------------------------------------------------
+
+
+@metric("time to train", unit=short_days, timed=True, objective="time-to-train", needs=[TOKENS])
+def time_to_train_seconds(iteration: Iteration) -> Amount:
+    """Seconds of as many iterations as the stated tokens take, without failures and restarts."""
+    return iteration.tokens / iteration.tokens_per_second
+
+
+@metric("$/M tokens", unit=short_number, timed=True, objective="cost", needs=[PRICE])
+def dollars_per_million_tokens(iteration: Iteration) -> Amount:
+    """Dollars per million tokens, at the stated price of devices."""
+    return 1e6 * iteration.device_hours_per_token * iteration.price
+
+
+@metric("dollars to train", unit="{:,.0f}".format, timed=True, needs=[PRICE, TOKENS])
+def dollars_to_train(iteration: Iteration) -> Amount:
+    """Dollars that the stated tokens take, at the stated price of devices."""
+    return iteration.tokens * iteration.device_hours_per_token * iteration.price
+
+
+@metric("J/token", unit=short_number, timed=True, objective="energy", needs=[POWER])
+def joules_per_token(iteration: Iteration) -> Amount:
+    """Joules per token of the devices alone, where they draw all the power that they may."""
+    return iteration.joules_per_token
+
+
+@metric("MWh to train", unit=short_number, timed=True, needs=[POWER, TOKENS])
+def megawatt_hours_to_train(iteration: Iteration) -> Amount:
+    """Megawatt-hours of the devices that the stated tokens take, at all the power they may draw."""
+    return iteration.tokens * iteration.joules_per_token / 3.6e9

@@ -23,6 +23,7 @@ __all__ = [
     "FLOPS",
     "FLOPS_PER_SECOND",
     "SECONDS",
+    "WATTS",
     "Quantity",
     "Unit",
     "UnitError",
@@ -38,6 +39,7 @@ __all__ = [
     "parse_seconds",
     "percent",
     "short_bytes",
+    "short_days",
     "short_number",
     "short_seconds",
     "unit_of",
@@ -160,6 +162,10 @@ BYTES_PER_SECOND = Quantity(
     tuple(prefix + "B/s" for prefix in _DECIMAL),
 )
 
+WATTS = Quantity(
+    "a power", "700 W", {"mW": 1e-3, "W": 1.0, "kW": 1e3, "MW": 1e6}, ("mW", "W", "kW", "MW")
+)
+
 parse_bytes = BYTES.parse
 parse_seconds = SECONDS.parse
 parse_flops = FLOPS.parse
@@ -178,6 +184,14 @@ Unit: TypeAlias = Callable[[float], str]
 def short_seconds(seconds: float) -> str:
     """`0.105` as `105 ms`."""
     return format_seconds(seconds, digits=3)
+
+
+def short_days(seconds: float) -> str:
+    """`86400` as `1 d`, what is less than a day in hours, minutes or seconds."""
+    for unit, length in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= length:
+            return f"{short_number(seconds / length)} {unit}"
+    return short_seconds(seconds)
 
 
 def short_bytes(size: float) -> str:

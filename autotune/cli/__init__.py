@@ -31,6 +31,7 @@ from autotune.cli import (
     read,
     run,
     samplers,
+    scale,
     schedules,
     simulate,
     stacks,
@@ -53,6 +54,7 @@ COMMANDS = {
     "work": work,
     "simulate": simulate,
     "grid": grid,
+    "scale": scale,
     "compare": compare,
     "launch": launch,
     "read": read,
@@ -169,7 +171,8 @@ def _give_up(stream: TextIO | None) -> None:
 def _usage(name: str) -> str:
     """One line, also where usage is wrong: the options are many, and `--help` lists them."""
     needed = " FILE.csv" if name in ("validate", "calibrate") else ""
-    if name in ("run", "simulate", "grid", "compare", "verify", "execute", "measure", "launch"):
+    modelled = ("run", "simulate", "grid", "scale", "compare", "verify", "execute", "measure")
+    if name in (*modelled, "launch"):
         needed = " --model M"
     if name == "launch":
         needed += " --target T"

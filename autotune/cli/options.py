@@ -38,6 +38,21 @@ def positive(text: str) -> int:
 _UNITS_SECONDS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
 
 
+_THOUSANDS = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
+
+
+def amount(text: str) -> float:
+    """A number above 0, in which `B` stands for a billion."""
+    times = _THOUSANDS.get(text[-1:].upper(), 1.0)
+    try:
+        number = float(text if times == 1.0 else text[:-1]) * times
+    except ValueError:
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0, such as 2.5 or 300B")
+    return number
+
+
 def seconds(text: str) -> float:
     """A time above 0: `90s`, `30m`, `6h`, `1h30m`, or a plain number of seconds."""
     parts = re.findall(r"([\d.]+)([dhms])", text)
@@ -66,10 +81,14 @@ def share(text: str) -> float:
 
 
 def add_model_options(
-    parser: argparse.ArgumentParser, devices: str, *, required: bool = True
+    parser: argparse.ArgumentParser,
+    devices: str,
+    *,
+    required: bool = True,
+    several_devices: bool = False,
 ) -> None:
-    """Options that state the problem; `devices` describes the default of `--devices`. Commands that
-    read plans need no model."""
+    """Options that state the problem; `devices` describes the default of `--devices`, which may
+    take several numbers. Commands that read plans need no model."""
     group = parser.add_argument_group("model and cluster")
     group.add_argument(
         "--model",
@@ -80,7 +99,8 @@ def add_model_options(
         "package.module:function or file.py:function",
     )
     add_hardware_options(group)
-    group.add_argument("--devices", type=positive, default=SUPPRESS, metavar="N", help=devices)
+    number = str if several_devices else positive
+    group.add_argument("--devices", type=number, default=SUPPRESS, metavar="N", help=devices)
     group.add_argument(
         "--batch-size",
         type=positive,
@@ -133,6 +153,20 @@ def add_model_options(
         default=SUPPRESS,
         help="cross-entropy, mse or sum, for models that come without one "
         "(default: what suits the output)",
+    )
+    group.add_argument(
+        "--price",
+        type=amount,
+        default=SUPPRESS,
+        metavar="DOLLARS",
+        help="dollars per device and hour: what training costs",
+    )
+    group.add_argument(
+        "--tokens",
+        type=amount,
+        default=SUPPRESS,
+        metavar="N",
+        help="tokens to train on, such as 300B or 1.5e12: how long that takes, and what it costs",
     )
     group.add_argument(
         "--output",

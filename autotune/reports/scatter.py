@@ -2,47 +2,27 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, cast
 
+from autotune.reports.drawing import check_format, draw, new_figure
 from autotune.validation.predict import Outcome
-from distir.errors import DistirError
-from distir.files import whole_file
 
-FORMATS = (".png", ".svg", ".pdf", ".html")
+__all__ = ["check_format", "draw_scatter"]
+
 BAND = 0.1
 """Half width of the band that is drawn around equality."""
 
 
-def check_format(path: str) -> None:
-    """Raises if the file's ending is none that can be drawn."""
-    if Path(path).suffix.lower() not in FORMATS:
-        raise DistirError(f"{path}: cannot draw that; expected a file in {', '.join(FORMATS)}")
-
-
 def draw_scatter(outcomes: Sequence[Outcome], path: str) -> None:
     """Draws all outcomes with a time to a file; its ending says how."""
-    check_format(path)
-    suffix = Path(path).suffix.lower()
-    drawn = io.BytesIO()
-    _figure(outcomes).savefig(drawn, format="svg" if suffix == ".html" else suffix[1:], dpi=150)
-    content = drawn.getvalue()
-    if suffix == ".html":
-        head = "<!DOCTYPE html><meta charset='utf-8'><title>Predicted and measured</title>"
-        content = head.encode() + content[content.index(b"<svg") :]
-    with whole_file(path) as file:
-        file.write(content)
+    draw(_figure(outcomes), path, "Predicted and measured")
 
 
 def _figure(outcomes: Sequence[Outcome]) -> Any:
-    try:
-        from matplotlib import colormaps
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise DistirError("--plot needs matplotlib: pip install matplotlib") from error
-    figure: Any = Figure(figsize=(9, 7), layout="constrained")
+    figure = new_figure((9, 7))
+    from matplotlib import colormaps
+
     axes = figure.subplots()
     timed = [each for each in outcomes if each.case.measured.seconds is not None]
     groups = sorted({each.case.row.group for each in timed})

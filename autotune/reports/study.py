@@ -13,10 +13,14 @@ from autotune.reports.ranking import ranking_table
 from autotune.reports.why import why
 from autotune.trial import Trial
 from distir.metrics import (
+    dollars_per_million_tokens,
+    dollars_to_train,
     iteration_seconds,
+    megawatt_hours_to_train,
     mfu,
     peak_memory_bytes,
     throughput_samples_per_second,
+    time_to_train_seconds,
 )
 from distir.units import percent
 
@@ -27,7 +31,16 @@ if TYPE_CHECKING:
     from autotune.problem import Problem
     from autotune.result import TrackingRecord, TuneResult
 
-HEADLINE = (iteration_seconds, throughput_samples_per_second, peak_memory_bytes, mfu)
+HEADLINE = (
+    iteration_seconds,
+    throughput_samples_per_second,
+    peak_memory_bytes,
+    mfu,
+    time_to_train_seconds,
+    dollars_to_train,
+    dollars_per_million_tokens,
+    megawatt_hours_to_train,
+)
 """Metrics of the best plan shown beside the objective."""
 
 
@@ -125,7 +138,7 @@ def _looked_for(result: TuneResult) -> str:
     goal = "largest" if result.objective.maximize else "smallest"
     return (
         f"{result.problem.space.count():,} valid strategies in the space "
-        f"{result.problem.space_name}; looked for: the {goal} "
+        f"{result.problem.space_name}, searched for the {goal} "
         f"{heading(result.objective.metric or 'value')}."
     )
 

@@ -17,7 +17,7 @@ from distir.cost.loader import (
     load_stack,
     stack_names,
 )
-from distir.cost.model import CostModel
+from distir.cost.model import CostModel, Job
 from distir.cost.stack import SoftwareStack
 from distir.cost.work import OpClass, Work
 
@@ -35,6 +35,7 @@ __all__ = [
     "CostModel",
     "Device",
     "Group",
+    "Job",
     "OpClass",
     "SoftwareStack",
     "Work",

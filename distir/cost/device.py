@@ -17,7 +17,7 @@ from distir.cost.amounts import Amount, soft_maximum
 from distir.cost.stack import SoftwareStack
 from distir.cost.work import OpClass, Work
 from distir.errors import ClusterError
-from distir.limits import LEAST_FRACTION, LEAST_RATE, MOST_BYTES, MOST_RATE
+from distir.limits import LEAST_FRACTION, LEAST_RATE, MOST_BYTES, MOST_RATE, MOST_WATTS
 
 __all__ = ["DTYPES", "Device", "kernel_seconds", "op_seconds"]
 
@@ -52,6 +52,9 @@ class Device:
     use the device's own instructions."""
     rate_spread: float = 0.0
     """Uncertainty of `sustained_fraction`, as a relative standard deviation."""
+    power_watts: float | None = None
+    """Electrical power that one device may draw, without host, network and cooling; None where
+    nobody states it."""
     sources: Mapping[str, str] = field(
         default_factory=dict[str, str], repr=False, compare=False, hash=False
     )
@@ -77,6 +80,11 @@ class Device:
         if not 0 <= self.rate_spread < 1:
             raise ClusterError(
                 f"rate spread of {self.name} is {self.rate_spread}; expected at least 0, below 1"
+            )
+        if self.power_watts is not None and not 0 < self.power_watts <= MOST_WATTS:
+            raise ClusterError(
+                f"power of {self.name} is {self.power_watts} W; expected more than 0, at most "
+                f"{MOST_WATTS:g}"
             )
         if "fp32" not in self.peak_flops_per_second:
             raise ClusterError(f"{self.name} states no fp32 peak; expected at least that one")

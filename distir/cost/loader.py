@@ -31,6 +31,7 @@ the heading:
     sustained_fraction = 1.0                             # optional
     portable_fraction = 1.0                              # optional: with Ampere's instructions
     rate_spread = 0.15                                   # optional: uncertainty of the former
+    power = "400 W"                                      # optional: for the metric `energy`
 
 A software stack states facts about software. Its constants are those that all stacks share
 (`constants.toml`), except the constants that its own table [constants] overrides:
@@ -77,7 +78,7 @@ from distir.cost.stack import (
 )
 from distir.errors import ClusterError, UnknownNameError
 from distir.files import is_file, user_path
-from distir.units import BYTES, BYTES_PER_SECOND, FLOPS_PER_SECOND, SECONDS
+from distir.units import BYTES, BYTES_PER_SECOND, FLOPS_PER_SECOND, SECONDS, WATTS
 
 __all__ = [
     "DEFAULT_STACK",
@@ -206,6 +207,7 @@ def _read_device(table: Table) -> Device:
     sustained = table.number("sustained_fraction", 1.0)
     portable = table.number("portable_fraction", 1.0)
     spread = table.number("rate_spread", 0.0)
+    power = table.quantity("power", WATTS) if "power" in table else None
     sources = table.sources()
     table.finish()
     try:
@@ -218,6 +220,7 @@ def _read_device(table: Table) -> Device:
             portable_fraction=portable,
             rate_spread=spread,
             sources=sources,
+            power_watts=power,
         )
     except ClusterError as error:
         raise table.fail(error) from error

@@ -12,8 +12,30 @@ from distir.cost.cluster import Cluster, ClusterLevel, Group, Senders
 from distir.cost.collectives import CollectiveKind, Copies, Link, Route, collective_seconds
 from distir.cost.stack import SoftwareStack
 from distir.cost.work import Work
+from distir.errors import ClusterError
 
-__all__ = ["CostModel"]
+__all__ = ["CostModel", "Job"]
+
+MOST_OF_A_JOB = 1e24
+"""Tokens, or dollars per device and hour, above which a number is a mistake."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What a workload is run for, as far as it is stated: prices and goals follow from that, and
+    seconds of an iteration do not. Raises `ClusterError` for numbers that nobody has."""
+
+    price: float | None = None
+    """Dollars per device and hour."""
+    tokens: float | None = None
+    """Tokens to go through in all."""
+
+    def __post_init__(self) -> None:
+        for name, value in (("price", self.price), ("number of tokens", self.tokens)):
+            if value is not None and not 0 < value <= MOST_OF_A_JOB:
+                raise ClusterError(
+                    f"the {name} is {value}; expected more than 0, at most {MOST_OF_A_JOB:g}"
+                )
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +47,8 @@ class CostModel:
 
     cluster: Cluster
     stack: SoftwareStack
+    job: Job | None = None
+    """What it is all for; None where nobody asks."""
 
     @property
     def without_fixed_overlap(self) -> CostModel:

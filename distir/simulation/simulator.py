@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from distir.cost import Band, Cluster, CostModel, SoftwareStack, load_stack
+from distir.cost import Band, Cluster, CostModel, Job, SoftwareStack, load_stack
 from distir.cost.amounts import larger
 from distir.errors import StrategyError
 from distir.plan import Plan, Planner
@@ -56,12 +56,14 @@ class Simulator:
         stack: SoftwareStack | None = None,
         *,
         planner: Planner | None = None,
+        job: Job | None = None,
     ) -> None:
-        """`planner`: one of this workload, to be shared by simulators of several clusters or
-        software stacks that fuse alike, and whose devices have the same types."""
+        """`job`: what the workload is run for, where prices and goals are asked for. `planner`: one
+        of this workload, to be shared by simulators of several clusters or software stacks that
+        fuse alike, and whose devices have the same types."""
         self.workload = workload
         self.cluster = cluster
-        self.cost = CostModel(cluster, stack or load_stack())
+        self.cost = CostModel(cluster, stack or load_stack(), job)
         fuse = self.cost.stack.fuses_elementwise
         narrow = narrower_products(workload, cluster.device) is not None
         self.planner = planner or Planner(workload, fuse=fuse, narrow=narrow)
@@ -77,7 +79,16 @@ class Simulator:
 
     def repriced(self, stack: SoftwareStack, cluster: Cluster) -> Simulator:
         """A simulator with other constants or hardware; what does not depend on them is shared."""
-        made = Simulator(self.workload, cluster, stack, planner=self.planner)
+        made = Simulator(self.workload, cluster, stack, planner=self.planner, job=self.cost.job)
+        made.stages = self.stages.repriced(made.cost)
+        return made
+
+    def run_for(self, job: Job) -> Simulator:
+        """A simulator that tells prices and goals of a job too; seconds and bytes are the same, and
+        everything is shared."""
+        made = Simulator(
+            self.workload, self.cluster, self.cost.stack, planner=self.planner, job=job
+        )
         made.stages = self.stages.repriced(made.cost)
         return made
 

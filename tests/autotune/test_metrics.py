@@ -30,7 +30,7 @@ ALL = pytest.mark.parametrize("metric", [each.value for each in METRICS], ids=ME
 
 @pytest.fixture(scope="module")
 def problem() -> Problem:
-    return load_problem("mlp-2x8", devices=4, batch_size=8)
+    return load_problem("mlp-2x8", devices=4, batch_size=8, price=2.0, tokens=1e9)
 
 
 def test_every_metric_is_in_results_and_tables(problem: Problem) -> None:

@@ -1,0 +1,127 @@
+"""The report of several numbers of devices: a table, and a plot in a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from autotune.rendering import FirstFitting, plain_table
+from autotune.reports.drawing import draw, new_figure
+from autotune.reports.quantities import heading, shown
+from autotune.scale import Scaling, Step
+from distir.metrics import (
+    dollars_per_million_tokens,
+    dollars_to_train,
+    iteration_seconds,
+    joules_per_token,
+    throughput_samples_per_second,
+    time_to_train_seconds,
+)
+from distir.units import percent
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+SHOWN = (
+    throughput_samples_per_second,
+    iteration_seconds,
+    time_to_train_seconds,
+    dollars_to_train,
+    dollars_per_million_tokens,
+    joules_per_token,
+)
+"""Metrics that have a column, where they are known."""
+BAR = 10
+"""Characters of a bar that stands for all of the efficiency."""
+
+
+def scaling_report(scaling: Scaling) -> RenderableType:
+    """A row per number of devices."""
+    from rich.console import Group
+
+    return Group(*_parts(scaling))
+
+
+def _parts(scaling: Scaling) -> Iterator[RenderableType]:
+    from rich.text import Text
+
+    problem, metric = scaling.problem, scaling.objective.metric
+    goal = "largest" if scaling.objective.maximize else "smallest"
+    yield Text(problem.title, style="bold")
+    yield Text(
+        f"The plan with the {goal} {heading(metric)} of each number of devices, in the space "
+        f"{problem.space_name}; the batch is {problem.batch_size} for all.\n"
+    )
+    metrics = [scaling.objective.metric, *(each.name for each in SHOWN)]
+    measured = {name for s in scaling.steps if s.best for name in s.best.evaluation.metrics}
+    names = [name for name in dict.fromkeys(metrics) if name in measured]
+    yield FirstFitting([_table(scaling.steps, names, n) for n in range(len(names), 0, -1)])
+    for step in scaling.steps:
+        if step.best is None:
+            yield Text(f"{step.devices:,} devices: {step.reason}")
+    unproved = [f"{step.devices:,}" for step in scaling.steps if step.best and not step.proved]
+    if unproved:
+        yield Text(f"Not proved to be the best: the plans of {', '.join(unproved)} devices.")
+
+
+def _table(steps: Sequence[Step], known: Sequence[str], count: int) -> Table:
+    """The table with the first `count` of the known metrics."""
+    names, left_out = known[:count], known[count:]
+    table = plain_table()
+    if left_out:
+        table.caption = f"No room for {', '.join(map(heading, left_out))}; see --json."
+        table.caption_justify = "left"
+    table.add_column("devices", justify="right", no_wrap=True)
+    for name in names:
+        table.add_column(heading(name), justify="right", no_wrap=True)
+    table.add_column("efficiency", no_wrap=True)
+    table.add_column("plan", no_wrap=True)
+    for step in steps:
+        if step.best is not None:
+            measured = (shown(name, step.best.metric(name)) for name in names)
+            table.add_row(f"{step.devices:,}", *measured, _bar(step.efficiency), step.best.label)
+    return table
+
+
+def _bar(efficiency: float | None) -> str:
+    if efficiency is None:
+        return "-"
+    full = min(BAR, round(BAR * efficiency))
+    return f"{'█' * full}{'░' * (BAR - full)} {percent(efficiency)}"
+
+
+def draw_scaling(scaling: Scaling, path: str) -> None:
+    """Draws throughput, efficiency and, where there is a price, cost over the number of devices."""
+    draw(_figure(scaling), path, "How many devices")
+
+
+def _figure(scaling: Scaling) -> Any:
+    steps = [step for step in scaling.steps if step.best is not None]
+    curves: list[tuple[str, list[float]]] = [
+        (heading(each.name), [_value(step, each.name) for step in steps])
+        for each in (throughput_samples_per_second, dollars_to_train, dollars_per_million_tokens)
+        if all(step.best and each.name in step.best.evaluation.metrics for step in steps)
+    ]
+    curves.insert(1, ("efficiency, %", [100 * (step.efficiency or 0.0) for step in steps]))
+    curves = curves[:3]
+    figure: Any = new_figure((5 * len(curves), 4.2))
+    devices = [step.devices for step in steps]
+    for axes, (name, values) in zip(figure.subplots(1, len(curves)), curves, strict=True):
+        axes.plot(devices, values, marker="o")
+        axes.set_xscale("log", base=2)
+        axes.set(xlabel="devices", title=name, ylim=(0, 1.05 * max(values)))
+        axes.set_xticks(devices, [f"{each:,}" for each in devices])
+        axes.grid(alpha=0.3)
+    first = figure.axes[0]
+    ideal = [curves[0][1][0] * each / devices[0] for each in devices]
+    first.plot(devices, ideal, linestyle="--", linewidth=0.8, color="gray", label="ideal")
+    first.set(ylim=(0, 1.05 * ideal[-1]))
+    first.legend()
+    figure.suptitle(scaling.problem.title, fontsize=10)
+    return figure
+
+
+def _value(step: Step, name: str) -> float:
+    value = None if step.best is None else step.best.metric(name)
+    return 0.0 if value is None else value
