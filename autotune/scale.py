@@ -15,7 +15,7 @@ from typing import Any
 from autotune.certified import can_be_certified, certify
 from autotune.grid import LONGEST_SECONDS, evaluate_grid
 from autotune.objectives.objective import Objective
-from autotune.problem import Problem, default_batch_size, load_problem
+from autotune.problem import Problem, default_batch_size, problem_of
 from autotune.rendering import Shown
 from autotune.statement import Goal, ProblemStatement
 from autotune.trial import Trial
@@ -122,8 +122,7 @@ def scale(
     """
     batch = statement.batch_size or default_batch_size(max(counts), statement.mode)
     with phase("reading"):
-        stated = {**statement.stated(), "devices": max(counts), "batch_size": batch}
-        largest = load_problem(**stated)
+        largest = problem_of(replace(statement, devices=max(counts), batch_size=batch))
     objective = goal.over(largest)
     steps: list[Step] = []
     with phase("scaling", len(counts)) as advance:
@@ -138,7 +137,7 @@ def scale(
 
 def _step(largest: Problem, goal: Goal, devices: int) -> Step:
     clock = time.perf_counter()
-    assert largest.changed is not None  # load_problem makes problems that can be changed
+    assert largest.changed is not None  # problems that were stated can be changed
     best, reason, proved = None, None, True
     try:
         problem = largest.changed(devices=devices, batch_size=largest.batch_size)
