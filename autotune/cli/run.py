@@ -8,6 +8,7 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from autotune.cli.fit import add_fit_option, write_fit
 from autotune.cli.launch import add_launch_options, launch_asked, plain_launch
 from autotune.cli.options import (
     SUPPRESS,
@@ -106,12 +107,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add_plan_option(parser, reads=False)
     add_report_option(parser)
+    add_fit_option(parser, "with any strategy of the space")
     add_json_option(parser)
 
 
 def execute(arguments: argparse.Namespace) -> int:
     """Searches, reports, and returns the exit status."""
     output = Output(arguments, "plan", "report")
+    if hasattr(arguments, "fit"):
+        with output.working():
+            stated = problem_of(arguments)
+        return write_fit(arguments, output, stated, None)
     with output.working():
         with progress("reading"):
             from autotune.api import Search, solve

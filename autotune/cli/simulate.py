@@ -7,6 +7,7 @@ import json
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from autotune.cli.fit import add_fit_option, write_fit
 from autotune.cli.options import (
     SUPPRESS,
     add_microbatch_options,
@@ -47,6 +48,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="write a Chrome trace, which ui.perfetto.dev opens",
     )
     add_report_option(parser)
+    add_fit_option(parser, "with this strategy")
     add_json_option(parser)
 
 
@@ -166,6 +168,11 @@ def execute(arguments: argparse.Namespace) -> int:
     files = ("trace", "plan") if is_written(arguments) else ("trace",)
     output = Output(arguments, *files, "report")
     trace: str | None = getattr(arguments, "trace", None)
+    if hasattr(arguments, "fit"):
+        with output.working():
+            wanted = strategy_of(arguments)
+            problem = problem_with(arguments, wanted)
+        return write_fit(arguments, output, problem, wanted)
     with output.working():
         plan = plan_read(arguments)
         strategy = strategy_of(arguments) if plan is None else plan.strategy

@@ -1,0 +1,242 @@
+"""What fits: the largest batch, sequence or model, or the fewest devices, in a memory.
+
+The answer is found by doubling until nothing fits any more, and by bisection between the last size
+that fits and the first that does not; what is larger is taken to need more memory. Of one strategy
+a size is simulated; of a space the strategy with the least memory is looked for by certified
+search, whose memory bounds tell quickly where nothing fits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+from autotune.certified import certify
+from autotune.problem import Problem
+from distir.errors import DistirError
+from distir.limits import MOST_LAYERS, MOST_SAMPLES, MOST_TOKENS
+from distir.metrics import peak_memory_bytes
+from distir.strategy import Strategy
+from distir.workload import Workload
+
+Size = Literal["batch", "sequence", "layers", "devices"]
+SIZES: tuple[Size, ...] = get_args(Size)
+
+_SAYS: Mapping[Size, str] = {
+    "batch": "The largest batch that fits has {} samples",
+    "sequence": "The longest sequence that fits has {} tokens",
+    "layers": "The deepest model that fits has {} layers",
+    "devices": "The fewest devices that are enough are {}",
+}
+
+TOKENS_STEP = 128
+"""Tokens between two sequence lengths that are tried: attention works on blocks of so many."""
+
+
+MOST_FEWEST_DEVICES = 1 << 16
+"""The largest number of devices that is tried where nothing fits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """One size that was tried."""
+
+    size: int
+    strategy: Strategy | None
+    """What fits, or None."""
+    reason: str
+    """Why nothing fits; empty where something does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """The answer to how much fits."""
+
+    what: Size
+    size: int | None
+    """The largest batch (samples), sequence (tokens) or number of layers, or the fewest devices;
+    None if nothing fits."""
+    strategy: Strategy | None
+    """What fits at that size."""
+    limited_by: str
+    """Why the next size does not fit, or what ends the search."""
+    tried: tuple[Tried, ...]
+
+    @property
+    def sentence(self) -> str:
+        """The answer in words."""
+        if self.size is None or self.strategy is None:
+            return f"Nothing fits: {self.limited_by}"
+        found = _SAYS[self.what].format(f"{self.size:,}")
+        return f"{found}, by {self.strategy.label}. Beyond that: {self.limited_by}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {
+            "what": self.what,
+            "size": self.size,
+            "strategy": None if self.strategy is None else self.strategy.to_dict(),
+            "limited_by": self.limited_by,
+            "tried": [
+                {"size": each.size, "fits": each.strategy is not None, "reason": each.reason}
+                for each in self.tried
+            ],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    """The sizes that can be tried, by the number of steps, which begin with 1."""
+
+    steps: int
+    """The largest number of steps."""
+    size: Callable[[int], int]
+    problem: Callable[[int], Problem]
+    """The problem of a size."""
+    strategy: Callable[[int], Strategy | None]
+    """The strategy of a size; None stands for any of the problem's space."""
+    end: str
+    """What there is to say about sizes with more steps."""
+
+
+def fit(problem: Problem, what: Size, strategy: Strategy | None = None) -> Fit:
+    """How much fits with a strategy, or, where none is given, with any of the problem's space.
+
+    Of a strategy the number of microbatches stays, and its replicas change with the number of
+    devices. Raises `DistirError` for what cannot be varied, such as the layers of a model file.
+    """
+    sizes = _SIZES[what](problem, strategy)
+    tried: dict[int, Tried] = {}
+
+    def at(step: int) -> Tried:
+        return tried.setdefault(step, _tried(sizes, sizes.size(step)))
+
+    fewest = what == "devices"
+    best = _first(at, sizes.steps) if fewest else _last(at, sizes.steps)
+    if best is None:
+        return Fit(what, None, None, at(sizes.steps if fewest else 1).reason, _ordered(tried))
+    beyond = best - 1 if fewest else best + 1
+    limit = at(beyond).reason if 1 <= beyond <= sizes.steps else sizes.end
+    return Fit(what, at(best).size, at(best).strategy, limit, _ordered(tried))
+
+
+def _ordered(tried: Mapping[int, Tried]) -> tuple[Tried, ...]:
+    return tuple(tried[step] for step in sorted(tried))
+
+
+def _last(at: Callable[[int], Tried], steps: int) -> int | None:
+    """The last step that fits, given that the steps before it do."""
+    if at(1).strategy is None:
+        return None
+    low, high = 1, 2
+    while high <= steps and at(high).strategy is not None:
+        low, high = high, 2 * high
+    high = min(high, steps + 1)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if at(middle).strategy is not None else (low, middle)
+    return low
+
+
+def _first(at: Callable[[int], Tried], steps: int) -> int | None:
+    """The first step that fits."""
+    return next((step for step in range(1, steps + 1) if at(step).strategy is not None), None)
+
+
+def _tried(sizes: _Sizes, size: int) -> Tried:
+    try:
+        problem, strategy = sizes.problem(size), sizes.strategy(size)
+        if strategy is None:
+            return _of_space(problem, size)
+        result = problem.simulator.simulate(strategy)
+    except DistirError as error:
+        return Tried(size, None, str(error))
+    return Tried(size, strategy if result.feasible else None, result.reason or "")
+
+
+def _of_space(problem: Problem, size: int) -> Tried:
+    found = certify(problem, problem.objective(peak_memory_bytes.name))
+    if found.best is not None:
+        return Tried(size, found.best.strategy, "")
+    closest = found.closest
+    if closest is None:
+        return Tried(size, None, "no strategy of the space applies")
+    reason = closest.evaluation.reason or "it does not fit"
+    return Tried(size, None, f"{closest.strategy.label} misses by least: {reason}")
+
+
+def _changed(problem: Problem, **changes: Any) -> Problem:
+    if problem.changed is None:
+        raise DistirError("this problem was made by hand and cannot be changed; use load_problem")
+    return problem.changed(**changes)
+
+
+def _workload(problem: Problem) -> Workload:
+    if not isinstance(problem.workload, Workload):
+        raise DistirError("this problem has no model of distir whose sizes could change")
+    return problem.workload
+
+
+def _batches(problem: Problem, strategy: Strategy | None) -> _Sizes:
+    pieces = strategy.dp * strategy.microbatches if strategy else problem.devices
+    return _Sizes(
+        MOST_SAMPLES // pieces,
+        lambda step: step * pieces,
+        lambda size: _changed(problem, batch_size=size),
+        lambda size: strategy,
+        f"a batch has at most {MOST_SAMPLES:,} samples",
+    )
+
+
+def _sequences(problem: Problem, strategy: Strategy | None) -> _Sizes:
+    longest = _workload(problem).model.longest or MOST_TOKENS
+    if _workload(problem).program.sequence is None:
+        raise DistirError(f"{problem.model} has no sequence whose length could change")
+    return _Sizes(
+        max(1, longest // TOKENS_STEP),
+        lambda step: min(longest, step * TOKENS_STEP),
+        lambda size: _changed(problem, batch_size=problem.batch_size, sequence_length=size),
+        lambda size: strategy,
+        f"the model takes at most {longest:,} tokens",
+    )
+
+
+def _layers(problem: Problem, strategy: Strategy | None) -> _Sizes:
+    config: Any = _workload(problem).model.config
+    if not hasattr(config, "layers"):
+        raise DistirError(
+            f"{problem.model} states no number of layers that could change; expected a model of "
+            "the zoo, or a config.json"
+        )
+    fewest = strategy.stages if strategy else 1
+    return _Sizes(
+        MOST_LAYERS - fewest + 1,
+        lambda step: fewest + step - 1,
+        lambda size: _changed(
+            problem, model=replace(config, layers=size), batch_size=problem.batch_size
+        ),
+        lambda size: strategy,
+        f"a model has at most {MOST_LAYERS:,} layers",
+    )
+
+
+def _devices(problem: Problem, strategy: Strategy | None) -> _Sizes:
+    share = strategy.devices // strategy.dp if strategy else 1
+    return _Sizes(
+        (MOST_FEWEST_DEVICES // share).bit_length(),
+        lambda step: share << (step - 1),
+        lambda size: _changed(problem, devices=size, batch_size=problem.batch_size),
+        lambda size: strategy and replace(strategy, dp=size // share),
+        "there are no fewer",
+    )
+
+
+_SIZES: Mapping[Size, Callable[[Problem, Strategy | None], _Sizes]] = {
+    "batch": _batches,
+    "sequence": _sequences,
+    "layers": _layers,
+    "devices": _devices,
+}
+
+__all__ = ["SIZES", "Fit", "Size", "Tried", "fit"]

@@ -1,0 +1,113 @@
+"""How much fits: the size that is found fits, and the next does not."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from autotune import load_problem
+from autotune.cli import main
+from autotune.fit import SIZES, Size, fit
+from autotune.problem import Problem
+from distir import Strategy
+from distir.errors import DistirError
+
+SHARDED = Strategy(dp=8, zero=3, recompute="full")
+
+
+@pytest.fixture(scope="module")
+def problem() -> Problem:
+    return load_problem("llama3-8b", cluster="hgx-h100", devices=8, batch_size=8)
+
+
+def at(problem: Problem, what: Size, size: int) -> Problem:
+    """The problem with another size."""
+    assert problem.changed is not None
+    if what == "batch":
+        return problem.changed(batch_size=size)
+    if what == "devices":
+        return problem.changed(devices=size, batch_size=8)
+    return problem.changed(sequence_length=size, batch_size=8)
+
+
+@pytest.mark.parametrize(
+    ("what", "strategy", "step"),
+    [
+        ("batch", SHARDED, 8),
+        ("batch", Strategy(tp=8, microbatches=2, sequence_parallel=True), 2),
+        ("sequence", SHARDED, 128),
+    ],
+)
+def test_the_size_found_fits_and_the_next_does_not(
+    problem: Problem, what: Size, strategy: Strategy, step: int
+) -> None:
+    found = fit(problem, what, strategy)
+    assert found.size is not None
+    for size, fits in ((found.size, True), (found.size + step, False)):
+        result = at(problem, what, size).simulator.simulate(strategy)
+        assert result.feasible == fits
+    assert "out of memory" in found.limited_by
+    assert {each.size for each in found.tried} >= {found.size, found.size + step}
+
+
+@pytest.mark.slow(seconds=4)
+def test_more_memory_fits_at_least_as_much(problem: Problem) -> None:
+    assert problem.changed is not None
+    larger = problem.changed(cluster="hgx-h200")
+    for what in ("batch", "sequence"):
+        small, large = (fit(each, what, SHARDED).size for each in (problem, larger))
+        assert small is not None
+        assert large is not None
+        assert small < large
+
+
+@pytest.mark.slow(seconds=3)
+def test_layers_and_devices_are_the_last_and_the_first_that_fit(problem: Problem) -> None:
+    depth = fit(problem, "layers", Strategy(dp=4, tp=2, zero=1))
+    assert depth.size is not None
+    assert depth.tried[-1].reason
+    devices = fit(problem, "devices", Strategy(dp=8, zero=3))
+    assert devices.size is not None
+    half = replace_dp(devices.size // 2)
+    assert not at(problem, "devices", half.devices).simulator.simulate(half).feasible
+
+
+def replace_dp(replicas: int) -> Strategy:
+    """ZeRO 3 over so many replicas."""
+    return Strategy(dp=replicas, zero=3)
+
+
+@pytest.mark.slow(seconds=5)
+def test_any_strategy_needs_no_more_devices_than_one(problem: Problem) -> None:
+    one, free = fit(problem, "devices", Strategy(dp=8, zero=3)), fit(problem, "devices")
+    assert one.size is not None
+    assert free.size is not None
+    assert free.size <= one.size
+    assert free.strategy is not None
+    assert free.strategy.devices == free.size
+
+
+def test_what_does_not_fit_at_all_is_said_with_its_reason() -> None:
+    large = load_problem("gpt3-175B", devices=8, batch_size=8)
+    found = fit(large, "batch", Strategy(dp=8))
+    assert found.size is None
+    assert "out of memory" in found.sentence
+
+
+def test_what_cannot_be_varied_is_refused() -> None:
+    layers = load_problem("mlp-2x8", devices=4)
+    with pytest.raises(DistirError, match="no sequence"):
+        fit(layers, "sequence", Strategy(dp=4))
+
+
+def test_the_command_line_says_how_much_fits(capsys: pytest.CaptureFixture[str]) -> None:
+    own = ["--model", "llama3-8b", "--cluster", "hgx-h100", "--dp", "8", "--zero", "3"]
+    assert main(["simulate", *own, "--fit", "batch", "--json", "-"]) == 0
+    found = json.loads(capsys.readouterr().out)["fit"]
+    assert found["what"] == "batch"
+    assert found["size"] > 0
+    assert found["strategy"]["dp"] == 8
+    assert main(["run", *own[:4], "--devices", "8", "--space", "small", "--fit", "devices"]) == 0
+    assert "The fewest devices that are enough are" in capsys.readouterr().out
+    assert set(SIZES) == {"batch", "sequence", "layers", "devices"}
