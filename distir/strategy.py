@@ -93,6 +93,19 @@ def format_lists(lists: Mapping[str, Sequence[str]]) -> str:
     return ";".join(f"{user}={','.join(names)}" for user, names in lists.items())
 
 
+def _as(kind: type, name: str, text: str) -> int | bool | str:
+    """A choice of this type that is written as text."""
+    if kind is bool:
+        if text.lower() not in ("true", "yes", "false", "no"):
+            raise StrategyError(f"{name} is {shown(text)}; expected yes or no")
+        return text.lower() in ("true", "yes")
+    if kind is not int:
+        return text
+    if not text.isdecimal() or len(text) > 9:
+        raise StrategyError(f"{name} is {shown(text)}; expected a whole number")
+    return int(text)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strategy:
     """Degrees of parallelism, microbatches, schedule and memory techniques.
@@ -294,6 +307,21 @@ class Strategy:
                 f"{samples}; try a batch of {-(-batch_size // step) * step}"
             )
         return replace(self, microbatches=batch_size // step)
+
+    def with_changes(self, text: str) -> Strategy:
+        """The strategy with the choices that a text such as `tp=4,dp=1,schedule=gpipe` states.
+
+        Raises `StrategyError` if it cannot be read.
+        """
+        values = self.to_dict()
+        for part in text.split(","):
+            name, equals, value = (each.strip() for each in part.partition("="))
+            if name not in values:
+                raise StrategyError(str(UnknownNameError("choice", name, values)))
+            if not equals or not value:
+                raise StrategyError(f"{shown(text)}: expected {name}=VALUE")
+            values[name] = _as(type(values[name]), name, value)
+        return Strategy.from_dict(values)
 
     def to_dict(self) -> dict[str, Any]:
         """The strategy as plain JSON values."""

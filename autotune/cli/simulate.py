@@ -22,7 +22,7 @@ from autotune.cli.plans import add_plan_option, is_written, plan_read, stated_by
 from autotune.cli.report import add_report_option, write_report
 from autotune.statement import ProblemStatement
 from autotune.trial import choices
-from distir.errors import StrategyError
+from distir.errors import DistirError, StrategyError
 from distir.files import write_text
 from distir.strategy import PLACEMENT, Strategy
 
@@ -46,6 +46,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=SUPPRESS,
         metavar="FILE",
         help="write a Chrome trace, which ui.perfetto.dev opens",
+    )
+    parser.add_argument(
+        "--compare",
+        default=SUPPRESS,
+        metavar="STRATEGY",
+        help="with --trace or --report, show another plan beside this one: what differs, such as "
+        "tp=4,dp=1",
     )
     add_report_option(parser)
     add_fit_option(parser, "with this strategy")
@@ -183,15 +190,38 @@ def execute(arguments: argparse.Namespace) -> int:
         result: Any = (
             simulator.simulate(strategy) if plan is None else simulator.simulate_plan(plan)
         )
+        other = _other(arguments, problem, strategy)
         if trace is not None:
             events = simulator.trace(strategy) if plan is None else simulator.trace_plan(plan)
+            if other is not None:
+                from distir.simulation.trace import side_by_side
+
+                traces = {strategy.label: events, other.label: simulator.trace(other)}
+                events = side_by_side(traces)
             write_text(trace, json.dumps(events) + "\n")
             note(f"wrote {trace}; open it at https://ui.perfetto.dev")
         if is_written(arguments):
             write_plan(arguments, simulator.plan(strategy))
-        write_report(arguments, partial(_page, problem, result, plan))
+        write_report(arguments, partial(_page, problem, result, plan, other))
     output.write(plain(problem, result), lambda: _report(problem, result))
     return 0
+
+
+def _other(arguments: argparse.Namespace, problem: Problem, plan: Strategy) -> Strategy | None:
+    """The strategy of `--compare`. Raises `DistirError` if it cannot be read, cannot be applied, or
+    would not be shown."""
+    text: str | None = getattr(arguments, "compare", None)
+    if text is None:
+        return None
+    if not hasattr(arguments, "trace") and not hasattr(arguments, "report"):
+        raise DistirError("--compare shows another plan in a --trace or a --report; name one")
+    other = plan.with_changes(text)
+    if other == plan:
+        raise StrategyError(f"--compare {text}: that is the same plan")
+    impossible = problem.space.impossible(other)
+    if impossible is not None:
+        raise StrategyError(f"--compare {text}: {impossible}")
+    return other
 
 
 def problem_of_plan(arguments: argparse.Namespace, plan: Plan) -> Problem:
@@ -234,10 +264,12 @@ def _header(problem: Problem) -> dict[str, Any]:
     return {name: getattr(problem, name) for name in names}
 
 
-def _page(problem: Problem, result: Any, plan: Plan | None, told: Told) -> Page:
+def _page(
+    problem: Problem, result: Any, plan: Plan | None, other: Strategy | None, told: Told
+) -> Page:
     from autotune.page.reports import plan_page
 
-    return plan_page(problem, result, told, plan)
+    return plan_page(problem, result, told, plan, other)
 
 
 def _report(problem: Problem, result: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from autotune.page.time import shares_of, spaced
+from autotune.page.time import shares_of, spaced, stage_label
 from distir.metrics import reserved_memory_bytes
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def holders(plans: Mapping[str, SimulationResult]) -> dict[str, Any]:
     for name, result in plans.items():
         reserve = result.metrics.get(reserved_memory_bytes.name, 0.0)
         for stage in spaced(len(result.stages), 2 * MOST_RANKS):
-            label = name if len(result.stages) == 1 else f"{name}, stage {stage}"
+            label = stage_label(plans, name, stage)
             parts = {**result.stages[stage].memory, RESERVE: reserve}
             rows.append({"label": label, "parts": parts})
     limit = max((each.memory_limit_bytes for each in plans.values()), default=0.0)

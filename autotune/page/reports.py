@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from distir.cost import Band
     from distir.plan import Plan
     from distir.simulation import SimulationResult, Simulator
+    from distir.strategy import Strategy
 
 PLANS = 5
 """Best plans whose time is shown stage by stage."""
@@ -165,14 +166,19 @@ def plan_page(
     result: SimulationResult,
     told: Told | None = None,
     plan: Plan | None = None,
+    other: Strategy | None = None,
 ) -> Page:
     """The report of one simulated plan: of its strategy, or `plan` where that is cut or scheduled
-    by itself."""
+    by itself. `other` is shown beside it."""
     told = told or Told()
     lead = [*problem.notes, *conclusions(problem, breakdown(problem, result.strategy))]
     fits = "fits" if result.feasible else f"does not fit: {result.reason}"
     answer = f"{described(result.strategy)}: {fits}."
-    sections = _simulated_sections(problem, {"": result}, as_objective=True, plan=plan)
+    plans: dict[str, SimulationResult] = {"": result}
+    simulator = _simulator(problem)
+    if other is not None and simulator is not None:
+        plans["against "] = simulator.simulate(other)
+    sections = _simulated_sections(problem, plans, as_objective=True, plan=plan)
     sections.append(_assumed(problem, {}, told))
     facts = _metric_facts(problem, result.metrics, result.band)
     return Page(problem.title, answer, result.feasible, facts, lead, sections)

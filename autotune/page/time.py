@@ -23,7 +23,7 @@ def stage_bars(plans: Mapping[str, SimulationResult]) -> dict[str, Any]:
     """Seconds of every stage of several plans by share, as rows of bars. A row's parts add up to
     the iteration."""
     rows = [
-        {"label": _row_label(name, result, stage), "parts": dict(result.stages[stage].seconds)}
+        {"label": stage_label(plans, name, stage), "parts": dict(result.stages[stage].seconds)}
         for name, result in plans.items()
         for stage in spaced(len(result.stages), MOST_STAGES)
     ]
@@ -50,8 +50,13 @@ def spaced(count: int, most: int) -> list[int]:
     return [round(at * (count - 1) / (most - 1)) for at in range(most)]
 
 
-def _row_label(name: str, result: SimulationResult, stage: int) -> str:
-    return name if len(result.stages) == 1 else f"{name}, stage {stage}"
+def stage_label(plans: Mapping[str, SimulationResult], name: str, stage: int) -> str:
+    """What the row of a stage is called: the plan by its whole name only once."""
+    if len(plans[name].stages) == 1:
+        return name
+    if len(plans) == 1:
+        return f"stage {stage}"
+    return f"{name}, stage 0" if stage == 0 else f"{name.split()[0]}, stage {stage}"
 
 
 # --- the pipeline ---------------------------------------------------------------------------------

@@ -171,11 +171,8 @@ class Simulator:
         """One step of a plan as Chrome trace events."""
         from distir.simulation.trace import chrome_trace
 
-        stages = self._stage_costs(plan)
-        pairs = self._pair_costs(plan)
-        seconds = action_seconds(stages, pairs)
-        time = self.schedule(plan.schedule, stages, self._transfers(plan, stages), pairs)
-        return chrome_trace(plan, self.cost, time, seconds)
+        time, step = self._timed(plan)
+        return chrome_trace(plan, self.cost, time, step)
 
     def step(self, strategy: Strategy) -> Step:
         """One step of a strategy in time: actions, messages, memory and traffic."""
@@ -183,6 +180,10 @@ class Simulator:
 
     def step_plan(self, plan: Plan) -> Step:
         """One step of a plan in time."""
+        return self._timed(plan)[1]
+
+    def _timed(self, plan: Plan) -> tuple[PipelineTime, Step]:
+        """When the actions of a plan start, and its step."""
         stages, pairs = self._stage_costs(plan), self._pair_costs(plan)
         transfers = self._transfers(plan, stages)
         time = self.schedule(plan.schedule, stages, transfers, pairs)
@@ -190,7 +191,7 @@ class Simulator:
         ranks = rank_seconds(plan.schedule, time, stages, tied, plan.workload.training, pairs)
         seconds = action_seconds(stages, pairs)
         end = max(each.end for each in ranks)
-        return make_step(plan, self.cost, time, seconds, transfers, stages, end)
+        return time, make_step(plan, self.cost, time, seconds, transfers, stages, end)
 
     # --- stages -----------------------------------------------------------------------------------
 

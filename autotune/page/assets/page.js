@@ -109,15 +109,31 @@ function limitLine(each, unit, vertical, index = 0) {
   const at = vertical ? { xAxis: each.value } : { yAxis: each.value };
   return Object.assign(at, {
     label: { formatter: each.label + ": " + unit(each.value), color: color("soft"),
-             position: vertical ? "insideEndTop" : index % 2 ? "insideEndBottom" : "insideStartTop" },
+             rotate: 0, align: vertical ? "right" : undefined,
+             position: vertical ? "end" : index % 2 ? "insideEndBottom" : "insideStartTop" },
     lineStyle: { color: color("front"), type: "dashed" },
   });
 }
 
+// Labels of rows, shortened to a third of the chart, and the room that they take.
+const pen = document.createElement("canvas").getContext("2d");
 function rowLabels(element, names) {
-  const width = Math.round(element.clientWidth * (narrow() ? 0.34 : 0.32));
-  return { color: color("ink"), margin: 10, width: Math.min(width, 14 + 7.4 * Math.max(...names.map((n) => n.length))),
-           overflow: "truncate", interval: 0 };
+  pen.font = "12px " + getComputedStyle(document.body).fontFamily;
+  const most = element.clientWidth / 3;
+  const short = names.map((name) => {
+    if (pen.measureText(name).width <= most) return name;
+    let end = name.length;
+    while (end > 4 && pen.measureText(name.slice(0, end) + "…").width > most) end -= 1;
+    return name.slice(0, end) + "…";
+  });
+  const room = Math.ceil(Math.max(...short.map((name) => pen.measureText(name).width))) + 14;
+  return { room, label: { color: color("ink"), interval: 0, formatter: (_, at) => short[at] } };
+}
+
+// An axis for what spreads over decades is logarithmic, else it is not.
+function spread(values) {
+  const ends = extent(values);
+  return ends.max / ends.min > 20 ? { type: "log", ...ends } : { type: "value", scale: true };
 }
 
 // --- the kinds of charts -------------------------------------------------------------------------
@@ -130,6 +146,7 @@ const draw = {
     const totals = found.rows.map((row) => Object.values(row.parts).reduce((sum, part) => sum + part, 0));
     const most = Math.max(...totals);
     const limits = (found.limits || []).filter((each) => each.value < 20 * most);
+    const labels = rowLabels(element, names);
     const series = found.parts.map((part, index) => ({
       name: part.label, type: "bar", stack: "all", barMaxWidth: 22,
       itemStyle: { color: partColors[part.name] ? color(partColors[part.name]) : seriesColor(index) },
@@ -138,7 +155,7 @@ const draw = {
         : { symbol: "none", data: limits.map((each) => limitLine(each, unit, true)) },
     }));
     return base({
-      grid: { left: 8, right: 24, top: 44, bottom: 8, containLabel: true },
+      grid: { left: labels.room, right: 24, top: limits.length ? 60 : 44, bottom: 28 },
       tooltip: tooltip({
         trigger: "axis", axisPointer: { type: "shadow" },
         formatter(parts) {
@@ -152,7 +169,7 @@ const draw = {
                     ...scale(Math.max(most, ...limits.map((each) => each.value)), narrow() ? 3 : 8),
                     axisLabel: { color: color("soft"), formatter: unit, hideOverlap: true, showMaxLabel: false },
                     splitNumber: narrow() ? 3 : 6 }),
-      yAxis: axis({ type: "category", data: names, inverse: true, axisLabel: rowLabels(element, names),
+      yAxis: axis({ type: "category", data: names, inverse: true, axisLabel: labels.label,
                     splitLine: { show: false } }),
       series,
     });
@@ -238,12 +255,12 @@ const draw = {
     const colors = ["point", "unfit", "failed"];
     const label = (at) => strategyOf(points, at);
     const series = names.map((name, state) => ({
-      name, type: "scatter", itemStyle: { color: color(colors[state]), opacity: state ? 0.55 : 0.7 }, symbolSize: 5,
+      name, type: "scatter", itemStyle: { color: color(colors[state]), opacity: state ? 0.6 : 0.7 }, symbolSize: points.states.length > 500 ? 5 : 7,
       large: points.states.length > 2000, largeThreshold: 2000, progressive: 0, z: state ? 1 : 2,
       data: points.states.flatMap((each, at) => each === state && points.seconds[at] != null && points.needed[at] != null
         ? [[points.seconds[at], points.needed[at], at]] : []),
     })).filter((each) => each.data.length);
-    series.push({ name: "front", type: "line", step: "end", symbol: "circle", symbolSize: 6, z: 4,
+    series.push({ name: found.front.length ? "front" : "limit", type: "line", step: "end", symbol: "circle", symbolSize: 6, z: 4,
                   lineStyle: { color: color("front"), width: 1.5 }, itemStyle: { color: color("front") }, data: found.front,
                   markLine: { symbol: "none", silent: true, data: [limitLine({ label: "memory of a device", value: found.limit }, bytes, false)] } });
     if (found.best.length) series.push({ name: "best", type: "scatter", symbol: "diamond", symbolSize: 16, z: 6,
@@ -261,7 +278,7 @@ const draw = {
           return lines(label(what), numbers, why);
         },
       }),
-      xAxis: axis({ type: "log", name: "seconds of an iteration", nameLocation: "middle", nameGap: 26, ...extent(points.seconds),
+      xAxis: axis({ ...spread(points.seconds), name: "seconds of an iteration", nameLocation: "middle", nameGap: 26,
                     axisLabel: { color: color("soft"), formatter: seconds, hideOverlap: true, showMinLabel: false, showMaxLabel: false } }),
       yAxis: axis({ type: "log", logBase: 2, ...extent(sizes), axisLabel: { color: color("soft"), formatter: bytes, hideOverlap: true, showMinLabel: false, showMaxLabel: false } }),
       series,
@@ -335,6 +352,7 @@ const draw = {
   effects(element, found) {
     const rows = found.rows;
     const names = rows.map((row) => `${row.choice}  ${percent(row.explained)}`);
+    const labels = rowLabels(element, names);
     const cap = Math.min(1, Math.max(0.05, 1.05 * Math.max(...rows.flatMap((row) => row.values.map((each) => each.behind || 0)))));
     const data = rows.flatMap((row, at) => row.values.filter((each) => each.behind != null)
       .map((each) => [Math.min(each.behind, cap), at, each.value, each.behind, each.count, each.feasible]));
@@ -345,12 +363,12 @@ const draw = {
       labelLayout: { hideOverlap: true },
     });
     return base({
-      grid: { left: 8, right: 30, top: 36, bottom: 26, containLabel: true },
+      grid: { left: labels.room, right: 30, top: 44, bottom: 46 },
       tooltip: tooltip({ formatter: ({ value }) => lines(`${rows[value[1]].choice} ${value[2]}`,
         value[3] == null ? "nothing fits" : `the best is ${percent(value[3])} behind`, `${value[5].toLocaleString()} of ${value[4].toLocaleString()} fit`) }),
       xAxis: axis({ type: "value", min: 0, max: cap, name: "behind the best", nameLocation: "middle", nameGap: 26,
-                    axisLabel: { color: color("soft"), formatter: percent, hideOverlap: true } }),
-      yAxis: axis({ type: "category", data: names, inverse: true, axisLabel: rowLabels(element, names) }),
+                    axisLabel: { color: color("soft"), formatter: percent, hideOverlap: true, showMaxLabel: false } }),
+      yAxis: axis({ type: "category", data: names, inverse: true, axisLabel: labels.label }),
       series: [{ ...marks("point", false), name: "best that fits", data }, { ...marks("unfit", true), name: "nothing fits", data: none }].filter((each) => each.data.length),
     });
   },
@@ -363,7 +381,7 @@ const draw = {
       lineStyle: { width: sampler.curves.length > 1 ? 1.2 : 2, opacity: sampler.curves.length > 1 ? 0.65 : 1 },
       data: curve.map((value, at) => [at + 1, value == null ? null : Math.min(value, most)]),
       markLine: index || seed ? undefined : { symbol: "none", silent: true, lineStyle: { color: color("front"), type: "dashed" },
-        label: { formatter: found.zero, position: "insideEndTop", color: color("soft") }, data: [{ yAxis: 0 }] },
+        label: { formatter: found.zero, position: "insideEndTop", color: color("soft"), backgroundColor: color("card") }, data: [{ yAxis: 0 }] },
     })));
     return base({
       grid: { left: 8, right: 24, top: 44, bottom: 26, containLabel: true },

@@ -72,7 +72,9 @@ class Instruction:
 def label_of(op: Op) -> str:
     """What a trace calls an op: its name, with what tells it from others of this name."""
     if isinstance(op, Fused):
-        return f"Fused ({', '.join(step.name for step, _ in op.steps)})"
+        return f"Fused ({', '.join(label_of(step) for step, _ in op.steps)})"
+    if isinstance(op, Sharded):
+        return label_of(op.op)
     if isinstance(op, Einsum):
         return f"Einsum {op.equation}"
     if isinstance(op, Bucket):
