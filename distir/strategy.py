@@ -93,13 +93,13 @@ def format_lists(lists: Mapping[str, Sequence[str]]) -> str:
     return ";".join(f"{user}={','.join(names)}" for user, names in lists.items())
 
 
-def _as(kind: type, name: str, text: str) -> int | bool | str:
-    """A choice of this type that is written as text."""
-    if kind is bool:
+def _like(now: object, name: str, text: str) -> int | bool | str:
+    """A choice that is written as text, of the type that it has now."""
+    if isinstance(now, bool):
         if text.lower() not in ("true", "yes", "false", "no"):
             raise StrategyError(f"{name} is {shown(text)}; expected yes or no")
         return text.lower() in ("true", "yes")
-    if kind is not int:
+    if not isinstance(now, int):
         return text
     if not text.isdecimal() or len(text) > 9:
         raise StrategyError(f"{name} is {shown(text)}; expected a whole number")
@@ -320,7 +320,7 @@ class Strategy:
                 raise StrategyError(str(UnknownNameError("choice", name, values)))
             if not equals or not value:
                 raise StrategyError(f"{shown(text)}: expected {name}=VALUE")
-            values[name] = _as(type(values[name]), name, value)
+            values[name] = _like(values[name], name, value)
         return Strategy.from_dict(values)
 
     def to_dict(self) -> dict[str, Any]:

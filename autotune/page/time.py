@@ -56,7 +56,7 @@ def stage_label(plans: Mapping[str, SimulationResult], name: str, stage: int) ->
         return name
     if len(plans) == 1:
         return f"stage {stage}"
-    return f"{name}, stage 0" if stage == 0 else f"{name.split()[0]}, stage {stage}"
+    return f"{name}, stage 0" if stage == 0 else f"{name.split(maxsplit=1)[0]}, stage {stage}"
 
 
 # --- the pipeline ---------------------------------------------------------------------------------
