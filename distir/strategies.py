@@ -71,6 +71,23 @@ class Strategies(Sequence[Strategy]):
         codes = {name: column[which] for name, column in self.codes.items()}
         return Strategies(self.values, codes, len(which))
 
+    def joined(self, other: Strategies) -> Strategies:
+        """These strategies and, behind them, other ones."""
+        values: dict[str, tuple[Any, ...]] = {}
+        codes: dict[str, Codes] = {}
+        for name in FIELDS:
+            values[name] = tuple(dict.fromkeys([*self.values[name], *other.values[name]]))
+            if len(values[name]) > 1:
+                both = [each.codes_among(name, values[name]) for each in (self, other)]
+                codes[name] = np.concatenate(both)
+        return Strategies(values, codes, len(self) + len(other))
+
+    def codes_among(self, name: str, values: Sequence[Any]) -> Codes:
+        """The place of each strategy's value of a field among `values`, which has them all."""
+        places = np.array([values.index(value) for value in self.values[name]], np.int16)
+        codes = self.codes.get(name)
+        return np.repeat(places[:1], self.length) if codes is None else places[codes]
+
     def column(self, name: str) -> NDArray[Any]:
         """The values of a field, one per strategy."""
         values = np.array(self.values[name])

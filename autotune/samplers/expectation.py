@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from distir.arrays import Floats, Indices
-from distir.strategies import Strategies
+from distir.strategies import FIELDS, Strategies
 from distir.strategy import DEGREES, Strategy
 
 
@@ -30,6 +30,17 @@ class Expectation:
     def taken(self, which: Indices) -> Expectation:
         """Some of the strategies."""
         return Expectation(self.table.taken(which), self.log_cost[which], self.log_fill[which])
+
+    def joined(self, other: Expectation) -> Expectation:
+        """These strategies, and those of `other` that are not among them."""
+        table = Strategies.joined(self.table, other.table)
+        first, _ = table.distinct(FIELDS)
+        whole = Expectation(
+            table,
+            np.concatenate([self.log_cost, other.log_cost]),
+            np.concatenate([self.log_fill, other.log_fill]),
+        )
+        return whole.taken(np.sort(first))
 
     def layouts(self) -> Indices:
         """The number of each strategy's layout, an array [strategies]."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from distir.arrays import Floats, Integers
+from distir.arrays import Floats, Indices, Integers
 from distir.strategies import Strategies
 
 DOUBLING = ("dp", "tp", "pp", "cp", "ep", "microbatches", "chunks", "recompute_every")
@@ -25,6 +25,13 @@ class Features:
     def __init__(self, names: Mapping[str, Sequence[str]]) -> None:
         """`names`: the values of the choices in `NAMED` that are told apart."""
         self._names = {name: tuple(names[name]) for name in NAMED if len(names[name]) > 1}
+
+    @property
+    def groups(self) -> Indices:
+        """Per feature, 0 for what says where work is done, and 1 for how."""
+        where = len(DOUBLING) + 1
+        how = 3 + sum(len(known) for known in self._names.values())
+        return np.repeat([0, 1], [where, how])
 
     def rows(self, table: Strategies, samples: Integers) -> Floats:
         """The features of each strategy, an array [strategies, features]; `samples` are those of

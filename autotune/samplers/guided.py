@@ -222,7 +222,7 @@ class GuidedSampler:
     def _estimate(self) -> Estimate:
         """The logarithm of every strategy's cost."""
         self._residual = Residual.fitted(
-            self._rows[self._tried], self._log_ratios, self._noise, self._residual
+            self._rows[self._tried], self._log_ratios, self._noise, before=self._residual
         )
         error = self._residual.at(self._rows)
         return Estimate(self._expected.log_cost + error.mean, error.deviation)

@@ -8,19 +8,22 @@ few combinations, by their likelihood: trials are too few to fit more.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from distir.arrays import Floats
+from distir.arrays import Floats, Indices
 from distir.errors import DistirError
 
 SPREADS = (0.03, 0.1, 0.3, 1.0)
 """Standard deviations of the part that changes."""
-LENGTHS = (1.0, 2.0, 4.0, 8.0)
-"""Steps over which it changes."""
+LENGTHS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+"""Steps over which it changes with the features of a group."""
+USUAL = (0.3, 4.0)
+"""Spread and lengths that the choice begins with."""
 MOST_TRIALS = 256
 """Trials that a process is fitted to: its time grows with their cube."""
 FACTOR = 0.5
@@ -34,6 +37,22 @@ class Estimate(NamedTuple):
     deviation: Floats
 
 
+class Scale(NamedTuple):
+    """How much the part changes, and over how many steps in each group of features."""
+
+    spread: float
+    lengths: tuple[float, ...]
+
+    def neighbours(self) -> Iterator[Scale]:
+        """Scales that differ in one number."""
+        for spread in SPREADS:
+            yield Scale(spread, self.lengths)
+        for group, length in enumerate(self.lengths):
+            at = LENGTHS.index(length)
+            for other in LENGTHS[max(0, at - 1) : at + 2]:
+                yield Scale(self.spread, (*self.lengths[:group], other, *self.lengths[group + 1 :]))
+
+
 @dataclass(frozen=True)
 class Residual:
     """A fitted Gaussian process."""
@@ -41,27 +60,46 @@ class Residual:
     process: Any
     mean: float
     """Of the values: what is left of them is what the process knows."""
-    spread: float
-    length: float
+    scale: Scale
     trials: int
 
     @classmethod
     def fitted(
-        cls, rows: Floats, values: Floats, noise: float, before: Residual | None = None
+        cls,
+        rows: Floats,
+        values: Floats,
+        noise: float,
+        groups: Indices | None = None,
+        before: Residual | None = None,
     ) -> Residual:
         """From the values found at `rows`, [trials, features]; `noise` is the standard deviation of
-        a value that is found twice. Spread and length are those of the fit `before`, until there
-        are a quarter more trials. Of many trials those with the least values count, which are the
-        ones that a search compares."""
+        a value that is found twice, and `groups` says of each feature which group it is of.
+
+        The scale is likelier than any that differs from it in one number; it is that of the fit
+        `before` until there are a quarter more trials. Of many trials those with the least values
+        count, which are the ones that a search compares.
+        """
         least = np.argsort(values, kind="stable")[:MOST_TRIALS]
         rows, values = rows[least], values[least]
-        tried = [(spread, length) for spread in SPREADS for length in LENGTHS]
-        if before is not None and len(values) < 1.25 * before.trials:
-            tried = [(before.spread, before.length)]
+        if groups is None:
+            groups = np.zeros(rows.shape[1], np.int64)
         mean = float(values.mean())
-        fits = [(_fit(*each, rows, values - mean, noise), *each) for each in tried]
-        process, spread, length = max(fits, key=lambda each: each[0].log_marginal_likelihood_value_)
-        return cls(process, mean, spread, length, len(values))
+        known: dict[Scale, Any] = {}
+
+        def likelihood(scale: Scale) -> float:
+            if scale not in known:
+                known[scale] = _fit(scale, groups, rows, values - mean, noise)
+            return known[scale].log_marginal_likelihood_value_
+
+        usual = Scale(USUAL[0], (USUAL[1],) * (1 + int(groups.max())))
+        scale = usual if before is None else before.scale
+        if before is None or len(values) >= 1.25 * before.trials:
+            while (better := max(scale.neighbours(), key=likelihood)) != scale:
+                if likelihood(better) <= likelihood(scale) + 1e-9:
+                    break
+                scale = better
+        likelihood(scale)
+        return cls(known[scale], mean, scale, len(values))
 
     def at(self, rows: Floats) -> Estimate:
         """What is expected at other rows."""
@@ -85,10 +123,11 @@ def below(units: Floats) -> Floats:
     return ndtr(units)
 
 
-def _fit(spread: float, length: float, rows: Floats, values: Floats, noise: float) -> Any:
+def _fit(scale: Scale, groups: Indices, rows: Floats, values: Floats, noise: float) -> Any:
     library, kernels = _scikit_learn()
     factor = kernels.ConstantKernel(FACTOR**2)
-    kernel = factor + kernels.ConstantKernel(spread**2) * kernels.RBF(length)
+    part = kernels.RBF(np.array(scale.lengths)[groups])
+    kernel = factor + kernels.ConstantKernel(scale.spread**2) * part
     process = library.GaussianProcessRegressor(kernel, alpha=noise**2 + 1e-8, optimizer=None)
     return process.fit(rows, values)
 

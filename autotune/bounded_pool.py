@@ -1,0 +1,103 @@
+"""Strategies of a problem with lower bounds on what they cost: what samplers of simulated
+objectives choose from.
+
+A bound costs as much per *kind* of program as hundreds of strategies of one kind, so that a large
+space is not bounded as a whole. The pool begins with the strategies whose finer choices are as they
+are by default, and grows around the best that is found.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from autotune.problem import Problem
+from autotune.samplers.expectation import Expectation
+from distir.arrays import Flags, Indices
+from distir.metrics import iteration_seconds, peak_memory_bytes
+from distir.simulation.bounds import Bounds
+from distir.simulation.simulator import Simulator
+from distir.strategies import Strategies
+from distir.strategy import DEGREES, Strategy
+from search_spaces.columns import SpaceColumns
+from search_spaces.named import DEFAULTS
+
+FINE = ("cp_exchange", "keep_gathered", "zero_degree", "recompute_every", "placement", "axes")
+"""Choices that the pool begins without: they refine a strategy, and multiply the kinds."""
+COARSE = ("zero", "recompute", "sequence_parallel")
+"""Other choices that make another kind of program."""
+
+
+@dataclass(frozen=True)
+class BoundedPool:
+    """A problem's strategies with bounds, part by part."""
+
+    problem: Problem
+    of_memory: bool
+    """Whether memory is made small, and not time."""
+
+    @property
+    def metric(self) -> str:
+        """The metric that is bounded."""
+        return peak_memory_bytes.name if self.of_memory else iteration_seconds.name
+
+    @cached_property
+    def _table(self) -> Strategies:
+        columns = SpaceColumns(self.problem.space)
+        return columns.taken(0, len(columns))[1]
+
+    @cached_property
+    def _simulator(self) -> Simulator:
+        simulator = self.problem.simulator
+        assert isinstance(simulator, Simulator)
+        return simulator
+
+    @cached_property
+    def _bounds(self) -> Bounds:
+        return Bounds(self._simulator.stages)
+
+    @cached_property
+    def is_whole(self) -> bool:
+        """Whether the pool begins with the whole space."""
+        return bool(self._plain.all())
+
+    @cached_property
+    def _plain(self) -> Flags:
+        plain = np.ones(len(self._table), np.bool_)
+        for name in FINE:
+            plain &= self._table.column(name) == DEFAULTS[name]
+        return plain if plain.any() else np.ones_like(plain)
+
+    def start(self) -> Expectation:
+        """The strategies that the pool begins with."""
+        return self._bounded(np.flatnonzero(self._plain))
+
+    def around(self, strategy: Strategy) -> Expectation:
+        """Strategies of the same layout that differ in no more than one choice of the kind of
+        program, and in any other."""
+        same = np.ones(len(self._table), np.bool_)
+        for name in DEGREES:
+            same &= self._table.column(name) == getattr(strategy, name)
+        near = np.flatnonzero(same)
+        table = self._table.taken(near)
+        changed = np.zeros(len(near), np.int64)
+        for name in (*FINE, *COARSE):
+            changed += table.column(name) != getattr(strategy, name)
+        return self._bounded(near[changed <= 1])
+
+    def _bounded(self, places: Indices) -> Expectation:
+        table = self._table.taken(places)
+        found = self._bounds.ordered(table)
+        room = self._simulator.cost.room_bytes(table.communicators)
+        log_cost = np.log(found.size if self.of_memory else found.seconds)
+        return Expectation(table, log_cost, np.log(found.size / room))
+
+    def log_fill(self, strategy: Strategy, peak_memory_bytes: float) -> float:
+        """The logarithm of what a strategy's tensors fill of the room that there is for them."""
+        room = float(self._simulator.cost.room_bytes(strategy.communicators))
+        return float(np.log(peak_memory_bytes / room))
+
+
+__all__ = ["BoundedPool"]

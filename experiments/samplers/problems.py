@@ -1,0 +1,113 @@
+"""The problems that samplers are compared over: stated ones, and ones drawn by a seed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, cast
+
+from autotune.problem import Problem, load_problem
+from autotune.statement import Goal, ProblemStatement
+from distir.errors import DistirError, UnknownNameError
+from distir.files import read_parsed
+
+STATED = Path(__file__).with_name("problems.yaml")
+"""Problems that samplers were developed with."""
+
+OBJECTIVE = "objective"
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A problem as it is stated, by the options of `run`, and its objective."""
+
+    stated: Mapping[str, Any]
+    objective: str = "throughput"
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any]) -> Question:
+        """From a mapping with the options of `run`; raises `DistirError` for other keys."""
+        named = {str(key).replace("-", "_"): value for key, value in content.items()}
+        known = [each.name for each in fields(ProblemStatement)]
+        for name in named:
+            if name not in (*known, OBJECTIVE):
+                options = [each.replace("_", "-") for each in (*known, OBJECTIVE)]
+                raise UnknownNameError("option of a problem", name.replace("_", "-"), options)
+        if "model" not in named:
+            raise DistirError(f"the problem {dict(content)} has no model; expected model: NAME")
+        objective = named.pop(OBJECTIVE, "throughput")
+        return cls(named, str(objective))
+
+    def problem(self) -> Problem:
+        """The problem; raises `DistirError` if there is no such problem."""
+        statement = Goal(objective=self.objective).suited(ProblemStatement(**self.stated))
+        return load_problem(**statement.stated())
+
+    @property
+    def name(self) -> str:
+        """One line that tells the problem from others."""
+        others = {**self.stated, OBJECTIVE: self.objective}
+        model = Path(str(others.pop("model"))).name
+        return ", ".join([model, *(f"{key} {value}" for key, value in others.items())])
+
+
+def read_questions(path: Path) -> list[Question]:
+    """The problems of a YAML file: a list of mappings with the options of `run`."""
+    import yaml
+
+    content: object = read_parsed(path, yaml.safe_load, "YAML", DistirError)
+    if not isinstance(content, list) or not all(
+        isinstance(each, Mapping) for each in cast("list[object]", content)
+    ):
+        raise DistirError(f"{path}: expected a list of mappings, each with a model and options")
+    return [Question.of(each) for each in cast("list[Mapping[str, Any]]", content)]
+
+
+# --- drawn ----------------------------------------------------------------------------------------
+
+DENSE = (
+    "gpt2", "gpt2-large", "gpt2-xl", "gpt3-1.3B", "gpt3-6.7B", "gpt3-13B", "megatron-7.5B",
+    "megatron-18.4B", "llama3-8b", "llama2-13b", "qwen2.5-3b", "qwen3-14b", "mistral-7b",
+    "bert-large", "vit-l", "mlp-small",
+)  # fmt: skip
+LARGE = ("gpt3-175B", "llama3-70b", "llama3-405b", "megatron-145.6B", "qwen2.5-72b")
+OTHERS = ("mixtral-8x7b", "qwen3-30b-a3b", "deepseek-v2-lite", "t5-base", "t5-3b")
+CLUSTERS = ("dgx-a100", "dgx-a100-40gb", "hgx-h100", "dgx2-v100", "p3dn-v100-32gb", "mi300x-platform")
+
+
+def drawn_questions(count: int, seed: int) -> list[Question]:
+    """`count` problems drawn by a seed: models of all kinds on 8 to 4,096 devices, most of them
+    with as many as somebody would use."""
+    rng = random.Random(seed)
+    return [_drawn(rng) for _ in range(count)]
+
+
+def _drawn(rng: random.Random) -> Question:
+    kind = rng.choices((DENSE, LARGE, OTHERS), (5, 2, 3))[0]
+    devices = rng.choice((64, 128, 512, 1024, 4096) if kind is LARGE else (8, 16, 32, 64))
+    space = "small" if devices > 1024 else rng.choices(("small", "standard", "full"), (2, 5, 2))[0]
+    if space == "full":
+        devices, space = min(devices, 8), "full" if kind is DENSE else "standard"
+    mode = rng.choices(("training", "inference"), (4, 1))[0]
+    stated: dict[str, Any] = {
+        "model": rng.choice(kind),
+        "cluster": rng.choice(CLUSTERS),
+        "devices": devices,
+        "space": space,
+        "mode": mode,
+    }
+    batch = rng.choice((None, devices, 4 * devices, 1024))
+    if batch is not None and mode == "training":
+        stated["batch_size"] = batch
+    objective = rng.choices(("throughput", "latency", "memory"), (4, 1, 1))[0]
+    return Question(stated, objective)
+
+
+def default_questions(drawn: int, seed: int) -> Sequence[Question]:
+    """The stated problems, and as many as are to be drawn."""
+    return [*read_questions(STATED), *drawn_questions(drawn, seed)]
+
+
+__all__ = ["Question", "default_questions", "drawn_questions", "read_questions"]

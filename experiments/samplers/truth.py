@@ -1,0 +1,160 @@
+"""The best of a problem, and what becomes of every strategy that a sampler tries.
+
+Spaces of up to `MOST_EVALUATED` strategies are evaluated in full, once, and kept in a folder; the
+best of larger ones is found and proved by certified search, and what is tried is simulated.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import distir
+import search_spaces
+from autotune.certified import certify
+from autotune.chunks import chunks_here
+from autotune.objectives import Evaluation, Objective
+from autotune.problem import Problem
+from distir.errors import DistirError
+from distir.metrics import iteration_seconds, peak_memory_bytes
+from distir.strategy import Strategy
+from experiments.samplers.problems import Question
+
+MOST_EVALUATED = 150_000
+"""Strategies of the largest space that is evaluated in full."""
+KEPT = (iteration_seconds.name, peak_memory_bytes.name)
+"""Metrics that samplers learn from, besides the one that counts."""
+
+
+@dataclass(frozen=True)
+class Truth:
+    """A problem with its best."""
+
+    question: Question
+    problem: Problem
+    objective: Objective
+    best_cost: float
+    """Smaller is better."""
+    best: Strategy
+    how: str
+    """`exhaustive` or `certified`."""
+    fitting: int | None
+    """How many strategies fit; None if not all were evaluated."""
+    measure: Callable[[Strategy], Evaluation]
+    """What an objective says of a strategy, looked up where it is known."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        return {
+            "title": self.problem.title,
+            "objective": self.objective.name,
+            "space_size": self.problem.space.count(),
+            "fitting": self.fitting,
+            "truth": self.how,
+            "best": self.best.to_dict(),
+            "label": self.best.label,
+            "best_value": abs(self.best_cost),
+        }
+
+
+def find_truth(question: Question, folder: Path | None) -> Truth:
+    """The truth of a problem, from the folder if it is there. Raises `DistirError` if nothing fits."""
+    problem = question.problem()
+    objective = problem.objective(question.objective)
+    if problem.space.count() > MOST_EVALUATED:
+        return _certified(question, problem, objective)
+    known = _known(question, problem, objective, folder)
+    costs, violation = known["cost"], known["violation"]
+    usable = (violation <= 0) & np.isfinite(costs)
+    if not usable.any():
+        raise DistirError(f"no strategy is feasible for {question.name}")
+
+    def measure(strategy: Strategy) -> Evaluation:
+        place = problem.space.index(strategy)
+        cost = float(costs[place])
+        if np.isnan(cost):
+            return Evaluation.failure("not simulated")
+        metrics = {name: float(known[name][place]) for name in KEPT}
+        metrics[objective.metric] = -cost if objective.maximize else cost
+        short = float(violation[place])
+        if short > 0:
+            return Evaluation(metrics, feasible=False, reason="does not fit", violation=short)
+        return Evaluation(metrics)
+
+    place = int(np.argmin(np.where(usable, costs, np.inf)))
+    return Truth(
+        question,
+        problem,
+        objective,
+        float(costs[place]),
+        problem.space.at(place),
+        "exhaustive",
+        int(usable.sum()),
+        measure,
+    )
+
+
+def _certified(question: Question, problem: Problem, objective: Objective) -> Truth:
+    found = certify(problem, objective).best
+    if found is None or found.cost is None:
+        raise DistirError(f"no strategy is feasible for {question.name}")
+    return Truth(
+        question,
+        problem,
+        objective,
+        found.cost,
+        found.strategy,
+        "certified",
+        None,
+        objective.measure,
+    )
+
+
+def _known(
+    question: Question, problem: Problem, objective: Objective, folder: Path | None
+) -> dict[str, Any]:
+    """Costs, violations and peak memory by place in the space."""
+    file = None if folder is None else folder / f"{_key(question)}.npz"
+    if file is not None and file.exists():
+        return dict(np.load(file))
+    size, clock = problem.space.count(), time.perf_counter()
+    names = ("cost", "violation", *KEPT)
+    known = {name: np.full(size, np.nan) for name in names}
+    for chunk in chunks_here(problem.space, objective):
+        said = chunk.evaluations
+        columns = {**said.metrics, "cost": chunk.costs, "violation": said.violation}
+        for name in names:
+            known[name][chunk.numbers] = columns[name]
+    if file is not None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        np.savez_compressed(file, **known, seconds=time.perf_counter() - clock)
+    return known
+
+
+def _key(question: Question) -> str:
+    """A name for what is kept: it changes with the question and with the simulator."""
+    stated = json.dumps([dict(question.stated), question.objective], sort_keys=True, default=str)
+    return hashlib.sha256(f"{stated} {_software()}".encode()).hexdigest()[:24]
+
+
+@cache
+def _software() -> str:
+    """A digest of all that decides what the simulator says."""
+    digest = hashlib.sha256()
+    for package in (distir, search_spaces):
+        root = Path(package.__file__ or "").parent
+        for file in sorted(root.rglob("*")):
+            if file.suffix in (".py", ".toml"):
+                digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+__all__ = ["Truth", "find_truth"]
