@@ -65,8 +65,8 @@ class Search(Goal):
     """How to search: what for, by which sampler, for how long."""
 
     sampler: str | SamplerFactory | None = None
-    """By default `tpe` where the objective is simulated, and otherwise `guided`, which starts from
-    what the simulator expects.
+    """By default `bounds` where the objective is simulated, and otherwise `guided`, which starts
+    from what the simulator expects.
     """
     trials: int | None = None
     """Strategies to try; by default 50 (200 of a large space where the objective is simulated), or
@@ -102,7 +102,7 @@ class Search(Goal):
     @property
     def chosen_sampler(self) -> str | SamplerFactory:
         """The sampler, stated or by default."""
-        return self.sampler or ("tpe" if self.simulated else "guided")
+        return self.sampler or ("bounds" if self.simulated else "guided")
 
     @property
     def sampler_name(self) -> str:

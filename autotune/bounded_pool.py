@@ -15,6 +15,7 @@ import numpy as np
 
 from autotune.problem import Problem
 from autotune.samplers.expectation import Expectation
+from autotune.samplers.sampler import Outcome
 from distir.arrays import Flags, Indices
 from distir.metrics import iteration_seconds, peak_memory_bytes
 from distir.simulation.bounds import Bounds
@@ -24,7 +25,15 @@ from distir.strategy import DEGREES, Strategy
 from search_spaces.columns import SpaceColumns
 from search_spaces.named import DEFAULTS
 
-FINE = ("cp_exchange", "keep_gathered", "zero_degree", "recompute_every", "placement", "axes")
+FINE = (
+    "cp_exchange",
+    "keep_gathered",
+    "zero_degree",
+    "recompute_every",
+    "recompute_layers",
+    "placement",
+    "axes",
+)
 """Choices that the pool begins without: they refine a strategy, and multiply the kinds."""
 COARSE = ("zero", "recompute", "sequence_parallel")
 """Other choices that make another kind of program."""
@@ -58,7 +67,7 @@ class BoundedPool:
     def _bounds(self) -> Bounds:
         return Bounds(self._simulator.stages)
 
-    @cached_property
+    @property
     def is_whole(self) -> bool:
         """Whether the pool begins with the whole space."""
         return bool(self._plain.all())
@@ -89,15 +98,19 @@ class BoundedPool:
 
     def _bounded(self, places: Indices) -> Expectation:
         table = self._table.taken(places)
-        found = self._bounds.ordered(table)
+        found, seconds = self._bounds.ordered_and_expected(table)
         room = self._simulator.cost.room_bytes(table.communicators)
-        log_cost = np.log(found.size if self.of_memory else found.seconds)
-        return Expectation(table, log_cost, np.log(found.size / room))
+        least = np.log(found.size if self.of_memory else found.seconds)
+        expected = least if self.of_memory else np.maximum(np.log(seconds), least)
+        return Expectation(table, expected, np.log(found.size / room), least)
 
-    def log_fill(self, strategy: Strategy, peak_memory_bytes: float) -> float:
+    def log_fill(self, outcome: Outcome) -> float | None:
         """The logarithm of what a strategy's tensors fill of the room that there is for them."""
-        room = float(self._simulator.cost.room_bytes(strategy.communicators))
-        return float(np.log(peak_memory_bytes / room))
+        peak = outcome.metrics.get(peak_memory_bytes.name)
+        if not peak:
+            return None
+        room = self._simulator.cost.room_bytes(outcome.strategy.communicators)
+        return float(np.log(peak / room))
 
 
 __all__ = ["BoundedPool"]

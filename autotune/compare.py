@@ -24,7 +24,7 @@ from search_spaces import SearchSpace
 if TYPE_CHECKING:
     from autotune.chunks import Chunk
 
-SAMPLERS_COMPARED = ("tpe", "surrogate", "reinforce", "nsga2", "qmc", "random")
+SAMPLERS_COMPARED = ("bounds", "tpe", "reinforce", "nsga2", "qmc", "random")
 """Compared unless others are named."""
 
 CLOSE = 0.01

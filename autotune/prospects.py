@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autotune.certified import certify
+from autotune.bounded_pool import BoundedPool
+from autotune.certified import can_be_certified, certify
 from autotune.chunks import chunks_here
 from autotune.objectives.objective import Objective
 from autotune.objectives.simulator import needed_bytes
@@ -65,6 +66,14 @@ class ProblemProspects:
         else:
             parts = [_proved(problem, simulated, metric)]
         return _joined(parts)
+
+    def bounded(self) -> BoundedPool | None:
+        """The problem's strategies with bounds, where the objective is time or memory as distir
+        simulates them."""
+        if not can_be_certified(self.problem, self.objective):
+            return None
+        metric = find_metric(self.objective.metric)
+        return BoundedPool(self.problem, of_memory=metric is None or not metric.timed)
 
 
 def _chunks(

@@ -88,6 +88,17 @@ class Strategies(Sequence[Strategy]):
         codes = self.codes.get(name)
         return np.repeat(places[:1], self.length) if codes is None else places[codes]
 
+    def find(self, strategy: Strategy) -> int | None:
+        """The first place of a strategy, None if it is not among these."""
+        same = np.ones(self.length, np.bool_)
+        for name in FIELDS:
+            wanted = getattr(strategy, name)
+            if wanted not in self.values[name]:
+                return None
+            if name in self.codes:
+                same &= self.codes[name] == self.values[name].index(wanted)
+        return int(same.argmax()) if same.any() else None
+
     def column(self, name: str) -> NDArray[Any]:
         """The values of a field, one per strategy."""
         values = np.array(self.values[name])

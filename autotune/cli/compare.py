@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 SUMMARY = (
     "Compare samplers with exhaustive search over several seeds: regret, and trials to reach 1 %."
 )
-DEFAULT_SAMPLERS = "tpe,surrogate,reinforce,nsga2,qmc,random"
+DEFAULT_SAMPLERS = "bounds,tpe,reinforce,nsga2,qmc,random"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -54,7 +54,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--sampler",
         default=SUPPRESS,
         metavar="NAME",
-        help="how strategies are proposed (see `samplers`; default: tpe where the objective is "
+        help="how strategies are proposed (see `samplers`; default: bounds where the objective is "
         "simulated, otherwise guided)",
     )
     search.add_argument(

@@ -34,6 +34,15 @@ SAMPLERS: Registry[SamplerFactory] = Registry("sampler")
 
 
 @SAMPLERS.register(
+    "bounds", "Gaussian processes around lower bounds (default for simulated objectives)"
+)
+def _bounded(space: SearchSpace, seed: int, prospects: Prospects | None = None) -> Sampler:
+    from autotune.samplers.bounded import bounded
+
+    return bounded(space, seed, prospects)
+
+
+@SAMPLERS.register(
     "guided",
     "the simulator's order, corrected by trials (default for slow objectives)",
 )
@@ -45,7 +54,7 @@ def _guided(space: SearchSpace, seed: int, prospects: Prospects | None = None) -
 
 @SAMPLERS.register(
     "tpe",
-    "Optuna's tree-structured Parzen estimator on integers (default for simulated objectives)",
+    "Optuna's tree-structured Parzen estimator on integers",
 )
 def _tpe(space: SearchSpace, seed: int) -> Sampler:
     from autotune.samplers.optuna import tpe
@@ -54,13 +63,6 @@ def _tpe(space: SearchSpace, seed: int) -> Sampler:
 
 
 SAMPLERS.add("random", RandomSampler, "uniform draws without replacement")
-
-
-@SAMPLERS.register("surrogate", "regression trees over all valid strategies, mean - 1 sigma")
-def _surrogate(space: SearchSpace, seed: int) -> Sampler:
-    from autotune.samplers.surrogate import SurrogateSampler
-
-    return SurrogateSampler(space, seed)
 
 
 SAMPLERS.add("grid", GridSampler, "every strategy, in order")
@@ -83,6 +85,10 @@ def _qmc(space: SearchSpace, seed: int) -> Sampler:
     return qmc(space, seed)
 
 
+FORMER = {"surrogate": "bounds"}
+"""Samplers by names that they do not have any more."""
+
+
 def load_sampler(
     spec: str | SamplerFactory,
     space: SearchSpace,
@@ -92,6 +98,7 @@ def load_sampler(
     """A sampler over `space`: a built-in one by name, a plug-in by its address, or a factory as
     it is. `prospects` are for those that take them.
     """
+    spec = FORMER.get(spec, spec) if isinstance(spec, str) else spec
     if isinstance(spec, str) and spec in SAMPLERS:
         factory = SAMPLERS.get(spec)
         return factory(space, seed, **_known(factory, prospects))

@@ -1,149 +1,215 @@
-"""Lower bounds as the mean of a Gaussian process: for simulated objectives.
+"""Gaussian processes around lower bounds and what follows from them: for simulated objectives.
 
-What no strategy of these sizes can beat is known before anything is tried (`distir.simulation
-.bounds`). The process learns the residual, the logarithm of (found / bound), another one that of
-memory, and what promises most is tried next: the expected improvement times the chance to fit.
-What cannot be better than the best found is left out, which is sound as bounds are.
+Much is known before anything is tried: what no strategy with the same program can beat, and what
+one may be expected to take (`distir.simulation.bounds`). One process learns the residual of the
+cost, the logarithm of (found / expected), another that of memory. What promises most is tried next,
+by its expected improvement times its chance to fit. What cannot be better than the best found, or
+cannot fit, is never tried; where nothing else is left the best is proved.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+import math
+import random
 
 import numpy as np
 
-from autotune.samplers.encoding import steadied
-from autotune.samplers.expectation import Expectation
+from autotune.samplers.expectation import Expectation, Pool, Prospects, unexpected
 from autotune.samplers.features import Features, samples_of
+from autotune.samplers.random import RandomSampler
 from autotune.samplers.residual import Estimate, Residual, below, improvement
 from autotune.samplers.sampler import Outcome, Sampler
-from distir.arrays import Flags, Floats, Indices
-from distir.metrics import peak_memory_bytes
+from distir.arrays import Floats, Indices
 from distir.strategy import Strategy
+from search_spaces import SearchSpace
 
 LAYOUTS_FIRST = 5
+"""Trials of different layouts before the processes are asked."""
 CANDIDATES = 4096
+"""Strategies that the processes predict: the best expected of those that are left."""
 NOISE = 3e-3
-FILL_NOISE = 3e-3
-
-
-class Pool(Protocol):
-    @property
-    def is_whole(self) -> bool: ...
-    @property
-    def metric(self) -> str: ...
-    def start(self) -> Expectation: ...
-    def around(self, strategy: Strategy) -> Expectation: ...
-    def log_fill(self, strategy: Strategy, peak_memory_bytes: float) -> float: ...
+"""Standard deviation of what no smooth function of the choices explains."""
+DRAWN = 4096
+"""Strategies that are chosen from where nothing is known of any."""
 
 
 class BoundedSampler:
-    def __init__(self, pool: Pool, batch_size: int, rest: Sampler | None = None, start: Expectation | None = None) -> None:
+    """Proposes what promises most of a pool that grows around the best; then `rest`."""
+
+    def __init__(self, pool: Pool, batch_size: int, rest: Sampler | None = None) -> None:
         self._pool = pool
         self._batch_size = batch_size
         self._rest = rest
-        self._costs: dict[Strategy, float] = {}
-        self._fills: dict[Strategy, float] = {}
-        self._feasible: set[Strategy] = set()
+        self._log_costs: dict[Strategy, float] = {}
+        self._log_fills: dict[Strategy, float] = {}
+        self._best: Strategy | None = None
+        self._grown_around: set[Strategy] = set()
         self._proposed: set[Strategy] = set()
-        self._grown: set[Strategy] = set()
-        self._fits: list[Residual | None] = [None, None]
-        self._set(start or pool.start())
+        self._cost: Residual | None = None
+        self._fill: Residual | None = None
+        self._take(pool.start())
 
-    def _set(self, expected: Expectation) -> None:
+    def ask(self) -> Strategy | None:
+        """What promises most; what is left of the space once nothing does."""
+        self._grow()
+        candidates = self._candidates()
+        if not len(candidates):
+            return self._next_of_rest()
+        if len(self._log_costs) < LAYOUTS_FIRST:
+            place = self._of_new_layout(candidates)
+        else:
+            place = self._most_promising(candidates)
+        strategy = self._expected.table[place]
+        self._close(strategy)
+        return strategy
+
+    def tell(self, strategy: Strategy, cost: float | None, violation: float = 0.0) -> None:
+        """Learns that a strategy was tried; bounds say nothing of a cost alone."""
+        self._close(strategy)
+
+    def tell_outcome(self, outcome: Outcome) -> None:
+        """Learns what a strategy takes and needs."""
+        strategy = outcome.strategy
+        self._close(strategy)
+        value = outcome.metrics.get(self._pool.metric)
+        if outcome.cost is None or value is None or value <= 0:
+            return
+        self._log_costs[strategy] = math.log(value)
+        fill = self._pool.log_fill(outcome)
+        if fill is not None:
+            self._log_fills[strategy] = fill
+        fits = outcome.violation <= 0
+        if fits and self._log_costs[strategy] < self._least_found:
+            self._best = strategy
+
+    @property
+    def _least_found(self) -> float:
+        return math.inf if self._best is None else self._log_costs[self._best]
+
+    # --- the pool ---------------------------------------------------------------------------------
+
+    def _take(self, expected: Expectation) -> None:
+        """Chooses from other strategies from now on."""
         self._expected = expected
         table = expected.table
         features = Features(table.values)
-        self._groups = np.append(features.groups, [2, 2])
         plain = features.rows(table, samples_of(table, self._batch_size))
         self._rows = np.column_stack([plain, expected.log_cost, expected.log_fill])
+        self._groups = np.append(features.groups, [2, 2])
         self._layouts = expected.layouts()
         self._order = np.lexsort((expected.log_cost, expected.log_fill > 0))
-        self._places: dict[Strategy, int] = {}
         self._open = np.ones(len(expected), np.bool_)
-        for s in self._proposed: self._close(s)
+        self._places: dict[Strategy, int | None] = {}
+        for strategy in self._proposed:
+            self._close(strategy)
 
-    def _place(self, s):
-        if s not in self._places:
-            same=np.ones(len(self._expected),np.bool_)
-            for name, codes in self._expected.table.codes.items():
-                try: k=self._expected.table.values[name].index(getattr(s,name))
-                except ValueError: same[:]=False; break
-                same&=codes==k
-            f=np.flatnonzero(same)
-            self._places[s]=int(f[0]) if len(f) else -1
-        return self._places[s]
+    def _grow(self) -> None:
+        """Adds strategies around the best that is known."""
+        if self._pool.is_whole or self._best is None or self._best in self._grown_around:
+            return
+        self._grown_around.add(self._best)
+        self._take(self._expected.joined(self._pool.around(self._best)))
+        self._cost = self._fill = None
 
-    def _close(self, s):
-        p=self._place(s)
-        if p>=0: self._open[p]=False
+    def _close(self, strategy: Strategy) -> None:
+        self._proposed.add(strategy)
+        place = self._place(strategy)
+        if place is not None:
+            self._open[place] = False
 
-    def ask(self):
-        self._grow()
-        cand = self._candidates()
-        if not len(cand):
-            return self._next_of_rest()
-        if len(self._costs) < LAYOUTS_FIRST:
-            place = self._next_layout(cand)
-        else:
-            place = self._most_promising(cand)
-        s = self._expected.table[int(place)]
-        self._proposed.add(s); self._close(s)
-        return s
+    def _place(self, strategy: Strategy) -> int | None:
+        """Where a strategy is in the pool, if it is there."""
+        if strategy not in self._places:
+            self._places[strategy] = self._expected.table.find(strategy)
+        return self._places[strategy]
 
-    def tell(self, strategy, cost, violation=0.0):
-        self._proposed.add(strategy); self._close(strategy)
+    def _candidates(self) -> Indices:
+        """The best expected of those that were not tried, may fit, and may be better than the best
+        that was found."""
+        expected = self._expected
+        usable = self._open & (expected.log_fill <= 0)
+        if expected.log_least is not None:
+            usable &= expected.log_least < self._least_found
+        return self._order[usable[self._order]][:CANDIDATES]
 
-    def tell_outcome(self, o):
-        self.tell(o.strategy,o.cost,o.violation)
-        value=o.metrics.get(self._pool.metric)
-        if o.cost is not None and value:
-            self._costs[o.strategy]=float(np.log(value))
-            if o.violation<=0: self._feasible.add(o.strategy)
-        peak=o.metrics.get(peak_memory_bytes.name)
-        if o.cost is not None and peak: self._fills[o.strategy]=self._pool.log_fill(o.strategy,peak)
-
-    def _grow(self):
-        if self._pool.is_whole or not self._feasible: return
-        best=min(self._feasible,key=self._costs.__getitem__)
-        if best in self._grown: return
-        self._grown.add(best)
-        self._set(self._expected.joined(self._pool.around(best)))
-
-    def _candidates(self):
-        o=self._order
-        best=self._best_log()
-        ok=self._open[o]&(self._expected.log_fill[o]<=0)
-        if best is not None: ok&= self._expected.log_cost[o]<best
-        c=o[ok][:CANDIDATES]
-        return c
-
-    def _best_log(self):
-        if not self._feasible: return None
-        return min(self._costs[s] for s in self._feasible)
-    def _next_layout(self,cand):
-        seen={self._layouts[p] for s in self._proposed if (p:=self._place(s))>=0}
-        for p in cand:
-            if self._layouts[p] not in seen: return p
-        return cand[0]
-    def _most_promising(self,cand):
-        known=[s for s in self._costs if self._place(s)>=0]
-        at=np.array([self._place(s) for s in known])
-        y=np.array([self._costs[s] for s in known])
-        self._fits[0]=Residual.fitted(self._rows[at],y-self._expected.log_cost[at],NOISE,self._groups,self._fits[0])
-        e=self._fits[0].at(self._rows[cand])
-        mean=np.maximum(e.mean,0)+self._expected.log_cost[cand]
-        km=[s for s in self._fills if self._place(s)>=0]; am=np.array([self._place(s) for s in km])
-        ym=np.array([self._fills[s] for s in km])-self._expected.log_fill[am]
-        self._fits[1]=Residual.fitted(self._rows[am],ym,FILL_NOISE,self._groups,self._fits[1])
-        f=self._fits[1].at(self._rows[cand])
-        fill=self._expected.log_fill[cand]+np.maximum(f.mean,0)
-        chance=below(-fill/np.maximum(f.deviation,1e-3))
-        best=self._best_log()
-        if best is None: score=chance-0.01*mean
-        else: score=(improvement(Estimate(mean,e.deviation),best)+1e-12)*chance
-        return cand[int(np.argmax(score))]
-    def _next_of_rest(self):
-        while self._rest is not None and (s:=self._rest.ask()) is not None:
-            if s not in self._proposed: return s
+    def _next_of_rest(self) -> Strategy | None:
+        while self._rest is not None and (strategy := self._rest.ask()) is not None:
+            if strategy not in self._proposed:
+                self._proposed.add(strategy)
+                return strategy
         return None
+
+    # --- choosing ---------------------------------------------------------------------------------
+
+    def _of_new_layout(self, candidates: Indices) -> int:
+        places = [place for each in self._log_costs if (place := self._place(each)) is not None]
+        new = candidates[~np.isin(self._layouts[candidates], self._layouts[places])]
+        return int(new[0] if len(new) else candidates[0])
+
+    def _most_promising(self, candidates: Indices) -> int:
+        expected = self._expected
+        self._cost, cost = self._learned(self._log_costs, expected.log_cost, self._cost, candidates)
+        least = cost.mean if expected.log_least is None else expected.log_least[candidates]
+        cost = Estimate(np.maximum(cost.mean, least), cost.deviation)
+        chance = np.ones(len(candidates))
+        if self._log_fills:
+            self._fill, fill = self._learned(
+                self._log_fills, expected.log_fill, self._fill, candidates
+            )
+            full = np.maximum(fill.mean, expected.log_fill[candidates])
+            chance = below(-full / np.maximum(fill.deviation, NOISE))
+        if self._best is None:  # whatever fits is better than nothing
+            return int(candidates[np.argmax(chance - 0.01 * cost.mean)])
+        gain = (improvement(cost, self._least_found) + 1e-12) * chance
+        return int(candidates[np.argmax(gain)])
+
+    def _learned(
+        self,
+        found: dict[Strategy, float],
+        expected: Floats,
+        before: Residual | None,
+        candidates: Indices,
+    ) -> tuple[Residual | None, Estimate]:
+        """What the trials whose values were found say of the candidates."""
+        known = [
+            (place, value) for s, value in found.items() if (place := self._place(s)) is not None
+        ]
+        prior = expected[candidates]
+        if not known:
+            return None, Estimate(prior, np.ones(len(candidates)))
+        places = np.array([place for place, _ in known])
+        values = np.array([value for _, value in known]) - expected[places]
+        residual = Residual.fitted(self._rows[places], values, NOISE, self._groups, before)
+        error = residual.at(self._rows[candidates])
+        return residual, Estimate(prior + error.mean, error.deviation)
+
+
+class _Unknown:
+    """A pool of strategies of which nothing is known."""
+
+    def __init__(self, space: SearchSpace, seed: int) -> None:
+        self._space, self._seed = space, seed
+
+    metric = ""
+    is_whole = True
+
+    def start(self) -> Expectation:
+        return unexpected(self._space.samples(random.Random(self._seed), DRAWN))
+
+    def around(self, strategy: Strategy) -> Expectation:
+        return unexpected([strategy])
+
+    def log_fill(self, outcome: Outcome) -> float | None:
+        return None
+
+
+def bounded(space: SearchSpace, seed: int, prospects: Prospects | None = None) -> BoundedSampler:
+    """Starts from bounds; from nothing where there are none."""
+    rest = RandomSampler(space, seed)
+    pool = None if prospects is None else prospects.bounded()
+    if prospects is None or pool is None:
+        return BoundedSampler(_Unknown(space, seed), 1, rest)
+    return BoundedSampler(pool, prospects.batch_size, rest)
+
+
+__all__ = ["BoundedSampler", "bounded"]

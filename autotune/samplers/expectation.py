@@ -8,6 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
+from autotune.samplers.sampler import Outcome
 from distir.arrays import Floats, Indices
 from distir.strategies import FIELDS, Strategies
 from distir.strategy import DEGREES, Strategy
@@ -23,13 +24,17 @@ class Expectation:
     log_fill: Floats
     """Logarithm of the memory that each is expected to need, over what a device has: above 0 it
     does not fit."""
+    log_least: Floats | None = None
+    """Logarithm of the least cost that each can have, where there is a bound."""
 
     def __len__(self) -> int:
         return len(self.log_cost)
 
     def taken(self, which: Indices) -> Expectation:
         """Some of the strategies."""
-        return Expectation(self.table.taken(which), self.log_cost[which], self.log_fill[which])
+        least = None if self.log_least is None else self.log_least[which]
+        table = self.table.taken(which)
+        return Expectation(table, self.log_cost[which], self.log_fill[which], least)
 
     def joined(self, other: Expectation) -> Expectation:
         """These strategies, and those of `other` that are not among them."""
@@ -39,6 +44,9 @@ class Expectation:
             table,
             np.concatenate([self.log_cost, other.log_cost]),
             np.concatenate([self.log_fill, other.log_fill]),
+            None
+            if self.log_least is None or other.log_least is None
+            else np.concatenate([self.log_least, other.log_least]),
         )
         return whole.taken(np.sort(first))
 
@@ -51,6 +59,32 @@ def unexpected(strategies: Sequence[Strategy]) -> Expectation:
     """Strategies of which nothing is known: all are expected alike, and to fit."""
     count = len(strategies)
     return Expectation(Strategies.of(strategies), np.zeros(count), np.full(count, -1.0))
+
+
+class Pool(Protocol):
+    """Strategies with bounds, part by part."""
+
+    @property
+    def metric(self) -> str:
+        """The metric that is bounded and expected."""
+        ...
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the pool begins with the whole space."""
+        ...
+
+    def start(self) -> Expectation:
+        """The strategies that it begins with, with the least that each may cost."""
+        ...
+
+    def around(self, strategy: Strategy) -> Expectation:
+        """Strategies that are like one."""
+        ...
+
+    def log_fill(self, outcome: Outcome) -> float | None:
+        """Logarithm of the memory that a strategy was found to need, over what there is."""
+        ...
 
 
 class Prospects(Protocol):
@@ -70,5 +104,9 @@ class Prospects(Protocol):
         """The best strategies as the simulator expects them, and the best of every layout."""
         ...
 
+    def bounded(self) -> Pool | None:
+        """Strategies with bounds; None where nothing bounds the objective."""
+        ...
 
-__all__ = ["Expectation", "Prospects", "unexpected"]
+
+__all__ = ["Expectation", "Pool", "Prospects", "unexpected"]

@@ -30,7 +30,7 @@ class Features:
     def groups(self) -> Indices:
         """Per feature, 0 for what says where work is done, and 1 for how."""
         where = len(DOUBLING) + 1
-        how = 3 + sum(len(known) for known in self._names.values())
+        how = 4 + sum(len(known) for known in self._names.values())
         return np.repeat([0, 1], [where, how])
 
     def rows(self, table: Strategies, samples: Integers) -> Floats:
@@ -40,6 +40,7 @@ class Features:
         zero, degree = table.column("zero"), table.column("zero_degree")
         shared_by = np.where(degree > 0, degree, table.column("dp"))
         columns += [np.log2(samples), zero, np.log2(shared_by) * (zero > 0)]
+        columns.append(np.log2(1 + table.column("recompute_layers")))
         columns.append(table.column("sequence_parallel"))
         for name, known in self._names.items():
             column = table.column(name)

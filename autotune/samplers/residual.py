@@ -81,17 +81,17 @@ class Residual:
         """
         least = np.argsort(values, kind="stable")[:MOST_TRIALS]
         rows, values = rows[least], values[least]
-        if groups is None:
-            groups = np.zeros(rows.shape[1], np.int64)
+        one: Indices = np.zeros(rows.shape[1], np.int64)
+        of = one if groups is None else groups
         mean = float(values.mean())
         known: dict[Scale, Any] = {}
 
         def likelihood(scale: Scale) -> float:
             if scale not in known:
-                known[scale] = _fit(scale, groups, rows, values - mean, noise)
+                known[scale] = _fit(scale, of, rows, values - mean, noise)
             return known[scale].log_marginal_likelihood_value_
 
-        usual = Scale(USUAL[0], (USUAL[1],) * (1 + int(groups.max())))
+        usual = Scale(USUAL[0], (USUAL[1],) * (1 + int(of.max())))
         scale = usual if before is None else before.scale
         if before is None or len(values) >= 1.25 * before.trials:
             while (better := max(scale.neighbours(), key=likelihood)) != scale:

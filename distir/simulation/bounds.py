@@ -45,11 +45,11 @@ from numpy.typing import NDArray
 
 from distir.arrays import Codes, Floats, Indices, distinct
 from distir.cost import CostModel, OpClass, Work
-from distir.cost.amounts import Amount, Divergence
+from distir.cost.amounts import Amount, Divergence, larger
 from distir.plan import ModelPrograms, Stage
 from distir.plan.model import in_one_stage
 from distir.plan.planner import ProgramKind
-from distir.schedules import COST_KINDS, FORWARD, ScheduleFamily, find_schedule
+from distir.schedules import BACKWARD, COST_KINDS, FORWARD, ScheduleFamily, find_schedule
 from distir.simulation.least_memory import LayerBytes, RanksHolding, fullest_rank_bytes
 from distir.simulation.many.priced_programs import PricedPrograms
 from distir.simulation.many.program_sizes import ProgramSizes, kinds_of
@@ -142,29 +142,46 @@ _STATE = ("parameters", "gradients", "optimizer")
 @dataclass(frozen=True, slots=True)
 class _Wholes:
     """Models as one stage: seconds of the kinds of action and those in which they compute, each of
-    shape (kinds, strategies), and what else there is once per step; bytes at rest (parameters,
-    gradients, optimizer) and what a forward pass leaves behind; and layers by kind: their number,
-    bytes at rest and bytes left behind, of shape (layer kinds, 5, strategies)."""
+    shape (kinds, strategies), and what else there is once per step; what a forward pass leaves
+    behind; what bounds leave out and expectations do not: seconds of settling that no pass hides
+    and of the first gather, and bytes handed on between blocks; bytes at rest (parameters,
+    gradients, optimizer); and layers by kind: their number, bytes at rest and bytes left behind, of
+    shape (layer kinds, 5, strategies)."""
 
     passes: Floats
     computing: Floats
     optimizer: Floats
     refresh: Floats
-    state: Floats
     held: Floats
+    settling: Floats
+    gathering: Floats
+    handed_on: Floats
+    state: Floats
     layers: Floats
 
-    ROWS: ClassVar = 2 * COST_KINDS + 3 + len(_STATE) * (1 + LAYER_KINDS) + 2 * LAYER_KINDS
+    ONCE: ClassVar = 6
+    ROWS: ClassVar = 2 * COST_KINDS + ONCE + len(_STATE) * (1 + LAYER_KINDS) + 2 * LAYER_KINDS
 
     @classmethod
     def of(cls, rows: Floats) -> _Wholes:
         """From rows in the order of the fields."""
         passes, computing, once, state, layers = np.split(
-            rows, np.cumsum([COST_KINDS, COST_KINDS, 3, len(_STATE)])
+            rows, np.cumsum([COST_KINDS, COST_KINDS, cls.ONCE, len(_STATE)])
         )
         layers = layers.reshape(LAYER_KINDS, 2 + len(_STATE), rows.shape[1])
-        optimizer, refresh, held = once
-        return cls(passes, computing, optimizer, refresh, state, held, layers)
+        optimizer, refresh, held, settling, gathering, handed_on = once
+        return cls(
+            passes,
+            computing,
+            optimizer,
+            refresh,
+            held,
+            settling,
+            gathering,
+            handed_on,
+            state,
+            layers,
+        )
 
     def taken(self, which: Indices) -> _Wholes:
         """The models with these numbers."""
@@ -255,9 +272,45 @@ class Bounds:
 
     def ordered(self, table: Strategies) -> ManyBounds:
         """For each of several strategies, whatever the order of its work."""
+        return self.ordered_and_expected(table)[0]
+
+    def ordered_and_expected(self, table: Strategies) -> tuple[ManyBounds, Floats]:
+        """For each of several strategies its bounds, whatever the order of its work, and the
+        seconds that an iteration may be expected to take: an estimate, for stages that are all
+        alike and messages that all ranks wait for."""
         first, size = table.distinct(SHAPING)
         some = table.taken(first)
-        return self._of_order(self._wholes(some, self._splits(table)), some, table, size)
+        wholes = self._wholes(some, self._splits(table))
+        return self._of_order(wholes, some, table, size), self._expected(wholes.taken(size), table)
+
+    def _expected(self, whole: _Wholes, table: Strategies) -> Floats:
+        """Seconds of iterations in which `p` equal stages fill and drain: with `v` chunks the first
+        microbatch waits for `(p - 1) / v` of them, with split backward passes for a third of
+        that."""
+        ranks, count, chunks = (table.column(n) for n in ("pp", "microbatches", "chunks"))
+        passes: list[Floats] = list(whole.passes)
+        forward, backward, first_part, second_part = passes
+        if not self._workload.training:
+            return self._overhead + (count + ranks - 1) * forward / ranks
+        families = [find_schedule(name) for name in table.values["schedule"]]
+        codes = table.codes.get("schedule", np.zeros(len(table), np.int16))
+        splits = np.array([each.splits_backward for each in families])[codes]
+        work = forward + np.where(splits, first_part + second_part, backward)
+        filling = (ranks - 1) * np.where(splits, 1 / 3, 1.0) / np.maximum(chunks, 1)
+        once = whole.settling + whole.optimizer + whole.refresh + whole.gathering
+        messages = (count + 2 * (ranks - 1)) * self._message_seconds(whole.handed_on, table)
+        return self._overhead + ((count + filling) * work + once) / ranks + messages
+
+    def _message_seconds(self, size_bytes: Floats, table: Strategies) -> Floats:
+        """Seconds of a message of each strategy from a rank to the next; 0 where there is none."""
+        ranks = table.column("pp")
+        distances = table.column("dp") * table.column("tp") * table.column("cp")
+        found = np.zeros(len(table))
+        for distance in np.unique(distances[ranks > 1]).tolist():
+            here = (distances == distance) & (ranks > 1)
+            sent = self._pricer.cost.point_to_point_seconds(size_bytes[here], distance)
+            found[here] = sent
+        return found
 
     def unsharded(self, table: Strategies, *, recomputing: bool = True) -> ManyBounds:
         """The same from programs without what sharding adds; without `recomputing`, from programs
@@ -416,6 +469,14 @@ class Bounds:
         computing: list[Amount] = list(pricer.computing_seconds(unpriced[0], pricing))
         missing: list[Amount] = [0.0] * (COST_KINDS - len(passes))
         once: list[Amount] = [cost.optimizer, cost.refresh, least.memory[FORWARD].delta]
+        settled = cost.settling.get(BACKWARD)
+        hidden = passes[BACKWARD] if settled is not None else 0.0
+        middle = programs.kept[len(programs.kept) // 2]
+        once += [
+            0.0 if settled is None else larger(0.0, settled.done - hidden),
+            cost.first_gather,
+            sum(value.type.size_bytes for value in middle.outputs),
+        ]
         at_rest: list[Amount] = [getattr(state, name) for name in _STATE]
         layers = self._layers(pricer, programs)
         return [*passes, *missing, *computing, *missing, *once, *at_rest, *layers]

@@ -4,9 +4,9 @@
     python -m experiments.samplers --problems mine.yaml --samplers bounds,tpe --trials 30 --json -
 
 A *case* is a problem with a seed. Trials are looked up in what `truth.py` has evaluated once, and
-keeps in `--cache` between runs. Milliseconds are those of the sampler alone; what it does before it
-proposes the first strategy is its set-up. Intervals hold 95 % of the results of drawing the problems
-again (bootstrap).
+keeps in `--cache` between runs. Milliseconds are those of the sampler alone; what it does before
+it proposes the first strategy is its set-up. Intervals hold 95 % of the results of drawing the
+problems again (bootstrap).
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from autotune.compare import CLOSE
 from autotune.costs import regret
 from autotune.prospects import ProblemProspects
 from autotune.samplers import Sampler, load_sampler
-from autotune.samplers.sampler import Outcome
+from autotune.samplers.sampler import Outcome, tell
 from autotune.study import Study
 from distir.errors import DistirError
 from distir.files import write_text
 from distir.strategy import Strategy
-from experiments.samplers.problems import Question, default_questions, read_questions
+from experiments.samplers.problems import default_questions, read_questions
 from experiments.samplers.truth import Truth, find_truth
 
 CACHE = Path("build/samplers")
@@ -132,8 +132,6 @@ class _Timed:
         return strategy
 
     def tell_outcome(self, outcome: Outcome) -> None:
-        from autotune.samplers.sampler import tell
-
         clock = time.perf_counter()
         tell(self._sampler, outcome)
         self._spent += time.perf_counter() - clock

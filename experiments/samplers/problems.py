@@ -74,7 +74,14 @@ DENSE = (
 )  # fmt: skip
 LARGE = ("gpt3-175B", "llama3-70b", "llama3-405b", "megatron-145.6B", "qwen2.5-72b")
 OTHERS = ("mixtral-8x7b", "qwen3-30b-a3b", "deepseek-v2-lite", "t5-base", "t5-3b")
-CLUSTERS = ("dgx-a100", "dgx-a100-40gb", "hgx-h100", "dgx2-v100", "p3dn-v100-32gb", "mi300x-platform")
+CLUSTERS = (
+    "dgx-a100",
+    "dgx-a100-40gb",
+    "hgx-h100",
+    "dgx2-v100",
+    "p3dn-v100-32gb",
+    "mi300x-platform",
+)
 
 
 def drawn_questions(count: int, seed: int) -> list[Question]:

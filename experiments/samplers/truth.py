@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -66,7 +65,8 @@ class Truth:
 
 
 def find_truth(question: Question, folder: Path | None) -> Truth:
-    """The truth of a problem, from the folder if it is there. Raises `DistirError` if nothing fits."""
+    """The truth of a problem, from the folder if it is there; raises `DistirError` if nothing
+    fits."""
     problem = question.problem()
     objective = problem.objective(question.objective)
     if problem.space.count() > MOST_EVALUATED:
@@ -125,7 +125,7 @@ def _known(
     file = None if folder is None else folder / f"{_key(question)}.npz"
     if file is not None and file.exists():
         return dict(np.load(file))
-    size, clock = problem.space.count(), time.perf_counter()
+    size = problem.space.count()
     names = ("cost", "violation", *KEPT)
     known = {name: np.full(size, np.nan) for name in names}
     for chunk in chunks_here(problem.space, objective):
@@ -135,7 +135,8 @@ def _known(
             known[name][chunk.numbers] = columns[name]
     if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
-        np.savez_compressed(file, **known, seconds=time.perf_counter() - clock)
+        columns: dict[str, Any] = known
+        np.savez_compressed(file, **columns)
     return known
 
 

@@ -12,7 +12,6 @@ from autotune.grid import evaluate_grid
 from autotune.objectives import load_objective
 from autotune.samplers import SAMPLERS, Sampler, load_sampler
 from autotune.samplers.encoding import Encoding, steadied
-from autotune.samplers.surrogate import SurrogateSampler
 from autotune.testing import SamplerContract, ToySimulator, ToyWorkload, toy_problem, toy_space
 from distir.errors import UnknownNameError
 from distir.strategy import Strategy
@@ -50,21 +49,26 @@ class TestReinforce(SamplerContract):
         return load_sampler("reinforce", space, seed)
 
 
-class TestSurrogate(SamplerContract):
-    budget = 14  # four fits are enough to see
+class TestBounds(SamplerContract):
+    budget = 14
 
     def make_sampler(self, space: SearchSpace, seed: int) -> Sampler:
-        return load_sampler("surrogate", space, seed)
+        return load_sampler("bounds", space, seed)
 
 
-class TestSurrogateOfASpaceLargerThanItsPool(SamplerContract):
-    budget = 12
+class TestGuided(SamplerContract):
+    budget = 14
 
     def make_sampler(self, space: SearchSpace, seed: int) -> Sampler:
-        return SurrogateSampler(space, seed, pool_size=16)
+        return load_sampler("guided", space, seed)
 
 
-@pytest.mark.parametrize("name", ["random", "grid", "reinforce", "surrogate"])
+def test_a_former_name_is_still_known() -> None:
+    strategy = load_sampler("surrogate", toy_space(), 0).ask()
+    assert strategy == load_sampler("bounds", toy_space(), 0).ask()
+
+
+@pytest.mark.parametrize("name", ["random", "grid", "reinforce", "bounds"])
 def test_samplers_without_replacement_propose_each_strategy_once(name: str) -> None:
     space = toy_space(devices=2)
     sampler = load_sampler(name, space, 0)

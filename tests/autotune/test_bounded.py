@@ -1,0 +1,94 @@
+"""The sampler `bounds` starts from what bounds say, and ends where they prove the best."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+from autotune.api import Search, solve
+from autotune.bounded_pool import BoundedPool
+from autotune.grid import evaluate_grid
+from autotune.problem import Problem, load_problem
+from autotune.prospects import ProblemProspects
+from autotune.samplers.bounded import BoundedSampler
+from autotune.study import Study
+from distir.simulation.bounds import Bounds
+from distir.simulation.simulator import Simulator
+from distir.strategies import Strategies
+
+
+@cache
+def problem(space: str = "small", cluster: str = "dgx-a100") -> Problem:
+    return load_problem("mlp-8x512", cluster, devices=8, space=space, batch_size=64)
+
+
+@pytest.mark.parametrize("objective", ["throughput", "latency", "memory"])
+def test_the_best_is_found_in_thirty_trials(objective: str) -> None:
+    result = solve(problem(), Search(objective=objective, sampler="bounds", trials=30))
+    assert result.regret is not None
+    assert result.regret <= 0.01
+
+
+def test_what_is_not_tried_cannot_be_better() -> None:
+    asked = problem()
+    objective = asked.objective("throughput")
+    pool = BoundedPool(asked, of_memory=False)
+    sampler = BoundedSampler(pool, asked.batch_size)
+    study = Study(asked.space, objective, sampler, objective.measure)
+    study.run(10**6)
+    assert len(study.trials) < asked.space.count()
+    best = evaluate_grid(asked.space, objective).best
+    assert best is not None
+    assert study.best is not None
+    assert study.best.cost == pytest.approx(best.cost, rel=1e-9)
+
+
+def test_all_of_a_space_is_tried_if_there_are_trials_left() -> None:
+    result = solve(problem(), Search(sampler="bounds", trials=10**6))
+    assert len(result.trials) == problem().space.count()
+
+
+def test_a_pool_grows_to_finer_choices_around_the_best() -> None:
+    asked = problem("full")
+    pool = BoundedPool(asked, of_memory=False)
+    start = pool.start()
+    assert not pool.is_whole
+    assert len(start) < asked.space.count()
+    around = pool.around(next(each for each in start.table if each.zero == 3 and each.dp == 8))
+    assert all(each in asked.space for each in around.table)
+    both = start.joined(around)
+    assert len(set(both.table)) == len(both) > len(start)
+
+
+def test_expectations_lie_above_their_bounds_and_near_what_is_simulated() -> None:
+    asked = problem("standard")
+    simulator = asked.simulator
+    assert isinstance(simulator, Simulator)
+    table = Strategies.of(asked.space.enumerate())
+    bounds, expected = Bounds(simulator.stages).ordered_and_expected(table)
+    seconds = simulator.simulate_many(table).metrics["iteration_seconds"]
+    assert (bounds.seconds <= seconds).all()
+    alone = table.column("pp") == 1
+    assert np.allclose(expected[alone], seconds[alone], rtol=0.05)
+    off = np.abs(np.log(expected / seconds))
+    assert np.median(off) < np.median(np.log(seconds / bounds.seconds))
+
+
+def test_an_objective_without_bounds_is_searched_all_the_same() -> None:
+    asked = problem()
+    objective = asked.objective(lambda strategy: float(strategy.tp))
+    assert ProblemProspects(asked, objective).bounded() is None
+    result = solve(asked, Search(objective=lambda s: float(s.tp), sampler="bounds", isolate=False))
+    assert result.best is not None
+    assert result.best.strategy.tp == 1
+
+
+def test_joined_columns_are_one_sequence() -> None:
+    every = list(problem().space.enumerate())
+    first, second = Strategies.of(every[:7]), Strategies.of(every[7:])
+    joined = first.joined(second)
+    assert list(joined) == every
+    assert [joined.find(each) for each in every] == list(range(len(every)))
+    assert first.find(every[-1]) is None
