@@ -4,7 +4,7 @@ Much is known before anything is tried: what no strategy with the same program c
 one may be expected to take (`distir.simulation.bounds`). One process learns the residual of the
 cost, the logarithm of (found / expected), another that of memory. What promises most is tried next,
 by its expected improvement times its chance to fit. What cannot be better than the best found, or
-cannot fit, is never tried; where nothing else is left the best is proved.
+cannot fit, is never tried: where nothing else is left the best is proved, and the search ends.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class BoundedSampler:
         self._take(pool.start())
 
     def ask(self) -> Strategy | None:
-        """What promises most; what is left of the space once nothing does."""
+        """What promises most; nothing once the best is proved, or else the rest of the space."""
         self._grow()
         candidates = self._candidates()
         if not len(candidates):
-            return self._next_of_rest()
+            return None if self._is_proved else self._next_of_rest()
         if len(self._log_costs) < LAYOUTS_FIRST:
             place = self._of_new_layout(candidates)
         else:
@@ -85,6 +85,13 @@ class BoundedSampler:
     @property
     def _least_found(self) -> float:
         return math.inf if self._best is None else self._log_costs[self._best]
+
+    @property
+    def _is_proved(self) -> bool:
+        """Whether bounds leave no strategy of the space that could be better than the best, where
+        there are no candidates."""
+        bounded = self._expected.log_least is not None
+        return bounded and self._pool.is_whole and self._best is not None
 
     # --- the pool ---------------------------------------------------------------------------------
 

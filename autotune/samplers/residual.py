@@ -81,7 +81,8 @@ class Residual:
         """
         least = np.argsort(values, kind="stable")[:MOST_TRIALS]
         rows, values = rows[least], values[least]
-        one: Indices = np.zeros(rows.shape[1], np.int64)
+        num_features = int(rows.shape[1])
+        one = np.zeros(num_features, np.int64)
         of = one if groups is None else groups
         mean = float(values.mean())
         known: dict[Scale, Any] = {}

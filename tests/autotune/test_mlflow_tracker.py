@@ -45,9 +45,9 @@ def test_the_study_is_a_run_with_step_metrics(tracked: tuple[TuneResult, Any]) -
     result, client = tracked
     assert result.tracking is not None
     run = client.get_run(result.tracking.run_id)
-    assert run.info.run_name == "tpe throughput, 30 trials"
+    assert run.info.run_name == "bounds throughput, 30 trials"
     assert run.data.tags["kind"] == "study"
-    assert run.data.params["searcher"] == "tpe"
+    assert run.data.params["searcher"] == "bounds"
     name = "search/best_throughput_samples_per_second"
     history = client.get_metric_history(run.info.run_id, name)
     best = [point.value for point in history]
@@ -62,7 +62,7 @@ def test_the_study_is_a_run_with_step_metrics(tracked: tuple[TuneResult, Any]) -
 @writes_a_database
 def test_every_one_of_few_trials_has_a_run(tracked: tuple[TuneResult, Any]) -> None:
     result, client = tracked
-    children = runs(result, client, kind="trial", searcher="tpe")
+    children = runs(result, client, kind="trial", searcher="bounds")
     assert {run.info.run_name for run in children} == {trial.label for trial in result.trials}
     assert result.tracking is not None
     parents = {run.data.tags["mlflow.parentRunId"] for run in children}
@@ -84,7 +84,7 @@ def test_a_table_holds_every_trial(tracked: tuple[TuneResult, Any]) -> None:
 def test_the_grid_is_a_study_beside_it(tracked: tuple[TuneResult, Any]) -> None:
     result, client = tracked
     studies = runs(result, client, kind="study")
-    assert [run.data.params["searcher"] for run in studies] == ["tpe", "grid"]  # newest first
+    assert [run.data.params["searcher"] for run in studies] == ["bounds", "grid"]  # newest first
     grid = studies[1]
     assert grid.info.run_name == "grid, all 134"
     assert grid.data.metrics["search/regret_pct"] == 0
