@@ -3,8 +3,9 @@
     python -m experiments.samplers --json table.json                  # stated and drawn problems
     python -m experiments.samplers --problems mine.yaml --samplers bounds,tpe --trials 30 --json -
 
-A *case* is a problem with a seed. Trials are looked up in what `truth.py` has evaluated once, and
-keeps in `--cache` between runs. Milliseconds are those of the sampler alone; what it does before
+A *case* is a problem with a seed. Trials are looked up in what `truth.py` has evaluated once.
+Truths and cases are kept in `--cache` between runs, as long as the software is the same, so that a
+run that was interrupted goes on. Milliseconds are those of the sampler alone; what it does before
 it proposes the first strategy is its set-up. Intervals hold 95 % of the results of drawing the
 problems again (bootstrap).
 """
@@ -17,13 +18,14 @@ import math
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 
+import autotune
 from autotune.compare import CLOSE
 from autotune.costs import regret
 from autotune.prospects import ProblemProspects
@@ -34,7 +36,7 @@ from distir.errors import DistirError
 from distir.files import write_text
 from distir.strategy import Strategy
 from experiments.samplers.problems import default_questions, read_questions
-from experiments.samplers.truth import Truth, find_truth
+from experiments.samplers.truth import SIMULATOR, Truth, find_truth, key_of
 
 CACHE = Path("build/samplers")
 DRAWN, DRAW_SEED = 32, 20261123
@@ -66,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _note(f"{len(truths)}: {question.name}: {truth.best.label}")
         for name in names:
             for seed in range(options.seeds):
-                cases[name].append(_case(truth, name, seed, options.trials))
+                cases[name].append(_kept_case(truth, name, seed, options.trials, options.cache))
     found = {
         "trials": options.trials,
         "seeds": options.seeds,
@@ -105,10 +107,10 @@ class Case:
     """One sampler on one problem with one seed."""
 
     problem: str
-    regrets: tuple[float, ...]
+    regrets: Sequence[float]
     """After each trial; infinite until something fits."""
     setup_seconds: float
-    suggestion_seconds: tuple[float, ...]
+    suggestion_seconds: Sequence[float]
     infeasible: int
 
     def regret_after(self, trials: int) -> float:
@@ -143,6 +145,18 @@ class _Timed:
         """Counts what was spent since the trial before."""
         self.seconds.append(self._spent)
         self._spent = 0.0
+
+
+def _kept_case(truth: Truth, name: str, seed: int, trials: int, folder: Path) -> Case:
+    """A case, from the folder if it is there."""
+    key = key_of(truth.question, (*SIMULATOR, autotune), name, seed, trials)
+    file = folder / f"{key}.json"
+    if file.exists():
+        return Case(**json.loads(file.read_text(encoding="utf-8")))
+    case = _case(truth, name, seed, trials)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(file, json.dumps(asdict(case)))
+    return case
 
 
 def _case(truth: Truth, name: str, seed: int, trials: int) -> Case:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,8 @@ from experiments.samplers.problems import Question
 
 MOST_EVALUATED = 150_000
 """Strategies of the largest space that is evaluated in full."""
+SIMULATOR = (distir, search_spaces)
+"""Packages that decide what is true."""
 KEPT = (iteration_seconds.name, peak_memory_bytes.name)
 """Metrics that samplers learn from, besides the one that counts."""
 
@@ -122,7 +125,7 @@ def _known(
     question: Question, problem: Problem, objective: Objective, folder: Path | None
 ) -> dict[str, Any]:
     """Costs, violations and peak memory by place in the space."""
-    file = None if folder is None else folder / f"{_key(question)}.npz"
+    file = None if folder is None else folder / f"{key_of(question, SIMULATOR)}.npz"
     if file is not None and file.exists():
         return dict(np.load(file))
     size = problem.space.count()
@@ -140,17 +143,19 @@ def _known(
     return known
 
 
-def _key(question: Question) -> str:
-    """A name for what is kept: it changes with the question and with the simulator."""
-    stated = json.dumps([dict(question.stated), question.objective], sort_keys=True, default=str)
-    return hashlib.sha256(f"{stated} {_software()}".encode()).hexdigest()[:24]
+def key_of(question: Question, packages: tuple[ModuleType, ...], *others: object) -> str:
+    """A name for what is kept: it changes with the question, with these packages, and with
+    others."""
+    said = [dict(question.stated), question.objective, *others]
+    stated = json.dumps(said, sort_keys=True, default=str)
+    return hashlib.sha256(f"{stated} {_software(packages)}".encode()).hexdigest()[:24]
 
 
 @cache
-def _software() -> str:
-    """A digest of all that decides what the simulator says."""
+def _software(packages: tuple[ModuleType, ...]) -> str:
+    """A digest of the packages' files."""
     digest = hashlib.sha256()
-    for package in (distir, search_spaces):
+    for package in packages:
         root = Path(package.__file__ or "").parent
         for file in sorted(root.rglob("*")):
             if file.suffix in (".py", ".toml"):
@@ -158,4 +163,4 @@ def _software() -> str:
     return digest.hexdigest()
 
 
-__all__ = ["Truth", "find_truth"]
+__all__ = ["SIMULATOR", "Truth", "find_truth", "key_of"]
