@@ -19,7 +19,6 @@ from autotune.durable.workers import own_seed
 from autotune.grid import (
     LONGEST_SECONDS,
     MOST_QUICK,
-    QUICK_SECONDS,
     Grid,
     Watcher,
     evaluate_grid,
@@ -32,6 +31,7 @@ from autotune.problem import Problem, load_problem, problem_of
 from autotune.prospects import ProblemProspects
 from autotune.remaining import expectation
 from autotune.reports.compare import compare_report
+from autotune.reports.ranking import TOP
 from autotune.reports.study import study_report
 from autotune.result import TuneResult
 from autotune.samplers import Sampler, SamplerFactory, load_sampler
@@ -303,11 +303,11 @@ def _known_first(problem: Problem, objective: Objective, search: Search, watch: 
     where that is quick or was asked for, otherwise what certified search can prove in a while."""
     if objective.many is None or search.apart(objective) or search.compare_grid is False:
         return _Known()
-    if search.compare_grid is None and not _is_quick(problem, objective, watch):
+    if search.compare_grid is None and problem.space.count() > MOST_QUICK:
         if not can_be_certified(problem, objective):
             return _Known()
         with watch.phase("proving", problem.space.count()) as advance:
-            proof = certify(problem, objective, seconds=LONGEST_SECONDS, advance=advance)
+            proof = certify(problem, objective, top=TOP, seconds=LONGEST_SECONDS, advance=advance)
         return _Known(proof=proof)
     archive = Archive(problem.space)
     with watch.phase("evaluating", problem.space.count()) as advance:
@@ -324,14 +324,6 @@ def _known_first(problem: Problem, objective: Objective, search: Search, watch: 
         return found if found.feasible else objective.measure(strategy)
 
     return _Known(grid, measure=measure if grid.complete else None)
-
-
-def _is_quick(problem: Problem, objective: Objective, watch: Watch) -> bool:
-    """Whether all strategies are evaluated in seconds."""
-    if problem.space.count() > MOST_QUICK:
-        return False
-    with watch.phase("planning"):
-        return grid_seconds(problem.space, objective) <= QUICK_SECONDS
 
 
 def _compared_with(study: Study, search: Search, watch: Watch) -> _Known:

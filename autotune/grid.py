@@ -22,12 +22,9 @@ if TYPE_CHECKING:
     from autotune.landscape import Landscape
     from autotune.problem import Problem
 
-QUICK_SECONDS = 5.0
-"""Longest exhaustive comparison that is made without being asked, where the objective is cheap and
-certified search can take its place."""
-MOST_QUICK = 8192
-"""Strategies of the largest space of which that is found out by a pilot: in larger ones proofs are
-quicker."""
+MOST_QUICK = 2500
+"""Strategies of the largest space that is evaluated as a whole without being asked, where certified
+search can take its place: not seconds, so that the answer is found in one way everywhere."""
 LONGEST_SECONDS = 20.0
 """Longest comparison, exhaustive or certified, that is made without being asked."""
 TOP = 1000

@@ -81,7 +81,7 @@ How should this model be distributed over this cluster?
       finds the best plan, says how sure that is, and why it is the best
   autotune simulate --model gpt2 --dp 2 --tp 2 --pp 4 --microbatches 8
       says what one plan costs, where time and memory go, and whether it fits
-  autotune read launch.sh --cluster hgx-h100
+  autotune read examples/launch.sh --cluster hgx-h100
       says how good the plan of a launch script is, and what would be better
 
 autotune --help lists all commands, autotune COMMAND --help the options of one.

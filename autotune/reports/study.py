@@ -187,6 +187,7 @@ def _too_close(result: TuneResult) -> Iterator[str]:
     if not count or band is None:
         return
     plans = "1 other plan is" if count == 1 else f"{count} other plans are"
+    plans = plans if result.grid is not None else f"At least {plans}"
     yield (
         f"{plans} too close to call: behind by less than the {percent(band.between_plans)} by "
         "which errors of two predictions differ "
