@@ -13,5 +13,7 @@ The one package that knows PyTorch, which is imported when a plan is run. The pr
     device.py      what one process does in a step
     local.py       processes on this machine, which end together
     execution.py   a plan on processes, its result, and its comparison with one device
+    profiling.py   what this machine takes for ops, steps and messages
+    fitting.py     the constants with which the cost model predicts that
     measuring.py   what steps take at a plan's own sizes, beside what is simulated
 """

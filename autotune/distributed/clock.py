@@ -67,6 +67,17 @@ class HostClock:
         return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RSS_BYTES)
 
 
+@dataclass(frozen=True, slots=True)
+class ProcessorClock(HostClock):
+    """The time for which this process had a processor: that of other programs is not counted. It
+    tells nothing of waiting."""
+
+    def begin_step(self) -> float:
+        return time.process_time()
+
+    end_step = now = begin_step
+
+
 @dataclass(slots=True)
 class StreamClock:
     """The clock of the stream in which a GPU computes."""
@@ -106,4 +117,9 @@ def clock_of(where: str) -> Clock:
     return StreamClock() if where == "cuda" else HostClock()
 
 
-__all__ = ["Clock", "HostClock", "StreamClock", "clock_of"]
+def busy_clock_of(where: str) -> Clock:
+    """The clock for work that waits for nobody."""
+    return StreamClock() if where == "cuda" else ProcessorClock()
+
+
+__all__ = ["Clock", "HostClock", "ProcessorClock", "StreamClock", "busy_clock_of", "clock_of"]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import platform
 import statistics
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -46,6 +47,8 @@ class ProcessTimes:
     peak_bytes: float
     host: str
     device: str
+    processor_seconds: Sequence[float]
+    """Per step, how long the process had a processor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,8 @@ class Measurement:
         return max(each.peak_bytes for each in self.processes)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values; `spread` is slowest minus fastest step, over the median."""
+        """JSON values; `spread` is slowest minus fastest step, over the median, and
+        `processor_seconds` for how long the busiest process had a processor, at least."""
         seconds = self.seconds
         median = statistics.median(seconds)
         return {
@@ -76,6 +80,7 @@ class Measurement:
             "peak_memory_bytes": self.peak_bytes,
             "median": median,
             "minimum": min(seconds),
+            "processor_seconds": max(min(each.processor_seconds) for each in self.processes),
             "spread": (max(seconds) - min(seconds)) / median,
             "steps": len(seconds),
         }
@@ -134,16 +139,17 @@ def measure_steps(
     all processes are ready for it."""
     messenger.make_groups(groups_of(plan), channels_of(plan))
     device, clock = DeviceProcess(plan, given, messenger, computing), messenger.clock
-    seconds: list[float] = []
+    seconds, busy = list[float](), list[float]()
     start = 0.0
     for number in range(warmup + steps):
         if number:
             device.begin_step()
         messenger.meet()
         messenger.spans.clear()
-        start = clock.begin_step()
+        start, begun = clock.begin_step(), time.process_time()
         device.step(optimizer_step(plan.workload, number + 1) if plan.workload.training else None)
         seconds.append(clock.end_step() - start)
+        busy.append(time.process_time() - begun)
     messenger.meet()
     return ProcessTimes(
         seconds[warmup:],
@@ -153,6 +159,7 @@ def measure_steps(
         clock.peak_bytes(),
         platform.node(),
         clock.device,
+        busy[warmup:],
     )
 
 

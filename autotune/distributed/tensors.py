@@ -91,7 +91,7 @@ class TensorArray(NDArrayOperatorsMixin):
 
     def reshape(self, *shape: Any) -> Any:
         sizes = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
-        return np.reshape(self, sizes)
+        return TensorArray(self.tensor.reshape(tuple(sizes)))
 
     def astype(self, dtype: Any, copy: bool = True) -> TensorArray:
         if np.dtype(dtype) == self.dtype:
@@ -109,7 +109,7 @@ class TensorArray(NDArrayOperatorsMixin):
         return np.swapaxes(self, first, second)
 
     def ravel(self) -> Any:
-        return np.reshape(self, -1)
+        return TensorArray(self.tensor.reshape(-1))
 
     def sum(self, axis: Any = None, keepdims: bool = False) -> TensorArray:
         return np.sum(self, axis=axis, keepdims=keepdims)

@@ -102,9 +102,9 @@ class VirtualMesh:
             made = self._compute(node, operands)
         for value, shards in zip(node.results, made, strict=True):
             for shard in shards:
-                if np.shape(shard) != value.type.shape:
+                if shard.shape != value.type.shape:
                     raise DistirError(
-                        f"{op} computed a shard of shape {list(np.shape(shard))}; "
+                        f"{op} computed a shard of shape {list(shard.shape)}; "
                         f"the placement expects {value}"
                     )
         return made

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from distir.execute.devices import Shards
 from distir.ir.core import Value
 
@@ -74,4 +72,4 @@ class LiveArrays:
 def array_bytes(shards: Shards, value: Value) -> float:
     """Bytes of the largest shard of a value, in the value's element type."""
     itemsize = value.type.dtype.itemsize
-    return float(max(np.size(shard) for shard in shards) * itemsize)
+    return float(max(shard.size for shard in shards) * itemsize)

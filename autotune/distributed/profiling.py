@@ -1,0 +1,304 @@
+"""What this machine takes for ops, steps and messages, so that the simulator can predict it.
+
+Ops are timed one by one, over sizes, as plans compute them; tiny steps say what a launch takes in
+the executor, and two processes what messages take. The constants are those with which the cost
+model itself comes nearest to all of these times (`fitting.py`). The least of many times counts:
+whatever else a machine does only adds to it; what runs in one process is timed by the processor's
+time.
+"""
+
+# pyright: basic
+from __future__ import annotations
+
+import json
+import os
+import platform
+import tempfile
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import distir
+from autotune.distributed.backend import load_torch
+from autotune.distributed.clock import busy_clock_of, clock_of
+from autotune.distributed.computing import Where, carriers_on, check_devices, computing_on
+from autotune.distributed.local import Member, run_together
+from autotune.distributed.measuring import measure_locally
+from autotune.distributed.messenger import Messenger
+from distir.cost import Work, load_cluster, load_stack
+from distir.ir.core import Op
+from distir.ir.types import DType, TensorType
+from distir.ops.activations import Gelu, Relu
+from distir.ops.arithmetic import Add
+from distir.ops.attention import FusedAttention, FusedAttentionGradient
+from distir.ops.elementwise import UnaryGradient
+from distir.ops.linalg import Einsum, MatMul
+from distir.ops.loss import CrossEntropy, CrossEntropyGradient
+from distir.ops.norm import LayerNormalization, NormalizationGradient
+from distir.ops.optimizer import AdamStep
+from distir.simulation import Simulator
+from distir.strategy import Strategy
+from distir.workload import Workload
+
+SECONDS_PER_OP = 0.25
+"""How long an op is run again and again."""
+LEAST_RUNS, MOST_RUNS = 5, 200
+STEPS, WARMUP = 20, 3
+
+MESSAGE_BYTES = (2**10, 2**14, 2**17, 2**20, 2**22)
+
+TINY_GPT = {
+    "model_type": "gpt2", "n_layer": 3, "n_embd": 16, "n_head": 2, "vocab_size": 32,
+    "n_positions": 8,
+}  # fmt: skip
+TINY_MODELS: tuple[Any, ...] = ("mlp-2x32", "mlp-12x32", TINY_GPT)
+"""Models whose steps are launches and hardly anything else, as names or as configurations. MLPs
+have few ops that only change how an array is looked at, and GPTs have many."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpSample:
+    """Seconds of an op, and its work in the types in which it ran."""
+
+    label: str
+    work: Work
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class StepSample:
+    """Seconds of a tiny step, and the kernels that it launches."""
+
+    label: str
+    kernels: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class MessageSample:
+    """Seconds of a collective between two processes, or of a message (`shift`), and its bytes."""
+
+    kind: str
+    size_bytes: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """All that was timed."""
+
+    dtype: str
+    ops: Sequence[OpSample]
+    steps: Sequence[StepSample]
+    messages: Sequence[MessageSample]
+
+
+def take_samples(
+    where: Where, dtype: DType, deadline_seconds: float, note: Callable[[str], None]
+) -> Samples:
+    """Times ops, steps and messages here. Raises `ProcessError` if processes fail."""
+    load_torch()
+    check_devices(where, 1)
+    note("ops")
+    (ops,) = run_together(1, lambda member: _op_samples(where, dtype, member), deadline_seconds)
+    note("steps of tiny models")
+    steps = [_step_sample(where, dtype, model, deadline_seconds) for model in TINY_MODELS]
+    messages: list[MessageSample] = []
+    if where != "cuda" or load_torch().cuda.device_count() > 1:
+        note("messages between two processes")
+        messages, _ = run_together(
+            2, lambda member: _message_samples(where, member, deadline_seconds), deadline_seconds
+        )
+    return Samples(dtype.short_name, ops, steps, messages)
+
+
+# --- ops ------------------------------------------------------------------------------------------
+
+
+def _op_cases() -> Iterator[tuple[Op, list[tuple[int, ...]]]]:
+    """Ops with the shapes of their operands: products over sizes, what is bound by memory, and what
+    is bound by arithmetic."""
+    for rows, inner, columns in (
+        (32, 64, 64), (32, 128, 128), (64, 128, 512), (128, 256, 256), (256, 128, 512),
+        (128, 256, 1024), (512, 256, 256), (128, 512, 512), (256, 512, 512),
+    ):  # fmt: skip
+        yield MatMul(), [(rows, inner), (inner, columns)]
+        yield Einsum("ab,cb->ac"), [(rows, columns), (inner, columns)]  # of the first operand
+        yield Einsum("ab,ac->bc"), [(rows, inner), (rows, columns)]  # of the second
+    for batch, rows, inner, columns in ((8, 64, 64, 192), (8, 64, 128, 512), (4, 64, 256, 256)):
+        yield MatMul(), [(batch, rows, inner), (inner, columns)]
+        yield Einsum("dac,bc->dab"), [(batch, rows, columns), (inner, columns)]
+        yield Einsum("dab,dac->bc"), [(batch, rows, inner), (batch, rows, columns)]
+    for batch, heads, length, depth in (
+        (2, 4, 32, 32),
+        (2, 4, 64, 32),
+        (4, 4, 64, 64),
+        (2, 4, 128, 64),
+    ):
+        query = (batch, heads, length, depth)
+        yield FusedAttention(depth**-0.5, causal=True), [query] * 3
+        yield FusedAttentionGradient(depth**-0.5, causal=True), [query] * 5
+    for rows, columns in ((32, 64), (64, 128), (128, 256), (256, 512), (512, 1024)):
+        yield Add(), [(rows, columns)] * 2
+        yield Relu(), [(rows, columns)]
+        yield UnaryGradient(Relu()), [(rows, columns)] * 2
+        yield Gelu(), [(rows, columns)]
+        yield UnaryGradient(Gelu()), [(rows, columns)] * 2
+        yield LayerNormalization(1), [(rows, columns), (columns,), (columns,)]
+        yield NormalizationGradient(1, 1e-5, True), [(rows, columns), (columns,), (rows, columns)]
+        yield AdamStep(step=2), [(rows, columns)] * 4
+    for rows, columns in ((64, 256), (128, 512), (256, 1024)):
+        yield CrossEntropy(), [(rows, columns), (rows,)]
+        yield CrossEntropyGradient(), [(rows, columns), (rows,), (rows,)]
+
+
+def _op_samples(where: Where, dtype: DType, member: Member) -> list[OpSample]:
+    load_torch().set_num_threads(1)
+    computing, clock = computing_on(where), busy_clock_of(where)
+    rng = np.random.default_rng(0)
+    found: list[OpSample] = []
+    for op, shapes in _op_cases():
+        types = [TensorType(shape, dtype) for shape in shapes]
+        if isinstance(op, (CrossEntropy, CrossEntropyGradient)):
+            types[1] = TensorType(shapes[1], DType.INT64)
+        label = f"{op.name} {', '.join(map(str, types))}"
+        member.note(f"times {label}")
+        arrays = [
+            rng.normal(size=t.shape) ** 2 if t.dtype.is_float else rng.integers(0, 64, t.shape)
+            for t in types
+        ]
+        operands = [computing.held(a, t.dtype) for a, t in zip(arrays, types, strict=True)]
+        results = op.infer(*types)
+        dtypes = [each.dtype for each in results]
+
+        def run(op: Op = op, operands: Any = operands, dtypes: Any = dtypes) -> None:
+            computing.evaluate(op, {}, operands, dtypes)
+
+        found.append(OpSample(label, op.work(types, results), least_seconds(run, clock)))
+    return found
+
+
+def least_seconds(run: Callable[[], Any], clock: Any) -> float:
+    """The least time of a run, of as many as there is time for."""
+    run()
+    least, spent, runs = float("inf"), 0.0, 0
+    while runs < LEAST_RUNS or (spent < SECONDS_PER_OP and runs < MOST_RUNS):
+        start = clock.begin_step()
+        run()
+        taken = clock.end_step() - start
+        least, spent, runs = min(least, taken), spent + taken, runs + 1
+    return least
+
+
+# --- steps ----------------------------------------------------------------------------------------
+
+
+def _step_sample(where: Where, dtype: DType, model: Any, deadline_seconds: float) -> StepSample:
+    stack = replace(
+        load_stack("ideal"), dispatch="blocking", eager_launch_seconds=1.0, kernel_ramp_seconds=0.0
+    )
+    with _model(model) as spec:
+        loaded = distir.load_model(spec)
+    workload = Workload(model=loaded, batch_size=2, precision=dtype.short_name, dropout=False)
+    simulator = Simulator(workload, load_cluster("dgx-a100", 1), stack)
+    plan = simulator.plan(Strategy())
+    kernels = simulator.simulate_plan(plan).metrics["iteration_seconds"]
+    measured = measure_locally(plan, STEPS, WARMUP, deadline_seconds, where)
+    found = measured.to_dict()
+    seconds = found["minimum" if where == "cuda" else "processor_seconds"]
+    return StepSample(loaded.name, kernels, seconds)
+
+
+@contextmanager
+def _model(model: Any) -> Generator[Any, None, None]:
+    """What `load_model` takes."""
+    if isinstance(model, str):
+        yield model
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "config.json"
+        path.write_text(json.dumps(model))
+        yield path
+
+
+# --- messages -------------------------------------------------------------------------------------
+
+
+def _message_samples(where: Where, member: Member, deadline_seconds: float) -> list[MessageSample]:
+    torch = load_torch()
+    messenger = Messenger(member.process, member.processes, member.note, carriers_on(where))
+    messenger.clock = clock_of(where)
+    messenger.join(member.store, deadline_seconds)
+    messenger.make_groups([(0, 1)], [(0, 1), (1, 0)])
+    computing = computing_on(where, member.process)
+    found: list[MessageSample] = []
+    for size in MESSAGE_BYTES:
+        array = computing.held(np.zeros(size // 4), DType.FLOAT32)
+        for kind, run in _exchanges(messenger, array):
+            seconds = torch.tensor([_together(messenger, run)])
+            torch.distributed.all_reduce(seconds, op=torch.distributed.ReduceOp.MAX)
+            found.append(MessageSample(kind, float(size), float(seconds)))
+    messenger.leave()
+    return found
+
+
+def _exchanges(messenger: Messenger, array: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
+    other = 1 - messenger.process
+    half = [array[: array.size // 2], array[array.size // 2 :]]
+
+    def swap() -> None:
+        messenger.send([array], other, "pp", 0.0)
+        messenger.receive([array], other, "a message")
+        messenger.flush()
+
+    yield "all_reduce", lambda: messenger.all_reduce(array, (0, 1), "sum", "dp", 4)
+    yield "all_gather", lambda: messenger.all_gather(half[0], (0, 1), "dp", 4)
+    yield "all_to_all", lambda: messenger.all_to_all(half, (0, 1), "dp", 4)
+    yield "shift", swap
+
+
+def _together(messenger: Messenger, run: Callable[[], Any]) -> float:
+    """The least time of a run that begins in both processes at once; both do as many."""
+    least = float("inf")
+    for _ in range(MOST_RUNS // 5):
+        messenger.meet()
+        start = messenger.clock.begin_step()
+        run()
+        least = min(least, messenger.clock.end_step() - start)
+    return least
+
+
+def described(where: Where) -> str:
+    """The machine and the software, for the record."""
+    torch = load_torch()
+    what = torch.cuda.get_device_name() if where == "cuda" else platform.machine()
+    return f"{what} of {platform.node()}, {os.cpu_count()} cores, torch {torch.__version__}"
+
+
+def devices_here(where: Where) -> int:
+    """GPUs, or cores, of this machine."""
+    return load_torch().cuda.device_count() if where == "cuda" else os.cpu_count() or 1
+
+
+def memory_bytes(where: Where) -> float:
+    """Memory of the GPU, or the host's share for one of as many processes as there are cores."""
+    if where == "cuda":
+        return float(load_torch().cuda.get_device_properties(0).total_memory)
+    cores = os.cpu_count() or 1
+    return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")) / cores
+
+
+__all__ = [
+    "MessageSample",
+    "OpSample",
+    "Samples",
+    "StepSample",
+    "described",
+    "devices_here",
+    "memory_bytes",
+    "take_samples",
+]

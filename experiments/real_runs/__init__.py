@@ -1,0 +1,1 @@
+"""Are steps on real processes as long as predicted? `python -m experiments.real_runs`."""

@@ -1,0 +1,122 @@
+"""Constants that are fitted to times of the cost model are those of the cost model."""
+
+# pyright: basic
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from autotune.cli import main
+from autotune.distributed.backend import torch_installed
+from autotune.distributed.fitting import (
+    Profile,
+    cluster_text,
+    device_text,
+    fitted_profile,
+    nearest,
+    stack_text,
+)
+from autotune.distributed.profiling import MessageSample, OpSample, Samples, StepSample
+from distir.cost import CostModel, OpClass, Work, load_cluster, load_stack
+from distir.cost.cluster import Group
+
+needs_torch = pytest.mark.skipif(not torch_installed(), reason="needs PyTorch: .[torch]")
+
+LAUNCH, COLLECTIVE = 50e-6, 200e-6
+RATE, BANDWIDTH, LINK = 1e11, 5e10, 2e9
+
+
+def _samples() -> Samples:
+    """Times of a machine with those constants, which launches and then computes."""
+    works = [
+        *(Work(OpClass.PRODUCT, flops=n, bytes_read=n / 100) for n in (1e5, 1e6, 1e7, 1e8, 1e9)),
+        *(Work(OpClass.MEMORY, flops=n / 100, bytes_read=n) for n in (1e4, 1e5, 1e6, 1e7, 1e8)),
+        *(Work(OpClass.ATTENTION, flops=n, bytes_read=n / 100) for n in (1e6, 1e7, 1e8)),
+    ]
+    rates = {OpClass.PRODUCT: RATE, OpClass.ATTENTION: RATE / 4, OpClass.MEMORY: 1e12}
+
+    def seconds(work: Work) -> float:
+        return LAUNCH + max(work.flops / rates[work.kind], work.bytes / BANDWIDTH)
+
+    ops = [OpSample("op", work, seconds(work)) for work in works]
+    steps = [StepSample(f"{n}", n, 1e-4 + 2 * LAUNCH * n) for n in (10.0, 50.0, 100.0)]
+    messages = [MessageSample("shift", n, COLLECTIVE + n / LINK) for n in (1e3, 1e5, 1e6, 1e7, 1e8)]
+    return Samples("fp32", ops, steps, messages)
+
+
+def _profile() -> Profile:
+    return fitted_profile(_samples(), "here", 1e10, 2)
+
+
+def test_the_cost_model_predicts_the_times_that_it_was_fitted_to() -> None:
+    samples, profile = _samples(), _profile()
+    assert profile.error < 0.05
+    stack = replace(profile.stack, eager_launch_seconds=LAUNCH)
+    model = CostModel(profile.cluster, stack)
+    for each in samples.ops:
+        assert model.op_seconds(each.work) == pytest.approx(each.seconds, rel=0.15)
+    for each in samples.messages:
+        found = model.collective_seconds("shift", each.size_bytes, Group(2, (2,), (1,)))
+        assert found == pytest.approx(each.seconds, rel=0.15)
+    assert profile.stack.eager_launch_seconds == pytest.approx(2 * LAUNCH, rel=0.1)
+
+
+def test_files_say_what_was_fitted(tmp_path: Path) -> None:
+    profile = _profile()
+    (tmp_path / "device.toml").write_text(device_text(profile, "a test"))
+    (tmp_path / "cluster.toml").write_text(cluster_text(profile, "device.toml", "a test"))
+    (tmp_path / "stack.toml").write_text(stack_text(profile, "a test"))
+    cluster, stack = load_cluster(tmp_path / "cluster.toml"), load_stack(tmp_path / "stack.toml")
+    read, written = CostModel(cluster, stack), CostModel(profile.cluster, profile.stack)
+    assert cluster.num_devices == 2
+    for each in _samples().ops:
+        assert read.op_seconds(each.work) == pytest.approx(written.op_seconds(each.work), rel=1e-3)
+    assert read.hop_seconds(1e6, 0) == pytest.approx(written.hop_seconds(1e6, 0), rel=1e-3)
+    assert stack.iteration_overhead_seconds == pytest.approx(
+        profile.stack.iteration_overhead_seconds, rel=1e-3
+    )
+    assert stack.reserve_bytes(1.0, 1) == 0
+
+
+def test_the_search_finds_the_least_of_a_valley() -> None:
+    found = nearest({"a": 1.0, "b": 1.0}, lambda at: abs(at["a"] - 7) + abs(at["b"] - 0.02))
+    assert found["a"] == pytest.approx(7, rel=0.01)
+    assert found["b"] == pytest.approx(0.02, rel=0.01)
+
+
+@needs_torch
+@pytest.mark.slow(seconds=30)
+def test_the_command_writes_files_that_plans_are_simulated_with(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["profile", "--to", str(tmp_path / "new"), "--json", "-"]) == 0
+    files = json.loads(capsys.readouterr().out)["files"]
+    options = ["--cluster", files["cluster"], "--stack", files["stack"], "--devices", "1"]
+    assert main(["simulate", "--model", "mlp-xs", "--precision", "fp32", *options]) == 0
+
+
+@needs_torch
+def test_a_file_in_place_of_the_folder_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "taken").write_text("")
+    assert main(["profile", "--to", str(tmp_path / "taken")]) == 2
+    assert "expected a folder" in capsys.readouterr().err
+
+
+@needs_torch
+def test_without_a_gpu_cuda_is_refused_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from autotune.distributed.backend import load_torch
+
+    if load_torch().cuda.device_count():
+        pytest.skip("there is a GPU")
+    assert main(["profile", "--on", "cuda", "--to", str(tmp_path)]) == 2
+    assert main(["measure", "--on", "cuda", "--model", "mlp-xs", "--devices", "1"]) == 2
+    assert main(["execute", "--on", "cuda", "--model", "mlp-xs", "--dp", "2"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("no NVIDIA GPU") == 3
