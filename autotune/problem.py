@@ -18,7 +18,7 @@ from autotune.statement import DEFAULT_SPACE, DEFAULT_STACK, ProblemStatement, t
 from distir.errors import DistirError
 from distir.factoring import divisors
 from distir.metrics import find_metric, memory_use, missing_needs, peak_memory_bytes
-from distir.strategy import Strategy
+from distir.strategy import AUTO, Strategy
 from search_spaces import Searched, SearchSpace, WorkloadFacts, distribution_space, searched
 
 if TYPE_CHECKING:
@@ -76,7 +76,9 @@ class Problem:
             simulated(simulator, self.memory_bytes),
             metric=metric,
             direction=direction,
-            simulate_many=simulated_many(simulator, self.memory_bytes),
+            simulate_many=None
+            if self._finds_layers
+            else simulated_many(simulator, self.memory_bytes),
             plan_of=getattr(simulator, "plan", None),
         )
 
@@ -94,6 +96,12 @@ class Problem:
             if missing := missing_needs(known, simulator.cost):
                 raise DistirError(f"the objective {spec} needs {' and '.join(missing)}")
         return simulator
+
+    @property
+    def _finds_layers(self) -> bool:
+        """Whether it is found plan by plan, and slowly, which layers recompute."""
+        name = "recompute"
+        return name in self.space.names and AUTO in self.space.values(name)
 
     def outcome(self, trial: Trial) -> dict[str, Any]:
         """A trial's strategy, metrics and, where memory is known, what its devices hold and have,
@@ -211,6 +219,8 @@ def _loaded(statement: ProblemStatement) -> Problem:
     if statement.devices < 1:
         raise DistirError(f"there are {statement.devices} devices; expected at least 1")
     looked_through = searched(statement.space)
+    if statement.recomputation is not None:
+        looked_through = looked_through.stating("recompute", statement.recomputation)
     if statement.recompute_layers:
         looked_through = looked_through.stating("recompute_layers", statement.recompute_layers)
     stack, devices = statement.stack, statement.devices
@@ -255,8 +265,12 @@ def _space_options(statement: ProblemStatement) -> str:
     """The options that state the space of a problem; empty for a space that is no name or file."""
     if not isinstance(statement.space, (str, Path)):
         return ""
-    layers = statement.recompute_layers
-    return f"--space {statement.space}" + (f" --recompute-layers {layers}" if layers else "")
+    found = f"--space {statement.space}"
+    if statement.recomputation is not None:
+        found += f" --recompute {statement.recomputation}"
+    if statement.recompute_layers:
+        found += f" --recompute-layers {statement.recompute_layers}"
+    return found
 
 
 def _hardware(statement: ProblemStatement) -> Cluster:

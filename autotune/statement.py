@@ -111,6 +111,8 @@ class ProblemStatement:
     says, as in `{"extends": "standard", "zero": [0, 3]}`.
     """
 
+    recomputation: str | None = None
+    """What all strategies recompute, such as `auto`; by default what the space says."""
     recompute_layers: int | None = None
     """Layers of a stage that strategies recompute which recompute something; by default what the
     space says."""

@@ -82,6 +82,8 @@ def _lines(plan: Plan) -> Iterator[str]:
     yield f"workload {json.dumps({name: getattr(workload, name) for name in _SETTINGS})}"
     yield f"strategy {json.dumps(plan.strategy.to_dict())}"
     yield f"cuts {json.dumps([stage.blocks[0] for stage in plan.stages[1:]])}"
+    if plan.recomputed:
+        yield f"recomputed {json.dumps(plan.recomputed)}"
     yield "schedule"
     schedule = plan.schedule.schedule
     yield from (f"  {line}" for line in format_schedule(schedule).splitlines())
@@ -170,7 +172,10 @@ def _read(lines: Sequence[str]) -> Plan:
     ):
         raise StrategyError("the plan is damaged: its schedule is for another strategy")
     narrow = any(f"{workload.types.product}[" in line for line in lines[end + 1 :])
-    plan = Planner(workload, fuse=fuse, narrow=narrow).plan(strategy, _json(lines, "cuts"))
+    chosen = any(line.startswith("recomputed ") for line in lines[:begin])
+    recomputed = _json(lines, "recomputed") if chosen else ()
+    planner = Planner(workload, fuse=fuse, narrow=narrow)
+    plan = planner.plan(strategy, _json(lines, "cuts"), recomputed)
     if len(plan.stages) != strategy.stages:
         raise StrategyError(f"the plan is damaged: its cuts make {len(plan.stages)} stages")
     return replace(plan, schedule=compile_schedule(schedule))

@@ -63,6 +63,15 @@ class Program:
         return self.blocks.axes
 
     @cached_property
+    def layers(self) -> frozenset[int]:
+        """Blocks of a kind that occurs more than once: what is recomputed, while embedding and head
+        are kept. All where none does."""
+        first = self.blocks.representative
+        counts = Counter(first)
+        several = frozenset(block for block, own in enumerate(first) if counts[own] > 1)
+        return several or frozenset(range(len(first)))
+
+    @cached_property
     def sharing_blocks(self) -> frozenset[int]:
         """Indices of the blocks with a parameter that another block uses too."""
         return frozenset(block for block, own in enumerate(self.shared_parameters) if own)

@@ -15,6 +15,9 @@ PLACEMENT = "tp-cp-ep-dp-pp"
 nearest neighbours (Narayanan et al. 2021)."""
 
 
+AUTO = "auto"
+"""The recomputation that is chosen per layer."""
+
 KEEP_GATHERED = ("none", "parameters", "activations", "all")
 """Which gathered values are kept for the backward pass, in order of memory."""
 
@@ -136,7 +139,8 @@ class Strategy:
     (Rajbhandari et al. 2020)."""
     recompute: str = "none"
     """Name of a recomputation policy: which values are computed again in the backward pass instead
-    of kept (`distir.transforms.recompute`)."""
+    of kept (`distir.transforms.recompute`). `auto`: of each layer what is found to fit and to take
+    least time (`distir.simulation.recomputing`)."""
     recompute_every: int = 1
     """Only every n-th block recomputes; the others keep everything."""
     recompute_layers: int = 0

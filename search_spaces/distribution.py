@@ -25,7 +25,7 @@ from distir.rules.memory import (
 )
 from distir.rules.splitting import ep_divides, etp_has_experts
 from distir.schedules import SCHEDULES, find_schedule
-from distir.strategy import CP_EXCHANGES, KEEP_GATHERED
+from distir.strategy import AUTO, CP_EXCHANGES, KEEP_GATHERED
 from search_spaces.named import (
     DEFAULTS,
     LONG_SEQUENCE,
@@ -215,13 +215,13 @@ class _Domains:
         return self.chosen.values_of("recompute", recomputations())
 
     def recompute_every(self, recompute: str) -> Sequence[Value]:
-        if recompute == "none":
+        if recompute in ("none", AUTO):
             return (1,)
         some = [n for n in RECOMPUTE_EVERY if n < self.workload.num_layers or n == 1]
         return self.chosen.values_of("recompute_every", some)
 
     def recompute_layers(self, recompute: str, recompute_every: int, pp: int) -> Sequence[Value]:
-        if recompute == "none":
+        if recompute in ("none", AUTO):
             return (0,)
         # As many as a rank has are all of them, which is 0.
         most = -(-self.workload.num_layers // pp)

@@ -235,6 +235,15 @@ def add_space_option(
         "(every choice there is), or a YAML file that lists values",
     )
     if layers:
+        group.add_argument(
+            "--recompute",
+            type=str.lower,
+            dest="recomputation",
+            default=SUPPRESS,
+            metavar="WHAT",
+            help="what all strategies recompute: none, selective, full, or auto, of each layer "
+            "what fits and takes least time (default: what the space says)",
+        )
         add_recomputed_layers_option(group, SUPPRESS, "what the space says, usually all layers")
 
 

@@ -98,7 +98,8 @@ def add_strategy_options(parser: argparse.ArgumentParser) -> None:
         type=str.lower,
         default="none",
         metavar="WHAT",
-        help="compute again in the backward pass, instead of keeping it: none, selective or full",
+        help="compute again in the backward pass, instead of keeping it: none, selective, full, or "
+        "auto: of each layer what fits and takes least time",
     )
     group.add_argument(
         "--recompute-every",

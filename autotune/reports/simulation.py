@@ -44,6 +44,17 @@ def simulation_report(problem: Problem, result: Any) -> RenderableType:
     return Group(*_parts(problem, result))
 
 
+def _recomputed(result: Any) -> str:
+    """What the layers of every stage recompute, where that is chosen per layer."""
+    by_stage = [getattr(stage, "recomputed", {}) for stage in result.stages]
+    if not any(by_stage):
+        return ""
+    said = (
+        ", ".join(f"{count} {policy}" for policy, count in sorted(own.items())) for own in by_stage
+    )
+    return f"Layers recompute, stage by stage: {'; '.join(said)}."
+
+
 def _parts(problem: Problem, result: Any) -> Iterator[RenderableType]:
     from rich.text import Text
 
@@ -58,6 +69,9 @@ def _parts(problem: Problem, result: Any) -> Iterator[RenderableType]:
         fitting = what_would_fit(problem, result.strategy)
         if fitting is not None:
             yield Text(fitting)
+    chosen = _recomputed(result)
+    if chosen:
+        yield Text(chosen)
     for label, (size, padded) in getattr(result, "padding", {}).items():
         waste = shown(padding_fraction.name, result.metrics[padding_fraction.name])
         yield Text(

@@ -321,6 +321,8 @@ class Plan:
     sizes: Sizes
     stages: tuple[Stage, ...]
     schedule: CompiledSchedule
+    recomputed: tuple[str, ...] = ()
+    """Per block of the model what it recomputes, where the plan chooses that per layer."""
 
     @property
     def devices_per_stage(self) -> int:

@@ -27,6 +27,11 @@ class ModelPrograms:
         """One program per block, whatever its stage."""
         return cls(programs, programs)
 
+    @property
+    def chooses(self) -> bool:
+        """Whether it is left to stages, or to a plan, which layers are computed again."""
+        return self.recomputed is not self.kept
+
     def recomputed_in(self, begin: int, end: int) -> Sequence[int]:
         """The layers that are computed again in a stage of the blocks from `begin` up to `end`: the
         first ones, as Megatron-LM takes them (transformer_block.py, `_checkpointed_forward`)."""

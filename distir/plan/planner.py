@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import pairwise
 from operator import attrgetter
 
@@ -20,7 +18,7 @@ from distir.plan.model_programs import ModelPrograms
 from distir.plan.positions import Positions, layout_at, positions_of
 from distir.rules import explain, rules_of
 from distir.schedules import CompiledSchedule, compile_schedule, find_schedule, forward_only
-from distir.strategy import Strategy
+from distir.strategy import AUTO, Strategy
 from distir.transforms.instantiate import Sizes
 from distir.transforms.place import Mesh
 from distir.transforms.place_block import BlockPlacer, PlacedBlock
@@ -38,18 +36,21 @@ from distir.workload import Workload
 class Keeping:
     """What rests from the forward to the backward pass as far as placement has to know: how blocks
     are recomputed, every which of them or how many layers of a stage (0: not counted by stage), and
-    whether gathered activations stay."""
+    whether gathered activations stay. `picked`: a plan says what each layer does."""
 
     recompute: str = "none"
     every: int = 1
     layers: int = 0
     gathered: bool = False
+    picked: bool = False
 
     @classmethod
     def of(cls, strategy: Strategy) -> Keeping:
         """What a strategy says of it."""
         if strategy.recompute == "none":
             return cls(gathered=strategy.keeps_activations)
+        if strategy.recompute == AUTO:
+            return cls("full", gathered=strategy.keeps_activations, picked=True)
         return cls(
             strategy.recompute,
             strategy.recompute_every,
@@ -177,13 +178,13 @@ class Planner:
         they keep, at the same sizes, and gets the new ones."""
         sizes = self._sizes(kind.mesh, degrees, samples)
         programs = {} if known is None else known
-        if not kind.keeping.layers:
+        if not kind.keeping.layers and not kind.keeping.picked:
             return ModelPrograms.alike(self._chain_programs(kind, sizes, programs))
         kept, recomputed = (
             self._chain_programs(replace(kind, keeping=keeping), sizes, programs)
             for keeping in kind.keeping.of_layers
         )
-        layers = self._recomputable
+        layers = self.program.layers
         recomputed = tuple(
             (recomputed if block in layers else kept)[block] for block in range(len(kept))
         )
@@ -289,7 +290,7 @@ class Planner:
             block = blocks.blocks[first]
             step = build_step(blocks, block, lowered, self.workload.training, padded)
             if self.workload.training:
-                policy = recomputed if first in self._layers else "none"
+                policy = recomputed if first in self.program.layers else "none"
                 dropped = RECOMPUTE.get(policy)(blocks, step, exchanged) | views_of_parameters(step)
                 if self.fuse:
                     dropped |= inside_kernels(step)
@@ -297,19 +298,6 @@ class Planner:
                 step = recompute(step, dropped, eager=eager, to_end=policy == "full")
             self._steps[key] = step
         return self._steps[key]
-
-    @cached_property
-    def _layers(self) -> frozenset[int]:
-        """Blocks that occur more than once, by the first of each kind: what is recomputed, while
-        embedding and head are kept. All where none does."""
-        counts = Counter(self.program.blocks.representative)
-        return frozenset(first for first, count in counts.items() if count > 1) or frozenset(counts)
-
-    @cached_property
-    def _recomputable(self) -> frozenset[int]:
-        """The blocks that are layers."""
-        first = self.program.blocks.representative
-        return frozenset(block for block, own in enumerate(first) if own in self._layers)
 
     def _place_backward(self, placer: BlockPlacer, handed: tuple[Positions, ...]) -> PlacedBlock:
         key = (placer, handed)
@@ -364,13 +352,16 @@ class Planner:
 
     # --- plans -----------------------------------------------------------------------------------
 
-    def plan(self, strategy: Strategy, cuts: Iterable[int]) -> Plan:
-        """The plan with stages cut before the blocks in `cuts` (ascending, without 0). Raises
-        `StrategyError` if a stage would have no blocks."""
+    def plan(self, strategy: Strategy, cuts: Iterable[int], recomputed: Sequence[str] = ()) -> Plan:
+        """The plan with stages cut before the blocks in `cuts` (ascending, without 0). `recomputed`
+        says per block what it recomputes, where the strategy leaves that to the plan (nothing if it
+        is empty). Raises `StrategyError` if a stage would have no blocks."""
         reason = self.explain(strategy)
         if reason is not None:
             raise StrategyError(reason)
         programs = self.model_programs(strategy)
+        if recomputed:
+            programs = self._picked(strategy, recomputed)
         bounds = [0, *cuts, len(programs.kept)]
         if not all(a < b for a, b in pairwise(bounds)):
             raise StrategyError(
@@ -386,5 +377,27 @@ class Planner:
             for index, (a, b) in enumerate(pairwise(bounds))
         )
         return Plan(
-            self.workload, strategy, mesh, programs.kept[0].sizes, stages, self.schedule(strategy)
+            self.workload,
+            strategy,
+            mesh,
+            programs.kept[0].sizes,
+            stages,
+            self.schedule(strategy),
+            tuple(recomputed),
+        )
+
+    def _picked(self, strategy: Strategy, recomputed: Sequence[str]) -> ModelPrograms:
+        """Per block the program that recomputes so. Blocks that recompute hand on what others do,
+        so that they fit together."""
+        if len(recomputed) != self.workload.num_blocks or strategy.recompute != AUTO:
+            raise StrategyError(
+                f"{len(recomputed)} blocks of {self.workload.num_blocks} are said to recompute, "
+                f"with recompute = {strategy.recompute}; expected all, with {AUTO}"
+            )
+        chains = {
+            policy: self.model_programs(replace(strategy, recompute=policy)).kept
+            for policy in dict.fromkeys(recomputed)
+        }
+        return ModelPrograms.alike(
+            tuple(chains[policy][block] for block, policy in enumerate(recomputed))
         )

@@ -6,6 +6,7 @@ from distir.errors import UnknownNameError
 from distir.factoring import ExpertFactors, divisors, expert_factors
 from distir.rules.facts import WorkloadFacts
 from distir.rules.rule import Advice
+from distir.strategy import AUTO
 
 # --- ZeRO -----------------------------------------------------------------------------------------
 
@@ -53,7 +54,7 @@ def recomputation_is_known(recompute: str) -> str | None:
     """A recomputation has this name; if not, the reason lists those that there are."""
     from distir.transforms.recompute import RECOMPUTE
 
-    known = RECOMPUTE.names()
+    known = (*RECOMPUTE.names(), AUTO)
     return None if recompute in known else str(UnknownNameError(RECOMPUTE.kind, recompute, known))
 
 
@@ -66,16 +67,20 @@ def recomputation_is_for_training(workload: WorkloadFacts, recompute: str) -> st
 
 def every_recomputes(recompute: str, recompute_every: int) -> str | None:
     """`recompute_every` says in which blocks something is recomputed, so something must be."""
-    if recompute_every == 1 or recompute != "none":
+    if recompute_every == 1 or recompute not in ("none", AUTO):
         return None
-    return f"recompute_every = {recompute_every}, but recompute is none"
+    return f"recompute_every = {recompute_every}, but recompute is {_which(recompute)}"
+
+
+def _which(recompute: str) -> str:
+    return "auto, which chooses layers itself" if recompute == AUTO else recompute
 
 
 def layers_recompute(recompute: str, recompute_layers: int) -> str | None:
     """`recompute_layers` says how many layers recompute something, so something must be."""
-    if not recompute_layers or recompute != "none":
+    if not recompute_layers or recompute not in ("none", AUTO):
         return None
-    return f"recompute_layers = {recompute_layers}, but recompute is none"
+    return f"recompute_layers = {recompute_layers}, but recompute is {_which(recompute)}"
 
 
 def layers_are_chosen_once(recompute_every: int, recompute_layers: int) -> str | None:

@@ -464,7 +464,7 @@ class Bounds:
         costs = pricer.price(unpriced, pricing)
         of = dict(zip(variants, costs, strict=True))
         cost, state = costs[0], of[programs.kept].state
-        least = of[programs.recomputed] if programs.most else cost
+        least = of[programs.recomputed] if programs.chooses else cost
         passes: list[Amount] = [each.seconds for each in cost.passes]
         computing: list[Amount] = list(pricer.computing_seconds(unpriced[0], pricing))
         missing: list[Amount] = [0.0] * (COST_KINDS - len(passes))
@@ -492,7 +492,7 @@ class Bounds:
         layers = [(both, count) for both, count in alone.most_common(LAYER_KINDS) if count > 1]
         left = pricer.left_behind(
             [
-                (kept, recomputed) if programs.most else (kept,)
+                (kept, recomputed) if programs.chooses else (kept,)
                 for kept, recomputed in zip(programs.kept, programs.recomputed, strict=True)
             ],
             [kept for (kept, _), _ in layers],

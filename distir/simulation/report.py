@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from distir.cost import CostModel
@@ -30,7 +31,8 @@ def make_result(plan: Plan, cost: CostModel, stages: Sequence[RankSeconds]) -> S
             (plan.stages[stage].blocks[0], plan.stages[stage].blocks[-1] + 1)
             for stage in each.stages
         )
-        reports.append(StageReport(rank, blocks, seconds, dict(each.memory)))
+        again = _recomputed(plan, blocks)
+        reports.append(StageReport(rank, blocks, seconds, dict(each.memory), again))
     fullest = max(reports, key=lambda report: report.peak_memory_bytes)
     reason = _memory_reason(plan, cost, fullest)
     iteration = _iteration(plan, cost, stages, reports)
@@ -46,6 +48,17 @@ def make_result(plan: Plan, cost: CostModel, stages: Sequence[RankSeconds]) -> S
         padding=plan.padding,
         memory_limit_bytes=cost.cluster.device.memory_bytes,
     )
+
+
+def _recomputed(plan: Plan, runs: Sequence[tuple[int, int]]) -> dict[str, int]:
+    """The number of layers in runs of blocks by what they recompute, where the plan says so."""
+    own = [
+        plan.recomputed[block]
+        for begin, end in runs
+        for block in range(begin, end)
+        if plan.recomputed and block in plan.workload.program.layers
+    ]
+    return dict(Counter(own))
 
 
 def _shares(

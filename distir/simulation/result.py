@@ -21,6 +21,8 @@ class StageReport:
     blocks: tuple[tuple[int, int], ...]
     seconds: Mapping[str, float]
     memory: Mapping[str, float]
+    recomputed: Mapping[str, int] = field(default_factory=dict[str, int])
+    """The number of layers by what they recompute, where that is chosen per layer."""
 
     @property
     def peak_memory_bytes(self) -> float:
@@ -34,6 +36,7 @@ class StageReport:
             "blocks": [list(run) for run in self.blocks],
             "seconds": dict(self.seconds),
             "memory": dict(self.memory),
+            **({"recomputed": dict(self.recomputed)} if self.recomputed else {}),
         }
 
 

@@ -7,7 +7,11 @@ microbatch actions are scheduled.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
+
+import numpy as np
 
 from distir.cost import Band, Cluster, CostModel, Job, SoftwareStack, load_stack
 from distir.cost.amounts import larger
@@ -37,12 +41,13 @@ from distir.simulation.pricing.stage_cost import (
 from distir.simulation.pricing.stages import StagePricer
 from distir.simulation.pricing.tied import charged_elsewhere, tied_gradients
 from distir.simulation.ranks.one import rank_seconds
+from distir.simulation.recomputing import POLICIES, LayerCosts, Planning, least_recomputed
 from distir.simulation.report import make_result
 from distir.simulation.result import SimulationResult
 from distir.simulation.step import Step, make_step
 from distir.simulation.table import SimulationTable
 from distir.strategies import Strategies
-from distir.strategy import Strategy
+from distir.strategy import AUTO, Strategy
 from distir.workload import Workload
 
 
@@ -76,6 +81,7 @@ class Simulator:
         self._stages: dict[object, StageCost] = {}
         self._pairs: dict[object, PassCost] = {}
         self._cuts: dict[object, tuple[int, ...]] = {}
+        self._chosen: dict[Strategy, Plan] = {}
 
     def repriced(self, stack: SoftwareStack, cluster: Cluster) -> Simulator:
         """A simulator with other constants or hardware; what does not depend on them is shared."""
@@ -111,6 +117,8 @@ class Simulator:
         reason = self.explain(strategy)
         if reason is not None:
             raise StrategyError(reason)
+        if strategy.recompute == AUTO:
+            return self._least_recomputed(strategy)
         programs = self.planner.model_programs(strategy)
         whole = self.planner.plan(strategy, ())
         if strategy.stages == 1:
@@ -131,6 +139,39 @@ class Simulator:
                 pricer, self._partitions, programs, flight, strategy.chunks, pricing, room
             )
         return self.planner.plan(strategy, self._cuts[key])
+
+    def _least_recomputed(self, strategy: Strategy) -> Plan:
+        """The plan of a strategy that leaves it to the plan which layers recompute."""
+        if strategy not in self._chosen:
+            planning = Planning(
+                self.plan,
+                partial(self.planner.plan, strategy),
+                self.simulate_plan,
+                partial(self._layer_costs, strategy),
+                float(self.cost.room_bytes(strategy.communicators)),
+            )
+            self._chosen[strategy] = least_recomputed(strategy, planning)
+        return self._chosen[strategy]
+
+    def _layer_costs(self, strategy: Strategy, plan: Plan) -> LayerCosts:
+        """What recomputation makes of the blocks of a strategy, given any of its plans."""
+        pricing = self.pricing(plan)
+        pricer, splits = self._pricer(pricing), plan.schedule.splits_backward
+        programs = [
+            self.planner.model_programs(replace(strategy, recompute=policy)).kept
+            for policy in POLICIES
+        ]
+        alike = list(zip(*programs, strict=True))
+        numbers = {each: number for number, each in enumerate(dict.fromkeys(alike))}
+        kinds = tuple(numbers[each] for each in alike)
+        held = [pricer.block_bytes(own, kinds, splits) for own in programs]
+        return LayerCosts(
+            kinds,
+            np.array([[pricer.weight(program, pricing) for program in own] for own in programs]),
+            np.array([own.after_forward[0, kinds] for own in held]),
+            np.array([own.after_backward[0, kinds] for own in held]),
+            held[0].state[0, kinds],
+        )
 
     def pricing(self, plan: Plan) -> Pricing:
         """Seconds on this cluster with the plan's mesh laid on it."""

@@ -382,6 +382,7 @@ KNOWN = set("dp tp cp pp microbatches schedule chunks zero recompute sequence_pa
         ),
         (("--recompute", "some"), "unknown recomputation 'some'"),
         (("--recompute-every", "2"), "recompute is none"),
+        (("--recompute", "auto", "--recompute-layers", "2"), "auto, which chooses layers itself"),
         (("--expert-order", "near"), "unknown expert_order 'near'; did you mean: nearest"),
         (("--tp", "2", "--etp", "2"), "but ep is 1"),
         (("--recompute-layers", "2"), "recompute is none"),

@@ -32,7 +32,7 @@ from distir.schedules import (
     validate,
 )
 from distir.simulation.simulator import Simulator
-from distir.strategy import KEEP_GATHERED, PLACEMENT, Strategy
+from distir.strategy import AUTO, KEEP_GATHERED, PLACEMENT, Strategy
 from distir.workload import Workload
 
 WIDTH = 24
@@ -401,7 +401,7 @@ def scenarios(draw: st.DrawFn, functions: st.SearchStrategy[Function] = models) 
         "expert_order": draw(st.sampled_from(["replicas", "nearest"])),
         "etp": draw(st.sampled_from([0, 0, 1, 2])),
         "zero": draw(st.sampled_from([0, 0, 1, 2, 3])),
-        "recompute": draw(st.sampled_from(["none", "none", "selective", "needed", "full"])),
+        "recompute": draw(st.sampled_from(["none", "none", "selective", "needed", "full", "auto"])),
         "recompute_every": draw(st.sampled_from([1, 1, 2])),
         "recompute_layers": draw(st.sampled_from([0, 0, 1, 2])),
         "sequence_parallel": draw(st.booleans()),
@@ -428,7 +428,10 @@ def scenarios(draw: st.DrawFn, functions: st.SearchStrategy[Function] = models) 
     places = st.integers(1, blocks - 1)
     count = strategy.stages - 1
     cuts = st.lists(places, min_size=count, max_size=count, unique=True)
-    plan = simulator.planner.plan(strategy, sorted(draw(cuts)) if count else ())
+    policies = st.sampled_from(["none", "selective", "needed", "full"])
+    chosen = st.lists(policies, min_size=blocks, max_size=blocks)
+    recomputed = draw(chosen) if strategy.recompute == AUTO else ()
+    plan = simulator.planner.plan(strategy, sorted(draw(cuts)) if count else (), recomputed)
     if draw(st.booleans()):
         own = draw(schedules(strategy.stages, strategy.microbatches, workload.training))
         plan = replace(plan, schedule=compile_schedule(own))

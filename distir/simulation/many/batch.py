@@ -24,6 +24,7 @@ import numpy as np
 
 from distir.arrays import Indices, distinct
 from distir.cost.amounts import Divergence
+from distir.errors import StrategyError
 from distir.metrics import (
     METRICS,
     Iteration,
@@ -43,7 +44,7 @@ from distir.simulation.ranks.many import LinkLevels, iterations
 from distir.simulation.result import SimulationResult
 from distir.simulation.table import SimulationTable
 from distir.strategies import Strategies
-from distir.strategy import Strategy
+from distir.strategy import AUTO, Strategy
 
 if TYPE_CHECKING:
     from distir.schedules import CompiledSchedule, PeakInFlight
@@ -70,6 +71,16 @@ def simulate_many(
     invalid = dict(explain(table))
     valid = np.ones(len(table), np.bool_)
     valid[list(invalid)] = False
+    for place in np.flatnonzero(valid & (table.column("recompute") == AUTO)).tolist():
+        # What such a plan recomputes is found plan by plan.
+        valid[place] = False
+        try:
+            alone = simulate(table[place]).metrics
+        except StrategyError as error:
+            invalid[place] = str(error)
+            continue
+        for name, value in alone.items():
+            metrics[name][place] = value
     if valid.any():
         some = table if valid.all() else table.taken(np.flatnonzero(valid))
         every = np.flatnonzero(valid)
