@@ -27,6 +27,7 @@ from autotune.grid import (
 )
 from autotune.objectives import Evaluation, Objective
 from autotune.outside import Outside, look_outside
+from autotune.page.notebook import comparison_figures, study_figures
 from autotune.problem import Problem, load_problem, problem_of
 from autotune.prospects import ProblemProspects
 from autotune.remaining import expectation
@@ -184,6 +185,7 @@ def solve(
         def result(seconds: float) -> TuneResult:
             return TuneResult(
                 report=study_report,
+                figures=study_figures,
                 problem=problem,
                 objective=objective,
                 sampler=search.sampler_name,
@@ -416,7 +418,15 @@ def compare_samplers(asked: Comparing) -> Comparison:
     if not grid.complete:
         raise KeyboardInterrupt  # there is nothing to compare with
     found = standings(problem, objective, grid, archive, asked.samplers, asked.seeds, asked.trials)
-    return Comparison(problem, objective, grid, asked.trials, found, report=compare_report)
+    return Comparison(
+        problem,
+        objective,
+        grid,
+        asked.trials,
+        found,
+        report=compare_report,
+        figures=comparison_figures,
+    )
 
 
 __all__ = [

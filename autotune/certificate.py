@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from autotune.collect import TIME
@@ -17,7 +17,7 @@ class Certificate:
     """The best of a space, and what became of all others."""
 
     space_size: int
-    ranked: tuple[Trial, ...]
+    ranked: tuple[Trial, ...] = field(repr=False)
     """The best, best first: those that exhaustive search finds."""
     evaluated: int
     feasible: int
@@ -37,7 +37,7 @@ class Certificate:
     """
     metric: str = TIME
     """What is bounded."""
-    layouts: tuple[Trial, ...] = ()
+    layouts: tuple[Trial, ...] = field(default=(), repr=False)
     """Of the evaluated trials the best of each layout, best first."""
 
     @property

@@ -29,6 +29,8 @@ LONGEST_SECONDS = 20.0
 """Longest comparison, exhaustive or certified, that is made without being asked."""
 TOP = 1000
 """Number of best trials kept."""
+SHOWN = 5
+"""Number of best trials that a notebook shows."""
 
 Watcher = Callable[["Chunk", "Trial | None"], None]
 """Told of every chunk and of the best so far."""
@@ -41,14 +43,14 @@ class Grid:
     space_size: int
     evaluated: int
     feasible: int
-    ranked: tuple[Trial, ...]
+    ranked: tuple[Trial, ...] = field(repr=False)
     """The best, best first."""
-    front: tuple[Trial, ...]
+    front: tuple[Trial, ...] = field(repr=False)
     """The Pareto front of the objective and memory (of memory and time, where memory is the
     objective), best first."""
-    layouts: tuple[Trial, ...]
+    layouts: tuple[Trial, ...] = field(repr=False)
     """The best of each layout, best first."""
-    improvements: tuple[Trial, ...]
+    improvements: tuple[Trial, ...] = field(repr=False)
     """Trials that were better than all before them, in the order of the space."""
     closest: Trial | None
     """The infeasible trial that misses by least."""
@@ -75,6 +77,26 @@ class Grid:
     def best(self) -> Trial | None:
         """The best feasible trial."""
         return self.ranked[0] if self.ranked else None
+
+    def _repr_html_(self) -> str:
+        from autotune.templates import rendered
+        from distir.metrics import METRICS
+
+        best = self.best
+        known = [each.value for each in METRICS if best and each.name in best.evaluation.metrics]
+        return rendered(
+            "compact.html.jinja",
+            title=f"{self.evaluated:,} of {self.space_size:,} strategies evaluated",
+            answer="Nothing fits." if best is None else f"Best: {best.label}",
+            facts=[],
+            lines=[f"{self.feasible:,} are feasible; {self.seconds:.2f} s."],
+            bars={"parts": [], "rows": []},
+            head=["strategy", *(each.heading for each in known)],
+            rows=[
+                [trial.label, *(each.unit(trial.evaluation.metrics[each.name]) for each in known)]
+                for trial in self.ranked[:SHOWN]
+            ],
+        )
 
     def regret(self, trial: Trial | None) -> float | None:
         """The fraction that `trial` loses against the best of the grid."""

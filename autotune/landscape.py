@@ -103,13 +103,16 @@ class Landscape:
         default_factory=dict[tuple[str, str], dict[tuple[Hashable, Hashable], Cell]]
     )
     """By two choices and their values."""
-    front: tuple[Trial, ...] = ()
+    front: tuple[Trial, ...] = field(default=())
     """Feasible strategies than which none is both faster and needs less memory, fastest first."""
-    out_of_reach: tuple[Trial, ...] = ()
+    out_of_reach: tuple[Trial, ...] = field(default=())
     """Infeasible strategies, the least violation first: each costs less than all before it."""
     _sampled: list[tuple[NDArray[np.uint64], Points]] = field(
         default_factory=list[tuple[NDArray[np.uint64], Points]]
     )
+
+    def __repr__(self) -> str:
+        return f"<Landscape of {self.seen} strategies>"
 
     def add(self, chunk: Chunk) -> None:
         """Takes the next chunk."""

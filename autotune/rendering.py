@@ -6,7 +6,9 @@ import io
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
+
+from distir.errors import DistirError
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
@@ -73,12 +75,25 @@ def broken_at(text: str, separator: str, width: int) -> str:
     return "\n".join(lines)
 
 
+class Pictured(Protocol):
+    """What notebooks show of a result: by itself in short, and figure by figure."""
+
+    def in_short(self) -> str: ...
+    def time(self) -> Any: ...
+    def memory(self) -> Any: ...
+    def space(self) -> Any: ...
+    def search(self) -> Any: ...
+    def why(self) -> Any: ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Shown:
     """What shows itself: on a terminal, as text, and in a notebook."""
 
     report: Callable[[Any], RenderableType] = field(repr=False, compare=False)
     """What is shown. It is handed in: results know no reports."""
+    figures: Callable[[Any], Pictured] | None = field(default=None, repr=False, compare=False)
+    """What notebooks show. It is handed in, too."""
 
     def __rich__(self) -> RenderableType:
         return self.report(self)
@@ -86,8 +101,18 @@ class Shown:
     def __str__(self) -> str:
         return as_text(self)
 
+    @property
+    def plot(self) -> Pictured:
+        """The figures of the report, for notebooks: `plot.time()`, `plot.space()`, …
+
+        Raises `DistirError` if there are none for such a result.
+        """
+        if self.figures is None:
+            raise DistirError(f"there are no figures of a {type(self).__name__}")
+        return self.figures(self)
+
     def _repr_html_(self) -> str:
-        return as_html(self)
+        return as_html(self) if self.figures is None else self.plot.in_short()
 
 
 def as_text(renderable: RenderableType) -> str:

@@ -52,7 +52,7 @@ class TrackingRecord:
         return record | ({"error": self.error} if self.error else {})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TuneResult(Shown):
     """The trials of a study, the best of them, and the comparison with the grid.
 
@@ -84,6 +84,10 @@ class TuneResult(Shown):
     """Where the study is kept, if that is not in memory alone."""
     stored: StoredStudy | None = field(default=None, repr=False)
     tracking: TrackingRecord | None = None
+
+    def __repr__(self) -> str:
+        found = "nothing feasible" if self.best is None else f"best {self.best.label}"
+        return f"<TuneResult of {self.problem.title}: {len(self.trials)} trials, {found}>"
 
     @cached_property
     def study(self) -> optuna.Study:

@@ -28,13 +28,16 @@ UNNAMED = "axis"
 """The name of axes whose purpose is not known."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Program:
     """A model's function (with its loss, if training), cut into blocks, with its axes."""
 
     blocks: Blocks
     training: bool
     extents: Extents
+
+    def __repr__(self) -> str:
+        return f"<Program of {self.function!r}, {len(self.blocks.blocks)} blocks>"
 
     @property
     def batch(self) -> Axis:

@@ -5,16 +5,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from functools import cache
-from importlib.resources import files
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from autotune.page.contents import Page
+from autotune.templates import asset, rendered
 from distir import __version__
 from distir.files import write_text
-
-if TYPE_CHECKING:
-    from jinja2 import Environment
 
 BUNDLE = "echarts.min.js"
 """Apache ECharts 6.1.0, `dist/echarts.min.js` of the package on npm, as it is."""
@@ -23,7 +19,8 @@ BUNDLE = "echarts.min.js"
 def page_html(page: Page) -> str:
     """The page as one HTML file, which loads nothing else."""
     charts = json.dumps(_sayable([chart.data for chart in page.charts]), allow_nan=False)
-    return _template("page.html.jinja").render(
+    return rendered(
+        "page.html.jinja",
         page=page,
         version=__version__,
         style=asset("page.css"),
@@ -36,30 +33,6 @@ def page_html(page: Page) -> str:
 def write_page(page: Page, path: str) -> None:
     """Writes the page to a file."""
     write_text(path, page_html(page))
-
-
-def asset(name: str) -> str:
-    """A file of the package `autotune.page.assets`."""
-    return _asset(name)
-
-
-@cache
-def _asset(name: str) -> str:
-    return files("autotune.page").joinpath("assets", name).read_text("utf-8")
-
-
-@cache
-def _template(name: str) -> Any:
-    return _environment().from_string(asset(name))
-
-
-@cache
-def _environment() -> Environment:
-    from jinja2 import Environment, StrictUndefined
-
-    return Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
 
 
 def _sayable(value: Any) -> Any:

@@ -43,6 +43,8 @@ PLANS = 5
 """Best plans whose time is shown stage by stage."""
 ROWS = 20
 """Best plans in the table."""
+FEW = 5
+"""Plans in the short form of a result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,18 +75,8 @@ def study_page(result: TuneResult, told: Told | None = None) -> Page:
     if result.error is not None:
         lead.append(f"The search ended early: {result.error}.")
     lead += [*search_lines(result), *problem.notes]
-    landscape = result.grid.landscape if result.grid is not None else None
-    sections += _plan_sections(problem, objective, result.ranked)
-    sections += _space_sections(result, landscape)
-    curve = search.search_of(result)
-    if curve is not None:
-        sections.append(Section("search", "The search", [_search_chart(curve)]))
-    if best is not None and objective.cheap and _simulator(problem) is not None:
-        blocks = why_blocks(problem, best.strategy, result.layouts)
-        if landscape is not None:
-            missing = out_of_reach(landscape.out_of_reach, best, problem.memory_bytes)
-            blocks += [missing] if missing is not None else []
-        sections.append(Section("why", "Why this plan", blocks))
+    sections += plan_sections(problem, objective, result.ranked)
+    sections += [*space_sections(result), *search_sections(result), *why_sections(result)]
     said = {
         "objective": f"{objective.name}, {'maximized' if objective.maximize else 'minimized'}",
         "sampler": f"{result.sampler}, seed {result.seed}, {len(result.trials)} trials",
@@ -98,6 +90,89 @@ def study_page(result: TuneResult, told: Told | None = None) -> Page:
         lead=lead,
         sections=sections,
     )
+
+
+def search_sections(result: TuneResult) -> list[Section]:
+    """How the search went, where it found something."""
+    curve = search.search_of(result)
+    return [] if curve is None else [Section("search", "The search", [_search_chart(curve)])]
+
+
+def why_sections(result: TuneResult) -> list[Section]:
+    """Why the best plan wins, where a simulator stands behind the objective."""
+    problem, best = result.problem, result.best
+    if best is None or not result.objective.cheap or _simulator(problem) is None:
+        return []
+    blocks = why_blocks(problem, best.strategy, result.layouts)
+    if result.grid is not None:
+        reach = result.grid.landscape.out_of_reach
+        missing = out_of_reach(reach, best, problem.memory_bytes)
+        blocks += [missing] if missing is not None else []
+    return [Section("why", "Why this plan", blocks)]
+
+
+def study_in_short(result: TuneResult) -> dict[str, Any]:
+    """A search in short, for a notebook: the answer, a few sentences, where the time of the best
+    plans goes, and the plans."""
+    problem, objective, best = result.problem, result.objective, result.best
+    lines = search_lines(result)
+    bars: dict[str, Any] = {"parts": [], "rows": []}
+    head: Sequence[str] = ()
+    rows: Sequence[Sequence[str]] = ()
+    if best is None:
+        answer, more = _nothing(result)
+        lines = [*more, *lines]
+    else:
+        answer = _best_sentence(problem, objective, best)
+        lines = [*comparison_lines(result, best), *lines]
+        table = ranking(result.ranked[:FEW], objective)
+        rows, head = table.rows, table.head
+        if objective.cheap:
+            plans = {each.label: breakdown(problem, each.strategy) for each in result.ranked[:FEW]}
+            bars = time.plan_bars({name: plan.seconds for name, plan in plans.items()})
+    facts = _facts(problem, objective, best) if best is not None else []
+    return _short(problem.title, answer, facts, lines, bars, head, rows)
+
+
+def in_short(page: Page, grid: Grid) -> dict[str, Any]:
+    """A page in short, with what was found of a space."""
+    lines = [f"{grid.space_size:,} strategies, evaluated in {grid.seconds:.2f} s."]
+    tables = [each for s in page.sections for each in s.blocks if isinstance(each, Table)]
+    head, rows = (tables[0].head, tables[0].rows) if tables else ((), ())
+    nothing: dict[str, Any] = {"parts": [], "rows": []}
+    return _short(page.title, page.answer, page.facts, lines, nothing, head, rows)
+
+
+def _short(
+    title: str,
+    answer: str,
+    facts: Sequence[Fact],
+    lines: Sequence[str],
+    bars: Mapping[str, Any],
+    head: Sequence[str],
+    rows: Sequence[Sequence[str]],
+) -> dict[str, Any]:
+    """What the template of the short form takes. Bars are scaled to the longest."""
+    longest = max((sum(row["parts"].values()) for row in bars["rows"]), default=0.0) or 1.0
+    names = [part["name"] for part in bars["parts"]]
+    drawn = [
+        {
+            "label": row["label"],
+            "total": short_seconds(sum(row["parts"].values())),
+            "percents": {n: round(100 * row["parts"].get(n, 0.0) / longest, 2) for n in names},
+            "shown": {name: short_seconds(row["parts"].get(name, 0.0)) for name in names},
+        }
+        for row in bars["rows"]
+    ]
+    return {
+        "title": title,
+        "answer": answer,
+        "facts": [(fact.name, fact.value, fact.detail) for fact in facts],
+        "lines": list(lines),
+        "bars": {"parts": bars["parts"], "rows": drawn},
+        "head": head,
+        "rows": rows,
+    }
 
 
 def grid_page(problem: Problem, objective: Objective, grid: Grid, told: Told | None = None) -> Page:
@@ -118,7 +193,7 @@ def grid_page(problem: Problem, objective: Objective, grid: Grid, told: Told | N
     else:
         answer = "Interrupted before anything was found that fits."
         lead += closest_line(grid.closest)
-    sections = _plan_sections(problem, objective, grid.ranked)
+    sections = plan_sections(problem, objective, grid.ranked)
     cost = best.cost if best is not None else None
     sections += _landscape_sections(problem, grid.landscape, best, cost)
     if best is not None and objective.cheap and _simulator(problem) is not None:
@@ -152,7 +227,7 @@ def certificate_page(
         lead += advice(problem, objective, certificate.closest)
     else:
         answer = "Interrupted: nothing is proved yet."
-    sections = _plan_sections(problem, objective, certificate.ranked)
+    sections = plan_sections(problem, objective, certificate.ranked)
     if best is not None and objective.cheap and _simulator(problem) is not None:
         blocks = why_blocks(problem, best.strategy, certificate.layouts)
         sections.append(Section("why", "Why this plan", blocks))
@@ -321,9 +396,8 @@ def _simulator(problem: Problem) -> Simulator | None:
     return cast("Simulator", simulator) if hasattr(simulator, "step") else None
 
 
-def _plan_sections(
-    problem: Problem, objective: Objective, ranked: Sequence[Trial]
-) -> list[Section]:
+def plan_sections(problem: Problem, objective: Objective, ranked: Sequence[Trial]) -> list[Section]:
+    """The best plans, and where their time and memory go."""
     if not ranked:
         return []
     best = ranking(ranked, objective)
@@ -473,11 +547,12 @@ def _fullest(result: SimulationResult) -> str:
     )
 
 
-def _space_sections(result: TuneResult, landscape: Landscape | None) -> list[Section]:
+def space_sections(result: TuneResult) -> list[Section]:
+    """What the space looks like, as far as it is known."""
     best = result.best
     cost = best.cost if best is not None else None
-    if landscape is not None and result.grid is not None:
-        return _landscape_sections(result.problem, landscape, best, cost)
+    if result.grid is not None:
+        return _landscape_sections(result.problem, result.grid.landscape, best, cost)
     if not result.trials:
         return []
     points = space.points_of_trials(result.trials, cost)
@@ -581,4 +656,18 @@ def _percent(fraction: float | None) -> str:
     return "-" if fraction is None else percent(fraction)
 
 
-__all__ = ["Told", "comparison_page", "grid_page", "plan_page", "ranking", "study_page"]
+__all__ = [
+    "Told",
+    "certificate_page",
+    "comparison_page",
+    "grid_page",
+    "in_short",
+    "plan_page",
+    "plan_sections",
+    "ranking",
+    "search_sections",
+    "space_sections",
+    "study_in_short",
+    "study_page",
+    "why_sections",
+]

@@ -26,7 +26,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_./:#-]*[A-Za-z0-9_./#-]")
 """Labels that are written as names."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Function:
     """A program: `outputs` computed from `inputs`, `parameters` and `constants` by `nodes`,
     which stand in topological order.
@@ -62,6 +62,9 @@ class Function:
         yield from self.inputs
         yield from self.parameters
         yield from self.constants
+
+    def __repr__(self) -> str:
+        return f"<Function {self.name}: {len(self.nodes)} nodes, {len(self.parameters)} parameters>"
 
     def __str__(self) -> str:
         return format_function(self)

@@ -311,7 +311,7 @@ class Stage:
     programs: tuple[BlockProgram, ...]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Plan:
     """Stage programs plus schedule. Device `(stage, place in mesh)` runs its stage's program."""
 
@@ -323,6 +323,10 @@ class Plan:
     schedule: CompiledSchedule
     recomputed: tuple[str, ...] = ()
     """Per block of the model what it recomputes, where the plan chooses that per layer."""
+
+    def __repr__(self) -> str:
+        stages = len(self.stages)
+        return f"<Plan {self.strategy.label}: {stages} {'stage' if stages == 1 else 'stages'}>"
 
     @property
     def devices_per_stage(self) -> int:

@@ -50,7 +50,7 @@ class SimulationResult:
     reason: str | None
     metrics: Mapping[str, float]
     """By name: every one of `distir.metrics`."""
-    stages: tuple[StageReport, ...]
+    stages: tuple[StageReport, ...] = field(repr=False)
     band: Band = field(default_factory=Band)
     """How far the measured time may be from the predicted one."""
     padding: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
@@ -63,6 +63,17 @@ class SimulationResult:
         """Bytes that tensors hold at the peak, that the software reserves, and that a device
         has."""
         return memory_use(self.metrics, self.memory_limit_bytes)
+
+    def _repr_html_(self) -> str:
+        from distir.metrics import METRICS
+        from distir.simulation.notebook import plan_html
+
+        known = [each.value for each in METRICS if each.name in self.metrics]
+        said = [f"{each.heading} {each.unit(self.metrics[each.name])}" for each in known]
+        fits = "fits" if self.feasible else f"does not fit: {self.reason}"
+        lines = [f"It {fits}.", "; ".join(said)]
+        seconds, memory = ([s.seconds for s in self.stages], [s.memory for s in self.stages])
+        return plan_html(self.strategy.label, lines, seconds, memory)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""

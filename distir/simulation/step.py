@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from distir.cost import CostModel
 from distir.plan import Plan
@@ -102,14 +102,14 @@ class Traffic:
 class Step:
     """One step of a plan."""
 
-    actions: tuple[TimedAction, ...]
+    actions: tuple[TimedAction, ...] = field(repr=False)
     """In the order of their starts."""
-    messages: tuple[Message, ...]
-    holdings: tuple[Holding, ...]
+    messages: tuple[Message, ...] = field(repr=False)
+    holdings: tuple[Holding, ...] = field(repr=False)
     """Rank by rank, in the order of time."""
-    state: tuple[StateBytes, ...]
+    state: tuple[StateBytes, ...] = field(repr=False)
     """Per rank, what is held for the whole of training."""
-    traffic: tuple[Traffic, ...]
+    traffic: tuple[Traffic, ...] = field(repr=False)
     seconds: float
     """From the first action to the end of the last rank, without the overhead of a step."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,11 +23,11 @@ class SimulationTable:
     NaN. Neither is feasible. Reasons and reports are made for those that are asked for.
     """
 
-    strategies: Sequence[Strategy]
-    metrics: Mapping[str, Column]
+    strategies: Sequence[Strategy] = field(repr=False)
+    metrics: Mapping[str, Column] = field(repr=False)
     """By the names of `SimulationResult.metrics`."""
-    feasible: NDArray[np.bool_]
-    invalid: Mapping[int, str]
+    feasible: NDArray[np.bool_] = field(repr=False)
+    invalid: Mapping[int, str] = field(repr=False)
     """Why there is no plan, by position."""
     simulate: Callable[[Strategy], SimulationResult]
 

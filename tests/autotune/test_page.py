@@ -15,9 +15,10 @@ from autotune import TuneResult, load_problem, tune
 from autotune.cli import main
 from autotune.page import memory, search, time
 from autotune.page.contents import Chart, Page, Section, Table, Text
-from autotune.page.render import asset, page_html
+from autotune.page.render import page_html
 from autotune.page.reports import Told, plan_page, study_page
 from autotune.problem import Problem
+from autotune.templates import asset
 from autotune.trial import regret_curve
 from distir import Simulator, Strategy
 

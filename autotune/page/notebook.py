@@ -1,0 +1,145 @@
+"""The figures of a report in a notebook: `result.plot.time()`, and a result in short."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from autotune.page.contents import Chart, Page, Section, Table
+from autotune.templates import rendered
+from distir.errors import DistirError
+
+if TYPE_CHECKING:
+    from autotune.compare import Comparison
+    from autotune.result import TuneResult
+
+FRAME_MARGIN = 110
+"""Pixels of a section around a chart and its caption."""
+Sections = Callable[[], Sequence[Section]]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A section of a report: shows itself in a notebook, and may be written to a file. `charts`
+    have the data of its pictures."""
+
+    title: str
+    section: Section
+
+    @property
+    def charts(self) -> list[Chart]:
+        """What is drawn, as plain data."""
+        return [block for block in self.section.blocks if isinstance(block, Chart)]
+
+    @property
+    def page(self) -> Page:
+        """A page of the section alone."""
+        return Page(self.title, "", True, (), (), (self.section,))
+
+    def save(self, path: str) -> None:
+        """Writes the section to an HTML file, which needs no network."""
+        from autotune.page.render import write_page
+
+        write_page(self.page, path)
+
+    def __repr__(self) -> str:
+        return f"<Figure {self.section.title}: {', '.join(chart.title for chart in self.charts)}>"
+
+    def _repr_html_(self) -> str:
+        from autotune.page.render import page_html
+
+        height = sum(chart.height + FRAME_MARGIN for chart in self.charts)
+        height += sum(60 + 34 * len(b.rows) for b in self.section.blocks if isinstance(b, Table))
+        return rendered("frame.html.jinja", page=page_html(self.page), height=height + FRAME_MARGIN)
+
+
+@dataclass(frozen=True)
+class Figures:
+    """The figures of a result. `page` makes its whole report, `sections` parts of it by the names
+    of the sections that are in them, without making the rest."""
+
+    title: str
+    sections: Mapping[str, Sections]
+    short: Callable[[], Mapping[str, Any]]
+
+    def in_short(self) -> str:
+        """The result in short, as HTML."""
+        return rendered("compact.html.jinja", **self.short())
+
+    def _repr_html_(self) -> str:
+        return self.in_short()
+
+    def __repr__(self) -> str:
+        return f"<Figures of {self.title}: {', '.join(self.sections)}>"
+
+    def time(self) -> Figure:
+        """Where the time of the best plans goes, and the pipeline of the best."""
+        return self._figure("time")
+
+    def memory(self) -> Figure:
+        """What devices hold over a step of the best plan, and what holds the peak."""
+        return self._figure("memory")
+
+    def space(self) -> Figure:
+        """Time against memory, strategies side by side, and what choices matter."""
+        return self._figure("space")
+
+    def search(self) -> Figure:
+        """Regret by trial."""
+        return self._figure("search")
+
+    def why(self) -> Figure:
+        """The best against others, and what would have to change for another one to win."""
+        return self._figure("why")
+
+    def _figure(self, name: str) -> Figure:
+        made = self.sections.get(name, tuple)()
+        found = next((section for section in made if section.name == name), None)
+        if found is None:
+            there = ", ".join(self.sections)
+            raise DistirError(f"there is nothing to show of {name}; there may be {there}")
+        return Figure(self.title, found)
+
+
+def study_figures(result: TuneResult) -> Figures:
+    """The figures of a search."""
+    from autotune.page import reports
+
+    sections: dict[str, Sections] = {
+        "time": lambda: reports.plan_sections(result.problem, result.objective, result.ranked),
+        "space": lambda: reports.space_sections(result),
+        "search": lambda: reports.search_sections(result),
+        "why": lambda: reports.why_sections(result),
+    }
+    sections["memory"] = sections["time"]
+    return Figures(result.problem.title, sections, lambda: reports.study_in_short(result))
+
+
+def comparison_figures(comparison: Comparison) -> Figures:
+    """The figures of a comparison of samplers."""
+    from autotune.page import reports
+
+    made = _Once(lambda: reports.comparison_page(comparison))
+    sections: dict[str, Sections] = {
+        name: lambda: made.page.sections for name in ("search", "space")
+    }
+    return Figures(
+        comparison.problem.title, sections, lambda: reports.in_short(made.page, comparison.grid)
+    )
+
+
+class _Once:
+    """A page that is made when it is first asked for."""
+
+    def __init__(self, make: Callable[[], Page]) -> None:
+        self._make = make
+
+    @cached_property
+    def page(self) -> Page:
+        """The page."""
+        return self._make()
+
+
+__all__ = ["Figure", "Figures", "comparison_figures", "study_figures"]

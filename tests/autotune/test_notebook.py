@@ -1,0 +1,123 @@
+"""Results show themselves in notebooks, and nothing fills a screen by its repr."""
+
+from __future__ import annotations
+
+from functools import cache
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import distir
+from autotune import TuneResult, compare_samplers, load_problem, tune
+from autotune.page.notebook import Figures
+from distir import Simulator, Strategy, Workload
+from distir.errors import DistirError
+
+SCREEN = 80 * 24
+"""Characters of a terminal."""
+
+PLAN = Strategy(dp=2, tp=2, pp=2, microbatches=4)
+
+
+@cache
+def study() -> TuneResult:
+    problem = load_problem("gpt2", "dgx-a100", devices=2, batch_size=4)
+    return tune(problem, trials=5, compare_grid=True)
+
+
+class Balanced(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def shown_by(thing: Any) -> str:
+    return thing._repr_html_()
+
+
+def is_html(text: str) -> bool:
+    parser = Balanced()
+    parser.feed(text)
+    return not parser.open and "<div" in text
+
+
+def things() -> dict[str, Any]:
+    model = distir.load_model("gpt2")
+    cluster = distir.load_cluster("hgx-h100", devices=8)
+    simulator = Simulator(Workload(model=model, batch_size=16), cluster)
+    long = Strategy(pp=8, microbatches=16)
+    return {
+        "model": model,
+        "function": model.function,
+        "workload": simulator.workload,
+        "program": simulator.workload.program,
+        "cluster": cluster,
+        "stack": simulator.cost.stack,
+        "simulator": simulator,
+        "plan": simulator.plan(long),
+        "step": simulator.step(long),
+        "result": simulator.simulate(long),
+        "table": simulator.simulate_many([PLAN, long]),
+        "problem": study().problem,
+        "study": study(),
+        "grid": study().grid,
+        "landscape": getattr(study().grid, "landscape", None),
+        "trial": study().trials[0],
+        "figures": study().plot,
+        "figure": study().plot.space(),
+    }
+
+
+@pytest.mark.parametrize("name", list(things()))
+def test_no_repr_is_longer_than_a_screen(name: str) -> None:
+    thing = things()[name]
+    assert thing is not None
+    assert len(repr(thing)) <= SCREEN
+
+
+def test_results_show_themselves_in_short() -> None:
+    result = study()
+    assert result.best is not None
+    shown = shown_by(result)
+    assert is_html(shown)
+    assert "samples/s" in shown
+    assert len(shown) < 50_000
+    assert result.grid is not None
+    of_grid = shown_by(result.grid)
+    assert is_html(of_grid)
+    assert result.best.label in of_grid
+    simulated: Any = things()["result"]
+    of_plan = shown_by(simulated)
+    assert is_html(of_plan)
+    assert of_plan.count(">stage ") == 16
+
+
+def test_figures_have_data_and_a_page_of_their_own(tmp_path: Path) -> None:
+    plot: Any = study().plot
+    assert isinstance(plot, Figures)
+    for figure in (plot.time(), plot.memory(), plot.space(), plot.search()):
+        assert figure.charts
+        assert all(chart.data for chart in figure.charts)
+    figure = plot.search()
+    figure.save(str(tmp_path / "search.html"))
+    assert figure.charts[0].title in (tmp_path / "search.html").read_text("utf-8")
+    framed = shown_by(figure)
+    assert framed.startswith("<iframe")
+    assert framed.count("<") == 2, "the page inside is an attribute"
+
+
+@pytest.mark.slow(seconds=4)
+def test_a_comparison_has_figures_too() -> None:
+    found = compare_samplers(study().problem, samplers=("random", "qmc"), seeds=2, trials=5)
+    assert is_html(shown_by(found))
+    assert found.plot.search().charts
+    with pytest.raises(DistirError, match="nothing to show of why"):
+        found.plot.why()
