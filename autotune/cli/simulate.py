@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from autotune.page.reports import Told
     from autotune.problem import Problem
     from distir.plan import Plan
+    from distir.simulation.communication import Collective
 
 SUMMARY = "Simulate one strategy: its time, communication, bubble and memory, stage by stage."
 
@@ -204,7 +206,9 @@ def execute(arguments: argparse.Namespace) -> int:
         if is_written(arguments):
             write_plan(arguments, simulator.plan(strategy))
         write_report(arguments, partial(_page, problem, result, plan, other))
-    output.write(plain(problem, result), lambda: _report(problem, result))
+        collectives = communicated(problem, result, plan)
+    sent = {"collectives": [each.to_dict() for each in collectives]}
+    output.write(plain(problem, result) | sent, lambda: _report(problem, result, collectives))
     return 0
 
 
@@ -237,6 +241,15 @@ def plain(problem: Problem, result: Any) -> dict[str, Any]:
     """A simulation as plain JSON values."""
     said = {"strategy": choices(result.strategy, problem.batch_size)}
     return {**_header(problem), **result.to_dict(), **said}
+
+
+def communicated(problem: Problem, result: Any, plan: Plan | None) -> tuple[Collective, ...]:
+    """What a device of the plan communicates in a step."""
+    from distir.simulation.communication import collectives_of
+
+    simulator: Any = problem.simulator
+    step = simulator.step(result.strategy) if plan is None else simulator.step_plan(plan)
+    return collectives_of(step, result)
 
 
 def problem_with(arguments: argparse.Namespace, strategy: Strategy) -> Problem:
@@ -273,7 +286,7 @@ def _page(
     return plan_page(problem, result, told, plan, other)
 
 
-def _report(problem: Problem, result: Any) -> Any:
+def _report(problem: Problem, result: Any, collectives: Sequence[Collective]) -> Any:
     from autotune.reports.simulation import simulation_report
 
-    return simulation_report(problem, result)
+    return simulation_report(problem, result, collectives)

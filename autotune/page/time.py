@@ -6,7 +6,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from distir.shares import communication, is_communication, share_heading
+from distir.shares import share_heading
+from distir.simulation.communication import collectives_of, exposed_seconds
 
 if TYPE_CHECKING:
     from distir.simulation import SimulationResult
@@ -99,17 +100,10 @@ def links(step: Step, result: SimulationResult) -> dict[str, Any]:
     Waiting counts as exposed, also where it is for others that come late; so more can be exposed
     than is sent.
     """
-    ranks = len(result.stages)
-    rows: defaultdict[tuple[str, str, str], list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
-    for each in step.traffic:
-        row = rows[each.along, each.level, each.op]
-        row[0] += each.count / ranks
-        row[1] += each.size_bytes / ranks
-        row[2] += each.seconds / ranks
+    kinds, exposed = collectives_of(step, result), exposed_seconds(result)
     busy: defaultdict[str, float] = defaultdict(float)
-    for (along, _, _), (_, _, seconds) in rows.items():
-        busy[along] += seconds
-    exposed = _exposed(result)
+    for each in kinds:
+        busy[each.along] += each.seconds
     bars = [
         {
             "label": along,
@@ -126,24 +120,13 @@ def links(step: Step, result: SimulationResult) -> dict[str, Any]:
         "parts": [{"name": name, "label": name} for name in ("exposed", "hidden")],
         "kinds": [
             {
-                "along": along,
-                "level": level,
-                "op": op,
-                "count": count,
-                "bytes": size,
-                "seconds": took,
+                "along": each.along,
+                "level": each.level,
+                "op": each.op,
+                "count": each.count,
+                "bytes": each.size_bytes,
+                "seconds": each.seconds,
             }
-            for (along, level, op), (count, size, took) in sorted(rows.items())
+            for each in kinds
         ],
     }
-
-
-def _exposed(result: SimulationResult) -> dict[str, float]:
-    """Seconds of waiting for data, mean over ranks, by the choice along which they travel."""
-    found: defaultdict[str, float] = defaultdict(float)
-    for stage in result.stages:
-        for share, seconds in stage.seconds.items():
-            if is_communication(share) and seconds:
-                along = share.removesuffix(communication(""))
-                found[along] += seconds / len(result.stages)
-    return dict(found)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from distir.cost import Band
+    from distir.simulation.communication import Collective
 
 ELSEWHERE = (padding_fraction.name, peak_memory_bytes.name, reserved_memory_bytes.name)
 """Metrics that have a sentence of their own, where there is something to say."""
@@ -37,11 +38,14 @@ MOST_STAGES = 16
 """Stages that get a row each; of longer pipelines the middle is left out."""
 
 
-def simulation_report(problem: Problem, result: Any) -> RenderableType:
-    """Metrics of a `SimulationResult`, and what each stage's time and memory are made of."""
+def simulation_report(
+    problem: Problem, result: Any, collectives: Sequence[Collective] = ()
+) -> RenderableType:
+    """Metrics of a `SimulationResult`, what each stage's time and memory are made of, and what a
+    device communicates."""
     from rich.console import Group
 
-    return Group(*_parts(problem, result))
+    return Group(*_parts(problem, result, collectives))
 
 
 def _recomputed(result: Any) -> str:
@@ -55,7 +59,9 @@ def _recomputed(result: Any) -> str:
     return f"Layers recompute, stage by stage: {'; '.join(said)}."
 
 
-def _parts(problem: Problem, result: Any) -> Iterator[RenderableType]:
+def _parts(
+    problem: Problem, result: Any, collectives: Sequence[Collective]
+) -> Iterator[RenderableType]:
     from rich.text import Text
 
     yield Text(problem.title, style="bold")
@@ -92,6 +98,8 @@ def _parts(problem: Problem, result: Any) -> Iterator[RenderableType]:
         "Seconds per stage (exposed; they add up to the iteration)", seconds, short_seconds
     )
     yield _table("Memory per stage, at its peak", memory, short_bytes)
+    if collectives:
+        yield _communication(collectives)
 
 
 def _band(band: Band, seconds: float) -> str:
@@ -101,6 +109,27 @@ def _band(band: Band, seconds: float) -> str:
         f"Two measured runs in three would take {short_seconds(least)} to "
         f"{short_seconds(most)} (± {percent(band.relative)})."
     )
+
+
+def _communication(collectives: Sequence[Collective]) -> Table:
+    """What a device communicates in a step, by mesh axis and kind."""
+    table = plain_table("Communication per device and step")
+    table.add_column("axis", no_wrap=True)
+    table.add_column("kind", no_wrap=True)
+    table.add_column("over", no_wrap=True, overflow="ellipsis")
+    for what in ("count", "bytes", "exposed", "hidden"):
+        table.add_column(what, justify="right", no_wrap=True)
+    for each in collectives:
+        table.add_row(
+            each.along,
+            each.op,
+            each.level,
+            f"{each.count:,.4g}",
+            short_bytes(each.size_bytes),
+            short_seconds(each.exposed),
+            short_seconds(each.hidden),
+        )
+    return table
 
 
 def _table(title: str, stages: Sequence[Mapping[str, float]], unit: Unit) -> RenderableType:
