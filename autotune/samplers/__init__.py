@@ -56,10 +56,10 @@ def _guided(space: SearchSpace, seed: int, prospects: Prospects | None = None) -
     "tpe",
     "Optuna's tree-structured Parzen estimator on integers",
 )
-def _tpe(space: SearchSpace, seed: int) -> Sampler:
+def _tpe(space: SearchSpace, seed: int, prospects: Prospects | None = None) -> Sampler:
     from autotune.samplers.optuna import tpe
 
-    return tpe(space, seed)
+    return tpe(space, seed, prospects)
 
 
 SAMPLERS.add("random", RandomSampler, "uniform draws without replacement")

@@ -12,6 +12,7 @@ from autotune.bounded_pool import BoundedPool
 from autotune.grid import evaluate_grid
 from autotune.problem import Problem, load_problem
 from autotune.prospects import ProblemProspects
+from autotune.samplers import load_sampler
 from autotune.samplers.bounded import BoundedSampler
 from autotune.study import Study
 from distir.simulation.bounds import Bounds
@@ -93,3 +94,19 @@ def test_joined_columns_are_one_sequence() -> None:
     assert list(joined) == every
     assert [joined.find(each) for each in every] == list(range(len(every)))
     assert first.find(every[-1]) is None
+
+
+def test_tpe_tries_nothing_that_bounds_rule_out() -> None:
+    asked = load_problem("gpt2-xl", "p3-v100-16gb", devices=8, space="small", batch_size=32)
+    objective = asked.objective("throughput")
+    prospects = ProblemProspects(asked, objective)
+    pool = prospects.bounded()
+    assert pool is not None
+    start = pool.start()
+    hopeless = {start.table[int(place)] for place in np.flatnonzero(start.log_fill > 0)}
+    assert hopeless
+    sampler = load_sampler("tpe", asked.space, 0, prospects)
+    study = Study(asked.space, objective, sampler, objective.measure)
+    study.run(15)
+    tried = [trial.strategy in hopeless for trial in study.trials]
+    assert np.mean(tried) < len(hopeless) / len(start)
