@@ -18,11 +18,13 @@ from autotune.cli.output import Output, add_json_option, note
 from autotune.cli.plans import add_plan_option, is_written, plan_read, write_plan
 from autotune.cli.simulate import add_strategy_options, problem_of_plan, problem_with
 from autotune.trial import choices
+from distir.errors import DistirError
 from distir.files import write_text
 
 if TYPE_CHECKING:
     from autotune.distributed.measuring import Measurement
     from autotune.problem import Problem
+    from distir.models import TransformerConfig
     from distir.plan import Plan
 
 SUMMARY = (
@@ -57,6 +59,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="write the last step as a Chrome trace, with the simulated one beside it",
     )
+    parser.add_argument(
+        "--csv",
+        default=SUPPRESS,
+        metavar="FILE",
+        help="add the run to a table of measured runs, which validate and calibrate read (needs "
+        "--cluster with a profile's cluster.toml)",
+    )
     add_json_option(parser)
 
 
@@ -71,6 +80,7 @@ def execute(arguments: argparse.Namespace) -> int:
         from autotune.distributed.measuring import measure_locally, trace_beside
 
         problem, plan = _planned(arguments)
+        config = _config_to_state(arguments, problem) if hasattr(arguments, "csv") else None
         simulator: Any = problem.simulator
         result: Any = simulator.simulate_plan(plan)
         measured = measure_locally(
@@ -80,6 +90,8 @@ def execute(arguments: argparse.Namespace) -> int:
             events = trace_beside(simulator.trace_plan(plan), plan, measured)
             write_text(trace, json.dumps(events) + "\n")
             note(f"wrote {trace}; open it at https://ui.perfetto.dev")
+        if config is not None:
+            _add_row(arguments, plan, config, measured)
         if is_written(arguments):
             write_plan(arguments, plan)
     output.write(_plain(problem, result, measured), lambda: _report(problem, result, measured))
@@ -94,6 +106,45 @@ def _planned(arguments: argparse.Namespace) -> tuple[Problem, Plan]:
     problem = problem_with(arguments, strategy)
     simulator: Any = problem.simulator
     return problem, simulator.plan(strategy)
+
+
+def _config_to_state(arguments: argparse.Namespace, problem: Problem) -> TransformerConfig:
+    """The sizes that a row states of the model. Raises `DistirError` if it has none, or if the row
+    could not say where it was measured."""
+    from distir.importers.config import read_config
+    from distir.models import TransformerConfig
+    from distir.models.zoo import find_model
+
+    if not str(arguments.cluster).endswith(".toml"):
+        raise DistirError(
+            f"--csv: the cluster {arguments.cluster} is not where this is measured; expected "
+            "--cluster with the cluster.toml that autotune profile writes"
+        )
+    spec = str(getattr(arguments, "model", problem.model))
+    try:
+        config = read_config(spec) if spec.endswith(".json") else find_model(spec)
+    except DistirError:
+        config = None
+    if not isinstance(config, TransformerConfig):
+        raise DistirError(
+            f"--csv: a row states the sizes of a transformer, and {spec} has none; expected the "
+            "name of one, or a config.json: leave --csv out"
+        )
+    return config
+
+
+def _add_row(
+    arguments: argparse.Namespace, plan: Plan, config: TransformerConfig, measured: Measurement
+) -> None:
+    import platform
+
+    from autotune.validation.written import add_row, row_of
+
+    seconds = measured.to_dict()["iteration_seconds"]
+    source = f"autotune measure on {platform.node()}"
+    row = row_of(config, plan.workload, plan.strategy, str(arguments.cluster), seconds, source)
+    add_row(arguments.csv, row)
+    note(f"added a row to {arguments.csv}")
 
 
 def _plain(problem: Problem, result: Any, measured: Measurement) -> dict[str, Any]:

@@ -28,7 +28,8 @@ WHERE: tuple[Where, ...] = get_args(Where)
 
 @dataclass(slots=True)
 class TensorComputing:
-    """PyTorch on a device, in the types of the plan; `exact` has all real numbers in float64."""
+    """PyTorch on a device, in the types of the plan, with PyTorch's random numbers for dropout;
+    `exact` has all real numbers in float64, and the random numbers of the ops."""
 
     device: str
     exact: bool = False
@@ -82,7 +83,7 @@ class TensorComputing:
         operands: Sequence[Array],
         dtypes: Sequence[DType],
     ) -> Sequence[Array]:
-        results = computed_by_kernel(op, [each.tensor for each in operands])
+        results = computed_by_kernel(op, [each.tensor for each in operands], exact=self.exact)
         if results is not None:
             made = [TensorArray(each) for each in results]
         else:

@@ -13,7 +13,7 @@ from typing import Any
 
 from autotune.distributed.backend import load_torch
 from distir.ir.core import Op
-from distir.ops.activations import Gelu, Relu, Sigmoid, Silu, Tanh
+from distir.ops.activations import Dropout, Gelu, Relu, Sigmoid, Silu, Tanh
 from distir.ops.attention import FusedAttention, FusedAttentionGradient
 from distir.ops.elementwise import UnaryGradient
 from distir.ops.lookup import Gather, GatherGradient
@@ -30,8 +30,11 @@ from distir.ops.optimizer import AdamStep
 Kernel = Callable[[Any, Any, Sequence[Any]], "Sequence[Any] | None"]
 
 
-def computed_by_kernel(op: Op, operands: Sequence[Any]) -> Sequence[Any] | None:
-    """The results of an op by PyTorch's kernel for it; None if there is none."""
+def computed_by_kernel(op: Op, operands: Sequence[Any], *, exact: bool) -> Sequence[Any] | None:
+    """The results of an op by PyTorch's kernel for it; None if there is none. Kernels that draw
+    random numbers of their own are left out if it is to be `exact`."""
+    if exact and (isinstance(op, Dropout) or getattr(op, "dropout", 0.0)):
+        return None
     kernel = KERNELS.get(type(op))
     return None if kernel is None else kernel(load_torch(), op, operands)
 
@@ -53,16 +56,17 @@ def _attention_graph(torch: Any, op: Any, leaves: Sequence[Any], mask: Any) -> A
         shape = (query.shape[2], key.shape[2])
         allowed = torch.ones(shape, dtype=torch.bool, device=query.device).tril()
         mask, causal = torch.where(allowed, mask, -torch.inf), False
+    if op.dropout:
+        torch.manual_seed(op.seed)  # as before, where the forward pass is run again
     with torch.enable_grad():
         return torch.nn.functional.scaled_dot_product_attention(
             query, key, value, attn_mask=None if mask is None else mask.to(query.dtype),
-            is_causal=causal, scale=op.scale, enable_gqa=query.shape[1] != key.shape[1],
+            dropout_p=op.dropout, is_causal=causal, scale=op.scale,
+            enable_gqa=query.shape[1] != key.shape[1],
         )  # fmt: skip
 
 
-def _attention(torch: Any, op: Any, operands: Sequence[Any]) -> Sequence[Any] | None:
-    if op.dropout:
-        return None
+def _attention(torch: Any, op: Any, operands: Sequence[Any]) -> Sequence[Any]:
     leaves = [each.detach().requires_grad_() for each in operands[:3]]
     made = _attention_graph(torch, op, leaves, operands[3] if len(operands) > 3 else None)
     result = made.detach()
@@ -70,9 +74,7 @@ def _attention(torch: Any, op: Any, operands: Sequence[Any]) -> Sequence[Any] | 
     return (result,)
 
 
-def _attention_gradient(torch: Any, op: Any, operands: Sequence[Any]) -> Sequence[Any] | None:
-    if op.dropout:
-        return None
+def _attention_gradient(torch: Any, op: Any, operands: Sequence[Any]) -> Sequence[Any]:
     known = _graphs().pop(operands[3], None)
     if known is None:  # the result was moved or cast on its way
         leaves = [each.detach().requires_grad_() for each in operands[:3]]
@@ -156,6 +158,15 @@ def _slope(torch: Any, op: Any, operands: Sequence[Any]) -> Sequence[Any] | None
     return None
 
 
+def _dropout(torch: Any, op: Any, operands: Sequence[Any]) -> Sequence[Any]:
+    (x,) = operands
+    if not op.ratio:
+        return (x, torch.ones(x.shape, dtype=torch.bool, device=x.device))
+    torch.manual_seed(op.seed)
+    mask = torch.rand(x.shape, device=x.device) >= op.ratio
+    return (x * mask / (1 - op.ratio), mask)
+
+
 # --- lookups and the loss -------------------------------------------------------------------------
 
 
@@ -225,6 +236,7 @@ KERNELS: dict[type[Op], Kernel] = {
     SoftmaxGradient: _softmax_gradient,
     Gelu: _gelu,
     Relu: _relu,
+    Dropout: _dropout,
     Silu: _silu,
     UnaryGradient: _slope,
     Gather: _gather,

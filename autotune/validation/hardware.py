@@ -38,6 +38,8 @@ def hardware_of(row: Row) -> Hardware:
     text = row.text("hardware")
     if not text:
         raise UnusableRowError("hardware not stated")
+    if text.lower().endswith(".toml"):
+        return _own_hardware(row, text)
     entry = next((e for e in _known() if re.search(e["pattern"], text, re.IGNORECASE)), None)
     if entry is None:
         raise UnusableRowError("hardware is not known", text)
@@ -61,6 +63,15 @@ def hardware_of(row: Row) -> Hardware:
     except DistirError as error:
         raise UnusableRowError("hardware cannot hold the devices", str(error)) from error
     return Hardware(made, entry["family"], tuple(assumptions))
+
+
+def _own_hardware(row: Row, file: str) -> Hardware:
+    """A cluster that a file describes, such as that of a profile."""
+    try:
+        cluster = load_cluster(file, row.needed("num_gpus"))
+    except DistirError as error:
+        raise UnusableRowError("hardware cannot be read", str(error)) from error
+    return Hardware(cluster, cluster.name, ())
 
 
 def network_bytes_per_second(text: str, node: int) -> float | None:

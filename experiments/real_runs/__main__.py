@@ -55,7 +55,7 @@ def _measure(results: Path, profile: Path, seconds: float) -> None:
     if results.exists():
         done = {row["run"] for row in csv.DictReader(results.open())}
     with tempfile.TemporaryDirectory() as folder, results.open("a", newline="") as file:
-        writer = csv.DictWriter(file, list(COLUMNS))
+        writer = csv.DictWriter[str](file, COLUMNS)
         if not done:
             writer.writeheader()
         for run in all_runs():
