@@ -3,9 +3,10 @@
 Branch and bound over parts of the space, the most promising first. Strategies of a part are
 columns, and carry bounds (`distir.simulation.bounds`): first of what their matrix products take,
 found for beginnings of strategies; then, for many at once, of their blocks without what
-recomputation and sharding add; then without what sharding adds; then of their blocks as they are.
-Strategies are ruled out once a bound shows that they do not fit, or are not as good as what was
-found; what is left is evaluated, the best bounded first.
+recomputation and sharding add; then without what sharding adds; then of their blocks as they are;
+and where there is a pipeline, of the stages that they are cut into. Strategies are ruled out once a
+bound shows that they do not fit, or are not as good as what was found; what is left is evaluated,
+the best bounded first.
 """
 
 from __future__ import annotations
@@ -111,6 +112,7 @@ class _Stage(IntEnum):
     RELAXED = 1
     UNSHARDED = 2
     BLOCKS = 3
+    STAGES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +163,7 @@ class _Search:
         self.cost = problem.simulator.cost
         self.objective = objective
         self.bounds = Bounds(problem.simulator.stages, self._check_time)
+        self.bound_many = problem.simulator.bound_many
         self.found = Collector(objective, top)
         self.advance = advance
         self.ruled_out: Counter[str] = Counter()
@@ -184,7 +187,7 @@ class _Search:
             self._check_time()
             if not len(part.table):
                 continue
-            if part.stage == _Stage.BLOCKS:
+            if part.stage == _Stage.STAGES:
                 self._evaluate(part)
             else:
                 for refined in list(self._refined(part)):
@@ -254,8 +257,16 @@ class _Search:
             table = part.table
             kept = np.isin(table.column("keep_gathered"), ("parameters", "all"))
             yield from _split(part, [table.column("zero"), table.column("zero_degree") > 0, kept])
+        elif stage == _Stage.BLOCKS:
+            part = self._bounded(part, stage, self.bounds.ordered(table))
+            piped = part.table.column("pp") > 1
+            yield replace(part.taken(~piped), stage=_Stage.STAGES)
+            yield part.taken(piped)
         else:
-            yield self._bounded(part, stage, self.bounds.ordered(table))
+            order = np.argsort(self._keys(part), kind="stable")
+            part, rest = part.taken(order[:MOST]), part.taken(order[MOST:])
+            yield self._bounded(part, stage, self.bound_many(part.table))
+            yield rest
 
     def _bounded(self, part: _Part, stage: _Stage, bounds: ManyBounds) -> _Part:
         """What is left of a part with further bounds."""

@@ -25,6 +25,9 @@ microbatches,
   these is at least `T / (1 - (1 - 1/m)^p)`. Without a backward pass the last microbatch still has
   to pass the stages behind: `T + (m - 1) T / p`.
   Where stages pick which layers they recompute, no layer counts as recomputed.
+- *stages*: once stages are cut and priced, the same is known of each of them. A rank on which
+  microbatches begin is under way while another waits for its first one, is busy, and its last
+  gradient goes back (`ranks/many.py`, `least_iterations`). What ranks hold is exact.
 - *memory*: all ranks together hold the model's state, and before its first backward action what one
   microbatch leaves behind; the fullest rank holds at least the mean. Here all layers count as
   recomputed that some stage may recompute. Which microbatches each rank has in flight, its schedule
@@ -50,7 +53,9 @@ from distir.plan import ModelPrograms, Stage
 from distir.plan.model import in_one_stage
 from distir.plan.planner import ProgramKind
 from distir.schedules import BACKWARD, COST_KINDS, FORWARD, ScheduleFamily, find_schedule
+from distir.simulation.cutting.partition import Partitions
 from distir.simulation.least_memory import LayerBytes, RanksHolding, fullest_rank_bytes
+from distir.simulation.many.batch import bound_many
 from distir.simulation.many.priced_programs import PricedPrograms
 from distir.simulation.many.program_sizes import ProgramSizes, kinds_of
 from distir.simulation.pricing.repeats import repeated_blocks
@@ -77,9 +82,11 @@ PIPELINE = "filling and draining the pipeline"
 STATE = "the model's state, shared by all devices"
 HELD = "state and activations, shared evenly by the ranks"
 IN_FLIGHT = "state, and the activations in flight"
+STAGES = "its stages, filling and draining the pipeline"
+FULLEST = "its fullest stage"
 """What bounds may say."""
 
-REASONS = (PRODUCTS, BLOCKS, PIPELINE, STATE, HELD, IN_FLIGHT)
+REASONS = (PRODUCTS, BLOCKS, PIPELINE, STATE, HELD, IN_FLIGHT, STAGES, FULLEST)
 
 SLACK = 1e-9
 """Relative rounding that a bound allows for."""
@@ -503,6 +510,17 @@ class Bounds:
             at_rest = (getattr(state, name) for name in _STATE)
             rows += [float(count), *at_rest, held]
         return rows
+
+
+def bounds_of_stages(pricer: StagePricer, partitions: Partitions, table: Strategies) -> ManyBounds:
+    """For each of several valid strategies, from the stages that it is cut into."""
+    seconds, size = bound_many(pricer, partitions, table)
+    return ManyBounds(
+        seconds * (1 - SLACK),
+        np.full(len(table), REASONS.index(STAGES), np.int16),
+        size * (1 - SLACK),
+        np.full(len(table), REASONS.index(FULLEST), np.int16),
+    )
 
 
 def _codes(table: Strategies) -> list[int]:

@@ -25,6 +25,7 @@ from distir.schedules import (
     INPUT_PART,
     CompiledSchedule,
 )
+from distir.simulation.bounds import ManyBounds, bounds_of_stages
 from distir.simulation.cutting.one import balanced_stages
 from distir.simulation.cutting.partition import Partitions
 from distir.simulation.many.batch import simulate_many
@@ -199,6 +200,12 @@ class Simulator:
             self.explain_many,
             self.simulate,
         )
+
+    def bound_many(self, strategies: Sequence[Strategy]) -> ManyBounds:
+        """Bounds of strategies whose stages are known, and their schedules not run: a fraction of
+        the work of `simulate_many` where they have schedules that nothing else has. Strategies must
+        be valid."""
+        return bounds_of_stages(self.stages, self._partitions, Strategies.of(strategies))
 
     def simulate_plan(self, plan: Plan) -> SimulationResult:
         """The metrics of a plan, which may be cut and scheduled in any way."""

@@ -43,7 +43,8 @@ def test_no_strategy_is_below_its_bounds(
     bounds = Bounds(simulator.stages)
     table = Strategies.of(strategies)
     kept = bounds.unsharded(table, recomputing=False)
-    together = (kept, bounds.unsharded(table), bounds.ordered(table))
+    stages = simulator.bound_many(strategies)
+    together = (kept, bounds.unsharded(table), bounds.ordered(table), stages)
     for place, strategy in enumerate(strategies):
         metrics = simulator.simulate(strategy).metrics
         begun = bounds.begun(strategy.devices, strategy.pp, strategy.microbatches)
@@ -52,6 +53,7 @@ def test_no_strategy_is_below_its_bounds(
         for seconds, size in found:
             assert seconds <= metrics["iteration_seconds"], strategy.label
             assert size <= metrics["peak_memory_bytes"], strategy.label
+        assert stages.size[place] == pytest.approx(metrics["peak_memory_bytes"])
 
 
 def test_parts_of_backward_passes_that_nothing_waits_for_are_in_no_bound_of_a_microbatch() -> None:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from distir.arrays import Indices, distinct
+from distir.arrays import Floats, Indices, distinct
 from distir.cost.amounts import Divergence
 from distir.errors import StrategyError
 from distir.metrics import (
@@ -40,7 +40,7 @@ from distir.simulation.many.stage_rows import NO_PAIRS, Shape, StageRows
 from distir.simulation.pipeline.many import alike_schedules
 from distir.simulation.pricing.stage_table import StageTable
 from distir.simulation.pricing.stages import StagePricer
-from distir.simulation.ranks.many import LinkLevels, iterations
+from distir.simulation.ranks.many import LinkLevels, iterations, least_iterations
 from distir.simulation.result import SimulationResult
 from distir.simulation.table import SimulationTable
 from distir.strategies import Strategies
@@ -97,6 +97,17 @@ def simulate_many(
     with np.errstate(invalid="ignore"):
         feasible = pricer.cost.fits(metrics[peak_memory_bytes.name], table.communicators)
     return SimulationTable(table, metrics, feasible, invalid, simulate)
+
+
+def bound_many(
+    pricer: StagePricer, partitions: Partitions, table: Strategies
+) -> tuple[Floats, Floats]:
+    """Per strategy the seconds that an iteration takes at least with the stages that it is cut
+    into, and the bytes of the fullest rank; no schedule is run. Strategies must be valid."""
+    least, peak = np.empty((2, len(table)))
+    for own, which in _pricers(pricer, table):
+        least[which], peak[which] = _Batch(own, partitions, table.taken(which)).bounds()
+    return least, peak
 
 
 def _pricers(pricer: StagePricer, table: Strategies) -> list[tuple[StagePricer, Indices]]:
@@ -191,6 +202,19 @@ class _Batch:
             padding_fraction=rows.padding[self.size_of_arrangement[self.arrangement]],
             communicators=self.table.communicators,
         )
+
+    def bounds(self) -> tuple[Floats, Floats]:
+        """The least seconds of all strategies, and the bytes of their fullest ranks."""
+        rows = self._stage_rows()
+        table = StageTable(rows.pool)
+        least, peak = np.empty((2, len(self.table)))
+        for number, compiled in enumerate(self.schedules):
+            chosen = np.flatnonzero(self.schedule == number)
+            for part in self._parts(compiled, chosen, rows):
+                some = chosen[part]
+                group = rows.group(self.arrangement[some])
+                least[some], peak[some] = least_iterations(self.pricer, compiled, table, group)
+        return least + self.pricer.cost.stack.overhead_seconds(self.pricer.workload.training), peak
 
     def _parts(
         self, compiled: CompiledSchedule, chosen: Indices, rows: StageRows
