@@ -15,7 +15,7 @@ from distir.schedules import compile_schedule, find_schedule
 from distir.simulation.bounds import Bounds
 from distir.simulation.least_memory import LayerBytes, RanksHolding, fullest_rank_bytes
 from distir.strategies import Strategies
-from distir.strategy import Strategy
+from distir.strategy import AUTO, Strategy
 from search_spaces import distribution_space
 from tests.conftest import HEALTH_CHECKS
 from tests.laws.scenarios import simulators
@@ -53,7 +53,8 @@ def test_no_strategy_is_below_its_bounds(
         for seconds, size in found:
             assert seconds <= metrics["iteration_seconds"], strategy.label
             assert size <= metrics["peak_memory_bytes"], strategy.label
-        assert stages.size[place] == pytest.approx(metrics["peak_memory_bytes"])
+        if strategy.recompute != AUTO:
+            assert stages.size[place] == pytest.approx(metrics["peak_memory_bytes"])
 
 
 def test_parts_of_backward_passes_that_nothing_waits_for_are_in_no_bound_of_a_microbatch() -> None:

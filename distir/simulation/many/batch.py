@@ -103,10 +103,15 @@ def bound_many(
     pricer: StagePricer, partitions: Partitions, table: Strategies
 ) -> tuple[Floats, Floats]:
     """Per strategy the seconds that an iteration takes at least with the stages that it is cut
-    into, and the bytes of the fullest rank; no schedule is run. Strategies must be valid."""
-    least, peak = np.empty((2, len(table)))
-    for own, which in _pricers(pricer, table):
-        least[which], peak[which] = _Batch(own, partitions, table.taken(which)).bounds()
+    into, and the bytes of the fullest rank; no schedule is run. Strategies must be valid. Of plans
+    that are found one by one (`simulate_many`), nothing is said: 0."""
+    least, peak = np.zeros((2, len(table)))
+    cut = np.flatnonzero(table.column("recompute") != AUTO)
+    if len(cut):
+        some = table.taken(cut)
+        for own, which in _pricers(pricer, some):
+            batch = _Batch(own, partitions, some.taken(which))
+            least[cut[which]], peak[cut[which]] = batch.bounds()
     return least, peak
 
 
