@@ -27,9 +27,12 @@ def searches(draw: st.DrawFn) -> tuple[Simulator, list[Strategy]]:
     """A workload on a cluster, and strategies of its full space."""
     simulator = draw(simulators((1, 4, 12, 24)))
     workload, devices = simulator.workload, simulator.cluster.num_devices
-    space = distribution_space(
-        workload, devices, {"extends": "full", "placement": "all", "recompute_layers": [0, 1, 2]}
-    )
+    wanted = {
+        "recompute": ["none", "selective", "full", AUTO],
+        "recompute_layers": [0, 1, 2],
+        "placement": "all",
+    }
+    space = distribution_space(workload, devices, {"extends": "full", **wanted})
     return simulator, space.samples(random.Random(draw(st.integers(0, 10**6))), 8)
 
 
