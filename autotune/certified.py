@@ -152,6 +152,11 @@ def order_last(space: SearchSpace) -> tuple[SearchSpace, int]:
 
 class _Search:
     def __init__(self, problem: Problem, objective: Objective, top: int, advance: Advance):
+        if problem.finds_layers:
+            raise DistirError(
+                "with recompute auto nothing is certified: which layers recompute is found plan by "
+                "plan; state none, selective or full"
+            )
         if not isinstance(problem.simulator, Simulator) or objective.many is None:
             raise DistirError(
                 f"the objective {objective.name} cannot be certified: nothing bounds it; expected "

@@ -77,7 +77,7 @@ class Problem:
             metric=metric,
             direction=direction,
             simulate_many=None
-            if self._finds_layers
+            if self.finds_layers
             else simulated_many(simulator, self.memory_bytes),
             plan_of=getattr(simulator, "plan", None),
         )
@@ -98,7 +98,7 @@ class Problem:
         return simulator
 
     @property
-    def _finds_layers(self) -> bool:
+    def finds_layers(self) -> bool:
         """Whether it is found plan by plan, and slowly, which layers recompute."""
         name = "recompute"
         return name in self.space.names and AUTO in self.space.values(name)

@@ -108,6 +108,9 @@ def test_what_has_no_bounds_is_refused() -> None:
     toy = toy_problem()
     with pytest.raises(DistirError, match="cannot be certified"):
         certify(toy, toy.objective("throughput"))
+    chosen = load_problem("mlp-2x8", devices=2, batch_size=4, recomputation="auto")
+    with pytest.raises(DistirError, match="with recompute auto nothing is certified"):
+        certify(chosen, chosen.objective("throughput"))
 
 
 def test_what_orders_work_is_chosen_last_and_nothing_is_lost() -> None:
