@@ -73,7 +73,7 @@ def execute(arguments: argparse.Namespace) -> int:
     """Measures, reports, and returns the exit status."""
     from autotune.distributed.backend import load_torch
 
-    output = Output(arguments, *(("trace", "plan") if is_written(arguments) else ("trace",)))
+    output = Output(arguments, "trace", "csv", *(("plan",) if is_written(arguments) else ()))
     trace: str | None = getattr(arguments, "trace", None)
     with output.working():
         load_torch()  # whoever lacks it is to know at once

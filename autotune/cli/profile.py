@@ -7,8 +7,9 @@ from typing import Any
 
 from autotune.cli.options import add_where_option, positive, seconds
 from autotune.cli.output import Output, add_json_option, note
-from distir.errors import DistirError
+from distir.errors import DistirError, shown
 from distir.files import user_path, write_text
+from distir.limits import MOST_DEVICES
 
 SUMMARY = (
     "Time ops, steps and messages on this machine, and write the device, cluster and software "
@@ -54,6 +55,12 @@ def execute(arguments: argparse.Namespace) -> int:
     with output.working():
         load_torch()  # whoever lacks it is to know at once
         folder = user_path(arguments.to)
+        if not arguments.name.strip():
+            raise DistirError("--name is empty; expected a name for the cluster")
+        if (arguments.devices or 1) > MOST_DEVICES:
+            raise DistirError(
+                f"--devices {shown(arguments.devices)}; expected at most {MOST_DEVICES:,}"
+            )
         if folder.exists() and not folder.is_dir():
             raise DistirError(f"{folder} is a file; expected a folder for --to")
         from autotune.distributed.fitting import (

@@ -4,6 +4,7 @@ those with which it comes nearest to all of them."""
 # pyright: basic
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -187,7 +188,7 @@ def device_text(profile: Profile, source: str) -> str:
     """The device as TOML that `--device` reads."""
     device = profile.cluster.device
     lines = [
-        f'name = "{device.name}"',
+        f"name = {_toml(device.name)}",
         f'memory = "{device.memory_bytes:.0f} B"',
         f'memory_bandwidth = "{device.memory_bandwidth_bytes_per_second / 1e9:.4g} GB/s"',
         "",
@@ -195,7 +196,7 @@ def device_text(profile: Profile, source: str) -> str:
         *(f'{k} = "{v / 1e12:.4g} TFLOP/s"' for k, v in device.peak_flops_per_second.items()),
         "",
         "[sources]",
-        *(f'{key} = "{source}"' for key in ("memory", "memory_bandwidth", "peak")),
+        *(f"{key} = {_toml(source)}" for key in ("memory", "memory_bandwidth", "peak")),
     ]
     return "\n".join(lines) + "\n"
 
@@ -204,13 +205,13 @@ def cluster_text(profile: Profile, device_file: str, source: str) -> str:
     """The cluster as TOML that `--cluster` reads; its device is in a file beside it."""
     cluster, (level,) = profile.cluster, profile.cluster.levels
     lines = [
-        f'name = "{cluster.name}"',
-        f'summary = "{source}"',
+        f"name = {_toml(cluster.name)}",
+        f"summary = {_toml(source)}",
         f"devices = {cluster.num_devices}",
-        f'device = "{device_file}"',
+        f"device = {_toml(device_file)}",
         "",
         "[[levels]]",
-        f'name = "{level.name}"',
+        f"name = {_toml(level.name)}",
         f'bandwidth = "{level.bandwidth_bytes_per_second / 1e9:.4g} GB/s"',
         f'latency = "{1e6 * level.latency_seconds:.4g} us"',
         f'medium = "{level.medium}"',
@@ -242,8 +243,8 @@ def stack_text(profile: Profile, source: str) -> str:
         ("communicator", '"0 B"'),
     ]
     lines = [
-        f'name = "{stack.name}"',
-        f'summary = "{source}"',
+        f"name = {_toml(stack.name)}",
+        f"summary = {_toml(source)}",
         "",
         *(f"{fact} = {_toml(getattr(stack, fact))}" for fact in _FACTS),
         "",
@@ -251,13 +252,14 @@ def stack_text(profile: Profile, source: str) -> str:
         *(f"{key} = {value}" for key, value in constants),
         "",
         "[constants.sources]",
-        *(f'{key} = "{source}"' for key, _ in constants),
+        *(f"{key} = {_toml(source)}" for key, _ in constants),
     ]
     return "\n".join(lines) + "\n"
 
 
 def _toml(value: bool | str) -> str:
-    return str(value).lower() if isinstance(value, bool) else f'"{value}"'
+    """A value as TOML, whose strings escape as those of JSON do."""
+    return json.dumps(value)
 
 
 __all__ = ["Profile", "cluster_text", "device_text", "fitted_profile", "nearest", "stack_text"]

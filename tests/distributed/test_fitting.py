@@ -48,7 +48,7 @@ def _samples() -> Samples:
 
 
 def _profile() -> Profile:
-    return fitted_profile(_samples(), "here", 1e10, 2)
+    return fitted_profile(_samples(), '"here"', 1e10, 2)
 
 
 def test_the_cost_model_predicts_the_times_that_it_was_fitted_to() -> None:
@@ -65,10 +65,10 @@ def test_the_cost_model_predicts_the_times_that_it_was_fitted_to() -> None:
 
 
 def test_files_say_what_was_fitted(tmp_path: Path) -> None:
-    profile = _profile()
-    (tmp_path / "device.toml").write_text(device_text(profile, "a test"))
-    (tmp_path / "cluster.toml").write_text(cluster_text(profile, "device.toml", "a test"))
-    (tmp_path / "stack.toml").write_text(stack_text(profile, "a test"))
+    profile, source = _profile(), 'a "test"\\ of\nlines'
+    (tmp_path / "device.toml").write_text(device_text(profile, source))
+    (tmp_path / "cluster.toml").write_text(cluster_text(profile, "device.toml", source))
+    (tmp_path / "stack.toml").write_text(stack_text(profile, source))
     cluster, stack = load_cluster(tmp_path / "cluster.toml"), load_stack(tmp_path / "stack.toml")
     read, written = CostModel(cluster, stack), CostModel(profile.cluster, profile.stack)
     assert cluster.num_devices == 2
@@ -99,12 +99,27 @@ def test_the_command_writes_files_that_plans_are_simulated_with(
 
 
 @needs_torch
-def test_a_file_in_place_of_the_folder_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--to", "taken"], "expected a folder"),
+        (["--name", " "], "--name is empty"),
+        (["--devices", "1" + 30 * "0"], "expected at most"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_written_is_refused_before_anything_is_timed(
+    options: list[str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    (tmp_path / "taken").write_text("")
-    assert main(["profile", "--to", str(tmp_path / "taken")]) == 2
-    assert "expected a folder" in capsys.readouterr().err
+    monkeypatch.chdir(tmp_path)
+    Path("taken").write_text("")
+    assert main(["profile", *options]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
 
 
 @needs_torch
