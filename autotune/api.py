@@ -45,7 +45,7 @@ from autotune.trackers.mlflow import MlflowTracker
 from autotune.trial import Trial
 from autotune.watch import Watch, by_trial
 from distir.errors import DistirError
-from distir.metrics import find_metric
+from distir.metrics import find_metric, peak_memory_bytes
 from distir.strategy import Strategy
 from search_spaces import SearchSpace
 
@@ -66,8 +66,8 @@ class Search(Goal):
     """How to search: what for, by which sampler, for how long."""
 
     sampler: str | SamplerFactory | None = None
-    """By default `bounds` where the objective is simulated, and otherwise `guided`, which starts
-    from what the simulator expects.
+    """By default `bounds` where the objective is simulated time or memory, `tpe` for other metrics
+    of the simulator, and otherwise `guided`, which starts from what the simulator expects.
     """
     trials: int | None = None
     """Strategies to try; by default 50 (200 of a large space where the objective is simulated), or
@@ -103,7 +103,15 @@ class Search(Goal):
     @property
     def chosen_sampler(self) -> str | SamplerFactory:
         """The sampler, stated or by default."""
-        return self.sampler or ("bounds" if self.simulated else "guided")
+        return self.sampler or self._usual_sampler
+
+    @property
+    def _usual_sampler(self) -> str:
+        known = find_metric(self.objective) if isinstance(self.objective, str) else None
+        if known is None:
+            return "guided"
+        bounded = known.timed or known is peak_memory_bytes
+        return "bounds" if bounded and self.metric is None and self.direction is None else "tpe"
 
     @property
     def sampler_name(self) -> str:

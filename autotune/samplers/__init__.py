@@ -66,9 +66,7 @@ SAMPLERS.add("random", RandomSampler, "uniform draws without replacement")
 
 
 SAMPLERS.add("grid", GridSampler, "every strategy, in order")
-SAMPLERS.add(
-    "reinforce", ReinforceSampler, "policy gradient with a baseline over the tree of choices"
-)
+SAMPLERS.add("reinforce", ReinforceSampler, "policy gradient over the tree of choices: a baseline")
 
 
 @SAMPLERS.register("nsga2", "Optuna's genetic algorithm")

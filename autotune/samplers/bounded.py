@@ -10,12 +10,12 @@ cannot fit, is never tried: where nothing else is left the best is proved, and t
 from __future__ import annotations
 
 import math
-import random
 
 import numpy as np
 
-from autotune.samplers.expectation import Expectation, Pool, Prospects, unexpected
+from autotune.samplers.expectation import Expectation, Pool, Prospects
 from autotune.samplers.features import Features, samples_of
+from autotune.samplers.guided import guided
 from autotune.samplers.random import RandomSampler
 from autotune.samplers.residual import Estimate, Residual, below, improvement
 from autotune.samplers.sampler import Outcome, Sampler
@@ -29,8 +29,6 @@ CANDIDATES = 4096
 """Strategies that the processes predict: the best expected of those that are left."""
 NOISE = 3e-3
 """Standard deviation of what no smooth function of the choices explains."""
-DRAWN = 4096
-"""Strategies that are chosen from where nothing is known of any."""
 
 
 class BoundedSampler:
@@ -191,32 +189,12 @@ class BoundedSampler:
         return residual, Estimate(prior + error.mean, error.deviation)
 
 
-class _Unknown:
-    """A pool of strategies of which nothing is known."""
-
-    def __init__(self, space: SearchSpace, seed: int) -> None:
-        self._space, self._seed = space, seed
-
-    metric = ""
-    is_whole = True
-
-    def start(self) -> Expectation:
-        return unexpected(self._space.samples(random.Random(self._seed), DRAWN))
-
-    def around(self, strategy: Strategy) -> Expectation:
-        return unexpected([strategy])
-
-    def log_fill(self, outcome: Outcome) -> float | None:
-        return None
-
-
-def bounded(space: SearchSpace, seed: int, prospects: Prospects | None = None) -> BoundedSampler:
-    """Starts from bounds; from nothing where there are none."""
-    rest = RandomSampler(space, seed)
+def bounded(space: SearchSpace, seed: int, prospects: Prospects | None = None) -> Sampler:
+    """Starts from bounds; where there are none, from nothing, as a process that learns costs."""
     pool = None if prospects is None else prospects.bounded()
     if prospects is None or pool is None:
-        return BoundedSampler(_Unknown(space, seed), 1, rest)
-    return BoundedSampler(pool, prospects.batch_size, rest)
+        return guided(space, seed)
+    return BoundedSampler(pool, prospects.batch_size, RandomSampler(space, seed))
 
 
 __all__ = ["BoundedSampler", "bounded"]

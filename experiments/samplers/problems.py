@@ -96,7 +96,7 @@ def _drawn(rng: random.Random) -> Question:
     devices = rng.choice((64, 128, 512, 1024, 4096) if kind is LARGE else (8, 16, 32, 64))
     space = "small" if devices > 1024 else rng.choices(("small", "standard", "full"), (2, 5, 2))[0]
     if space == "full":
-        devices, space = min(devices, 8), "full" if kind is DENSE else "standard"
+        devices, space = (8, space) if kind is DENSE else (devices, "standard")
     mode = rng.choices(("training", "inference"), (4, 1))[0]
     stated: dict[str, Any] = {
         "model": rng.choice(kind),
