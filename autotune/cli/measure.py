@@ -73,7 +73,7 @@ def execute(arguments: argparse.Namespace) -> int:
     """Measures, reports, and returns the exit status."""
     from autotune.distributed.backend import load_torch
 
-    output = Output(arguments, "trace", "csv", *(("plan",) if is_written(arguments) else ()))
+    output = Output(arguments, "trace", *(("plan",) if is_written(arguments) else ()))
     trace: str | None = getattr(arguments, "trace", None)
     with output.working():
         load_torch()  # whoever lacks it is to know at once
@@ -111,10 +111,12 @@ def _planned(arguments: argparse.Namespace) -> tuple[Problem, Plan]:
 def _config_to_state(arguments: argparse.Namespace, problem: Problem) -> TransformerConfig:
     """The sizes that a row states of the model. Raises `DistirError` if it has none, or if the row
     could not say where it was measured."""
+    from autotune.validation.written import check_table
     from distir.importers.config import read_config
     from distir.models import TransformerConfig
     from distir.models.zoo import find_model
 
+    check_table(arguments.csv)
     if not str(arguments.cluster).endswith(".toml"):
         raise DistirError(
             f"--csv: the cluster {arguments.cluster} is not where this is measured; expected "

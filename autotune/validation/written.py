@@ -9,12 +9,20 @@ from pathlib import Path
 
 from autotune.validation.rows import COLUMNS
 from distir.errors import DistirError
-from distir.files import is_file, read_text, write_text
+from distir.files import read_text, user_path, write_text
 from distir.models import TransformerConfig
 from distir.strategy import Strategy
 from distir.workload import Workload
 
-__all__ = ["add_row", "row_of"]
+__all__ = ["add_row", "check_table", "row_of"]
+
+
+STATED = (
+    "id source source_group hardware num_gpus model num_layers hidden heads kv_heads ffn_hidden "
+    "vocab gated_mlp seq_len global_batch micro_batch dp tp pp vpp cp sequence_parallel zero_stage "
+    "recompute schedule precision optimizer iteration_time_s"
+).split()
+"""The columns of rows that are written."""
 
 
 def row_of(
@@ -65,7 +73,15 @@ def row_of(
         "optimizer": workload.optimizer,
         "iteration_time_s": f"{seconds:.6g}",
     }
-    return {name: str(value) for name, value in stated.items()}
+    return {name: str(stated[name]) for name in STATED}
+
+
+def check_table(path: str | Path) -> None:
+    """Raises `DistirError` if no row can be added to the file, as far as that can be told."""
+    file = user_path(path)
+    if not file.parent.is_dir():
+        raise DistirError(f"{file} cannot be written: there is no folder {file.parent}")
+    _header(file, _text(file))
 
 
 def add_row(path: str | Path, row: Mapping[str, str]) -> None:
@@ -73,16 +89,25 @@ def add_row(path: str | Path, row: Mapping[str, str]) -> None:
 
     Raises `DistirError` if the file has other columns.
     """
-    file = Path(path)
-    text = read_text(file, DistirError, encoding="utf-8-sig") if is_file(file) else ""
-    header = next(csv.reader(io.StringIO(text)), None) or list(COLUMNS)
-    missing = [name for name in row if name not in header]
-    if missing:
-        raise DistirError(f"{file} has no column {missing[0]}; expected a file of measured runs")
+    file = user_path(path)
+    text = _text(file)
     written = io.StringIO(newline="")
-    writer = csv.DictWriter(written, header, lineterminator="\n")
+    writer = csv.DictWriter(written, _header(file, text), lineterminator="\n")
     if not text:
         writer.writeheader()
     writer.writerow(dict(row))
     whole = text if not text or text.endswith("\n") else text + "\n"
     write_text(file, whole + written.getvalue())
+
+
+def _text(file: Path) -> str:
+    return read_text(file, DistirError, encoding="utf-8-sig") if file.exists() else ""
+
+
+def _header(file: Path, text: str) -> list[str]:
+    """The columns of a file, all that rows state among them."""
+    header = next(csv.reader(io.StringIO(text)), None) or list(COLUMNS)
+    missing = [name for name in STATED if name not in header]
+    if missing:
+        raise DistirError(f"{file} has no column {missing[0]}; expected a file of measured runs")
+    return header
