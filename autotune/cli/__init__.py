@@ -149,6 +149,7 @@ def _executed(argv: Sequence[str]) -> int:
             parser.error(f"argument {option}: expected a value, found '--'")
     arguments = parser.parse_args(argv)
     arguments.command_line = shlex.join([parser.prog, *argv])
+    arguments.line = shlex.join(["autotune", *argv])
     arguments.typed = typed(argv, vars(arguments))
     with quiet(hasattr(arguments, "quiet")):
         return arguments.execute(arguments)

@@ -211,4 +211,4 @@ def _tracker(arguments: argparse.Namespace) -> Tracker | None:
     used = uri or os.environ.get("MLFLOW_TRACKING_URI") or DEFAULT_URI
     if used.startswith("sqlite:///"):
         check_no_output(used.removeprefix("sqlite:///"), DistirError)
-    return MlflowTracker(uri, getattr(arguments, "experiment", None))
+    return MlflowTracker(uri, getattr(arguments, "experiment", None), arguments.line)

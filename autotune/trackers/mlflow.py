@@ -1,9 +1,10 @@
 """MLflow, the one file that knows it.
 
 A study is one parent run: step metrics (the best so far, the regret against the grid) over the
-number of the trial, and one table of all trials. Trials have runs of their own while they are few;
-of many, the best, the Pareto front and the best of each layout do. The grid is a study beside it,
-so that one chart shows the search against exhaustive search; of its trials the best are kept.
+number of the trial, a description with the answer, files, and one table of all trials. Trials have
+runs of their own while they are few; of many, the best, the Pareto front and the best of each
+layout do. The grid is a study beside it, once per problem: in charts a line at the height that
+searches may reach; of its trials the best are kept.
 
 One thread with one client writes everything, apart from the search, which neither waits for it nor
 fails with it. A quick study is written at its end, when its report is shown already, so that its
@@ -14,6 +15,7 @@ what is to be written is kept, and tried again; after the search, for a while.
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import queue
@@ -23,6 +25,7 @@ import time
 import warnings
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -35,6 +38,15 @@ from autotune.objectives.evaluation import finite
 from autotune.objectives.objective import Objective
 from autotune.result import TrackingRecord, TuneResult, flat_row
 from autotune.trackers.patience import Patience
+from autotune.trackers.study_pages import (
+    described_study,
+    files_of,
+    final_numbers,
+    problem_key,
+    readable,
+    view_of_charts,
+    view_of_table,
+)
 from autotune.trackers.tracker import StudyHeader
 from autotune.trial import Trial, best_of_layouts, choices, pareto_front, ranked
 from distir.errors import DistirError
@@ -62,7 +74,14 @@ _METRICS_PER_CALL = 900  # MLflow takes 1,000
 class MlflowTracker:
     """Records a study in MLflow. Whatever goes wrong is reported by `finish` and stops nothing."""
 
-    def __init__(self, tracking_uri: str | None = None, experiment: str | None = None):
+    def __init__(
+        self,
+        tracking_uri: str | None = None,
+        experiment: str | None = None,
+        command: str | None = None,
+    ):
+        """`command`: the command line that the study is run by, which is recorded with it."""
+        self._command = command
         self._uri = tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or DEFAULT_URI
         self._experiment = experiment
         self._inbox: queue.SimpleQueue[Trial | TuneResult] = queue.SimpleQueue()
@@ -140,6 +159,8 @@ class MlflowTracker:
         with store.failing_runs():
             self._record_study(header, _Writer(store), result)
             store.note(self._note(header))
+            for key, state in shared_views(header).items():
+                store.tag(f"mlflow.sharedViewState.{key}", json.dumps(state))
 
     def _record_study(
         self, header: StudyHeader, writer: _Writer, result: TuneResult | None
@@ -154,10 +175,10 @@ class MlflowTracker:
                 result = item
             else:
                 self._trials.append(item)
-        if result.grid is not None:
+        if result.grid is not None and not writer.has_grid(header):
             writer.grid(header, result.grid)
         run = run or self._open(writer, header)
-        writer.study(run, result)
+        writer.study(run, result, self._command)
 
     def _open(self, writer: _Writer, header: StudyHeader) -> _StudyRun:
         name = f"{header.sampler} {header.objective.name}, {header.budget} trials"
@@ -176,11 +197,14 @@ class MlflowTracker:
             experiment_id=experiment_id,
             run_id=run_id,
             links={
-                "this study": f"{pages}/runs/{run_id}",
+                "this study": f"{pages}/runs/{run_id}?{_VIEW}",
                 "searches against the grid": (
-                    f"{pages}/runs?searchFilter={studies}&compareRunsMode=CHART"
+                    f"{pages}/runs?searchFilter={studies}&compareRunsMode=CHART&{_VIEW}"
                 ),
-                "all trials": f"{pages}/runs?searchFilter={quote(_TRIALS)}",
+                "all trials": f"{pages}/runs?viewStateShareKey={TABLE_KEY}&{_VIEW}",
+                "regions of the space": (
+                    f"{pages}/runs?viewStateShareKey={CHARTS_KEY}&compareRunsMode=CHART&{_VIEW}"
+                ),
             },
             command=None if remote else f"mlflow ui --backend-store-uri {self._uri}",
         )
@@ -193,11 +217,17 @@ class MlflowTracker:
         )
         return (
             f"How to distribute {header.problem.title}.\n\n{links}{serve}\n\n"
-            "Regions of the space: chart view, Add chart, Parallel coordinates, with `searcher` "
-            "and `schedule` as parameters. A table of every trial is in the artifact "
-            "`trials.json` of each study."
+            "A table of every trial is in the artifact `trials.json` of each study. Where the "
+            "links open no columns and no charts, MLflow has changed how it keeps them: choose "
+            "columns, or Add chart, Parallel coordinates."
         )
 
+
+_NOTE = "mlflow.note.content"
+_VIEW = "workflowType=machine_learning"
+"""Opens the pages for models in training, not those for language models in use."""
+TABLE_KEY, CHARTS_KEY = "autotune-table", "autotune-regions"
+"""What links call the views that are set up for people."""
 
 _FIRST = "search/"
 """Metrics with a slash have a section of their own in the charts, above all others."""
@@ -274,8 +304,28 @@ class _Store:
 
     def note(self, text: str) -> None:
         """Describes the experiment."""
-        tag = "mlflow.note.content"
-        self._attempt(lambda: self._client.set_experiment_tag(self.experiment_id, tag, text))
+        self.tag(_NOTE, text)
+
+    def tag(self, name: str, text: str) -> None:
+        """Tags the experiment."""
+        self._attempt(lambda: self._client.set_experiment_tag(self.experiment_id, name, text))
+
+    def describe(self, run_id: str, text: str) -> None:
+        """Describes a run, in Markdown."""
+        self._attempt(lambda: self._client.set_tag(run_id, _NOTE, text))
+
+    def log_text(self, run_id: str, text: str, file: str) -> None:
+        """A file of a run; written again, it is the same."""
+        self._attempt(lambda: self._client.log_text(run_id, text, file))
+
+    def log_inputs(self, run_id: str, datasets: Sequence[Any]) -> None:
+        """What a run is about; MLflow keeps equal ones once."""
+        self._attempt(lambda: self._client.log_inputs(run_id, datasets))
+
+    def has_run(self, condition: str) -> bool:
+        """Whether there is a finished run that meets a condition."""
+        search = partial(self._client.search_runs, [self.experiment_id], condition, max_results=1)
+        return any(run.info.status == "FINISHED" for run in self._attempt(search))
 
 
 class _Writer:
@@ -288,7 +338,12 @@ class _Writer:
     def open(self, header: StudyHeader, name: str, searcher: str) -> _StudyRun:
         """Creates the parent run of a study."""
         problem = header.problem
-        tags = {"kind": "study", "searcher": searcher, "mlflow.runName": name}
+        tags = {
+            "kind": "study",
+            "searcher": searcher,
+            "problem": problem_key(header),
+            "mlflow.runName": name,
+        }
         run_id = self._store.create_run(tags)
         params = {
             "searcher": searcher,
@@ -304,10 +359,22 @@ class _Writer:
             **problem.settings,
         }
         self._batch(run_id, [], params)
+        self._store.log_inputs(run_id, [_problem_input(header)])
         return _StudyRun(run_id, header.objective, searcher, problem.batch_size)
 
-    def study(self, run: _StudyRun, result: TuneResult) -> None:
-        """Completes the run of a study: regret, the best trial, table, runs of trials."""
+    def has_grid(self, header: StudyHeader) -> bool:
+        """Whether the grid of this problem is written already."""
+        key = problem_key(header)
+        return self._store.has_run(f"tags.searcher = 'grid' and tags.problem = '{key}'")
+
+    def study(self, run: _StudyRun, result: TuneResult, command: str | None) -> None:
+        """Completes the run of a study: what was found, regret, the best trial, files, table, runs
+        of trials."""
+        self._store.describe(run.run_id, described_study(result))
+        for file, text in files_of(result, command).items():
+            self._store.log_text(run.run_id, text, file)
+        finals = [_at_begin(name, value) for name, value in final_numbers(result).items()]
+        self._batch(run.run_id, finals, {})
         self.steps(run, result.trials)
         grid_best = result.grid.best if result.grid else None
         if grid_best is not None and grid_best.cost is not None:
@@ -317,13 +384,12 @@ class _Writer:
         self._close(run, result.trials, children, interrupted=result.interrupted)
 
     def grid(self, header: StudyHeader, grid: Grid) -> None:
-        """Writes the grid as a study: its best so far in the order of the space, and what is
+        """Writes the grid as a study: its best, as a line as long as the search, and what is
         noteworthy of it.
         """
         run = self.open(header, f"grid, all {grid.space_size}", "grid")
-        steps = list(grid.improvements)
-        if steps:
-            steps.append(replace(steps[-1], number=grid.evaluated - 1))
+        ends = (0, max(1, header.budget - 1))
+        steps = [replace(grid.best, number=step) for step in ends] if grid.best else []
         self._batch(run.run_id, self._best_so_far(run, steps), {})
         if grid.best is not None and grid.best.cost is not None:
             self._batch(run.run_id, self._regrets(run, steps, grid.best.cost), {})
@@ -422,6 +488,42 @@ class _Writer:
             self._store.log_table(run.run_id, columns, "trials.json")
 
 
+def shared_views(header: StudyHeader) -> dict[str, dict[str, Any]]:
+    """By key, the columns and charts that links open."""
+    objective = header.objective
+    return {TABLE_KEY: view_of_table(objective), CHARTS_KEY: view_of_charts(objective)}
+
+
+def _problem_input(header: StudyHeader) -> Any:
+    """The problem as the dataset of a study: the same for all studies of it."""
+    from mlflow.entities import Dataset, DatasetInput
+
+    problem = header.problem
+    source = json.dumps({"model": problem.model, "cluster": problem.cluster})
+    profile = {
+        "devices": problem.devices,
+        "batch_size": problem.batch_size,
+        "mode": problem.mode,
+        "space": problem.space_name,
+        "strategies": problem.space.count(),
+    }
+    made = Dataset(
+        name=problem.title[:500],
+        digest=problem_key(header),
+        source_type="code",
+        source=source,
+        profile=json.dumps(profile),
+    )
+    return DatasetInput(dataset=made)
+
+
+def _at_begin(name: str, value: float) -> Any:
+    """A number of a whole study, which charts show as a bar beside those of others."""
+    from mlflow.entities import Metric
+
+    return Metric(name, value, int(time.time() * 1000), 0)
+
+
 def noteworthy(trials: Sequence[Trial]) -> list[Trial]:
     """The trials that get runs of their own: the best, the Pareto front with memory, and the best
     of each layout, in the order tried."""
@@ -433,11 +535,12 @@ def shown_metrics(trial: Trial, objective: Objective) -> list[tuple[str, float]]
     """Metrics to record. Infeasible trials go without what would sort them on top: the
     objective and speeds.
     """
-    return [
-        (name, value)
+    shown = {
+        name: value
         for name, value in trial.evaluation.metrics.items()
         if finite(value) and (trial.feasible or not (name == objective.metric or _is_timed(name)))
-    ]
+    }
+    return list((shown | readable(shown)).items())
 
 
 def _is_timed(metric: str) -> bool:

@@ -52,11 +52,11 @@ def test_the_study_is_a_run_with_step_metrics(tracked: tuple[TuneResult, Any]) -
     history = client.get_metric_history(run.info.run_id, name)
     best = [point.value for point in history]
     assert best == sorted(best)
-    assert result.best is not None
-    assert best[-1] == result.best.metric("throughput_samples_per_second")
+    assert result.found is not None
+    assert best[-1] == result.found.metric("throughput_samples_per_second")
     regrets = client.get_metric_history(run.info.run_id, "search/regret_pct")
     assert regrets[-1].value == pytest.approx(100 * (result.regret or 0.0))
-    assert run.data.metrics["best_iteration_seconds"] == result.best.metric("iteration_seconds")
+    assert run.data.metrics["best_iteration_seconds"] == result.found.metric("iteration_seconds")
 
 
 @writes_a_database
@@ -88,6 +88,42 @@ def test_the_grid_is_a_study_beside_it(tracked: tuple[TuneResult, Any]) -> None:
     grid = studies[1]
     assert grid.info.run_name == "grid, all 134"
     assert grid.data.metrics["search/regret_pct"] == 0
+
+
+@writes_a_database
+def test_a_study_is_described_and_has_its_files_and_its_problem(
+    tracked: tuple[TuneResult, Any],
+) -> None:
+    result, client = tracked
+    assert result.tracking is not None
+    assert result.best is not None
+    run = client.get_run(result.tracking.run_id)
+    said = run.data.tags["mlflow.note.content"]
+    assert f"Best plan: **dp {result.best.strategy.dp}, " in said
+    assert {"report.txt", "trials.json"} <= {f.path for f in client.list_artifacts(run.info.run_id)}
+    (dataset,) = run.inputs.dataset_inputs
+    assert dataset.dataset.name == result.problem.title
+    assert run.data.metrics["final_regret_pct"] == pytest.approx(100 * (result.regret or 0.0))
+    assert run.data.metrics["rank_in_grid"] >= 1
+    assert "memory_gib" in runs(result, client, kind="trial")[0].data.metrics
+
+
+@writes_a_database
+def test_the_grid_of_a_problem_is_written_once(tmp_path: Path) -> None:
+    from mlflow import MlflowClient
+
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    for name in ("tpe", "random", "random"):
+        solve(toy_problem(), Search(trials=4, sampler=name), tracker=MlflowTracker(uri))
+    other = solve(toy_problem(), Search(trials=4, objective="latency"), tracker=MlflowTracker(uri))
+    grids = runs(other, MlflowClient(uri), kind="study", searcher="grid")
+    assert len(grids) == 2  # one per objective
+    assert len({run.data.tags["problem"] for run in grids}) == 2
+    height = "search/best_throughput_samples_per_second"
+    (line,) = [run for run in grids if height in run.data.metrics]
+    points = MlflowClient(uri).get_metric_history(line.info.run_id, height)
+    assert [point.step for point in points] == [0, 3]
+    assert len({point.value for point in points}) == 1
 
 
 @writes_a_database

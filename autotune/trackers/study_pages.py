@@ -1,0 +1,171 @@
+"""What the pages of a tracked study say: the answer in words, files, numbers, columns and charts.
+
+It knows the form in which MLflow's pages keep columns and charts, which no reference states: a test
+looks at the pages in a browser, and where the form has changed, pages open without them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+from autotune.rendering import as_text
+from autotune.reports.quantities import described, heading, lost, memory_use, shown
+from autotune.reports.study import study_report
+from distir.metrics import (
+    iteration_seconds,
+    mfu,
+    peak_memory_bytes,
+    throughput_samples_per_second,
+)
+
+if TYPE_CHECKING:
+    from autotune.objectives.objective import Objective
+    from autotune.result import TuneResult
+    from autotune.trackers.tracker import StudyHeader
+
+CLOSE = 0.01
+"""Regret that counts as having found a plan as good as the best."""
+CHOICES = ("dp", "tp", "pp", "microbatches", "schedule")
+"""Choices that tables and charts show."""
+
+
+def problem_key(header: StudyHeader) -> str:
+    """A short name of the problem and of what is looked for."""
+    problem, objective = header.problem, header.objective
+    what = (problem.title, problem.space_name, objective.name, objective.metric, objective.maximize)
+    return sha256(repr(what).encode()).hexdigest()[:12]
+
+
+def readable(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Metrics in the units that people read, by names that say so."""
+    found: dict[str, float] = {}
+    if peak_memory_bytes.name in metrics:
+        found["memory_gib"] = metrics[peak_memory_bytes.name] / 2**30
+    if mfu.name in metrics:
+        found["mfu_pct"] = 100 * metrics[mfu.name]
+    return found
+
+
+def described_study(result: TuneResult) -> str:
+    """The answer in Markdown."""
+    problem, best = result.problem, result.best
+    lines = [f"**{problem.title}**", ""]
+    if best is None:
+        lines.append("Nothing was found that fits.")
+        return "\n".join(lines)
+    lines += [f"Best plan: **{described(best.strategy)}**", "", "| | |", "| --- | --- |"]
+    for name in (throughput_samples_per_second.name, iteration_seconds.name, mfu.name):
+        if best.metric(name) is not None:
+            lines.append(f"| {heading(name)} | {shown(name, best.metric(name))} |")
+    if peak_memory_bytes.name in best.evaluation.metrics:
+        used = memory_use(best.evaluation.metrics, problem.memory_bytes)
+        lines.append(f"| memory | {used.partition(' ')[2]} |")
+    if result.grid is not None:
+        lines += ["", f"Nothing in the grid of {result.grid.space_size:,} is better."]
+    elif result.proof is not None and result.proof.complete:
+        lines += ["", f"Proved: nothing in the space of {result.proof.space_size:,} is better."]
+    if result.regret is not None:
+        behind = f"{lost(result.regret)} behind" if result.regret else "the best"
+        lines.append(f"{result.sampler} found {behind} in {len(result.trials)} trials.")
+    lines += ["", "The whole report is the artifact `report.txt`, every trial is in `trials.json`."]
+    return "\n".join(lines)
+
+
+def files_of(result: TuneResult, command: str | None) -> dict[str, str]:
+    """Files of a study by name: the report, the command line, and the best plan as a plan file."""
+    files = {"report.txt": as_text(study_report(result))}
+    if command is not None:
+        files["command.sh"] = command + "\n"
+    plan_of: Any = getattr(result.problem.simulator, "plan", None)
+    if result.best is not None and result.objective.cheap and plan_of is not None:
+        from distir.plan_text import format_plan
+
+        files["best.plan"] = format_plan(plan_of(result.best.strategy))
+    return files
+
+
+def final_numbers(result: TuneResult) -> dict[str, float]:
+    """Numbers that compare searches: final regret, rank in the grid, trials to within 1 %."""
+    found: dict[str, float] = {}
+    if result.regret is not None:
+        found["final_regret_pct"] = 100 * result.regret
+    rank = result.grid.rank(result.found) if result.grid is not None else None
+    if rank is not None:
+        found["rank_in_grid"] = rank
+    close = trials_to_close(result)
+    if close is not None:
+        found["trials_to_1_pct"] = close
+    return found
+
+
+def trials_to_close(result: TuneResult) -> int | None:
+    """Trials until one was within 1 % of the best of all; None if none was."""
+    if result.grid is None:
+        return None
+    for tried, trial in enumerate(result.trials, 1):
+        regret = result.grid.regret(trial) if trial.feasible else None
+        if regret is not None and regret <= CLOSE:
+            return tried
+    return None
+
+
+def view_of_table(objective: Objective) -> dict[str, Any]:
+    """Trials, the best first, with the columns that tell most. Sorting by a metric also shows them
+    without their studies above them, in which they would be folded away."""
+    metric = objective.metric
+    metrics = (metric, throughput_samples_per_second.name, iteration_seconds.name, "memory_gib")
+    columns = [f"metrics.`{name}`" for name in dict.fromkeys((*metrics, "mfu_pct"))]
+    return {
+        "searchFilter": "tags.kind = 'trial'",
+        "orderByKey": f"metrics.`{metric}`",
+        "orderByAsc": not objective.maximize,
+        "startTime": "ALL",
+        "lifecycleFilter": "Active",
+        "datasetsFilter": [],
+        "modelVersionFilter": "All Runs",
+        "selectedColumns": [*columns, *(f"params.`{name}`" for name in CHOICES)],
+    }
+
+
+def view_of_charts(objective: Objective) -> dict[str, Any]:
+    """Parallel coordinates of choices, and time against memory."""
+    metric = objective.metric
+    section = {
+        "uuid": "autotune",
+        "name": "Regions of the space",
+        "display": True,
+        "isReordered": False,
+        "deleted": False,
+        "isGenerated": False,
+        "columns": 1,
+        "cardHeight": 420,
+    }
+    shared = {
+        "deleted": False,
+        "isGenerated": False,
+        "metricSectionId": "autotune",
+        "runsCountToCompare": 100,
+    }
+    parallel = {
+        "type": "PARALLEL",
+        "uuid": "autotune-parallel",
+        "selectedParams": list(CHOICES),
+        "selectedMetrics": [metric],
+        **shared,
+    }
+    scatter = {
+        "type": "SCATTER",
+        "uuid": "autotune-scatter",
+        "xaxis": {"key": "memory_gib", "type": "METRIC"},
+        "yaxis": {"key": metric, "type": "METRIC"},
+        **shared,
+    }
+    return {
+        **view_of_table(objective),
+        "runsHiddenMode": "SHOWALL",
+        "compareRunCharts": [parallel, scatter],
+        "compareRunSections": [section],
+        "viewMaximized": False,
+    }
