@@ -23,11 +23,11 @@ from typing import Any
 import distir
 from distir.cost import load_stack
 from distir.files import write_text
-from experiments.real_runs.plans import RealRun, all_runs, model_of
+from experiments.real_runs.plans import STEPS, RealRun, all_runs, model_of
 from experiments.real_runs.report import COLUMNS, report_of
 
 HERE = Path(__file__).resolve().parent
-STEPS, WARMUP, DEADLINE_SECONDS = 40, 3, 60.0
+WARMUP, DEADLINE_SECONDS = 3, 60.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -37,12 +37,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--profile", type=Path, default=Path("profile"), metavar="DIR")
     parser.add_argument("--seconds", type=float, default=150.0, help="begin no plan after so long")
     parser.add_argument("--results", type=Path, default=HERE / "results.csv", metavar="FILE")
+    parser.add_argument(
+        "--note", default="", metavar="TEXT", help="said of the machine in the report"
+    )
     options = parser.parse_args(argv)
     if options.what == "measure":
         _measure(options.results, options.profile, options.seconds)
     else:
         rows = list(csv.DictReader(options.results.open()))
-        text, picture = report_of(rows, os.cpu_count() or 1)
+        text, picture = report_of(rows, os.cpu_count() or 1, options.note)
         write_text(options.results.with_name("report.md"), text)
         write_text(options.results.with_name("scatter.svg"), picture)
         print(text)

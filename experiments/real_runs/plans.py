@@ -12,6 +12,9 @@ from pathlib import Path
 
 from distir.strategy import Strategy
 
+STEPS = 25
+"""Steps that are measured of a plan."""
+
 GPTS = {"gpt-2x64": (2, 64, 4), "gpt-4x128": (4, 128, 4), "gpt-2x256": (2, 256, 8)}
 """Layers, width and heads of small GPTs."""
 VOCABULARY, POSITIONS = 512, 64

@@ -9,6 +9,8 @@ from statistics import mean
 
 import numpy as np
 
+from experiments.real_runs.plans import STEPS
+
 COLUMNS = (
     "run", "model", "processes", "predicted_seconds", "least_seconds", "median_seconds",
     "processor_seconds", "load",
@@ -39,16 +41,17 @@ def statistics_of(rows: Sequence[Row], column: str) -> tuple[float, float, float
     return spearman(predicted, measured), mean(map(abs, errors)), mean(errors)
 
 
-def report_of(rows: Sequence[Row], cores: int) -> tuple[str, str]:
-    """The report in Markdown, and the scatter plot as SVG."""
+def report_of(rows: Sequence[Row], cores: int, note: str = "") -> tuple[str, str]:
+    """The report in Markdown, and the scatter plot as SVG. `note` is what else is to be said of the
+    machine."""
     within = [row for row in rows if int(row["processes"]) <= cores]
     beyond = [row for row in rows if int(row["processes"]) > cores]
     loads = [float(row["load"]) for row in rows]
     about = (
         f"{len(rows)} plans, measured on {cores} cores, one thread per process, and predicted "
-        "from `autotune profile`, which saw none of them. The least of 40 steps counts. The load "
-        f"average was {min(loads):.1f} to {max(loads):.1f} while this was measured: other programs "
-        "ran beside it. There was no CUDA device."
+        "from `autotune profile`, which saw none of them. The least of "
+        f"{STEPS} steps counts. The load average was {min(loads):.1f} to {max(loads):.1f} while "
+        f"this was measured. {note}"
     )
     lines = [
         "# Real runs",
