@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 FACTORS = (2.0, 4.0, 16.0)
 """Times more, and less, of something that are tried in search of another winner."""
-HALVINGS = 6
-"""How often the stretch with the break-even point is halved, which finds it to 1 or 2 %."""
+HALVINGS = 4
+"""How often the stretch with the break-even point is halved, which finds it to some percent."""
 BATCHES = (0.25, 0.5, 2.0, 4.0)
 """Times the batch that are tried."""
 
@@ -40,7 +40,6 @@ class BreakEven:
 
     what: str
     now: float
-    unit: str
     factor: float | None
     """The least change with another winner; None where there is none within the range."""
     winner: Strategy | None
@@ -80,33 +79,33 @@ def break_even(times: Times, best: Strategy, larger: bool) -> tuple[float, Strat
     return None
 
 
-def hardware_break_evens(
+def bandwidth_break_evens(
     simulator: Simulator, candidates: Sequence[Strategy], best: Strategy
 ) -> list[BreakEven]:
-    """Break-even points of the bandwidth of every level of the cluster and of a device's memory,
-    more and less of each."""
+    """Break-even points of the bandwidth of every level of the cluster, more and less of it."""
     cluster = simulator.cluster
-    changes: list[tuple[str, float, str, Callable[[float], Cluster]]] = [
-        (
-            f"bandwidth of {level.name}",
-            level.bandwidth_bytes_per_second,
-            "bytes/s",
-            lambda factor, at=at: _with_bandwidth(cluster, at, factor),
-        )
-        for at, level in enumerate(cluster.levels)
-        if level.size is None or level.size > 1
-    ]
-    changes.append(
-        ("memory of a device", cluster.device.memory_bytes, "bytes", _memory_of(cluster))
-    )
     found: list[BreakEven] = []
-    for what, now, unit, changed in changes:
-        times = _times(simulator, candidates, changed)
+    for level, each in enumerate(cluster.levels):
+        if each.size == 1:
+            continue
+        times = _times(simulator, candidates, level)
         for larger in (True, False):
             at = break_even(times, best, larger)
             factor, winner = at if at is not None else (None, None)
-            found.append(BreakEven(what, now, unit, factor, winner, larger))
+            now = each.bandwidth_bytes_per_second
+            found.append(BreakEven(f"bandwidth of {each.name}", now, factor, winner, larger))
     return found
+
+
+def memory_break_even(
+    needed: Mapping[Strategy, float], best: Strategy, memory_bytes: float
+) -> BreakEven:
+    """With how little memory `best` no longer fits, and the first of the candidates that still
+    does; `needed` says what each needs. With more memory, only what does not fit now could win."""
+    least = needed[best]
+    winner = next((each for each, need in needed.items() if need < least), None)
+    factor = least / memory_bytes if winner is not None else None
+    return BreakEven("memory of a device", memory_bytes, factor, winner, larger=False)
 
 
 def _with_bandwidth(cluster: Cluster, at: int, factor: float) -> Cluster:
@@ -119,18 +118,10 @@ def _with_bandwidth(cluster: Cluster, at: int, factor: float) -> Cluster:
     return replace(cluster, levels=(*cluster.levels[:at], faster, *cluster.levels[at + 1 :]))
 
 
-def _memory_of(cluster: Cluster) -> Callable[[float], Cluster]:
-    device = cluster.device
-    return lambda factor: replace(
-        cluster, device=replace(device, memory_bytes=device.memory_bytes * factor)
-    )
-
-
-def _times(
-    simulator: Simulator, candidates: Sequence[Strategy], changed: Callable[[float], Cluster]
-) -> Times:
+def _times(simulator: Simulator, candidates: Sequence[Strategy], level: int) -> Times:
     def times(factor: float) -> Mapping[Strategy, float]:
-        there = simulator.repriced(simulator.cost.stack, changed(factor))
+        faster = _with_bandwidth(simulator.cluster, level, factor)
+        there = simulator.repriced(simulator.cost.stack, faster)
         results = {strategy: there.simulate(strategy) for strategy in candidates}
         return {
             strategy: result.metrics[iteration_seconds.name]

@@ -110,7 +110,7 @@ function limitLine(each, unit, vertical, index = 0) {
   return Object.assign(at, {
     label: { formatter: each.label + ": " + unit(each.value), color: color("soft"),
              rotate: 0, align: vertical ? "right" : undefined,
-             position: vertical ? "end" : index % 2 ? "insideEndBottom" : "insideStartTop" },
+             position: vertical ? "start" : index % 2 ? "insideEndBottom" : "insideStartTop" },
     lineStyle: { color: color("front"), type: "dashed" },
   });
 }
@@ -351,7 +351,7 @@ const draw = {
 
   effects(element, found) {
     const rows = found.rows;
-    const names = rows.map((row) => `${row.choice}  ${percent(row.explained)}`);
+    const names = rows.map((row) => `${percent(row.explained)}  ${row.choice}`);
     const labels = rowLabels(element, names);
     const cap = Math.min(1, Math.max(0.05, 1.05 * Math.max(...rows.flatMap((row) => row.values.map((each) => each.behind || 0)))));
     const data = rows.flatMap((row, at) => row.values.filter((each) => each.behind != null)

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from autotune.break_even import BreakEven, hardware_break_evens, other_batches
+from autotune.break_even import (
+    BreakEven,
+    bandwidth_break_evens,
+    memory_break_even,
+    other_batches,
+)
+from autotune.objectives.simulator import needed_bytes
 from autotune.page.contents import Block, Chart, Table, Text
 from autotune.page.time import plan_bars
 from autotune.reports.breakdown import Breakdown, breakdown
@@ -19,7 +25,7 @@ if TYPE_CHECKING:
     from distir.simulation import Simulator
     from distir.strategy import Strategy
 
-MOST_CANDIDATES = 8
+MOST_CANDIDATES = 6
 """Layouts among which another winner is looked for."""
 
 
@@ -77,8 +83,11 @@ def _changes(problem: Problem, best: Strategy, layouts: Sequence[Trial]) -> list
     if len(candidates) < 2:
         return []
     simulator = cast("Simulator", problem.simulator)
-    points = hardware_break_evens(simulator, candidates, best)
-    rows = [_break_even_row(each) for each in points]
+    points = bandwidth_break_evens(simulator, candidates, best)
+    rows = [_break_even_row(each, format_bytes_per_second) for each in points]
+    needed = {each: float(needed_bytes(simulator.simulate(each).metrics)) for each in candidates}
+    less = memory_break_even(needed, best, problem.memory_bytes)
+    rows.append(_break_even_row(less, format_bytes))
     rows += [
         [
             "batch",
@@ -97,9 +106,10 @@ def _changes(problem: Problem, best: Strategy, layouts: Sequence[Trial]) -> list
     return [Text("What would have to change for another plan to win:"), Table(head, rows, caption)]
 
 
-def _break_even_row(point: BreakEven) -> list[str]:
-    unit = format_bytes if point.unit == "bytes" else format_bytes_per_second
+def _break_even_row(point: BreakEven, unit: Callable[..., str]) -> list[str]:
     now = unit(point.now, digits=3)
+    if point.winner is None and unit is format_bytes:
+        return [point.what, now, "less", "none that needs less", ""]
     if point.factor is None or point.winner is None:
         tried = "16 times more" if point.larger else "a sixteenth"
         return [point.what, now, tried, "still the best plan", ""]
