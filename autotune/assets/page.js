@@ -133,7 +133,8 @@ function rowLabels(element, names) {
 // An axis for what spreads over decades is logarithmic, else it is not.
 function spread(values) {
   const ends = extent(values);
-  return ends.max / ends.min > 20 ? { type: "log", ...ends } : { type: "value", scale: true };
+  if (ends.max / ends.min > 20) return { type: "log", ...ends };
+  return ends.max / ends.min > 1.4 ? { type: "value", scale: true } : { type: "value", ...ends };
 }
 
 // --- the kinds of charts -------------------------------------------------------------------------

@@ -95,7 +95,9 @@ def study_page(result: TuneResult, told: Told | None = None) -> Page:
 def search_sections(result: TuneResult) -> list[Section]:
     """How the search went, where it found something."""
     curve = search.search_of(result)
-    return [] if curve is None else [Section("search", "The search", [_search_chart(curve)])]
+    if curve is None or len(result.trials) < 2:
+        return []
+    return [Section("search", "The search", [_search_chart(curve)])]
 
 
 def why_sections(result: TuneResult) -> list[Section]:
@@ -553,7 +555,7 @@ def space_sections(result: TuneResult) -> list[Section]:
     cost = best.cost if best is not None else None
     if result.grid is not None:
         return _landscape_sections(result.problem, result.grid.landscape, best, cost)
-    if not result.trials:
+    if len(result.trials) < 2:
         return []
     points = space.points_of_trials(result.trials, cost)
     front = space.pareto_front(result.ranked)
@@ -571,8 +573,8 @@ def _landscape_sections(
     best: Trial | None,
     cost: float | None,
 ) -> list[Section]:
-    if not landscape.seen:
-        return []
+    if landscape.seen < 2:
+        return []  # one point has no space around it
     points = space.points_of_space(landscape, cost)
     shown_points = len(points["states"])
     note = f"All {landscape.seen:,} strategies."
@@ -620,7 +622,8 @@ def _space_section(
                 "space",
                 "Time against memory",
                 space.time_and_memory(points, front, best, problem),
-                "Every dot is a strategy. On the line: nothing is both faster and smaller.",
+                "Every dot is a strategy."
+                + (" On the line: nothing is both faster and smaller." if front else ""),
                 420,
             )
         )

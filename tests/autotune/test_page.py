@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from autotune import TuneResult, load_problem, tune
 from autotune.cli import main
+from autotune.objectives import Evaluation
 from autotune.page import memory, search, time
 from autotune.page.contents import Chart, Page, Section, Table, Text
 from autotune.page.render import page_html
@@ -201,3 +203,44 @@ def test_commands_write_reports(
     found = (tmp_path / "report.html").read_text("utf-8")
     assert f"autotune {command} --report report.html" in found
     assert len(found) < 2e6
+
+
+def test_an_interrupted_search_says_so_and_shows_what_there_is() -> None:
+    missed = [
+        replace(trial, evaluation=Evaluation(trial.evaluation.metrics, False, "too large", 0.5))
+        for trial in study().trials
+    ]
+    broken_off = replace(study(), trials=missed, grid=None, proof=None, interrupted=True)
+    page = study_page(broken_off)
+    assert not page.good
+    assert page.answer == "Interrupted before anything was found that fits."
+    assert "space" in {section.name for section in page.sections}
+    assert page_html(page)
+
+
+def test_an_objective_without_a_simulator_is_reported_by_what_it_measures() -> None:
+    there = load_problem("gpt2", "dgx-a100", devices=4, batch_size=8)
+
+    def dollars(strategy: Strategy) -> dict[str, float]:
+        return {"dollars": 1.0 + strategy.tp, "watts": 300.0}
+
+    result = tune(there, objective=dollars, trials=8, isolate=False)
+    page = study_page(result)
+    assert "dollars" in page.answer
+    assert page.facts[0].name == "dollars"
+    assert "why" not in {section.name for section in page.sections}
+    said = [b.text for s in page.sections for b in s.blocks if isinstance(b, Text)]
+    assert any("As the simulator predicts it" in text for text in said)
+    assert "space" not in [chart.draw for chart in page.charts], "it gave no memory"
+    assert page_html(page)
+
+
+def test_a_space_of_one_strategy_has_a_report() -> None:
+    one = {"extends": "small", "tp": [1], "pp": [1]}
+    there = load_problem("gpt2", "dgx-a100", devices=1, batch_size=1, space=one)
+    page = study_page(tune(there, trials=1, compare_grid=True))
+    assert page.good
+    assert {section.name for section in page.sections} == {
+        "plans", "time", "memory", "why", "assumed",
+    }  # fmt: skip
+    assert page_html(page)
