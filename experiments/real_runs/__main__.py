@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.what == "measure":
         _measure(options.results, options.profile, options.seconds)
     else:
-        rows = list(csv.DictReader(options.results.open()))
+        rows = _rows(options.results)
         text, picture = report_of(rows, os.cpu_count() or 1, options.note)
         write_text(options.results.with_name("report.md"), text)
         write_text(options.results.with_name("scatter.svg"), picture)
@@ -54,12 +54,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _measure(results: Path, profile: Path, seconds: float) -> None:
     until = time.monotonic() + seconds
-    done: set[str] = set()
-    if results.exists():
-        done = {row["run"] for row in csv.DictReader(results.open())}
+    done = {row["run"] for row in _rows(results)} if results.exists() else set[str]()
     with tempfile.TemporaryDirectory() as folder, results.open("a", newline="") as file:
-        writer = csv.DictWriter[str](file, COLUMNS)
-        if not done:
+        writer: csv.DictWriter[Any] = csv.DictWriter(file, COLUMNS)
+        if not file.tell():
             writer.writeheader()
         for run in all_runs():
             if time.monotonic() > until:
@@ -67,6 +65,10 @@ def _measure(results: Path, profile: Path, seconds: float) -> None:
             if run.name not in done:
                 writer.writerow(_measured(run, profile, Path(folder)))
                 file.flush()
+
+
+def _rows(results: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(results.read_text().splitlines()))
 
 
 def _measured(run: RealRun, profile: Path, folder: Path) -> dict[str, Any]:

@@ -39,7 +39,8 @@ def _samples() -> Samples:
     rates = {OpClass.PRODUCT: RATE, OpClass.ATTENTION: RATE / 4, OpClass.MEMORY: 1e12}
 
     def seconds(work: Work) -> float:
-        return LAUNCH + max(work.flops / rates[work.kind], work.bytes / BANDWIDTH)
+        busy = max(work.flops / rates[work.kind], work.bytes / BANDWIDTH)
+        return LAUNCH + float(busy)
 
     ops = [OpSample("op", work, seconds(work)) for work in works]
     steps = [StepSample(f"{n}", n, 1e-4 + 2 * LAUNCH * n) for n in (10.0, 50.0, 100.0)]

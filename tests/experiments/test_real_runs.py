@@ -3,14 +3,16 @@
 # pyright: basic
 from __future__ import annotations
 
+import csv
 import xml.dom.minidom
 from pathlib import Path
 
 import pytest
 
 import distir
+import experiments.real_runs.__main__ as command
 from autotune.distributed.profiling import TINY_MODELS
-from experiments.real_runs.plans import all_runs, model_of
+from experiments.real_runs.plans import RealRun, all_runs, model_of
 from experiments.real_runs.report import COLUMNS, report_of, spearman, statistics_of
 
 
@@ -49,3 +51,18 @@ def test_plans_on_more_processes_than_cores_are_counted_apart() -> None:
     assert "| more processes than cores | 3 |" in text
     assert "A note." in text
     xml.dom.minidom.parseString(picture)
+
+
+def test_pieces_add_up_to_all_runs_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def measured(run: RealRun, profile: Path, folder: Path) -> dict[str, str]:
+        return _row(run.name, run.strategy.devices, 2.0, 1.0 + len(run.name))
+
+    monkeypatch.setattr(command, "_measured", measured)
+    results = tmp_path / "results.csv"
+    for seconds in ("0", "60", "60"):
+        assert command.main(["measure", "--seconds", seconds, "--results", str(results)]) == 0
+    assert command.main(["report", "--results", str(results)]) == 0
+    rows = list(csv.DictReader(results.read_text().splitlines()))
+    assert [row["run"] for row in rows] == [run.name for run in all_runs()]
+    assert (tmp_path / "report.md").exists()
+    assert (tmp_path / "scatter.svg").exists()
