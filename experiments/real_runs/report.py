@@ -23,8 +23,11 @@ Row = Mapping[str, str]
 
 
 def spearman(a: Sequence[float], b: Sequence[float]) -> float:
-    """Rank correlation: the correlation of ranks, equal values having their mean rank."""
+    """Rank correlation: the correlation of ranks, equal values having their mean rank. Not a number
+    if either has equal values alone."""
     first, second = _ranks(a), _ranks(b)
+    if not np.ptp(first) or not np.ptp(second):
+        return math.nan
     return float(np.corrcoef(first, second)[0, 1])
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import xml.dom.minidom
 from pathlib import Path
 
@@ -36,6 +37,7 @@ def test_plans_are_many_distinct_valid_and_unknown_to_profiles(tmp_path: Path) -
 def test_ranks_and_errors_are_those_of_the_definitions() -> None:
     assert spearman([1, 2, 3, 4], [10, 20, 30, 40]) == pytest.approx(1)
     assert spearman([1, 2, 3, 4], [4, 3, 2, 1]) == pytest.approx(-1)
+    assert math.isnan(spearman([1, 1, 1], [1, 2, 3]))
     assert spearman([1, 2, 2, 3], [1, 2, 3, 4]) == pytest.approx(0.9486832980505138)
     rows = [_row("a", 1, 1.1, 1.0), _row("b", 1, 1.8, 2.0), _row("c", 2, 3.0, 3.0)]
     rank, error, signed = statistics_of(rows, "least_seconds")
