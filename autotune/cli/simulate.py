@@ -248,6 +248,8 @@ def communicated(problem: Problem, result: Any, plan: Plan | None) -> tuple[Coll
     from distir.simulation.communication import collectives_of
 
     simulator: Any = problem.simulator
+    if not hasattr(simulator, "step"):
+        return ()  # it says how long a step takes, not how it goes
     step = simulator.step(result.strategy) if plan is None else simulator.step_plan(plan)
     return collectives_of(step, result)
 
