@@ -206,6 +206,11 @@ class _Search:
             self._worst = value
 
     @property
+    def _within(self) -> float:
+        """Seconds that a strategy may take to be as good as what was found."""
+        return inf if self.metric == MEMORY else self._worst
+
+    @property
     def least_left(self) -> float | None:
         """What the best bounded of the strategies that are left takes at least; None if they are
         not bounded yet."""
@@ -258,12 +263,12 @@ class _Search:
             part = self._bounded(part, stage, self.bounds.unsharded(part.table, recomputing=False))
             yield from _split(part, [part.table.column(name) for name in RECOMPUTED])
         elif stage == _Stage.UNSHARDED:
-            part = self._bounded(part, stage, self.bounds.unsharded(table))
+            part = self._bounded(part, stage, self.bounds.unsharded(table, self._within))
             table = part.table
             kept = np.isin(table.column("keep_gathered"), ("parameters", "all"))
             yield from _split(part, [table.column("zero"), table.column("zero_degree") > 0, kept])
         elif stage == _Stage.BLOCKS:
-            part = self._bounded(part, stage, self.bounds.ordered(table))
+            part = self._bounded(part, stage, self.bounds.ordered(table, self._within))
             piped = part.table.column("pp") > 1
             yield replace(part.taken(~piped), stage=_Stage.STAGES)
             yield part.taken(piped)

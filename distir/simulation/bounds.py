@@ -32,7 +32,8 @@ microbatches,
   microbatch leaves behind; the fullest rank holds at least the mean. Here all layers count as
   recomputed that some stage may recompute. Which microbatches each rank has in flight, its schedule
   says (`least_memory.py`). With states sharded over `z` devices, each holds at least 1/z of what is
-  sharded.
+  sharded. Where only strategies count that are fast enough, no rank has more layers than it
+  computes in that time, so each has the rest at least.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from math import inf
 from typing import Any, ClassVar
 
 import numpy as np
@@ -58,6 +60,7 @@ from distir.simulation.least_memory import LayerBytes, RanksHolding, fullest_ran
 from distir.simulation.many.batch import bound_many
 from distir.simulation.many.priced_programs import PricedPrograms
 from distir.simulation.many.program_sizes import ProgramSizes, kinds_of
+from distir.simulation.pricing.instructions import Pricing
 from distir.simulation.pricing.repeats import repeated_blocks
 from distir.simulation.pricing.stage_cost import UnpricedStage
 from distir.simulation.pricing.stages import StagePricer
@@ -152,8 +155,8 @@ class _Wholes:
     shape (kinds, strategies), and what else there is once per step; what a forward pass leaves
     behind; what bounds leave out and expectations do not: seconds of settling that no pass hides
     and of the first gather, and bytes handed on between blocks; bytes at rest (parameters,
-    gradients, optimizer); and layers by kind: their number, bytes at rest and bytes left behind, of
-    shape (layer kinds, 5, strategies)."""
+    gradients, optimizer); and layers by kind: their number, bytes at rest, bytes left behind and
+    seconds that a microbatch computes, of shape (layer kinds, 6, strategies)."""
 
     passes: Floats
     computing: Floats
@@ -167,7 +170,7 @@ class _Wholes:
     layers: Floats
 
     ONCE: ClassVar = 6
-    ROWS: ClassVar = 2 * COST_KINDS + ONCE + len(_STATE) * (1 + LAYER_KINDS) + 2 * LAYER_KINDS
+    ROWS: ClassVar = 2 * COST_KINDS + ONCE + len(_STATE) * (1 + LAYER_KINDS) + 3 * LAYER_KINDS
 
     @classmethod
     def of(cls, rows: Floats) -> _Wholes:
@@ -175,7 +178,7 @@ class _Wholes:
         passes, computing, once, state, layers = np.split(
             rows, np.cumsum([COST_KINDS, COST_KINDS, cls.ONCE, len(_STATE)])
         )
-        layers = layers.reshape(LAYER_KINDS, 2 + len(_STATE), rows.shape[1])
+        layers = layers.reshape(LAYER_KINDS, 3 + len(_STATE), rows.shape[1])
         optimizer, refresh, held, settling, gathering, handed_on = once
         return cls(
             passes,
@@ -201,7 +204,7 @@ class _Wholes:
         devices = np.where(degree > 0, degree, table.column("dp")) * table.column("cp")
         parts = np.stack([np.where(zero >= level, devices, 1) for level in (3, 2, 1)])
         layers = self.layers.copy()
-        layers[:, 1:-1] /= parts
+        layers[:, 1:-2] /= parts
         nothing = np.zeros(len(table))
         return replace(
             self, optimizer=nothing, refresh=nothing, state=self.state / parts, layers=layers
@@ -277,18 +280,23 @@ class Bounds:
 
     # --- all but the order -----------------------------------------------------------------------
 
-    def ordered(self, table: Strategies) -> ManyBounds:
-        """For each of several strategies, whatever the order of its work."""
-        return self.ordered_and_expected(table)[0]
+    def ordered(self, table: Strategies, within: float = inf) -> ManyBounds:
+        """For each of several strategies, whatever the order of its work. Sizes are those of
+        strategies whose iterations take no longer than `within` seconds."""
+        return self.ordered_and_expected(table, within)[0]
 
-    def ordered_and_expected(self, table: Strategies) -> tuple[ManyBounds, Floats]:
+    def ordered_and_expected(
+        self, table: Strategies, within: float = inf
+    ) -> tuple[ManyBounds, Floats]:
         """For each of several strategies its bounds, whatever the order of its work, and the
         seconds that an iteration may be expected to take: an estimate, for stages that are all
         alike and messages that all ranks wait for."""
         first, size = table.distinct(SHAPING)
         some = table.taken(first)
         wholes = self._wholes(some, self._splits(table))
-        return self._of_order(wholes, some, table, size), self._expected(wholes.taken(size), table)
+        return self._of_order(wholes, some, table, size, within), self._expected(
+            wholes.taken(size), table
+        )
 
     def _expected(self, whole: _Wholes, table: Strategies) -> Floats:
         """Seconds of iterations in which `p` equal stages fill and drain: with `v` chunks the first
@@ -319,7 +327,9 @@ class Bounds:
             found[here] = sent
         return found
 
-    def unsharded(self, table: Strategies, *, recomputing: bool = True) -> ManyBounds:
+    def unsharded(
+        self, table: Strategies, within: float = inf, *, recomputing: bool = True
+    ) -> ManyBounds:
         """The same from programs without what sharding adds; without `recomputing`, from programs
         that keep everything, too. These say nothing of activations."""
         first, size = table.distinct(SHAPING)
@@ -339,7 +349,7 @@ class Bounds:
         whole = self._wholes(programs, self._splits(table)).sharded(some)
         if not recomputing:
             whole = replace(whole, held=np.zeros(len(some)), layers=np.zeros((0, 0, len(some))))
-        return self._of_order(whole, some, table, size)
+        return self._of_order(whole, some, table, size, within)
 
     def _splits(self, table: Strategies) -> bool:
         """Whether some schedule splits its backward passes."""
@@ -347,7 +357,7 @@ class Bounds:
         return self._workload.training and any(each.splits_backward for each in families)
 
     def _of_order(
-        self, whole: _Wholes, some: Strategies, table: Strategies, size: Indices
+        self, whole: _Wholes, some: Strategies, table: Strategies, size: Indices, within: float
     ) -> ManyBounds:
         """The bounds of the strategies of `table`, of which each has the shape of that one of
         `some` whose number is in `size`, and the model of that number in `whole`."""
@@ -363,7 +373,7 @@ class Bounds:
         mean = ((whole.state.sum(axis=0) + held) / ranks)[size]
         fullest, filled_by = mean, np.full(len(table), REASONS.index(HELD), np.int16)
         if self._workload.training and len(whole.layers):
-            in_flight = self._in_flight(whole, table, size)
+            in_flight = self._in_flight(whole, table, size, within)
             fullest = np.maximum(mean, in_flight)
             filled_by[in_flight > mean] = REASONS.index(IN_FLIGHT)
         return ManyBounds(
@@ -405,12 +415,15 @@ class Bounds:
         seconds = (self._overhead + np.maximum(busiest, waiting)) * (1 - SLACK)
         return seconds, waiting > busiest
 
-    def _in_flight(self, whole: _Wholes, table: Strategies, size: Indices) -> Floats:
+    def _in_flight(self, whole: _Wholes, table: Strategies, size: Indices, within: float) -> Floats:
         """Bytes of the fullest rank, with the microbatches in flight that schedules say."""
         first, which = table.distinct(SCHEDULE)
         holding = [self._holding_of(table[int(place)]) for place in first]
-        layers = [LayerBytes(own[0], own[1:-1].sum(axis=0), own[-1]) for own in whole.layers]
-        return fullest_rank_bytes(layers, size, holding, which)
+        layers = [
+            LayerBytes(own[0], own[1:-2].sum(axis=0), own[-2], own[-1]) for own in whole.layers
+        ]
+        each = (within - self._overhead) / table.column("microbatches")
+        return fullest_rank_bytes(layers, size, holding, which, each)
 
     def _holding_of(self, strategy: Strategy) -> RanksHolding:
         key = tuple(getattr(strategy, name) for name in SCHEDULE)
@@ -485,10 +498,12 @@ class Bounds:
             sum(value.type.size_bytes for value in middle.outputs),
         ]
         at_rest: list[Amount] = [getattr(state, name) for name in _STATE]
-        layers = self._layers(pricer, programs)
+        layers = self._layers(pricer, programs, pricing, bool(sizes.splits.any()))
         return [*passes, *missing, *computing, *missing, *once, *at_rest, *layers]
 
-    def _layers(self, pricer: StagePricer, programs: ModelPrograms) -> list[Amount]:
+    def _layers(
+        self, pricer: StagePricer, programs: ModelPrograms, pricing: Pricing, splits: bool
+    ) -> list[Amount]:
         """The rows of layers: of blocks that come more than once and share no parameters. One that
         some stage may recompute leaves no more behind than recomputed."""
         if not self._workload.training:
@@ -508,7 +523,7 @@ class Bounds:
         for ((layer, _), count), held in zip(layers, left, strict=True):
             state = state_bytes(self._workload, layer)
             at_rest = (getattr(state, name) for name in _STATE)
-            rows += [float(count), *at_rest, held]
+            rows += [float(count), *at_rest, held, pricer.computing_of(layer, pricing, splits)]
         return rows
 
 

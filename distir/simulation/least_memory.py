@@ -6,17 +6,24 @@ rank holds `s + c h` bytes. Whatever layers each rank has, the fullest rank hold
 weighted mean of all, and in that mean a layer counts at least as much as on the rank where it
 counts least. Weights that make layers count alike on all ranks give, for `n` equal layers,
 `n / Σ 1 / (s + c h)`, the sum over the ranks.
+
+A rank that computes `k` layers at most in the time that is allowed leaves the others to the rest:
+each of `p` ranks has at least `n - (p - 1) k` layers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from math import inf
 
 import numpy as np
 
 from distir.arrays import Floats, Indices
 from distir.schedules import CompiledSchedule
+
+ROUNDING = 1e-9
+"""Relative rounding of times."""
 
 NUMBERS_AT_ONCE = 1 << 18
 """Ranks times strategies that are looked at together, to bound memory."""
@@ -24,16 +31,27 @@ NUMBERS_AT_ONCE = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class LayerBytes:
-    """The equal layers of a kind: how many there are, bytes of each at rest, and bytes that a
-    microbatch leaves behind in each; arrays with one number per strategy."""
+    """The equal layers of a kind: how many there are, bytes of each at rest, bytes that a
+    microbatch leaves behind in each, and seconds in which it is computed in each, forward and
+    backward; arrays with one number per strategy."""
 
     count: Floats
     state: Floats
     left_behind: Floats
+    seconds: Floats
 
     def taken(self, which: Indices) -> LayerBytes:
         """Those of the strategies with these numbers."""
-        return LayerBytes(self.count[which], self.state[which], self.left_behind[which])
+        return LayerBytes(*(getattr(self, each.name)[which] for each in fields(self)))
+
+    def least_on(self, groups: int, allowed: Floats) -> Floats:
+        """How many of the layers each rank has at least, if none takes longer than `allowed` to
+        compute a microbatch."""
+        times = np.divide(
+            allowed, self.seconds, out=np.full(len(allowed), inf), where=self.seconds > 0
+        )
+        most = np.floor(times * (1 + ROUNDING))
+        return np.maximum(0.0, self.count - (groups - 1) * most) if groups > 1 else self.count
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +94,11 @@ def fullest_rank_bytes(
     model: Indices,
     holding: Sequence[RanksHolding],
     schedule: Indices,
+    allowed: Floats,
 ) -> Floats:
     """Bytes that the fullest rank of each strategy holds at least. `model` and `schedule` say which
-    of the numbers in `layers` and which of the schedules in `holding` a strategy has."""
+    of the numbers in `layers` and which of the schedules in `holding` a strategy has; `allowed` are
+    the seconds that each of its ranks may take for a microbatch."""
     found = np.zeros(len(model))
     widths = np.array([len(each.states) for each in holding])
     of_strategy = widths[schedule]
@@ -93,11 +113,13 @@ def fullest_rank_bytes(
             part = chosen[begin : begin + most]
             place = np.searchsorted(of_width, schedule[part])
             some = [each.taken(model[part]) for each in layers]
-            found[part] = _least_maximum(some, states[place], in_flight[place])
+            found[part] = _least_maximum(some, states[place], in_flight[place], allowed[part])
     return found
 
 
-def _least_maximum(layers: Sequence[LayerBytes], states: Floats, in_flight: Floats) -> Floats:
+def _least_maximum(
+    layers: Sequence[LayerBytes], states: Floats, in_flight: Floats, allowed: Floats
+) -> Floats:
     """The same for schedules with equally many groups: `states` and `in_flight` are of shape
     (strategies, groups)."""
 
@@ -114,7 +136,17 @@ def _least_maximum(layers: Sequence[LayerBytes], states: Floats, in_flight: Floa
     for each in layers:
         counted = weights * on_groups(each.state, each.left_behind)
         least += each.count * counted.min(axis=1)
-    return np.divide(least, total, out=np.zeros_like(least), where=total > 0)
+    mean = np.divide(least, total, out=np.zeros_like(least), where=total > 0)
+    alone = (states == 1).all(axis=1)  # where several ranks hold a stage, they share its work
+    fewest = [each.least_on(states.shape[1], allowed) for each in layers]
+    fixed = np.sum(
+        [
+            on_groups(few * each.state, few * each.left_behind)
+            for few, each in zip(fewest, layers, strict=True)
+        ],
+        axis=0,
+    )
+    return np.where(alone, np.maximum(mean, fixed.max(axis=1)), mean)
 
 
 __all__ = ["LayerBytes", "RanksHolding", "fullest_rank_bytes"]

@@ -56,6 +56,9 @@ def test_no_strategy_is_below_its_bounds(
         for seconds, size in found:
             assert seconds <= metrics["iteration_seconds"], strategy.label
             assert size <= metrics["peak_memory_bytes"], strategy.label
+        alone, seconds = Strategies.of([strategy]), metrics["iteration_seconds"]
+        for within in (bounds.unsharded(alone, seconds), bounds.ordered(alone, seconds)):
+            assert within.size[0] <= metrics["peak_memory_bytes"], strategy.label
         if strategy.recompute != AUTO:
             assert stages.size[place] == pytest.approx(metrics["peak_memory_bytes"])
 
@@ -85,8 +88,9 @@ def test_however_layers_are_cut_the_fullest_rank_holds_no_less_than_its_bound(
     flight, layers = compiled.peak_in_flight, 8
     number = np.zeros(1, np.int64)
     for state, left_behind in ((0.0, 1.0), (1.0, 0.0), (3.0, 1.0), (1.0, 5.0)):
-        equal = LayerBytes(*(np.array([n]) for n in (float(layers), state, left_behind)))
-        (bound,) = fullest_rank_bytes([equal], number, [RanksHolding.of(compiled)], number)
+        equal = LayerBytes(*(np.array([n]) for n in (float(layers), state, left_behind, 1.0)))
+        holding = [RanksHolding.of(compiled)]
+        (bound,) = fullest_rank_bytes([equal], number, holding, number, np.full(1, np.inf))
         assert bound >= layers * state / 4 * (1 - 1e-12)
         stages = compiled.stages
         for cuts in combinations_with_replacement(range(layers + 1), stages - 1):
@@ -96,15 +100,21 @@ def test_however_layers_are_cut_the_fullest_rank_holds_no_less_than_its_bound(
                 sum(of_stage[stage] * (state + next(counts) * left_behind) for stage in own)
                 for own in flight.stages_of_ranks
             )
-            assert max(held) >= bound * (1 - 1e-12)
+            fullest = max(held)
+            assert fullest >= bound * (1 - 1e-12)
+            longest = max(sum(of_stage[stage] for stage in own) for own in flight.stages_of_ranks)
+            allowed = np.full(1, float(longest))
+            (within,) = fullest_rank_bytes([equal], number, holding, number, allowed)
+            assert fullest >= within * (1 - 1e-12)
 
 
 def test_equal_layers_with_as_many_in_flight_on_all_ranks_are_bounded_exactly() -> None:
     """GPipe on four ranks: each has two of eight layers and all eight microbatches."""
     compiled = compile_schedule(find_schedule("gpipe").made(4, 1, 8))
-    layers = LayerBytes(np.array([8.0]), np.array([3.0]), np.array([1.0]))
+    layers = LayerBytes(*(np.array([n]) for n in (8.0, 3.0, 1.0, 1.0)))
     number = np.zeros(1, np.int64)
-    (bound,) = fullest_rank_bytes([layers], number, [RanksHolding.of(compiled)], number)
+    holding = [RanksHolding.of(compiled)]
+    (bound,) = fullest_rank_bytes([layers], number, holding, number, np.full(1, np.inf))
     assert bound == pytest.approx(2 * (3 + 8))
 
 

@@ -151,6 +151,14 @@ class StagePricer:
             self._weights[key] = sum(each.cost.seconds for each in self._chains.run_all(chains))
         return self._weights[key]
 
+    def computing_of(self, program: BlockProgram, pricing: Pricing, splits: bool) -> Amount:
+        """Seconds of a block's forward and backward pass that occupy the compute stream, whether
+        or not the backward pass is split; if it may be, `splits`."""
+        kinds = (FORWARD, BACKWARD, INPUT_PART, WEIGHT_PART) if splits else (FORWARD, BACKWARD)
+        alone = [segment for kind in kinds for segment in segments([program], kind, steady=True)]
+        forward, whole, *parts = (e.computing_seconds for e in self._passes(alone, pricing))
+        return forward + (smaller(whole, sum(parts)) if parts else whole)
+
     def block_bytes(
         self,
         programs: Sequence[BlockProgram],
