@@ -51,7 +51,9 @@ class LayerBytes:
             allowed, self.seconds, out=np.full(len(allowed), inf), where=self.seconds > 0
         )
         most = np.floor(times * (1 + ROUNDING))
-        return np.maximum(0.0, self.count - (groups - 1) * most) if groups > 1 else self.count
+        if groups == 1:
+            return np.where(np.isfinite(allowed), self.count, 0.0)
+        return np.maximum(0.0, self.count - (groups - 1) * most)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,8 @@ class RanksHolding:
     """How often the state of a layer is held at least."""
     in_flight: Floats
     """How many microbatches are in flight at least when a rank has most of them."""
+    apart: bool
+    """Whether no stage is on several ranks, which share its work."""
 
     @classmethod
     def of(cls, compiled: CompiledSchedule) -> RanksHolding:
@@ -86,7 +90,8 @@ class RanksHolding:
             copies, most = len(holders) / ranks, sum(count for _, count in holders) / ranks
             states[number] = min(copies, states.get(number, copies))
             in_flight[number] = min(most, in_flight.get(number, most))
-        return cls(np.array(list(states.values())), np.array(list(in_flight.values())))
+        apart = all(len(holders) == 1 for holders in held.values())
+        return cls(np.array(list(states.values())), np.array(list(in_flight.values())), apart)
 
 
 def fullest_rank_bytes(
@@ -107,13 +112,15 @@ def fullest_rank_bytes(
         alike = [holding[int(number)] for number in of_width]
         states = np.stack([each.states for each in alike])
         in_flight = np.stack([each.in_flight for each in alike])
+        apart = np.array([each.apart for each in alike])
         chosen = np.flatnonzero(of_strategy == width)
         most = max(1, NUMBERS_AT_ONCE // width)
         for begin in range(0, len(chosen), most):
             part = chosen[begin : begin + most]
             place = np.searchsorted(of_width, schedule[part])
             some = [each.taken(model[part]) for each in layers]
-            found[part] = _least_maximum(some, states[place], in_flight[place], allowed[part])
+            time = np.where(apart[place], allowed[part], inf)
+            found[part] = _least_maximum(some, states[place], in_flight[place], time)
     return found
 
 
@@ -137,7 +144,6 @@ def _least_maximum(
         counted = weights * on_groups(each.state, each.left_behind)
         least += each.count * counted.min(axis=1)
     mean = np.divide(least, total, out=np.zeros_like(least), where=total > 0)
-    alone = (states == 1).all(axis=1)  # where several ranks hold a stage, they share its work
     fewest = [each.least_on(states.shape[1], allowed) for each in layers]
     fixed = np.sum(
         [
@@ -146,7 +152,7 @@ def _least_maximum(
         ],
         axis=0,
     )
-    return np.where(alone, np.maximum(mean, fixed.max(axis=1)), mean)
+    return np.maximum(mean, fixed.max(axis=1))
 
 
 __all__ = ["LayerBytes", "RanksHolding", "fullest_rank_bytes"]

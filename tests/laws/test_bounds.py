@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from itertools import combinations_with_replacement, pairwise
 
 import numpy as np
@@ -102,7 +103,11 @@ def test_however_layers_are_cut_the_fullest_rank_holds_no_less_than_its_bound(
             )
             fullest = max(held)
             assert fullest >= bound * (1 - 1e-12)
-            longest = max(sum(of_stage[stage] for stage in own) for own in flight.stages_of_ranks)
+            holders = Counter(stage for own in flight.stages_of_ranks for stage in own)
+            longest = max(
+                sum(of_stage[stage] / holders[stage] for stage in own)
+                for own in flight.stages_of_ranks
+            )
             allowed = np.full(1, float(longest))
             (within,) = fullest_rank_bytes([equal], number, holding, number, allowed)
             assert fullest >= within * (1 - 1e-12)
