@@ -104,10 +104,12 @@ def words(
             if default is ABSENT:
                 raise missing(option)
             return {fact: default}
-        word = str(options[option]).lower()
+        word = as_word(options[option])
         if word not in ours:
             known = ", ".join(str(each) for each in spelled.values())
-            raise LaunchError(f"{option} is {options[option]!r}; what is understood is {known}")
+            raise LaunchError(
+                f"{option} is {shown(options[option])}; what is understood is {known}"
+            )
         return {fact: ours[word]}
 
     return Row((fact,), (option,), write, read)
@@ -187,6 +189,11 @@ def unset(option: str, given: str) -> LaunchError:
     return LaunchError(
         f"{option} is {shown(given)}, which is not set; state it by --set {name}=VALUE"
     )
+
+
+def as_word(given: Any) -> str:
+    """A value as a word in lower case; of an endless number, how long it is."""
+    return (given if isinstance(given, str) else brief(given)).lower()
 
 
 def shown(given: Any) -> str:

@@ -241,6 +241,7 @@ def test_a_bad_script_is_one_line(
         ("model.yaml", "a: [b"),
         ("model.yaml", "MODEL_ARGS: {--num-layers: {a: 1}, --tensor-model-parallel-size: x}"),
         ("model.yaml", "!!python/object/apply:os.system ['touch ran']"),
+        ("model.yaml", f"MODEL_ARGS: {{--num-layers: 2, --recompute-granularity: {'9' * 6000}}}"),
         ("ds.json", "[1, 2]"),
         ("ds.json", '{"zero_optimization": {"stage": "x"}, "train_batch_size": 8}'),
         ("ds.json", '{"zero_optimization": 3'),

@@ -13,6 +13,7 @@ from autotune.launch.rows import (
     Options,
     Row,
     Table,
+    as_word,
     flag,
     missing,
     row,
@@ -293,7 +294,7 @@ def _write_recompute(facts: Facts) -> Options:
 
 
 def _read_recompute(options: Options, facts: Facts) -> Facts:
-    given = str(options.get("--recompute-granularity", "none")).lower()
+    given = as_word(options.get("--recompute-granularity", "none"))
     if truth("--recompute-activations", options.get("--recompute-activations", False)):
         given = "selective"
     if given in ("none", "selective"):
