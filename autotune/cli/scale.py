@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from autotune.cli.options import (
     SUPPRESS,
@@ -67,7 +67,7 @@ def _scaled(arguments: argparse.Namespace) -> Scaling:
     from autotune.scale import Scaling, device_counts, scale
 
     counts = device_counts(getattr(arguments, "devices", DEFAULT_COUNTS))
-    stated = given(arguments, ProblemStatement) | {"devices": max(counts)}
+    stated: dict[str, Any] = given(arguments, ProblemStatement) | {"devices": max(counts)}
     goal = goal_of(arguments)
     statement = goal.suited(ProblemStatement(**stated))
     problem, objective, steps = scale(statement, goal, counts, phase=progress)
