@@ -16,6 +16,7 @@ from autotune.compare import SAMPLERS_COMPARED, Archive, Comparison, Standing, s
 from autotune.durable.helpers import Helpers, helped
 from autotune.durable.stated import Kept, plain_search, plain_statement
 from autotune.durable.workers import own_seed
+from autotune.enqueued import Stated, enqueued
 from autotune.grid import (
     LONGEST_SECONDS,
     MOST_QUICK,
@@ -73,6 +74,8 @@ class Search(Goal):
     """Strategies to try; by default 50 (200 of a large space where the objective is simulated), or
     all for the sampler `grid`.
     """
+    enqueue: Sequence[Stated] = ()
+    """Plans to try first: strategies, or choices by name."""
     timeout: float | None = None
     """Seconds after which no further trial is begun: the study's, whoever works on it."""
     stop_within: float | None = None
@@ -176,6 +179,7 @@ def solve(
         search.chosen_sampler, problem.space, seed, ProblemProspects(problem, objective)
     )
     budget = search.budget(problem.space.count())
+    first = [] if helping else enqueued(search.enqueue, problem.space)
     clock = time.perf_counter()
     known, stopped = _Known(), False
     with measuring(objective, search) as measure:
@@ -188,6 +192,7 @@ def solve(
         study = Study(problem.space, objective, sampler, known.measure or measure, seed)
         if opened is not None:
             study.ledger = opened.ledger
+        study.first = first
         study.stops = _stops(search, problem, objective, sampler, opened)
 
         def result(seconds: float) -> TuneResult:

@@ -74,6 +74,8 @@ class Study:
     """What is kept, and shared with other workers."""
     stops: Sequence[Stop] = ()
     """Reasons to end, asked before each trial."""
+    first: Sequence[Strategy] = ()
+    """Strategies that the user wants tried before the sampler is asked."""
     trials: list[Trial] = field(default_factory=list[Trial])
     repeats: int = 0
     """Suggestions that were answered from memory."""
@@ -104,6 +106,7 @@ class Study:
         budget = min(budget, self.space.count())
         try:
             self._resume(on_trial, replay=replay)
+            self._queue.extendleft(reversed(self.first))
             while not self._is_over(budget):
                 strategy = self._next(budget)
                 if strategy is not None:
@@ -249,7 +252,8 @@ class Study:
 
     def _try(self, strategy: Strategy, budget: int, on_trial: Callable[[Trial], None]) -> None:
         """Evaluates a strategy, if no other worker is first."""
-        self._claimed = number = self.ledger.claim(strategy, budget)
+        asked = strategy not in self.first
+        self._claimed = number = self.ledger.claim(strategy, budget, asked=asked)
         if number is None:
             self._taken.add(strategy)
             return

@@ -25,7 +25,7 @@ from autotune.cli.output import INTERRUPTED, Output, add_json_option, note, stat
 from autotune.cli.plans import add_plan_option, write_plan
 from autotune.cli.progress import progress
 from autotune.cli.report import add_report_option, write_report
-from autotune.cli.studies import add_run_options, as_begun, kept_of
+from autotune.cli.studies import add_run_options, as_begun, kept_of, read_enqueued
 from autotune.statement import ProblemStatement
 from distir.errors import DistirError
 from distir.files import check_no_output
@@ -63,6 +63,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=SUPPRESS,
         metavar="N",
         help="strategies to try (default: 50, or 200 of a large space; all for the sampler grid)",
+    )
+    search.add_argument(
+        "--enqueue",
+        default=SUPPRESS,
+        metavar="FILE",
+        help="plans to try first: a YAML list such as [{dp: 2, tp: 8}], a table of `grid`, or a "
+        "launch file that `read` reads",
     )
     search.add_argument(
         "--timeout",
@@ -125,6 +132,7 @@ def execute(arguments: argparse.Namespace) -> int:
             kept = kept_of(arguments)
             arguments = as_begun(arguments, kept)
             kept = kept_of(arguments)
+            read_enqueued(arguments)
             search = Search(**given(arguments, Search))
             launch = launch_asked(arguments)
             problem = problem_of(arguments) if launch is None else launch.problem(arguments)

@@ -97,3 +97,23 @@ def as_begun(arguments: argparse.Namespace, kept: Kept) -> argparse.Namespace:
     }
     values = restored(attributes["problem"], stated) | restored(search, {})
     return argparse.Namespace(**{**vars(arguments), **values})
+
+
+def read_enqueued(arguments: argparse.Namespace) -> None:
+    """Puts the plans that the file of `--enqueue` states in its place. Raises `DistirError` if it
+    cannot be read."""
+    path: Any = getattr(arguments, "enqueue", None)
+    if not isinstance(path, str):
+        return
+    from autotune.enqueued import plans_in
+
+    plans = plans_in(path)
+    arguments.enqueue = [_launched(path, arguments)] if plans is None else plans
+
+
+def _launched(path: str, arguments: argparse.Namespace) -> Any:
+    from autotune.launch.read import Stated, read_launch
+
+    names = ("devices", "batch_size", "sequence_length", "model")
+    stated = {name: getattr(arguments, name) for name in names if hasattr(arguments, name)}
+    return read_launch(path, Stated(**stated)).strategy

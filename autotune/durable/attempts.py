@@ -70,14 +70,19 @@ def _entry(tries: Sequence[Attempt], retries: int) -> Entry:
     )
 
 
-def is_void(mine: Attempt, attempts: Iterable[Attempt], budget: int, retries: int) -> bool:
-    """Whether an attempt, just claimed, is in vain: another worker has the strategy or was first to
-    claim it, or it is beyond the budget. Attempts with smaller numbers are all known by then, so of
-    two workers that claim the same at once, one goes on."""
-    before = [each for each in attempts if each.number < mine.number]
-    entries = entries_of(before, retries)
-    same = next((each for each in entries if each.strategy == mine.strategy), None)
+def is_taken(strategy: Strategy, attempts: Iterable[Attempt], budget: int, retries: int) -> bool:
+    """Whether a further attempt at a strategy is in vain: a worker is or was at it, or it is beyond
+    the budget."""
+    entries = entries_of(attempts, retries)
+    same = next((each for each in entries if each.strategy == strategy), None)
     return len(entries) >= budget if same is None else not same.open
+
+
+def is_void(mine: Attempt, attempts: Iterable[Attempt], budget: int, retries: int) -> bool:
+    """Whether an attempt, just claimed, is in vain. Attempts with smaller numbers are all known by
+    then, so of two workers that claim the same at once, one goes on."""
+    before = [each for each in attempts if each.number < mine.number]
+    return is_taken(mine.strategy, before, budget, retries)
 
 
 def busy_seconds(attempts: Iterable[Attempt]) -> float:

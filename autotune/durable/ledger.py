@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from uuid import uuid4
 
-from autotune.durable.attempts import Attempt, busy_seconds, entries_of, is_void
+from autotune.durable.attempts import Attempt, busy_seconds, entries_of, is_taken, is_void
 from autotune.durable.optuna_storage import StoredStudy
 from autotune.durable.workers import BEATS, Heart, Watch, is_gone, this_worker
 from autotune.ledger import Entry
@@ -46,6 +46,8 @@ class DurableLedger:
 
     def claim(self, strategy: Strategy, budget: int, *, asked: bool = True) -> int | None:
         """The number of a new trial, if no other worker was first."""
+        if is_taken(strategy, self._attempts(), budget, self._retries):
+            return None  # most that is in vain ends here, and leaves nothing
         token = uuid4().hex
         key = self.study.begin(strategy, token, self._worker, asked=asked)
         attempts = self._attempts()

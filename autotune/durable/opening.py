@@ -111,7 +111,7 @@ def _begun(kept: Kept, objective: Objective) -> StoredStudy:
     if found is None:
         known = bool(objective.metric or objective.direction)
         return StoredStudy.create(kept.storage, kept.study, [known and objective.maximize])
-    if not found.attributes():
+    if "problem" not in found.attributes() and found.is_empty:
         return found  # whoever created it was killed at once
     raise DistirError(
         f"the study {kept.study!r} is in {shown_url(kept.storage)} already; --resume goes on with "

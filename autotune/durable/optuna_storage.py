@@ -15,10 +15,12 @@ import re
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 
 from autotune.durable.attempts import Attempt
+from autotune.file_lock import locked
 from autotune.ledger import LedgerError
 from autotune.objectives.evaluation import Evaluation
 from distir.errors import DistirError, brief
@@ -90,28 +92,23 @@ def open_storage(url: str) -> BaseStorage:
 
 def _journal(path: str) -> BaseStorage:
     from optuna.storages import JournalStorage
-    from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
-
-    lock = JournalFileSymlinkLock(path)
+    from optuna.storages.journal import JournalFileBackend
 
     class WholeLines(JournalFileBackend):
         """A journal that goes on after a line that was cut short when its writer was killed, or
-        when the disk was full. Nobody was told that such a line is written."""
+        when the disk was full. Nobody was told that such a line is written. Its lock is the
+        kernel's, which lets go when its holder is killed; Optuna's own takes half a minute."""
 
         def append_logs(self, logs: list[dict[str, Any]]) -> None:
             lines = "".join(json.dumps(each, separators=(",", ":")) + "\n" for each in logs)
-            lock.acquire()
-            try:
-                with open(path, "r+b") as file:  # noqa: PTH123  a path as Optuna takes it
-                    file.seek(_end_of_lines(file))
-                    file.truncate()
-                    file.write(lines.encode())
-                    file.flush()
-                    os.fsync(file.fileno())
-            finally:
-                lock.release()
+            with locked(Path(f"{path}.flock")), open(path, "r+b") as file:  # noqa: PTH123
+                file.seek(_end_of_lines(file))
+                file.truncate()
+                file.write(lines.encode())
+                file.flush()
+                os.fsync(file.fileno())
 
-    return JournalStorage(WholeLines(path, lock))
+    return JournalStorage(WholeLines(path))
 
 
 def _end_of_lines(file: BinaryIO) -> int:
@@ -227,6 +224,11 @@ class StoredStudy:
         kinds = import_optuna().study.StudyDirection
         directions = self._reach(lambda: self._storage.get_study_directions(self._id))
         return tuple(each == kinds.MAXIMIZE for each in directions)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody has begun a trial."""
+        return not self._reach(lambda: self._storage.get_all_trials(self._id, deepcopy=False))
 
     def attributes(self) -> dict[str, Any]:
         """What is known of the study."""

@@ -16,6 +16,7 @@ from autotune.durable.workers import SILENCE_SECONDS
 from autotune.statement import Goal, ProblemStatement
 from distir.errors import DistirError, brief
 from distir.files import is_file, user_path
+from distir.strategy import Strategy
 
 GOAL = ("objective", "metric", "direction")
 """What of a goal is the study's own; the rest says how trials are made, which may change."""
@@ -72,6 +73,8 @@ def plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         items = cast("Mapping[Any, Any]", value).items()
         return {str(name): plain(item) for name, item in items}
+    if isinstance(value, Strategy):
+        return value.to_dict()
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in cast("list[Any]", value)]
     named = getattr(value, "name", None) or getattr(value, "__name__", type(value).__name__)

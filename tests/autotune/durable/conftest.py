@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.autotune.durable.servers import USER, Server, programs
 
 OBJECTIVE = """
 import os, time
@@ -53,14 +57,14 @@ class Searches:
     def json(self, *options: str, seconds: float = 0.0, status: int = 0) -> Any:
         """What such a search finds."""
         process = self.start(*options, "--json", "-", seconds=seconds)
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=300)
         assert process.returncode == status, err
         return json.loads(out)
 
     def refused(self, *options: str) -> str:
         """The one line of a search that cannot begin."""
         process = self.start(*options, "--quiet")
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=300)
         assert process.returncode == 2, err
         assert out == ""
         assert err.count("\n") == 1, err
@@ -86,6 +90,23 @@ def wait_until(happened: Callable[[], bool], seconds: float = 60.0) -> None:
     while not happened():
         assert time.monotonic() < deadline, "it has not happened"
         time.sleep(0.02)
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[Server]:
+    pytest.importorskip("psycopg", reason="studies on PostgreSQL need psycopg")
+    found = programs()
+    if found is None:
+        pytest.skip("there is no PostgreSQL here (Debian's package postgresql)")
+    with tempfile.TemporaryDirectory(prefix="distir-postgresql-") as folder:
+        if os.getuid() == 0:
+            try:
+                shutil.chown(folder, USER)
+            except LookupError:
+                pytest.skip(f"PostgreSQL does not run as root, and there is no user {USER}")
+        server = Server(found, Path(folder))
+        yield server
+        server.stop()
 
 
 @pytest.fixture

@@ -52,7 +52,7 @@ def test_a_trial_whose_worker_dies_is_made_again_by_another(searches: Searches) 
     wait_until(lambda: len(searches.begun()) >= 3)
     first.kill()
     first.communicate()
-    out, err = other.communicate(timeout=120)
+    out, err = other.communicate(timeout=300)
     assert other.returncode == 0, err
     again = [label for label, times in Counter(searches.begun()).items() if times > 1]
     assert len(again) <= 1  # none if it was killed between two trials
