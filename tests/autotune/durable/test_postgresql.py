@@ -56,4 +56,5 @@ def test_a_search_waits_for_a_server_that_comes_back(
     study = StoredStudy.find(postgresql.url, "patient")
     assert study is not None
     done = [each.user_attrs["plan"] for each in study.optuna.trials if each.values]
+    study.close()
     assert len(done) == len(set(done)) == 6
