@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.cli.options import SUPPRESS, add_model_options, given, strategy_of
 from autotune.cli.output import Output, add_json_option, note
-from autotune.cli.simulate import add_strategy_options, plain, problem_with
+from autotune.cli.simulate import add_strategy_options, communicated, plain, problem_with
 from autotune.statement import ProblemStatement
 from distir.errors import DistirError
 from distir.files import check_writable, is_folder, write_text
@@ -79,7 +79,9 @@ def plain_launch(done: Launched) -> dict[str, Any]:
     return {
         **plain_emission(done.emission),
         "strategy": choices(done.strategy, done.problem.batch_size),
-        "simulated": plain(done.problem, done.simulated),
+        "simulated": plain(
+            done.problem, done.simulated, communicated(done.problem, done.simulated)
+        ),
         "as_run": {**done.as_run_settings, "metrics": dict(done.as_run.metrics)},
     }
 

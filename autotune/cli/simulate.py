@@ -207,8 +207,8 @@ def execute(arguments: argparse.Namespace) -> int:
             write_plan(arguments, simulator.plan(strategy))
         write_report(arguments, partial(_page, problem, result, plan, other))
         collectives = communicated(problem, result, plan)
-    sent = {"collectives": [each.to_dict() for each in collectives]}
-    output.write(plain(problem, result) | sent, lambda: _report(problem, result, collectives))
+    told = plain(problem, result, collectives)
+    output.write(told, lambda: _report(problem, result, collectives))
     return 0
 
 
@@ -237,13 +237,14 @@ def problem_of_plan(arguments: argparse.Namespace, plan: Plan) -> Problem:
     return load_problem(**stated_by(plan), **{name: getattr(arguments, name) for name in hardware})
 
 
-def plain(problem: Problem, result: Any) -> dict[str, Any]:
-    """A simulation as plain JSON values."""
+def plain(problem: Problem, result: Any, collectives: Sequence[Collective]) -> dict[str, Any]:
+    """A simulation, and what it communicates, as plain JSON values."""
     said = {"strategy": choices(result.strategy, problem.batch_size)}
-    return {**_header(problem), **result.to_dict(), **said}
+    sent = {"collectives": [each.to_dict() for each in collectives]}
+    return {**_header(problem), **result.to_dict(), **said, **sent}
 
 
-def communicated(problem: Problem, result: Any, plan: Plan | None) -> tuple[Collective, ...]:
+def communicated(problem: Problem, result: Any, plan: Plan | None = None) -> tuple[Collective, ...]:
     """What a device of the plan communicates in a step."""
     from distir.simulation.communication import collectives_of
 

@@ -80,7 +80,7 @@ def test_what_goes_wrong_fails_the_trial_with_its_reason(
     assert all(str(trial.evaluation.reason).startswith(reason) for trial in result.trials)
     assert result.best is None
     assert "No trial succeeded." in str(result)
-    assert re.search(r" s for the smallest \w+\.", str(result))
+    assert re.search(r" for the smallest \w+\.", str(result))
 
 
 @pytest.mark.slow(seconds=1)
@@ -155,7 +155,7 @@ def test_plugins_that_are_not_there_say_where_they_were_looked_for(tmp_path: Pat
         load("nowhere:cost")
     with pytest.raises(PluginError, match="is incomplete"):
         load("nowhere:")
-    with pytest.raises(UnknownNameError, match="did you mean: latency"):
+    with pytest.raises(UnknownNameError, match=r"did you mean: .*latency"):
         load("latencey")
     with pytest.raises(DistirError, match=r"is float 3\.14.*; expected a callable"):
         load("math:pi")
@@ -165,7 +165,7 @@ def test_entry_points_of_an_installed_package_are_objectives_and_samplers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(sys, "path", [str(PLUGINS), *sys.path])
-    search = Search(objective="energy", sampler="last-first", trials=5)
+    search = Search(objective="joules", sampler="last-first", trials=5)
     problem = toy_problem()
     result = solve(problem, search)
     last = [problem.space.at(problem.space.count() - 1 - index) for index in range(5)]

@@ -168,7 +168,7 @@ def test_the_report_explains_the_best() -> None:
     assert "Against next layout" in text
     assert "Against pure data parallel" in text
     assert "peak memory, fullest stage" in text
-    assert "<pre" in getattr(result, "_repr_html_")()  # noqa: B009 (as notebooks ask for it)
+    assert "<table" in getattr(result, "_repr_html_")()  # noqa: B009 (as notebooks ask for it)
     assert len(result.to_frame()) == DEFAULT_TRIALS
 
 
