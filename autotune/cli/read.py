@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.cli.options import SUPPRESS, add_hardware_options, given, positive
 from autotune.cli.output import Output, add_json_option
 from autotune.cli.report import add_report_option, write_report
-from autotune.cli.simulate import plain
+from autotune.cli.simulate import communicated, plain
 from autotune.statement import ProblemStatement
 from distir.errors import DistirError, StrategyError
 
@@ -171,7 +171,7 @@ def _plain(
         "workload": {**stated, "sequence_length": workload.length},
         "devices": problem.devices,
         "strategy": choices(reading.strategy, problem.batch_size),
-        "simulated": plain(problem, simulated),
+        "simulated": plain(problem, simulated, communicated(problem, simulated)),
         "as_run": {**settings, "metrics": dict(result.metrics)},
         "not_modelled": [
             {"option": note.what, "value": note.value, "reason": note.reason}
