@@ -74,7 +74,7 @@ def seconds_by_family(simulator: Simulator) -> Counter[str]:
     stage = flat_stage(plan, 0, simulator.pricing(plan))
     found: Counter[str] = Counter()
     for step in (step for each in stage.passes for step in each.steps):
-        name = step.instruction.label
+        name = step.instruction.label.partition(" ")[0]  # the op, without what tells it from others
         found[FAMILIES.get(name, name)] += step.instruction.seconds  # type: ignore[assignment]
     return found
 
