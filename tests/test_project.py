@@ -95,6 +95,6 @@ def test_every_file_of_a_package_is_python_data_or_a_result() -> None:
     )
     if listed.returncode:
         pytest.skip("needs the checkout's git")
-    files = [line for line in listed.stdout.splitlines() if "/page/assets/" not in line]
+    files = [line for line in listed.stdout.splitlines() if "/assets/" not in line]
     suffixes = {Path(line).suffix or Path(line).name for line in files}
     assert suffixes <= {".py", ".toml", ".typed", ".md", ".json"}

@@ -36,6 +36,8 @@ def check(simulator: Simulator, strategies: Sequence[Strategy]) -> None:
             continue
         result = simulator.simulate(strategy)
         found = {name: column[index] for name, column in table.metrics.items()}
+        for name in found.keys() - result.metrics.keys():  # nobody stated a price, for instance
+            assert math.isnan(found.pop(name))
         assert found == pytest.approx(result.metrics, rel=RELATIVE, abs=1e-12), strategy.label
         assert bool(table.feasible[index]) == result.feasible
         assert table.reason(index) == result.reason
