@@ -97,4 +97,4 @@ def test_every_file_of_a_package_is_python_data_or_a_result() -> None:
         pytest.skip("needs the checkout's git")
     files = [line for line in listed.stdout.splitlines() if "/assets/" not in line]
     suffixes = {Path(line).suffix or Path(line).name for line in files}
-    assert suffixes <= {".py", ".toml", ".typed", ".md", ".json"}
+    assert suffixes <= {".py", ".toml", ".yaml", ".typed", ".md", ".json"}
