@@ -438,7 +438,10 @@ def test_grid_writes_every_strategy_to_a_table(
     assert "there is no folder" in line
 
 
-def test_a_table_shows_the_choices_that_vary(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_table_shows_the_choices_that_vary(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
     assert main(["grid", "--model", "toy", "--space", "small", "--top", "5"]) == 0
     assert "ZeRO" not in capsys.readouterr().out
     assert main(["grid", "--model", "toy", "--space", "standard", "--top", "5"]) == 0

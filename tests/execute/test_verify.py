@@ -37,7 +37,10 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
     return status, captured.out + captured.err
 
 
-def test_a_right_plan_passes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_right_plan_passes(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
     status, shown = run(capsys, *COMMAND, "--pp", "2", "--schedule", "1f1b")
     assert status == 0
     assert "The same numbers as on one device" in shown
