@@ -31,6 +31,8 @@ settings.register_profile(
 settings.register_profile("quick", settings.get_profile("everyday"), max_examples=10)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "everyday"))
 
+os.environ.pop("COLUMNS", None)  # a test of a narrow terminal says how narrow it is
+
 SHARED = Path(__file__).resolve().parent.parent.parent / "shared"
 
 

@@ -115,8 +115,8 @@ def _communication(collectives: Sequence[Collective]) -> Table:
     """What a device communicates in a step, by mesh axis and kind."""
     table = plain_table("Communication per device and step")
     table.add_column("axis", no_wrap=True)
-    table.add_column("kind", no_wrap=True)
-    table.add_column("over", no_wrap=True, overflow="ellipsis")
+    table.add_column("kind")  # words break where there is no room; numbers never do
+    table.add_column("over")
     for what in ("count", "bytes", "exposed", "hidden"):
         table.add_column(what, justify="right", no_wrap=True)
     for each in collectives:
