@@ -92,21 +92,18 @@ def _fit_ops(
 
 
 def _fit_launches(steps: Sequence[StepSample], stack: SoftwareStack) -> SoftwareStack:
-    """A launch takes what steps with more kernels take longer, and the step itself the rest."""
-    start = {
-        "launch": min(each.seconds / each.kernels for each in steps),
-        "rest": 0.1 * min(each.seconds for each in steps),
-    }
+    """A launch takes what steps with more kernels take longer, a view what steps with more views
+    do, and the step itself the rest: the least squares of relative errors, none below zero."""
+    from scipy.optimize import nnls  # pyright: ignore[reportMissingTypeStubs]
 
-    def loss(constants: Mapping[str, float]) -> float:
-        launch, rest = constants["launch"], constants["rest"]
-        return _off([(launch * each.kernels + rest) / each.seconds for each in steps])
-
-    found = nearest(start, loss)
+    parts = [[each.kernels, each.views, 1.0] for each in steps]
+    relative = np.divide(parts, [[each.seconds] for each in steps])
+    launch, view, rest = (float(each) for each in nnls(relative, np.ones(len(steps)))[0])
     return replace(
         stack,
-        eager_launch_seconds=found["launch"],
-        iteration_overhead_seconds=found["rest"],
+        eager_launch_seconds=launch,
+        eager_view_seconds=view,
+        iteration_overhead_seconds=rest,
     )
 
 
@@ -228,8 +225,8 @@ _FRACTIONS = (
     "memory_efficiency", "board_link_efficiency", "soft_maximum_order",
 )  # fmt: skip
 _SECONDS = (
-    "eager_launch_seconds", "collective_launch_seconds", "iteration_overhead_seconds",
-    "kernel_ramp_seconds",
+    "eager_launch_seconds", "eager_view_seconds", "collective_launch_seconds",
+    "iteration_overhead_seconds", "kernel_ramp_seconds",
 )  # fmt: skip
 
 

@@ -55,9 +55,16 @@ TINY_GPT = {
     "model_type": "gpt2", "n_layer": 3, "n_embd": 16, "n_head": 2, "vocab_size": 32,
     "n_positions": 8,
 }  # fmt: skip
-TINY_MODELS: tuple[Any, ...] = ("mlp-2x32", "mlp-12x32", TINY_GPT)
+TINY_LLAMA = {
+    "model_type": "llama", "num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 2,
+    "num_key_value_heads": 1, "intermediate_size": 32, "vocab_size": 32,
+    "max_position_embeddings": 8,
+}  # fmt: skip
+TINY_MODELS: tuple[Any, ...] = (
+    "mlp-2x32", "mlp-12x32", {**TINY_GPT, "n_layer": 1}, TINY_GPT, TINY_LLAMA,
+)  # fmt: skip
 """Models whose steps are launches and hardly anything else, as names or as configurations. MLPs
-have few ops that only change how an array is looked at, and GPTs have many."""
+have few views, that is, ops that only change how an array is looked at, and GPTs have many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +78,11 @@ class OpSample:
 
 @dataclass(frozen=True, slots=True)
 class StepSample:
-    """Seconds of a tiny step, and the kernels that it launches."""
+    """Seconds of a tiny step, the kernels that it launches, and the views that it takes."""
 
     label: str
     kernels: float
+    views: float
     seconds: float
 
 
@@ -198,19 +206,27 @@ def least_seconds(run: Callable[[], Any], clock: Any) -> float:
 
 
 def _step_sample(where: Where, dtype: DType, model: Any, deadline_seconds: float) -> StepSample:
-    stack = replace(
-        load_stack("ideal"), dispatch="blocking", eager_launch_seconds=1.0, kernel_ramp_seconds=0.0
-    )
     with _model(model) as spec:
         loaded = distir.load_model(spec)
     workload = Workload(model=loaded, batch_size=2, precision=dtype.short_name, dropout=False)
-    simulator = Simulator(workload, load_cluster("dgx-a100", 1), stack)
-    plan = simulator.plan(Strategy())
-    kernels = simulator.simulate_plan(plan).metrics["iteration_seconds"]
-    measured = measure_locally(plan, STEPS, WARMUP, deadline_seconds, where)
-    found = measured.to_dict()
+
+    def seconds_of_step(launch: float, view: float) -> float:
+        stack = replace(
+            load_stack("ideal"),
+            dispatch="blocking",
+            eager_launch_seconds=launch,
+            eager_view_seconds=view,
+            kernel_ramp_seconds=0.0,
+        )
+        simulator = Simulator(workload, load_cluster("dgx-a100", 1), stack)
+        return simulator.simulate(Strategy()).metrics["iteration_seconds"]
+
+    computing = seconds_of_step(0.0, 0.0)
+    kernels, views = (seconds_of_step(*one) - computing for one in ((1.0, 0.0), (0.0, 1.0)))
+    plan = Simulator(workload, load_cluster("dgx-a100", 1), load_stack("ideal")).plan(Strategy())
+    found = measure_locally(plan, STEPS, WARMUP, deadline_seconds, where).to_dict()
     seconds = found["minimum" if where == "cuda" else "processor_seconds"]
-    return StepSample(loaded.name, kernels, seconds)
+    return StepSample(loaded.name, kernels, views, seconds)
 
 
 @contextmanager

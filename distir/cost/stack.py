@@ -122,6 +122,8 @@ class SoftwareStack:
     with products, exchanges with experts with another microbatch."""
     eager_launch_seconds: float
     """Host time per kernel that Python launches."""
+    eager_view_seconds: float
+    """Host time per op that launches no kernel (a view or a reshape), where Python runs ops."""
     compiled_launch_seconds: float
     """Host time per kernel that compiled code or a graph launches."""
     collective_launch_seconds: float
@@ -161,6 +163,11 @@ class SoftwareStack:
         if self.dispatch == "compiled":
             return self.compiled_launch_seconds
         return self.eager_launch_seconds
+
+    @property
+    def view_seconds(self) -> float:
+        """Host time per op that launches no kernel: none in compiled code or a graph."""
+        return 0.0 if self.dispatch == "compiled" else self.eager_view_seconds
 
     @property
     def host_order(self) -> float:
@@ -246,6 +253,7 @@ _BYTES = ("context_bytes", "communicator_bytes")
 _SECONDS = (
     "kernel_ramp_seconds",
     "eager_launch_seconds",
+    "eager_view_seconds",
     "compiled_launch_seconds",
     "collective_launch_seconds",
     "iteration_overhead_seconds",

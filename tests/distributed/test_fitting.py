@@ -25,7 +25,7 @@ from distir.cost.cluster import Group
 
 needs_torch = pytest.mark.skipif(not torch_installed(), reason="needs PyTorch: .[torch]")
 
-LAUNCH, COLLECTIVE = 50e-6, 200e-6
+LAUNCH, VIEW, COLLECTIVE = 50e-6, 20e-6, 200e-6
 RATE, BANDWIDTH, LINK = 1e11, 5e10, 2e9
 
 
@@ -43,7 +43,10 @@ def _samples() -> Samples:
         return LAUNCH + float(busy)
 
     ops = [OpSample("op", work, seconds(work)) for work in works]
-    steps = [StepSample(f"{n}", n, 1e-4 + 2 * LAUNCH * n) for n in (10.0, 50.0, 100.0)]
+    steps = [
+        StepSample(f"{kernels} {views}", kernels, views, 1e-4 + 2 * LAUNCH * kernels + VIEW * views)
+        for kernels, views in ((10.0, 2.0), (50.0, 5.0), (100.0, 80.0), (60.0, 90.0))
+    ]
     messages = [MessageSample("shift", n, COLLECTIVE + n / LINK) for n in (1e3, 1e5, 1e6, 1e7, 1e8)]
     return Samples("fp32", ops, steps, messages)
 
@@ -62,7 +65,9 @@ def test_the_cost_model_predicts_the_times_that_it_was_fitted_to() -> None:
     for each in samples.messages:
         found = model.collective_seconds("shift", each.size_bytes, Group(2, (2,), (1,)))
         assert found == pytest.approx(each.seconds, rel=0.15)
-    assert profile.stack.eager_launch_seconds == pytest.approx(2 * LAUNCH, rel=0.1)
+    assert profile.stack.eager_launch_seconds == pytest.approx(2 * LAUNCH, rel=0.01)
+    assert profile.stack.eager_view_seconds == pytest.approx(VIEW, rel=0.01)
+    assert profile.stack.iteration_overhead_seconds == pytest.approx(1e-4, rel=0.01)
 
 
 def test_files_say_what_was_fitted(tmp_path: Path) -> None:

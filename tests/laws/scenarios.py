@@ -275,8 +275,10 @@ def clusters(draw: st.DrawFn, num_devices: int) -> Cluster:
     return Cluster(name="cluster", device=device, levels=tuple(levels), num_devices=num_devices)
 
 
-stacks = st.sampled_from(["fsdp-compiled", "fsdp-eager", "megatron", "deepspeed", "ideal"]).map(
-    load_stack
+stacks = st.builds(
+    lambda name, view: replace(load_stack(name), eager_view_seconds=view),
+    st.sampled_from(["fsdp-compiled", "fsdp-eager", "megatron", "deepspeed", "ideal"]),
+    st.sampled_from([0.0, 30e-6]),
 )
 
 

@@ -174,6 +174,7 @@ def _condensed(
         if each.stream != COMPUTE and (each.stream or not awaited.isdisjoint(each.writes)):
             awaited.update(each.reads)
     merged: list[Instruction] = []
+    views = 0.0  # seconds of the host for views that do not stay
     open_at = -1  # position of the merged instruction that may still grow
     for each in instructions:
         reads = tuple(value for value in each.reads if value in moved)
@@ -181,6 +182,8 @@ def _condensed(
         if each.stream is None:
             if not moved.isdisjoint(each.writes) or writes:
                 merged.append(each)
+            else:
+                views += each.launch_seconds
         elif each.stream != COMPUTE:
             merged.append(each)
             open_at = -1 if each.after_compute else open_at
@@ -197,6 +200,8 @@ def _condensed(
                     writes=(*last.writes, *writes),
                 )
             open_at = -1 if writes else open_at
+    if views:
+        merged.append(Instruction(None, 0.0, (), (), "views", launch_seconds=views))
     return tuple(merged)
 
 

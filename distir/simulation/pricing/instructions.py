@@ -180,7 +180,10 @@ class Pricing:
             )
         work = self._uneven(op, op.work(node.operand_types, node.result_types))
         if not work.flops and not work.bytes:
-            return Instruction(None, 0.0, node.operands, node.results, label_of(op))
+            view = self.cost.stack.view_seconds
+            return Instruction(
+                None, 0.0, node.operands, node.results, label_of(op), launch_seconds=view
+            )
         narrow = sum(t.size_bytes for t in node.operand_types if t.dtype.short_name == self.product)
         works = (*self._with_casts(self._spelled_out(node, work), narrow), *self._metrics(node))
         return Instruction(
