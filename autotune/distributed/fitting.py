@@ -19,8 +19,7 @@ ROUNDS, FIRST_STEP, LAST_STEP = 200, 0.5, 0.002
 """Steps of the search, in logarithms of constants."""
 LEAST_VECTOR = 0.01
 LATENCY_SECONDS = 1e-7
-"""Of one step of a collective: what messages take at least is told from it by nothing that two
-processes can show, and counts as launch."""
+"""Of a step of a collective, where nothing was measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,14 +116,15 @@ def _fit_messages(
     if not messages:
         return _cluster(device, name, devices, device.memory_bandwidth_bytes_per_second), stack
     start = {
-        "collective_launch_seconds": min(each.seconds for each in messages),
+        "collective_launch_seconds": 0.5 * min(each.seconds for each in messages),
+        "latency": 0.5 * min(each.seconds for each in messages),
         "bandwidth": max(s.size_bytes / s.seconds for s in messages),
     }
 
     def applied(constants: Mapping[str, float]) -> CostModel:
         launch = constants["collective_launch_seconds"]
         return CostModel(
-            _cluster(device, name, 2, constants["bandwidth"]),
+            _cluster(device, name, 2, constants["bandwidth"], constants["latency"]),
             replace(stack, collective_launch_seconds=launch),
         )
 
@@ -139,12 +139,18 @@ def _fit_messages(
     return replace(model.cluster, num_devices=devices), model.stack
 
 
-def _cluster(device: Device, name: str, devices: int, bandwidth: float) -> Cluster:
+def _cluster(
+    device: Device,
+    name: str,
+    devices: int,
+    bandwidth: float,
+    latency_seconds: float = LATENCY_SECONDS,
+) -> Cluster:
     level = ClusterLevel(
         name="messages",
         size=None,
         bandwidth_bytes_per_second=bandwidth,
-        latency_seconds=LATENCY_SECONDS,
+        latency_seconds=latency_seconds,
         medium="board",
     )
     return Cluster(name=name, device=device, levels=(level,), num_devices=devices)

@@ -202,6 +202,25 @@ class Messenger:
         self.note("")
 
 
+def packed(arrays: Sequence[Array]) -> Array:
+    """Arrays of one type as one array."""
+    if len(arrays) == 1:
+        return arrays[0]
+    flat = [tensor_of(each).reshape(-1) for each in arrays]
+    return array_like(load_torch().cat(flat), arrays[0])
+
+
+def unpacked(array: Array, like: Sequence[Array]) -> list[Array]:
+    """The arrays that `packed` made one of, given arrays of their shapes."""
+    if len(like) == 1:
+        return [array]
+    pieces = load_torch().split(tensor_of(array), [each.size for each in like])
+    return [
+        array_like(piece.reshape(each.shape), each)
+        for piece, each in zip(pieces, like, strict=True)
+    ]
+
+
 def _bytes(tensor: Any) -> Any:
     contiguous = tensor.contiguous()
     return contiguous.reshape(-1).view(load_torch().uint8)
@@ -213,4 +232,12 @@ def _numbers(data: Any, like: Any) -> Any:
     return data.clone().view(like.dtype).reshape(like.shape)
 
 
-__all__ = ["GLOO", "GLOO_AND_NCCL", "MessageSpan", "Messenger", "ProcessGroup"]
+__all__ = [
+    "GLOO",
+    "GLOO_AND_NCCL",
+    "MessageSpan",
+    "Messenger",
+    "ProcessGroup",
+    "packed",
+    "unpacked",
+]

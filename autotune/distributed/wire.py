@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from autotune.distributed.messenger import Messenger, ProcessGroup
-from distir.execute.devices import Coordinate
-from distir.ir.core import Array, Node, Value
+from autotune.distributed.messenger import Messenger, ProcessGroup, packed, unpacked
+from distir.execute.devices import Coordinate, WirePart
+from distir.ir.core import Array, Node
 from distir.ops.collective import AllGather, AllReduce, AllToAll, Collective, ReduceScatter
 from distir.ops.ring import CirculatingBlock, Ring
 
@@ -21,25 +21,43 @@ class ProcessWire:
     own: int
     first: int
 
-    def exchange(self, op: Collective, shard: Array, value: Value, group: Sequence[int]) -> Array:
-        """The device's result of a collective over the group."""
-        talk, processes, name = self.messenger, self._processes(group), axes_name(op.mesh_axes)
-        itemsize = value.type.dtype.itemsize
+    def exchange(self, parts: Sequence[WirePart], group: Sequence[int]) -> list[Array]:
+        """The device's results of collectives over the group. What has one type goes as one
+        message."""
+        results: dict[int, Array] = {}
+        by_type: dict[object, list[int]] = {}
+        for index, part in enumerate(parts):
+            key = part.value.type.dtype, getattr(part.op, "reduction", None)
+            by_type.setdefault(key, []).append(index)
+        for indices in by_type.values():
+            made = self._exchange([parts[index] for index in indices], group)
+            results.update(zip(indices, made, strict=True))
+        return [results[index] for index in range(len(parts))]
+
+    def _exchange(self, parts: Sequence[WirePart], group: Sequence[int]) -> list[Array]:
+        first = parts[0].op
+        talk, processes, name = self.messenger, self._processes(group), axes_name(first.mesh_axes)
+        itemsize, degree = parts[0].value.type.dtype.itemsize, first.degree
         place = list(group).index(self.own)
+        ops, shards = [part.op for part in parts], [part.shard for part in parts]
         if len(group) == 1:
-            return op.exchange([shard])[0]
-        if isinstance(op, AllReduce):
-            return talk.all_reduce(shard, processes, op.reduction, name, itemsize)
-        if isinstance(op, AllGather):
-            return op.cut.join(talk.all_gather(shard, processes, name, itemsize))
-        if isinstance(op, ReduceScatter):
-            parts = op.cut.split(shard, op.degree)
-            received = talk.all_to_all(parts, processes, name, itemsize)
-            return AllReduce(op.mesh_axes, op.degree, op.reduction).exchange(received)[0]
-        if isinstance(op, AllToAll):
-            parts = op.scatter.split(shard, op.degree)
-            return op.gather.join(talk.all_to_all(parts, processes, name, itemsize))
-        return op.exchange(talk.all_gather(shard, processes, name, itemsize))[place]
+            return [op.exchange([shard])[0] for op, shard in zip(ops, shards, strict=True)]
+        if isinstance(first, AllReduce):
+            total = talk.all_reduce(packed(shards), processes, first.reduction, name, itemsize)
+            return unpacked(total, shards)
+        if isinstance(first, (ReduceScatter, AllToAll)):
+            cut = [_cut(op, shard, degree) for op, shard in zip(ops, shards, strict=True)]
+            per_member = list(zip(*cut, strict=True))
+            sent = [packed(pieces) for pieces in per_member]
+            came = talk.all_to_all(sent, processes, name, itemsize)
+        else:
+            per_member = [shards] * degree
+            came = talk.all_gather(packed(shards), processes, name, itemsize)
+        received = [unpacked(flat, like) for flat, like in zip(came, per_member, strict=True)]
+        return [
+            _joined(op, list(pieces), place)
+            for op, pieces in zip(ops, zip(*received, strict=True), strict=True)
+        ]
 
     def go_round(
         self,
@@ -56,6 +74,24 @@ class ProcessWire:
 
     def _processes(self, group: Sequence[int]) -> ProcessGroup:
         return tuple(self.first + index for index in group)
+
+
+def _cut(op: Collective, shard: Array, degree: int) -> list[Array]:
+    """What a device sends to each of the group."""
+    if isinstance(op, AllToAll):
+        return op.scatter.split(shard, degree)
+    return op.cut.split(shard, degree) if isinstance(op, ReduceScatter) else [shard] * degree
+
+
+def _joined(op: Collective, pieces: list[Array], place: int) -> Array:
+    """The result of a collective from what the devices of the group sent, in their order."""
+    if isinstance(op, AllGather):
+        return op.cut.join(pieces)
+    if isinstance(op, AllToAll):
+        return op.gather.join(pieces)
+    if isinstance(op, ReduceScatter):
+        return AllReduce(op.mesh_axes, op.degree, op.reduction).exchange(pieces)[0]
+    return op.exchange(pieces)[place]
 
 
 def axes_name(mesh_axes: Sequence[str]) -> str:

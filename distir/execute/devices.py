@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -24,6 +25,15 @@ Shards = list[Array]
 """One array per device, in mesh order."""
 
 
+@dataclass(frozen=True, slots=True)
+class WirePart:
+    """A collective of one tensor: a device's own shard, and the value that it is of."""
+
+    op: Collective
+    shard: Array
+    value: Value
+
+
 class Wire(Protocol):
     """How one device, alone in its process, reaches the other devices of its mesh. A group has the
     places of its devices in the mesh, in mesh order."""
@@ -33,8 +43,9 @@ class Wire(Protocol):
         """The device's place in the mesh."""
         ...
 
-    def exchange(self, op: Collective, shard: Array, value: Value, group: Sequence[int]) -> Array:
-        """The device's result of a collective over the group, from its own shard of a value."""
+    def exchange(self, parts: Sequence[WirePart], group: Sequence[int]) -> list[Array]:
+        """The device's results of collectives of one kind over the group, which go as one
+        message."""
         ...
 
     def go_round(
@@ -94,24 +105,42 @@ class VirtualMesh:
         """
         op = node.op
         if isinstance(op, Collective):
-            tensors = zip(op.tensors, operands, node.operands, strict=True)
-            made = [self._exchange(*each) for each in tensors]
+            made = self._exchange(list(zip(op.tensors, operands, node.operands, strict=True)))
         elif isinstance(op, Ring):
             made = self._go_round(op, operands, node)
         else:
             made = self._compute(node, operands)
+        return self._checked(node, made)
+
+    def bucket(self, nodes: Sequence[Node], operands: Sequence[Shards]) -> list[Shards]:
+        """Runs collectives of one kind over the same mesh axes, of one tensor each, as one message,
+        and returns the shards of their results."""
+        tensors = [
+            (node.op, shards, node.operands[0])
+            for node, shards in zip(nodes, operands, strict=True)
+            if isinstance(node.op, Collective)
+        ]
+        made = self._exchange(tensors)
+        return [self._checked(node, [each])[0] for node, each in zip(nodes, made, strict=True)]
+
+    def _checked(self, node: Node, made: list[Shards]) -> list[Shards]:
         for value, shards in zip(node.results, made, strict=True):
             for shard in shards:
                 if shard.shape != value.type.shape:
                     raise DistirError(
-                        f"{op} computed a shard of shape {list(shard.shape)}; "
+                        f"{node.op} computed a shard of shape {list(shard.shape)}; "
                         f"the placement expects {value}"
                     )
         return made
 
-    def _exchange(self, op: Collective, shards: Shards, value: Value) -> Shards:
+    def _exchange(self, tensors: Sequence[tuple[Collective, Shards, Value]]) -> list[Shards]:
         if self.wire is not None:
-            return [self.wire.exchange(op, shards[0], value, self._own_group(op.mesh_axes))]
+            parts = [WirePart(op, shards[0], value) for op, shards, value in tensors]
+            group = self._own_group(parts[0].op.mesh_axes)
+            return [[result] for result in self.wire.exchange(parts, group)]
+        return [self._exchange_here(op, shards) for op, shards, _ in tensors]
+
+    def _exchange_here(self, op: Collective, shards: Shards) -> Shards:
         results: dict[int, Array] = {}
         for group in self.groups(op.mesh_axes):
             exchanged = op.exchange([shards[index] for index in group])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from distir.execute.stage_program import (
     flatten,
 )
 from distir.execute.values import OptimizerStep
-from distir.ir.core import Array, Node, Value
+from distir.ir.core import Array, Node, Op, Value
 from distir.ir.types import DType, TensorType
 from distir.ops.collective import Collective
 from distir.ops.ring import Ring
@@ -411,35 +411,62 @@ class StageDevices:
     def _step(self, block: int, node: Node, operands: list[Shards]) -> list[Shards]:
         """Runs one op on all devices of the stage, and counts it."""
         made = self._meshes[block].step(node, operands)
+        self._count(node, operands, made)
+        return made
+
+    def _count(self, node: Node, operands: list[Shards], made: list[Shards]) -> None:
         count = self._counted.get(node)
         if count is None:
             count = self._counted[node] = _count(node, operands, made)
         if count.collective is not None:
             self.counts.add_collective(*count.collective, count.size_bytes)
         self.counts.flops += count.flops
+
+    def _in_buckets(
+        self, block: int, held: Mapping[int, Shards], nodes_of: Sequence[Sequence[Node]]
+    ) -> dict[int, Shards]:
+        """Runs, for each place in a block's list of parameters, its nodes on what is held there.
+        Equal collectives of the block go as one message, as they are priced."""
+        done = dict(held)
+        for turn in range(max((len(nodes_of[place]) for place in held), default=0)):
+            buckets: dict[object, list[int]] = {}
+            for place in held:
+                for node in nodes_of[place][turn : turn + 1]:
+                    op = node.op
+                    equal = (op.kind, op.mesh_axes, op.name) if _is_single(op) else place
+                    buckets.setdefault(equal, []).append(place)
+            for places in buckets.values():
+                nodes = [nodes_of[place][turn] for place in places]
+                before = [done[place] for place in places]
+                done.update(zip(places, self._together(block, nodes, before), strict=True))
+        return done
+
+    def _together(self, block: int, nodes: list[Node], operands: list[Shards]) -> list[Shards]:
+        if not _is_single(nodes[0].op):
+            return self._step(block, nodes[0], operands)
+        made = self._meshes[block].bucket(nodes, operands)
+        for node, before, after in zip(nodes, operands, made, strict=True):
+            self._count(node, [before], [after])
         return made
 
     # --- the end of the step ---------------------------------------------------------------------
 
     def settle(self) -> None:
         """Adds up every parameter's gradient over the mesh, and over its uses on this stage."""
+        settled = [self._settled(block) for block in range(len(self.stage.programs))]
         for value, uses in self.uses.items():
             parameter = self.parameters[value]
             for block, place in uses:
-                if (block, place) not in self._accumulated:
-                    continue
-                settled = self._settled(block, place)
-                before = parameter.gradient
-                parameter.gradient = settled if before is None else _added(before, settled)
+                gradient = settled[block].get(place)
+                if gradient is not None:
+                    before = parameter.gradient
+                    parameter.gradient = gradient if before is None else _added(before, gradient)
 
-    def _settled(self, block: int, place: int) -> Shards:
+    def _settled(self, block: int) -> dict[int, Shards]:
+        """By place, the settled gradients of a block's parameters."""
         program = self.stage.programs[block]
-        use = program.parameters[place]
-        assert use.gradient is not None
-        shards = self._accumulated[block, place]
-        for node in program.settle_by_parameter[place]:
-            (shards,) = self._step(block, node, [shards])
-        return shards
+        own = {place: shards for (at, place), shards in self._accumulated.items() if at == block}
+        return self._in_buckets(block, own, program.settle_by_parameter)
 
     def _buffer(self, block: int, place: int) -> tuple[int, int]:
         """The (block, place) whose buffer accumulates a gradient: uses of one parameter share the
@@ -458,12 +485,14 @@ class StageDevices:
     def update(self, optimizer: OptimizerStep) -> None:
         """Runs the optimizer's step on the owned part of every parameter, and makes the stored
         shards from the result."""
-        for value in self.holds:
+        updated: dict[int, dict[int, Shards]] = {}
+        for value in self.parameters:
+            if value not in self.holds:
+                continue
             parameter = self.parameters[value]
             if parameter.gradient is None:
                 continue
             block, place = self.uses[value][0]
-            program = self.stage.programs[block]
             operands = [parameter.owned, parameter.gradient, *parameter.moments]
             dtypes = [self._updated_dtype(value), *(DType.FLOAT32 for _ in parameter.moments)]
             made = [
@@ -474,10 +503,12 @@ class StageDevices:
             parameter.owned = owned
             types = [parameter.value.type.with_shape(np.shape(shards[0])) for shards in operands]
             self.counts.flops += float(optimizer.work(types, [types[0], *types[2:]]).flops)
-            owned = self._held(owned, self._dtype(value))
-            for node in program.refresh_by_parameter[place]:
-                (owned,) = self._step(block, node, [owned])
-            parameter.shards = owned
+            updated.setdefault(block, {})[place] = self._held(owned, self._dtype(value))
+        for block, owned in updated.items():
+            refresh = self.stage.programs[block].refresh_by_parameter
+            for place, shards in self._in_buckets(block, owned, refresh).items():
+                value = self._block(block).parameters[place]
+                self.parameters[value].shards = shards
 
     def whole(self, value: Value, shards: Shards, *, owned: bool = True) -> Array:
         """The whole array from a parameter's shards, which are laid out as they are owned, or else
@@ -501,6 +532,11 @@ class StageDevices:
         for shards in self._accumulated.values():
             gradients += float(np.size(shards[0])) * types.gradient_bytes
         return StageMemory(parameters, gradients if workload.training else 0.0, optimizer)
+
+
+def _is_single(op: Op) -> TypeGuard[Collective]:
+    """Whether an op is a collective of one tensor."""
+    return isinstance(op, Collective) and op.tensors == (op,)
 
 
 def _added(a: Shards, b: Shards) -> Shards:
