@@ -114,6 +114,7 @@ class StageDevices:
     _moving: dict[int, Sequence[Node]] = field(default_factory=dict[int, Sequence[Node]])
     """By slot, what lays a parameter out for the programs."""
     _counted: dict[Node, _NodeCount] = field(default_factory=dict[Node, "_NodeCount"])
+    _optimizer_counted: dict[Value, float] = field(default_factory=dict[Value, float])
     _done: set[int] = field(default_factory=set[int])
 
     def __post_init__(self) -> None:
@@ -501,14 +502,22 @@ class StageDevices:
             ]
             owned, *parameter.moments = [list(shards) for shards in zip(*made, strict=True)]
             parameter.owned = owned
-            types = [parameter.value.type.with_shape(np.shape(shards[0])) for shards in operands]
-            self.counts.flops += float(optimizer.work(types, [types[0], *types[2:]]).flops)
+            self.counts.flops += self._optimizer_flops(value, optimizer, operands)
             updated.setdefault(block, {})[place] = self._held(owned, self._dtype(value))
         for block, owned in updated.items():
             refresh = self.stage.programs[block].refresh_by_parameter
             for place, shards in self._in_buckets(block, owned, refresh).items():
                 value = self._block(block).parameters[place]
                 self.parameters[value].shards = shards
+
+    def _optimizer_flops(
+        self, value: Value, optimizer: OptimizerStep, operands: Sequence[Shards]
+    ) -> float:
+        if value not in self._optimizer_counted:
+            types = [value.type.with_shape(np.shape(shards[0])) for shards in operands]
+            flops = float(optimizer.work(types, [types[0], *types[2:]]).flops)
+            self._optimizer_counted[value] = flops
+        return self._optimizer_counted[value]
 
     def whole(self, value: Value, shards: Shards, *, owned: bool = True) -> Array:
         """The whole array from a parameter's shards, which are laid out as they are owned, or else

@@ -17,6 +17,7 @@ from autotune.distributed.backend import torch_installed
 from autotune.distributed.device import DeviceOutcome, DeviceProcess, groups_of
 from autotune.distributed.execution import put_together
 from autotune.distributed.local import Member, run_together
+from autotune.distributed.measuring import measure_locally
 from autotune.distributed.messenger import Messenger
 from autotune.measure import main as measure_main
 from distir import Simulator, Strategy, Workload, load_cluster, load_model
@@ -25,6 +26,7 @@ from distir.execute.shrink import shrink
 from distir.execute.values import StepValues, optimizer_step
 from distir.execute.verify import RELATIVE_TOLERANCE, compare, sequential_truth
 from distir.plan_text import save_plan
+from distir.simulation.communication import collectives_of
 
 needs_torch = pytest.mark.skipif(not torch_installed(), reason="needs PyTorch: .[torch]")
 SECONDS = 120.0
@@ -69,6 +71,18 @@ def test_two_steps_of_processes_are_two_steps_of_one_device() -> None:
     assert any(
         not np.array_equal(first.parameters[v], second.parameters[v]) for v in first.parameters
     )
+
+
+@needs_torch
+@pytest.mark.slow(seconds=4)
+@pytest.mark.parametrize("strategy", [Strategy(dp=2), Strategy(dp=2, zero=1), Strategy(tp=2)])
+def test_a_step_has_as_many_collectives_as_are_simulated(strategy: Strategy) -> None:
+    workload = shrink(Workload(model=load_model("gpt2"), batch_size=4), [strategy])
+    simulator = Simulator(workload, load_cluster("dgx-a100", 2))
+    plan = simulator.plan(strategy)
+    collectives = collectives_of(simulator.step(strategy), simulator.simulate(strategy))
+    measured = measure_locally(plan, 1, 0, SECONDS)
+    assert sum(each.count for each in collectives) == len(measured.processes[0].messages)
 
 
 @needs_torch
