@@ -12,7 +12,7 @@ install:  ## make .venv, with all that development needs
 	$(PYTHON) -m pip install --editable '.[dev,docs]'
 
 quick:  ## one quick case of every test but laws and validation, with few examples: half a minute
-	HYPOTHESIS_PROFILE=quick $(PYTHON) -m pytest -n auto -q -m "not slow" --one-case \
+	HYPOTHESIS_PROFILE=quick $(PYTHON) -m pytest -n auto -q -m "not slow and not not_quick" --one-case \
 		--ignore=tests/laws --ignore=tests/validation --ignore=tests/fuzz
 
 test:  ## the tests, and a sample of the slow ones, on all cores

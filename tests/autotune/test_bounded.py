@@ -19,12 +19,15 @@ from distir.simulation.bounds import Bounds
 from distir.simulation.simulator import Simulator
 from distir.strategies import Strategies
 
+pytestmark = pytest.mark.not_quick
+
 
 @cache
 def problem(space: str = "small", cluster: str = "dgx-a100") -> Problem:
     return load_problem("mlp-8x512", cluster, devices=8, space=space, batch_size=64)
 
 
+@pytest.mark.slow(seconds=3)
 @pytest.mark.parametrize("objective", ["throughput", "latency", "memory"])
 def test_the_best_is_found_in_thirty_trials(objective: str) -> None:
     result = solve(problem(), Search(objective=objective, sampler="bounds", trials=30))

@@ -53,6 +53,7 @@ def problems(draw: st.DrawFn) -> Problem:
     )
 
 
+@pytest.mark.not_quick
 @shares(16, seconds=3)
 @settings(max_examples=3, deadline=None, suppress_health_check=HEALTH_CHECKS)
 @given(problems(), st.sampled_from(OBJECTIVES), st.integers(1, 4))
@@ -88,6 +89,7 @@ def test_a_small_part_is_evaluated() -> None:
         assert cost >= certificate.best.cost
 
 
+@pytest.mark.not_quick
 def test_where_nothing_fits_nothing_is_evaluated_in_vain() -> None:
     problem = load_problem("gpt3-175B", devices=8)
     certificate = certify(problem, problem.objective("throughput"))
@@ -122,6 +124,7 @@ def test_what_orders_work_is_chosen_last_and_nothing_is_lost() -> None:
     assert tree.count() == space.count()
 
 
+@pytest.mark.not_quick
 def test_the_command_line_certifies(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["grid", "--model", "mlp-2x8", "--devices", "4", "--batch-size", "8"]
     assert main([*arguments, "--json", "-"]) == 0

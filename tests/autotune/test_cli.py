@@ -78,6 +78,7 @@ def test_every_subcommand_has_help(command: str, capsys: pytest.CaptureFixture[s
     assert "--json" in capsys.readouterr().out
 
 
+@pytest.mark.not_quick
 def test_run_reports_the_best(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--model", "toy", "--space", "small", "--no-tracking"]) == 0
     out = capsys.readouterr().out
@@ -206,6 +207,7 @@ def test_microbatches_are_stated_by_their_number_or_their_size(
     assert "does not divide by dp · microbatch_size = 2 · 5; try a batch of 30" in line
 
 
+@pytest.mark.not_quick
 def test_grid_ranks_everything(capsys: pytest.CaptureFixture[str]) -> None:
     plain = json_of(capsys, "grid", "--model", "toy", "--space", "small")
     assert set(plain) >= {"space_size", "evaluated", "feasible", "seconds", "ranked"}
@@ -217,6 +219,7 @@ def test_grid_ranks_everything(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Nothing fits." in capsys.readouterr().out
 
 
+@pytest.mark.not_quick
 def test_compare_ranks_samplers(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ("compare", "--model", "toy", "--samplers", "random,reinforce", "--seeds", "2")
     plain = json_of(capsys, *arguments, "--space", "small", "--trials", "134")
@@ -425,6 +428,7 @@ def test_the_space_is_chosen(
     assert "unknown space 'smal'; did you mean: small" in line
 
 
+@pytest.mark.not_quick
 def test_grid_writes_every_strategy_to_a_table(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -448,6 +452,7 @@ def test_a_table_shows_the_choices_that_vary(
     assert "ZeRO" in capsys.readouterr().out
 
 
+@pytest.mark.not_quick
 def test_when_every_trial_fails_the_report_is_followed_by_a_line_and_status_1(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -536,6 +541,7 @@ def test_a_sampler_that_cannot_be_made_is_bad_input(
     assert "is module <module" in refused(capsys, *run, "mine.py:random")
 
 
+@pytest.mark.not_quick
 def test_a_model_is_verified_as_the_software_runs_it(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ("--stack", "megatron-2021", "--attention", "fused", "--gradient-precision", "fp32")
     assert main(["verify", "--model", "gpt2", "--tp", "2", *arguments]) == 0

@@ -30,6 +30,7 @@ def test_a_plan_that_is_not_in_the_space_is_refused_before_anything_is_tried() -
         solve(toy_problem(), Search(enqueue=[{"dp": 2, "tp": 5}]))
 
 
+@pytest.mark.not_quick
 def test_lists_tables_and_launch_files_state_plans(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

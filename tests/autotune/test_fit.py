@@ -13,6 +13,8 @@ from autotune.problem import Problem
 from distir import Strategy
 from distir.errors import DistirError
 
+pytestmark = pytest.mark.not_quick
+
 SHARDED = Strategy(dp=8, zero=3, recompute="full")
 
 
@@ -101,6 +103,7 @@ def test_what_cannot_be_varied_is_refused() -> None:
         fit(layers, "sequence", Strategy(dp=4))
 
 
+@pytest.mark.slow(seconds=3)
 def test_the_command_line_says_how_much_fits(capsys: pytest.CaptureFixture[str]) -> None:
     own = ["--model", "llama3-8b", "--cluster", "hgx-h100", "--dp", "8", "--zero", "3"]
     assert main(["simulate", *own, "--fit", "batch", "--json", "-"]) == 0

@@ -23,6 +23,8 @@ from autotune.trial import layout
 from distir.strategies import Strategies
 from distir.strategy import Strategy
 
+pytestmark = pytest.mark.not_quick
+
 STRATEGIES = [
     Strategy(dp=dp, tp=tp, pp=16 // dp // tp, microbatches=microbatches)
     for dp in (1, 2, 4)

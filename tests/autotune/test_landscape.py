@@ -20,6 +20,8 @@ from autotune.page import space
 from distir.strategies import Strategies
 from search_spaces.columns import SpaceColumns
 
+pytestmark = pytest.mark.not_quick
+
 
 @cache
 def problem() -> Problem:

@@ -171,6 +171,7 @@ def test_a_full_disk_is_one_line_and_leaves_old_files_alone(inputs: Path) -> Non
         assert not list(inputs.glob(".*.part"))
 
 
+@pytest.mark.not_quick
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 @pytest.mark.parametrize(
     "argv", [("models",), ("models", "--json", "-"), (*SIMULATE, "--json", "-")]

@@ -24,6 +24,8 @@ from autotune.templates import asset
 from autotune.trial import regret_curve
 from distir import Simulator, Strategy
 
+pytestmark = pytest.mark.not_quick
+
 
 @cache
 def problem() -> Problem:
@@ -103,6 +105,7 @@ def test_exposed_communication_is_that_of_the_result(plan: Strategy) -> None:
     assert all(each["count"] > 0 and each["bytes"] > 0 for each in links["kinds"])
 
 
+@pytest.mark.slow(seconds=8)
 def test_regret_never_grows_and_ends_with_that_of_the_search() -> None:
     result = study()
     assert result.best is not None
@@ -218,6 +221,7 @@ def test_an_interrupted_search_says_so_and_shows_what_there_is() -> None:
     assert page_html(page)
 
 
+@pytest.mark.slow(seconds=3)
 def test_an_objective_without_a_simulator_is_reported_by_what_it_measures() -> None:
     there = load_problem("gpt2", "dgx-a100", devices=4, batch_size=8)
 

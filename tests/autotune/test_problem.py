@@ -52,6 +52,7 @@ def test_a_changed_problem_keeps_its_space_and_precision() -> None:
     assert larger.settings["precision"] == "fp16"
 
 
+@pytest.mark.not_quick
 def test_a_space_can_be_given_as_values() -> None:
     result = tune("mlp-xs", devices=4, trials=5, space={"tp": 1, "recompute": "full"})
     assert {trial.strategy.tp for trial in result.trials} == {1}

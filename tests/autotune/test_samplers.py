@@ -79,6 +79,7 @@ def test_samplers_without_replacement_propose_each_strategy_once(name: str) -> N
     assert set(proposals) == set(space.enumerate())
 
 
+@pytest.mark.not_quick
 @pytest.mark.parametrize("name", SAMPLERS.names())
 def test_a_budget_as_large_as_the_space_finds_the_best(name: str) -> None:
     problem = toy_problem(ToySimulator(ToyWorkload(batch_size=8, num_blocks=3), devices=4))
@@ -87,6 +88,7 @@ def test_a_budget_as_large_as_the_space_finds_the_best(name: str) -> None:
     assert len(result.trials) == problem.space.count()
 
 
+@pytest.mark.not_quick
 @pytest.mark.parametrize("name", ["tpe", "reinforce"])
 def test_learning_samplers_beat_random_search(name: str) -> None:
     problem = toy_problem()
@@ -125,6 +127,7 @@ def test_an_unknown_sampler_is_met_with_the_near_ones() -> None:
         load_sampler("randon", toy_space(), 0)
 
 
+@pytest.mark.not_quick
 @pytest.mark.parametrize("name", SAMPLERS.names())
 def test_same_seed_same_trials(name: str) -> None:
     first, second = (

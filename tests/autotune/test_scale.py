@@ -78,6 +78,7 @@ def test_what_states_no_numbers_of_devices_is_refused(text: str) -> None:
         device_counts(text)
 
 
+@pytest.mark.not_quick
 def test_each_number_of_devices_has_the_plan_that_exhaustive_search_finds() -> None:
     from autotune import evaluate_grid
 
@@ -98,6 +99,7 @@ def test_each_number_of_devices_has_the_plan_that_exhaustive_search_finds() -> N
     assert known[-1].efficiency == pytest.approx(ratio)
 
 
+@pytest.mark.not_quick
 def test_the_command_tells_a_curve_as_table_plot_and_json(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -160,6 +160,7 @@ def test_where_nothing_fits_the_report_says_what_comes_closest_and_what_would_he
     assert "On 32 devices of toy-cluster" in text
 
 
+@pytest.mark.not_quick
 def test_the_report_explains_the_best() -> None:
     result = solve(toy_problem(), Search())
     assert result.best is not None

@@ -19,6 +19,7 @@ def shown(renderable: object, width: int, *, terminal: bool = False) -> str:
     return file.getvalue()
 
 
+@pytest.mark.not_quick
 @pytest.mark.parametrize("width", [80, 100, 120, 200])
 def test_every_line_fits_and_what_is_left_out_is_named(width: int) -> None:
     result = solve(toy_problem(space="standard"), Search(trials=5))

@@ -10,6 +10,8 @@ from experiments.distir_paper import measured, reference
 from experiments.distir_paper.statistics import mean_error, spearman
 from tests.conftest import shared_path
 
+pytestmark = pytest.mark.not_quick
+
 
 def test_rank_correlation_agrees_with_a_hand_calculation():
     """Places 1 2 3 against 1 3 2: 1 - 6 · (0 + 1 + 1) / (3 · 8)."""

@@ -22,6 +22,7 @@ def _row(run: str, processes: int, predicted: float, least: float) -> dict[str, 
     return dict(zip(COLUMNS, map(str, values), strict=True))
 
 
+@pytest.mark.not_quick
 def test_plans_are_many_distinct_valid_and_unknown_to_profiles(tmp_path: Path) -> None:
     runs = list(all_runs())
     assert len({run.name for run in runs}) == len(runs)

@@ -216,6 +216,7 @@ def exchange_seconds(
     return instruction.seconds
 
 
+@pytest.mark.not_quick
 def test_stacks_that_send_a_token_to_a_node_once_send_less() -> None:
     """Of 4 nodes, 8 experts among all are in 4 · (1 - 0.75⁸) = 3.6; a quarter of these is the own
     node. Sent one by one, 6 of 8 copies go to others: 2.2 times as much. Latencies are less than a

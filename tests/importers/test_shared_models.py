@@ -38,6 +38,7 @@ def with_random_weights(path: Any) -> Any:
     return made
 
 
+@pytest.mark.not_quick
 @pytest.mark.parametrize(
     "name",
     [

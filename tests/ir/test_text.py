@@ -75,6 +75,7 @@ def test_functions_read_back() -> None:
     _same(parse_function(format_function(function)), function)
 
 
+@pytest.mark.not_quick
 def test_reading_needs_no_import_but_that_of_the_reader() -> None:
     code = "import sys; from distir.ir.text import parse_function as p; print(p(sys.stdin.read()))"
     text = format_function(_two_layers())

@@ -51,6 +51,7 @@ def test_a_launch_says_what_states_what(capsys: pytest.CaptureFixture[str], fold
     assert written == plain["files"]
 
 
+@pytest.mark.not_quick
 def test_a_launch_is_simulated_as_simulate_does(capsys: pytest.CaptureFixture[str]) -> None:
     assert json_of(capsys, *LAUNCH)["simulated"] == json_of(capsys, "simulate", *MODEL, *PLAN)
 
@@ -94,6 +95,7 @@ def test_the_files_of_a_framework_without_models_have_the_model_beside_them(
     assert plain["simulated"]["metrics"] == launched["simulated"]["metrics"]
 
 
+@pytest.mark.not_quick
 def test_a_padded_vocabulary_is_stated_and_read_or_refused(
     capsys: pytest.CaptureFixture[str], folder: Path
 ) -> None:
@@ -181,6 +183,7 @@ def test_overlapped_pairs_are_simulated_again_one_after_the_other(
     assert plain["as_run"]["metrics"] == in_turn["metrics"]
 
 
+@pytest.mark.slow(seconds=6)
 def test_a_search_launches_only_what_can_be_stated(
     capsys: pytest.CaptureFixture[str], folder: Path
 ) -> None:
@@ -311,6 +314,7 @@ def test_layers_that_are_recomputed_are_read(
     assert (strategy["recompute"], strategy["recompute_layers"]) == ("full", layers)
 
 
+@pytest.mark.not_quick
 def test_experts_that_are_read_lie_as_megatron_lays_them(
     capsys: pytest.CaptureFixture[str], folder: Path
 ) -> None:

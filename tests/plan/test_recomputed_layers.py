@@ -86,6 +86,7 @@ def test_more_recomputed_layers_take_more_time_and_hold_less(simulator: distir.S
     assert found[0]["peak_memory_bytes"] > found[-1]["peak_memory_bytes"]
 
 
+@pytest.mark.not_quick
 def test_many_at_once_are_each_alone(simulator: distir.Simulator) -> None:
     """Numbers of layers and of stages lead to cuts of their own."""
     strategies = [

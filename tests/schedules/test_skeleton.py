@@ -26,6 +26,7 @@ def test_a_schedule_is_its_skeleton_with_more_rounds(rhythm: Rhythm) -> None:
         assert [each.times for each in ours] == longer
 
 
+@pytest.mark.not_quick
 @settings(deadline=None, max_examples=20)
 @given(rhythms())
 def test_a_skeleton_has_a_schedule(rhythm: Rhythm) -> None:

@@ -141,6 +141,7 @@ def test_inference_has_one_schedule() -> None:
     assert small_space(Facts(mode="inference")).values("schedule") == ("1f1b",)
 
 
+@pytest.mark.not_quick
 def test_a_space_of_ten_million_points_is_counted_without_visiting_them() -> None:
     workload = Facts(2**18 * 3**3 * 5 * 7, 130, (), sequence_lengths=(2**20,))
     space = distribution_space(workload, 4096, "full")
@@ -235,6 +236,7 @@ everything = st.builds(
 )
 
 
+@pytest.mark.not_quick
 @shares(10, seconds=1)
 @given(everything, st.sampled_from([1, 2, 4, 6, 12]))
 @settings(max_examples=10)
@@ -245,6 +247,7 @@ def test_each_named_space_is_part_of_the_next(share: int, workload: Facts, numbe
     assert small <= standard <= full
 
 
+@pytest.mark.not_quick
 @shares(8, seconds=1)
 @given(everything, st.sampled_from([1, 2, 4, 6, 12]))
 @settings(max_examples=12)

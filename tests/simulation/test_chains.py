@@ -105,6 +105,7 @@ def chains_with_settling(draw: st.DrawFn) -> tuple[Chain, list[tuple[float, ...]
     return chain, [draw(st.tuples(*[durations for _ in pattern])) for pattern, _ in chain]
 
 
+@pytest.mark.not_quick
 @shares(6, seconds=1)
 @given(chains_with_settling())
 @settings(max_examples=50, deadline=None)
@@ -127,6 +128,7 @@ def test_a_chain_is_its_instructions_one_after_the_other(
     assert found.settled == settled(ends, each)
 
 
+@pytest.mark.not_quick
 @given(chains)
 @settings(max_examples=50, deadline=None)
 def test_shares_add_up(chain: Chain) -> None:
@@ -149,6 +151,7 @@ def test_a_stream_that_waits_for_nothing_gets_in_step_too() -> None:
     assert found.cost.seconds == 2e9 + 2
 
 
+@pytest.mark.not_quick
 @shares(8, seconds=1)
 @given(chains_with_settling(), chains, st.lists(st.integers(1, 9), min_size=3, max_size=3))
 @settings(max_examples=25, deadline=None)
@@ -303,6 +306,7 @@ def test_compute_that_waits_for_every_collective(count: int) -> None:
     )  # fmt: skip
 
 
+@pytest.mark.not_quick
 @shares(8, seconds=1)
 @given(chains)
 @settings(max_examples=40, deadline=None)

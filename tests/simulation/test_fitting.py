@@ -111,6 +111,7 @@ def test_stages_fit_if_any_do_and_are_nearly_as_light_as_can_be(
     assert _heaviest(model, bounds) <= lightest * (total / _heaviest(model, by_time)) ** (1 / 32)
 
 
+@pytest.mark.not_quick
 @shares(4, seconds=1)
 @settings(max_examples=50)
 @given(cases((one_by_one, two_by_two, both_ways)))

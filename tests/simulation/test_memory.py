@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import pytest
 from hypothesis import given, settings
 
 from distir.plan.passes import block_passes
@@ -38,6 +39,7 @@ def value_by_value(stage: FlatStage, each: FlatPass) -> MemoryEffect:
     return MemoryEffect(float(live), float(peak), float(buffers), float(buffer_peak))
 
 
+@pytest.mark.not_quick
 @shares(8, seconds=1)
 @settings(max_examples=20, deadline=None, suppress_health_check=HEALTH_CHECKS)
 @given(scenarios(long_chains))

@@ -157,6 +157,7 @@ def check_row(
     same(found.last_gradients[:, row], [alone.start[i] if i >= 0 else 0.0 for i in last])
 
 
+@pytest.mark.not_quick
 @settings(deadline=None, max_examples=30)
 @given(st.sampled_from(FAMILIES), st.integers(1, 5), st.booleans(), st.integers(0, 2**32 - 1))
 def test_plans_with_schedules_that_are_alike_are_as_each_alone(

@@ -63,6 +63,7 @@ def test_it_is_never_slower_than_the_best_single_policy(schedule: str, zero: int
             assert found.metrics["iteration_seconds"] <= each.metrics["iteration_seconds"]
 
 
+@pytest.mark.not_quick
 def test_early_stages_recompute_more() -> None:
     """With 1F1B they have more microbatches in flight."""
     stages = simulator("gpt3-6.7B", "dgx-a100-40gb").simulate(TIGHT).stages

@@ -46,6 +46,7 @@ def test_messages_are_sent_after_they_are_made_and_read_after_they_arrive(
     assert len(step.messages) == len(waiting)
 
 
+@pytest.mark.not_quick
 @shares(2, seconds=1)
 @settings(max_examples=5, deadline=None, suppress_health_check=HEALTH_CHECKS)
 @given(scenarios())

@@ -20,6 +20,8 @@ from tests.conftest import HEALTH_CHECKS
 from tests.laws.scenarios import Scenario, scenarios
 from tests.slow import shares
 
+pytestmark = pytest.mark.not_quick
+
 Event = dict[str, Any]
 
 

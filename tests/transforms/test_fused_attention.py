@@ -53,6 +53,7 @@ def test_fusing_changes_no_number_of_exported_models(name: str) -> None:
     check(small)
 
 
+@pytest.mark.not_quick
 @shares(2, seconds=1)
 @settings(max_examples=10, deadline=None, suppress_health_check=HEALTH_CHECKS)
 @given(transformers())
@@ -60,6 +61,7 @@ def test_fusing_changes_no_number_of_any_transformer(share: int, function: Funct
     check(Workload(model=LoadedModel("model", function), batch_size=2))
 
 
+@pytest.mark.not_quick
 @shares(2, seconds=1)
 @settings(max_examples=10, deadline=None, suppress_health_check=HEALTH_CHECKS)
 @given(transformers())
