@@ -64,7 +64,7 @@ class Cell:
 
 
 @dataclass(slots=True)
-class Spread:
+class ChoiceSpread:
     """Sums over the logarithms of the costs of feasible strategies."""
 
     count: int = 0
@@ -93,11 +93,11 @@ class Landscape:
         default_factory=dict[tuple[str, Hashable], Cell]
     )
     """By choice and value."""
-    spreads: dict[tuple[str, Hashable], Spread] = field(
-        default_factory=dict[tuple[str, Hashable], Spread]
+    spreads: dict[tuple[str, Hashable], ChoiceSpread] = field(
+        default_factory=dict[tuple[str, Hashable], ChoiceSpread]
     )
     """By choice and value."""
-    spread: Spread = field(default_factory=Spread)
+    spread: ChoiceSpread = field(default_factory=ChoiceSpread)
     """Of all feasible strategies."""
     pairs: dict[tuple[str, str], dict[tuple[Hashable, Hashable], Cell]] = field(
         default_factory=dict[tuple[str, str], dict[tuple[Hashable, Hashable], Cell]]
@@ -219,7 +219,7 @@ class Landscape:
                 self.cells.setdefault(key, Cell()).add(
                     int(counts[code]), int(feasible[code]), float(best[code])
                 )
-                self.spreads.setdefault(key, Spread()).add(
+                self.spreads.setdefault(key, ChoiceSpread()).add(
                     int(feasible[code]), float(totals[code]), float(squares[code])
                 )
 

@@ -21,7 +21,7 @@ class LedgerError(DistirError):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LedgerEntry:
     """One strategy of a study, and what is known of it."""
 
     number: int
@@ -52,7 +52,7 @@ class Ledger(Protocol):
         """Whether others may write, too."""
         ...
 
-    def entries(self) -> Sequence[Entry]:
+    def entries(self) -> Sequence[LedgerEntry]:
         """One entry for every strategy that was claimed, in the order of the first claims."""
         ...
 
@@ -80,15 +80,15 @@ class MemoryLedger:
     shared = False
 
     def __init__(self) -> None:
-        self._entries: list[Entry] = []
+        self._entries: list[LedgerEntry] = []
 
-    def entries(self) -> Sequence[Entry]:
+    def entries(self) -> Sequence[LedgerEntry]:
         """All entries."""
         return self._entries
 
     def claim(self, strategy: Strategy, budget: int, *, asked: bool = True) -> int | None:
         """The next number."""
-        self._entries.append(Entry(len(self._entries), strategy, asked=asked))
+        self._entries.append(LedgerEntry(len(self._entries), strategy, asked=asked))
         return self._entries[-1].number
 
     def enter(self, number: int, evaluation: Evaluation, started: float, seconds: float) -> bool:

@@ -24,14 +24,14 @@ from distir.errors import DistirError
 from distir.limits import MOST_DEVICES
 from distir.metrics import METRICS, throughput_samples_per_second
 
-__all__ = ["MOST_COUNTS", "Scaling", "Step", "device_counts", "scale"]
+__all__ = ["MOST_COUNTS", "Scaling", "ScalingStep", "device_counts", "scale"]
 
 MOST_COUNTS = 64
 """Numbers of devices that are looked at for one answer."""
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ScalingStep:
     """One number of devices, and its best plan."""
 
     devices: int
@@ -64,7 +64,7 @@ class Scaling(Shown):
     problem: Problem
     """The problem with the most devices."""
     objective: Objective
-    steps: tuple[Step, ...] = field(default=())
+    steps: tuple[ScalingStep, ...] = field(default=())
 
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON values."""
@@ -114,7 +114,7 @@ def _not_counts(text: str) -> DistirError:
 
 def scale(
     statement: ProblemStatement, goal: Goal, counts: Sequence[int], *, phase: Phase = not_shown
-) -> tuple[Problem, Objective, tuple[Step, ...]]:
+) -> tuple[Problem, Objective, tuple[ScalingStep, ...]]:
     """The best plan of every number of devices, with the problem of the most devices.
 
     Unless a batch is stated, it is the usual one of the most devices. Raises `DistirError` if no
@@ -124,7 +124,7 @@ def scale(
     with phase("reading"):
         largest = problem_of(replace(statement, devices=max(counts), batch_size=batch))
     objective = goal.over(largest)
-    steps: list[Step] = []
+    steps: list[ScalingStep] = []
     with phase("scaling", len(counts)) as advance:
         for devices in counts:
             step = _step(largest, goal, devices)
@@ -135,7 +135,7 @@ def scale(
     return largest, objective, _with_efficiency(steps)
 
 
-def _step(largest: Problem, goal: Goal, devices: int) -> Step:
+def _step(largest: Problem, goal: Goal, devices: int) -> ScalingStep:
     clock = time.perf_counter()
     assert largest.changed is not None  # problems that were stated can be changed
     best, reason, proved = None, None, True
@@ -153,10 +153,10 @@ def _step(largest: Problem, goal: Goal, devices: int) -> Step:
             reason = "nothing fits" if closest is None else closest.evaluation.reason
     except DistirError as error:
         reason = str(error)
-    return Step(devices, best, reason, proved, time.perf_counter() - clock)
+    return ScalingStep(devices, best, reason, proved, time.perf_counter() - clock)
 
 
-def _with_efficiency(steps: Sequence[Step]) -> tuple[Step, ...]:
+def _with_efficiency(steps: Sequence[ScalingStep]) -> tuple[ScalingStep, ...]:
     name = throughput_samples_per_second.name
     assert name in METRICS
     rates = {s.devices: s.best.metric(name) for s in steps if s.best is not None}

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
-from autotune.ledger import Entry, Ledger, LedgerError, MemoryLedger
+from autotune.ledger import Ledger, LedgerEntry, LedgerError, MemoryLedger
 from autotune.objectives.evaluation import Evaluation
 from autotune.objectives.objective import Objective
 from autotune.samplers.sampler import Outcome, Sampler, tell
@@ -186,7 +186,7 @@ class Study:
             else:
                 self._learn(entry, on_trial)
 
-    def _learn(self, entry: Entry, on_trial: Callable[[Trial], None]) -> None:
+    def _learn(self, entry: LedgerEntry, on_trial: Callable[[Trial], None]) -> None:
         """Enters what is kept of a strategy."""
         assert entry.evaluation is not None
         evaluation = self.objective.checked(entry.evaluation)

@@ -24,7 +24,7 @@ from search_spaces.parameters import Choices, Dimension, Value
 Answer = TypeVar("Answer")
 
 
-class Step(NamedTuple):
+class ChoiceStep(NamedTuple):
     """A choice at a node: how many strategies are behind it, and the node that it leads to."""
 
     leaves: int
@@ -88,7 +88,7 @@ class Tree:
         ]
         """By level the rules whose last choice is made there."""
         self.levels = self._grown()
-        self._steps: list[dict[int, dict[Value, Step]]] = [{} for _ in self.names]
+        self._steps: list[dict[int, dict[Value, ChoiceStep]]] = [{} for _ in self.names]
 
     # --- growing ----------------------------------------------------------------------------------
 
@@ -191,7 +191,7 @@ class Tree:
             return self.levels[depth].leaves_of_nodes
         return np.ones(1 + int(self.levels[-1].nodes.max(initial=0)), np.int64)
 
-    def steps(self, depth: int, node: int) -> Mapping[Value, Step]:
+    def steps(self, depth: int, node: int) -> Mapping[Value, ChoiceStep]:
         """What may be chosen at a node, in order."""
         known = self._steps[depth]
         if node not in known:
@@ -199,7 +199,7 @@ class Tree:
             here = slice(int(level.first[node]), int(level.first[node + 1]))
             columns = (level.codes[here], level.leaves[here], level.nodes[here])
             known[node] = {
-                values[code]: Step(leaves, child)
+                values[code]: ChoiceStep(leaves, child)
                 for code, leaves, child in zip(*(each.tolist() for each in columns), strict=True)
             }
         return known[node]
@@ -233,4 +233,4 @@ class Tree:
         return which, nodes, codes
 
 
-__all__ = ["Level", "Step", "Tree"]
+__all__ = ["ChoiceStep", "Level", "Tree"]

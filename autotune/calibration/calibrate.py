@@ -13,7 +13,7 @@ from autotune.calibration.constants import Constant, known_constants
 from autotune.calibration.fit import Fitted, fit, row_weights
 from autotune.calibration.folds import Unseen, leave_sources_out, pinning_source
 from autotune.calibration.pricing import Priced, Vector, jacobian, log_ratios, price
-from autotune.calibration.spreads import Residual, spreads_of
+from autotune.calibration.spreads import RowResidual, spreads_of
 from autotune.validation.cases import Case
 from autotune.validation.statistics import Choice, mean_or_none, regret_of
 from distir.errors import DistirError
@@ -88,10 +88,10 @@ class Calibration:
         return float(np.mean([each.unseen_mape for each in self.sources.values()]))
 
     @property
-    def residuals_unseen(self) -> list[Residual]:
+    def residuals_unseen(self) -> list[RowResidual]:
         """Row by row, what constants that were fitted without the row's source are off by."""
         return [
-            Residual(case, float(value))
+            RowResidual(case, float(value))
             for case, value in zip(self.cases, self.unseen, strict=True)
         ]
 

@@ -17,7 +17,7 @@ from statistics import fmean
 from autotune.validation.cases import Case
 from distir.cost import Band
 
-__all__ = ["Residual", "coverage", "spreads_of"]
+__all__ = ["RowResidual", "coverage", "spreads_of"]
 
 CENTRAL, NEARLY_ALL = 0.68, 0.95
 """The shares of runs within a band, and within its wider one: those of one and of two standard
@@ -25,7 +25,7 @@ deviations of a normal distribution."""
 
 
 @dataclass(frozen=True, slots=True)
-class Residual:
+class RowResidual:
     """The logarithm of predicted over measured seconds of a row."""
 
     case: Case
@@ -37,7 +37,7 @@ class Residual:
         return self.case.hardware.cluster.device.rate_spread
 
 
-def spreads_of(dense: Sequence[Residual], mixtures: Sequence[Residual]) -> Band:
+def spreads_of(dense: Sequence[RowResidual], mixtures: Sequence[RowResidual]) -> Band:
     """The band of residuals, without the part of the hardware: all of its deviations, and its
     widths such that the mean of sources has the shares `CENTRAL` and `NEARLY_ALL` within them.
 
@@ -58,7 +58,7 @@ def spreads_of(dense: Sequence[Residual], mixtures: Sequence[Residual]) -> Band:
     return replace(band, model=_model_spread(mixtures, band))
 
 
-def _model_spread(mixtures: Sequence[Residual], band: Band) -> float:
+def _model_spread(mixtures: Sequence[RowResidual], band: Band) -> float:
     """What is added to the band's deviation where the model is a mixture, so that both shares of
     mixtures lie within their widths of it, the mean of sources again."""
     shared = _mean_of_sources(mixtures, lambda each: _of_hardware(band, each).deviation ** 2)
@@ -69,7 +69,7 @@ def _model_spread(mixtures: Sequence[Residual], band: Band) -> float:
     return math.sqrt(max(0.0, max(needed) ** 2 - shared)) if mixtures else 0.0
 
 
-def coverage(residuals: Iterable[Residual], band: Band, *, wide: bool) -> dict[str, float]:
+def coverage(residuals: Iterable[RowResidual], band: Band, *, wide: bool) -> dict[str, float]:
     """By source: the share of rows within the band, or within its wider one."""
     inside: dict[str, list[float]] = defaultdict(list)
     for each in residuals:
@@ -79,12 +79,12 @@ def coverage(residuals: Iterable[Residual], band: Band, *, wide: bool) -> dict[s
     return {source: fmean(found) for source, found in inside.items()}
 
 
-def _of_hardware(band: Band, each: Residual) -> Band:
+def _of_hardware(band: Band, each: RowResidual) -> Band:
     return replace(band, hardware=each.hardware)
 
 
 def _quantile(
-    residuals: Sequence[Residual], unit: Callable[[Residual], float], share: float
+    residuals: Sequence[RowResidual], unit: Callable[[RowResidual], float], share: float
 ) -> float:
     """The relative error, in `unit`, that the mean of sources has this share of its rows within:
     the quantile of the rows, each with its source's weight."""
@@ -104,7 +104,7 @@ def _quantile(
     return ratios[-1][0] if ratios else 1.0
 
 
-def _within(residuals: Sequence[Residual], part: Callable[[Case], Hashable]) -> float:
+def _within(residuals: Sequence[RowResidual], part: Callable[[Case], Hashable]) -> float:
     """Mean over sources of the variance between the parts of a group of rows that share all else:
     layouts of a problem, or rows of a layout."""
     outer = _layout if part is not _layout else _problem
@@ -136,14 +136,14 @@ def _layout(case: Case) -> Hashable:
     return _problem(case), strategy
 
 
-def _by_source(residuals: Iterable[Residual]) -> Mapping[str, list[float]]:
+def _by_source(residuals: Iterable[RowResidual]) -> Mapping[str, list[float]]:
     found: dict[str, list[float]] = defaultdict(list)
     for each in residuals:
         found[each.case.row.group].append(each.value)
     return found
 
 
-def _mean_of_sources(residuals: Iterable[Residual], of: Callable[[Residual], float]) -> float:
+def _mean_of_sources(residuals: Iterable[RowResidual], of: Callable[[RowResidual], float]) -> float:
     found: dict[str, list[float]] = defaultdict(list)
     for each in residuals:
         found[each.case.row.group].append(of(each))

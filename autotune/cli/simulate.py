@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from autotune.page.reports import Told
     from autotune.problem import Problem
     from distir.plan import Plan
-    from distir.simulation.communication import Collective
+    from distir.simulation.communication import CollectiveUse
 
 SUMMARY = "Simulate one strategy: its time, communication, bubble and memory, stage by stage."
 
@@ -237,14 +237,16 @@ def problem_of_plan(arguments: argparse.Namespace, plan: Plan) -> Problem:
     return load_problem(**stated_by(plan), **{name: getattr(arguments, name) for name in hardware})
 
 
-def plain(problem: Problem, result: Any, collectives: Sequence[Collective]) -> dict[str, Any]:
+def plain(problem: Problem, result: Any, collectives: Sequence[CollectiveUse]) -> dict[str, Any]:
     """A simulation, and what it communicates, as plain JSON values."""
     said = {"strategy": choices(result.strategy, problem.batch_size)}
     sent = {"collectives": [each.to_dict() for each in collectives]}
     return {**_header(problem), **result.to_dict(), **said, **sent}
 
 
-def communicated(problem: Problem, result: Any, plan: Plan | None = None) -> tuple[Collective, ...]:
+def communicated(
+    problem: Problem, result: Any, plan: Plan | None = None
+) -> tuple[CollectiveUse, ...]:
     """What a device of the plan communicates in a step."""
     from distir.simulation.communication import collectives_of
 
@@ -289,7 +291,7 @@ def _page(
     return plan_page(problem, result, told, plan, other)
 
 
-def _report(problem: Problem, result: Any, collectives: Sequence[Collective]) -> Any:
+def _report(problem: Problem, result: Any, collectives: Sequence[CollectiveUse]) -> Any:
     from autotune.reports.simulation import simulation_report
 
     return simulation_report(problem, result, collectives)

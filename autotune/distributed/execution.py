@@ -28,7 +28,7 @@ DEADLINE_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True)
-class Traffic:
+class ProcessTraffic:
     """Bytes of messages over all processes under one name (mesh axes, or `pp`)."""
 
     planned: int
@@ -43,7 +43,7 @@ class RealExecution:
     execution: Execution
     processes: int
     seconds: float
-    traffic: Mapping[str, Traffic]
+    traffic: Mapping[str, ProcessTraffic]
 
 
 def execute_on_processes(
@@ -122,7 +122,7 @@ def _fill(rank: Rank, outcomes: Sequence[DeviceOutcome]) -> None:
         parameter.gradient = gradients or None
 
 
-def _traffic(outcomes: Sequence[DeviceOutcome]) -> dict[str, Traffic]:
+def _traffic(outcomes: Sequence[DeviceOutcome]) -> dict[str, ProcessTraffic]:
     """Bytes per name, as the ops of the plan say and as messages were made."""
     planned: Counter[str] = Counter()
     sent: Counter[str] = Counter()
@@ -132,7 +132,9 @@ def _traffic(outcomes: Sequence[DeviceOutcome]) -> dict[str, Traffic]:
             planned.update(_planned(stage.counts))
     names = sorted({*planned, *sent})
     return {
-        name: Traffic(planned[name], sent[name]) for name in names if planned[name] or sent[name]
+        name: ProcessTraffic(planned[name], sent[name])
+        for name in names
+        if planned[name] or sent[name]
     }
 
 
@@ -151,7 +153,7 @@ class RealVerification:
     verification: Verification
     processes: int
     seconds: float
-    traffic: Mapping[str, Traffic]
+    traffic: Mapping[str, ProcessTraffic]
 
     @property
     def passed(self) -> bool:
@@ -203,10 +205,10 @@ class RealVerifier:
 
 
 __all__ = [
+    "ProcessTraffic",
     "RealExecution",
     "RealVerification",
     "RealVerifier",
-    "Traffic",
     "execute_on_processes",
     "put_together",
 ]

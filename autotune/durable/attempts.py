@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from autotune.ledger import Entry
+from autotune.ledger import LedgerEntry
 from autotune.objectives.evaluation import Evaluation
 from distir.strategy import Strategy
 
@@ -41,7 +41,7 @@ class Attempt:
     """When its worker gave the last sign of life, by its own clock."""
 
 
-def entries_of(attempts: Iterable[Attempt], retries: int) -> list[Entry]:
+def entries_of(attempts: Iterable[Attempt], retries: int) -> list[LedgerEntry]:
     """One entry per strategy, in the order of the first attempts. Strategies whose workers died
     more than `retries` times have failed."""
     tries: dict[Strategy, list[Attempt]] = {}
@@ -51,7 +51,7 @@ def entries_of(attempts: Iterable[Attempt], retries: int) -> list[Entry]:
     return [_entry(each, retries) for each in tries.values()]
 
 
-def _entry(tries: Sequence[Attempt], retries: int) -> Entry:
+def _entry(tries: Sequence[Attempt], retries: int) -> LedgerEntry:
     done = next((each for each in tries if each.state == "done"), None)
     running = next((each for each in tries if each.state == "running"), None)
     shown = done or running or tries[-1]
@@ -59,7 +59,7 @@ def _entry(tries: Sequence[Attempt], retries: int) -> Entry:
     if done is None and running is None and len(tries) > retries:
         times = "once" if len(tries) == 1 else f"{len(tries)} times"
         evaluation = Evaluation.failure(f"the worker died while it tried this, {times}")
-    return Entry(
+    return LedgerEntry(
         shown.number,
         shown.strategy,
         evaluation,

@@ -9,7 +9,7 @@ from uuid import uuid4
 from autotune.durable.attempts import Attempt, busy_seconds, entries_of, is_taken, is_void
 from autotune.durable.optuna_storage import StoredStudy
 from autotune.durable.workers import BEATS, Heart, Watch, is_gone, this_worker
-from autotune.ledger import Entry
+from autotune.ledger import LedgerEntry
 from autotune.objectives.evaluation import Evaluation
 from distir.strategy import Strategy
 
@@ -33,7 +33,7 @@ class DurableLedger:
         self._keys: dict[int, int] = {}
         self._hearts: dict[int, Heart] = {}
 
-    def entries(self) -> Sequence[Entry]:
+    def entries(self) -> Sequence[LedgerEntry]:
         """One entry for every strategy that was claimed, after those are noticed who died."""
         attempts = self._attempts()
         if self._bury(attempts):

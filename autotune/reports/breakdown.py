@@ -11,7 +11,7 @@ from distir.metrics import reserved_memory_bytes
 from distir.strategy import Strategy
 
 
-class Stage(Protocol):
+class StageShares(Protocol):
     """The part of a stage's report that is shown."""
 
     @property
@@ -53,7 +53,7 @@ class Breakdown:
 def breakdown(problem: Problem, strategy: Strategy) -> Breakdown:
     """Simulates `strategy` and sums up its stages."""
     result = problem.simulator.simulate(strategy)
-    stages = cast(Sequence[Stage], cast(Any, result).stages)
+    stages = cast(Sequence[StageShares], cast(Any, result).stages)
     fullest = max(range(len(stages)), key=lambda index: sum(stages[index].memory.values()))
     return Breakdown(
         strategy=strategy,

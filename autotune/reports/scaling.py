@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.rendering import FirstFitting, plain_table
 from autotune.reports.drawing import draw, new_figure
 from autotune.reports.quantities import heading, shown
-from autotune.scale import Scaling, Step
+from autotune.scale import Scaling, ScalingStep
 from distir.metrics import (
     dollars_per_million_tokens,
     dollars_to_train,
@@ -65,7 +65,7 @@ def _parts(scaling: Scaling) -> Iterator[RenderableType]:
         yield Text(f"Not proved to be the best: the plans of {', '.join(unproved)} devices.")
 
 
-def _table(steps: Sequence[Step], known: Sequence[str], count: int) -> Table:
+def _table(steps: Sequence[ScalingStep], known: Sequence[str], count: int) -> Table:
     """The table with the first `count` of the known metrics."""
     names, left_out = known[:count], known[count:]
     table = plain_table()
@@ -122,6 +122,6 @@ def _figure(scaling: Scaling) -> Any:
     return figure
 
 
-def _value(step: Step, name: str) -> float:
+def _value(step: ScalingStep, name: str) -> float:
     value = None if step.best is None else step.best.metric(name)
     return 0.0 if value is None else value

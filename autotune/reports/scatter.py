@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from autotune.reports.drawing import check_format, draw, new_figure
-from autotune.validation.predict import Outcome
+from autotune.validation.predict import PredictedRow
 
 __all__ = ["check_format", "draw_scatter"]
 
@@ -14,12 +14,12 @@ BAND = 0.1
 """Half width of the band that is drawn around equality."""
 
 
-def draw_scatter(outcomes: Sequence[Outcome], path: str) -> None:
+def draw_scatter(outcomes: Sequence[PredictedRow], path: str) -> None:
     """Draws all outcomes with a time to a file; its ending says how."""
     draw(_figure(outcomes), path, "Predicted and measured")
 
 
-def _figure(outcomes: Sequence[Outcome]) -> Any:
+def _figure(outcomes: Sequence[PredictedRow]) -> Any:
     figure = new_figure((9, 7))
     from matplotlib import colormaps
 

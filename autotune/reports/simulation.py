@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from distir.cost import Band
-    from distir.simulation.communication import Collective
+    from distir.simulation.communication import CollectiveUse
 
 ELSEWHERE = (padding_fraction.name, peak_memory_bytes.name, reserved_memory_bytes.name)
 """Metrics that have a sentence of their own, where there is something to say."""
@@ -39,7 +39,7 @@ MOST_STAGES = 16
 
 
 def simulation_report(
-    problem: Problem, result: Any, collectives: Sequence[Collective] = ()
+    problem: Problem, result: Any, collectives: Sequence[CollectiveUse] = ()
 ) -> RenderableType:
     """Metrics of a `SimulationResult`, what each stage's time and memory are made of, and what a
     device communicates."""
@@ -60,7 +60,7 @@ def _recomputed(result: Any) -> str:
 
 
 def _parts(
-    problem: Problem, result: Any, collectives: Sequence[Collective]
+    problem: Problem, result: Any, collectives: Sequence[CollectiveUse]
 ) -> Iterator[RenderableType]:
     from rich.text import Text
 
@@ -111,7 +111,7 @@ def _band(band: Band, seconds: float) -> str:
     )
 
 
-def _communication(collectives: Sequence[Collective]) -> Table:
+def _communication(collectives: Sequence[CollectiveUse]) -> Table:
     """What a device communicates in a step, by mesh axis and kind."""
     table = plain_table("Communication per device and step")
     table.add_column("axis", no_wrap=True)

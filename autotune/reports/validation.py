@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from autotune.rendering import plain_table
 from autotune.reports.quantities import narrow_heading
-from autotune.validation.predict import Outcome
+from autotune.validation.predict import PredictedRow
 from autotune.validation.report import Report
 from autotune.validation.statistics import Statistics, mean_or_none
 from distir.units import percent, short_seconds
@@ -106,7 +106,7 @@ def _reasons(report: Report) -> Table:
     return table
 
 
-def _worst(outcomes: list[Outcome]) -> Table:
+def _worst(outcomes: list[PredictedRow]) -> Table:
     """The rows with the largest errors, and what their predictions are made of."""
     kinds = [
         kind

@@ -7,16 +7,16 @@ rows.py → words.py, hardware.py, software.py → cases.py → predict.py → s
 from __future__ import annotations
 
 from autotune.validation.cases import Case, Exclusion, make_case
-from autotune.validation.predict import Outcome, predict
+from autotune.validation.predict import PredictedRow, predict
 from autotune.validation.report import Report, make_report
-from autotune.validation.rows import Row, read_rows
+from autotune.validation.rows import MeasuredRow, read_rows
 
 __all__ = [
     "Case",
     "Exclusion",
-    "Outcome",
+    "MeasuredRow",
+    "PredictedRow",
     "Report",
-    "Row",
     "make_case",
     "make_report",
     "predict",

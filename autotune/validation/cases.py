@@ -8,7 +8,7 @@ from typing import Any
 
 from autotune.validation.flops import seconds_of_rate
 from autotune.validation.hardware import Hardware, hardware_of
-from autotune.validation.rows import Row, UnusableRowError
+from autotune.validation.rows import MeasuredRow, UnusableRowError
 from autotune.validation.software import Completion, Software, facts_of, software_of
 from autotune.validation.words import Meaning, meaning_of, read_data
 from distir.errors import DistirError
@@ -34,7 +34,7 @@ MOST_ACTIONS = 1_000_000
 class Exclusion:
     """A row that cannot be used, and why. `reason` is one of few, `detail` particular to it."""
 
-    row: Row
+    row: MeasuredRow
     reason: str
     detail: str = ""
 
@@ -61,7 +61,7 @@ class Measured:
 class Case:
     """A row that can be predicted."""
 
-    row: Row
+    row: MeasuredRow
     model: ModelKey
     batch_size: int
     sequence_length: int
@@ -100,7 +100,7 @@ class Case:
         )
 
 
-def make_case(row: Row) -> Case | Exclusion:
+def make_case(row: MeasuredRow) -> Case | Exclusion:
     """The row as a case, or why it is none."""
     try:
         return _case(row)
@@ -110,7 +110,7 @@ def make_case(row: Row) -> Case | Exclusion:
         return Exclusion(row, "the configuration contradicts itself", str(error))
 
 
-def _case(row: Row) -> Case:
+def _case(row: MeasuredRow) -> Case:
     _check_kind(row)
     _check_measured(row)
     software = software_of(row)
@@ -151,7 +151,7 @@ def _case(row: Row) -> Case:
     )
 
 
-def _check_kind(row: Row) -> None:
+def _check_kind(row: MeasuredRow) -> None:
     """Raises for runs that are no plain training step."""
     import re
 
@@ -160,7 +160,7 @@ def _check_kind(row: Row) -> None:
             raise UnusableRowError(rule["reason"])
 
 
-def _stated_spread(row: Row) -> float:
+def _stated_spread(row: MeasuredRow) -> float:
     """By which fraction the source says that times vary from run to run."""
     import re
 
@@ -171,14 +171,14 @@ def _stated_spread(row: Row) -> float:
     return 0.0
 
 
-def _check_measured(row: Row) -> None:
+def _check_measured(row: MeasuredRow) -> None:
     """Raises if the row has nothing to compare with."""
     columns = ("peak_memory_gb", "tflops_per_gpu", "flags")
     if row.measured_seconds is None and not any(row.text(column) for column in columns):
         raise UnusableRowError("nothing measured")
 
 
-def _measured(row: Row, config: TransformerConfig, recompute: str) -> Measured:
+def _measured(row: MeasuredRow, config: TransformerConfig, recompute: str) -> Measured:
     """What was measured; raises if there is nothing to compare with."""
     flags = meaning_of(row, "flags")
     out_of_memory = bool(flags and flags.values.get("oom"))
@@ -198,7 +198,7 @@ def _measured(row: Row, config: TransformerConfig, recompute: str) -> Measured:
     return Measured(seconds, memory, counter, out_of_memory)
 
 
-def _memory_unit(row: Row) -> Meaning | None:
+def _memory_unit(row: MeasuredRow) -> Meaning | None:
     """What the figure of memory counts; where that is not understood, there is no such figure,
     unless the row has nothing else."""
     try:
@@ -212,7 +212,7 @@ def _memory_unit(row: Row) -> Meaning | None:
 class _Stated:
     """The meanings of a row's texts, blank ones completed by the software's defaults."""
 
-    def __init__(self, row: Row, blanks: Completion) -> None:
+    def __init__(self, row: MeasuredRow, blanks: Completion) -> None:
         self._row = row
         self._blanks = blanks
 
@@ -236,7 +236,7 @@ def _precision(stated: _Stated) -> str:
     return precision
 
 
-def _strategy(row: Row, stated: _Stated, blanks: Completion) -> Strategy:
+def _strategy(row: MeasuredRow, stated: _Stated, blanks: Completion) -> Strategy:
     devices, batch = row.needed("num_gpus"), row.needed("global_batch")
     tp, pp = row.needed("tp"), row.needed("pp")
     cp = row.count("cp") or 1
@@ -278,7 +278,7 @@ def _zero_degree(stated: int | None, replicas: int) -> int:
     return stated
 
 
-def _expert_degree(row: Row, dp: int, cp: int, tp: int) -> int:
+def _expert_degree(row: MeasuredRow, dp: int, cp: int, tp: int) -> int:
     """Devices that share the experts."""
     if not row.count("num_experts"):
         return 1
@@ -298,7 +298,7 @@ def _recompute(stated: _Stated, blanks: Completion) -> tuple[str, int]:
     return str(blanks.value(f"{found}_recompute")), int(meaning.get("recompute_layers", 0))
 
 
-def _schedule(row: Row, stated: _Stated, blanks: Completion, pp: int) -> tuple[str, int]:
+def _schedule(row: MeasuredRow, stated: _Stated, blanks: Completion, pp: int) -> tuple[str, int]:
     """The pipeline schedule and the chunks per rank."""
     if pp == 1:
         return "1f1b", 1
@@ -315,7 +315,7 @@ def _schedule(row: Row, stated: _Stated, blanks: Completion, pp: int) -> tuple[s
     return str(named), find_schedule(named).default_chunks
 
 
-def _model(row: Row, stated: _Stated, blanks: Completion, tp: int) -> ModelKey:
+def _model(row: MeasuredRow, stated: _Stated, blanks: Completion, tp: int) -> ModelKey:
     layers, hidden, heads = (row.needed(name) for name in ("num_layers", "hidden", "heads"))
     if layers > MOST_LAYERS:
         raise UnusableRowError(f"more than {MOST_LAYERS:,} layers", str(layers))
@@ -364,7 +364,9 @@ def _model(row: Row, stated: _Stated, blanks: Completion, tp: int) -> ModelKey:
     return ModelKey(config, attention)
 
 
-def _with_experts(row: Row, stated: _Stated, config: TransformerConfig) -> TransformerConfig:
+def _with_experts(
+    row: MeasuredRow, stated: _Stated, config: TransformerConfig
+) -> TransformerConfig:
     """The model with the experts that the row states, and with what is known of models by their
     names and has no column: widths of heads, latents, shared experts, dense layers."""
     count = row.count("num_experts")

@@ -9,7 +9,7 @@ source says that it counts what is unmasked alone.
 
 from __future__ import annotations
 
-from autotune.validation.rows import Row, UnusableRowError
+from autotune.validation.rows import MeasuredRow, UnusableRowError
 from autotune.validation.words import meaning_of
 from distir.models.transformer import TransformerConfig
 
@@ -19,7 +19,7 @@ TERA = 1e12
 
 
 def seconds_of_rate(
-    row: Row, config: TransformerConfig, batch: int, length: int, recompute: str
+    row: MeasuredRow, config: TransformerConfig, batch: int, length: int, recompute: str
 ) -> float | None:
     """Seconds of an iteration by `tflops_per_gpu`, or None where that is blank. Raises
     `UnusableRowError` if the row does not say what it counts."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from autotune.validation.rows import Row, UnusableRowError
+from autotune.validation.rows import MeasuredRow, UnusableRowError
 from autotune.validation.words import read_data
 from distir.cost import Cluster, load_cluster
 from distir.errors import DistirError
@@ -33,7 +33,7 @@ class Hardware:
     assumptions: tuple[str, ...]
 
 
-def hardware_of(row: Row) -> Hardware:
+def hardware_of(row: MeasuredRow) -> Hardware:
     """The hardware of a row; raises `UnusableRowError` where it is not stated or not known."""
     text = row.text("hardware")
     if not text:
@@ -65,7 +65,7 @@ def hardware_of(row: Row) -> Hardware:
     return Hardware(made, entry["family"], tuple(assumptions))
 
 
-def _own_hardware(row: Row, file: str) -> Hardware:
+def _own_hardware(row: MeasuredRow, file: str) -> Hardware:
     """A cluster that a file describes, such as that of a profile."""
     try:
         cluster = load_cluster(file, row.needed("num_gpus"))
@@ -110,7 +110,7 @@ def _cluster(name: str) -> Cluster:
     return load_cluster(name)
 
 
-def hardware_family(row: Row) -> str:
+def hardware_family(row: MeasuredRow) -> str:
     """The family of a row's devices, or the text where it is not known."""
     text = row.text("hardware")
     entry = next((e for e in _known() if re.search(e["pattern"], text, re.IGNORECASE)), None)

@@ -21,11 +21,11 @@ from distir.simulation import SimulationResult
 from distir.simulation.pricing.instructions import narrower_products
 from distir.strategy import Strategy
 
-__all__ = ["Outcome", "Prepared", "predict", "prepare"]
+__all__ = ["PredictedRow", "Prepared", "predict", "prepare"]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class PredictedRow:
     """A case with what was predicted of it."""
 
     case: Case
@@ -83,10 +83,10 @@ def predict(
     *,
     stack: str | None = None,
     progress: Callable[[str], None] = lambda _: None,
-) -> tuple[list[Outcome], list[Exclusion]]:
+) -> tuple[list[PredictedRow], list[Exclusion]]:
     """Predictions, and the cases that cannot be simulated. `stack` names the software
     stack to use for every case, instead of that of the software it was measured with."""
-    outcomes: list[Outcome] = []
+    outcomes: list[PredictedRow] = []
     refused: list[Exclusion] = []
     for prepared in prepare(cases, stack=stack, progress=progress):
         case = prepared.case
@@ -146,13 +146,13 @@ def _stack_of(case: Case) -> SoftwareStack:
     return replace(load_stack(case.software.stack), **case.facts)
 
 
-def outcome_of(case: Case, stack: SoftwareStack, result: SimulationResult) -> Outcome:
+def outcome_of(case: Case, stack: SoftwareStack, result: SimulationResult) -> PredictedRow:
     """The figures of a simulation that are compared."""
     kinds = dict.fromkeys(kind for stage in result.stages for kind in stage.seconds)
     count = len(result.stages)
     held = result.metrics["peak_memory_bytes"]
     outside = outside_bytes(case.strategy, stack)
-    return Outcome(
+    return PredictedRow(
         case,
         result.metrics["iteration_seconds"],
         as_counted(held, case.measured.counter or "allocated", outside),

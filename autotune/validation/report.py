@@ -9,8 +9,8 @@ from typing import Any
 
 from autotune.validation.cases import Exclusion
 from autotune.validation.hardware import hardware_family
-from autotune.validation.predict import Outcome
-from autotune.validation.rows import SAYS_NONE, Row
+from autotune.validation.predict import PredictedRow
+from autotune.validation.rows import SAYS_NONE, MeasuredRow
 from autotune.validation.statistics import (
     Choice,
     Statistics,
@@ -39,11 +39,11 @@ class Report:
     """Dense models, every row alike."""
     source_mean: float | None
     """Mean over sources of the dense models' mean errors, every source alike."""
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[PredictedRow, ...]
     exclusions: tuple[Exclusion, ...]
 
     @property
-    def worst(self) -> list[Outcome]:
+    def worst(self) -> list[PredictedRow]:
         """Outcomes with a time, the largest error first."""
         timed = [each for each in self.outcomes if each.error is not None]
         return sorted(timed, key=lambda each: -abs(each.error or 0.0))
@@ -72,7 +72,7 @@ class Report:
         }
 
 
-def make_report(outcomes: Sequence[Outcome], exclusions: Sequence[Exclusion]) -> Report:
+def make_report(outcomes: Sequence[PredictedRow], exclusions: Sequence[Exclusion]) -> Report:
     """All tables of a file's rows."""
     dense = [each for each in outcomes if not is_mixture(each.case.row)]
     moe = [each for each in outcomes if is_mixture(each.case.row)]
@@ -90,13 +90,15 @@ def make_report(outcomes: Sequence[Outcome], exclusions: Sequence[Exclusion]) ->
     )
 
 
-def is_mixture(row: Row) -> bool:
+def is_mixture(row: MeasuredRow) -> bool:
     """Whether the row's model has experts."""
     return row.text("num_experts").lower() not in ("", "1", *SAYS_NONE)
 
 
 def _by(
-    outcomes: Sequence[Outcome], exclusions: Sequence[Exclusion], key: Callable[[Row], str]
+    outcomes: Sequence[PredictedRow],
+    exclusions: Sequence[Exclusion],
+    key: Callable[[MeasuredRow], str],
 ) -> dict[str, Statistics]:
     names = sorted({key(e.case.row) for e in outcomes} | {key(e.row) for e in exclusions})
     return {
@@ -108,7 +110,7 @@ def _by(
     }
 
 
-def statistics_of(outcomes: Sequence[Outcome], exclusions: Iterable[Exclusion]) -> Statistics:
+def statistics_of(outcomes: Sequence[PredictedRow], exclusions: Iterable[Exclusion]) -> Statistics:
     """The figures of some rows."""
     timed = [each for each in outcomes if each.case.measured.seconds is not None]
     predicted = [each.seconds for each in timed]
@@ -142,13 +144,13 @@ def statistics_of(outcomes: Sequence[Outcome], exclusions: Iterable[Exclusion]) 
     )
 
 
-def _inside(each: Outcome, interval: tuple[float, float]) -> bool:
+def _inside(each: PredictedRow, interval: tuple[float, float]) -> bool:
     """Whether the measured seconds lie in an interval."""
     low, high = interval
     return low <= (each.case.measured.seconds or 0.0) <= high
 
 
-def _row_dict(each: Outcome) -> dict[str, Any]:
+def _row_dict(each: PredictedRow) -> dict[str, Any]:
     return {
         "id": each.case.row.id,
         "source": each.case.row.group,
@@ -160,7 +162,7 @@ def _row_dict(each: Outcome) -> dict[str, Any]:
     }
 
 
-def _worst_dict(each: Outcome) -> dict[str, Any]:
+def _worst_dict(each: PredictedRow) -> dict[str, Any]:
     return {
         "id": each.case.row.id,
         "source_group": each.case.row.group,

@@ -16,7 +16,7 @@ from pathlib import Path
 from distir.errors import DistirError
 from distir.files import read_text
 
-__all__ = ["COLUMNS", "REQUIRED", "SAYS_NONE", "Row", "UnusableRowError", "read_rows"]
+__all__ = ["COLUMNS", "REQUIRED", "SAYS_NONE", "MeasuredRow", "UnusableRowError", "read_rows"]
 
 REQUIRED = ("hardware", "num_gpus", "num_layers", "hidden", "heads", "seq_len", "global_batch")
 """Without these columns no row could be used."""
@@ -41,7 +41,7 @@ class UnusableRowError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class MeasuredRow:
     """One measured run. `values` are texts by column, without those that are blank."""
 
     number: int
@@ -110,7 +110,7 @@ class Row:
         return self.number_of("iter_time_derived_s")
 
 
-def read_rows(path: str | Path) -> list[Row]:
+def read_rows(path: str | Path) -> list[MeasuredRow]:
     """The rows of a CSV file; raises `DistirError` if it is none, or lacks a needed column."""
     file = Path(path)
     text = read_text(file, DistirError, encoding="utf-8-sig")
@@ -150,13 +150,13 @@ def _check_header(file: Path, header: list[str]) -> None:
         raise DistirError(f"{file}: the header has {', '.join(sorted(repeated))} more than once")
 
 
-def _row(file: Path, header: list[str], line: int, cells: list[str]) -> Row:
+def _row(file: Path, header: list[str], line: int, cells: list[str]) -> MeasuredRow:
     if len(cells) != len(header):
         raise DistirError(
             f"{file}, line {line}: {len(cells)} cells, but the header has {len(header)}"
         )
     pairs = zip(header, (cell.strip() for cell in cells), strict=True)
-    return Row(line, {name: cell for name, cell in pairs if cell and name in _KNOWN})
+    return MeasuredRow(line, {name: cell for name, cell in pairs if cell and name in _KNOWN})
 
 
 _KNOWN = frozenset(COLUMNS)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from autotune.validation.rows import Row, UnusableRowError
+from autotune.validation.rows import MeasuredRow, UnusableRowError
 from autotune.validation.words import read_data
 
 __all__ = ["Completion", "Software", "StatedFact", "facts_of", "known_software", "software_of"]
@@ -29,7 +29,7 @@ class Software:
     where: Mapping[str, re.Pattern[str]]
     """By column: a pattern that is found in rows of this software."""
 
-    def fits(self, row: Row) -> bool:
+    def fits(self, row: MeasuredRow) -> bool:
         """Whether the row says nothing against this software."""
         return all(pattern.search(row.text(column)) for column, pattern in self.where.items())
 
@@ -68,7 +68,7 @@ class Completion:
             self.used.append(assumption)
 
 
-def software_of(row: Row) -> Software:
+def software_of(row: MeasuredRow) -> Software:
     """The first entry whose patterns are all found in the row."""
     said = row.words(_SAYS)
     for software, pattern in _known():
@@ -77,7 +77,7 @@ def software_of(row: Row) -> Software:
     raise AssertionError("the last entry of software.toml takes what is left")
 
 
-def facts_of(row: Row) -> list[StatedFact]:
+def facts_of(row: MeasuredRow) -> list[StatedFact]:
     """What the row says about its stack, one entry for each fact: the first pattern found."""
     said, found = row.words(_SAYS), dict[str, StatedFact]()
     for fact in _facts():

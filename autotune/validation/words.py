@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from autotune.validation.rows import Row, UnusableRowError
+from autotune.validation.rows import MeasuredRow, UnusableRowError
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -35,7 +35,7 @@ class _Entry:
     assumption: str
 
 
-def meaning_of(row: Row, column: str) -> Meaning | None:
+def meaning_of(row: MeasuredRow, column: str) -> Meaning | None:
     """The meaning of a row's text, or None where it is blank.
 
     Raises `UnusableRowError` for a text that is not known, or known as something that cannot be

@@ -67,7 +67,7 @@ from typing import cast, get_args
 
 from distir.cost.cluster import Cluster, ClusterLevel, Medium
 from distir.cost.device import DTYPES, Device
-from distir.cost.reader import Table, read_toml
+from distir.cost.reader import TomlTable, read_toml
 from distir.cost.stack import (
     Allocator,
     AttentionForm,
@@ -183,7 +183,7 @@ def _read_cluster(path: Path) -> Cluster:
         raise top.fail(error) from error
 
 
-def _read_device_entry(top: Table, folder: Path) -> Device:
+def _read_device_entry(top: TomlTable, folder: Path) -> Device:
     """The device that the key `device` names or, as a table, describes. A file is looked for in
     the cluster's folder first."""
     if not top.is_text("device"):
@@ -199,7 +199,7 @@ def _read_whole_device(path: Path) -> Device:
     return _read_device(read_toml(path))
 
 
-def _read_device(table: Table) -> Device:
+def _read_device(table: TomlTable) -> Device:
     name = table.name()
     memory = table.quantity("memory", BYTES)
     bandwidth = table.quantity("memory_bandwidth", BYTES_PER_SECOND)
@@ -226,14 +226,14 @@ def _read_device(table: Table) -> Device:
         raise table.fail(error) from error
 
 
-def _read_peak(table: Table) -> dict[str, float]:
+def _read_peak(table: TomlTable) -> dict[str, float]:
     for dtype in table.names:
         if dtype not in DTYPES:
             raise table.error(dtype, f"is not a known type; known are {', '.join(DTYPES)}")
     return {dtype: table.quantity(dtype, FLOPS_PER_SECOND) for dtype in table.names}
 
 
-def _read_level(table: Table, outermost: bool) -> ClusterLevel:
+def _read_level(table: TomlTable, outermost: bool) -> ClusterLevel:
     name = table.name()
     unlimited = outermost and "size" not in table
     size = None if unlimited else table.integer("size")
@@ -317,7 +317,7 @@ def _shared_constants() -> tuple[dict[str, float], dict[str, str]]:
     return _read_constants(read_toml(_HERE / "constants.toml"))
 
 
-def _read_constants(table: Table) -> tuple[dict[str, float], dict[str, str]]:
+def _read_constants(table: TomlTable) -> tuple[dict[str, float], dict[str, str]]:
     """The constants of a table, by field of `SoftwareStack`; those that it does not have are left
     out. Then by key where they come from."""
     constants: dict[str, float] = {}

@@ -20,15 +20,15 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["Table", "read_toml"]
+__all__ = ["TomlTable", "read_toml"]
 
 
-def read_toml(path: Path) -> Table:
+def read_toml(path: Path) -> TomlTable:
     """The top-level table of a file; raises `ClusterError` if it cannot be read."""
-    return Table(str(path), "", read_parsed(path, tomllib.loads, "TOML", ClusterError))
+    return TomlTable(str(path), "", read_parsed(path, tomllib.loads, "TOML", ClusterError))
 
 
-class Table:
+class TomlTable:
     """A table of a TOML file that knows its path in the file and which of its keys were read."""
 
     def __init__(self, file: str, path: str, values: Mapping[str, Any]) -> None:
@@ -108,14 +108,14 @@ class Table:
             )
         return min(self._parse(key, item, quantity) for item in values)
 
-    def table(self, key: str) -> Table:
+    def table(self, key: str) -> TomlTable:
         """The value of a key that must be a table."""
         value = self._value(key)
         if not isinstance(value, dict):
             raise self.error(key, f"is {shown(value)}; expected a table [{self._name(key)}]")
-        return Table(self._file, self._name(key), cast("dict[str, Any]", value))
+        return TomlTable(self._file, self._name(key), cast("dict[str, Any]", value))
 
-    def tables(self, key: str) -> list[Table]:
+    def tables(self, key: str) -> list[TomlTable]:
         """The value of a key that must be a list of at least one table."""
         value: object = self._value(key)
         items = cast("list[Any]", value) if isinstance(value, list) else []
@@ -123,7 +123,7 @@ class Table:
             found = shown(cast("object", value))
             raise self.error(key, f"is {found}; expected one or more tables [[{self._name(key)}]]")
         return [
-            Table(self._file, f"{self._name(key)}[{index}]", item)
+            TomlTable(self._file, f"{self._name(key)}[{index}]", item)
             for index, item in enumerate(items)
         ]
 

@@ -14,7 +14,7 @@ from distir.ops.base import broadcast_shapes, sum_to_shape
 from distir.ops.elementwise import Binary, Elementwise, Unary
 
 
-class Comparison(Binary):
+class BinaryComparison(Binary):
     """Base of ops whose results are booleans; they have no derivative."""
 
     __slots__ = ()
@@ -28,7 +28,7 @@ class Comparison(Binary):
 
 @register_op("Equal")
 @dataclass(frozen=True, slots=True)
-class Equal(Comparison):
+class Equal(BinaryComparison):
     """`a == b`."""
 
     def apply(self, a: Array, b: Array) -> Array:
@@ -37,7 +37,7 @@ class Equal(Comparison):
 
 @register_op("Greater")
 @dataclass(frozen=True, slots=True)
-class Greater(Comparison):
+class Greater(BinaryComparison):
     """`a > b`."""
 
     def apply(self, a: Array, b: Array) -> Array:
@@ -46,7 +46,7 @@ class Greater(Comparison):
 
 @register_op("GreaterOrEqual")
 @dataclass(frozen=True, slots=True)
-class GreaterOrEqual(Comparison):
+class GreaterOrEqual(BinaryComparison):
     """`a >= b`."""
 
     def apply(self, a: Array, b: Array) -> Array:
@@ -55,7 +55,7 @@ class GreaterOrEqual(Comparison):
 
 @register_op("Less")
 @dataclass(frozen=True, slots=True)
-class Less(Comparison):
+class Less(BinaryComparison):
     """`a < b`."""
 
     def apply(self, a: Array, b: Array) -> Array:
@@ -64,7 +64,7 @@ class Less(Comparison):
 
 @register_op("LessOrEqual")
 @dataclass(frozen=True, slots=True)
-class LessOrEqual(Comparison):
+class LessOrEqual(BinaryComparison):
     """`a <= b`."""
 
     def apply(self, a: Array, b: Array) -> Array:
@@ -76,7 +76,7 @@ class LessOrEqual(Comparison):
 
 @register_op("And")
 @dataclass(frozen=True, slots=True)
-class And(Comparison):
+class And(BinaryComparison):
     """Logical and."""
 
     def apply(self, a: Array, b: Array) -> Array:
@@ -87,7 +87,7 @@ class And(Comparison):
 
 @register_op("Or")
 @dataclass(frozen=True, slots=True)
-class Or(Comparison):
+class Or(BinaryComparison):
     """Logical or."""
 
     def apply(self, a: Array, b: Array) -> Array:
@@ -98,7 +98,7 @@ class Or(Comparison):
 
 @register_op("Xor")
 @dataclass(frozen=True, slots=True)
-class Xor(Comparison):
+class Xor(BinaryComparison):
     """Logical exclusive or."""
 
     def apply(self, a: Array, b: Array) -> Array:

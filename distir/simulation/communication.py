@@ -11,11 +11,11 @@ from distir.shares import communication, is_communication
 from distir.simulation.result import SimulationResult
 from distir.simulation.step import Step
 
-__all__ = ["Collective", "collectives_of", "exposed_seconds"]
+__all__ = ["CollectiveUse", "collectives_of", "exposed_seconds"]
 
 
 @dataclass(frozen=True, slots=True)
-class Collective:
+class CollectiveUse:
     """What a device sends in a step by one kind of collective, or of message, mean over ranks."""
 
     along: str
@@ -60,7 +60,7 @@ def exposed_seconds(result: SimulationResult) -> dict[str, float]:
     return dict(found)
 
 
-def collectives_of(step: Step, result: SimulationResult) -> tuple[Collective, ...]:
+def collectives_of(step: Step, result: SimulationResult) -> tuple[CollectiveUse, ...]:
     """What a device communicates in a step, by choice, level and kind."""
     ranks = len(result.stages)
     rows: defaultdict[tuple[str, str, str], list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
@@ -73,7 +73,7 @@ def collectives_of(step: Step, result: SimulationResult) -> tuple[Collective, ..
         busy[each.along] += each.seconds / ranks
     exposed = exposed_seconds(result)
     return tuple(
-        Collective(
+        CollectiveUse(
             along,
             level,
             op,

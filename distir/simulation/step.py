@@ -50,7 +50,7 @@ class TimedAction:
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class SentMessage:
     """What `action` of one rank has made for another rank, under way from `start` to `end`."""
 
     action: Action
@@ -104,7 +104,7 @@ class Step:
 
     actions: tuple[TimedAction, ...] = field(repr=False)
     """In the order of their starts."""
-    messages: tuple[Message, ...] = field(repr=False)
+    messages: tuple[SentMessage, ...] = field(repr=False)
     holdings: tuple[Holding, ...] = field(repr=False)
     """Rank by rank, in the order of time."""
     state: tuple[StateBytes, ...] = field(repr=False)
@@ -149,7 +149,7 @@ def messages(
     seconds: Sequence[float],
     transfers: Sequence[float],
     stages: Sequence[StageCost],
-) -> list[Message]:
+) -> list[SentMessage]:
     """All messages between ranks, in the order of their senders. `seconds` and `transfers` are
     those that `run_pipeline` got, which this follows."""
     compiled, pricing = plan.schedule, Pricing.of(cost, plan)
@@ -160,7 +160,7 @@ def messages(
             leaves = max(time.start[at] + seconds[number], link_free[link])
             link_free[link] = leaves + transfers[number]
             under_way[at] = leaves, link_free[link]
-    found: list[Message] = []
+    found: list[SentMessage] = []
     for reader, sender in enumerate(compiled.needs):
         if sender < 0:
             continue
@@ -168,7 +168,7 @@ def messages(
         of_stage = stages[action.stage]
         backward = action.is_backward
         found.append(
-            Message(
+            SentMessage(
                 action,
                 here,
                 there,
@@ -244,7 +244,7 @@ def traffic(
     plan: Plan,
     cost: CostModel,
     actions: Sequence[TimedAction],
-    sent: Sequence[Message],
+    sent: Sequence[SentMessage],
     spans: Mapping[tuple[int, bool], Sequence[StreamSpan]],
 ) -> list[Traffic]:
     """What a device of every rank sends in a step: the collectives of all actions and of the end
@@ -320,7 +320,7 @@ def make_step(
 
 __all__ = [
     "Holding",
-    "Message",
+    "SentMessage",
     "Step",
     "TimedAction",
     "Traffic",

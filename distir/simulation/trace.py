@@ -22,7 +22,7 @@ from distir.schedules import Action
 from distir.simulation.pipeline.one import PipelineTime
 from distir.simulation.pricing.instructions import COMPUTE, GRADIENTS, Pricing
 from distir.simulation.spans import StreamSpan, step_end_spans
-from distir.simulation.step import Message, Step, TimedAction, level_of, spans_by_key
+from distir.simulation.step import SentMessage, Step, TimedAction, level_of, spans_by_key
 
 MOST_ACTIONS = 50_000
 MOST_OPS = 50_000
@@ -256,7 +256,7 @@ _Links = Mapping[tuple[int, bool], tuple[int, int, str]]
 """By link and whether it is the sender's side: the process, the thread, and what that is called."""
 
 
-def _links(sent: Sequence[Message], first_thread: int) -> _Links:
+def _links(sent: Sequence[SentMessage], first_thread: int) -> _Links:
     """A thread for each side of each link."""
     found: dict[tuple[int, bool], tuple[int, int, str]] = {}
     for each in sent:
@@ -278,7 +278,7 @@ def _link_names(links: _Links) -> Iterator[dict[str, Any]]:
 
 def _message_events(
     number: int,
-    each: Message,
+    each: SentMessage,
     links: _Links,
     actions: Mapping[tuple[int, Action], TimedAction],
 ) -> Iterator[dict[str, Any]]:

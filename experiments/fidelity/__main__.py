@@ -20,7 +20,7 @@ from pathlib import Path
 
 from autotune.calibration import calibrate_priced
 from autotune.calibration.pricing import price
-from autotune.calibration.spreads import Residual, spreads_of
+from autotune.calibration.spreads import RowResidual, spreads_of
 from autotune.validation import Case, Exclusion, make_case, make_report, read_rows
 from autotune.validation.predict import outcome_of
 from distir.files import write_text
@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     excluded = [each for each in made if isinstance(each, Exclusion)]
     validation = make_report(outcomes, [*excluded, *refused])
     mixtures = [
-        Residual(each.case, math.log1p(each.error))
+        RowResidual(each.case, math.log1p(each.error))
         for each in outcomes
         if each.case.experts and each.error is not None
     ]

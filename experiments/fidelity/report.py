@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean
 
 from autotune.calibration import Calibration
-from autotune.calibration.spreads import Residual, coverage
-from autotune.validation import Case, Outcome, Report
+from autotune.calibration.spreads import RowResidual, coverage
+from autotune.validation import Case, PredictedRow, Report
 from autotune.validation.statistics import Statistics
 from autotune.validation.words import read_data, read_toml_data
 from distir.cost import Band
@@ -46,7 +46,7 @@ def report_text(
     calibration: Calibration,
     validation: Report,
     band: Band,
-    mixtures: Sequence[Residual],
+    mixtures: Sequence[RowResidual],
     file: str,
 ) -> str:
     """The whole report in Markdown. `mixtures` are the residuals of mixtures of experts, which no
@@ -137,7 +137,7 @@ def _sources(calibration: Calibration) -> list[str]:
     return [*lines, ""]
 
 
-def _band(band: Band, dense: Sequence[Residual], mixtures: Sequence[Residual]) -> list[str]:
+def _band(band: Band, dense: Sequence[RowResidual], mixtures: Sequence[RowResidual]) -> list[str]:
     """The band's deviations, and the share of rows within it by source."""
     found = [
         (coverage(rows, band, wide=False), coverage(rows, band, wide=True))
@@ -205,7 +205,7 @@ def _of_sources(validation: Report) -> list[str]:
     return lines
 
 
-def _repeats(outcomes: Sequence[Outcome]) -> list[str]:
+def _repeats(outcomes: Sequence[PredictedRow]) -> list[str]:
     """How far rows of one configuration are from their mean."""
     same: dict[object, list[float]] = {}
     for each in outcomes:
@@ -224,7 +224,7 @@ def _repeats(outcomes: Sequence[Outcome]) -> list[str]:
     return [f"{len(outcomes)} rows; the {len(apart)} that repeat a configuration are {apart_by}."]
 
 
-def _crossed(outcomes: Sequence[Outcome]) -> list[str]:
+def _crossed(outcomes: Sequence[PredictedRow]) -> list[str]:
     """Bias, and how many rows, by hidden width and tp (down) and samples per microbatch."""
     of_microbatch = BINS["microbatch (samples)"]
     cells: dict[tuple[int, int], dict[int, list[float]]] = {}

@@ -12,7 +12,7 @@ import numpy as np
 
 from autotune.samplers.expectation import Expectation
 from autotune.validation.cases import Case, make_case
-from autotune.validation.predict import Outcome, predict
+from autotune.validation.predict import PredictedRow, predict
 from autotune.validation.rows import read_rows
 from distir.strategies import Strategies
 from distir.strategy import Strategy
@@ -52,7 +52,7 @@ def read_groups(
     outcomes, _ = predict(
         [case for cases in competing for case in cases], stack=stack, progress=progress
     )
-    found: defaultdict[tuple[object, ...], list[Outcome]] = defaultdict(list)
+    found: defaultdict[tuple[object, ...], list[PredictedRow]] = defaultdict(list)
     for outcome in outcomes:
         found[_key(outcome.case)].append(outcome)
     return [
@@ -76,8 +76,8 @@ def _num_measured(cases: Iterable[Case]) -> int:
     return len({case.strategy for case in cases if case.measured.seconds is not None})
 
 
-def _group(outcomes: Sequence[Outcome]) -> Group:
-    by_strategy: defaultdict[Strategy, list[Outcome]] = defaultdict(list)
+def _group(outcomes: Sequence[PredictedRow]) -> Group:
+    by_strategy: defaultdict[Strategy, list[PredictedRow]] = defaultdict(list)
     for outcome in outcomes:
         by_strategy[outcome.case.strategy].append(outcome)
     first = outcomes[0].case
@@ -97,7 +97,7 @@ def _group(outcomes: Sequence[Outcome]) -> Group:
     )
 
 
-def _measured(outcomes: Sequence[Outcome]) -> float | None:
+def _measured(outcomes: Sequence[PredictedRow]) -> float | None:
     """The median of the repeated runs of a strategy; None if all were out of memory."""
     times = [each.case.measured.seconds for each in outcomes]
     known = [seconds for seconds in times if seconds is not None]

@@ -17,7 +17,7 @@ from distir.cost import (
     load_stack,
     stack_names,
 )
-from distir.cost.reader import Table, read_toml
+from distir.cost.reader import TomlTable, read_toml
 from distir.errors import ClusterError, UnknownNameError
 
 DATA = Path(load_cluster.__code__.co_filename).parent
@@ -165,7 +165,7 @@ FILES = sorted(DATA.rglob("*.toml"))
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_every_number_has_a_source(path: Path) -> None:
     top = read_toml(path)
-    tables: list[Table] = [top, *(top.tables("levels") if "levels" in top else [])]
+    tables: list[TomlTable] = [top, *(top.tables("levels") if "levels" in top else [])]
     tables += [top.table("constants")] if "constants" in top else []
     for table in tables:
         no_facts = {"name", "summary", "device", "levels", "medium", "constants", "sources"}

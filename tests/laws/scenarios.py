@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from hypothesis import strategies as st
 
-from distir.cost import Cluster, ClusterLevel, Device, load_stack
+from distir.cost import Cluster, ClusterLevel, Device, SoftwareStack, load_stack
 from distir.errors import ScheduleError
 from distir.importers.load import LoadedModel
 from distir.ir import Builder, Function, Value
@@ -275,8 +275,12 @@ def clusters(draw: st.DrawFn, num_devices: int) -> Cluster:
     return Cluster(name="cluster", device=device, levels=tuple(levels), num_devices=num_devices)
 
 
+def _stack(name: str, view: float) -> SoftwareStack:
+    return replace(load_stack(name), eager_view_seconds=view)
+
+
 stacks = st.builds(
-    lambda name, view: replace(load_stack(name), eager_view_seconds=view),
+    _stack,
     st.sampled_from(["fsdp-compiled", "fsdp-eager", "megatron", "deepspeed", "ideal"]),
     st.sampled_from([0.0, 30e-6]),
 )

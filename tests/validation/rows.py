@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-from autotune.validation import Case, Exclusion, Row, make_case
+from autotune.validation import Case, Exclusion, MeasuredRow, make_case
 
 BASE = {
     "id": "run-1",
@@ -32,10 +32,10 @@ BASE = {
 }
 
 
-def row(**changes: str) -> Row:
+def row(**changes: str) -> MeasuredRow:
     """The run, changed; an empty text makes a blank."""
     values = {name: text for name, text in {**BASE, **changes}.items() if text}
-    return Row(2, values)
+    return MeasuredRow(2, values)
 
 
 def case(**changes: str) -> Case:

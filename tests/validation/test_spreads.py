@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from autotune.calibration.spreads import Residual, coverage, spreads_of
+from autotune.calibration.spreads import RowResidual, coverage, spreads_of
 from autotune.validation import Case
 from tests.validation.rows import case
 
@@ -31,16 +31,16 @@ def rows_of(source: str) -> list[list[Case]]:
     ]
 
 
-def drawn(shared: float, layout: float, plan: float, seed: int = 0) -> list[Residual]:
+def drawn(shared: float, layout: float, plan: float, seed: int = 0) -> list[RowResidual]:
     """Residuals with these deviations, normally distributed."""
     chance = random.Random(seed)
-    found: list[Residual] = []
+    found: list[RowResidual] = []
     for source in SOURCES:
         of_source = chance.gauss(0.0, shared)
         for cases in rows_of(source):
             of_layout = chance.gauss(0.0, layout)
             found += [
-                Residual(each, of_source + of_layout + chance.gauss(0.0, plan)) for each in cases
+                RowResidual(each, of_source + of_layout + chance.gauss(0.0, plan)) for each in cases
             ]
     return found
 
@@ -67,13 +67,13 @@ def test_the_mean_of_sources_has_the_shares_within_the_widths() -> None:
 
 def test_sources_count_alike_whatever_their_rows() -> None:
     """A source with ten times the rows of the others does not move what sources share."""
-    own = [Residual(case(id=str(at), source_group="a"), 0.2) for at in range(100)]
-    other = [Residual(case(id=str(at), source_group="b"), -0.1) for at in range(3)]
+    own = [RowResidual(case(id=str(at), source_group="a"), 0.2) for at in range(100)]
+    other = [RowResidual(case(id=str(at), source_group="b"), -0.1) for at in range(3)]
     assert spreads_of([*own, *other], ()).source == pytest.approx(math.sqrt((0.04 + 0.01) / 2))
 
 
 def test_sources_that_doubt_themselves_tell_nothing() -> None:
-    own = [Residual(case(id=str(at)), 0.1) for at in range(4)]
+    own = [RowResidual(case(id=str(at)), 0.1) for at in range(4)]
     doubts = [replace(each, case=replace(each.case, stated_spread=0.4), value=2.0) for each in own]
     assert spreads_of([*own, *doubts], ()) == spreads_of(own, ())
 
@@ -83,7 +83,7 @@ def test_mixtures_lie_within_their_own_band() -> None:
     experts = {"gated_mlp": "yes", "kv_heads": "2", "num_experts": "8", "moe_topk": "2", "ep": "4"}
     chance = random.Random(2)
     mixtures = [
-        Residual(case(id=str(at), source_group="mixtures", **experts), chance.gauss(0.0, 0.3))
+        RowResidual(case(id=str(at), source_group="mixtures", **experts), chance.gauss(0.0, 0.3))
         for at in range(200)
     ]
     band = spreads_of(dense, mixtures)

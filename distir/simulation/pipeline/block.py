@@ -73,7 +73,7 @@ def walk(
     read_slots: Ints,
     sent_slots: Ints,
     goes_on: bool,
-    watch: Watch | None = None,
+    watch: BlockWatch | None = None,
 ) -> None:
     """Runs the waves of a part. `watch` records starts and leads, if it is given."""
     free, links, arrived, left = block.free, block.links, block.arrived, block.left
@@ -130,7 +130,7 @@ def walk(
                 free[wave.senders] = there
 
 
-class Watch:
+class BlockWatch:
     """A record of one repeat: per rank the sum of the times at which its actions start, and, if
     leads are wanted, the lead of one side of every maximum over the other."""
 
@@ -146,7 +146,7 @@ class Watch:
             np.subtract(one, other, out=self.leads[self.seen : until])
             self.seen = until
 
-    def until_changed(self, before: Watch, exact: Floats) -> Floats:
+    def until_changed(self, before: BlockWatch, exact: Floats) -> Floats:
         """The number of further repeats until the larger side of some maximum becomes the smaller
         one, if leads keep changing as they did since the repeat before."""
         if not len(self.leads):
@@ -161,4 +161,4 @@ class Watch:
         return np.maximum(turns.min(axis=0), 0.0)
 
 
-__all__ = ["PlanBlock", "Watch", "walk"]
+__all__ = ["BlockWatch", "PlanBlock", "walk"]

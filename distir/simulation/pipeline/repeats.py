@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distir.schedules.compiled.waves import FEWEST_REPEATS
-from distir.simulation.pipeline.block import PlanBlock, Watch, walk
+from distir.simulation.pipeline.block import BlockWatch, PlanBlock, walk
 from distir.simulation.pipeline.waves import Floats, Ints, RepeatedPart, WaveProgram, slots_of
 
 BLOCK_BYTES = 1 << 21
@@ -191,16 +191,16 @@ class _Looping:
             self.left -= left
         self._put_back(self.left == 0)
 
-    def _once(self, block: PlanBlock, turned: int, watch: Watch | None = None) -> None:
+    def _once(self, block: PlanBlock, turned: int, watch: BlockWatch | None = None) -> None:
         """Runs a repeat of a block whose rings have turned `turned` times."""
         repeat = self.repeat
         read, sent = slots_of(repeat.read_turn, turned + 1), slots_of(repeat.sent_turn, turned + 1)
         walk(block, repeat.part, read, sent, self.goes_on, watch)
 
-    def _watched(self, block: PlanBlock, turned: int, maxima: int) -> tuple[Floats, Watch]:
+    def _watched(self, block: PlanBlock, turned: int, maxima: int) -> tuple[Floats, BlockWatch]:
         """Runs a repeat; returns the times after it and its record."""
         ranks, rows = block.free.shape
-        watch = Watch(ranks, rows, maxima)
+        watch = BlockWatch(ranks, rows, maxima)
         self._once(block, turned, watch)
         return self._times(block, turned + 1), watch
 
@@ -229,7 +229,7 @@ class _Looping:
         maxima = 2 * len(part.read) + (len(part.sent) if block.program.queues else 0)
         times = [self._times(block, turned)]
         waited = [block.waits.copy()]
-        seen: list[Watch] = []
+        seen: list[BlockWatch] = []
         for turn in range(2):
             after, watch = self._watched(block, turned + turn, 0 if far else maxima)
             times.append(after)
