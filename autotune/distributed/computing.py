@@ -83,7 +83,9 @@ class TensorComputing:
         operands: Sequence[Array],
         dtypes: Sequence[DType],
     ) -> Sequence[Array]:
-        results = computed_by_kernel(op, [each.tensor for each in operands], exact=self.exact)
+        results = computed_by_kernel(
+            op, coordinate, [each.tensor for each in operands], exact=self.exact
+        )
         if results is not None:
             made = [TensorArray(each) for each in results]
         else:

@@ -7,14 +7,16 @@ and operands, has no kernel. An op without an entry computes itself, on tensors.
 # pyright: basic
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 from autotune.distributed.backend import load_torch
 from distir.ir.core import Op
 from distir.ops.activations import Dropout, Gelu, Relu, Sigmoid, Silu, Tanh
 from distir.ops.attention import FusedAttention, FusedAttentionGradient
+from distir.ops.collective import Sharded
 from distir.ops.elementwise import UnaryGradient
 from distir.ops.lookup import Gather, GatherGradient
 from distir.ops.loss import CrossEntropy, CrossEntropyGradient
@@ -26,17 +28,58 @@ from distir.ops.norm import (
     SoftmaxGradient,
 )
 from distir.ops.optimizer import AdamStep
+from distir.ops.ring import COLUMNS, ROWS
 
 Kernel = Callable[[Any, Any, Sequence[Any]], "Sequence[Any] | None"]
 
 
-def computed_by_kernel(op: Op, operands: Sequence[Any], *, exact: bool) -> Sequence[Any] | None:
-    """The results of an op by PyTorch's kernel for it; None if there is none. Kernels that draw
-    random numbers of their own are left out if it is to be `exact`."""
-    if exact and (isinstance(op, Dropout) or getattr(op, "dropout", 0.0)):
+def computed_by_kernel(
+    op: Op, coordinate: Mapping[str, int], operands: Sequence[Any], *, exact: bool
+) -> Sequence[Any] | None:
+    """The results of an op, on the device at a place of its mesh, by PyTorch's kernel for it; None
+    if there is none. Kernels that draw random numbers of their own are left out if it is to be
+    `exact`."""
+    plain = _of_any_shard(op, coordinate)
+    if plain is None or (exact and _draws(plain)):
         return None
-    kernel = KERNELS.get(type(op))
-    return None if kernel is None else kernel(load_torch(), op, operands)
+    kernel = KERNELS.get(type(plain))
+    return None if kernel is None else kernel(load_torch(), plain, operands)
+
+
+def _draws(op: Op) -> bool:
+    return isinstance(op, Dropout) or bool(getattr(op, "dropout", 0.0))
+
+
+def _of_any_shard(op: Op, coordinate: Mapping[str, int]) -> Op | None:
+    """The op that computes a shard as if it were the whole; None if where the shard is changes more
+    than random numbers. Those of a shard come from a seed of its own."""
+    if not isinstance(op, Sharded):
+        return op
+    inner, split = op.op, {window.loop for window in op.windows}
+    if type(inner) not in POSITIONS or split & POSITIONS[type(inner)](inner):
+        return None
+    if not _draws(inner):
+        return inner
+    starts = [int(window.positions(dict(coordinate))[0]) for window in op.windows]
+    return replace(cast("Any", inner), seed=cast("Any", inner).seed + SEEDS * sum(starts))
+
+
+SEEDS = 10_007
+"""Between the seeds of neighbouring shards."""
+
+
+def _masked(op: Any) -> set[int]:
+    return {ROWS, COLUMNS} if op.causal else set()
+
+
+POSITIONS: dict[type[Op], Callable[[Any], set[int]]] = {
+    FusedAttention: _masked,
+    FusedAttentionGradient: _masked,
+    Gather: lambda op: {0},
+    GatherGradient: lambda op: {0},
+    Dropout: lambda op: set(),
+}
+"""The loops of an op whose positions decide on more of its results than random numbers."""
 
 
 # --- attention ------------------------------------------------------------------------------------

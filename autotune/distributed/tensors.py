@@ -81,7 +81,7 @@ class TensorArray(NDArrayOperatorsMixin):
 
     def __getitem__(self, key: Any) -> TensorArray:
         if _goes_backwards(key):
-            return _wrapped(np.ascontiguousarray(numpy_of(self)[_numpy_key(key)]), self.tensor)
+            return _wrapped(np.asarray(numpy_of(self)[_numpy_key(key)], order="C"), self.tensor)
         return TensorArray(self.tensor[_key(key, self.tensor)])
 
     def __setitem__(self, key: Any, value: Any) -> None:
@@ -187,7 +187,7 @@ def tensor_of(array: Array) -> Any:
     """The tensor of an array: its own, or one that shares the memory of a NumPy array."""
     if isinstance(array, TensorArray):
         return array.tensor
-    array = np.ascontiguousarray(array)
+    array = np.asarray(array, order="C")
     return load_torch().from_numpy(array if array.flags.writeable else array.copy())
 
 
@@ -206,7 +206,7 @@ def _as_arrays(made: Any) -> Any:
 
 def _wrapped(array: Any, like: Any) -> TensorArray:
     """A NumPy array as a tensor beside another: real numbers in its type, and where it is."""
-    tensor = load_torch().from_numpy(np.ascontiguousarray(array))
+    tensor = load_torch().from_numpy(np.asarray(array, order="C"))
     floating = tensor.is_floating_point() and like.is_floating_point()
     return TensorArray(tensor.to(like.device, like.dtype if floating else None))
 

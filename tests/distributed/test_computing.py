@@ -3,6 +3,7 @@
 # pyright: basic
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,18 @@ from distir.execute.computing import NUMPY
 from distir.ir import DType
 from distir.ops.activations import Dropout
 from distir.ops.attention import FusedAttention, FusedAttentionGradient
+from distir.ops.collective import Sharded, Window
+from distir.ops.lookup import Gather
+from distir.ops.ring import ROWS
 from tests.ops.cases import CASES
 from tests.ops.makers import Case
 
 pytestmark = pytest.mark.skipif(not torch_installed(), reason="needs PyTorch: .[torch]")
+
+
+def _drops(op: object) -> bool:
+    return bool(getattr(op, "dropout", 0.0))
+
 
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.label)
 
@@ -30,6 +39,30 @@ def _operands(case: Case) -> list[Any]:
     return arrays
 
 
+SECOND = {"tp": 1}
+"""A place of a mesh of two devices."""
+
+
+def _shard(case: Case, loop: int) -> Sharded:
+    """The op on the second of two devices that split a loop, of which the case has a part."""
+    size = 2 * case.arrays()[0].shape[{0: 0, ROWS: 2}[loop]]
+    return Sharded(case.op, (Window(loop, ((size, (("tp", 2),)),)),))
+
+
+@pytest.mark.parametrize("loop", [0, ROWS])
+@pytest.mark.parametrize(
+    "case",
+    [c for c in CASES if isinstance(c.op, (FusedAttention, Gather)) and not _drops(c.op)],
+    ids=lambda case: case.label,
+)
+def test_shards_are_numpys_wherever_they_are(case: Case, loop: int) -> None:
+    if loop == ROWS and isinstance(case.op, Gather):
+        pytest.skip("a lookup has no rows of scores")
+    sharded = replace(case, op=_shard(case, loop))
+    for found, expected in _both(sharded, exact=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12)
+
+
 def _both(case: Case, exact: bool) -> list[tuple[np.ndarray, np.ndarray]]:
     """Results of an op in PyTorch and in NumPy."""
     from autotune.distributed.computing import TensorComputing
@@ -39,8 +72,8 @@ def _both(case: Case, exact: bool) -> list[tuple[np.ndarray, np.ndarray]]:
     types = case.types()
     results = [type.dtype for type in case.op.infer(*types)]
     held = [torch.held(a, t.dtype) for a, t in zip(_operands(case), types, strict=True)]
-    found = torch.evaluate(case.op, {}, held, results)
-    expected = NUMPY.evaluate(case.op, {}, _operands(case), results)
+    found = torch.evaluate(case.op, SECOND, held, results)
+    expected = NUMPY.evaluate(case.op, SECOND, _operands(case), results)
     return [(numpy_of(f), np.asarray(e)) for f, e in zip(found, expected, strict=True)]
 
 
