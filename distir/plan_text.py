@@ -37,7 +37,9 @@ from distir.schedules import compile_schedule, format_schedule, parse_schedule, 
 from distir.strategy import Strategy
 from distir.workload import Workload
 
-VERSION = "plan 1"
+FIRST_WORD = "plan "
+"""What a plan's text begins with, whatever its version."""
+VERSION = f"{FIRST_WORD}1"
 
 _SETTINGS = (
     "mode",

@@ -25,8 +25,32 @@ def add_plan_option(parser: argparse.ArgumentParser, *, reads: bool = True) -> N
 
 
 def is_written(arguments: argparse.Namespace) -> bool:
-    """Whether the arguments have a plan written."""
-    return hasattr(arguments, "plan") and hasattr(arguments, "model")
+    """Whether the arguments have a plan written.
+
+    Raises `DistirError` if it would take the place of a file that is no plan: one that was to be
+    read, perhaps.
+    """
+    if not (hasattr(arguments, "plan") and hasattr(arguments, "model")):
+        return False
+    check_replaceable(arguments.plan)
+    return True
+
+
+def check_replaceable(path: str) -> None:
+    """Raises `DistirError` if there is a file with something else than a plan."""
+    from distir.files import user_path
+    from distir.plan_text import FIRST_WORD
+
+    known = user_path(path)
+    if not known.is_file():
+        return
+    with known.open("rb") as file:
+        start = file.read(len(FIRST_WORD))
+    if start not in (b"", FIRST_WORD.encode()):
+        raise DistirError(
+            f"--plan would write over {path}, which is no plan; expected the name of a new file or "
+            "of a plan, or no --model to read a plan"
+        )
 
 
 def plan_read(arguments: argparse.Namespace) -> Plan | None:

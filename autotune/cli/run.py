@@ -22,7 +22,7 @@ from autotune.cli.options import (
     share,
 )
 from autotune.cli.output import INTERRUPTED, Output, add_json_option, note, status_of
-from autotune.cli.plans import add_plan_option, write_plan
+from autotune.cli.plans import add_plan_option, is_written, write_plan
 from autotune.cli.progress import progress
 from autotune.cli.report import add_report_option, write_report
 from autotune.cli.studies import add_run_options, as_begun, kept_of, read_enqueued
@@ -120,7 +120,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Searches, reports, and returns the exit status."""
-    output = Output(arguments, "plan", "report")
+    output = Output(arguments, *(("plan",) if is_written(arguments) else ()), "report")
     if hasattr(arguments, "fit"):
         with output.working():
             stated = problem_of(arguments)
@@ -145,7 +145,7 @@ def execute(arguments: argparse.Namespace) -> int:
             statement=ProblemStatement(**given(arguments, ProblemStatement)),
         )
         done = None if launch is None else launch.launched(result)
-        if hasattr(arguments, "plan"):
+        if is_written(arguments):
             _write_best(arguments, problem, result)
         launch_command = None if done is None else done.emission.files.command
         write_report(arguments, partial(_page, result), launch_command)

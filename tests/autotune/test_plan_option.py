@@ -45,6 +45,16 @@ def test_a_plan_that_is_read_is_simulated_as_when_it_was_written(
     assert read["batch_size"] == 16
 
 
+@pytest.mark.parametrize("command", ["simulate", "run", "execute", "measure"])
+def test_no_other_file_is_written_over(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    notes = tmp_path / "notes.txt"
+    notes.write_text("mine")
+    assert "which is no plan" in refused(capsys, command, *MODEL, "--plan", str(notes))
+    assert notes.read_text() == "mine"
+
+
 def test_other_hardware_runs_the_same_plan(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--cluster", "hgx-h100"]
     read = answer(capsys, "simulate", "--plan", str(file), *options)
