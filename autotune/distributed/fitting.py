@@ -45,7 +45,7 @@ def fitted_profile(samples: Samples, name: str, memory_bytes: float, devices: in
     stack = replace(
         load_stack("ideal"),
         name=name,
-        dispatch="blocking",
+        dispatch="eager" if samples.runs_ahead else "blocking",
         fuses_elementwise=False,
         overlaps_gradients=False,
         overlaps_messages="never",

@@ -49,6 +49,8 @@ SECONDS_PER_OP = 0.25
 LEAST_RUNS, MOST_RUNS = 5, 200
 STEPS, WARMUP = 20, 3
 
+GPU_SCALE = 8
+"""A GPU takes longer and wider operands than a core until a launch no longer counts."""
 MESSAGE_BYTES = (2**10, 2**14, 2**17, 2**20, 2**22)
 
 TINY_GPT = {
@@ -97,12 +99,13 @@ class MessageSample:
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """All that was timed."""
+    """All that was timed. `runs_ahead`: the host does not wait for the device."""
 
     dtype: str
     ops: Sequence[OpSample]
     steps: Sequence[StepSample]
     messages: Sequence[MessageSample]
+    runs_ahead: bool = False
 
 
 def take_samples(
@@ -121,36 +124,37 @@ def take_samples(
         messages, _ = run_together(
             2, lambda member: _message_samples(where, member, deadline_seconds), deadline_seconds
         )
-    return Samples(dtype.short_name, ops, steps, messages)
+    return Samples(dtype.short_name, ops, steps, messages, where == "cuda")
 
 
 # --- ops ------------------------------------------------------------------------------------------
 
 
-def _op_cases() -> Iterator[tuple[Op, list[tuple[int, ...]]]]:
-    """Ops with the shapes of their operands: products over sizes, what is bound by memory, and what
-    is bound by arithmetic."""
-    for rows, inner, columns in (
+def _op_cases(scale: int) -> Iterator[tuple[Op, list[tuple[int, ...]]]]:
+    """Ops with the shapes of their operands, the larger ones `scale` times as long and wide as for
+    one core: products over sizes, what is bound by memory, and what is bound by arithmetic."""
+    for rows, inner, columns in _sizes(
+        scale,
         (32, 64, 64), (32, 128, 128), (64, 128, 512), (128, 256, 256), (256, 128, 512),
         (128, 256, 1024), (512, 256, 256), (128, 512, 512), (256, 512, 512),
     ):  # fmt: skip
         yield MatMul(), [(rows, inner), (inner, columns)]
         yield Einsum("ab,cb->ac"), [(rows, columns), (inner, columns)]  # of the first operand
         yield Einsum("ab,ac->bc"), [(rows, inner), (rows, columns)]  # of the second
-    for batch, rows, inner, columns in ((8, 64, 64, 192), (8, 64, 128, 512), (4, 64, 256, 256)):
-        yield MatMul(), [(batch, rows, inner), (inner, columns)]
-        yield Einsum("dac,bc->dab"), [(batch, rows, columns), (inner, columns)]
-        yield Einsum("dab,dac->bc"), [(batch, rows, inner), (batch, rows, columns)]
+    for rows, inner, columns in _sizes(scale, (64, 64, 192), (64, 128, 512), (32, 256, 256)):
+        yield MatMul(), [(8, rows, inner), (inner, columns)]
+        yield Einsum("dac,bc->dab"), [(8, rows, columns), (inner, columns)]
+        yield Einsum("dab,dac->bc"), [(8, rows, inner), (8, rows, columns)]
     for batch, heads, length, depth in (
         (2, 4, 32, 32),
         (2, 4, 64, 32),
         (4, 4, 64, 64),
         (2, 4, 128, 64),
     ):
-        query = (batch, heads, length, depth)
+        query = (batch, heads, length * scale, depth)
         yield FusedAttention(depth**-0.5, causal=True), [query] * 3
         yield FusedAttentionGradient(depth**-0.5, causal=True), [query] * 5
-    for rows, columns in ((32, 64), (64, 128), (128, 256), (256, 512), (512, 1024)):
+    for rows, columns in _sizes(scale, (32, 64), (64, 128), (128, 256), (256, 512), (512, 1024)):
         yield Add(), [(rows, columns)] * 2
         yield Relu(), [(rows, columns)]
         yield UnaryGradient(Relu()), [(rows, columns)] * 2
@@ -159,9 +163,13 @@ def _op_cases() -> Iterator[tuple[Op, list[tuple[int, ...]]]]:
         yield LayerNormalization(1), [(rows, columns), (columns,), (columns,)]
         yield NormalizationGradient(1, 1e-5, True), [(rows, columns), (columns,), (rows, columns)]
         yield AdamStep(step=2), [(rows, columns)] * 4
-    for rows, columns in ((64, 256), (128, 512), (256, 1024)):
+    for rows, columns in _sizes(scale, (64, 256), (128, 512), (256, 1024)):
         yield CrossEntropy(), [(rows, columns), (rows,)]
         yield CrossEntropyGradient(), [(rows, columns), (rows,), (rows,)]
+
+
+def _sizes(scale: int, *sizes: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    return (tuple(each * scale for each in size) for size in sizes)
 
 
 def _op_samples(where: Where, dtype: DType, member: Member) -> list[OpSample]:
@@ -169,7 +177,7 @@ def _op_samples(where: Where, dtype: DType, member: Member) -> list[OpSample]:
     computing, clock = computing_on(where), busy_clock_of(where)
     rng = np.random.default_rng(0)
     found: list[OpSample] = []
-    for op, shapes in _op_cases():
+    for op, shapes in _op_cases(GPU_SCALE if where == "cuda" else 1):
         types = [TensorType(shape, dtype) for shape in shapes]
         if isinstance(op, (CrossEntropy, CrossEntropyGradient)):
             types[1] = TensorType(shapes[1], DType.INT64)
