@@ -124,7 +124,9 @@ def measure_locally(
         messenger.leave()
         return times
 
-    return Measurement(run_together(processes, work, deadline_seconds), where)
+    return Measurement(
+        run_together(processes, work, deadline_seconds, one_core_each=where != "cuda"), where
+    )
 
 
 def measure_steps(

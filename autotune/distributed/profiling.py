@@ -2,17 +2,20 @@
 
 Ops are timed one by one, over sizes, as plans compute them; tiny steps say what a launch takes in
 the executor, and two processes what messages take. The constants are those with which the cost
-model itself comes nearest to all of these times (`fitting.py`). The least of many times counts:
-whatever else a machine does only adds to it; what runs in one process is timed by the processor's
-time.
+model itself comes nearest to all of these times (`fitting.py`). Of steps and messages the least of
+many times counts: whatever else a machine does only adds to it. Of ops the median counts, since a
+step has all of them; on a host they are timed on all cores at once, since its devices share memory.
+What waits for nobody is timed by the processor's time.
 """
 
 # pyright: basic
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import platform
+import statistics
 import tempfile
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
@@ -29,12 +32,16 @@ from autotune.distributed.computing import Where, carriers_on, check_devices, co
 from autotune.distributed.local import Member, run_together
 from autotune.distributed.measuring import measure_locally
 from autotune.distributed.messenger import Messenger
+from autotune.distributed.tensors import tensor_of
+from autotune.distributed.wire import ProcessWire
 from distir.cost import Work, load_cluster, load_stack
-from distir.ir.core import Op
+from distir.execute.devices import WirePart
+from distir.ir.core import Op, Value
 from distir.ir.types import DType, TensorType
 from distir.ops.activations import Gelu, Relu
 from distir.ops.arithmetic import Add
 from distir.ops.attention import FusedAttention, FusedAttentionGradient
+from distir.ops.collective import AllGather, AllReduce, AllToAll, Collective, Cut, ReduceScatter
 from distir.ops.elementwise import UnaryGradient
 from distir.ops.linalg import Einsum, MatMul
 from distir.ops.loss import CrossEntropy, CrossEntropyGradient
@@ -47,11 +54,20 @@ from distir.workload import Workload
 SECONDS_PER_OP = 0.25
 """How long an op is run again and again."""
 LEAST_RUNS, MOST_RUNS = 5, 200
+CACHE_BYTES, MOST_COPIES = 2**25, 50
+"""An op runs on copies of its operands by turns, as many as do not fit in a cache of this size: in
+a step, other ops run in between."""
 STEPS, WARMUP = 20, 3
 
 GPU_SCALE = 8
 """A GPU takes longer and wider operands than a core until a launch no longer counts."""
 MESSAGE_BYTES = (2**10, 2**14, 2**17, 2**20, 2**22)
+TENSORS_OF_BLOCK, COLUMNS = 8, 16
+SERIES, TURNS = 8, 8
+PRODUCT_SIZE, PRODUCTS_BETWEEN = 256, 4
+"""Between two messages, both processes compute."""
+LEAST_SECONDS = 1e-7
+"""Of a message that is too short to be seen beside the products."""
 
 TINY_GPT = {
     "model_type": "gpt2", "n_layer": 3, "n_embd": 16, "n_head": 2, "vocab_size": 32,
@@ -115,14 +131,24 @@ def take_samples(
     load_torch()
     check_devices(where, 1)
     note("ops")
-    (ops,) = run_together(1, lambda member: _op_samples(where, dtype, member), deadline_seconds)
+    processes = 1 if where == "cuda" else devices_here(where)
+    every = run_together(
+        processes,
+        lambda member: _op_samples(where, dtype, member),
+        deadline_seconds,
+        one_core_each=where != "cuda",
+    )
+    ops = [_mean(samples) for samples in zip(*every, strict=True)]
     note("steps of tiny models")
     steps = [_step_sample(where, dtype, model, deadline_seconds) for model in TINY_MODELS]
     messages: list[MessageSample] = []
     if where != "cuda" or load_torch().cuda.device_count() > 1:
         note("messages between two processes")
         messages, _ = run_together(
-            2, lambda member: _message_samples(where, member, deadline_seconds), deadline_seconds
+            2,
+            lambda member: _message_samples(where, member, deadline_seconds),
+            deadline_seconds,
+            one_core_each=where != "cuda",
         )
     return Samples(dtype.short_name, ops, steps, messages, where == "cuda")
 
@@ -187,27 +213,34 @@ def _op_samples(where: Where, dtype: DType, member: Member) -> list[OpSample]:
             rng.normal(size=t.shape) ** 2 if t.dtype.is_float else rng.integers(0, 64, t.shape)
             for t in types
         ]
-        operands = [computing.held(a, t.dtype) for a, t in zip(arrays, types, strict=True)]
+        copies = min(MOST_COPIES, 1 + CACHE_BYTES // sum(each.nbytes for each in arrays))
+        sets = itertools.cycle(
+            [computing.held(a, t.dtype) for a, t in zip(arrays, types, strict=True)]
+            for _ in range(copies)
+        )
         results = op.infer(*types)
         dtypes = [each.dtype for each in results]
 
-        def run(op: Op = op, operands: Any = operands, dtypes: Any = dtypes) -> None:
-            computing.evaluate(op, {}, operands, dtypes)
+        def run(op: Op = op, sets: Any = sets, dtypes: Any = dtypes) -> None:
+            computing.evaluate(op, {}, next(sets), dtypes)
 
-        found.append(OpSample(label, op.work(types, results), least_seconds(run, clock)))
+        found.append(OpSample(label, op.work(types, results), median_seconds(run, clock)))
     return found
 
 
-def least_seconds(run: Callable[[], Any], clock: Any) -> float:
-    """The least time of a run, of as many as there is time for."""
+def _mean(samples: Sequence[OpSample]) -> OpSample:
+    return replace(samples[0], seconds=statistics.mean(each.seconds for each in samples))
+
+
+def median_seconds(run: Callable[[], Any], clock: Any) -> float:
+    """The median time of a run, of as many as there is time for."""
     run()
-    least, spent, runs = float("inf"), 0.0, 0
-    while runs < LEAST_RUNS or (spent < SECONDS_PER_OP and runs < MOST_RUNS):
+    taken: list[float] = []
+    while len(taken) < LEAST_RUNS or (sum(taken) < SECONDS_PER_OP and len(taken) < MOST_RUNS):
         start = clock.begin_step()
         run()
-        taken = clock.end_step() - start
-        least, spent, runs = min(least, taken), spent + taken, runs + 1
-    return least
+        taken.append(clock.end_step() - start)
+    return statistics.median(taken)
 
 
 # --- steps ----------------------------------------------------------------------------------------
@@ -259,40 +292,77 @@ def _message_samples(where: Where, member: Member, deadline_seconds: float) -> l
     messenger.join(member.store, deadline_seconds)
     messenger.make_groups([(0, 1)], [(0, 1), (1, 0)])
     computing = computing_on(where, member.process)
+    side = PRODUCT_SIZE * (GPU_SCALE if where == "cuda" else 1)
+    matrix = tensor_of(computing.held(np.ones((side, side)), DType.FLOAT32))
+
+    def compute() -> None:
+        for _ in range(PRODUCTS_BETWEEN):
+            torch.matmul(matrix, matrix)
+
+    alone = _in_turns(messenger, compute)
     found: list[MessageSample] = []
     for size in MESSAGE_BYTES:
-        array = computing.held(np.zeros(size // 4), DType.FLOAT32)
-        for kind, run in _exchanges(messenger, array):
-            seconds = torch.tensor([_together(messenger, run)])
+        for kind, exchange in _exchanges(messenger, computing, size):
+            taken = _in_turns(messenger, compute, exchange) - alone
+            seconds = torch.tensor([max(taken, LEAST_SECONDS)])
             torch.distributed.all_reduce(seconds, op=torch.distributed.ReduceOp.MAX)
             found.append(MessageSample(kind, float(size), float(seconds)))
     messenger.leave()
     return found
 
 
-def _exchanges(messenger: Messenger, array: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
-    other = 1 - messenger.process
-    half = [array[: array.size // 2], array[array.size // 2 :]]
+def _exchanges(
+    messenger: Messenger, computing: Any, size: int
+) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """What two processes exchange, of a size in bytes: a tensor, and as many as a block of a model
+    has, in the way in which plans do."""
+    wire, other = ProcessWire(messenger, messenger.process, 0), 1 - messenger.process
+    for tensors in (1, TENSORS_OF_BLOCK):
+        rows = size // (COLUMNS * DType.FLOAT32.itemsize * tensors)
+        whole, half = Cut(0, (rows,), 0), Cut(0, (rows // 2,), 0)
+        yield "all_reduce", _exchange(wire, computing, AllReduce(("dp",), 2), rows, tensors)
+        yield (
+            "all_gather",
+            _exchange(wire, computing, AllGather(("dp",), 2, half), rows // 2, tensors),
+        )
+        yield (
+            "reduce_scatter",
+            _exchange(wire, computing, ReduceScatter(("dp",), 2, whole), rows, tensors),
+        )
+        if tensors == 1:
+            op = AllToAll(("dp",), 2, whole, half)
+            yield "all_to_all", _exchange(wire, computing, op, rows, tensors)
+    array = computing.held(np.zeros(size // 4), DType.FLOAT32)
 
     def swap() -> None:
         messenger.send([array], other, "pp", 0.0)
         messenger.receive([array], other, "a message")
         messenger.flush()
 
-    yield "all_reduce", lambda: messenger.all_reduce(array, (0, 1), "sum", "dp", 4)
-    yield "all_gather", lambda: messenger.all_gather(half[0], (0, 1), "dp", 4)
-    yield "all_to_all", lambda: messenger.all_to_all(half, (0, 1), "dp", 4)
     yield "shift", swap
 
 
-def _together(messenger: Messenger, run: Callable[[], Any]) -> float:
-    """The least time of a run that begins in both processes at once; both do as many."""
+def _exchange(
+    wire: ProcessWire, computing: Any, op: Collective, rows: int, tensors: int
+) -> Callable[[], Any]:
+    """Exchanges tensors of so many rows as one message."""
+    value = Value(TensorType((rows, COLUMNS), DType.FLOAT32))
+    shards = [computing.held(np.zeros((rows, COLUMNS)), DType.FLOAT32) for _ in range(tensors)]
+    parts = [WirePart(op, shard, value) for shard in shards]
+    return lambda: wire.exchange(parts, (0, 1))
+
+
+def _in_turns(messenger: Messenger, *runs: Callable[[], Any]) -> float:
+    """Seconds that the runs take, in both processes at once, where they take turns as in a step:
+    the least of many series. Exchanges one after the other would find both processes awake."""
     least = float("inf")
-    for _ in range(MOST_RUNS // 5):
+    for _ in range(SERIES):
         messenger.meet()
         start = messenger.clock.begin_step()
-        run()
-        least = min(least, messenger.clock.end_step() - start)
+        for _ in range(TURNS):
+            for run in runs:
+                run()
+        least = min(least, (messenger.clock.end_step() - start) / TURNS)
     return least
 
 
