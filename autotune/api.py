@@ -229,10 +229,12 @@ def solve(
         except KeyboardInterrupt:
             stopped = True
     found = result(seconds)
+    watch.searched(found)
     with watch.phase("looking outside the space"):
         outside = _outside(found, search, time.perf_counter() - clock)
     found = replace(found, outside=outside)
-    watch.searched(found)
+    if outside is not None:
+        watch.looked_outside(found)
     with watch.phase("recording"):
         return replace(found, tracking=tracker.finish(found))
 

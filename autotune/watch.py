@@ -58,7 +58,9 @@ class Watch:
     """Told the answer before the sampler has tried anything, where all strategies, or proofs about
     them, take little time."""
     searched: Callable[[TuneResult], None] = _not_heard
-    """Told everything that was found, before it is recorded."""
+    """Told what was found in the space, before anything is looked for elsewhere or recorded."""
+    looked_outside: Callable[[TuneResult], None] = _not_heard
+    """Told of a better plan outside the space, if there is one."""
 
 
 def by_trial(advance: Advance) -> Callable[[Trial], None]:

@@ -171,7 +171,7 @@ def _page(result: TuneResult, told: Told) -> Page:
 
 def _shown_on(output: Output) -> Watch:
     """Shows what is known as soon as it is known: the answer, then what the search adds."""
-    from autotune.reports.study import answer_report, search_report
+    from autotune.reports.study import answer_report, outside_report, search_report
     from autotune.watch import Watch
 
     shown: list[Trial | None] = []
@@ -185,7 +185,10 @@ def _shown_on(output: Output) -> Watch:
             answered(result)
         output.show(lambda: search_report(result))
 
-    return Watch(progress, answered, searched)
+    def looked_outside(result: TuneResult) -> None:
+        output.show(lambda: outside_report(result))
+
+    return Watch(progress, answered, searched, looked_outside)
 
 
 def _is_better(best: Trial | None, known: Trial | None) -> bool:

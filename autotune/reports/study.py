@@ -48,7 +48,7 @@ def study_report(result: TuneResult) -> RenderableType:
     """The whole report."""
     from rich.console import Group
 
-    parts = [answer_report(result), search_report(result)]
+    parts = [answer_report(result), search_report(result), outside_report(result)]
     if result.tracking is not None:
         parts.append(tracking_report(result.tracking))
     return Group(*parts)
@@ -62,23 +62,34 @@ def answer_report(result: TuneResult) -> RenderableType:
 
 
 def search_report(result: TuneResult) -> RenderableType:
-    """How the sampler did, and what else came of the search."""
+    """How the sampler did in the space."""
     from rich.console import Group
     from rich.text import Text
 
-    parts = [Text(line) for line in search_lines(result)]
+    parts = [Text(line) for line in _sampler_lines(result)]
     if result.error is not None:
         parts.insert(1, Text(f"The search ended early: {result.error}.", style="bold red"))
     return Group(*parts)
 
 
+def outside_report(result: TuneResult) -> RenderableType:
+    """A better plan outside the space, if one was found."""
+    from rich.console import Group
+    from rich.text import Text
+
+    return Group(*(Text(line) for line in _outside(result)))
+
+
 def search_lines(result: TuneResult) -> list[str]:
-    """How the sampler did, and what else came of the search, in sentences."""
+    """How the sampler did, and whether there is a better plan outside the space, in sentences."""
+    return [*_sampler_lines(result), *_outside(result)]
+
+
+def _sampler_lines(result: TuneResult) -> list[str]:
     return [
         _searched(result),
         *_stopped(result),
         *_search_did(result),
-        *_outside(result),
         *_setbacks(result.trials),
     ]
 

@@ -45,10 +45,13 @@ class BoundedSampler:
         self._proposed: set[Strategy] = set()
         self._cost: Residual | None = None
         self._fill: Residual | None = None
-        self._take(pool.start())
+        self._begun = False
 
     def ask(self) -> Strategy | None:
         """What promises most; nothing once the best is proved, or else the rest of the space."""
+        if not self._begun:  # bounds take a while, in which an answer may be shown already
+            self._begun = True
+            self._take(self._pool.start())
         self._grow()
         candidates = self._candidates()
         if not len(candidates):
@@ -118,6 +121,8 @@ class BoundedSampler:
 
     def _close(self, strategy: Strategy) -> None:
         self._proposed.add(strategy)
+        if not self._begun:
+            return
         place = self._place(strategy)
         if place is not None:
             self._open[place] = False

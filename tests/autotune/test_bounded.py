@@ -14,6 +14,8 @@ from autotune.problem import Problem, load_problem
 from autotune.prospects import ProblemProspects
 from autotune.samplers import load_sampler
 from autotune.samplers.bounded import BoundedSampler
+from autotune.samplers.expectation import Expectation
+from autotune.samplers.sampler import Outcome
 from autotune.study import Study
 from distir.simulation.bounds import Bounds
 from distir.simulation.simulator import Simulator
@@ -25,6 +27,31 @@ pytestmark = pytest.mark.not_quick
 @cache
 def problem(space: str = "small", cluster: str = "dgx-a100") -> Problem:
     return load_problem("mlp-8x512", cluster, devices=8, space=space, batch_size=64)
+
+
+class Counted(BoundedPool):
+    """Counts how often bounds are asked for."""
+
+    times = 0
+
+    def start(self) -> Expectation:
+        Counted.times += 1
+        return super().start()
+
+
+def test_bounds_wait_until_the_sampler_is_asked_and_what_was_told_before_counts() -> None:
+    asked = problem()
+    objective = asked.objective("throughput")
+    told = next(iter(asked.space.enumerate()))
+    sampler = BoundedSampler(Counted(asked, of_memory=False), asked.batch_size)
+    found = objective.measure(told)
+    cost, said = objective.cost(found), found.violation
+    sampler.tell_outcome(Outcome(told, cost, said, found.metrics, found.reason))
+    assert Counted.times == 0
+    proposed = [sampler.ask() for _ in range(asked.space.count())]
+    assert Counted.times == 1
+    assert any(each is not None for each in proposed)
+    assert told not in proposed
 
 
 @pytest.mark.slow(seconds=3)

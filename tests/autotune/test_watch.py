@@ -56,6 +56,7 @@ def test_the_answer_is_told_before_the_sampler_tries_anything_and_stays() -> Non
     result = solve(toy_problem(), Search(trials=5), watch=heard.watch)
     assert heard.told.index("evaluating ends") < heard.told.index("answered")
     assert heard.told.index("answered") < heard.told.index("searching begins")
+    assert heard.told.index("searched") < heard.told.index("looking outside the space begins")
     assert heard.told.index("searched") < heard.told.index("recording begins")
     assert heard.answer is not None
     assert heard.answer.trials == [] or heard.answer.best == heard.answer.grid.best  # type: ignore[union-attr]
