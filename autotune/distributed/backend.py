@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import importlib.util
 from typing import Any
 
@@ -29,4 +31,13 @@ def load_torch() -> Any:
     return module
 
 
-__all__ = ["load_torch", "torch_installed"]
+def load_torch_to_fork() -> Any:
+    """As `load_torch`, with what gradients import at their first use: each process that is forked
+    would import it anew. Raises `DistirError` if PyTorch is missing."""
+    torch = load_torch()
+    with contextlib.suppress(ImportError):
+        importlib.import_module("torch.fx.experimental.symbolic_shapes")
+    return torch
+
+
+__all__ = ["load_torch", "load_torch_to_fork", "torch_installed"]

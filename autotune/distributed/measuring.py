@@ -7,6 +7,7 @@ and messages by events in its stream. That part has run on no GPU yet.
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import statistics
@@ -17,15 +18,19 @@ from typing import Any
 
 import numpy as np
 
-from autotune.distributed.backend import load_torch
+from autotune.distributed.backend import load_torch, load_torch_to_fork
 from autotune.distributed.clock import Clock, clock_of
 from autotune.distributed.computing import Where, carriers_on, check_devices, computing_on
 from autotune.distributed.device import DeviceProcess, MeasuredAction, channels_of, groups_of
 from autotune.distributed.local import Member, run_together
 from autotune.distributed.messenger import MessageSpan, Messenger
+from distir.axes.rescale import shape_at
+from distir.errors import DistirError
 from distir.execute.computing import NUMPY, Computing
 from distir.execute.values import StepValues, optimizer_step, random_values
 from distir.plan import Plan
+from distir.units import short_bytes
+from distir.workload import OPTIMIZERS, Workload
 
 MICROSECONDS = 1e6
 COMPUTES: Mapping[Where, str] = {
@@ -110,7 +115,7 @@ def measure_locally(
 
     Raises `ProcessError` if a process fails or the steps do not end in time.
     """
-    load_torch()  # once, before processes are forked
+    load_torch_to_fork()
     given = random_step(plan)
     processes = plan.devices_per_stage * len(plan.schedule.schedule.ranks)
     check_devices(where, processes)
@@ -170,9 +175,30 @@ def _read(clock: Clock, span: MeasuredAction | MessageSpan) -> tuple[float, floa
 
 
 def random_step(plan: Plan) -> StepValues:
-    """Random values for a step of a plan: the same in every process."""
+    """Random values for a step of a plan: the same in every process. Raises `DistirError` if they
+    are more than the memory of this machine."""
+    _check_memory(plan.workload)
     microbatches = plan.schedule.schedule.microbatches
     return random_values(plan.workload, microbatches=microbatches).values
+
+
+def _check_memory(workload: Workload) -> None:
+    """Values are drawn for the whole model, in float64, and every process takes its own."""
+    axes, sizes = workload.program.axes, workload.sizes(workload.batch_size)
+    parameters = workload.program.function.parameters
+    elements = sum(math.prod(shape_at(axes.dims[value], sizes)) for value in parameters)
+    needed = 8.0 * elements * (1 + OPTIMIZERS[workload.optimizer].num_moments)
+    if needed > host_bytes():
+        raise DistirError(
+            f"the parameters and moments of {workload.model.name} take {short_bytes(needed)} of "
+            f"memory in float64, in which they are drawn, and this machine has "
+            f"{short_bytes(host_bytes())}; try a model with fewer layers"
+        )
+
+
+def host_bytes() -> float:
+    """The memory of this machine."""
+    return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
 
 def trace_beside(
@@ -214,6 +240,7 @@ def _named(what: str, process: int, thread: int, name: str) -> dict[str, Any]:
 __all__ = [
     "Measurement",
     "ProcessTimes",
+    "host_bytes",
     "measure_locally",
     "measure_steps",
     "random_step",

@@ -30,7 +30,7 @@ from autotune.distributed.backend import load_torch
 from autotune.distributed.clock import busy_clock_of, clock_of
 from autotune.distributed.computing import Where, carriers_on, check_devices, computing_on
 from autotune.distributed.local import Member, run_together
-from autotune.distributed.measuring import measure_locally
+from autotune.distributed.measuring import host_bytes, measure_locally
 from autotune.distributed.messenger import Messenger
 from autotune.distributed.tensors import tensor_of
 from autotune.distributed.wire import ProcessWire
@@ -383,7 +383,7 @@ def memory_bytes(where: Where) -> float:
     if where == "cuda":
         return float(load_torch().cuda.get_device_properties(0).total_memory)
     cores = os.cpu_count() or 1
-    return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")) / cores
+    return host_bytes() / cores
 
 
 __all__ = [

@@ -67,8 +67,10 @@ def shrink(workload: Workload, strategies: Sequence[Strategy], samples: int = 2)
             mode=workload.mode,
             batch_size=batch,
             precision=workload.precision,
+            gradient_precision=workload.gradient_precision,
             optimizer=workload.optimizer,
             loss=loss,
+            dropout=workload.dropout,
             vocabulary_multiple=min(workload.vocabulary_multiple, SMALLEST),
         )
         needed = _rows_needed(shrunk, row_axes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,8 @@ import pytest
 
 from autotune.cli import main
 from autotune.distributed.backend import torch_installed
-from autotune.distributed.device import DeviceOutcome, DeviceProcess, groups_of
+from autotune.distributed.computing import computing_on
+from autotune.distributed.device import DeviceOutcome, DeviceProcess, groups_of, run_step
 from autotune.distributed.execution import put_together
 from autotune.distributed.local import Member, run_together
 from autotune.distributed.measuring import measure_locally
@@ -71,6 +73,42 @@ def test_two_steps_of_processes_are_two_steps_of_one_device() -> None:
     assert any(
         not np.array_equal(first.parameters[v], second.parameters[v]) for v in first.parameters
     )
+
+
+@needs_torch
+@pytest.mark.slow(seconds=3)
+@pytest.mark.parametrize(
+    "strategy", [Strategy(dp=2, zero=1), Strategy(tp=2), STRATEGY], ids=lambda each: each.label
+)
+@pytest.mark.parametrize(("precision", "rounding"), [("fp32", 1e-5), ("bf16", 0.05)])
+@pytest.mark.parametrize("model", ["gpt2", "llama3-8b", "mixtral-8x7b"])
+def test_a_step_in_the_types_of_the_plan_is_the_exact_one_but_for_rounding(
+    model: str, precision: str, rounding: float, strategy: Strategy
+) -> None:
+    whole = Workload(model=load_model(model), batch_size=4, precision=precision, dropout=False)
+    workload = shrink(whole, [strategy])
+    plan = Simulator(workload, load_cluster("dgx-a100", strategy.devices)).plan(strategy)
+    given, truth = sequential_truth(workload, strategy.microbatches)
+
+    def work(member: Member) -> DeviceOutcome:
+        messenger = Messenger(member.process, member.processes, member.note)
+        messenger.join(member.store, SECONDS)
+        optimizer = optimizer_step(workload, 2)
+        return run_step(plan, given.values, optimizer, messenger, computing_on("cpu"))
+
+    outcomes = run_together(strategy.devices, work, SECONDS)
+    found = put_together(plan, given.values, outcomes, updated=True).result
+    errors = {each.name: each.error for each in compare(workload, found, truth)}
+    assert errors["loss"] < rounding
+    assert statistics.median(errors.values()) < rounding
+    assert precision != "fp32" or max(errors.values()) < 100 * rounding
+
+
+@needs_torch
+def test_more_than_the_memory_of_the_machine_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["measure", "--model", "gpt3-175B", "--batch-size", "2"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "of memory in float64" in line
 
 
 @needs_torch
