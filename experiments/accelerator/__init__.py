@@ -1,1 +1,0 @@
-"""What does the GPU at hand reach? `python -m experiments.accelerator --device NAME`."""
