@@ -50,6 +50,8 @@ class Problem:
     """The space as it was stated."""
     space_options: str = f"--space {DEFAULT_SPACE}"
     """The options that state this space; empty where no options do."""
+    searched: Searched | None = None
+    """The values that the space was stated with; None where it was made otherwise."""
     band: Band | None = None
     """How far measured times may be from simulated ones; None where that is not known."""
     notes: tuple[str, ...] = ()
@@ -255,6 +257,7 @@ def _loaded(statement: ProblemStatement) -> Problem:
         band=simulator.band,
         settings=_settings(statement, precision, stack),
         space_name=looked_through.name,
+        searched=looked_through,
         space_options=_space_options(statement),
         notes=(*told, *_several_batches(workload)),
         changed=partial(load_problem, **{**statement.stated(), **made}),

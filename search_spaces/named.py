@@ -67,6 +67,17 @@ class Searched:
             return allowed
         return every if allowed == "all" else (DEFAULTS[name],)
 
+    def to_yaml(self) -> str:
+        """What a YAML file says of this space; `searched` reads the same values from it."""
+        import yaml
+
+        said = {name: self.allowed(name) for name in DEFAULTS}
+        if MICROBATCH_SIZE in self.values:  # from which the number of microbatches follows
+            del said["microbatches"]
+            said[MICROBATCH_SIZE] = self.allowed(MICROBATCH_SIZE)
+        plain = {name: list(v) if isinstance(v, tuple) else v for name, v in said.items()}
+        return yaml.safe_dump(plain, sort_keys=False, default_flow_style=None)
+
     def stating(self, name: str, value: Value) -> Searched:
         """The same, but that dimension `name` takes one value where strategies may have it."""
         told = f"{self.name} with {name} {value}"

@@ -126,14 +126,20 @@ class LaunchAsked:
         problem = replace(problem, space_name=told, space_options="")
         return problem if self.search_all else restricted(problem, self.target)
 
-    def launched(self, result: TuneResult) -> Launched | None:
-        """The launch of the best strategy, with its files written; None if there is none."""
+    def of(self, result: TuneResult) -> Launched | None:
+        """The launch of the best strategy; None if there is none."""
         from autotune.launch.priced import launched
 
         if result.best is None:
+            return None
+        return launched(result.problem, self.target, result.best.strategy)
+
+    def launched(self, result: TuneResult) -> Launched | None:
+        """The launch of the best strategy, with its files written; None if there is none."""
+        done = self.of(result)
+        if done is None:
             note("nothing fits, so nothing is launched")
             return None
-        done = launched(result.problem, self.target, result.best.strategy)
         write_folder(self.folder, done.emission.files.files)
         note(f"wrote {', '.join(sorted(done.emission.files.files))} to {self.folder}")
         return done

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 from collections import Counter
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from autotune.cli.fit import add_fit_option, write_fit
-from autotune.cli.launch import add_launch_options, launch_asked, plain_launch
+from autotune.cli.launch import LaunchAsked, add_launch_options, launch_asked, plain_launch
 from autotune.cli.options import (
     SUPPRESS,
     add_model_options,
@@ -139,7 +140,7 @@ def execute(arguments: argparse.Namespace) -> int:
         result = solve(
             problem,
             search,
-            tracker=_tracker(arguments),
+            tracker=_tracker(arguments, launch),
             watch=_shown_on(output),
             kept=kept,
             statement=ProblemStatement(**given(arguments, ProblemStatement)),
@@ -213,13 +214,22 @@ def _write_best(arguments: argparse.Namespace, problem: Problem, result: TuneRes
     write_plan(arguments, simulator.plan(best.strategy))
 
 
-def _tracker(arguments: argparse.Namespace) -> Tracker | None:
+def _tracker(arguments: argparse.Namespace, launch: LaunchAsked | None) -> Tracker | None:
     if hasattr(arguments, "no_tracking"):
         return None
     from autotune.trackers.mlflow import DEFAULT_URI, MlflowTracker
+    from autotune.trackers.study_files import Written
+
+    def written(result: TuneResult) -> Written:
+        with suppress(DistirError):  # a launch that cannot be is told when it is to be written
+            done = None if launch is None else launch.of(result)
+            if done is not None:
+                files = done.emission.files
+                return Written(result, arguments.line, files.files, files.command)
+        return Written(result, arguments.line)
 
     uri: str | None = getattr(arguments, "tracking_uri", None)
     used = uri or os.environ.get("MLFLOW_TRACKING_URI") or DEFAULT_URI
     if used.startswith("sqlite:///"):
         check_no_output(used.removeprefix("sqlite:///"), DistirError)
-    return MlflowTracker(uri, getattr(arguments, "experiment", None), arguments.line)
+    return MlflowTracker(uri, getattr(arguments, "experiment", None), written)

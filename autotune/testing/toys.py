@@ -163,6 +163,7 @@ def toy_problem(simulator: ToySimulator | None = None, *, space: SpaceSource = "
         workload=workload,
         space=distribution_space(workload, simulator.devices, space),
         space_name=searched(space).name,
+        searched=searched(space),
         simulator=simulator,
         memory_bytes=simulator.memory_bytes,
         changed=changed,

@@ -20,14 +20,15 @@ import logging
 import os
 import queue
 import secrets
+import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import quote
 from uuid import uuid4
 
@@ -38,9 +39,9 @@ from autotune.objectives.evaluation import finite
 from autotune.objectives.objective import Objective
 from autotune.result import TrackingRecord, TuneResult, flat_row
 from autotune.trackers.patience import Patience
+from autotune.trackers.study_files import Written, files_of
 from autotune.trackers.study_pages import (
     described_study,
-    files_of,
     final_numbers,
     problem_key,
     readable,
@@ -55,6 +56,9 @@ from distir.user_code import one_line
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+
+Files: TypeAlias = Sequence[tuple[str, str | bytes]]
+"""Files by name."""
 
 DEFAULT_URI = "sqlite:///mlflow.db"
 FEW_TRIALS = 200
@@ -78,13 +82,14 @@ class MlflowTracker:
         self,
         tracking_uri: str | None = None,
         experiment: str | None = None,
-        command: str | None = None,
+        written: Callable[[TuneResult], Written] = Written,
     ):
-        """`command`: the command line that the study is run by, which is recorded with it."""
-        self._command = command
+        """`written`: the study with what its command knows beside the result, for its files."""
+        self._written = written
         self._uri = tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or DEFAULT_URI
         self._experiment = experiment
         self._inbox: queue.SimpleQueue[Trial | TuneResult] = queue.SimpleQueue()
+        self._files: queue.SimpleQueue[Files] = queue.SimpleQueue()
         self._record: TrackingRecord | None = None
         self._error: str | None = None
         self._interrupted = False
@@ -106,10 +111,12 @@ class MlflowTracker:
         self._inbox.put(trial)
 
     def finish(self, result: TuneResult) -> TrackingRecord:
-        """Waits until the writer is done, as long as it makes progress."""
-        self._patience.end()
+        """Makes the files of the study, then waits until the writer is done, as long as it makes
+        progress."""
         self._inbox.put(result)
         try:
+            self._files.put(self._made(result))
+            self._patience.end()
             while self._thread.is_alive() and not self._patience.is_spent:
                 self._thread.join(0.2)
         except KeyboardInterrupt:
@@ -118,6 +125,14 @@ class MlflowTracker:
             self._error = self._no_answer()
         record = self._record or TrackingRecord(self._uri, str(self._experiment))
         return replace(record, error=self._error, interrupted=self._interrupted)
+
+    def _made(self, result: TuneResult) -> Files:
+        """The files of the study; none if that goes wrong, which is told."""
+        try:
+            return tuple(files_of(self._written(result)))
+        except Exception as error:  # noqa: BLE001  numbers are recorded all the same
+            self._error = f"the files of the study were not made: {one_line(error)}"
+            return ()
 
     def _no_answer(self) -> str:
         error = self._patience.error
@@ -178,7 +193,7 @@ class MlflowTracker:
         if result.grid is not None and not writer.has_grid(header):
             writer.grid(header, result.grid)
         run = run or self._open(writer, header)
-        writer.study(run, result, self._command)
+        writer.study(run, result, self._files.get)
 
     def _open(self, writer: _Writer, header: StudyHeader) -> _StudyRun:
         name = f"{header.sampler} {header.objective.name}, {header.budget} trials"
@@ -314,9 +329,13 @@ class _Store:
         """Describes a run, in Markdown."""
         self._attempt(lambda: self._client.set_tag(run_id, _NOTE, text))
 
-    def log_text(self, run_id: str, text: str, file: str) -> None:
+    def log_file(self, run_id: str, content: str | bytes, file: str) -> None:
         """A file of a run; written again, it is the same."""
-        self._attempt(lambda: self._client.log_text(run_id, text, file))
+        folder, _, name = file.rpartition("/")
+        with tempfile.TemporaryDirectory() as here:
+            path = Path(here, name)
+            path.write_bytes(content.encode() if isinstance(content, str) else content)
+            self._attempt(lambda: self._client.log_artifact(run_id, str(path), folder or None))
 
     def log_inputs(self, run_id: str, datasets: Sequence[Any]) -> None:
         """What a run is about; MLflow keeps equal ones once."""
@@ -367,18 +386,18 @@ class _Writer:
         key = problem_key(header)
         return self._store.has_run(f"tags.searcher = 'grid' and tags.problem = '{key}'")
 
-    def study(self, run: _StudyRun, result: TuneResult, command: str | None) -> None:
+    def study(self, run: _StudyRun, result: TuneResult, files: Callable[[], Files]) -> None:
         """Completes the run of a study: what was found, regret, the best trial, files, table, runs
-        of trials."""
+        of trials. `files` waits until they are made."""
         self._store.describe(run.run_id, described_study(result))
-        for file, text in files_of(result, command).items():
-            self._store.log_text(run.run_id, text, file)
         finals = [_at_begin(name, value) for name, value in final_numbers(result).items()]
         self._batch(run.run_id, finals, {})
         self.steps(run, result.trials)
         grid_best = result.grid.best if result.grid else None
         if grid_best is not None and grid_best.cost is not None:
             self._batch(run.run_id, self._regrets(run, result.trials, grid_best.cost), {})
+        for file, content in files():
+            self._store.log_file(run.run_id, content, file)
         few = len(result.trials) <= FEW_TRIALS
         children = result.trials if few else noteworthy(result.trials)
         self._close(run, result.trials, children, interrupted=result.interrupted)

@@ -1,4 +1,4 @@
-"""What the pages of a tracked study say: the answer in words, files, numbers, columns and charts.
+"""What the pages of a tracked study say: the answer in words, numbers, columns and charts.
 
 It knows the form in which MLflow's pages keep columns and charts, which no reference states: a test
 looks at the pages in a browser, and where the form has changed, pages open without them.
@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from autotune.rendering import as_text
 from autotune.reports.quantities import described, heading, lost, memory_use, shown
-from autotune.reports.study import study_report
+from autotune.trackers.study_files import FILES
 from distir.metrics import (
     iteration_seconds,
     mfu,
@@ -69,21 +68,9 @@ def described_study(result: TuneResult) -> str:
     if result.regret is not None:
         behind = f"{lost(result.regret)} behind" if result.regret else "the best"
         lines.append(f"{result.sampler} found {behind} in {len(result.trials)} trials.")
-    lines += ["", "The whole report is the artifact `report.txt`, every trial is in `trials.json`."]
+    listed = [f"- `{file.name}`: {file.what}" for file in FILES]
+    lines += ["", "Files of a study:", "", *listed, "- `trials.json`: every trial"]
     return "\n".join(lines)
-
-
-def files_of(result: TuneResult, command: str | None) -> dict[str, str]:
-    """Files of a study by name: the report, the command line, and the best plan as a plan file."""
-    files = {"report.txt": as_text(study_report(result))}
-    if command is not None:
-        files["command.sh"] = command + "\n"
-    plan_of: Any = getattr(result.problem.simulator, "plan", None)
-    if result.best is not None and result.objective.cheap and plan_of is not None:
-        from distir.plan_text import format_plan
-
-        files["best.plan"] = format_plan(plan_of(result.best.strategy))
-    return files
 
 
 def final_numbers(result: TuneResult) -> dict[str, float]:

@@ -16,6 +16,7 @@ from autotune.objectives import load_objective
 from autotune.testing import ToySimulator, toy_problem
 from autotune.trackers import mlflow as adapter
 from autotune.trackers.mlflow import MlflowTracker, noteworthy, shown_metrics
+from autotune.trackers.study_files import Written, files_of
 from autotune.trial import pareto_front
 
 writes_a_database = pytest.mark.slow(seconds=2)
@@ -100,7 +101,10 @@ def test_a_study_is_described_and_has_its_files_and_its_problem(
     run = client.get_run(result.tracking.run_id)
     said = run.data.tags["mlflow.note.content"]
     assert f"Best plan: **dp {result.best.strategy.dp}, " in said
-    assert {"report.txt", "trials.json"} <= {f.path for f in client.list_artifacts(run.info.run_id)}
+    made = {name for name, _ in files_of(Written(result))}
+    there = [*client.list_artifacts(run.info.run_id)]
+    plots = client.list_artifacts(run.info.run_id, "plots")
+    assert {each.path for each in (*there, *plots) if not each.is_dir} == made | {"trials.json"}
     (dataset,) = run.inputs.dataset_inputs
     assert dataset.dataset.name == result.problem.title
     assert run.data.metrics["final_regret_pct"] == pytest.approx(100 * (result.regret or 0.0))

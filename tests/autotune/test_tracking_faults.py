@@ -92,7 +92,8 @@ def test_a_store_that_fails_now_and_then_has_everything_once_in_the_end(
         return call
 
     with monkeypatch.context() as patch:
-        for name in ("create_run", "log_batch", "log_table", "set_terminated", "search_runs"):
+        calls = ("create_run", "log_batch", "log_table", "log_artifact", "set_terminated")
+        for name in (*calls, "search_runs"):
             patch.setattr(MlflowClient, name, unreliable(getattr(MlflowClient, name)))
         tracker = MlflowTracker(f"sqlite:///{tmp_path}/wild.db", "x")
         wild = solve(toy_problem(), search, tracker=tracker)
