@@ -48,7 +48,7 @@ def check(plan: Plan, deadline_seconds: float = SECONDS) -> RealExecution:
 
 
 @needs_torch
-@pytest.mark.slow(seconds=15)
+@pytest.mark.slow(seconds=5)
 @pytest.mark.parametrize("share", range(8 * FUZZ))
 @settings(max_examples=4, deadline=None)
 @given(any_plans())
@@ -64,7 +64,7 @@ def test_any_plan_computes_sends_and_holds_on_processes_what_it_does_on_virtual_
 
 
 @needs_torch
-@pytest.mark.slow(seconds=60)
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize(
     ("model", "strategy"),
     [
@@ -179,7 +179,7 @@ def test_between_any_two_ranks_messages_are_received_in_the_order_in_which_they_
 
 
 @needs_torch
-@pytest.mark.slow(seconds=60)
+@pytest.mark.slow(seconds=2)
 @pytest.mark.parametrize(
     ("model", "strategy"),
     [

@@ -76,7 +76,7 @@ def test_two_steps_of_processes_are_two_steps_of_one_device() -> None:
 
 
 @needs_torch
-@pytest.mark.slow(seconds=3)
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize(
     "strategy", [Strategy(dp=2, zero=1), Strategy(tp=2), STRATEGY], ids=lambda each: each.label
 )
@@ -112,7 +112,7 @@ def test_more_than_the_memory_of_the_machine_is_refused(capsys: pytest.CaptureFi
 
 
 @needs_torch
-@pytest.mark.slow(seconds=4)
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize("strategy", [Strategy(dp=2), Strategy(dp=2, zero=1), Strategy(tp=2)])
 def test_a_step_has_as_many_collectives_as_are_simulated(strategy: Strategy) -> None:
     workload = shrink(Workload(model=load_model("gpt2"), batch_size=4), [strategy])

@@ -39,7 +39,7 @@ def tiny(batch_size=1):
 
 
 @needs_torch
-@pytest.mark.slow(seconds=8)
+@pytest.mark.slow(seconds=1)
 def test_a_search_finds_the_strategy_that_took_least(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
