@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from autotune.ledger import Ledger, LedgerEntry, LedgerError, MemoryLedger
 from autotune.objectives.evaluation import Evaluation
@@ -295,4 +295,6 @@ def evaluate(objective: Objective, measure: Measure, strategy: Strategy, number:
     clock = time.perf_counter()
     evaluation = objective.checked(measure(strategy))
     seconds = time.perf_counter() - clock
+    if not evaluation.failed:
+        evaluation = replace(evaluation, output={})  # what is of use where something went wrong
     return Trial(number, strategy, evaluation, objective.cost(evaluation), started, seconds)

@@ -60,11 +60,13 @@ class Trial:
         }
 
     def to_dict(self, batch_size: int) -> dict[str, Any]:
-        """The trial as plain JSON values; what is not a finite number becomes null."""
+        """The trial as plain JSON values; what is not a finite number becomes null. What it has
+        printed is there if it failed."""
         return {
             **self.outcome(batch_size),
             "feasible": self.feasible,
             "reason": self.evaluation.reason,
+            **({"output": dict(self.evaluation.output)} if self.evaluation.output else {}),
         }
 
 

@@ -1,7 +1,8 @@
 """Studies on Optuna's storages; beside the samplers, the one file that knows Optuna.
 
 A strategy is the parameters of a trial (`tp = 8`), what came of it the attribute `outcome` and
-Optuna's own value and state, so that what reads Optuna's studies shows these. A trial that is
+Optuna's own value and state, so that what reads Optuna's studies shows these. What a trial that
+failed has printed are attributes too: workers share no disk but the storage. A trial that is
 finished without an outcome was its worker's last.
 """
 
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 from autotune.durable.attempts import Attempt
 from autotune.file_lock import locked
 from autotune.ledger import LedgerError
-from autotune.objectives.evaluation import Evaluation
+from autotune.objectives.evaluation import OUTPUTS, Evaluation
 from distir.errors import DistirError, brief
 from distir.strategy import Strategy
 from search_spaces import SearchSpace
@@ -271,7 +272,7 @@ class StoredStudy:
             state,
             token=told["token"],
             asked=not told.get("enqueued", False),
-            evaluation=None if outcome is None else _evaluation(outcome),
+            evaluation=None if outcome is None else _evaluation(outcome, told),
             started=outcome["started"] if outcome else 0.0,
             seconds=outcome["seconds"] if outcome else 0.0,
             worker=told["worker"],
@@ -313,6 +314,8 @@ class StoredStudy:
         outcome = _outcome(evaluation, started, seconds)
 
         def write() -> None:
+            for name, text in evaluation.output.items():
+                self._storage.set_trial_user_attr(key, name, text)
             self._storage.set_trial_user_attr(key, "outcome", outcome)
             if not evaluation.failed:
                 self._storage.set_trial_system_attr(key, CONSTRAINT, _violation(evaluation))
@@ -403,7 +406,7 @@ def study_in_memory(space: SearchSpace, trials: Iterable[Trial], maximize: bool)
                 value=None if cost is None else -cost if maximize else cost,
                 params={name: getattr(each.strategy, name) for name in distributions},
                 distributions=distributions,
-                user_attrs={"plan": each.label, "outcome": outcome},
+                user_attrs={"plan": each.label, **evaluation.output, "outcome": outcome},
                 system_attrs={} if evaluation.failed else {CONSTRAINT: _violation(evaluation)},
             )
         )
@@ -449,7 +452,7 @@ def _sayable(value: float) -> float | str:
     return float(value) if math.isfinite(value) else str(float(value))
 
 
-def _evaluation(outcome: Mapping[str, Any]) -> Evaluation:
+def _evaluation(outcome: Mapping[str, Any], told: Mapping[str, Any]) -> Evaluation:
     metrics = cast("Mapping[str, float | str]", outcome["metrics"])
     return Evaluation(
         {name: float(value) for name, value in metrics.items()},
@@ -457,4 +460,5 @@ def _evaluation(outcome: Mapping[str, Any]) -> Evaluation:
         outcome["reason"],
         outcome["violation"],
         failed=outcome["failed"],
+        output={name: told[name] for name in OUTPUTS if name in told},
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,6 +13,10 @@ from distir.errors import brief
 
 VALUE = "value"
 """Name of the metric of an objective that returns a bare number."""
+KEPT_BYTES = 1 << 16
+"""Of each text that a trial leaves behind that failed, the end is kept."""
+OUTPUTS = ("stdout", "stderr", "traceback")
+"""The texts that such a trial may leave behind, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +35,13 @@ class Evaluation:
     """
     failed: bool = field(default=False, kw_only=True)
     """Whether evaluating went wrong, so that nothing is known about the strategy."""
+    output: Mapping[str, str] = field(default_factory=dict[str, str], kw_only=True)
+    """Of a trial that failed, what it printed last (`stdout`, `stderr`) and its `traceback`."""
 
     @classmethod
-    def failure(cls, reason: str) -> Evaluation:
+    def failure(cls, reason: str, output: Mapping[str, str] | None = None) -> Evaluation:
         """Of a trial that raised, timed out or gave something that is no number."""
-        return cls({}, feasible=False, reason=reason, failed=True)
+        return cls({}, feasible=False, reason=reason, failed=True, output=output or {})
 
 
 def as_evaluation(raw: object) -> Evaluation:
@@ -92,3 +99,12 @@ def _shown(value: object) -> str:
 def finite(value: float | None) -> bool:
     """Whether `value` is a number that can be compared."""
     return value is not None and math.isfinite(value)
+
+
+def traceback_of(error: BaseException) -> str:
+    """Where an error came from, as Python shows it; empty if its own code prevents that."""
+    import traceback
+
+    with contextlib.suppress(BaseException):
+        return "".join(traceback.format_exception(error))[-KEPT_BYTES:]
+    return ""

@@ -25,7 +25,8 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import send_handle
 from typing import Any, NoReturn, cast
 
-from autotune.objectives.evaluation import Evaluation
+from autotune.objectives.captured import Captured
+from autotune.objectives.evaluation import Evaluation, traceback_of
 from autotune.objectives.objective import Objective
 from autotune.processes import adopt_orphans, end_descendants, end_with_parent, forked, reap
 from distir.strategy import Strategy
@@ -39,11 +40,11 @@ MOST_BYTES = 1 << 20
 """Longest answer: some ten thousand metrics."""
 
 
-def guard(objective: Objective, study: Connection, study_pid: int) -> NoReturn:
+def guard(objective: Objective, printed: Captured, study: Connection, study_pid: int) -> NoReturn:
     """Forks workers and ends them as the study says, until there is no study. Called in a process
     that was forked for it."""
     try:
-        _Guardian(objective, study, study_pid).run()
+        _Guardian(objective, printed, study, study_pid).run()
     except BaseException:  # noqa: BLE001  a slip of ours, which nobody else would show
         traceback.print_exc()
     finally:
@@ -55,8 +56,9 @@ class _Guardian:
     end by itself. Of every worker is told once how it ended: its exit code, None if it was killed
     here. The study's word `quit` is the last."""
 
-    def __init__(self, objective: Objective, study: Connection, study_pid: int):
-        self._objective, self._study, self._study_pid = objective, study, study_pid
+    def __init__(self, objective: Objective, printed: Captured, study: Connection, study_pid: int):
+        self._objective, self._printed = objective, printed
+        self._study, self._study_pid = study, study_pid
         self._worker: int | None = None
         os.setsid()  # signals to the group of the study are the study's business
         adopt_orphans()
@@ -98,7 +100,7 @@ class _Guardian:
         if self._worker == 0:
             theirs.close()
             self._study.close()
-            _work(self._objective, ours, guardian)
+            _work(self._objective, self._printed, ours, guardian)
         ours.close()
         self._study.send(self._worker)
         send_handle(self._study, theirs.fileno(), self._study_pid)
@@ -136,10 +138,11 @@ class _Guardian:
         self._worker = None
 
 
-def _work(objective: Objective, study: Connection, guardian: int) -> NoReturn:
+def _work(objective: Objective, printed: Captured, study: Connection, guardian: int) -> NoReturn:
     """Measures for the study, in the worker. It never ends by itself: an exit is the plug-in's."""
     try:
         _prepare(guardian)
+        printed.direct()
         channel = _Channel(study)
         while True:
             number, chosen = channel.next()
@@ -162,18 +165,6 @@ def _prepare(guardian: int) -> None:
     os.dup2(nothing, 0)
     os.close(nothing)
     sys.stdin = os.fdopen(0, closefd=False)
-    sys.stdout, sys.stderr = _reopened(sys.stdout), _reopened(sys.stderr)
-
-
-def _reopened(stream: Any) -> Any:
-    """A stream to the same file, without the lock that a thread of the study may have held at the
-    fork; the stream itself where it is no file."""
-    try:
-        return open(
-            stream.fileno(), "w", buffering=1, encoding="utf-8", errors="replace", closefd=False
-        )
-    except (AttributeError, OSError, ValueError):
-        return stream
 
 
 class _Channel:
@@ -212,7 +203,7 @@ def _measured(objective: Objective, strategy: Strategy) -> dict[str, Any]:
     try:
         return _plain(objective.measure(strategy))
     except BaseException as error:  # noqa: BLE001  KeyboardInterrupt, too: it is the objective's
-        return _plain(Evaluation.failure(one_line(error)))
+        return _plain(Evaluation.failure(one_line(error), {"traceback": traceback_of(error)}))
 
 
 def _plain(evaluation: Evaluation) -> dict[str, Any]:
@@ -222,6 +213,7 @@ def _plain(evaluation: Evaluation) -> dict[str, Any]:
         "reason": evaluation.reason,
         "violation": evaluation.violation,
         "failed": evaluation.failed,
+        "output": dict(evaluation.output),
     }
 
 
@@ -233,4 +225,5 @@ def evaluation_from(message: dict[str, Any]) -> Evaluation:
         message["reason"],
         message["violation"],
         failed=message["failed"],
+        output=cast("dict[str, str]", message["output"]),
     )

@@ -12,21 +12,26 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import signal
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import recv_handle
 from types import TracebackType
 
+from autotune.objectives.captured import Captured
 from autotune.objectives.evaluation import Evaluation
 from autotune.objectives.guardian import MOST_BYTES, evaluation_from, guard
 from autotune.objectives.objective import Objective
 from autotune.processes import ENDING_SECONDS, forked
 from distir.errors import DistirError
 from distir.strategy import Strategy
+
+SHOWN_SECONDS = 0.2
+"""How often what a trial prints is shown while it goes on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +66,18 @@ class IsolatedObjective:
         self._objective = objective
         self._worker: _Worker | None = None
         self._trials = 0
+        self._printed = Captured()
         self._guard()
 
     def measure(self, strategy: Strategy) -> Evaluation:
         """The evaluation of `strategy`, failed if it took too long or its process died."""
         self._trials += 1
+        self._printed.begin()
+        evaluation = self._evaluated(strategy)
+        self._printed.pass_on()
+        return replace(evaluation, output={**evaluation.output, **self._printed.texts()})
+
+    def _evaluated(self, strategy: Strategy) -> Evaluation:
         try:
             return self._answer(self._ready_worker(), strategy)
         except _NoWorkerError as error:
@@ -83,7 +95,7 @@ class IsolatedObjective:
             raise DistirError(f"no process for the objective can be started: {error}") from error
         if self._guardian_pid == 0:
             self._guardian.close()
-            guard(self._objective, far_end, study_pid)
+            guard(self._objective, self._printed, far_end, study_pid)
         far_end.close()
 
     def _ready_worker(self) -> _Worker:
@@ -108,8 +120,11 @@ class IsolatedObjective:
         try:
             worker.socket.send((self._trials, strategy.to_dict()))
             while True:
-                left = None if deadline is None else max(0.0, deadline - time.monotonic())
-                ready = wait([worker.socket, self._guardian], left)
+                left = math.inf if deadline is None else max(0.0, deadline - time.monotonic())
+                ready = wait([worker.socket, self._guardian], min(left, SHOWN_SECONDS))
+                if not ready and left > 0:
+                    self._printed.pass_on()
+                    continue
                 if not ready:
                     self._end_worker("kill")
                     return Evaluation.failure(f"took longer than {limit:g} s")
@@ -141,11 +156,15 @@ class IsolatedObjective:
         if self._worker is not None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._worker.pid, signal.SIGKILL)
-        self.close()
+        self._end()
         self._guard()
 
     def close(self) -> None:
         """Ends the guardian, and with it the worker and all that it started."""
+        self._end()
+        self._printed.close()
+
+    def _end(self) -> None:
         with contextlib.suppress(OSError):
             self._guardian.send("quit")
         self._guardian.close()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
 from autotune.costs import settled, settled_all
-from autotune.objectives.evaluation import Evaluation, as_evaluation, finite
+from autotune.objectives.evaluation import Evaluation, as_evaluation, finite, traceback_of
 from autotune.plugins import PluginError
 from distir.errors import DistirError
 from distir.metrics import find_metric
@@ -69,7 +69,7 @@ class Objective:
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # noqa: BLE001  the code is someone else's
-            return Evaluation.failure(one_line(error))
+            return Evaluation.failure(one_line(error), {"traceback": traceback_of(error)})
 
     def checked(self, evaluation: Evaluation) -> Evaluation:
         """`evaluation`, or a failure if the metric that counts is missing or not a finite
@@ -83,10 +83,9 @@ class Objective:
             return evaluation
         if value is None:
             known = ", ".join(evaluation.metrics) or "none"
-            return Evaluation.failure(
-                f"the objective gave no metric {self.metric!r}; it gave {known}"
-            )
-        return Evaluation.failure(f"the objective's {self.metric} is {value}")
+            reason = f"the objective gave no metric {self.metric!r}; it gave {known}"
+            return Evaluation.failure(reason, evaluation.output)
+        return Evaluation.failure(f"the objective's {self.metric} is {value}", evaluation.output)
 
     def checked_all(self, evaluations: Evaluations) -> Evaluations:
         """Each of `evaluations`, `checked`."""

@@ -12,6 +12,7 @@ from autotune.reports.quantities import described, heading, lost, memory_use, sh
 from autotune.reports.ranking import ranking_table
 from autotune.reports.why import why
 from autotune.trial import Trial
+from distir.errors import brief
 from distir.metrics import (
     dollars_per_million_tokens,
     dollars_to_train,
@@ -42,6 +43,8 @@ HEADLINE = (
     megawatt_hours_to_train,
 )
 """Metrics of the best plan shown beside the objective."""
+LAST_LINES = 4
+"""How much is shown of what a trial has printed that failed."""
 
 
 def study_report(result: TuneResult) -> RenderableType:
@@ -272,7 +275,25 @@ def _search_did(result: TuneResult) -> Iterator[str]:
 def _setbacks(trials: Sequence[Trial]) -> Iterator[str]:
     infeasible = sum(trial.state == "infeasible" for trial in trials)
     failures = Counter(trial.evaluation.reason or "" for trial in trials if trial.failed)
-    return setbacks(len(trials), infeasible, dict(failures.most_common()))
+    yield from setbacks(len(trials), infeasible, dict(failures.most_common()))
+    left = next((trial for trial in reversed(trials) if trial.evaluation.output), None)
+    if left is not None:
+        yield from _last_words(left)
+
+
+def _last_words(trial: Trial) -> Iterator[str]:
+    """The end of what a trial that failed left behind."""
+    told = trial.evaluation.output
+    name = next(name for name in ("stderr", "stdout", "traceback") if name in told)
+    what = "Its traceback" if name == "traceback" else f"What it printed to {name}"
+    yield f"The last one that failed is trial {trial.number}, {trial.label}. {what} ends:"
+    lines = told[name].splitlines()[-LAST_LINES:]
+    yield from (f"  {brief(_printable(line))}" for line in lines)
+
+
+def _printable(line: str) -> str:
+    """A line that does to a terminal nothing but show."""
+    return "".join(each if each.isprintable() else " " for each in line)
 
 
 def setbacks(evaluated: int, infeasible: int, failures: Mapping[str, int]) -> Iterator[str]:

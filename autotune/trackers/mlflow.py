@@ -485,6 +485,8 @@ class _Writer:
         said = choices(trial.strategy, run.batch_size)
         params = {"searcher": run.searcher, "number": trial.number, **said}
         self._batch(run_id, points, params)
+        for name, text in trial.evaluation.output.items():
+            self._store.log_file(run_id, text, f"{name}.txt")
         status = "FAILED" if trial.failed else "FINISHED"
         ended = started + max(1, round(trial.seconds * 1000))
         self._store.end_run(run_id, status, ended)
