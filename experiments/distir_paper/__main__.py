@@ -10,7 +10,7 @@ from typing import Any
 
 import distir
 from distir.files import write_text
-from experiments.distir_paper import measured, reference, studies
+from experiments.distir_paper import measured, orders, original, reference, studies
 from experiments.distir_paper.plots import draw
 from experiments.distir_paper.statistics import mean_error, spearman
 
@@ -18,6 +18,9 @@ CLUSTER, DEVICES = "dgx-a100", 16
 MLP_BATCH_SIZES = tuple(2**k for k in range(6, 15, 2))
 GPT_BATCH_SIZES = tuple(2**k for k in range(4, 13, 2))
 GPT_SEQUENCE_LENGTH = 128
+PIPELINE_LAYERS, PIPELINE_WIDTH, PIPELINE_BATCH_SIZE = 64, 4096, 4096
+PIPELINE_STAGES, PIPELINE_MICROBATCHES = (2, 4, 8, 16, 32), (2, 4, 8, 16, 32, 64)
+"""Of the MLP whose pipeline runs in two orders."""
 
 
 def main() -> None:
@@ -45,6 +48,7 @@ def main() -> None:
     print(f"\nAgainst its measured MLP steps, stack {measured.STACK.stem}\n")
     print(measured.report(rows))
     found: list[studies.Study] = []
+    pipelines: list[orders.OrderTimes] = []
     if not arguments.no_studies:
         cluster = distir.load_cluster(CLUSTER, DEVICES)
         found = [
@@ -53,17 +57,31 @@ def main() -> None:
         ]
         for study in found:
             print(f"\n{studies.report(study)}")
+        pipelines = _pipelines()
+        print(f"\n{orders.report(pipelines)}")
     if arguments.plots:
-        for path in draw(arguments.plots, compared, rows, found):
+        for path in draw(arguments.plots, compared, rows, found, pipelines):
             print(path)
     if arguments.json:
-        write_text(arguments.json, json.dumps(_figures(compared, rows, found), indent=2) + "\n")
+        write_text(
+            arguments.json, json.dumps(_figures(compared, rows, found, pipelines), indent=2) + "\n"
+        )
+
+
+def _pipelines() -> list[orders.OrderTimes]:
+    """Both orders of pipelines on eight GPUs a node."""
+    workload = original.mlp_training(
+        original.mlp(PIPELINE_LAYERS, PIPELINE_WIDTH), PIPELINE_BATCH_SIZE, "fp16"
+    )
+    cluster = distir.load_cluster(CLUSTER, max(PIPELINE_STAGES))
+    return list(orders.compare_orders(workload, cluster, PIPELINE_STAGES, PIPELINE_MICROBATCHES))
 
 
 def _figures(
     compared: list[reference.Compared],
     rows: list[measured.Measured],
     found: list[studies.Study],
+    pipelines: list[orders.OrderTimes],
 ) -> dict[str, Any]:
     tasks, right, original_right = measured.right_choices(rows)
     return {
@@ -82,6 +100,7 @@ def _figures(
             "right_number_of_devices_original": original_right,
             "rows": [asdict(each) for each in rows],
         },
+        "orders": [asdict(each) for each in pipelines],
         "studies": [
             {
                 "name": study.name,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.distir_paper.measured import Measured
+from experiments.distir_paper.orders import OrderTimes
 from experiments.distir_paper.reference import Compared
 from experiments.distir_paper.studies import FAMILIES, Study, best_of_families, by_workload
 
@@ -16,6 +17,7 @@ def draw(
     compared: Sequence[Compared],
     measured: Sequence[Measured],
     studies: Sequence[Study],
+    pipelines: Sequence[OrderTimes],
 ) -> list[Path]:
     """Writes one SVG per comparison into `folder`."""
     import matplotlib as mpl
@@ -42,7 +44,8 @@ def draw(
             },
         ),
     ]
-    return [*drawn, *(_families(folder, study) for study in studies)]
+    drawn += [_families(folder, study) for study in studies]
+    return [*drawn, _orders(folder / "orders.svg", pipelines)] if pipelines else drawn
 
 
 def _scatter(
@@ -90,6 +93,30 @@ def _families(folder: Path, study: Study) -> Path:
         loc="outside right center",
     )
     return _save(figure, folder / f"{study.name.replace(' ', '-').lower()}.svg")
+
+
+def _orders(path: Path, pipelines: Sequence[OrderTimes]) -> Path:
+    """Time and memory of FIFO order over those of 1F1B, as heat maps."""
+    stages = list(dict.fromkeys(each.stages for each in pipelines))
+    microbatches = list(dict.fromkeys(each.microbatches for each in pipelines))
+    figure, axes = _figure(2)
+    parts = (("time", "slowdown"), ("memory", "more_memory"))
+    for one, (title, name) in zip(axes, parts, strict=True):
+        found = {(each.stages, each.microbatches): getattr(each, name) for each in pipelines}
+        values = [[found[s, m] for m in microbatches] for s in stages]
+        furthest = max(abs(value - 1) for row in values for value in row)
+        one.imshow(
+            values, cmap="RdBu_r", vmin=1 - furthest, vmax=1 + furthest, aspect="auto",
+            origin="lower",
+        )  # fmt: skip
+        for row, own in enumerate(values):
+            for column, value in enumerate(own):
+                colour = "white" if abs(value - 1) > furthest / 2 else "black"
+                one.text(column, row, f"{value:.2f}", ha="center", va="center", color=colour)
+        one.set_xticks(range(len(microbatches)), microbatches)
+        one.set_yticks(range(len(stages)), stages)
+        one.set(title=f"{title}, FIFO over 1F1B", xlabel="microbatches", ylabel="stages")
+    return _save(figure, path)
 
 
 def _figure(columns: int) -> tuple[Any, Sequence[Any]]:

@@ -65,7 +65,7 @@ MODELS = (
     ("gpt-2x384", 8),
 )
 """So large that computing takes longer than what the executor itself does, in Python. Steps of 2 to
-20 ms (widths of 64 to 256, batches of 8 and 64) were off by 20 % in an earlier series of 45 plans."""
+20 ms (widths of 64 to 256, batches of 8 and 64) were 20 % off in an earlier series of 45 plans."""
 MODELS_ON_FOUR = (("mlp-8x512", 256), ("gpt-4x256", 8))
 
 

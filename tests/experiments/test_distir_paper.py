@@ -6,7 +6,9 @@ import math
 
 import pytest
 
+from distir.schedules import SCHEDULES, max_in_flight, parse_schedule, validate
 from experiments.distir_paper import measured, reference
+from experiments.distir_paper.orders import fifo
 from experiments.distir_paper.statistics import mean_error, spearman
 from tests.conftest import shared_path
 
@@ -40,3 +42,24 @@ def test_measured_steps_are_predicted():
     assert ours < 0.15 < mean_error([row.original_seconds for row in rows], seconds)
     tasks, right, original_right = measured.right_choices(rows)
     assert right >= 0.75 * tasks > original_right
+
+
+def test_fifo_order_agrees_with_one_by_hand():
+    """Passes of one unit each: the last rank alternates between what comes and what it made ready,
+    and the others have run all forward passes before the first gradient comes."""
+    expected = parse_schedule(
+        "0F0 0F1 0F2 0F3 0B0 0B1 0B2 0B3\n"
+        "1F0 1F1 1F2 1F3 1B0 1B1 1B2 1B3\n"
+        "2F0 2F1 2B0 2F2 2B1 2F3 2B2 2B3"
+    )
+    assert fifo(3, 4) == expected
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 5, 8])
+@pytest.mark.parametrize("microbatches", [1, 3, 8, 20])
+def test_fifo_order_is_a_schedule_that_holds_no_less_than_1f1b(ranks: int, microbatches: int):
+    schedule = fifo(ranks, microbatches)
+    validate(schedule)
+    other = SCHEDULES.get("1f1b")(ranks, 1, microbatches)
+    for stage in range(ranks):
+        assert max_in_flight(schedule, stage) >= max_in_flight(other, stage)
