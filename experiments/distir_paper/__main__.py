@@ -15,6 +15,8 @@ from experiments.distir_paper.plots import draw
 from experiments.distir_paper.statistics import mean_error, spearman
 
 CLUSTER, DEVICES = "dgx-a100", 16
+MEMORY_OF_THEN = "dgx2-v100"
+"""Sixteen GPUs with 32 GB each, where large models fit on several alone."""
 MLP_BATCH_SIZES = tuple(2**k for k in range(6, 15, 2))
 GPT_BATCH_SIZES = tuple(2**k for k in range(4, 13, 2))
 GPT_SEQUENCE_LENGTH = 128
@@ -53,7 +55,10 @@ def main() -> None:
         cluster = distir.load_cluster(CLUSTER, DEVICES)
         found = [
             studies.mlp_training(cluster, MLP_BATCH_SIZES),
-            studies.gpt_inference(cluster, GPT_BATCH_SIZES, GPT_SEQUENCE_LENGTH),
+            *(
+                studies.gpt_inference(each, GPT_BATCH_SIZES, GPT_SEQUENCE_LENGTH)
+                for each in (cluster, distir.load_cluster(MEMORY_OF_THEN, DEVICES))
+            ),
         ]
         for study in found:
             print(f"\n{studies.report(study)}")
@@ -104,6 +109,7 @@ def _figures(
         "studies": [
             {
                 "name": study.name,
+                "cluster": study.cluster,
                 "configurations": len(study.trials),
                 "seconds": study.seconds,
                 "original_seconds": study.original_seconds,

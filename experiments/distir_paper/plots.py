@@ -92,7 +92,7 @@ def _families(folder: Path, study: Study) -> Path:
         [f for f in FAMILIES if f in handles],
         loc="outside right center",
     )
-    return _save(figure, folder / f"{study.name.replace(' ', '-').lower()}.svg")
+    return _save(figure, folder / f"{study.title.replace(' ', '-').lower()}.svg")
 
 
 def _orders(path: Path, pipelines: Sequence[OrderTimes]) -> Path:

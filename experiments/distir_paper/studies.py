@@ -43,8 +43,14 @@ class Study:
     """All trials of one study, and the time they took."""
 
     name: str
+    cluster: str
     trials: tuple[Trial, ...]
     seconds: float
+
+    @property
+    def title(self) -> str:
+        """What is studied, and on what."""
+        return f"{self.name} on {self.cluster}"
 
     @property
     def original_seconds(self) -> float:
@@ -81,7 +87,8 @@ def gpt_inference(cluster: Cluster, batch_sizes: Iterable[int], sequence_length:
 def _study(name: str, cluster: Cluster, workloads: Sequence[Workload]) -> Study:
     start = time.perf_counter()
     trials = tuple(trial for workload in workloads for trial in _grid(workload, cluster))
-    return Study(name, trials, time.perf_counter() - start)
+    where = f"{cluster.num_devices} devices of {cluster.name}"
+    return Study(name, where, trials, time.perf_counter() - start)
 
 
 def _grid(workload: Workload, cluster: Cluster) -> Iterable[Trial]:
@@ -115,7 +122,7 @@ def report(study: Study) -> str:
     """Per model and batch size the samples per second of each family's best."""
     took = f"{len(study.trials):,} configurations in {study.seconds:.1f} s"
     lines = [
-        f"{study.name}: {took}; the original: about {study.original_seconds / 60:,.0f} min",
+        f"{study.title}: {took}; the original: about {study.original_seconds / 60:,.0f} min",
         f"{'model':14}{'batch':>7}"
         + "".join(f"{family:>10}" for family in FAMILIES)
         + "  best, samples/s, over D",
