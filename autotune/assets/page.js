@@ -7,9 +7,14 @@ const narrow = () => window.innerWidth < 640;
 
 // --- words and colours ---------------------------------------------------------------------------
 
-function color(name) {
-  return getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
+// Asked for once each: after a chart is added to the page, the answer has the page laid out anew.
+const known = new Map();
+function styled(element, name) {
+  if (!known.has(name)) known.set(name, getComputedStyle(element).getPropertyValue(name).trim());
+  return known.get(name);
 }
+const color = (name) => styled(document.documentElement, "--" + name);
+const font = () => styled(document.body, "font-family");
 
 function digits(value) {
   const size = Math.abs(value);
@@ -67,7 +72,7 @@ function seriesColor(index) {
 // --- what charts have in common ------------------------------------------------------------------
 
 function text() {
-  return { color: color("ink"), fontSize: 12, fontFamily: getComputedStyle(document.body).fontFamily };
+  return { color: color("ink"), fontSize: 12, fontFamily: font() };
 }
 
 function axis(more) {
@@ -105,29 +110,39 @@ function legend(more) {
   }, more);
 }
 
-function limitLine(each, unit, vertical, index = 0) {
+// `low`: whether the limit is near the begin of the axis, where words stand behind it and above it.
+function limitLine(each, unit, vertical, index = 0, low = false) {
   const at = vertical ? { xAxis: each.value } : { yAxis: each.value };
   return Object.assign(at, {
     label: { formatter: each.label + ": " + unit(each.value), color: color("soft"),
-             rotate: 0, align: vertical ? "right" : undefined,
-             position: vertical ? "start" : index % 2 ? "insideEndBottom" : "insideStartTop" },
+             rotate: 0, align: vertical ? (low ? "left" : "right") : undefined,
+             position: vertical ? "start" : (index % 2 ? "insideEnd" : "insideStart") + (index % 2 && !low ? "Bottom" : "Top") },
     lineStyle: { color: color("front"), type: "dashed" },
   });
 }
 
-// Labels of rows, shortened to a third of the chart, and the room that they take.
+// Labels of rows, in two lines of a third of the chart at most, and the room that they take.
 const pen = document.createElement("canvas").getContext("2d");
 function rowLabels(element, names) {
-  pen.font = "12px " + getComputedStyle(document.body).fontFamily;
+  const wide = (text) => pen.measureText(text).width;
+  pen.font = "12px " + font();
   const most = element.clientWidth / 3;
-  const short = names.map((name) => {
-    if (pen.measureText(name).width <= most) return name;
+  // What goes into one line, up to a space or a hyphen if there is one, and the rest.
+  const cut = (name) => {
     let end = name.length;
-    while (end > 4 && pen.measureText(name.slice(0, end) + "…").width > most) end -= 1;
-    return name.slice(0, end) + "…";
+    while (end > 4 && wide(name.slice(0, end)) > most) end -= 1;
+    const pause = Math.max(name.lastIndexOf("-", end - 1), name.lastIndexOf(" ", end - 1)) + 1;
+    if (end < name.length && pause > 4) end = pause;
+    return [name.slice(0, end), name.slice(end)];
+  };
+  const broken = names.map((name) => {
+    const [first, rest] = cut(name);
+    if (!rest) return [first];
+    const [second, more] = cut(rest.trim());
+    return [first, more ? second.slice(0, -1) + "…" : second];
   });
-  const room = Math.ceil(Math.max(...short.map((name) => pen.measureText(name).width))) + 14;
-  return { room, label: { color: color("ink"), interval: 0, formatter: (_, at) => short[at] } };
+  const room = Math.ceil(Math.max(...broken.flat().map(wide))) + 14;
+  return { room, label: { color: color("ink"), interval: 0, lineHeight: 13, formatter: (_, at) => broken[at].join("\n") } };
 }
 
 // An axis for what spreads over decades is logarithmic, else it is not.
@@ -136,6 +151,10 @@ function spread(values) {
   if (ends.max / ends.min > 20) return { type: "log", ...ends };
   return ends.max / ends.min > 1.4 ? { type: "value", scale: true } : { type: "value", ...ends };
 }
+
+// A limit that is so many times what is drawn is told in words; on the axis, it would press the rest
+// flat.
+const FAR = 5;
 
 // --- the kinds of charts -------------------------------------------------------------------------
 
@@ -147,13 +166,14 @@ const draw = {
     const totals = found.rows.map((row) => Object.values(row.parts).reduce((sum, part) => sum + part, 0));
     const most = Math.max(...totals);
     const limits = (found.limits || []).filter((each) => each.value < 20 * most);
+    const low = (each) => each.value < 0.4 * Math.max(most, ...limits.map((other) => other.value));
     const labels = rowLabels(element, names);
     const series = found.parts.map((part, index) => ({
       name: part.label, type: "bar", stack: "all", barMaxWidth: 22,
       itemStyle: { color: partColors[part.name] ? color(partColors[part.name]) : seriesColor(index) },
       data: found.rows.map((row) => row.parts[part.name] || 0),
       markLine: index || !limits.length ? undefined
-        : { symbol: "none", data: limits.map((each) => limitLine(each, unit, true)) },
+        : { symbol: "none", data: limits.map((each) => limitLine(each, unit, true, 0, low(each))) },
     }));
     return base({
       grid: { left: labels.room, right: 24, top: limits.length ? 60 : 44, bottom: 28 },
@@ -234,8 +254,12 @@ const draw = {
 
   lines(element, found) {
     const unit = units[found.unit];
-    const most = Math.max(...found.limits.map((each) => each.value), ...found.lines.flatMap((line) => line.points.map((point) => point[1])));
+    const held = Math.max(...found.lines.flatMap((line) => line.points.map((point) => point[1])));
+    const limits = found.limits.filter((each) => each.value < FAR * held);
+    const far = found.limits.filter((each) => each.value >= FAR * held).map((each) => `${each.label}: ${unit(each.value)}`);
+    const most = Math.max(held, ...limits.map((each) => each.value));
     return base({
+      title: far.length ? { text: "↑ " + (narrow() ? far[0] : far.join(", ")), right: 20, top: 24, textStyle: { color: color("front"), fontSize: 12, fontWeight: "normal" } } : undefined,
       grid: { left: 8, right: 20, top: 44, bottom: 8, containLabel: true },
       tooltip: tooltip({ trigger: "axis", formatter: (parts) =>
         [escaped(seconds(parts[0].value[0])), ...parts.map((part) => part.marker + escaped(`${part.seriesName}: ${unit(part.value[1])}`))].join("<br>") }),
@@ -245,7 +269,7 @@ const draw = {
         name: line.label, type: "line", step: "end", symbol: "none", data: line.points, sampling: "lttb",
         lineStyle: { width: 1.6 }, itemStyle: { color: seriesColor(index) },
         areaStyle: found.lines.length === 1 ? { opacity: 0.18 } : undefined,
-        markLine: index ? undefined : { symbol: "none", data: found.limits.map((each, at) => limitLine(each, unit, false, at)) },
+        markLine: index ? undefined : { symbol: "none", data: limits.map((each, at) => limitLine(each, unit, false, at, each.value < 0.4 * most)) },
       })),
     });
   },
@@ -287,7 +311,7 @@ const draw = {
   },
 
   parallel(element, found) {
-    const axes = found.choices.map((choice, dim) => ({ dim, name: shortName(choice.name), type: "category", data: choice.values }));
+    const axes = found.choices.map((choice, dim) => ({ dim, name: shortName(choice), type: "category", data: choice.values }));
     const last = axes.length;
     const most = Math.max(...found.last.values, 1e-9);
     const unit = found.last.unit === "bytes" ? bytes : percent;
@@ -312,7 +336,7 @@ const draw = {
 
   heat(element, found, tools) {
     if (!tools.childElementCount) {
-      const names = found.choices.map((choice) => choice.name);
+      const names = found.choices.map((choice) => choice.label);
       for (const [at, words] of [[0, "across"], [1, "by"]]) {
         const select = document.createElement("select");
         select.setAttribute("aria-label", words);
@@ -327,22 +351,22 @@ const draw = {
       const turned = found.pairs[other.name + "," + one.name] || [];
       cells = turned.map(([first, second, ...rest]) => [second, first, ...rest]);
     }
-    const known = cells.filter((cell) => cell[2] != null);
+    const fitting = cells.filter((cell) => cell[2] != null);
     const nothing = cells.filter((cell) => cell[2] == null);
-    const most = Math.min(1, Math.max(0.05, ...known.map((cell) => cell[2])));
+    const most = Math.min(1, Math.max(0.05, ...fitting.map((cell) => cell[2])));
     const words = (cell) => `${cell[4]} of ${cell[3]} fit`;
     return base({
       legend: undefined,
-      grid: { left: 8, right: 20, top: 10, bottom: 56, containLabel: true },
-      tooltip: tooltip({ formatter: ({ value }) => lines(`${one.name} ${one.values[value[0]]}, ${other.name} ${other.values[value[1]]}`,
+      grid: { left: 8, right: 20, top: 26, bottom: 66, containLabel: true },
+      tooltip: tooltip({ formatter: ({ value }) => lines(`${one.label} ${one.values[value[0]]}, ${other.label} ${other.values[value[1]]}`,
         value[2] == null ? "nothing fits" : `the best is ${percent(value[2])} behind`, words(value)) }),
       visualMap: { seriesIndex: 0, dimension: 2, min: 0, max: most, orient: "horizontal", left: "center", bottom: 0, itemHeight: 120, itemWidth: 10,
                    text: ["behind the best", ""], formatter: percent, textStyle: { color: color("soft") },
                    inRange: { color: [color("cold"), color("warm")] } },
-      xAxis: axis({ type: "category", data: one.values, splitLine: { show: false } }),
-      yAxis: axis({ type: "category", data: other.values, splitLine: { show: false } }),
+      xAxis: axis({ type: "category", data: one.values, splitLine: { show: false }, name: one.label, nameLocation: "middle", nameGap: 26 }),
+      yAxis: axis({ type: "category", data: other.values, splitLine: { show: false }, name: other.label, nameGap: 8 }),
       series: [
-        { type: "heatmap", data: known.map((cell) => ({ value: cell, label: { color: color(cell[2] < most / 2 ? "on-cold" : "on-warm") } })), itemStyle: { borderColor: color("card"), borderWidth: 2 },
+        { type: "heatmap", data: fitting.map((cell) => ({ value: cell, label: { color: color(cell[2] < most / 2 ? "on-cold" : "on-warm") } })), itemStyle: { borderColor: color("card"), borderWidth: 2 },
           label: { show: one.values.length <= (narrow() ? 5 : 14), fontSize: 11, formatter: ({ value }) => percent(value[2]) } },
         { type: "heatmap", data: nothing, itemStyle: { color: color("empty"), borderColor: color("card"), borderWidth: 2 },
           label: { show: one.values.length <= 14 && !narrow(), fontSize: 10, color: color("soft"), formatter: "nothing fits" } },
@@ -413,16 +437,16 @@ const draw = {
 };
 
 function extent(values) {
-  const known = values.filter((value) => value != null && value > 0);
-  return known.length ? { min: Math.min(...known) / 1.15, max: Math.max(...known) * 1.15 } : {};
+  const usable = values.filter((value) => value != null && value > 0);
+  return usable.length ? { min: Math.min(...usable) / 1.15, max: Math.max(...usable) * 1.15 } : {};
 }
 
-function shortName(name) {
-  return { microbatches: "micro", sequence_parallel: "seq. par.", recompute_every: "every", keep_gathered: "keep", zero_degree: "zero over", cp_exchange: "exchange" }[name] || name;
+function shortName(choice) {
+  return { microbatches: "micro", sequence_parallel: "seq. par.", recompute_every: "every", keep_gathered: "keep", zero_degree: "ZeRO over", cp_exchange: "exchange" }[choice.name] || choice.label;
 }
 
 function strategyOf(points, at) {
-  return points.choices.map((choice) => `${choice.name} ${choice.values[choice.codes[at]]}`).join(", ");
+  return points.choices.map((choice) => `${choice.label} ${choice.values[choice.codes[at]]}`).join(", ");
 }
 
 // --- drawing -------------------------------------------------------------------------------------
@@ -442,6 +466,7 @@ elements.forEach(redraw);
 let waiting = 0;
 function redrawAll() {
   cancelAnimationFrame(waiting);
+  known.clear();
   waiting = requestAnimationFrame(() => elements.forEach((element) => { charts.get(element).resize(); redraw(element); }));
 }
 let width = window.innerWidth;

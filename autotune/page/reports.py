@@ -15,7 +15,14 @@ from autotune.page.why import out_of_reach, why_blocks
 from autotune.problem import Problem
 from autotune.reports.advice import advice, closest_line, conclusions
 from autotune.reports.breakdown import breakdown
-from autotune.reports.quantities import choice_heading, described, heading, lost, shown
+from autotune.reports.quantities import (
+    choice_heading,
+    choice_value,
+    described,
+    heading,
+    lost,
+    shown,
+)
 from autotune.reports.ranking import shown_choices
 from autotune.reports.study import comparison_lines, search_lines
 from autotune.trial import Trial
@@ -24,6 +31,7 @@ from distir.metrics import (
     iteration_seconds,
     mfu,
     peak_memory_bytes,
+    reserved_memory_bytes,
     throughput_samples_per_second,
 )
 from distir.units import percent, short_bytes, short_seconds
@@ -306,13 +314,14 @@ def comparison_page(comparison: Comparison, told: Told | None = None) -> Page:
 def _best_sentence(problem: Problem, objective: Objective, best: Trial) -> str:
     """The answer: the plan, what it reaches, how sure that is, and how much memory is left."""
     metrics, band = best.evaluation.metrics, problem.band
-    reached = (
-        f"{shown(objective.metric, best.metric(objective.metric))} {heading(objective.metric)}"
-    )
-    known = find_metric(objective.metric) if objective.cheap else None
+    metric = objective.metric
+    named, value = heading(metric), shown(metric, best.metric(metric))
+    # A rate has its unit for a name.
+    reached = f"That gives {value} {named}" if "/" in named else f"Its {named} is {value}"
+    known = find_metric(metric) if objective.cheap else None
     if band is not None and known is not None and known.timed:
         reached += f" (± {percent(band.relative)})"
-    sentence = f"Best: {described(best.strategy)}. That gives {reached}"
+    sentence = f"Best: {described(best.strategy)}. {reached}"
     if peak_memory_bytes.name in metrics:
         room = problem.memory_bytes - needed_bytes(metrics)
         sentence += f", with {short_bytes(room)} of {short_bytes(problem.memory_bytes)} to spare"
@@ -378,8 +387,9 @@ def _metric_facts(problem: Problem, metrics: Mapping[str, float], band: Band | N
         if name == peak_memory_bytes.name:
             needed = needed_bytes(metrics)
             said = f"{short_bytes(needed)} of {short_bytes(problem.memory_bytes)}"
-            room = 1 - needed / problem.memory_bytes
-            detail = f"{percent(room)} headroom" if room >= 0 else f"{percent(-room)} too much"
+            detail = _room(needed / problem.memory_bytes)
+            if reserve := metrics.get(reserved_memory_bytes.name):
+                detail += f"; {short_bytes(value)} in tensors, {short_bytes(reserve)} reserve"
         elif name == iteration_seconds.name and band is not None:
             least, most = band.interval(value)
             detail = f"two runs in three: {short_seconds(least)} to {short_seconds(most)}"
@@ -387,6 +397,13 @@ def _metric_facts(problem: Problem, metrics: Mapping[str, float], band: Band | N
             detail = f"± {percent(band.relative)}"
         found.append(Fact(label, said, detail))
     return found
+
+
+def _room(filled: float) -> str:
+    """How much is left, or too much, where this share of the memory is filled."""
+    if filled <= 1:
+        return f"{percent(1 - filled)} headroom"
+    return f"{percent(filled - 1)} too much" if filled < 2 else f"{filled:.1f} times what there is"
 
 
 # --- sections -------------------------------------------------------------------------------------
@@ -425,7 +442,7 @@ def ranking(ranked: Sequence[Trial], objective: Objective) -> Table:
     rows = [
         [
             str(place),
-            *(_choice(getattr(trial.strategy, name)) for name in choices),
+            *(choice_value(getattr(trial.strategy, name)) for name in choices),
             *(shown(name, trial.metric(name)) for name in metrics),
             _behind(trial, trials[0]),
         ]
@@ -433,10 +450,6 @@ def ranking(ranked: Sequence[Trial], objective: Objective) -> Table:
     ]
     head = ("#", *map(choice_heading, choices), *map(heading, metrics), "behind")
     return Table(head, rows, texts=0)
-
-
-def _choice(value: object) -> str:
-    return {True: "yes", False: "-"}[value] if isinstance(value, bool) else str(value)
 
 
 def _behind(trial: Trial, best: Trial) -> str:
@@ -642,13 +655,12 @@ def _space_section(
 
 
 def _search_chart(data: Mapping[str, Any]) -> Chart:
-    return Chart(
-        "search",
-        "Regret of the best so far, by trial",
-        data,
-        f"0 is the {data['zero']}.",
-        340,
-    )
+    caption = f"0 is the {data['zero']}."
+    curves = [(each["label"], curve) for each in data["samplers"] for curve in each["curves"]]
+    if len(curves) == 1 and 0.0 in curves[0][1]:
+        label, curve = curves[0]
+        caption += f" It was reached in trial {1 + curve.index(0.0)} ({label})."
+    return Chart("search", "Regret of the best so far, by trial", data, caption, 340)
 
 
 def _assumed(problem: Problem, said: Mapping[str, str], told: Told) -> Section:

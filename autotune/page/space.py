@@ -11,6 +11,7 @@ from autotune.costs import regret
 from autotune.landscape import FEASIBLE, Landscape, ordered
 from autotune.objectives.evaluation import finite
 from autotune.objectives.simulator import needed_bytes
+from autotune.reports.quantities import choice_heading, choice_value
 from autotune.trial import Trial
 from distir.metrics import iteration_seconds, peak_memory_bytes
 from distir.strategies import FIELDS
@@ -82,8 +83,8 @@ def _points(
                 fixed[name] = values[0]
             continue
         place = {value: at for at, value in enumerate(values)}
-        said = [str(value) for value in values]
-        varying.append({"name": name, "values": said, "codes": [place[each] for each in column]})
+        codes = [place[each] for each in column]
+        varying.append({**_choice(name, values), "codes": codes})
     return {
         "seconds": _short(seconds),
         "needed": [None if value is None else round(value) for value in needed],
@@ -99,6 +100,12 @@ def _points(
         "fixed": fixed,
         "total": total,
     }
+
+
+def _choice(name: str, values: Iterable[object]) -> dict[str, Any]:
+    """A choice with its values, in words."""
+    said = [choice_value(value) for value in values]
+    return {"name": name, "label": choice_heading(name), "values": said}
 
 
 def _short(values: Sequence[float | None]) -> list[float | None]:
@@ -189,9 +196,7 @@ def heat_maps(landscape: Landscape, best: float | None) -> dict[str, Any]:
             for (one, other), cell in cells.items()
         ]
     return {
-        "choices": [
-            {"name": name, "values": [str(value) for value in places[name]]} for name in choices
-        ],
+        "choices": [_choice(name, places[name]) for name in choices],
         "pairs": pairs,
     }
 
@@ -211,13 +216,14 @@ def effects(landscape: Landscape, best: float | None) -> dict[str, Any]:
             reached = cell.feasible and best is not None
             values.append(
                 {
-                    "value": str(value),
+                    "value": choice_value(value),
                     "behind": regret(cell.best, best) if reached and best is not None else None,
                     "count": cell.count,
                     "feasible": cell.feasible,
                 }
             )
-        rows.append({"choice": name, "explained": landscape.explained(name), "values": values})
+        label = choice_heading(name)
+        rows.append({"choice": label, "explained": landscape.explained(name), "values": values})
     return {
         "rows": sorted(rows, key=lambda row: -row["explained"]),
         "count": landscape.spread.count,

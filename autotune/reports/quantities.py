@@ -61,6 +61,11 @@ def described(strategy: Strategy) -> str:
     return ", ".join(parts)
 
 
+def choice_value(value: object) -> str:
+    """The value of a choice for people."""
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+
+
 def choice_heading(name: str) -> str:
     """The name of a choice for people."""
     return {"zero": "ZeRO"}.get(name, name.replace("_", " "))

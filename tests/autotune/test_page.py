@@ -184,7 +184,19 @@ def test_a_plan_that_does_not_fit_says_so() -> None:
     page = plan_page(there, found.simulate(Strategy()))
     assert not page.good
     assert "out of memory" in page.answer
-    assert "too much" in " ".join(fact.detail for fact in page.facts)
+    assert "times what there is" in " ".join(fact.detail for fact in page.facts)
+
+
+def test_a_number_that_is_no_rate_is_told_by_its_name() -> None:
+    def cost(strategy: Strategy) -> float:
+        return 1.0 / strategy.dp
+
+    there = load_problem("mlp-2x8", "dgx-a100", devices=2, batch_size=4, space="small")
+    found = tune(there, objective=cost, trials=2, compare_grid=False)
+    assert "Its value is " in study_page(found).answer
+    assert f"That gives {study().best.metric('throughput_samples_per_second'):,.0f} samples/s" in (  # type: ignore[union-attr]
+        study_page(study()).answer
+    )
 
 
 @pytest.mark.slow(seconds=8)
