@@ -45,6 +45,9 @@ types:  ## pyright, strict
 docs:  ## the documentation as a site in build/docs; a broken link is an error
 	$(PYTHON) -m sphinx -q -W --keep-going -c docs -d build/doctrees . build/docs
 
+pictures:  ## what reports and MLflow look like, in docs/static; needs Chromium
+	$(PYTHON) -m docs.pictures
+
 wheel:  ## build dist/*.whl, and dist/*.tar.gz that it is built from
 	rm -rf dist
 	$(PYTHON) -m build
