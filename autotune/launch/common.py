@@ -135,18 +135,29 @@ def model_file(launch: Launch) -> dict[str, str]:
     return {} if text is None else {"config.json": text}
 
 
-def length_of_script(option: str) -> Row:
+LENGTHS = (
+    "--max_length", "--max_seq_length", "--max_seq_len", "--model_max_length", "--seq_length",
+    "--block_size",
+)  # fmt: skip
+"""What scripts call the length of sequences; the first is what is written."""
+
+CHECKPOINTING = "--gradient_checkpointing"
+"""The option of transformers' Trainer that has every layer computed again."""
+
+
+def length_of_script() -> Row:
     """A row for the length of sequences, which an option of the user's script says."""
 
     def write(facts: Facts) -> Options:
-        return {option: facts["sequence_length"]} if facts["sequence_length"] else {}
+        return {LENGTHS[0]: facts["sequence_length"]} if facts["sequence_length"] else {}
 
     def read(options: Options, facts: Facts) -> Facts:
-        if "sequence_length" in facts or option not in options:
+        option = next((name for name in LENGTHS if name in options), None)
+        if "sequence_length" in facts or option is None:
             return {}
         return {"sequence_length": typed(int, option, options[option])}
 
-    return row(("sequence_length",), (option,), write, read, "the script")
+    return row(("sequence_length",), LENGTHS, write, read, "the script")
 
 
 def replicas_left() -> Row:

@@ -214,7 +214,10 @@ def _same(target: Target, facts: Facts, config: TransformerConfig) -> bool:
     if not config.learned_positions:
         own[f"{MODEL}positions"] = facts.get(f"{MODEL}positions")
     said = {name: value for name, value in facts.items() if not name.startswith(MODEL)}
-    return target.table.write({**said, **own}) == target.table.write(facts)
+    try:
+        return target.table.write({**said, **own}) == target.table.write(facts)
+    except LaunchError:
+        return False  # the framework has no such model
 
 
 def _without_dropout(config: TransformerConfig) -> TransformerConfig:

@@ -149,8 +149,7 @@ def missing(option: str) -> LaunchError:
 def typed(kind: type[Any], option: str, given: Any) -> Any:
     """An option's value as a number or word; raises `LaunchError` if it is none."""
     expected = {int: "a whole number", float: "a number", str: "a word"}
-    if isinstance(given, str) and "$" in given:
-        raise unset(option, given)
+    _check_said(option, given)
     if kind is str and isinstance(given, str):
         return given
     if kind is not str and not isinstance(given, bool):
@@ -173,9 +172,23 @@ def truth(option: str, given: Any) -> bool:
         return True
     if str(given).lower() in ("false", "0", "no", "none", "null"):
         return False
-    if "$" in str(given):
-        raise unset(option, str(given))
+    _check_said(option, given)
     raise LaunchError(f"{option} is {shown(given)}; expected true or false")
+
+
+AUTO = "auto"
+"""What stands for a value that the program that reads a file puts in."""
+
+
+def _check_said(option: str, given: Any) -> None:
+    """Raises `LaunchError` if a value is left open."""
+    if isinstance(given, str) and "$" in given:
+        raise unset(option, given)
+    if given == AUTO:
+        name = option.lstrip("-")
+        raise LaunchError(
+            f"{option} is {AUTO!r}, which the program decides; state it by --set {name}=VALUE"
+        )
 
 
 def unset(option: str, given: str) -> LaunchError:

@@ -5,15 +5,18 @@ r"""The words of a shell script, read and never executed.
     torchrun --nproc-per-node 8 pretrain_gpt.py "${ARGS[@]}" --micro-batch-size 1
 
 gives the commands of the script as lists of words, with variables that the script itself sets put
-in. What is set in a branch, a loop or a function, what a command would print, and what is not set
-at all stays as it stands, with its dollar.
+in, and sums of whole numbers worked out. What is set in a branch, a loop or a function, what a
+command would print, and what is not set at all stays as it stands, with its dollar. Redirections,
+and the texts of here-documents, are left out.
 """
 
 from __future__ import annotations
 
+import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from autotune.launch.errors import LaunchError
 
@@ -24,8 +27,11 @@ MOST_WORDS = 100_000
 
 _NAME = re.compile(r"([A-Za-z_]\w*)(\+?)=")
 _VARIABLE = re.compile(
-    r"\$\{(?P<braced>[A-Za-z_]\w*)(?:\[[@*]\])?(?P<rest>[^{}]*)\}|\$(?P<plain>[A-Za-z_]\w*)"
+    r"\$\{(?P<braced>[A-Za-z_]\w*|\d+)(?:\[[@*]\])?(?P<rest>[^{}]*)\}"
+    r"|\$(?P<plain>[A-Za-z_]\w*|\d)"
 )
+_SUM = re.compile(r"\$\(\((?P<terms>[^$`]{1,200}?)\)\)")
+"""An arithmetic expansion without variables in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +52,33 @@ class Word:
         return all(not quote for _, quote in self.pieces)
 
 
-END = Word(())
-"""The end of a command."""
+END, AND, OR = Word(()), Word(()), Word(())
+"""Ends of a command: what follows runs in any case, if the command succeeds, if it fails."""
+
+TESTS = ("[", "((", "test", "grep", "command", "which")
+"""Commands whose success says something, so that what follows `&&` may not run."""
+
+
+@dataclass(slots=True)
+class _Block:
+    """A branch, a loop or a function that is being read."""
+
+    runs: bool | None = None
+    """Whether what is in it runs; None if that is not known."""
+    ran: bool | None = False
+    """Whether an earlier branch runs; None if that is not known."""
+
+    def turn(self, holds: bool | None) -> None:
+        """Goes on with the next branch, whose condition `holds`, or nobody knows."""
+        self.ran = True if True in (self.ran, self.runs) else _known(self.ran, self.runs)
+        if self.ran or holds is False:
+            self.runs = False
+        else:
+            self.runs = None if self.ran is None else holds
+
+
+def _known(*parts: bool | None) -> bool | None:
+    return None if None in parts else False
 
 
 @dataclass
@@ -56,6 +87,20 @@ class _Script:
     uncertain: set[str] = field(default_factory=set[str])
     """Variables that are set where it depends on what runs."""
     commands: list[list[str]] = field(default_factory=list[list[str]])
+    inner: list[list[str]] = field(default_factory=list[list[str]])
+    blocks: list[_Block] = field(default_factory=list[_Block])
+    doubtful: bool = False
+    """Whether what is taken in runs only after a command that may fail."""
+
+    @property
+    def certain(self) -> bool:
+        """Whether what is taken in runs in any case."""
+        return not self.doubtful and all(block.runs for block in self.blocks)
+
+    @property
+    def skipped(self) -> bool:
+        """Whether what is taken in does not run."""
+        return any(block.runs is False for block in self.blocks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +108,8 @@ class Script:
     """What a script says: its commands as words, and its variables."""
 
     commands: tuple[tuple[str, ...], ...]
+    inner: tuple[tuple[str, ...], ...]
+    """Commands in branches, loops and functions: whether they run depends on what runs."""
     variables: Mapping[str, tuple[str, ...]]
     arrays: tuple[tuple[str, ...], ...]
     """The values of variables that hold several words, in order."""
@@ -77,59 +124,136 @@ class Script:
         return bool(name) and (name in self.uncertain or word.endswith(("[@]}", "[*]}")))
 
 
-def read_script(text: str, given: Mapping[str, str] | None = None) -> Script:
-    """Reads a script. Variables that are `given` keep their values whatever the script says. Raises
+def read_script(
+    text: str, given: Mapping[str, str] | None = None, around: Script | None = None
+) -> Script:
+    """Reads a script. Variables that are `given` keep their values whatever the script says. A text
+    that a script `around` it hands to a shell has the variables of that script. Raises
     `LaunchError` if a quote or a bracket is not closed."""
     found = _Script()
+    if around is not None:
+        found.variables.update({name: list(value) for name, value in around.variables.items()})
+        found.uncertain.update(around.uncertain)
     stated = {name: [value] for name, value in (given or {}).items()}
     found.variables.update(stated)
-    depth = 0
     command: list[Word] = []
     for word in [*words(text), END]:
-        if word is not END:
+        if word.pieces:
             command.append(word)
             continue
-        depth = _take(found, command, depth, stated)
+        _take(found, command, stated)
+        if word is not END and command and command[0].text in ("if", "elif") and found.blocks:
+            found.blocks[-1].runs = None  # a condition of several commands
+        tests = bool(command) and command[0].text.startswith(TESTS)
+        found.doubtful = word is OR or (word is AND and (tests or found.doubtful))
         command = []
     return Script(
         tuple(map(tuple, found.commands)),
+        tuple(map(tuple, found.inner)),
         {name: tuple(value) for name, value in found.variables.items()},
         tuple(tuple(v) for v in found.variables.values() if len(v) > 1),
         frozenset(found.uncertain),
     )
 
 
-def _take(found: _Script, command: list[Word], depth: int, stated: Mapping[str, list[str]]) -> int:
-    """Takes a command in; returns how deep in branches and loops what follows is."""
-    while (
-        command
-        and command[0].plain
-        and command[0].text in ("then", "do", "else", "export", "readonly", "declare", "local")
-    ):
-        command = command[1:]
-        while command and command[0].text.startswith("-") and _NAME.match(command[-1].text):
-            command = command[1:]
+def _take(found: _Script, command: list[Word], stated: Mapping[str, list[str]]) -> None:
+    """Takes a command in."""
+    command = _bare(found, command)
     if not command:
-        return depth
+        return
     first = command[0].text if command[0].plain else ""
+    rest = command[1 + (first != "{") :]
+    if rest and (first == "{" or (first.endswith("()") and command[1].text == "{")):
+        found.blocks.append(_Block())
+        _take(found, rest, stated)
+        return
     if first in OPENING or command[-1].text in ("()", "{"):
-        return depth + 1
+        found.blocks.append(_Block(_holds(found, command[1:]) if first == "if" else None))
+        return
     if first in CLOSING:
-        return max(0, depth - 1)
+        del found.blocks[-1:]
+        return
+    if first in ("elif", "else") and found.blocks:
+        found.blocks[-1].turn(True if first == "else" else _holds(found, command[1:]))
+        command = command[1:] if first == "else" else []
+    if found.skipped:
+        return
     while command and (match := _NAME.match(command[0].text)) and command[0].pieces[0][1] == "":
         name, adds = match[1], bool(match[2])
         value, command = _value(found, command, match.end())
         if name in stated:
             continue
-        if depth:
+        if not found.certain or (adds and name in found.uncertain):
             found.uncertain.add(name)
             found.variables.pop(name, None)
         else:
+            found.uncertain.discard(name)
             found.variables[name] = [*(found.variables.get(name, []) if adds else []), *value]
-    if command and not depth:
+    if command:
         words = [each for word in command for each in _expanded(found, word)]
-        found.commands.append(words)
-    return depth
+        surely = all(block.runs for block in found.blocks)
+        (found.commands if surely else found.inner).append(words)
+
+
+_BEFORE = ("then", "do", "export", "readonly", "declare", "local", "typeset")
+
+
+def _bare(found: _Script, command: list[Word]) -> list[Word]:
+    """A command without the words before it that say nothing here, and without the patterns of a
+    case."""
+    while (
+        command
+        and command[0].plain
+        and (
+            command[0].text in _BEFORE
+            or (found.blocks and command[0].text.endswith(")") and "(" not in command[0].text)
+        )
+    ):
+        command = command[1:]
+        while command and command[0].text.startswith("-") and _NAME.match(command[-1].text):
+            command = command[1:]
+    return command
+
+
+_COMPARED: Mapping[str, Callable[[Any, Any], bool]] = {
+    "-eq": int.__eq__, "-ne": int.__ne__, "-gt": int.__gt__, "-ge": int.__ge__, "-lt": int.__lt__,
+    "-le": int.__le__, "=": str.__eq__, "==": str.__eq__, "!=": str.__ne__,
+}  # fmt: skip
+"""Tests of two words: of numbers, or of texts."""
+
+
+def _holds(found: _Script, condition: list[Word]) -> bool | None:
+    """Whether a test such as `[ "$TP" -gt 1 ]` holds; None if that depends on what runs."""
+    texts = ["".join(_joined(found, word)) for word in condition]
+    if len(texts) < 3 or (texts[0], texts[-1]) not in (("[", "]"), ("[[", "]]")):
+        return None
+    if any(mark in text for text in texts[1:-1] for mark in "$`*?"):
+        return None
+    match texts[1:-1]:
+        case ["!", *rest]:
+            holds = _tested(rest)
+            return None if holds is None else not holds
+        case rest:
+            return _tested(rest)
+
+
+def _tested(texts: list[str]) -> bool | None:
+    match texts:
+        case ["-z", text]:
+            return not text
+        case ["-n", text]:
+            return bool(text)
+        case [one, sign, other] if sign in _COMPARED:
+            if not sign.startswith("-"):
+                return _COMPARED[sign](one, other)
+            if len(one + other) > 40:
+                return None
+            try:
+                return _COMPARED[sign](int(one), int(other))
+            except ValueError:
+                return None
+        case _:
+            return None
 
 
 def _value(found: _Script, command: list[Word], start: int) -> tuple[list[str], list[Word]]:
@@ -184,8 +308,18 @@ def _expanded(found: _Script, word: Word) -> list[str]:
 
 
 def words_of_value(text: str) -> list[str]:
-    """A variable's value cut at blanks, as where a script uses it without quotes."""
-    return text.replace("\\\n", " ").split()
+    """A variable's value cut at blanks, as where a script uses it without quotes. What a command
+    would print stays whole."""
+    listed: list[str] = []
+    open_brackets = 0
+    for part in re.split(r"(\s+)", text.replace("\\\n", " ")):
+        if open_brackets and listed:
+            listed[-1] += part
+        elif part.strip():
+            listed.append(part)
+        if "$(" in part or open_brackets:
+            open_brackets = max(0, open_brackets + part.count("(") - part.count(")"))
+    return listed
 
 
 def _substituted(found: _Script, text: str) -> str:
@@ -195,13 +329,20 @@ def _substituted(found: _Script, text: str) -> str:
         name = match["braced"] or match["plain"]
         rest = match["rest"] or ""
         if name in found.variables:
-            return " ".join(found.variables[name]) if not rest or rest[0] in ":-" else match[0]
+            known = not rest or rest[0] in "-=?" or rest[:2] in (":-", ":=", ":?")
+            return " ".join(found.variables[name]) if known else match[0]
         if name not in found.uncertain and rest.startswith((":-", "-", ":=", "=")):
-            return rest.lstrip(":").removeprefix("-").removeprefix("=")
+            default = _unquoted(rest.lstrip(":")[1:])
+            if "=" in rest[:2] and found.certain:
+                found.variables[name] = [default]
+            elif "=" in rest[:2]:
+                found.uncertain.add(name)
+            return default
         return match[0]
 
     for _ in range(4):
         changed = _VARIABLE.sub(value, text)
+        changed = _SUM.sub(lambda match: _sum(found, match), changed)
         if changed == text:
             break
         text = changed
@@ -210,10 +351,77 @@ def _substituted(found: _Script, text: str) -> str:
     return text
 
 
+def _unquoted(text: str) -> str:
+    """A default value without quotes around it."""
+    quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "'\""
+    return text[1:-1] if quoted else text
+
+
+_OPERATIONS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: lambda a, b: a + b,
+    ast.Sub: lambda a, b: a - b,
+    ast.Mult: lambda a, b: a * b,
+    ast.Div: lambda a, b: abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1),
+    ast.Mod: lambda a, b: abs(a) % abs(b) * (-1 if a < 0 else 1),
+}
+"""What is worked out of whole numbers, towards zero as a shell does."""
+
+
+def _sum(found: _Script, match: re.Match[str]) -> str:
+    """The value of an arithmetic expansion; the text as it stands if something of it is not
+    known."""
+
+    def value(node: ast.expr) -> int:
+        if isinstance(node, ast.Constant) and type(node.value) is int:
+            return node.value
+        if isinstance(node, ast.Name) and len(known := found.variables.get(node.id, ())) == 1:
+            return int(known[0])
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            return -value(node.operand)
+        if isinstance(node, ast.BinOp) and type(node.op) in _OPERATIONS:
+            result = _OPERATIONS[type(node.op)](value(node.left), value(node.right))
+            if abs(result) < 1 << 62:
+                return result
+        raise ValueError
+
+    try:
+        return str(value(ast.parse(match["terms"].strip(), mode="eval").body))
+    except (SyntaxError, ValueError, ArithmeticError, RecursionError, MemoryError):
+        return match[0]
+
+
 # --- words ----------------------------------------------------------------------------------------
 
 _BLANK = " \t\r"
 _SEPARATORS = "\n;&|"
+_PLACEHOLDER = re.compile(r"<[A-Za-z][^<>|&;()\n]*>")
+"""What an author leaves for others to fill in, `<path to data>`, which a shell would not take."""
+_REDIRECTION = re.compile(
+    rf"(?!{_PLACEHOLDER.pattern})(?:\d+|&)?(<<<|<<-|<<|<&|<>|>>|>&|>\||(?:<|>)(?!\())"
+)
+
+
+def _target(text: str, place: int) -> tuple[str, int]:
+    """The word behind a redirection, and where it ends."""
+    while place < len(text) and text[place] in _BLANK:
+        place += 1
+    if place < len(text) and text[place] == "&":
+        place += 1
+    word, place = _word(text, place)
+    return word.text, place
+
+
+def _behind_documents(text: str, place: int, documents: list[tuple[str, bool]]) -> int:
+    """The place behind the here-documents that begin at a place: each ends with a line that is its
+    word alone. One without that line goes to the end, as in a shell."""
+    for end, indented in documents:
+        while place < len(text):
+            stop = _line_end(text, place)
+            line = text[place:stop].rstrip("\r")
+            place = min(len(text), stop + 1)
+            if (line.lstrip("\t") if indented else line) == end:
+                break
+    return place
 
 
 def words(text: str) -> Iterator[Word]:
@@ -221,9 +429,17 @@ def words(text: str) -> Iterator[Word]:
     out; an array in brackets is one command, however many lines it has."""
     place, count = 0, 0
     brackets = 0
+    documents: list[tuple[str, bool]] = []
     while place < len(text):
         here = text[place]
-        if here in _BLANK:
+        if here == "\n" and documents:
+            place = _behind_documents(text, place + 1, documents) - 1
+            documents = []
+        if (redirection := _REDIRECTION.match(text, place)) is not None:
+            target, place = _target(text, redirection.end())
+            if redirection[1] in ("<<", "<<-"):
+                documents.append((target, redirection[1] == "<<-"))
+        elif here in _BLANK:
             place += 1
         elif text.startswith("\\\n", place):
             place += 2
@@ -232,9 +448,10 @@ def words(text: str) -> Iterator[Word]:
         elif here == "#":
             place = _line_end(text, place)
         elif here in _SEPARATORS:
-            place += 1
+            double = here in "&|" and text.startswith(here * 2, place)
+            place += 1 + double
             if not (brackets and here == "\n"):
-                yield END
+                yield (AND if here == "&" else OR) if double else END
         else:
             word, place = _word(text, place)
             opened = word.plain and re.match(r"\w+\+?=\(", word.text) is not None
@@ -265,7 +482,12 @@ def _word(text: str, place: int) -> tuple[Word, int]:
     start = place
     while place < len(text) and text[place] not in _BLANK + _SEPARATORS:
         here = text[place]
-        if here in "'\"":
+        if here == "<" and (left_open := _PLACEHOLDER.match(text, place)) is not None:
+            plain.append(left_open[0])
+            place = left_open.end()
+        elif here in "<>" and not text.startswith("(", place + 1):
+            break
+        elif here in "'\"":
             end_plain()
             quoted, place = _quoted(text, place, here)
             pieces.append((quoted, here))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -35,12 +35,28 @@ FILES = (
 """Files that are looked for in a folder, the first that is there."""
 
 
+STARTERS = (
+    "torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch",
+    "deepspeed.launcher.runner", "torchrun", "accelerate", "deepspeed",
+)  # fmt: skip
+"""Modules behind `python -m` that start a program, and are none."""
+
+TELLERS = ("echo", "printf", "logger")
+"""Commands that say a command and do not run it."""
+
+MOST_SHELLS = 3
+"""Shells that scripts hand a text to, one in another."""
+
+
 @dataclass(frozen=True, slots=True)
 class Command:
     """A command: its words before the first option, and its options in order."""
 
     words: tuple[str, ...]
     options: Mapping[str, Any]
+    """The options of the program, and those of its launcher that are in `LAUNCHER`."""
+    launcher: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """All options before the program, as they are spelled."""
 
 
 @dataclass(frozen=True)
@@ -79,27 +95,52 @@ class Source:
     @cached_property
     def script(self) -> Script:
         """The commands of a script."""
-        try:
-            return read_script(self.text, self.variables)
-        except LaunchError as error:
-            raise LaunchError(f"{self.path}: {error}") from error
+        return self._script(self.text)
 
     def command(
         self, signs: Collection[str], alone: Callable[[str], bool] = lambda word: False
     ) -> Command | None:
         """The last command that has one of the words, or else what arrays, or lines that are
-        options, say. A word that stands `alone` is no option's value."""
+        options, say. A word that stands `alone` is no option's value. Raises `LaunchError` if
+        several commands might run."""
         if not self.is_script:
             return None
-        commands = [*self.script.commands]
-        lines = [word for each in commands if each and each[0].startswith("--") for word in each]
-        arrays = [word for each in self.script.arrays for word in each]
-        for listed in (*reversed(commands), arrays, lines):
-            if _has(listed, signs):
-                if listed[0].startswith("--"):
-                    listed = arrays if _has(arrays, signs) else lines
-                return _command(self, listed, alone)
+        found = self._found(self.script, signs, MOST_SHELLS)
+        return None if found is None else _command(self, *found, alone)
+
+    def _found(
+        self, script: Script, signs: Collection[str], shells: int
+    ) -> tuple[Script, Sequence[str]] | None:
+        """The words of the command, and the script that has it."""
+        commands = [each for each in script.commands if each and each[0] not in TELLERS]
+        lines = [word for each in commands if each[0].startswith("--") for word in each]
+        arrays = [word for each in script.arrays for word in each]
+        for listed in (each for each in reversed(commands) if _has(each, signs)):
+            if listed[0].startswith("--"):
+                return script, arrays if _has(arrays, signs) else lines
+            return script, listed
+        inner = {each: None for each in script.inner if each and each[0] not in TELLERS}
+        branches = [each for each in inner if _has(each, signs)]
+        if len(branches) == 1:
+            return script, branches[0]
+        for text in _handed_over((*commands, *inner), signs) if shells else ():
+            handed = self._script(text, script)
+            if (found := self._found(handed, signs, shells - 1)) is not None:
+                return found
+        if _has(arrays, signs):
+            return script, arrays
+        if branches:
+            raise LaunchError(
+                f"{self.path}: which of {len(branches)} commands runs depends on what runs; "
+                "expected one, in a file of its own"
+            )
         return None
+
+    def _script(self, text: str, around: Script | None = None) -> Script:
+        try:
+            return read_script(text, self.variables, around)
+        except LaunchError as error:
+            raise LaunchError(f"{self.path}: {error}") from error
 
     def options(self, signs: Collection[str]) -> dict[str, Any] | None:
         """The options of that command."""
@@ -190,20 +231,49 @@ def _has(listed: Sequence[str], signs: Collection[str]) -> bool:
     )
 
 
-def _command(source: Source, listed: Sequence[str], alone: Callable[[str], bool]) -> Command:
-    words = [word for word in listed if alone(word)]
-    listed = [word for word in listed if not alone(word)]
-    options = dict(_options(listed, words))
+def _handed_over(commands: Iterable[Sequence[str]], signs: Collection[str]) -> Iterator[str]:
+    """The texts that commands hand to a shell, as `bash -c` and `eval` do, the last one first."""
+    words = [word for each in commands for word in each]
+    for word in reversed(words):
+        if any(blank in word for blank in " \n\t") and any(sign in word for sign in signs):
+            yield word
+
+
+def _command(
+    source: Source, script: Script, listed: Sequence[str], alone: Callable[[str], bool]
+) -> Command:
+    place = _program(listed)
+    before, after = listed[:place], listed[place:]
+    launcher = dict(_options(before, []))
+    words = [word for word in after if alone(word)]
+    after = [word for word in after if not alone(word)]
+    options = {name: given for name, given in launcher.items() if name in LAUNCHER}
+    options |= _options(after, words)
+    open_words = [word for word in before if script.is_open(word) or _is_variable(word)]
+    if any(not before[at - 1].startswith("-") for at in map(before.index, open_words)):
+        options["--nnodes"] = open_words[0]  # it may say how many there are
     for word in words:
         if _is_variable(word):
             raise unset(f"{source.path}: the command", word)
-    for word in listed:
-        if source.script.is_open(word):
+    for word in after:
+        if script.is_open(word):
             raise LaunchError(
                 f"{source.path}: {word} depends on what runs; state its words by --set "
                 f"{word.strip('${}@[]*')}='…'"
             )
-    return Command(tuple(words), options)
+    return Command(tuple(words), options, launcher)
+
+
+def _program(listed: Sequence[str]) -> int:
+    """The place of the program that a launcher starts; 0 if there is none."""
+    for place, word in enumerate(listed):
+        if word.startswith("-"):
+            continue
+        if word.endswith(".py"):
+            return place
+        if place and listed[place - 1] in ("-m", "--module") and word not in STARTERS:
+            return place
+    return 0
 
 
 def _options(listed: Sequence[str], words: list[str]) -> Iterator[tuple[str, Any]]:
@@ -239,7 +309,7 @@ def _is_variable(word: str) -> bool:
 def devices_of(options: Mapping[str, Any]) -> int | None:
     """The devices of a launcher's options; None if they do not say it as numbers."""
     nodes, each = options.get("--nnodes", "1"), options.get("--nproc-per-node")
-    if each is None:
+    if each is None or ("--hostfile" in options and "--nnodes" not in options):
         return None
     try:
         return int(str(nodes)) * int(str(each))

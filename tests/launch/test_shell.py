@@ -36,6 +36,16 @@ def test_quoted_words_are_read_as_they_were(listed: list[str]) -> None:
         "export A=7 B='c d'; run $A \"$B\"",
         "run ${A:-5} ${B-6}",
         "N=2; run --nodes $N && true",
+        "run --x 1 2>/dev/null --y 2 </dev/null",
+        "cat <<EOF >/dev/null\nit's\nEOF\ncat <<-'A B' >/dev/null; true\n\"\n\tA B\nrun --a",
+        "A=2\nrun --g $((A * 3 + 1)) $((7 / 2)) $((-7 / 2)) $(( -7 % 4 )) $((  $A-5 ))",
+        ': ${T:=8}\nrun $T ${N:-"8"} ${1:-2}',
+        'T=2\nif [ "$T" -gt 1 ]; then M=--sp; else M=--no; fi\nrun $M',
+        "F=no\nif [ $F = yes ]; then o=a; elif [[ $F == no ]]; then o=b; else o=c; fi\nrun $o",
+        "A=(x)\nif [ ! -z $A ]; then A+=(y); if [ 1 -eq 2 ]; then A+=(z); fi; fi\nrun ${A[@]}",
+        "false || { echo failed >/dev/null; }\nf() { X=1; }\nX=2\nrun $X",
+        "if [ 1 -gt 2 ]; then\n  run never\nelse\n  run always\nfi",
+        "for i in 1; do\n  true $i\ndone; run --y",
     ],
 )
 def test_scripts_are_read_as_bash_reads_them(script: str) -> None:
@@ -59,6 +69,14 @@ def test_what_is_not_closed_is_an_error(script: str) -> None:
         "f() {\n TP=8\n}\nrun --tp $TP",
         "run --tp $TP",
         "run --tp $(nproc)",
+        "run --tp $((NODES * 8))",
+        "run --tp $((2 ** 4000))",
+        "TP=4\ncase $SIZE in\n 7b) TP=1 ;;\n 8b|9b) TP=8 ;;\nesac\nrun --tp $TP",
+        "TP=4\n[ -z $X ] && TP=8\nrun --tp $TP",
+        "TP=4\ncd here || TP=8\nrun --tp $TP",
+        "A=1\nTP=4\nif [ $A = 1 ] && [ $B = 1 ]; then TP=8; fi\nrun --tp $TP",
+        "TP=()\nif [ $X = 1 ]; then TP+=(1); fi\nTP+=(2)\nrun --tp ${TP[@]}",
+        "if [ $X = 1 ]; then : ${TP:=8}; fi\nrun --tp $TP",
     ],
 )
 def test_what_depends_on_what_runs_stays_a_variable(script: str) -> None:

@@ -7,8 +7,10 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from autotune.launch.common import (
+    CHECKPOINTING,
     CONTEXT_DIVIDES,
     HEADS_DIVIDE,
+    LENGTHS,
     ONLY_TRAINING,
     PART_OF_REPLICAS,
     USUAL_PLACEMENT,
@@ -144,23 +146,19 @@ def _sizes() -> tuple[Row, ...]:
     )
 
 
-MICRO, TIMES, LENGTH = (
-    "--per_device_train_batch_size",
-    "--gradient_accumulation_steps",
-    "--max_length",
-)
+MICRO, TIMES = "--per_device_train_batch_size", "--gradient_accumulation_steps"
 
 ROWS: tuple[Row, ...] = (
     *_sizes(),
     accumulated(MICRO, TIMES),
-    length_of_script(LENGTH),
+    length_of_script(),
     row(
         ("recompute",),
-        (_CHECKPOINTED,),
+        (_CHECKPOINTED, CHECKPOINTING),
         lambda facts: {_CHECKPOINTED: True} if facts["recompute"] == "full" else {},
         lambda options, facts: {
             "recompute": "full"
-            if truth(_CHECKPOINTED, options.get(_CHECKPOINTED, False))
+            if any(truth(n, options.get(n, False)) for n in (_CHECKPOINTED, CHECKPOINTING))
             else "none"
         },
     ),
@@ -242,7 +240,7 @@ LIMITS: tuple[Limit, ...] = (
 def _missing(facts: Facts) -> Iterator[Note]:
     yield Note(
         "script",
-        f"train.py: a script of yours that takes {MICRO}, {TIMES} and {LENGTH}, as "
+        f"train.py: a script of yours that takes {MICRO}, {TIMES} and {LENGTHS[0]}, as "
         "transformers' Trainer does",
     )
     yield Note("model", "the script loads model, data and tokenizer, and makes the optimizer")
@@ -259,7 +257,7 @@ def _approximated(facts: Facts) -> Iterator[Note]:
         yield Note("optimizer", f"{facts['optimizer']} is for the script to make")
 
 
-_SCRIPT = (MICRO, TIMES, LENGTH)
+_SCRIPT = (MICRO, TIMES, *LENGTHS, CHECKPOINTING)
 
 
 def _write(launch: Launch, options: Options) -> Files:
@@ -283,7 +281,9 @@ def _write(launch: Launch, options: Options) -> Files:
     return Files(one_line(command, environment), files)
 
 
-SIGNS = frozenset(("--config_file", "--config-file"))
+SIGNS = frozenset(
+    ("--config_file", "--config-file", "--use_fsdp", "--multi_gpu", "--use_parallelism_config")
+)
 _KEYS = ("distributed_type", "parallelism_config", "fsdp_config")
 
 
@@ -292,16 +292,37 @@ def _read(source: Source) -> Options | None:
         if not any(key in source.table for key in _KEYS):
             return None
         return _with_devices(flattened(source.table))
-    said = source.options(SIGNS)
-    if said is None:
+    command = source.command(SIGNS)
+    if command is None or not any(name in command.launcher for name in SIGNS):
         return None
-    beside = source.beside(str(said["--config-file"]))
-    if beside is None or beside.table is None:
-        raise LaunchError(f"{source.path}: {said['--config-file']} is not beside it")
-    if not any(key in beside.table for key in _KEYS):
-        return None
-    rest = {name: given for name, given in said.items() if name in _SCRIPT}
-    return {**_with_devices(flattened(beside.table)), **rest}
+    starter, rest = command.launcher, {}
+    file: dict[str, Any] = {}
+    for name in ("--config_file", "--config-file"):
+        if name in starter:
+            beside = source.beside(starter[name])
+            if beside is None or beside.table is None:
+                raise LaunchError(f"{source.path}: {starter[name]} is not beside it")
+            if not any(key in beside.table for key in _KEYS):
+                return None
+            file = flattened(beside.table)
+    rest = {name: given for name, given in command.options.items() if name in _SCRIPT}
+    return {**_with_devices({**file, **_stated_by(starter)}), **rest}
+
+
+def _stated_by(starter: Mapping[str, Any]) -> dict[str, Any]:
+    """What options of `accelerate launch` say, by the names of the file, which they go before."""
+    found: dict[str, Any] = {}
+    for name, given in starter.items():
+        key = name.removeprefix("--").replace("-", "_")
+        if key in ("num_processes", "num_machines", "mixed_precision"):
+            found[key] = given
+        elif key in ("use_fsdp", "multi_gpu"):
+            found["distributed_type"] = {"use_fsdp": "FSDP", "multi_gpu": "MULTI_GPU"}[key]
+        elif key.startswith("fsdp_"):
+            found[f"fsdp_config.{key}"] = given
+        elif key.startswith("parallelism_config_"):
+            found[f"parallelism_config.{key}"] = given
+    return found
 
 
 def _with_devices(options: dict[str, Any]) -> dict[str, Any]:

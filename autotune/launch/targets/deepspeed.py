@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from autotune.launch.common import (
+    CHECKPOINTING,
+    LENGTHS,
     ONLY_TRAINING,
     USUAL_PLACEMENT,
     accumulated,
@@ -22,7 +24,7 @@ from autotune.launch.errors import LaunchError
 from autotune.launch.facts import Facts, Launch
 from autotune.launch.limits import Limit, only
 from autotune.launch.nested import as_json, flattened
-from autotune.launch.rows import Options, Row, Table, row, truth, value
+from autotune.launch.rows import AUTO, Options, Row, Table, row, shown, truth, value
 from autotune.launch.scripts import header, one_line, script
 from autotune.launch.target import Files, Note, Target, add_target
 from distir.strategy import PLACEMENT
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
     from autotune.launch.sources import Source
 
 CONFIG = "ds_config.json"
-LENGTH = "--max_length"
 
 
 def _read_exchange(options: Options, facts: Facts) -> Facts:
@@ -92,7 +93,24 @@ def _read_optimizer(options: Options, facts: Facts) -> Facts:
     return {"optimizer": "adam"}
 
 
+_OVERLAP = "zero_optimization.overlap_comm"
+
+
+def _write_overlap(facts: Facts) -> Options:
+    """Gradients are reduced beside the backward pass; by default with ZeRO 3 alone."""
+    return {_OVERLAP: True} if facts["zero"] and facts["dp"] * facts["cp"] > 1 else {}
+
+
 _RECOMPUTED = "activation_checkpointing.partition_activations"
+
+
+def _read_recompute(options: Options, facts: Facts) -> Facts:
+    """The section says how, an option of transformers' Trainer whether."""
+    there = any(name.startswith("activation_checkpointing") for name in options)
+    whole = truth(CHECKPOINTING, options.get(CHECKPOINTING, there))
+    return {"recompute": "full" if whole else "none"}
+
+
 _STAGES = "pipeline.stages"
 
 ROWS: tuple[Row, ...] = (
@@ -101,20 +119,17 @@ ROWS: tuple[Row, ...] = (
     value("cp", "sequence_parallel_size", 1, least=1),
     row(("cp_exchange",), (), lambda facts: {}, _read_exchange, "Ulysses: heads are exchanged"),
     replicas_left(),
-    length_of_script(LENGTH),
+    length_of_script(),
     accumulated(
         "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "train_batch_size"
     ),
     value("zero", "zero_optimization.stage", 0, always=True),
+    row((), (_OVERLAP,), _write_overlap, lambda options, facts: {}),
     row(
         ("recompute",),
-        (_RECOMPUTED,),
+        (_RECOMPUTED, CHECKPOINTING),
         lambda facts: {_RECOMPUTED: False} if facts["recompute"] == "full" else {},
-        lambda options, facts: {
-            "recompute": "full"
-            if any(name.startswith("activation_checkpointing") for name in options)
-            else "none"
-        },
+        _read_recompute,
     ),
     unsaid("schedule", "1f1b", "TrainSchedule, which is 1f1b"),
     unsaid("chunks", 1, "one stage per rank"),
@@ -163,7 +178,8 @@ LIMITS: tuple[Limit, ...] = (
 
 def _missing(facts: Facts) -> Iterator[Note]:
     yield Note(
-        "script", f"train.py: a script of yours that calls deepspeed.initialize and takes {LENGTH}"
+        "script",
+        f"train.py: a script of yours that calls deepspeed.initialize and takes {LENGTHS[0]}",
     )
     yield Note("optimizer", "optimizer.params.lr and the other numbers of the optimizer")
     if facts["pp"] > 1:
@@ -183,12 +199,26 @@ def _approximated(facts: Facts) -> Iterator[Note]:
         yield Note(
             "stages", "PipelineModule cuts layers by parameters (partition_method), not time"
         )
+    if facts["zero"] and facts["pp"] == 1 and facts["dp"] * facts["cp"] > 1:
+        yield Note(
+            "overlap",
+            "gradients are reduced beside the backward pass (overlap_comm); with the stack "
+            "deepspeed, which is the pipeline engine's, they are simulated after it",
+        )
     if facts["gradient_precision"] == "both":
         yield Note("gradient_precision", "both is not an option; gradients are added up in fp32")
 
 
 def _assumed(options: Options, facts: Facts) -> Iterator[Note]:
-    if facts["recompute"] == "full":
+    overlaps = truth(_OVERLAP, options.get(_OVERLAP, facts["zero"] == 3))
+    if facts["zero"] and facts["dp"] * facts["cp"] > 1 and not overlaps:
+        yield Note(
+            _OVERLAP,
+            "gradients are reduced after the backward pass there; whether they are here is the "
+            "software stack's: see --stack",
+            False,
+        )
+    if facts["recompute"] == "full" and CHECKPOINTING not in options:
         yield Note(
             "activation_checkpointing",
             "taken as recomputation of every layer: the JSON says how, the script says which",
@@ -201,9 +231,9 @@ def _write(launch: Launch, options: Options) -> Files:
         ["deepspeed"],
         ["--num_nodes", str(nodes), "--num_gpus", str(per_node)],
         ["train.py", "--deepspeed", "--deepspeed_config", CONFIG],
-        *([[LENGTH, str(options[LENGTH])]] if LENGTH in options else []),
+        *([[name, str(options[name])] for name in LENGTHS if name in options]),
     ]
-    stated = {name: value for name, value in options.items() if name != LENGTH}
+    stated = {name: value for name, value in options.items() if name not in LENGTHS}
     environment: Mapping[str, str] = {}
     text = script(header(launch, DEEPSPEED.label), command, environment)
     return Files(
@@ -213,29 +243,100 @@ def _write(launch: Launch, options: Options) -> Files:
 
 
 SIGNS = frozenset(("--deepspeed_config", "--deepspeed"))
+STARTED_BY = frozenset(("--config_file", "--config-file"))
+"""Options of accelerate, which may have DeepSpeed run."""
 _KEYS = ("train_micro_batch_size_per_gpu", "zero_optimization", "train_batch_size")
 
 
 def _read(source: Source) -> Options | None:
     if source.table is not None:
+        if source.table.get("distributed_type") == "DEEPSPEED":
+            return _of_accelerate(source, source, {})
         return flattened(source.table) if any(key in source.table for key in _KEYS) else None
-    said = source.options(SIGNS)
-    if said is None:
+    command = source.command(SIGNS | STARTED_BY)
+    if command is None:
+        return None
+    said, starter = command.options, command.launcher
+    named = next((starter[name] for name in STARTED_BY if name in starter), None)
+    config = None if named is None else source.beside(named)
+    if config is not None and config.table is not None:
+        if config.table.get("distributed_type") != "DEEPSPEED":
+            return None
+        return _of_accelerate(source, config, {**starter, **said})
+    if not any(name in said for name in SIGNS):
         return None
     named = (said.get(option) for option in ("--deepspeed_config", "--deepspeed"))
     name = next((n for n in named if isinstance(n, str) and n.endswith(".json")), None)
-    beside = source.beside(str(name)) if name else None
+    beside = source.beside(name) if name else None
     if beside is None or beside.table is None:
         raise LaunchError(f"{source.path}: the file that --deepspeed_config names is not beside it")
-    found = flattened(beside.table)
-    if LENGTH in said:
-        found[LENGTH] = said[LENGTH]
+    found = _with_script(flattened(beside.table), said)
     if "--num-gpus" in said:
-        found["--nnodes"], found["--nproc-per-node"] = (
-            said.get("--num-nodes", 1),
-            said["--num-gpus"],
-        )
+        found["--nproc-per-node"] = said["--num-gpus"]
+        if "--hostfile" not in said or "--num-nodes" in said:
+            found["--nnodes"] = said.get("--num-nodes", 1)
+    for name in ("--nnodes", "--nproc-per-node", "--hostfile"):
+        if name in said:
+            found[name] = said[name]
     return found
+
+
+_TRAINER = {
+    "train_micro_batch_size_per_gpu": "--per_device_train_batch_size",
+    "gradient_accumulation_steps": "--gradient_accumulation_steps",
+    "bf16.enabled": "--bf16",
+    "fp16.enabled": "--fp16",
+}
+"""What `auto` stands for: the options of transformers' Trainer, which puts them in."""
+
+
+def _with_script(file: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a file, with what the script's own options say in place of `auto`. Options
+    that the Trainer is not given are off."""
+    found = {name: given for name, given in file.items() if name != "train_batch_size"}
+    if file.get("train_batch_size", AUTO) != AUTO:
+        found["train_batch_size"] = file["train_batch_size"]
+    for name, option in _TRAINER.items():
+        if found.get(name) == AUTO and option in said:
+            found[name] = said[option]
+        elif found.get(name) == AUTO and name.endswith(".enabled") and said:
+            found[name] = False
+        elif found.get(name) == AUTO and name == "gradient_accumulation_steps" and said:
+            del found[name]
+    return {**found, **{name: said[name] for name in (*LENGTHS, CHECKPOINTING) if name in said}}
+
+
+def _of_accelerate(source: Source, config: Source, said: Mapping[str, Any]) -> Options:
+    """The options in a file of accelerate that has DeepSpeed run: in a file that it names, or in
+    words of its own."""
+    table = config.table or {}
+    listed: object = table.get("deepspeed_config")
+    section = cast("dict[str, Any]", listed) if isinstance(listed, dict) else {}
+    named: object = section.get("deepspeed_config_file")
+    precision = str(said.get("--mixed_precision", table.get("mixed_precision", "no")))
+    file: dict[str, Any]
+    if named is not None:
+        beside = source.beside(named)
+        if beside is None or beside.table is None:
+            raise LaunchError(f"{config.path}: {shown(named)} is not beside it")
+        file = flattened(beside.table)
+    else:
+        file = {
+            "zero_optimization.stage": section.get("zero_stage", 2),
+            "gradient_accumulation_steps": section.get("gradient_accumulation_steps", 1),
+            **{f"{name}.enabled": True for name in ("bf16", "fp16") if name == precision},
+        }
+        for part in ("optimizer", "param"):
+            device = section.get(f"offload_{part}_device", "none")
+            if device != "none":
+                file[f"zero_optimization.offload_{part}.device"] = device
+        micro = said.get(_TRAINER["train_micro_batch_size_per_gpu"])
+        if micro is not None:
+            file["train_micro_batch_size_per_gpu"] = micro
+    file |= {n: n == f"{precision}.enabled" for n in _TRAINER if file.get(n) == AUTO and "." in n}
+    found = _with_script(file, said)
+    count = said.get("--num-processes", said.get("--num_processes", table.get("num_processes")))
+    return found if count is None else {**found, "--nproc-per-node": count}
 
 
 _NEUTRAL = (

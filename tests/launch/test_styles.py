@@ -1,0 +1,213 @@
+"""Launch files in the styles that people write them in: schedulers, shells in shells, option texts,
+transformers' Trainer. What is read is what would be launched."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.launch import LaunchError
+from autotune.launch.read import Reading, Stated, read_launch
+
+MODEL = (
+    "--num-layers 24 --hidden-size 2048 --num-attention-heads 16 --seq-length 2048 "
+    "--max-position-embeddings 2048 --vocab-size 50257 --micro-batch-size 2"
+)
+
+SLURM = f"""#!/bin/bash
+#SBATCH --nodes=4
+#SBATCH --gpus-per-node=8
+TP=${{TP:-2}}          # for all
+GPUS_PER_NODE=8
+NNODES=${{SLURM_NNODES:-4}}
+MASTER=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+DISTRIBUTED=(
+    --nproc_per_node $GPUS_PER_NODE --nnodes $NNODES
+    --rdzv_backend c10d --rdzv_endpoint $MASTER:29500
+)
+MODEL_ARGS=( {MODEL} )
+PARALLEL=(--tensor-model-parallel-size $TP --use-distributed-optimizer)
+if [ "$TP" -gt 1 ]; then
+    PARALLEL+=(--sequence-parallel)   # only then
+fi
+PARALLEL+=(--pipeline-model-parallel-size ${{PP:-4}})
+srun --label --container-image=image torchrun ${{DISTRIBUTED[@]}} pretrain_gpt.py \\
+    ${{MODEL_ARGS[@]}} \\
+    ${{PARALLEL[@]}} --bf16 2>&1 | tee logs/run_${{SLURM_JOB_ID}}.log
+"""
+
+SHELL_IN_SHELL = f"""
+: ${{TP:=8}}
+options=" \\
+    --tensor-model-parallel-size $TP \\
+    --sequence-parallel --recompute-activations \\
+    {MODEL} --bf16 "
+run_cmd="python -u ${{DIR}}/pretrain_gpt.py $options"
+srun -l --output=logs/%x.log sh -c "${{run_cmd}}"
+set +x
+"""
+
+CONTAINER = f"""docker run --gpus all -v $PWD:/w --rm image \\
+  bash -c "cd /w && pip install -e . && torchrun --nproc_per_node 8 pretrain_gpt.py {MODEL} --fp16"
+"""
+
+SUMS = f"""MBS=2 DP=16
+GBS=$((MBS * DP * 4))
+srun --nodes=16 --ntasks-per-node=8 python pretrain_gpt.py {MODEL} --global-batch-size ${{GBS}} \\
+  --tensor-model-parallel-size 8 --bf16 > log.txt || {{ echo failed; exit 1; }}
+"""
+
+LAUNCH_MODULE = f"""export ARGS="{MODEL} --bf16"
+echo "torchrun pretrain_gpt.py --tensor-model-parallel-size 4"
+python -m torch.distributed.launch --use_env --nproc_per_node=8 pretrain_gpt.py $ARGS \\
+  --tensor-model-parallel-size=${{1:-2}} &> log.txt &
+wait
+"""
+
+FUNCTION = f"""main() {{
+  torchrun --nproc-per-node 8 pretrain_gpt.py {MODEL} --bf16
+}}
+main "$@"
+"""
+
+TITAN = """NGPU=${NGPU:-"8"}
+torchrun --nproc_per_node=${NGPU} --local-ranks-filter ${LOG_RANK:-0} --role rank --tee 3 \\
+  -m ${TRAIN_FILE:-"torchtitan.train"} --module llama3 --config llama3_8b \\
+  --parallelism.tensor_parallel_degree=2 --training.local_batch_size 2 "$@"
+"""
+
+TRAINER = """cat <<EOT > notes.txt
+it's generated
+EOT
+deepspeed --num_nodes=2 --num_gpus=8 train.py --deepspeed ds_config.json \\
+  --per_device_train_batch_size 2 --gradient_accumulation_steps 8 --model_max_length 4096 \\
+  --bf16 True --gradient_checkpointing True --learning_rate 2e-5 > log.txt 2>&1
+"""
+
+AUTO = """{"bf16": {"enabled": "auto"}, "zero_optimization": {"stage": 3, "overlap_comm": true},
+"gradient_accumulation_steps": "auto", "train_batch_size": "auto",
+"train_micro_batch_size_per_gpu": "auto", "optimizer": {"type": "AdamW", "params": {"lr": "auto"}}}
+"""
+
+FSDP = """distributed_type: FSDP
+fsdp_config: {fsdp_activation_checkpointing: true, fsdp_sharding_strategy: FULL_SHARD}
+mixed_precision: bf16
+num_processes: 16
+"""
+
+DEEPSPEED_BY_ACCELERATE = """distributed_type: DEEPSPEED
+deepspeed_config: {zero_stage: 3, gradient_accumulation_steps: 4, zero3_init_flag: true}
+mixed_precision: bf16
+num_processes: 8
+"""
+
+ACCELERATED = (
+    "accelerate launch --config_file accelerate.yaml --num_processes 32 train.py "
+    "--per_device_train_batch_size=4 --max_length 2048\n"
+)
+
+CASES: dict[str, tuple[Mapping[str, str], Stated, Mapping[str, Any]]] = {
+    "a batch job with arrays and a test": (
+        {"launch.sh": SLURM},
+        Stated(),
+        {"devices": 32, "dp": 4, "tp": 2, "pp": 4, "zero": 1, "sequence_parallel": True},
+    ),
+    "a text handed to a shell": (
+        {"launch.sh": SHELL_IN_SHELL},
+        Stated(devices=16),
+        {"dp": 2, "tp": 8, "recompute": "selective", "sequence_parallel": True},
+    ),
+    "a container": (
+        {"launch.sh": CONTAINER},
+        Stated(),
+        {"devices": 8, "dp": 8, "precision": "fp16"},
+    ),
+    "sums, and no torchrun": (
+        {"launch.sh": SUMS},
+        Stated(devices=128),
+        {"dp": 16, "tp": 8, "batch_size": 128, "microbatches": 4},
+    ),
+    "the old launcher and a positional argument": (
+        {"launch.sh": LAUNCH_MODULE},
+        Stated(),
+        {"devices": 8, "dp": 4, "tp": 2},
+    ),
+    "a function": ({"launch.sh": FUNCTION}, Stated(), {"devices": 8, "dp": 8}),
+    "torchtitan's own script": (
+        {"launch.sh": TITAN},
+        Stated(),
+        {"devices": 8, "dp": 4, "tp": 2, "zero": 3, "batch_size": 8},
+    ),
+    "the Trainer with DeepSpeed": (
+        {"launch.sh": TRAINER, "ds_config.json": AUTO},
+        Stated(model="llama3-8b"),
+        {
+            "devices": 16, "zero": 3, "microbatches": 8, "batch_size": 256, "precision": "bf16",
+            "recompute": "full", "sequence_length": 4096,
+        },
+    ),
+    "accelerate with options before its file": (
+        {"launch.sh": ACCELERATED, "accelerate.yaml": FSDP},
+        Stated(model="llama3-8b"),
+        {"devices": 32, "zero": 3, "batch_size": 128, "recompute": "full"},
+    ),
+    "accelerate without a file": (
+        {
+            "launch.sh": "accelerate launch --use_fsdp --fsdp_version 2 --num_processes 8 "
+            "--mixed_precision bf16 --parallelism_config_tp_size 2 train.py "
+            "--per_device_train_batch_size 2 --gradient_checkpointing"
+        },
+        Stated(model="llama3-8b"),
+        {"devices": 8, "dp": 4, "tp": 2, "zero": 3, "precision": "bf16", "recompute": "full"},
+    ),
+    "DeepSpeed run by accelerate": (
+        {"launch.sh": ACCELERATED, "accelerate.yaml": DEEPSPEED_BY_ACCELERATE},
+        Stated(model="llama3-8b"),
+        {"devices": 32, "zero": 3, "microbatches": 4, "batch_size": 512, "precision": "bf16"},
+    ),
+}  # fmt: skip
+
+
+def read_in(folder: Path, files: Mapping[str, str], stated: Stated) -> Reading:
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    return read_launch(folder, stated)
+
+
+@pytest.mark.parametrize("style", CASES)
+def test_what_is_read_is_what_would_be_launched(style: str, tmp_path: Path) -> None:
+    files, stated, expected = CASES[style]
+    facts = read_in(tmp_path, files, stated).facts
+    assert {name: facts[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("files", "named"),
+    [
+        ({"launch.sh": SHELL_IN_SHELL}, "--devices"),
+        ({"launch.sh": SUMS}, "--devices"),
+        ({"launch.sh": f"srun $S torchrun --nproc-per-node 8 pretrain_gpt.py {MODEL}"},
+         "--devices"),
+        ({"launch.sh": SLURM.replace("TP=${TP:-2}", "")}, "--set PARALLEL="),
+        ({"ds_config.json": AUTO}, "--set train_micro_batch_size_per_gpu=VALUE"),
+        ({"ds_config.json": AUTO.replace('{"bf16"', '{"bf16"', 1)}, "which the program decides"),
+        (
+            {
+                "launch.sh": f"if [ $X = 1 ]; then torchrun pretrain_gpt.py {MODEL}\n"
+                f"else torchrun pretrain_gpt.py {MODEL} --bf16\nfi"
+            },
+            "which of 2 commands runs",
+        ),
+        ({"launch.sh": "deepspeed --hostfile h train.py --deepspeed ds_config.json",
+          "ds_config.json": AUTO}, "--devices"),
+    ],
+)  # fmt: skip
+def test_what_depends_on_what_runs_is_asked_for(
+    files: Mapping[str, str], named: str, tmp_path: Path
+) -> None:
+    devices = 8 if named.startswith(("--set train", "which the")) else None
+    with pytest.raises(LaunchError, match=named):
+        read_in(tmp_path, files, Stated(devices=devices, model="llama3-8b"))
