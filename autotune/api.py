@@ -37,6 +37,7 @@ from autotune.reports.ranking import TOP
 from autotune.reports.study import study_report
 from autotune.result import TuneResult
 from autotune.samplers import Sampler, SamplerFactory, load_sampler
+from autotune.several import objective_of_several
 from autotune.statement import Goal, ProblemStatement, takes
 from autotune.stopping import Timeout, Within
 from autotune.study import Measure, Stop, Stopped, Study
@@ -66,6 +67,11 @@ LARGE_SPACE = 500
 class Search(Goal):
     """How to search: what for, by which sampler, for how long."""
 
+    objectives: str | Sequence[str] | None = None
+    """Several metrics to make large or small at once, such as `throughput,memory`: of the
+    simulator, or what the objective gives, where that is a plug-in. The first ranks plans.
+    `METRIC=maximize` or `METRIC=minimize` says the direction where the usual one is not meant.
+    """
     sampler: str | SamplerFactory | None = None
     """By default `bounds` where the objective is simulated time or memory, `tpe` for other metrics
     of the simulator, and otherwise `guided`, which starts from what the simulator expects.
@@ -97,6 +103,19 @@ class Search(Goal):
             raise DistirError(
                 f"stop_within is {self.stop_within}; expected a fraction such as 0.05"
             )
+        if self.objectives:
+            for option, asked in {
+                "--stop-within": self.stop_within is not None,
+                "--compare-grid": self.compare_grid is True,
+            }.items():
+                if asked:
+                    raise DistirError(f"{option} is about one objective; --objectives has several")
+
+    def over(self, problem: Problem) -> Objective:
+        """The objective, or all of them, over the problem's simulator."""
+        if not self.objectives:
+            return super().over(problem)
+        return objective_of_several(problem, self, self.objectives)
 
     @property
     def simulated(self) -> bool:
@@ -111,6 +130,8 @@ class Search(Goal):
     @property
     def _usual_sampler(self) -> str:
         known = find_metric(self.objective) if isinstance(self.objective, str) else None
+        if self.objectives:
+            return "tpe"
         if known is None:
             return "guided"
         bounded = known.timed or known is peak_memory_bytes
@@ -176,7 +197,11 @@ def solve(
     helping = kept is not None and kept.helping
     seed = own_seed(search.seed) if helping else search.seed
     sampler = load_sampler(
-        search.chosen_sampler, problem.space, seed, ProblemProspects(problem, objective)
+        search.chosen_sampler,
+        problem.space,
+        seed,
+        ProblemProspects(problem, objective),
+        len(objective.aims),
     )
     budget = search.budget(problem.space.count())
     first = [] if helping else enqueued(search.enqueue, problem.space)
@@ -320,6 +345,8 @@ def _known_first(problem: Problem, objective: Objective, search: Search, watch: 
     where that is quick or was asked for, otherwise what certified search can prove in a while."""
     if objective.many is None or search.apart(objective) or search.compare_grid is False:
         return _Known()
+    if objective.others:
+        return _Known()  # grids and proofs are of one objective
     if search.compare_grid is None and problem.space.count() > MOST_QUICK:
         if not can_be_certified(problem, objective):
             return _Known()
@@ -347,7 +374,7 @@ def _compared_with(study: Study, search: Search, watch: Watch) -> _Known:
     """What a search is compared with afterwards: everything, where it has tried that, or where that
     takes a while at most or was asked for."""
     objective, asked = study.objective, search.compare_grid
-    if asked is False:
+    if asked is False or objective.others:
         return _Known()
     if len(study.trials) == study.space.count():
         return _Known(grid_of(study.trials, objective))

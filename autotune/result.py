@@ -12,6 +12,7 @@ from autotune.costs import regret
 from autotune.grid import Grid
 from autotune.objectives.objective import Objective
 from autotune.outside import Outside
+from autotune.pareto import Pareto, pareto_of
 from autotune.problem import Problem
 from autotune.rendering import Shown
 from autotune.study import Stopped
@@ -96,7 +97,7 @@ class TuneResult(Shown):
 
         if self.stored is not None:
             return self.stored.optuna
-        return study_in_memory(self.problem.space, self.trials, self.objective.maximize)
+        return study_in_memory(self.problem.space, self.trials, self.objective)
 
     @cached_property
     def found(self) -> Trial | None:
@@ -128,6 +129,11 @@ class TuneResult(Shown):
         if self.grid:
             return (*self.grid.ranked, *self.grid.layouts)
         return (*self.proof.ranked, *self.proof.layouts) if self.proof else ()
+
+    @cached_property
+    def pareto(self) -> Pareto | None:
+        """The plans that no other one beats in all objectives, where there are several."""
+        return pareto_of(self.ranked, self.objective)
 
     @property
     def as_good(self) -> int | None:
@@ -186,6 +192,7 @@ class TuneResult(Shown):
             "trials": [trial.to_dict(batch) for trial in self.trials],
             "best": self.problem.outcome(self.best) if self.best else None,
             "as_good": self.as_good,
+            "pareto": self._front(),
             "search": {
                 "sampler": self.sampler,
                 "seed": self.seed,
@@ -199,6 +206,22 @@ class TuneResult(Shown):
             "memory_limit_bytes": self.problem.memory_bytes,
             **({"error": self.error} if self.error else {}),
             "mlflow": self.tracking.to_dict() if self.tracking else None,
+        }
+
+    def _front(self) -> dict[str, Any] | None:
+        """The Pareto front as plain JSON values."""
+        front = self.pareto
+        if front is None:
+            return None
+        return {
+            "objectives": [
+                {"metric": aim.metric, "direction": "maximize" if aim.maximize else "minimize"}
+                for aim in front.aims
+            ],
+            "hypervolume": front.hypervolume,
+            "reference": dict(front.reference),
+            "share_of_box": front.share,
+            "plans": [self.problem.outcome(trial) for trial in front.plans],
         }
 
     def _comparison(self) -> dict[str, Any] | None:

@@ -275,7 +275,9 @@ class Study:
 
     def _tell(self, trial: Trial) -> None:
         said = trial.evaluation
-        outcome = Outcome(trial.strategy, trial.cost, said.violation, said.metrics, said.reason)
+        costs = self.objective.all_costs(said)
+        told = trial.strategy, trial.cost, said.violation, said.metrics, said.reason
+        outcome = Outcome(*told, costs)
         with blaming_the_sampler("tell"):
             tell(self.sampler, outcome)
 

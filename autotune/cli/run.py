@@ -52,6 +52,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_space_option(parser)
     search = parser.add_argument_group("search")
     search.add_argument(
+        "--objectives",
+        default=SUPPRESS,
+        metavar="A,B",
+        help="several objectives at once, such as throughput,memory: metrics of the simulator, or "
+        "what --objective gives; METRIC=maximize or =minimize says the direction",
+    )
+    search.add_argument(
         "--sampler",
         default=SUPPRESS,
         metavar="NAME",

@@ -110,8 +110,14 @@ def _begun(kept: Kept, objective: Objective) -> StoredStudy:
     found = StoredStudy.find(kept.storage, kept.study)
     if found is None:
         known = bool(objective.metric or objective.direction)
-        return StoredStudy.create(kept.storage, kept.study, [known and objective.maximize])
-    if "problem" not in found.attributes() and found.is_empty:
+        others = [aim.maximize for aim in objective.others]
+        directions = [known and objective.maximize, *others]
+        return StoredStudy.create(kept.storage, kept.study, directions)
+    if (
+        "problem" not in found.attributes()
+        and found.is_empty
+        and len(found.maximize) == len(objective.aims)
+    ):
         return found  # whoever created it was killed at once
     raise DistirError(
         f"the study {kept.study!r} is in {shown_url(kept.storage)} already; --resume goes on with "
@@ -120,17 +126,21 @@ def _begun(kept: Kept, objective: Objective) -> StoredStudy:
 
 
 def _values(study: StoredStudy, objective: Objective) -> Any:
-    (maximize,) = study.maximize
+    directions = study.maximize
 
     def values(evaluation: Evaluation) -> list[float] | None:
-        """The metric that counts, or, if the study was created before its direction was known, its
-        cost."""
-        cost = objective.cost(evaluation)
-        if cost is None:
+        """The metrics that count, or, if the study was created before their direction was known,
+        their costs."""
+        costs = objective.all_costs(evaluation)
+        if costs is None:
             return None
-        if maximize == objective.maximize:
-            return [evaluation.metrics[objective.metric]]
-        return [-cost if maximize else cost]
+        each = zip(objective.aims, costs, directions, strict=True)
+        return [
+            evaluation.metrics[aim.metric]
+            if maximize == aim.maximize
+            else (-cost if maximize else cost)
+            for aim, cost, maximize in each
+        ]
 
     return values
 

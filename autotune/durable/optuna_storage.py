@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from optuna.storages import BaseStorage
     from optuna.trial import FrozenTrial
 
+    from autotune.objectives.objective import Objective
     from autotune.trial import Trial
 
 T = TypeVar("T")
@@ -391,19 +392,24 @@ def _unreachable(url: str, error: Exception) -> LedgerError:
     return LedgerError(f"the storage {shown_url(url)} failed: {reason(error)}")
 
 
-def study_in_memory(space: SearchSpace, trials: Iterable[Trial], maximize: bool) -> optuna.Study:
+def study_in_memory(
+    space: SearchSpace, trials: Iterable[Trial], objective: Objective
+) -> optuna.Study:
     """A study of Optuna's with these trials, gone with the process."""
     optuna = import_optuna()
-    study = optuna.create_study(direction="maximize" if maximize else "minimize")
+    aims = objective.aims
+    study = optuna.create_study(
+        directions=["maximize" if aim.maximize else "minimize" for aim in aims]
+    )
     distributions = _distributions(space)
     states = optuna.trial.TrialState
     for each in trials:
-        evaluation, cost = each.evaluation, each.cost
+        evaluation, costs = each.evaluation, objective.all_costs(each.evaluation)
         outcome = _outcome(evaluation, each.started, each.seconds)
         study.add_trial(
             optuna.trial.create_trial(
-                state=states.FAIL if cost is None else states.COMPLETE,
-                value=None if cost is None else -cost if maximize else cost,
+                state=states.FAIL if costs is None else states.COMPLETE,
+                values=None if costs is None else [evaluation.metrics[aim.metric] for aim in aims],
                 params={name: getattr(each.strategy, name) for name in distributions},
                 distributions=distributions,
                 user_attrs={"plan": each.label, **evaluation.output, "outcome": outcome},

@@ -18,7 +18,7 @@ from distir.errors import DistirError, brief
 from distir.files import is_file, user_path
 from distir.strategy import Strategy
 
-GOAL = ("objective", "metric", "direction")
+GOAL = ("objective", "metric", "direction", "objectives")
 """What of a goal is the study's own; the rest says how trials are made, which may change."""
 MOVABLE = ("model", "objective", "cluster", "device", "stack", "space", "sampler")
 """Arguments that may be files, and may lie elsewhere when somebody else works on the study."""
@@ -60,7 +60,7 @@ class Kept:
 
 def plain_statement(statement: ProblemStatement, goal: Goal) -> dict[str, Any]:
     """Everything that was stated of the problem and the goal, as plain values."""
-    stated = statement.stated() | {name: getattr(goal, name) for name in GOAL}
+    stated = statement.stated() | {name: getattr(goal, name, None) for name in GOAL}
     return {name: plain(value) for name, value in stated.items() if value is not None}
 
 

@@ -8,11 +8,11 @@ from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
-from autotune.costs import settled, settled_all
+from autotune.costs import settled_all
+from autotune.objectives.aims import Aim
 from autotune.objectives.evaluation import Evaluation, as_evaluation, finite, traceback_of
 from autotune.plugins import PluginError
 from distir.errors import DistirError
-from distir.metrics import find_metric
 from distir.strategy import Strategy
 from distir.user_code import one_line, run_user_code
 
@@ -54,6 +54,8 @@ class Objective:
     trusted: bool = False
     """Whether it is the simulator's own, which needs no process of its own and changes no strategy.
     """
+    others: tuple[Aim, ...] = ()
+    """What else is made large or small, at once; `metric` is the first."""
 
     def __post_init__(self) -> None:
         if self.direction not in ("", "maximize", "minimize"):
@@ -78,14 +80,9 @@ class Objective:
         if evaluation.failed:
             return evaluation
         self.metric = self.metric or next(iter(evaluation.metrics), "")
-        value = evaluation.metrics.get(self.metric)
-        if finite(value) or (value is None and not evaluation.feasible):
-            return evaluation
-        if value is None:
-            known = ", ".join(evaluation.metrics) or "none"
-            reason = f"the objective gave no metric {self.metric!r}; it gave {known}"
-            return Evaluation.failure(reason, evaluation.output)
-        return Evaluation.failure(f"the objective's {self.metric} is {value}", evaluation.output)
+        reasons = (_missing(aim.metric, evaluation) for aim in self.aims)
+        reason = next((each for each in reasons if each is not None), None)
+        return evaluation if reason is None else Evaluation.failure(reason, evaluation.output)
 
     def checked_all(self, evaluations: Evaluations) -> Evaluations:
         """Each of `evaluations`, `checked`."""
@@ -114,22 +111,39 @@ class Objective:
     @property
     def maximize(self) -> bool:
         """Whether larger is better."""
-        return (self.direction or default_direction(self.metric)) == "maximize"
+        return self._first.maximize
+
+    @property
+    def _first(self) -> Aim:
+        return Aim(self.metric, self.direction)
+
+    @property
+    def aims(self) -> tuple[Aim, ...]:
+        """All that is made large or small, the first of which ranks plans."""
+        return (self._first, *self.others)
+
+    def all_costs(self, evaluation: Evaluation) -> tuple[float, ...] | None:
+        """The `cost` of each aim; None where one is not known."""
+        each = [aim.cost(evaluation.metrics) for aim in self.aims]
+        known = tuple(cost for cost in each if cost is not None)
+        return known if len(known) == len(each) and not evaluation.failed else None
 
     def cost(self, evaluation: Evaluation) -> float | None:
         """The metric that counts with its sign chosen so that smaller is better; `None` where
         there is none.
         """
-        value = evaluation.metrics.get(self.metric)
-        if evaluation.failed or value is None or not finite(value):
-            return None
-        return settled(-value if self.maximize else value)
+        return None if evaluation.failed else self._first.cost(evaluation.metrics)
 
 
-def default_direction(metric: str) -> str:
-    """The direction of the simulated metric of this name, else `minimize`."""
-    known = find_metric(metric)
-    return known.direction if known is not None else "minimize"
+def _missing(metric: str, evaluation: Evaluation) -> str | None:
+    """Why an evaluation has no usable value of a metric; None if it has one, or needs none."""
+    value = evaluation.metrics.get(metric)
+    if finite(value) or (value is None and not evaluation.feasible):
+        return None
+    if value is None:
+        known = ", ".join(evaluation.metrics) or "none"
+        return f"the objective gave no metric {metric!r}; it gave {known}"
+    return f"the objective's {metric} is {value}"
 
 
 def as_objective(

@@ -92,8 +92,9 @@ class Ranking:
         table.add_column("#", justify="right", no_wrap=True)
         for head in heads:
             table.add_column(head, justify="right", no_wrap=True)
+        counted = [aim.metric for aim in self.objective.aims]
         for metric in metrics:
-            style = "bold" if metric == self.objective.metric else None
+            style = "bold" if metric in counted else None
             table.add_column(heading(metric), justify="right", style=style, no_wrap=True)
         table.add_column("behind", justify="right", no_wrap=True)
         for place, (trial, choices) in enumerate(zip(self.best, rows, strict=True), 1):
@@ -122,10 +123,11 @@ def _said(value: object) -> str:
 
 
 def _columns(trials: Sequence[Trial], objective: Objective) -> list[str]:
-    """Metrics worth a column: the one that counts first, then those that are well known."""
+    """Metrics worth a column: those that count first, then those that are well known."""
     measured = trials[0].evaluation.metrics
     known = [each.name for each in TELLING if each.name in measured] or list(measured)[:6]
-    return [objective.metric, *(name for name in known if name != objective.metric)]
+    counted = [aim.metric for aim in objective.aims]
+    return [*counted, *(name for name in known if name not in counted)]
 
 
 def _behind(trial: Trial, best: Trial) -> str:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from autotune.certificate import Certificate
+    from autotune.pareto import Pareto
     from autotune.problem import Problem
     from autotune.result import TrackingRecord, TuneResult
 
@@ -43,6 +44,8 @@ HEADLINE = (
     megawatt_hours_to_train,
 )
 """Metrics of the best plan shown beside the objective."""
+MOST_OF_FRONT = 25
+"""Plans of a Pareto front that are shown."""
 LAST_LINES = 4
 """How much is shown of what a trial has printed that failed."""
 
@@ -142,18 +145,45 @@ def _answer_parts(result: TuneResult) -> Iterator[RenderableType]:
             yield from (Text(line) for line in _kept_out(result.problem))
         yield from (Text(line) for line in _too_close(result))
         yield Text("")
-        yield ranking_table(result.ranked, result.objective, "Best plans")
+        yield from _tables(result)
         yield from (
             Text(part) if isinstance(part, str) else part for part in why(result, result.best)
         )
 
 
+def _tables(result: TuneResult) -> Iterator[RenderableType]:
+    """The best plans: of several objectives, those that no other plan beats in all."""
+    from rich.text import Text
+
+    front = result.pareto
+    if front is None:
+        yield ranking_table(result.ranked, result.objective, "Best plans")
+        return
+    yield Text(pareto_line(front))
+    yield ranking_table(front.plans, result.objective, "Pareto front", MOST_OF_FRONT)
+
+
+def pareto_line(front: Pareto) -> str:
+    """How many plans are on a Pareto front, and how much they cover."""
+    count = len(front.plans)
+    plans = "1 plan is" if count == 1 else f"{count} plans are"
+    line = f"{plans} on the Pareto front: no other one that was tried is as good in all objectives"
+    if front.share is None:
+        return f"{line}."
+    return (
+        f"{line}. The hypervolume is {front.hypervolume:.6g}, {percent(front.share)} of the box "
+        "between the best and the worst of each objective."
+    )
+
+
 def _looked_for(result: TuneResult) -> str:
-    goal = "largest" if result.objective.maximize else "smallest"
+    goals = [
+        f"the {'largest' if aim.maximize else 'smallest'} {heading(aim.metric or 'value')}"
+        for aim in result.objective.aims
+    ]
     return (
         f"{result.problem.space.count():,} valid strategies in the space "
-        f"{result.problem.space_name}, searched for the {goal} "
-        f"{heading(result.objective.metric or 'value')}."
+        f"{result.problem.space_name}, searched for {' and '.join(goals)}."
     )
 
 

@@ -8,7 +8,7 @@ tried (`Prospects`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from autotune.samplers.grid import GridSampler
 from autotune.samplers.random import RandomSampler
 from autotune.samplers.reinforce import ReinforceSampler
 from autotune.samplers.sampler import Sampler, SamplerFactory
+from distir.errors import DistirError
 from distir.registry import Registry
 from distir.user_code import run_user_code
 from search_spaces import SearchSpace
@@ -56,10 +57,12 @@ def _guided(space: SearchSpace, seed: int, prospects: Prospects | None = None) -
     "tpe",
     "Optuna's tree-structured Parzen estimator on integers",
 )
-def _tpe(space: SearchSpace, seed: int, prospects: Prospects | None = None) -> Sampler:
+def _tpe(
+    space: SearchSpace, seed: int, prospects: Prospects | None = None, objectives: int = 1
+) -> Sampler:
     from autotune.samplers.optuna import tpe
 
-    return tpe(space, seed, prospects)
+    return tpe(space, seed, prospects, objectives)
 
 
 SAMPLERS.add("random", RandomSampler, "uniform draws without replacement")
@@ -70,17 +73,21 @@ SAMPLERS.add("reinforce", ReinforceSampler, "policy gradient over the tree of ch
 
 
 @SAMPLERS.register("nsga2", "Optuna's genetic algorithm")
-def _nsga2(space: SearchSpace, seed: int) -> Sampler:
+def _nsga2(space: SearchSpace, seed: int, objectives: int = 1) -> Sampler:
     from autotune.samplers.optuna import nsga2
 
-    return nsga2(space, seed)
+    return nsga2(space, seed, objectives)
 
 
 @SAMPLERS.register("qmc", "Optuna's quasi-random Sobol sequence")
-def _qmc(space: SearchSpace, seed: int) -> Sampler:
+def _qmc(space: SearchSpace, seed: int, objectives: int = 1) -> Sampler:
     from autotune.samplers.optuna import qmc
 
-    return qmc(space, seed)
+    return qmc(space, seed, objectives)
+
+
+BLIND = ("random", "grid")
+"""Samplers that learn nothing, so that any number of objectives is the same to them."""
 
 
 FORMER = {"surrogate": "bounds"}
@@ -92,21 +99,25 @@ def load_sampler(
     space: SearchSpace,
     seed: int,
     prospects: Prospects | None = None,
+    objectives: int = 1,
 ) -> Sampler:
     """A sampler over `space`: a built-in one by name, a plug-in by its address, or a factory as
-    it is. `prospects` are for those that take them.
+    it is. `prospects` are for those that take them. Raises `DistirError` if there are several
+    objectives and it looks for one.
     """
     spec = FORMER.get(spec, spec) if isinstance(spec, str) else spec
     if isinstance(spec, str) and spec in SAMPLERS:
         factory = SAMPLERS.get(spec)
-        return factory(space, seed, **_known(factory, prospects))
+        count = 1 if spec in BLIND else objectives
+        known = _known(factory, prospects, count, f"the sampler {spec}")
+        return factory(space, seed, **known)
     factory: Any = spec
     if isinstance(spec, str):
         factory = load_plugin(spec, kind="sampler", group=SAMPLER_GROUP, known=SAMPLERS.names())
     label = f"sampler {spec if isinstance(spec, str) else getattr(spec, '__name__', 'given')}"
     if not callable(factory):
         raise PluginError(f"{label} is {type(factory).__name__} {factory!r}; expected a callable")
-    known = _known(factory, prospects)
+    known = _known(factory, prospects, objectives, f"the {label}")
     sampler: Any = run_user_code(label, lambda: factory(space, seed, **known), PluginError)
     if not (hasattr(sampler, "ask") and hasattr(sampler, "tell")):
         kind = type(sampler).__name__
@@ -114,10 +125,23 @@ def load_sampler(
     return sampler
 
 
-def _known(factory: Callable[..., object], prospects: Prospects | None) -> dict[str, Any]:
-    """The prospects, for a factory that has a parameter for them."""
+def _known(
+    factory: Callable[..., object], prospects: Prospects | None, objectives: int, label: str
+) -> dict[str, Any]:
+    """The prospects and the number of objectives, for a factory that has parameters for them."""
+    names = _parameters(factory)
+    if objectives > 1 and "objectives" not in names:
+        able = [each.name for each in SAMPLERS if "objectives" in _parameters(each.value)]
+        raise DistirError(
+            f"{label} looks for one objective; several are looked for by "
+            f"{', '.join([*able, *BLIND])}"
+        )
+    told = {"prospects": prospects, "objectives": objectives}
+    return {name: value for name, value in told.items() if name in names}
+
+
+def _parameters(factory: Callable[..., object]) -> Collection[str]:
     try:
-        names = signature(factory).parameters
+        return signature(factory).parameters
     except (TypeError, ValueError):  # some callables written in C have no signature
-        return {}
-    return {"prospects": prospects} if "prospects" in names else {}
+        return ()

@@ -40,11 +40,19 @@ SCREENED = 8
 class OptunaSampler:
     """Adapts any of Optuna's samplers to a space of strategies."""
 
-    def __init__(self, space: SearchSpace, sampler: BaseSampler, pool: Pool | None = None):
+    def __init__(
+        self,
+        space: SearchSpace,
+        sampler: BaseSampler,
+        pool: Pool | None = None,
+        objectives: int = 1,
+    ):
         """`pool`: what bounds say of strategies, for samplers that make use of that."""
         self._screen = None if pool is None else _Screen(pool)
         self._optuna = import_optuna()
-        self._study = self._optuna.create_study(sampler=sampler)
+        self._study = self._optuna.create_study(
+            sampler=sampler, directions=["minimize"] * objectives
+        )
         self._encoding = Encoding(space)
         self._distributions = {
             name: self._distribution(values) for name, values in self._encoding.values.items()
@@ -78,34 +86,43 @@ class OptunaSampler:
         """Passes on what came of a strategy, and looks how good bounds must be from now on."""
         if self._screen is not None:
             self._screen.learn(outcome)
-        self.tell(outcome.strategy, outcome.cost, outcome.violation)
+        several = len(self._study.directions) > 1
+        costs = outcome.costs if several else _alone(outcome.cost)
+        self._tell(outcome.strategy, costs, outcome.violation)
 
     def tell(self, strategy: Strategy, cost: float | None, violation: float = 0.0) -> None:
         """Passes on what came of a strategy, suggested by Optuna or not."""
-        if cost is not None:
-            self._worst = max(self._worst, cost)
+        self._tell(strategy, _alone(cost), violation)
+
+    def _tell(self, strategy: Strategy, costs: tuple[float, ...] | None, violation: float) -> None:
+        if costs is not None:
+            self._worst = max(self._worst, costs[0])
         asked = self._asked.get(strategy)
         if not asked:
-            self._add(strategy, cost, violation)
+            self._add(strategy, costs, violation)
             return
         trial = asked.pop(0)
-        if cost is None:
+        if costs is None:
             self._study.tell(trial, state=self._optuna.trial.TrialState.FAIL)
         else:
             trial.set_constraint(CONSTRAINT, violation)
-            self._study.tell(trial, cost)
+            self._study.tell(trial, costs)
 
-    def _add(self, strategy: Strategy, cost: float | None, violation: float) -> None:
-        if cost is None:
+    def _add(self, strategy: Strategy, costs: tuple[float, ...] | None, violation: float) -> None:
+        if costs is None:
             return
         self._study.add_trial(
             self._optuna.trial.create_trial(
-                value=cost,
+                values=costs,
                 params=self._encoding.encode(strategy),
                 distributions=self._distributions,
                 constraints={CONSTRAINT: violation},
             )
         )
+
+
+def _alone(cost: float | None) -> tuple[float, ...] | None:
+    return None if cost is None else (cost,)
 
 
 class _Screen:
@@ -146,19 +163,23 @@ class _Screen:
             self._least = min(self._least, math.log(value))
 
 
-def tpe(space: SearchSpace, seed: int, prospects: Prospects | None = None) -> OptunaSampler:
-    """Tree-structured Parzen estimator, with bounds as constraints where there are some."""
-    pool = None if prospects is None else prospects.bounded()
-    return OptunaSampler(space, import_optuna().samplers.TPESampler(seed=seed), pool)
+def tpe(
+    space: SearchSpace, seed: int, prospects: Prospects | None = None, objectives: int = 1
+) -> OptunaSampler:
+    """Tree-structured Parzen estimator, with bounds as constraints where there are some for a
+    single objective."""
+    pool = None if prospects is None or objectives > 1 else prospects.bounded()
+    made = import_optuna().samplers.TPESampler(seed=seed)
+    return OptunaSampler(space, made, pool, objectives)
 
 
-def nsga2(space: SearchSpace, seed: int) -> OptunaSampler:
+def nsga2(space: SearchSpace, seed: int, objectives: int = 1) -> OptunaSampler:
     """A genetic algorithm with small generations, since budgets are small."""
-    samplers = import_optuna().samplers
-    return OptunaSampler(space, samplers.NSGAIISampler(population_size=12, seed=seed))
+    made = import_optuna().samplers.NSGAIISampler(population_size=12, seed=seed)
+    return OptunaSampler(space, made, objectives=objectives)
 
 
-def qmc(space: SearchSpace, seed: int) -> OptunaSampler:
+def qmc(space: SearchSpace, seed: int, objectives: int = 1) -> OptunaSampler:
     """A scrambled Sobol sequence."""
     optuna = import_optuna()
     with warnings.catch_warnings():
@@ -166,7 +187,7 @@ def qmc(space: SearchSpace, seed: int) -> OptunaSampler:
         sequence = optuna.samplers.QMCSampler(
             scramble=True, seed=seed, warn_asynchronous_seeding=False
         )
-    return OptunaSampler(space, sequence)
+    return OptunaSampler(space, sequence, objectives=objectives)
 
 
 def import_optuna() -> ModuleType:

@@ -45,6 +45,8 @@ class Outcome:
     """What was measured, by name."""
     reason: str | None
     """Why the strategy is not feasible, or why the trial failed."""
+    costs: tuple[float, ...] | None = None
+    """`cost` and that of every further objective; None where one is not known."""
 
 
 @runtime_checkable
@@ -90,6 +92,7 @@ class SamplerFactory(Protocol):
 
     def __call__(self, space: SearchSpace, seed: int, /) -> Sampler:
         """A sampler over `space`. A further parameter named `prospects` is given what is known of
-        its strategies (`Prospects`).
+        its strategies (`Prospects`), one named `objectives` how many there are: `tell_outcome` is
+        told the cost of each. A sampler without that looks for one.
         """
         ...

@@ -83,6 +83,11 @@ def _space(written: Written) -> Contents:
     return {"space.yaml": title + problem.searched.to_yaml()}
 
 
+def _pareto(written: Written) -> Contents:
+    front = written.result.to_dict()["pareto"]
+    return {} if front is None else {"pareto.json": json.dumps(front, indent=2) + "\n"}
+
+
 def _plan(written: Written) -> Contents:
     from distir.plan_text import format_plan
 
@@ -122,6 +127,7 @@ FILES = (
     StudyFile("report.txt", "the report as a terminal shows it", _text),
     StudyFile("command.sh", "the command line", _command),
     StudyFile("space.yaml", "the space, as `--space` reads it", _space),
+    StudyFile("pareto.json", "the Pareto front, where there are several objectives", _pareto),
     StudyFile("best.plan", "the best plan, as `--plan` reads it", _plan),
     StudyFile("best.trace.json.gz", "a step of the best plan, as ui.perfetto.dev reads it", _trace),
     StudyFile("plots/*.html", "the charts of the report, section by section", _plots),

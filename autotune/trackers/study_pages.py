@@ -81,6 +81,9 @@ def final_numbers(result: TuneResult) -> dict[str, float]:
     rank = result.grid.rank(result.found) if result.grid is not None else None
     if rank is not None:
         found["rank_in_grid"] = rank
+    if result.pareto is not None:
+        found["pareto_plans"] = len(result.pareto.plans)
+        found["pareto_hypervolume"] = result.pareto.hypervolume
     close = trials_to_close(result)
     if close is not None:
         found["trials_to_1_pct"] = close

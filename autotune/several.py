@@ -1,0 +1,52 @@
+"""Several objectives at once: metrics of the simulator, or of what a plug-in gives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from autotune.objectives.aims import aims_in
+from autotune.objectives.objective import Objective
+from distir.errors import DistirError
+from distir.metrics import find_metric
+
+if TYPE_CHECKING:
+    from autotune.problem import Problem
+    from autotune.statement import Goal
+
+
+def objective_of_several(
+    problem: Problem, goal: Goal, objectives: str | Sequence[str]
+) -> Objective:
+    """All that `objectives` names as one objective, over the simulator of `problem`."""
+    if goal.metric is not None or goal.direction is not None:
+        raise DistirError(
+            "--metric and --direction are about one objective; --objectives names several, such as "
+            "throughput,memory=minimize"
+        )
+    aims = aims_in(objectives)
+    first, *others = aims
+    if isinstance(goal.objective, str) and find_metric(goal.objective) is not None:
+        if goal.objective not in (type(goal).objective, first.metric):
+            raise DistirError(
+                f"--objective is {goal.objective} and --objectives is {objectives}; expected "
+                "one of them, or a plug-in whose metrics --objectives names"
+            )
+        each = [problem.objective(aim.metric) for aim in aims]
+        needy = (made for made in each if _needs_something(made.metric))
+        made = next(needy, each[0])  # whose simulator tells what the others need, too
+    else:
+        made = problem.objective(goal.objective)
+    return replace(
+        made,
+        name=",".join(aim.metric for aim in aims) if made.trusted else made.name,
+        metric=first.metric,
+        direction=first.direction,
+        others=tuple(others),
+    )
+
+
+def _needs_something(metric: str) -> bool:
+    known = find_metric(metric)
+    return known is not None and bool(known.needs)
