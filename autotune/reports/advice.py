@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from itertools import islice
+from itertools import compress, islice
 from typing import Any
 
 from autotune.objectives.objective import Objective
@@ -23,6 +23,8 @@ MOST_TIMES_DEVICES = 64
 """How many times the devices are tried, doubling."""
 MOST_TRIED = 200
 """Strategies that are simulated for one remedy."""
+TRIED_TOGETHER = 40
+"""So many at a time: most of what they cost is shared."""
 
 
 def advice(problem: Problem, objective: Objective, closest: Trial | None) -> Iterator[str]:
@@ -194,6 +196,11 @@ def _first_that_fits(problem: Problem) -> str | None:
         if each.dp * each.microbatches == problem.batch_size
         and (each.zero == most_sharded or each.dp == 1)
     )
-    fitting = (each for each in islice(tried, MOST_TRIED) if problem.simulate(each).feasible)
-    found = next(fitting, None)
-    return found.label if found else None
+    left = MOST_TRIED
+    while left and (batch := list(islice(tried, min(TRIED_TOGETHER, left)))):
+        fits = problem.simulator.simulate_many(batch).feasible
+        found = next(compress(batch, fits), None)
+        if found is not None:
+            return found.label
+        left -= len(batch)
+    return None
