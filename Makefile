@@ -2,7 +2,7 @@ PYTHON = .venv/bin/python
 # Since Python 3.12 the interpreter itself can tell which lines run, at next to no cost.
 COVERAGE_CORE = $(shell $(PYTHON) -c 'import sys; print("sysmon" if sys.version_info >= (3, 12) else "ctrace")')
 
-.PHONY: help install quick test launch-tests launch-golden slow coverage lint format types docs wheel wheel-test bench
+.PHONY: help install quick test launch-tests launch-golden slow coverage lint format types docs pictures wheel wheel-test bench
 
 help:  ## these lines
 	@awk -F ':.*## *' '/^[a-z-]+:.*##/ { printf "%-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

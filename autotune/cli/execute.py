@@ -9,6 +9,7 @@ from autotune.cli import verify
 from autotune.cli.options import add_where_option, seconds
 from autotune.cli.output import Output
 from autotune.cli.plans import add_plan_option, is_written, plan_read, write_plan
+from autotune.cli.progress import each, progress
 from autotune.statement import DEFAULT_STACK
 from distir.errors import DistirError
 
@@ -52,16 +53,16 @@ def execute(arguments: argparse.Namespace) -> int:
         name, done = _executed(arguments)
     if arguments.all:
         plain: dict[str, Any] = {
-            **verify.summary([each.verification for each in done]),
-            "passed": all(each.passed for each in done),
-            "processes": max(each.processes for each in done),
-            "seconds": sum(each.seconds for each in done),
-            "results": [each.to_dict() for each in done],
+            **verify.summary([one.verification for one in done]),
+            "passed": all(one.passed for one in done),
+            "processes": max(one.processes for one in done),
+            "seconds": sum(one.seconds for one in done),
+            "results": [one.to_dict() for one in done],
         }
     else:
         plain = {"model": getattr(arguments, "model", name), **done[0].to_dict()}
     output.write(plain, lambda: _report(name, done))
-    return 0 if all(each.passed for each in done) else verify.EXIT_DIFFERENT
+    return 0 if all(one.passed for one in done) else verify.EXIT_DIFFERENT
 
 
 def _executed(arguments: argparse.Namespace) -> tuple[str, list[RealVerification]]:
@@ -69,15 +70,17 @@ def _executed(arguments: argparse.Namespace) -> tuple[str, list[RealVerification
     from autotune.distributed.execution import RealVerifier
     from distir.execute.verify import Verifier
 
-    plan = plan_read(arguments)
+    with progress("reading"):
+        plan = plan_read(arguments)
     if plan is not None:
         real = RealVerifier(
             Verifier(plan.workload, seed=arguments.seed), arguments.deadline, arguments.on
         )
         return plan.workload.model.name, [real.verify(plan.strategy, plan.schedule)]
-    verifier, strategies = verify.work_of(arguments)
+    with progress("reading"):
+        verifier, strategies = verify.work_of(arguments)
     real = RealVerifier(verifier, arguments.deadline, arguments.on)
-    done = [real.verify(strategy) for strategy in strategies]
+    done = [real.verify(strategy) for strategy in each("executing", strategies, forks=True)]
     if is_written(arguments):
         write_plan(arguments, _whole_plan(arguments, verifier.workload, strategies[0]))
     return verifier.workload.model.name, done

@@ -6,9 +6,9 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from autotune.cli.output import is_quiet, note
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from autotune.pace import Pace
     from autotune.trial import Trial
     from autotune.watch import Advance
+
+T = TypeVar("T")
 
 FIRST_LINE_SECONDS = 3.0
 """A phase that takes no longer is not worth a line."""
@@ -39,6 +41,22 @@ def progress(
         shown = _lines(what, total, processes)
     with shown as advance:
         yield advance
+
+
+def each(what: str, items: Sequence[T], *, forks: bool = False) -> Generator[T, None, None]:
+    """The items, one after the other, while it is shown how many of them are done. `forks`: work
+    on them forks this process, which must have no other thread, as a bar has."""
+    if not forks:
+        shown = progress(what, len(items) if len(items) > 1 else None)
+    elif is_quiet():
+        shown = contextlib.nullcontext(_ignored)
+    else:
+        shown = _lines(what, len(items), 1)
+    with shown as advance:
+        for item in items:
+            began = time.monotonic()
+            yield item
+            advance(1, None, time.monotonic() - began)
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from autotune.cli.options import (
 )
 from autotune.cli.output import Output, add_json_option, note
 from autotune.cli.plans import add_plan_option, is_written, plan_read, stated_by, write_plan
+from autotune.cli.progress import progress
 from autotune.cli.report import add_report_option, write_report
 from autotune.statement import ProblemStatement
 from autotune.trial import choices
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from autotune.page.reports import Told
     from autotune.problem import Problem
     from distir.plan import Plan
+    from distir.simulation import Simulator
     from distir.simulation.communication import CollectiveUse
 
 SUMMARY = "Simulate one strategy: its time, communication, bubble and memory, stage by stage."
@@ -184,32 +186,44 @@ def execute(arguments: argparse.Namespace) -> int:
             problem = problem_with(arguments, wanted)
         return write_fit(arguments, output, problem, wanted)
     with output.working():
-        plan = plan_read(arguments)
-        strategy = strategy_of(arguments) if plan is None else plan.strategy
-        problem = (
-            problem_with(arguments, strategy) if plan is None else problem_of_plan(arguments, plan)
-        )
+        with progress("reading"):
+            plan = plan_read(arguments)
+            strategy = strategy_of(arguments) if plan is None else plan.strategy
+            problem = (
+                problem_with(arguments, strategy)
+                if plan is None
+                else problem_of_plan(arguments, plan)
+            )
         simulator: Any = problem.simulator
-        result: Any = (
-            simulator.simulate(strategy) if plan is None else simulator.simulate_plan(plan)
-        )
+        with progress("simulating"):
+            result: Any = (
+                simulator.simulate(strategy) if plan is None else simulator.simulate_plan(plan)
+            )
         other = _other(arguments, problem, strategy)
         if trace is not None:
-            events = simulator.trace(strategy) if plan is None else simulator.trace_plan(plan)
-            if other is not None:
-                from distir.simulation.trace import side_by_side
-
-                traces = {strategy.label: events, other.label: simulator.trace(other)}
-                events = side_by_side(traces)
-            write_text(trace, json.dumps(events) + "\n")
+            with progress("tracing"):
+                write_text(trace, json.dumps(_traced(simulator, strategy, plan, other)) + "\n")
             note(f"wrote {trace}; open it at https://ui.perfetto.dev")
         if is_written(arguments):
             write_plan(arguments, simulator.plan(strategy))
-        write_report(arguments, partial(_page, problem, result, plan, other))
-        collectives = communicated(problem, result, plan)
+        with progress("reporting"):
+            write_report(arguments, partial(_page, problem, result, plan, other))
+            collectives = communicated(problem, result, plan)
     told = plain(problem, result, collectives)
     output.write(told, lambda: _report(problem, result, collectives))
     return 0
+
+
+def _traced(
+    simulator: Simulator, strategy: Strategy, plan: Plan | None, other: Strategy | None
+) -> Mapping[str, Any]:
+    """The trace of a strategy, or of `plan`, perhaps with another one beside it."""
+    events = simulator.trace(strategy) if plan is None else simulator.trace_plan(plan)
+    if other is None:
+        return events
+    from distir.simulation.trace import side_by_side
+
+    return side_by_side({strategy.label: events, other.label: simulator.trace(other)})
 
 
 def _other(arguments: argparse.Namespace, problem: Problem, plan: Strategy) -> Strategy | None:

@@ -17,6 +17,7 @@ from autotune.cli.options import (
     strategy_of,
 )
 from autotune.cli.output import Output, add_json_option
+from autotune.cli.progress import each, progress
 from autotune.statement import DEFAULT_STACK
 from distir.errors import DistirError
 from distir.strategy import Strategy
@@ -78,14 +79,15 @@ def execute(arguments: argparse.Namespace) -> int:
     """Verifies, reports, and returns the exit status: 1 if any number differs."""
     output = Output(arguments)
     with output.working():
-        verifier, strategies = work_of(arguments)
-        done = [verifier.verify(strategy) for strategy in strategies]
+        with progress("reading"):
+            verifier, strategies = work_of(arguments)
+        done = [verifier.verify(strategy) for strategy in each("verifying", strategies)]
     if arguments.all:
         plain: dict[str, Any] = summary(done)
     else:
         plain = {"model": arguments.model, **done[0].to_dict()}
     output.write(plain, lambda: _report(verifier.workload.model.name, done))
-    return 0 if all(each.passed for each in done) else EXIT_DIFFERENT
+    return 0 if all(one.passed for one in done) else EXIT_DIFFERENT
 
 
 def work_of(arguments: argparse.Namespace) -> tuple[Verifier, list[Strategy]]:
@@ -133,11 +135,11 @@ def _sample(workload: Any, devices: int, arguments: argparse.Namespace) -> list[
 def summary(done: list[Verification]) -> dict[str, Any]:
     """Several verifications as one JSON value."""
     return {
-        "passed": all(each.passed for each in done),
+        "passed": all(one.passed for one in done),
         "strategies": len(done),
-        "max_relative_error": max(each.max_relative_error for each in done),
-        "compared": sum(each.compared for each in done),
-        "results": [each.to_dict() for each in done],
+        "max_relative_error": max(one.max_relative_error for one in done),
+        "compared": sum(one.compared for one in done),
+        "results": [one.to_dict() for one in done],
     }
 
 

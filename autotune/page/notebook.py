@@ -13,7 +13,9 @@ from distir.errors import DistirError
 
 if TYPE_CHECKING:
     from autotune.compare import Comparison
+    from autotune.problem import Problem
     from autotune.result import TuneResult
+    from distir.strategy import Strategy
 
 FRAME_MARGIN = 110
 """Pixels of a section around a chart and its caption."""
@@ -117,6 +119,18 @@ def study_figures(result: TuneResult) -> Figures:
     return Figures(result.problem.title, sections, lambda: reports.study_in_short(result))
 
 
+def plan_figures(problem: Problem, strategy: Strategy) -> Figures:
+    """The figures of one simulated plan: `time` and `memory`."""
+    from autotune.page import reports
+
+    simulator: Any = problem.simulator
+    made = _Once(lambda: reports.plan_page(problem, simulator.simulate(strategy)))
+    sections: dict[str, Sections] = {
+        name: lambda: made.page.sections for name in ("time", "memory")
+    }
+    return Figures(problem.title, sections, lambda: reports.plan_in_short(made.page))
+
+
 def comparison_figures(comparison: Comparison) -> Figures:
     """The figures of a comparison of samplers."""
     from autotune.page import reports
@@ -142,4 +156,4 @@ class _Once:
         return self._make()
 
 
-__all__ = ["Figure", "Figures", "comparison_figures", "study_figures"]
+__all__ = ["Figure", "Figures", "comparison_figures", "plan_figures", "study_figures"]

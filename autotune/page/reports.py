@@ -144,6 +144,14 @@ def study_in_short(result: TuneResult) -> dict[str, Any]:
     return _short(problem.title, answer, facts, lines, bars, head, rows)
 
 
+def plan_in_short(page: Page) -> dict[str, Any]:
+    """One simulated plan in short, for a notebook."""
+    bars = next((dict(chart.data) for chart in page.charts if chart.draw == "bars"), None)
+    return _short(
+        page.title, page.answer, page.facts, page.lead, bars or {"parts": [], "rows": []}, (), ()
+    )
+
+
 def in_short(page: Page, grid: Grid) -> dict[str, Any]:
     """A page in short, with what was found of a space."""
     lines = [f"{grid.space_size:,} strategies, evaluated in {grid.seconds:.2f} s."]
@@ -677,6 +685,7 @@ __all__ = [
     "comparison_page",
     "grid_page",
     "in_short",
+    "plan_in_short",
     "plan_page",
     "plan_sections",
     "ranking",

@@ -121,3 +121,18 @@ def test_a_comparison_has_figures_too() -> None:
     assert found.plot.search().charts
     with pytest.raises(DistirError, match="nothing to show of why"):
         found.plot.why()
+
+
+def test_one_plan_has_figures_of_its_time_and_memory(tmp_path: Path) -> None:
+    figures = load_problem("gpt2", "dgx-a100", devices=8, batch_size=16).plot(PLAN)
+    kinds = {name: [chart.draw for chart in getattr(figures, name)().charts] for name in SECTIONS}
+    assert "gantt" in kinds["time"]
+    assert "lines" in kinds["memory"]
+    assert is_html(shown_by(figures))
+    figures.time().save(str(tmp_path / "time.html"))
+    assert "The pipeline" in (tmp_path / "time.html").read_text("utf-8")
+    with pytest.raises(DistirError, match="there may be time, memory"):
+        figures.space()
+
+
+SECTIONS = ("time", "memory")

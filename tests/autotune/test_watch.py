@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -125,4 +126,19 @@ def test_what_is_quick_or_quiet_has_no_progress(
     monkeypatch.setattr(progress, "FIRST_LINE_SECONDS", 0.0)
     with quiet(True), shown("evaluating", 2) as advance, shown("reading"):
         advance(1, None)
+    assert capsys.readouterr().err == ""
+
+
+def test_items_are_counted_as_they_are_done_also_where_work_forks(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "FIRST_LINE_SECONDS", 0.0)
+    monkeypatch.setattr(progress, "MOST_SECONDS_BETWEEN_LINES", 0.0)
+    for forks in (False, True):
+        threads = [threading.active_count() for _ in progress.each("verifying", "abc", forks=forks)]
+        assert len(threads) == 3
+        assert "autotune: verifying: 2 of 3, " in capsys.readouterr().err
+    assert set(threads) == {threading.active_count()}
+    with quiet(True):
+        assert list(progress.each("verifying", "abc", forks=True)) == ["a", "b", "c"]
     assert capsys.readouterr().err == ""
