@@ -151,7 +151,11 @@ def _answers(
         return simulated, run, None
     seconds = simulated.metrics[iteration_seconds.name] if simulated.feasible else float("inf")
     search = Search(objective="latency", trials=trials)
-    return simulated, run, better(problem, target, strategy, seconds, facts, search)
+    return (
+        simulated,
+        run,
+        better(problem, target, strategy, seconds, reading.options, facts, search),
+    )
 
 
 def _plain(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.launch.facts import Facts, launch_of
 from autotune.launch.priced import restricted
+from autotune.launch.rows import Options
 from autotune.launch.target import Target
 from distir.metrics import iteration_seconds
 from distir.strategy import Strategy
@@ -58,12 +59,13 @@ def better(
     target: Target,
     strategy: Strategy,
     seconds: float,
+    options: Options,
     facts: Facts,
     search: Search,
 ) -> list[Better]:
     """The best strategies of a framework that take less than `seconds`, each of another layout.
 
-    `facts` are what the file states.
+    `options` are those of the file, and `facts` what they state.
     """
     from autotune.api import solve
 
@@ -78,8 +80,14 @@ def better(
         if (trial.metric(name) or seconds) < seconds and trial.strategy != strategy
     ]
     found.sort(key=lambda trial: trial.metric(name) or seconds)
-    now = target.table.write(facts)
+    now = {**target.table.write(facts), **_otherwise(target, options, facts)}
     return [Better(trial, _changes(problem, target, now, trial)) for trial in found[:MOST]]
+
+
+def _otherwise(target: Target, options: Options, facts: Facts) -> dict[str, Any]:
+    """The options that a file states otherwise than what is simulated has them."""
+    notes = target.assumed(options, facts)
+    return {note.what: note.value for note in notes if note.what in target.table.options}
 
 
 def _changes(

@@ -67,6 +67,8 @@ class _Block:
     """Whether what is in it runs; None if that is not known."""
     ran: bool | None = False
     """Whether an earlier branch runs; None if that is not known."""
+    decided_by: str = ""
+    """The variable without a value that decides it, if that is one."""
 
     def turn(self, holds: bool | None) -> None:
         """Goes on with the next branch, whose condition `holds`, or nobody knows."""
@@ -84,11 +86,14 @@ def _known(*parts: bool | None) -> bool | None:
 @dataclass
 class _Script:
     variables: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
-    uncertain: set[str] = field(default_factory=set[str])
-    """Variables that are set where it depends on what runs."""
+    uncertain: dict[str, str] = field(default_factory=dict[str, str])
+    """Variables that are set where it depends on what runs, and the variable that decides it, if
+    that is one."""
     commands: list[list[str]] = field(default_factory=list[list[str]])
     inner: list[list[str]] = field(default_factory=list[list[str]])
     blocks: list[_Block] = field(default_factory=list[_Block])
+    further: list[tuple[Word, list[Word]]] = field(default_factory=list[tuple[Word, list[Word]]])
+    """What a condition has behind its first test: `AND` or `OR`, and a test."""
     doubtful: bool = False
     """Whether what is taken in runs only after a command that may fail."""
 
@@ -96,6 +101,12 @@ class _Script:
     def certain(self) -> bool:
         """Whether what is taken in runs in any case."""
         return not self.doubtful and all(block.runs for block in self.blocks)
+
+    @property
+    def decided_by(self) -> str:
+        """The variable without a value that decides whether what is taken in runs."""
+        unknown = [block.decided_by for block in self.blocks if block.runs is None]
+        return unknown[0] if len(unknown) == 1 and not self.doubtful else ""
 
     @property
     def skipped(self) -> bool:
@@ -113,8 +124,9 @@ class Script:
     variables: Mapping[str, tuple[str, ...]]
     arrays: tuple[tuple[str, ...], ...]
     """The values of variables that hold several words, in order."""
-    uncertain: frozenset[str]
-    """Variables whose values depend on what runs."""
+    uncertain: Mapping[str, str]
+    """Variables whose values depend on what runs, and the variable that decides it, if it is one.
+    """
 
     def is_open(self, word: str) -> bool:
         """Whether a word may stand for several: an array, or a variable that depends on what
@@ -137,23 +149,44 @@ def read_script(
     stated = {name: [value] for name, value in (given or {}).items()}
     found.variables.update(stated)
     command: list[Word] = []
+    begun: list[Word] = []
     for word in [*words(text), END]:
         if word.pieces:
             command.append(word)
             continue
-        _take(found, command, stated)
-        if word is not END and command and command[0].text in ("if", "elif") and found.blocks:
-            found.blocks[-1].runs = None  # a condition of several commands
+        if begun:
+            found.further[-1][1].extend(command)
+        if word is not END and (begun or _begins_branch(command)):
+            begun = begun or command
+            found.further.append((word, []))
+            command = []
+            continue
         tests = bool(command) and command[0].text.startswith(TESTS)
+        _take(found, begun or command, stated)
         found.doubtful = word is OR or (word is AND and (tests or found.doubtful))
-        command = []
+        command, begun = [], []
+        found.further.clear()
     return Script(
         tuple(map(tuple, found.commands)),
         tuple(map(tuple, found.inner)),
         {name: tuple(value) for name, value in found.variables.items()},
-        tuple(tuple(v) for v in found.variables.values() if len(v) > 1),
-        frozenset(found.uncertain),
+        tuple(filter(None, map(_listed, found.variables.values()))),
+        dict(found.uncertain),
     )
+
+
+def _begins_branch(command: list[Word]) -> bool:
+    """Whether a command is the first test of a condition."""
+    before = (*_BEFORE, "else")
+    first = next((w for w in command if w.text not in before and not w.text.endswith(")")), END)
+    return first.plain and first.text in ("if", "elif")
+
+
+def _listed(value: list[str]) -> tuple[str, ...]:
+    """The words of a variable that holds several: an array, or options in one text."""
+    if len(value) == 1 and value[0].lstrip().startswith("--"):
+        return tuple(words_of_value(value[0]))
+    return tuple(value) if len(value) > 1 else ()
 
 
 def _take(found: _Script, command: list[Word], stated: Mapping[str, list[str]]) -> None:
@@ -168,27 +201,36 @@ def _take(found: _Script, command: list[Word], stated: Mapping[str, list[str]]) 
         _take(found, rest, stated)
         return
     if first in OPENING or command[-1].text in ("()", "{"):
-        found.blocks.append(_Block(_holds(found, command[1:]) if first == "if" else None))
+        found.blocks.append(_branch(found, command[1:]) if first == "if" else _Block())
         return
     if first in CLOSING:
         del found.blocks[-1:]
         return
     if first in ("elif", "else") and found.blocks:
-        found.blocks[-1].turn(True if first == "else" else _holds(found, command[1:]))
-        command = command[1:] if first == "else" else []
+        following = _branch(found, command[1:]) if first == "elif" else _Block(True)
+        found.blocks[-1].turn(following.runs)
+        if following.runs is None:
+            found.blocks[-1].decided_by = ""  # and by the branches before
+        if first == "else":
+            _take(found, command[1:], stated)
+        return
     if found.skipped:
         return
     while command and (match := _NAME.match(command[0].text)) and command[0].pieces[0][1] == "":
         name, adds = match[1], bool(match[2])
+        listed = _is_array(_without(command[0], match.end()))
         value, command = _value(found, command, match.end())
         if name in stated:
             continue
         if not found.certain or (adds and name in found.uncertain):
-            found.uncertain.add(name)
+            found.uncertain.setdefault(name, found.decided_by)
             found.variables.pop(name, None)
         else:
-            found.uncertain.discard(name)
-            found.variables[name] = [*(found.variables.get(name, []) if adds else []), *value]
+            found.uncertain.pop(name, None)
+            before = found.variables.get(name, []) if adds else []
+            if before and not listed:
+                before, value = [], [before[0] + value[0], *before[1:]]
+            found.variables[name] = [*before, *value]
     if command:
         words = [each for word in command for each in _expanded(found, word)]
         surely = all(block.runs for block in found.blocks)
@@ -220,6 +262,23 @@ _COMPARED: Mapping[str, Callable[[Any, Any], bool]] = {
     "-le": int.__le__, "=": str.__eq__, "==": str.__eq__, "!=": str.__ne__,
 }  # fmt: skip
 """Tests of two words: of numbers, or of texts."""
+
+
+def _branch(found: _Script, first: list[Word]) -> _Block:
+    """The branch behind a condition, with the variable that decides it if it has one unknown."""
+    unknown = dict.fromkeys(
+        match["braced"] or match["plain"]
+        for test in (first, *(test for _, test in found.further))
+        for word in test
+        for text in _joined(found, word)
+        for match in _VARIABLE.finditer(text)
+    )
+    holds = _holds(found, first)
+    for sign, test in found.further:
+        both = (holds, _holds(found, test))
+        decisive = sign is OR
+        holds = decisive if decisive in both else None if None in both else not decisive
+    return _Block(holds, decided_by=next(iter(unknown)) if len(unknown) == 1 else "")
 
 
 def _holds(found: _Script, condition: list[Word]) -> bool | None:
@@ -260,17 +319,33 @@ def _value(found: _Script, command: list[Word], start: int) -> tuple[list[str], 
     """The value of the assignment at the head of a command, and what follows it."""
     first = command[0]
     rest = _without(first, start)
-    if rest.text.startswith("(") and rest.pieces and rest.pieces[0][1] == "":
+    if _is_array(rest):
         inside = [_without(rest, 1), *command[1:]]
-        end = next((i for i, w in enumerate(inside) if w.plain and w.text.endswith(")")), None)
+        end = next((place for place, word in enumerate(inside) if _closes(word)), None)
         if end is None:
             raise LaunchError(f"the array {first.text[:40]} is not closed; expected a )")
-        last = inside[end]
-        kept = Word(((last.text[:-1], ""),)) if last.text[:-1] else None
-        listed = [*inside[:end], *([kept] if kept else [])]
+        *others, (text, _) = inside[end].pieces
+        kept = Word((*others, (text[:-1], "")) if text[:-1] else tuple(others))
+        listed = [*inside[:end], kept]
         values = [each for word in listed if word.pieces for each in _expanded(found, word)]
         return values, inside[end + 1 :]
     return ["".join(_joined(found, rest))], command[1:]
+
+
+def _is_array(value: Word) -> bool:
+    """Whether what follows the = begins an array."""
+    return bool(value.pieces) and value.pieces[0][0].startswith("(") and not value.pieces[0][1]
+
+
+def _closes(word: Word, opened: bool = False) -> bool:
+    """Whether the last bracket of a word closes one that is not in it, or that it `opened`."""
+    unquoted = "".join(text for text, quote in word.pieces if not quote)
+    return (
+        bool(word.pieces)
+        and word.pieces[-1][0].endswith(")")
+        and not word.pieces[-1][1]
+        and unquoted.count(")") + opened > unquoted.count("(")
+    )
 
 
 def _without(word: Word, start: int) -> Word:
@@ -336,7 +411,7 @@ def _substituted(found: _Script, text: str) -> str:
             if "=" in rest[:2] and found.certain:
                 found.variables[name] = [default]
             elif "=" in rest[:2]:
-                found.uncertain.add(name)
+                found.uncertain.setdefault(name, found.decided_by)
             return default
         return match[0]
 
@@ -393,6 +468,7 @@ def _sum(found: _Script, match: re.Match[str]) -> str:
 # --- words ----------------------------------------------------------------------------------------
 
 _BLANK = " \t\r"
+_ARRAY = re.compile(r"\w+\+?=\(")
 _SEPARATORS = "\n;&|"
 _PLACEHOLDER = re.compile(r"<[A-Za-z][^<>|&;()\n]*>")
 """What an author leaves for others to fill in, `<path to data>`, which a shell would not take."""
@@ -454,9 +530,10 @@ def words(text: str) -> Iterator[Word]:
                 yield (AND if here == "&" else OR) if double else END
         else:
             word, place = _word(text, place)
-            opened = word.plain and re.match(r"\w+\+?=\(", word.text) is not None
+            opened = bool(word.pieces) and _ARRAY.match(word.pieces[0][0]) is not None
+            opened = opened and not word.pieces[0][1]
             brackets += opened
-            if brackets and word.plain and word.text.endswith(")") and "$(" not in word.text:
+            if brackets and _closes(word, opened):
                 brackets = 0
             count += 1
             if count > MOST_WORDS:

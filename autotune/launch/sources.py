@@ -80,8 +80,8 @@ class Source:
             return None
         content = _json(self) if self.path.suffix.lower() == ".json" else _yaml(self)
         if not isinstance(content, dict):
-            kind = type(content).__name__
-            raise LaunchError(f"{self.path}: a {kind}; expected options with their values")
+            kind = "empty" if content is None else f"a {type(content).__name__}"
+            raise LaunchError(f"{self.path}: {kind}; expected options with their values")
         try:
             filled = _Filled(self.variables).of(cast("object", content))
         except LaunchError as error:
@@ -257,9 +257,12 @@ def _command(
             raise unset(f"{source.path}: the command", word)
     for word in after:
         if script.is_open(word):
+            name = word.strip("${}@[]*")
+            decides = script.uncertain.get(name)
+            what = f"what decides that by --set {decides}=VALUE, or " if decides else ""
             raise LaunchError(
-                f"{source.path}: {word} depends on what runs; state its words by --set "
-                f"{word.strip('${}@[]*')}='…'"
+                f"{source.path}: {word} depends on what runs; state {what}its words by --set "
+                f"{name}='…'"
             )
     return Command(tuple(words), options, launcher)
 

@@ -134,6 +134,20 @@ def test_what_is_better_is_said_by_option(capsys: pytest.CaptureFixture[str], fo
 
 
 @pytest.mark.slow(seconds=5)
+def test_what_is_stated_otherwise_than_simulated_is_to_be_changed(
+    capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    json_of(capsys, *LAUNCH, "--to", "out")
+    script = folder / "out" / "launch.sh"
+    script.write_text(script.read_text().replace("--overlap-grad-reduce", ""))
+    found = json_of(capsys, "read", "out", "--cluster", "hgx-h100", "--space", "small")
+    replicas = [each for each in found["better"] if each["strategy"]["dp"] > 1]
+    assert replicas
+    for each in replicas:
+        assert each["changes"]["--overlap-grad-reduce"] == {"from": False, "to": True}
+
+
+@pytest.mark.slow(seconds=5)
 def test_a_report_names_what_to_change(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*LAUNCH, "--to", "out"]) == 0
     assert main(["read", "out", "--cluster", "hgx-h100", "--space", "small"]) == 0

@@ -46,6 +46,12 @@ def test_quoted_words_are_read_as_they_were(listed: list[str]) -> None:
         "false || { echo failed >/dev/null; }\nf() { X=1; }\nX=2\nrun $X",
         "if [ 1 -gt 2 ]; then\n  run never\nelse\n  run always\nfi",
         "for i in 1; do\n  true $i\ndone; run --y",
+        "A=1\nB=2\nif [ $A = 2 ] || [ $B = 2 ]; then o=a; else o=b; fi\nrun $o",
+        "A=1\nB=2\nif [ $A = 2 ] && [ $B = 2 ] || [ $B -gt 1 ]; then o=a; else o=b; fi\nrun $o",
+        "A=1\nif [ $A = 2 ]; then o=a; else if [ $A = 1 ]; then o=b; fi; o+=c; fi\nrun $o",
+        "A=1\nif [ $A = 2 ]; then o=a; elif [ $A = 3 ] || [ $A = 1 ]; then o=b; fi\nrun $o",
+        'A=(--a)\nB=(--b)\nA+=("${B[@]}")\nA+=("c)" "(d"\n)\nrun "${A[@]}"',
+        "A=(\n  --a 'b c'  # d)\n  e\n)\nB=(${A[@]} 'f')\nrun ${B[@]}",
     ],
 )
 def test_scripts_are_read_as_bash_reads_them(script: str) -> None:
@@ -75,6 +81,8 @@ def test_what_is_not_closed_is_an_error(script: str) -> None:
         "TP=4\n[ -z $X ] && TP=8\nrun --tp $TP",
         "TP=4\ncd here || TP=8\nrun --tp $TP",
         "A=1\nTP=4\nif [ $A = 1 ] && [ $B = 1 ]; then TP=8; fi\nrun --tp $TP",
+        "A=1\nTP=4\nif [ $A = 2 ] || [ $B = 1 ]; then TP=8; fi\nrun --tp $TP",
+        "A=1\nTP=4\nif [ $B = 1 ]; then :; else if [ $A = 1 ]; then TP=8; fi; fi\nrun --tp $TP",
         "TP=()\nif [ $X = 1 ]; then TP+=(1); fi\nTP+=(2)\nrun --tp ${TP[@]}",
         "if [ $X = 1 ]; then : ${TP:=8}; fi\nrun --tp $TP",
     ],

@@ -73,6 +73,15 @@ FUNCTION = f"""main() {{
 main "$@"
 """
 
+LOGGED = f"""LOGGING=(--log-interval 100)
+if [ -n "${{WANDB_KEY}}" ]; then LOGGING+=(--log-throughput); fi
+torchrun --nproc-per-node 8 pretrain_gpt.py {MODEL} ${{LOGGING[@]}}
+"""
+
+FRAGMENT = f"""# to be sourced
+MODEL_OPTIONS="{MODEL} --bf16"
+"""
+
 TITAN = """NGPU=${NGPU:-"8"}
 torchrun --nproc_per_node=${NGPU} --local-ranks-filter ${LOG_RANK:-0} --role rank --tee 3 \\
   -m ${TRAIN_FILE:-"torchtitan.train"} --module llama3 --config llama3_8b \\
@@ -136,6 +145,12 @@ CASES: dict[str, tuple[Mapping[str, str], Stated, Mapping[str, Any]]] = {
         {"devices": 8, "dp": 4, "tp": 2},
     ),
     "a function": ({"launch.sh": FUNCTION}, Stated(), {"devices": 8, "dp": 8}),
+    "a test of what is stated": (
+        {"launch.sh": LOGGED},
+        Stated(settings={"WANDB_KEY": ""}),
+        {"devices": 8, "dp": 8},
+    ),
+    "options in one text": ({"launch.sh": FRAGMENT}, Stated(devices=4), {"dp": 4}),
     "torchtitan's own script": (
         {"launch.sh": TITAN},
         Stated(),
@@ -201,6 +216,17 @@ def test_what_is_read_is_what_would_be_launched(style: str, tmp_path: Path) -> N
             },
             "which of 2 commands runs",
         ),
+        ({"launch.sh": LOGGED}, "--set WANDB_KEY=VALUE, or its words by --set LOGGING="),
+        ({"launch.sh": f"python pretrain_bert.py {MODEL}"}, "pretrain_bert.py trains another kind"),
+        (
+            {"config.yaml": "parallelism: {dp: 1, tp: 1, pp: 1}\n"
+             "model: {dtype: bfloat16, model_config: {hidden_size: 64, num_attention_heads: 4, "
+             "num_hidden_layers: 2, intermediate_size: 64, vocab_size: 64, "
+             "num_key_value_heads: 4, max_position_embeddings: 64, moe_config: {num_experts: 8}}}\n"
+             "tokens: {micro_batch_size: 1, sequence_length: 64}"},
+            "num_experts is 8; what is read of nanotron has no experts",
+        ),
+        ({"config.yaml": ""}, "empty; expected options"),
         ({"launch.sh": "deepspeed --hostfile h train.py --deepspeed ds_config.json",
           "ds_config.json": AUTO}, "--devices"),
     ],

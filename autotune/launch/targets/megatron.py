@@ -376,6 +376,15 @@ LAYERS = MODEL + "layers"
 
 PROGRAM = "pretrain_gpt.py"
 
+OTHER_PROGRAMS = frozenset(
+    f"pretrain_{model}.py"
+    for model in (
+        "bert", "t5", "ict", "mamba", "hybrid", "retro", "vlm", "vision_classify", "vision_dino",
+        "vision_inpaint",
+    )
+)  # fmt: skip
+"""Programs of Megatron-LM that take the same options, and train what is no decoder of text."""
+
 _DEGREE_ROWS: tuple[Row, ...] = (
     value("tp", "--tensor-model-parallel-size", 1, always=True, least=1),
     value("pp", "--pipeline-model-parallel-size", 1, always=True, least=1),
@@ -537,8 +546,15 @@ def _read(source: Source) -> Options | None:
     if isinstance(listed, dict):
         options = cast("dict[object, object]", listed)
         return {str(name): given for name, given in options.items() if given is not False}
-    found = source.options(SIGNS)
-    return found if found is not None and any(name in found for name in SIGNS) else None
+    command = source.command(SIGNS)
+    if command is None or not any(name in command.options for name in SIGNS):
+        return None
+    for word in command.words:
+        if (name := word.rpartition("/")[2]) in OTHER_PROGRAMS:
+            raise LaunchError(
+                f"{source.path}: {name} trains another kind of model; what is read is {PROGRAM}"
+            )
+    return dict(command.options)
 
 
 MEGATRON = add_target(

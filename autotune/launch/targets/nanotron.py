@@ -27,6 +27,7 @@ from autotune.launch.rows import (
     shown,
     switch,
     truth,
+    typed,
     value,
     words,
 )
@@ -128,7 +129,13 @@ def _write_class(facts: Facts) -> Options:
     return {f"{_M}is_qwen2_config": True, f"{_M}attention_bias": facts[f"{MODEL}qkv_bias"]}
 
 
+_EXPERTS = ("num_experts", "num_local_experts")
+
+
 def _read_class(options: Options, facts: Facts) -> Facts:
+    for name, given in options.items():
+        if name.startswith(_M) and name.endswith(_EXPERTS) and typed(int, name, given or 1) > 1:
+            raise LaunchError(f"{name} is {given}; what is read of nanotron has no experts")
     bias = truth(f"{_M}attention_bias", options.get(f"{_M}attention_bias", False))
     hidden, heads = facts[f"{MODEL}hidden"], facts[f"{MODEL}heads"]
     found = {
