@@ -54,6 +54,7 @@ from search_spaces import SearchSpace
 if TYPE_CHECKING:
     from autotune.chunks import Chunk
     from autotune.durable.opening import OpenStudy
+    from autotune.durable.optuna_storage import StoredStudy
 
 NOBODY = Watch()
 """Watches a search that nobody watches."""
@@ -61,6 +62,7 @@ DEFAULT_TRIALS = 50
 MORE_TRIALS = 200
 """For large spaces, where trials take milliseconds."""
 LARGE_SPACE = 500
+PRUNERS = ("median", "hyperband", "none")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +90,9 @@ class Search(Goal):
     """Ends the search when nothing left is expected to be better than the best by more than this
     fraction, as the sampler says, or, of samplers that do not, the simulator.
     """
+    pruner: str | None = None
+    """What ends trials that report on the way and do not promise enough: `median`, `hyperband`,
+    or `none`; by default `median` where the objective reports to one end."""
     seed: int = 0
     compare_grid: bool | None = None
     """Whether to compare with exhaustive search; by default where that takes some seconds at most,
@@ -103,8 +108,11 @@ class Search(Goal):
             raise DistirError(
                 f"stop_within is {self.stop_within}; expected a fraction such as 0.05"
             )
+        if self.pruner not in (None, *PRUNERS):
+            raise DistirError(f"the pruner is {self.pruner!r}; expected {', '.join(PRUNERS)}")
         if self.objectives:
             for option, asked in {
+                "--pruner": self.pruner not in (None, "none"),
                 "--stop-within": self.stop_within is not None,
                 "--compare-grid": self.compare_grid is True,
             }.items():
@@ -116,6 +124,19 @@ class Search(Goal):
         if not self.objectives:
             return super().over(problem)
         return objective_of_several(problem, self, self.objectives)
+
+    def pruner_of(self, objective: Objective) -> str | None:
+        """The pruner of trials of `objective`, if there is one. Raises `DistirError` if one is
+        asked for and the objective does not report."""
+        named = self.pruner or ("median" if objective.reporting and not self.objectives else "none")
+        if named == "none":
+            return None
+        if objective.reporting is None:
+            raise DistirError(
+                f"--pruner {named} needs an objective that reports on the way: a function with a "
+                "parameter named report"
+            )
+        return named
 
     @property
     def simulated(self) -> bool:
@@ -193,6 +214,7 @@ def solve(
     problem.check_not_empty()
     tracker = tracker or NullTracker()
     objective = search.over(problem)
+    pruner = search.pruner_of(objective)
     stated = plain_statement(statement or ProblemStatement(problem), search)
     helping = kept is not None and kept.helping
     seed = own_seed(search.seed) if helping else search.seed
@@ -215,8 +237,15 @@ def solve(
             stopped = True
         tracker.start(StudyHeader(problem, objective, search.sampler_name, search.seed, budget))
         study = Study(problem.space, objective, sampler, known.measure or measure, seed)
+        stored: StoredStudy | None = None
         if opened is not None:
             study.ledger = opened.ledger
+            stored = opened.ledger.study
+        elif pruner is not None:
+            from autotune.durable.opening import ledger_that_prunes
+
+            study.ledger = pruning = ledger_that_prunes(problem, objective, pruner)
+            stored = pruning.study
         study.first = first
         study.stops = _stops(search, problem, objective, sampler, opened)
 
@@ -237,7 +266,7 @@ def solve(
                 error=study.error,
                 stopped=Stopped("interrupted", "it was interrupted") if stopped else study.stopped,
                 kept=None if opened is None else opened.record,
-                stored=None if opened is None else opened.ledger.study,
+                stored=stored,
             )
 
         stopped = stopped or known.interrupted
@@ -276,7 +305,8 @@ def _opened(
         return None
     from autotune.durable.opening import open_study
 
-    return open_study(kept, problem, objective, stated, plain_search(search, Search))
+    plain, pruner = plain_search(search, Search), search.pruner_of(objective)
+    return open_study(kept, problem, objective, stated, plain, pruner)
 
 
 def _stops(
@@ -393,7 +423,7 @@ def _compared_with(study: Study, search: Search, watch: Watch) -> _Known:
 def _grid(study: Study, search: Search, seen: Watcher) -> Grid:
     if study.objective.many is not None and not search.apart(study.objective):
         return evaluate_grid(study.space, study.objective, watch=seen)
-    tried = {trial.strategy: trial.evaluation for trial in study.trials}
+    tried = {each.strategy: each.evaluation for each in study.trials if each.state != "pruned"}
 
     def measure(strategy: Strategy) -> Evaluation:
         return tried.get(strategy) or study.measure(strategy)

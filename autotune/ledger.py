@@ -61,6 +61,10 @@ class Ledger(Protocol):
         or if `budget` strategies are claimed."""
         ...
 
+    def report(self, number: int, step: int, value: float) -> bool:
+        """Keeps a value that the trial of a claim has on its way. Whether it is to end."""
+        ...
+
     def enter(self, number: int, evaluation: Evaluation, started: float, seconds: float) -> bool:
         """Keeps what came of a claim. False if it was taken for dead, and somebody else tries."""
         ...
@@ -90,6 +94,10 @@ class MemoryLedger:
         """The next number."""
         self._entries.append(LedgerEntry(len(self._entries), strategy, asked=asked))
         return self._entries[-1].number
+
+    def report(self, number: int, step: int, value: float) -> bool:
+        """Nobody prunes here."""
+        return False
 
     def enter(self, number: int, evaluation: Evaluation, started: float, seconds: float) -> bool:
         """Keeps the evaluation."""

@@ -8,10 +8,12 @@ from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from autotune.ledger import Ledger, LedgerEntry, LedgerError, MemoryLedger
 from autotune.objectives.evaluation import Evaluation
 from autotune.objectives.objective import Objective
+from autotune.objectives.reporting import nobody
 from autotune.samplers.sampler import Outcome, Sampler, tell
 from autotune.trial import Trial, best_of
 from distir.errors import DistirError
@@ -257,7 +259,8 @@ class Study:
         if number is None:
             self._taken.add(strategy)
             return
-        trial = evaluate(self.objective, self.measure, strategy, number)
+        with self._heard(number):
+            trial = evaluate(self.objective, self.measure, strategy, number)
         self._claimed = None
         try:
             kept = self.ledger.enter(number, trial.evaluation, trial.started, trial.seconds)
@@ -266,6 +269,19 @@ class Study:
             raise
         if kept:
             self._enter(trial, on_trial)
+
+    @contextmanager
+    def _heard(self, number: int) -> Generator[None, None, None]:
+        """Passes on to the ledger what the objective reports while it measures."""
+        reporting = self.objective.reporting
+        if reporting is None:
+            yield
+            return
+        reporting.listener = partial(self.ledger.report, number)
+        try:
+            yield
+        finally:
+            reporting.listener = nobody
 
     def _release(self) -> None:
         """Gives back what was claimed and not finished, if that still works."""

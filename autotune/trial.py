@@ -40,7 +40,9 @@ class Trial:
 
     @property
     def state(self) -> str:
-        """`feasible`, `infeasible` or `failed`."""
+        """`feasible`, `infeasible`, `pruned` or `failed`."""
+        if self.evaluation.pruned:
+            return "pruned"
         return "failed" if self.failed else "feasible" if self.feasible else "infeasible"
 
     @property
@@ -66,6 +68,7 @@ class Trial:
             **self.outcome(batch_size),
             "feasible": self.feasible,
             "reason": self.evaluation.reason,
+            **({"pruned": True} if self.evaluation.pruned else {}),
             **({"output": dict(self.evaluation.output)} if self.evaluation.output else {}),
         }
 
@@ -95,7 +98,7 @@ def best_of(trials: Iterable[Trial]) -> Trial | None:
 
 def closest_of(trials: Iterable[Trial]) -> Trial | None:
     """The infeasible trial that misses feasibility by least."""
-    missed = (trial for trial in trials if not trial.feasible and not trial.failed)
+    missed = (trial for trial in trials if trial.state == "infeasible")
     return min(missed, key=lambda trial: trial.evaluation.violation, default=None)
 
 

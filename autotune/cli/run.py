@@ -95,6 +95,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="end when nothing left is expected to be better than the best by more, such as 5%%: "
         "as the sampler says, or, of samplers that do not, the simulator",
     )
+    search.add_argument(
+        "--pruner",
+        default=SUPPRESS,
+        metavar="NAME",
+        help="what ends trials that report values on the way and do not promise enough: median, "
+        "hyperband or none (default: median where the objective reports)",
+    )
     search.add_argument("--seed", type=int, default=0, metavar="N", help="same seed, same trials")
     search.add_argument(
         "--compare-grid",

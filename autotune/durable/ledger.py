@@ -16,6 +16,7 @@ from distir.strategy import Strategy
 LOOKS_SECONDS = 1.0
 """How often a worker with nothing to do looks what the others did."""
 
+Prune = Callable[[int, int, float], bool]
 Values = Callable[[Evaluation], "list[float] | None"]
 
 
@@ -25,9 +26,19 @@ class DurableLedger:
 
     shared = True
 
-    def __init__(self, study: StoredStudy, values: Values, *, retries: int, silence: float):
+    def __init__(
+        self,
+        study: StoredStudy,
+        values: Values,
+        *,
+        retries: int,
+        silence: float,
+        prune: Prune | None = None,
+    ):
+        """`prune` is told of a trial's key, a step and the value there, and says whether the trial
+        is to end."""
         self.study = study
-        self._values, self._retries = values, retries
+        self._values, self._retries, self._prune = values, retries, prune
         self._watch = Watch(silence)
         self._worker = this_worker()
         self._keys: dict[int, int] = {}
@@ -58,6 +69,10 @@ class DurableLedger:
         self._keys[mine.number] = key
         self._hearts[key] = Heart(lambda: self.study.beat(key), self._watch.silence_seconds / BEATS)
         return mine.number
+
+    def report(self, number: int, step: int, value: float) -> bool:
+        """Keeps a value on the way, and asks the pruner."""
+        return self._prune is not None and self._prune(self._keys[number], step, value)
 
     def enter(self, number: int, evaluation: Evaluation, started: float, seconds: float) -> bool:
         """Keeps what came of a claim."""
@@ -93,5 +108,6 @@ class DurableLedger:
         ]
         for each in dead:
             known = each.evaluation
-            self.study.end(each.key, None if known is None else self._values(known))
+            values = None if known is None else self._values(known)
+            self.study.end(each.key, values, pruned=known is not None and known.pruned)
         return bool(dead)

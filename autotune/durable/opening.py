@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from autotune.durable.ledger import DurableLedger
+from autotune.durable.ledger import DurableLedger, Prune
 from autotune.durable.optuna_storage import StoredStudy, shown_url
 from autotune.durable.stated import FORMAT, Kept, differences, plain
+from autotune.durable.workers import SILENCE_SECONDS
 from autotune.objectives.evaluation import Evaluation
 from autotune.objectives.objective import Objective
 from autotune.problem import Problem
@@ -73,6 +74,7 @@ def open_study(
     objective: Objective,
     statement: Mapping[str, Any],
     search: Mapping[str, Any],
+    pruner: str | None = None,
 ) -> OpenStudy:
     """Begins the study that `kept` names, or goes on with it. `statement` and `search` say in plain
     values what is asked.
@@ -98,10 +100,38 @@ def open_study(
         study.describe({**named, "problem": dict(statement)})
     study.over(problem.space)
     ledger = DurableLedger(
-        study, _values(study, objective), retries=kept.retries, silence=kept.heartbeat
+        study,
+        _values(study, objective),
+        retries=kept.retries,
+        silence=kept.heartbeat,
+        prune=_prune(study, objective, pruner),
     )
     done = sum(entry.evaluation is not None for entry in ledger.entries())
     return OpenStudy(ledger, StudyRecord(study.name, shown_url(study.url), done), notes)
+
+
+def ledger_that_prunes(problem: Problem, objective: Objective, pruner: str) -> DurableLedger:
+    """A ledger in memory of which Optuna's pruner sees the trials."""
+    study = StoredStudy.in_memory(_is_maximized(objective))
+    study.over(problem.space)
+    values, prune = _values(study, objective), _prune(study, objective, pruner)
+    return DurableLedger(study, values, retries=0, silence=SILENCE_SECONDS, prune=prune)
+
+
+def _is_maximized(objective: Objective) -> bool:
+    """The direction of a new study; of an objective that has not said its metric yet, the usual."""
+    return bool(objective.metric or objective.direction) and objective.maximize
+
+
+def _prune(study: StoredStudy, objective: Objective, pruner: str | None) -> Prune | None:
+    if pruner is None:
+        return None
+    ask, maximize = study.pruner(pruner), study.maximize[0]
+
+    def prune(key: int, step: int, value: float) -> bool:
+        return ask(key, step, value if maximize == objective.maximize else -value)
+
+    return prune
 
 
 def _begun(kept: Kept, objective: Objective) -> StoredStudy:
@@ -109,9 +139,8 @@ def _begun(kept: Kept, objective: Objective) -> StoredStudy:
     assert kept.study is not None
     found = StoredStudy.find(kept.storage, kept.study)
     if found is None:
-        known = bool(objective.metric or objective.direction)
         others = [aim.maximize for aim in objective.others]
-        directions = [known and objective.maximize, *others]
+        directions = [_is_maximized(objective), *others]
         return StoredStudy.create(kept.storage, kept.study, directions)
     if (
         "problem" not in found.attributes()

@@ -42,6 +42,11 @@ T = TypeVar("T")
 KINDS = "sqlite:///FILE, postgresql://…, journal:FILE or grpc://HOST:PORT"
 CONSTRAINT = "constraints:feasible"
 """Where Optuna's trials keep a constraint named `feasible` (`Trial.set_constraint`)."""
+PRUNERS: Mapping[str, Callable[[Any], Any]] = {
+    "median": lambda pruners: pruners.MedianPruner(),
+    "hyperband": lambda pruners: pruners.HyperbandPruner(),
+}
+"""Optuna's pruners that can be asked for, by name."""
 LOCK_SECONDS = 60.0
 """How long SQLite waits for another process that writes."""
 PATIENCE_SECONDS = 300.0
@@ -210,6 +215,16 @@ class StoredStudy:
         except Exception as error:
             raise _unreachable(url, error) from error
 
+    @classmethod
+    def in_memory(cls, maximize: bool) -> StoredStudy:
+        """A study that is gone with the process."""
+        optuna = import_optuna()
+        kinds = optuna.study.StudyDirection
+        storage = optuna.storages.InMemoryStorage()
+        name = "in-memory"
+        direction = kinds.MAXIMIZE if maximize else kinds.MINIMIZE
+        return cls(storage, name, name, storage.create_new_study([direction], name))
+
     @staticmethod
     def names(url: str) -> list[str]:
         """All studies of a storage."""
@@ -318,24 +333,43 @@ class StoredStudy:
             for name, text in evaluation.output.items():
                 self._storage.set_trial_user_attr(key, name, text)
             self._storage.set_trial_user_attr(key, "outcome", outcome)
-            if not evaluation.failed:
+            if not (evaluation.failed or evaluation.pruned):
                 self._storage.set_trial_system_attr(key, CONSTRAINT, _violation(evaluation))
 
         try:
             self._reach(write)
         except _EndedError:
             return "outcome" in self._told(key)
-        self.end(key, values)
+        self.end(key, values, pruned=evaluation.pruned)
         return True
 
-    def end(self, key: int, values: Sequence[float] | None) -> None:
-        """Ends an attempt, if nobody else did: complete if it has values, else failed."""
+    def end(self, key: int, values: Sequence[float] | None, *, pruned: bool = False) -> None:
+        """Ends an attempt, if nobody else did: complete if it has values, else pruned or failed."""
         states = import_optuna().trial.TrialState
-        state = states.FAIL if values is None else states.COMPLETE
+        without = states.PRUNED if pruned else states.FAIL
+        state = without if values is None else states.COMPLETE
         try:
             self._reach(lambda: self._storage.set_trial_state_values(key, state, values))
         except _EndedError:
             return
+
+    def pruner(self, name: str) -> Callable[[int, int, float], bool]:
+        """A function that keeps the value of an attempt, given by its key, at a step, and says
+        whether Optuna's pruner of this name would end it."""
+        made = PRUNERS[name](import_optuna().pruners)
+        study = self.optuna
+
+        def prune(key: int, step: int, value: float) -> bool:
+            def asked() -> bool:
+                self._storage.set_trial_intermediate_value(key, step, value)
+                return made.prune(study, self._storage.get_trial(key))
+
+            try:
+                return self._reach(asked)
+            except _EndedError:
+                return True  # its worker was taken for dead; another one is at it
+
+        return prune
 
     def withdraw(self, key: int) -> None:
         """Gives an attempt back."""
@@ -406,9 +440,10 @@ def study_in_memory(
     for each in trials:
         evaluation, costs = each.evaluation, objective.all_costs(each.evaluation)
         outcome = _outcome(evaluation, each.started, each.seconds)
+        without = states.PRUNED if evaluation.pruned else states.FAIL
         study.add_trial(
             optuna.trial.create_trial(
-                state=states.FAIL if costs is None else states.COMPLETE,
+                state=without if costs is None else states.COMPLETE,
                 values=None if costs is None else [evaluation.metrics[aim.metric] for aim in aims],
                 params={name: getattr(each.strategy, name) for name in distributions},
                 distributions=distributions,
@@ -449,6 +484,7 @@ def _outcome(evaluation: Evaluation, started: float, seconds: float) -> dict[str
         "reason": evaluation.reason,
         "violation": evaluation.violation,
         "failed": evaluation.failed,
+        "pruned": evaluation.pruned,
         "started": started,
         "seconds": seconds,
     }
@@ -466,5 +502,6 @@ def _evaluation(outcome: Mapping[str, Any], told: Mapping[str, Any]) -> Evaluati
         outcome["reason"],
         outcome["violation"],
         failed=outcome["failed"],
+        pruned=outcome.get("pruned", False),
         output={name: told[name] for name in OUTPUTS if name in told},
     )

@@ -35,6 +35,9 @@ class Evaluation:
     """
     failed: bool = field(default=False, kw_only=True)
     """Whether evaluating went wrong, so that nothing is known about the strategy."""
+    pruned: bool = field(default=False, kw_only=True)
+    """Whether the trial was ended early, because what it reported did not promise enough. Like a
+    failed trial it says nothing of the final metrics."""
     output: Mapping[str, str] = field(default_factory=dict[str, str], kw_only=True)
     """Of a trial that failed, what it printed last (`stdout`, `stderr`) and its `traceback`."""
 

@@ -20,6 +20,7 @@ import signal
 import sys
 import time
 import traceback
+from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import send_handle
@@ -146,6 +147,8 @@ def _work(objective: Objective, printed: Captured, study: Connection, guardian: 
         channel = _Channel(study)
         while True:
             number, chosen = channel.next()
+            if objective.reporting is not None:
+                objective.reporting.listener = partial(channel.report, number)
             channel.answer({"trial": number, **_measured(objective, Strategy.from_dict(chosen))})
     finally:
         while True:
@@ -176,6 +179,11 @@ class _Channel:
 
     def next(self) -> tuple[int, dict[str, Any]]:
         return self._socket.recv()
+
+    def report(self, number: int, step: int, value: float) -> bool:
+        """Tells a value on the way; whether the trial is to end."""
+        self.answer({"trial": number, "step": step, "value": value})
+        return bool(self._socket.recv())
 
     def answer(self, message: dict[str, Any]) -> None:
         if os.getpid() != self._process:  # a child of the plug-in came back from it
@@ -213,6 +221,7 @@ def _plain(evaluation: Evaluation) -> dict[str, Any]:
         "reason": evaluation.reason,
         "violation": evaluation.violation,
         "failed": evaluation.failed,
+        "pruned": evaluation.pruned,
         "output": dict(evaluation.output),
     }
 
@@ -225,5 +234,6 @@ def evaluation_from(message: dict[str, Any]) -> Evaluation:
         message["reason"],
         message["violation"],
         failed=message["failed"],
+        pruned=message["pruned"],
         output=cast("dict[str, str]", message["output"]),
     )

@@ -131,10 +131,17 @@ class IsolatedObjective:
                 if worker.socket not in ready:
                     return Evaluation.failure(_ending(self._code_of_ended()))
                 message = json.loads(worker.socket.recv_bytes(2 * MOST_BYTES))
-                if message["trial"] == self._trials:
+                if message["trial"] != self._trials:
+                    continue
+                if "step" not in message:
                     return evaluation_from(message)
+                worker.socket.send(self._is_to_end(int(message["step"]), float(message["value"])))
         except (EOFError, OSError, ValueError):  # the socket is closed, or says what no worker says
             return Evaluation.failure(_ending(self._end_worker("end")))
+
+    def _is_to_end(self, step: int, value: float) -> bool:
+        reporting = self._objective.reporting
+        return reporting is not None and reporting.listener(step, value)
 
     def _end_worker(self, command: str) -> int | None:
         with contextlib.suppress(OSError):

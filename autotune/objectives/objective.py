@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
 from autotune.costs import settled_all
 from autotune.objectives.aims import Aim
 from autotune.objectives.evaluation import Evaluation, as_evaluation, finite, traceback_of
+from autotune.objectives.reporting import Pruned, Reporting
 from autotune.plugins import PluginError
 from distir.errors import DistirError
 from distir.strategy import Strategy
@@ -30,7 +32,8 @@ class ObjectiveFunction(Protocol):
     `direction` (`"maximize"` or `"minimize"`, by default that of the simulated metric of this
     name, else `"minimize"`). A
     second parameter named `simulate` is given the default simulator of the run: a function from a
-    strategy to its `Evaluation`.
+    strategy to its `Evaluation`. One named `report` is given a function `report(step, value)`, to
+    be told values of the metric on the way; it raises where the trial is not to go on.
     """
 
     def __call__(self, strategy: Strategy, /) -> Measured:
@@ -56,6 +59,8 @@ class Objective:
     """
     others: tuple[Aim, ...] = ()
     """What else is made large or small, at once; `metric` is the first."""
+    reporting: Reporting | None = None
+    """What a plug-in reports to on the way; None if it does not report."""
 
     def __post_init__(self) -> None:
         if self.direction not in ("", "maximize", "minimize"):
@@ -70,6 +75,8 @@ class Objective:
             return as_evaluation(self.function(strategy if self.trusted else copy(strategy)))
         except KeyboardInterrupt:
             raise
+        except Pruned as end:
+            return Evaluation({}, feasible=False, reason=str(end), pruned=True)
         except BaseException as error:  # noqa: BLE001  the code is someone else's
             return Evaluation.failure(one_line(error), {"traceback": traceback_of(error)})
 
@@ -163,19 +170,20 @@ def as_objective(
         raise DistirError(
             f"objective {name} is {type(function).__name__} {function!r}; expected a callable"
         )
+    reporting = Reporting()
+    known = {"simulate": simulate, "report": reporting}
+    wanted = {name: given for name, given in known.items() if name in _parameters(function)}
     return Objective(
         name=name,
-        function=_with_simulator(cast(Callable[..., Measured], function), simulate),
+        function=partial(cast(Callable[..., Measured], function), **wanted) if wanted else function,
+        reporting=reporting if "report" in wanted else None,
         metric=metric or getattr(function, "metric", ""),
         direction=direction or getattr(function, "direction", ""),
     )
 
 
-def _with_simulator(
-    function: Callable[..., Measured], simulate: Callable[[Strategy], Evaluation]
-) -> Callable[[Strategy], Measured]:
+def _parameters(function: Callable[..., object]) -> Collection[str]:
     try:
-        wanted = "simulate" in inspect.signature(function).parameters
+        return inspect.signature(function).parameters
     except (TypeError, ValueError):  # some callables written in C have no signature
-        wanted = False
-    return (lambda strategy: function(strategy, simulate=simulate)) if wanted else function
+        return ()

@@ -305,6 +305,8 @@ def _search_did(result: TuneResult) -> Iterator[str]:
 def _setbacks(trials: Sequence[Trial]) -> Iterator[str]:
     infeasible = sum(trial.state == "infeasible" for trial in trials)
     failures = Counter(trial.evaluation.reason or "" for trial in trials if trial.failed)
+    if pruned := sum(trial.state == "pruned" for trial in trials):
+        yield f"{pruned:,} of {len(trials):,} trials were pruned: they did not promise enough."
     yield from setbacks(len(trials), infeasible, dict(failures.most_common()))
     left = next((trial for trial in reversed(trials) if trial.evaluation.output), None)
     if left is not None:
