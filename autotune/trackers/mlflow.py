@@ -29,7 +29,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
-from urllib.parse import quote
 from uuid import uuid4
 
 from autotune.costs import regret
@@ -41,11 +40,13 @@ from autotune.result import TrackingRecord, TuneResult, flat_row
 from autotune.trackers.patience import Patience
 from autotune.trackers.study_files import Written, files_of
 from autotune.trackers.study_pages import (
+    SEARCH,
     described_study,
     final_numbers,
     problem_key,
     readable,
     view_of_charts,
+    view_of_searches,
     view_of_table,
 )
 from autotune.trackers.tracker import StudyHeader
@@ -205,7 +206,6 @@ class MlflowTracker:
         remote = self._uri.startswith(("http://", "https://"))
         host = self._uri.rstrip("/") if remote else "http://127.0.0.1:5000"
         pages = f"{host}/#/experiments/{experiment_id}"
-        studies = quote("tags.kind = 'study'")
         return TrackingRecord(
             tracking_uri=self._uri,
             experiment=str(self._experiment),
@@ -214,7 +214,7 @@ class MlflowTracker:
             links={
                 "this study": f"{pages}/runs/{run_id}?{_VIEW}",
                 "searches against the grid": (
-                    f"{pages}/runs?searchFilter={studies}&compareRunsMode=CHART&{_VIEW}"
+                    f"{pages}/runs?viewStateShareKey={SEARCHES_KEY}&compareRunsMode=CHART&{_VIEW}"
                 ),
                 "all trials": f"{pages}/runs?viewStateShareKey={TABLE_KEY}&{_VIEW}",
                 "regions of the space": (
@@ -241,11 +241,8 @@ class MlflowTracker:
 _NOTE = "mlflow.note.content"
 _VIEW = "workflowType=machine_learning"
 """Opens the pages for models in training, not those for language models in use."""
-TABLE_KEY, CHARTS_KEY = "autotune-table", "autotune-regions"
+TABLE_KEY, CHARTS_KEY, SEARCHES_KEY = "autotune-table", "autotune-regions", "autotune-searches"
 """What links call the views that are set up for people."""
-
-_FIRST = "search/"
-"""Metrics with a slash have a section of their own in the charts, above all others."""
 
 _TRIALS = "tags.kind = 'trial'"
 
@@ -433,7 +430,7 @@ class _Writer:
                 run.best = trial
             value = None if run.best is None else run.best.metric(run.objective.metric)
             if value is not None and (improves or trial.number % stride == 0):
-                points.append(_point(f"{_FIRST}best_{run.objective.metric}", value, trial))
+                points.append(_point(f"{SEARCH}best_{run.objective.metric}", value, trial))
         return points
 
     def _regrets(self, run: _StudyRun, trials: Sequence[Trial], best_cost: float) -> list[Any]:
@@ -444,7 +441,7 @@ class _Writer:
             improves = _improves(trial, best)
             best = trial.cost if improves else best
             if best is not None and (improves or trial.number % stride == 0):
-                points.append(_point(f"{_FIRST}regret_pct", 100 * regret(best, best_cost), trial))
+                points.append(_point(f"{SEARCH}regret_pct", 100 * regret(best, best_cost), trial))
         return points
 
     def _close(
@@ -512,7 +509,11 @@ class _Writer:
 def shared_views(header: StudyHeader) -> dict[str, dict[str, Any]]:
     """By key, the columns and charts that links open."""
     objective = header.objective
-    return {TABLE_KEY: view_of_table(objective), CHARTS_KEY: view_of_charts(objective)}
+    return {
+        TABLE_KEY: view_of_table(objective),
+        CHARTS_KEY: view_of_charts(objective),
+        SEARCHES_KEY: view_of_searches(objective),
+    }
 
 
 def _problem_input(header: StudyHeader) -> Any:

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 
 CLOSE = 0.01
 """Regret that counts as having found a plan as good as the best."""
+SEARCH = "search/"
+"""Metrics with a slash have a section of their own in the charts, above all others."""
+FINAL = ("final_regret_pct", "rank_in_grid", "trials_to_1_pct")
+"""Numbers that compare searches: final regret, rank in the grid, trials to within 1 %."""
 CHOICES = ("dp", "tp", "pp", "microbatches", "schedule")
 """Choices that tables and charts show."""
 
@@ -74,7 +78,7 @@ def described_study(result: TuneResult) -> str:
 
 
 def final_numbers(result: TuneResult) -> dict[str, float]:
-    """Numbers that compare searches: final regret, rank in the grid, trials to within 1 %."""
+    """The numbers `FINAL`, as far as they are known."""
     found: dict[str, float] = {}
     if result.regret is not None:
         found["final_regret_pct"] = 100 * result.regret
@@ -120,17 +124,68 @@ def view_of_table(objective: Objective) -> dict[str, Any]:
 
 
 def view_of_charts(objective: Objective) -> dict[str, Any]:
-    """Parallel coordinates of choices, and time against memory."""
+    """Parallel coordinates of choices, and time against memory, of trials."""
     metric = objective.metric
+    parallel = {"type": "PARALLEL", "selectedParams": list(CHOICES), "selectedMetrics": [metric]}
+    scatter = {
+        "type": "SCATTER",
+        "xaxis": {"key": "memory_gib", "type": "METRIC"},
+        "yaxis": {"key": metric, "type": "METRIC"},
+    }
+    charts = _charts("Regions of the space", [parallel, scatter], columns=1, height=420)
+    return {**view_of_table(objective), **charts}
+
+
+def view_of_searches(objective: Objective) -> dict[str, Any]:
+    """Of studies, the best so far and the regret by trial, where the grid is the line that none can
+    beat; below, the numbers that compare searches."""
+    best = f"{SEARCH}best_{objective.metric}"
+    lines = [_line(best), _line(f"{SEARCH}regret_pct")]
+    bars = [{"type": "BAR", "metricKey": name} for name in FINAL]
+    return {
+        "searchFilter": "tags.kind = 'study'",
+        "orderByKey": "attributes.start_time",
+        "orderByAsc": False,
+        "startTime": "ALL",
+        "lifecycleFilter": "Active",
+        "datasetsFilter": [],
+        "modelVersionFilter": "All Runs",
+        **_charts("Searches against the grid", [*lines, *bars], columns=2, height=360),
+    }
+
+
+def _line(metric: str) -> dict[str, Any]:
+    """A chart of a metric by trial."""
+    return {
+        "type": "LINE",
+        "metricKey": metric,
+        "selectedMetricKeys": [metric],
+        "lineSmoothness": 0,
+        "scaleType": "linear",
+        "xAxisScaleType": "linear",
+        "xAxisKey": "step",
+        "selectedXAxisMetricKey": "",
+        "yAxisKey": "metric",
+        "yAxisExpressions": [],
+        "range": {},
+        "ignoreOutliers": False,
+        "useGlobalXaxisKey": False,
+    }
+
+
+def _charts(
+    name: str, charts: list[dict[str, Any]], *, columns: int, height: int
+) -> dict[str, Any]:
+    """A section with these charts and no other."""
     section = {
         "uuid": "autotune",
-        "name": "Regions of the space",
+        "name": name,
         "display": True,
         "isReordered": False,
         "deleted": False,
         "isGenerated": False,
-        "columns": 1,
-        "cardHeight": 420,
+        "columns": columns,
+        "cardHeight": height,
     }
     shared = {
         "deleted": False,
@@ -138,24 +193,11 @@ def view_of_charts(objective: Objective) -> dict[str, Any]:
         "metricSectionId": "autotune",
         "runsCountToCompare": 100,
     }
-    parallel = {
-        "type": "PARALLEL",
-        "uuid": "autotune-parallel",
-        "selectedParams": list(CHOICES),
-        "selectedMetrics": [metric],
-        **shared,
-    }
-    scatter = {
-        "type": "SCATTER",
-        "uuid": "autotune-scatter",
-        "xaxis": {"key": "memory_gib", "type": "METRIC"},
-        "yaxis": {"key": metric, "type": "METRIC"},
-        **shared,
-    }
     return {
-        **view_of_table(objective),
         "runsHiddenMode": "SHOWALL",
-        "compareRunCharts": [parallel, scatter],
+        "compareRunCharts": [
+            {**chart, "uuid": f"autotune-{at}", **shared} for at, chart in enumerate(charts)
+        ],
         "compareRunSections": [section],
         "viewMaximized": False,
     }

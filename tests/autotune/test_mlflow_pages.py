@@ -85,3 +85,5 @@ def test_the_printed_links_show_what_they_are_called(pages: dict[str, str], tmp_
     searches = seen(pages["searches against the grid"], tmp_path / "4")
     assert "tpe throughput, 12 trials" in searches or "throughput, 12 trials" in searches
     assert "grid, all 134" in searches
+    assert "Searches against the grid" in searches
+    assert "final_regret_pct" in searches
