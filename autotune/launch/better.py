@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from autotune.launch.facts import Facts, launch_of
+from autotune.launch.facts import WORKLOAD_FACTS, Facts, launch_of
 from autotune.launch.priced import restricted
 from autotune.launch.rows import Options
 from autotune.launch.target import Target
@@ -80,7 +80,10 @@ def better(
         if (trial.metric(name) or seconds) < seconds and trial.strategy != strategy
     ]
     found.sort(key=lambda trial: trial.metric(name) or seconds)
-    now = {**target.table.write(facts), **_otherwise(target, options, facts)}
+    simulator: Any = problem.simulator
+    simulated = launch_of(problem, strategy, simulator.plan(strategy)).facts
+    left_open = {name: simulated[name] for name in WORKLOAD_FACTS if name in simulated}
+    now = {**target.table.write({**left_open, **facts}), **_otherwise(target, options, facts)}
     return [Better(trial, _changes(problem, target, now, trial)) for trial in found[:MOST]]
 
 

@@ -202,6 +202,8 @@ def _take(found: _Script, command: list[Word], stated: Mapping[str, list[str]]) 
         return
     if first in OPENING or command[-1].text in ("()", "{"):
         found.blocks.append(_branch(found, command[1:]) if first == "if" else _Block())
+        for name in _changed(command, first):
+            _forget(found, name)
         return
     if first in CLOSING:
         del found.blocks[-1:]
@@ -232,9 +234,37 @@ def _take(found: _Script, command: list[Word], stated: Mapping[str, list[str]]) 
                 before, value = [], [before[0] + value[0], *before[1:]]
             found.variables[name] = [*before, *value]
     if command:
+        for name in _changed(command, command[0].text):
+            _forget(found, name)
         words = [each for word in command for each in _expanded(found, word)]
         surely = all(block.runs for block in found.blocks)
         (found.commands if surely else found.inner).append(words)
+
+
+_CHANGE = re.compile(r"(?:\+\+|--)\s*(\w+)|(\w+)\s*(?:\+\+|--|[-+*/%]?=(?!=))")
+"""What an arithmetic command gives another value."""
+
+READERS = ("read", "mapfile", "readarray", "unset", "getopts")
+"""Commands that give variables other values, by their names."""
+
+
+def _forget(found: _Script, name: str) -> None:
+    found.uncertain.setdefault(name, "")
+    found.variables.pop(name, None)
+
+
+def _changed(command: list[Word], first: str) -> Iterator[str]:
+    """The variables that a command gives values that are not followed."""
+    texts = [word.text for word in command]
+    if first in READERS:
+        yield from (text for text in texts[1:] if text.isidentifier())
+    elif first == "let" or any(text.startswith("((") for text in texts[:2]):
+        for match in _CHANGE.finditer(" ".join(texts)):
+            yield match[1] or match[2]
+    elif first in ("for", "select"):
+        yield from texts[1:2]
+    elif first == "printf" and texts[1:2] == ["-v"]:
+        yield from texts[2:3]
 
 
 _BEFORE = ("then", "do", "export", "readonly", "declare", "local", "typeset")
@@ -284,6 +314,10 @@ def _branch(found: _Script, first: list[Word]) -> _Block:
 def _holds(found: _Script, condition: list[Word]) -> bool | None:
     """Whether a test such as `[ "$TP" -gt 1 ]` holds; None if that depends on what runs."""
     texts = ["".join(_joined(found, word)) for word in condition]
+    if len(texts) == 1 and texts[0].startswith("(("):
+        terms = _substituted(found, texts[0].strip("()"))
+        value = _worked_out(found, terms)
+        return None if value is None or _CHANGE.search(terms) else bool(value)
     if len(texts) < 3 or (texts[0], texts[-1]) not in (("[", "]"), ("[[", "]]")):
         return None
     if any(mark in text for text in texts[1:-1] for mark in "$`*?"):
@@ -442,27 +476,43 @@ _OPERATIONS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
 """What is worked out of whole numbers, towards zero as a shell does."""
 
 
-def _sum(found: _Script, match: re.Match[str]) -> str:
-    """The value of an arithmetic expansion; the text as it stands if something of it is not
-    known."""
+_ORDERED: Mapping[type[ast.cmpop], Callable[[int, int], bool]] = {
+    ast.Eq: int.__eq__, ast.NotEq: int.__ne__, ast.Lt: int.__lt__, ast.LtE: int.__le__,
+    ast.Gt: int.__gt__, ast.GtE: int.__ge__,
+}  # fmt: skip
+
+
+def _worked_out(found: _Script, terms: str) -> int | None:
+    """The value of an arithmetic expression; None if something of it is not known."""
 
     def value(node: ast.expr) -> int:
-        if isinstance(node, ast.Constant) and type(node.value) is int:
-            return node.value
-        if isinstance(node, ast.Name) and len(known := found.variables.get(node.id, ())) == 1:
-            return int(known[0])
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-            return -value(node.operand)
-        if isinstance(node, ast.BinOp) and type(node.op) in _OPERATIONS:
-            result = _OPERATIONS[type(node.op)](value(node.left), value(node.right))
-            if abs(result) < 1 << 62:
-                return result
+        match node:
+            case ast.Constant(value=int(number)) if type(number) is int:
+                return number
+            case ast.Name(id=name) if len(known := found.variables.get(name, ())) == 1:
+                return int(known[0])
+            case ast.UnaryOp(op=ast.USub(), operand=operand):
+                return -value(operand)
+            case ast.Compare(left=one, ops=[sign], comparators=[other]) if type(sign) in _ORDERED:
+                return int(_ORDERED[type(sign)](value(one), value(other)))
+            case ast.BinOp(left=one, op=sign, right=other) if type(sign) in _OPERATIONS:
+                result = _OPERATIONS[type(sign)](value(one), value(other))
+                if abs(result) < 1 << 62:
+                    return result
+            case _:
+                pass
         raise ValueError
 
     try:
-        return str(value(ast.parse(match["terms"].strip(), mode="eval").body))
+        return value(ast.parse(terms.strip(), mode="eval").body)
     except (SyntaxError, ValueError, ArithmeticError, RecursionError, MemoryError):
-        return match[0]
+        return None
+
+
+def _sum(found: _Script, match: re.Match[str]) -> str:
+    """The value of an arithmetic expansion, or the text as it stands."""
+    result = _worked_out(found, match["terms"])
+    return match[0] if result is None else str(result)
 
 
 # --- words ----------------------------------------------------------------------------------------
@@ -528,6 +578,9 @@ def words(text: str) -> Iterator[Word]:
             place += 1 + double
             if not (brackets and here == "\n"):
                 yield (AND if here == "&" else OR) if double else END
+        elif text.startswith("((", place) and (end := text.find("))", place)) > 0:
+            yield Word(((text[place : end + 2], "'"),))
+            place = end + 2
         else:
             word, place = _word(text, place)
             opened = bool(word.pieces) and _ARRAY.match(word.pieces[0][0]) is not None

@@ -148,6 +148,18 @@ def test_what_is_stated_otherwise_than_simulated_is_to_be_changed(
 
 
 @pytest.mark.slow(seconds=5)
+def test_what_is_better_changes_no_workload(
+    capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    text = '{"train_batch_size": 64, "train_micro_batch_size_per_gpu": 8}'
+    (folder / "ds_config.json").write_text(text)
+    stated = ("--model", "llama3.2-1b", "--devices", "8", "--space", "small")
+    found = json_of(capsys, "read", "ds_config.json", "--cluster", "hgx-h100", *stated)
+    assert found["better"]
+    assert all("--max_length" not in each["changes"] for each in found["better"])
+
+
+@pytest.mark.slow(seconds=5)
 def test_a_report_names_what_to_change(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*LAUNCH, "--to", "out"]) == 0
     assert main(["read", "out", "--cluster", "hgx-h100", "--space", "small"]) == 0

@@ -178,6 +178,11 @@ CASES: dict[str, tuple[Mapping[str, str], Stated, Mapping[str, Any]]] = {
         Stated(model="llama3-8b"),
         {"devices": 8, "dp": 4, "tp": 2, "zero": 3, "precision": "bf16", "recompute": "full"},
     ),
+    "FSDP 1 that keeps parameters": (
+        {"accelerate.yaml": FSDP.replace("FULL_SHARD", "SHARD_GRAD_OP")},
+        Stated(model="llama3-8b", batch_size=16, sequence_length=2048),
+        {"zero": 3, "keep_gathered": "parameters"},
+    ),
     "DeepSpeed run by accelerate": (
         {"launch.sh": ACCELERATED, "accelerate.yaml": DEEPSPEED_BY_ACCELERATE},
         Stated(model="llama3-8b"),

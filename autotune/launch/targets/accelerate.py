@@ -40,6 +40,11 @@ _P = "parallelism_config.parallelism_config_"
 _F = "fsdp_config.fsdp_"
 _COPIES, _SHARD = f"{_P}dp_replicate_size", f"{_P}dp_shard_size"
 _RESHARD, _VERSION = f"{_F}reshard_after_forward", f"{_F}version"
+_SHARDING = f"{_F}sharding_strategy"
+_KEEPS = {"FULL_SHARD": False, "1": False, "SHARD_GRAD_OP": True, "2": True}
+"""Whether parameters stay gathered from the forward to the backward pass, by strategies of FSDP 1.
+"""
+_RESHARDED = {"TRUE": "FULL_SHARD", "FALSE": "SHARD_GRAD_OP"}
 _EXCHANGE = f"{_P}cp_comm_strategy"
 
 
@@ -72,12 +77,16 @@ def _read_replicas(options: Options, facts: Facts) -> Facts:
     if kind != "FSDP":
         return {"dp": dp, "zero": 0, "zero_degree": 0, "keep_gathered": "none"}
     version = typed(int, _VERSION, options.get(_VERSION, 1))
-    strategy = str(options.get(f"{_F}sharding_strategy", "FULL_SHARD")).upper()
-    if version == 1 and strategy not in ("FULL_SHARD", "1"):
-        raise LaunchError(
-            f"{_F}sharding_strategy is {shown(strategy)}; what is simulated of FSDP 1 is FULL_SHARD"
-        )
-    kept = not truth(_RESHARD, options.get(_RESHARD, True)) if version == 2 else False
+    if version == 1:
+        option = next((n for n in (_SHARDING, _RESHARD) if n in options), _SHARDING)
+        word = str(options.get(option, "FULL_SHARD")).upper()
+        word = word if option == _SHARDING else _RESHARDED.get(word, word)
+        if word not in _KEEPS:
+            known = ", ".join(name for name in _KEEPS if not name.isdigit())
+            raise LaunchError(f"{option} is {shown(word)}; what is read of FSDP 1 is {known}")
+        kept = _KEEPS[word]
+    else:
+        kept = not truth(_RESHARD, options.get(_RESHARD, True))
     copies = typed(int, _COPIES, options.get(_COPIES, 1))
     shard = typed(int, _SHARD, options.get(_SHARD, dp // max(1, copies)))
     if copies * shard != dp:
@@ -138,7 +147,7 @@ def _sizes() -> tuple[Row, ...]:
                 _VERSION,
                 _RESHARD,
                 f"{_F}auto_wrap_policy",
-                f"{_F}sharding_strategy",
+                _SHARDING,
             ),
             _write_replicas,
             _read_replicas,
