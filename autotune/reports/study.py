@@ -291,7 +291,7 @@ def _proved(proof: Certificate, best: Trial, space: str) -> str:
 def _search_did(result: TuneResult) -> Iterator[str]:
     """How the sampler did against the best that is known."""
     if result.regret is None or result.found is None:
-        if result.found is None and result.best is not None:
+        if result.found is None and result.best is not None and result.trials:
             yield f"{result.sampler} found nothing that fits."
         return
     if result.regret == 0:

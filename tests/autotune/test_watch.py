@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from autotune import Search, TuneResult, solve
 from autotune.cli import progress
 from autotune.cli.output import quiet
 from autotune.cli.progress import progress as shown
+from autotune.reports.study import search_lines
 from autotune.testing import ToySimulator, toy_problem
 from autotune.trial import Trial
 from autotune.watch import Advance, Watch
@@ -142,3 +144,10 @@ def test_items_are_counted_as_they_are_done_also_where_work_forks(
     with quiet(True):
         assert list(progress.each("verifying", "abc", forks=True)) == ["a", "b", "c"]
     assert capsys.readouterr().err == ""
+
+
+def test_a_search_that_was_interrupted_before_its_first_trial_is_not_told_to_have_failed() -> None:
+    whole = solve(toy_problem(), Search(trials=3))
+    broken_off = replace(whole, trials=[], interrupted=True)
+    assert broken_off.best is not None
+    assert "nothing that fits" not in " ".join(search_lines(broken_off))
