@@ -84,7 +84,7 @@ def better(
     simulated = launch_of(problem, strategy, simulator.plan(strategy)).facts
     left_open = {name: simulated[name] for name in WORKLOAD_FACTS if name in simulated}
     now = {**target.table.write({**left_open, **facts}), **_otherwise(target, options, facts)}
-    return [Better(trial, _changes(problem, target, now, trial)) for trial in found[:MOST]]
+    return [Better(trial, _changes(problem, target, options, now, trial)) for trial in found[:MOST]]
 
 
 def _otherwise(target: Target, options: Options, facts: Facts) -> dict[str, Any]:
@@ -94,10 +94,24 @@ def _otherwise(target: Target, options: Options, facts: Facts) -> dict[str, Any]
 
 
 def _changes(
-    problem: Problem, target: Target, now: dict[str, Any], trial: Trial
+    problem: Problem, target: Target, options: Options, now: Options, trial: Trial
 ) -> dict[str, tuple[Any, Any]]:
     simulator: Any = problem.simulator
     plan = simulator.plan(trial.strategy)
     then = target.table.write(launch_of(problem, trial.strategy, plan).facts)
+    now = {**now, **_spelled_otherwise(target, options, now, then)}
     names = dict.fromkeys([*now, *then])
     return {n: (now.get(n), then.get(n)) for n in names if now.get(n) != then.get(n)}
+
+
+def _spelled_otherwise(
+    target: Target, options: Options, now: Options, then: Options
+) -> dict[str, Any]:
+    """Of rows that change, the options by which a file states them where these are others than
+    those that would be written, which are not there."""
+    found: dict[str, Any] = {}
+    for row in target.table.rows:
+        own = {name: options[name] for name in row.options if name in options and name not in now}
+        if own and any(now.get(name) != then.get(name) for name in row.options):
+            found |= own | {n: None for n in row.options if n in now and n not in options}
+    return found

@@ -160,6 +160,23 @@ def test_what_is_better_changes_no_workload(
 
 
 @pytest.mark.slow(seconds=5)
+def test_what_is_better_names_the_options_of_the_file(
+    capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    json_of(capsys, *LAUNCH, "--to", "out")
+    script = folder / "out" / "launch.sh"
+    text = script.read_text().replace("pretrain_gpt.py", "pretrain_gpt.py --recompute-activations")
+    script.write_text(text)
+    found = json_of(capsys, "read", "out", "--cluster", "hgx-h100", "--space", "small")
+    assert found["strategy"]["recompute"] == "selective"
+    changed = [each for each in found["better"] if each["strategy"]["recompute"] == "none"]
+    assert changed
+    for each in changed:
+        assert each["changes"]["--recompute-activations"] == {"from": True, "to": None}
+        assert "--recompute-granularity" not in each["changes"]
+
+
+@pytest.mark.slow(seconds=5)
 def test_a_report_names_what_to_change(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*LAUNCH, "--to", "out"]) == 0
     assert main(["read", "out", "--cluster", "hgx-h100", "--space", "small"]) == 0
