@@ -22,7 +22,6 @@ from distir.strategy import AUTO, Strategy
 from search_spaces import Searched, SearchSpace, WorkloadFacts, distribution_space, searched
 
 if TYPE_CHECKING:
-    from autotune.page.notebook import Figures
     from autotune.trial import Trial
     from distir.cost import Band, Cluster, SoftwareStack
     from distir.importers.load import LoadedModel
@@ -105,12 +104,6 @@ class Problem:
         """Whether it is found plan by plan, and slowly, which layers recompute."""
         name = "recompute"
         return name in self.space.names and AUTO in self.space.values(name)
-
-    def plot(self, strategy: Strategy) -> Figures:
-        """The figures of one simulated plan, for notebooks: `plot(strategy).time()`, `memory()`."""
-        from autotune.page.notebook import plan_figures
-
-        return plan_figures(self, strategy)
 
     def outcome(self, trial: Trial) -> dict[str, Any]:
         """A trial's strategy, metrics and, where memory is known, what its devices hold and have,

@@ -11,7 +11,7 @@ import pytest
 
 import distir
 from autotune import TuneResult, compare_samplers, load_problem, tune
-from autotune.page.notebook import Figures
+from autotune.page.notebook import Figures, plan_figures
 from distir import Simulator, Strategy, Workload
 from distir.errors import DistirError
 
@@ -124,7 +124,7 @@ def test_a_comparison_has_figures_too() -> None:
 
 
 def test_one_plan_has_figures_of_its_time_and_memory(tmp_path: Path) -> None:
-    figures = load_problem("gpt2", "dgx-a100", devices=8, batch_size=16).plot(PLAN)
+    figures = plan_figures(load_problem("gpt2", "dgx-a100", devices=8, batch_size=16), PLAN)
     kinds = {name: [chart.draw for chart in getattr(figures, name)().charts] for name in SECTIONS}
     assert "gantt" in kinds["time"]
     assert "lines" in kinds["memory"]
