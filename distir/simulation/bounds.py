@@ -55,7 +55,7 @@ from distir.plan import ModelPrograms, Stage
 from distir.plan.model import in_one_stage
 from distir.plan.planner import ProgramKind
 from distir.schedules import BACKWARD, COST_KINDS, FORWARD, ScheduleFamily, find_schedule
-from distir.simulation.cutting.partition import Partitions
+from distir.simulation.cutting.refine import KnownCuts
 from distir.simulation.least_memory import LayerBytes, RanksHolding, fullest_rank_bytes
 from distir.simulation.many.batch import bound_many
 from distir.simulation.many.priced_programs import PricedPrograms
@@ -527,9 +527,9 @@ class Bounds:
         return rows
 
 
-def bounds_of_stages(pricer: StagePricer, partitions: Partitions, table: Strategies) -> ManyBounds:
+def bounds_of_stages(pricer: StagePricer, known_cuts: KnownCuts, table: Strategies) -> ManyBounds:
     """For each of several valid strategies, from the stages that it is cut into."""
-    seconds, size = bound_many(pricer, partitions, table)
+    seconds, size = bound_many(pricer, known_cuts, table)
     return ManyBounds(
         seconds * (1 - SLACK),
         np.full(len(table), REASONS.index(STAGES), np.int16),

@@ -26,8 +26,8 @@ from distir.schedules import (
     CompiledSchedule,
 )
 from distir.simulation.bounds import ManyBounds, bounds_of_stages
-from distir.simulation.cutting.one import balanced_stages
-from distir.simulation.cutting.partition import Partitions
+from distir.simulation.cutting.one import StageCut
+from distir.simulation.cutting.refine import KnownCuts, order_of
 from distir.simulation.many.batch import simulate_many
 from distir.simulation.pipeline.one import PipelineTime, run_pipeline
 from distir.simulation.pricing.chains import PassCost
@@ -78,7 +78,7 @@ class Simulator:
             raise ValueError("the planner is of another workload, fuses otherwise, or narrows")
         self._rules = (degrees_fit(cluster.num_devices).of(workload), *own.rules)
         self.stages = StagePricer(workload, self.cost, self.planner, ChainMemory())
-        self._partitions = Partitions()
+        self._known_cuts = KnownCuts(workload.training)
         self._stages: dict[object, StageCost] = {}
         self._pairs: dict[object, PassCost] = {}
         self._cuts: dict[object, tuple[int, ...]] = {}
@@ -125,20 +125,20 @@ class Simulator:
         if strategy.stages == 1:
             return whole
         pricing, flight = self.pricing(whole), whole.schedule.peak_in_flight
-        pricer = self._pricer(pricing)
+        pricer, order = self._pricer(pricing), order_of(self.planner, strategy)
         key = (
             tuple(map(id, (*programs.kept, *programs.recomputed))),
             programs.most,
             flight,
+            order,
             pricing.grid.mesh,
             strategy.communicators,
             pricer,
         )
         if key not in self._cuts:
             room = float(self.cost.room_bytes(strategy.communicators))
-            self._cuts[key] = balanced_stages(
-                pricer, self._partitions, programs, flight, strategy.chunks, pricing, room
-            )
+            cut = StageCut(pricer, programs, flight, strategy.chunks, pricing, room)
+            self._cuts[key] = cut.bounds(self._known_cuts, order)[1:-1]
         return self.planner.plan(strategy, self._cuts[key])
 
     def _least_recomputed(self, strategy: Strategy) -> Plan:
@@ -195,7 +195,7 @@ class Simulator:
         """
         return simulate_many(
             self.stages,
-            self._partitions,
+            self._known_cuts,
             Strategies.of(strategies),
             self.explain_many,
             self.simulate,
@@ -205,7 +205,7 @@ class Simulator:
         """Bounds of strategies whose stages are known, and their schedules not run: a fraction of
         the work of `simulate_many` where they have schedules that nothing else has. Strategies must
         be valid."""
-        return bounds_of_stages(self.stages, self._partitions, Strategies.of(strategies))
+        return bounds_of_stages(self.stages, self._known_cuts, Strategies.of(strategies))
 
     def simulate_plan(self, plan: Plan) -> SimulationResult:
         """The metrics of a plan, which may be cut and scheduled in any way."""

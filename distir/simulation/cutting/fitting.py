@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -126,22 +126,38 @@ class PlansToFit:
         return PlansToFit(self.bounds, cut, sizes, self.flights, flight)
 
 
-def fitted_bounds(model: BlocksToCut, groups: Sequence[PlansToFit]) -> list[tuple[Indices, Cuts]]:
-    """Per group of plans, the numbers of those that do not fit as they are cut but fit with another
-    cut, and the bounds of that cut."""
+class Fitted(NamedTuple):
+    """Plans of a group, given by their numbers."""
+
+    as_cut: Indices
+    """Those that fit as they are cut."""
+    moved: Indices
+    """Those that do not, but fit with another cut."""
+    bounds: Cuts
+    """The bounds of that cut, of shape (plans, stages + 1)."""
+
+
+def fitted_bounds(model: BlocksToCut, groups: Sequence[PlansToFit]) -> list[Fitted]:
+    """Per group of plans, which fit, and with which bounds."""
     if not groups:
         return []
     sums = _Sums(model)
-    needs = [_Ranks(sums, plans).needs() for plans in groups]
-    fits, begins = _Search(model, _Needs.joined(needs)).search()
-    found: list[tuple[Indices, Cuts]] = []
-    for need in needs:
+    every = [(ranks.as_cut(), ranks.needs()) for ranks in (_Ranks(sums, each) for each in groups)]
+    fits, begins = _Search(model, _Needs.joined([needs for _, needs in every])).search()
+    found: list[Fitted] = []
+    for as_cut, need in every:
         count = len(need.plans)
         own = begins[: count * need.num_stages].reshape(count, need.num_stages)[fits[:count]]
         end = np.full((len(own), 1), len(model.kinds))
-        found.append((need.plans[fits[:count]], np.hstack([own, end])))
+        found.append(Fitted(as_cut, need.plans[fits[:count]], np.hstack([own, end])))
         fits, begins = fits[count:], begins[count * need.num_stages :]
     return found
+
+
+def fit_as_cut(model: BlocksToCut, groups: Sequence[PlansToFit]) -> list[Indices]:
+    """Per group of plans, the numbers of those that fit as they are cut."""
+    sums = _Sums(model)
+    return [_Ranks(sums, plans).as_cut() for plans in groups]
 
 
 class _Sums:
@@ -240,16 +256,23 @@ class _Ranks:
         self.plans = plans.taken(self.may_fit)
         self.passing = sums.passing(flights.cost_kinds)[:, self.plans.sizes]
         """Bytes that blocks need while an action passes through them, of shape (kinds, plans)."""
+        self._holds, beside = self._loads()
+        first = flights.first_of_rank
+        self._by_rank = np.add.reduceat(self._holds, first, axis=1)
+        self._worst = np.maximum.reduceat(beside, first, axis=0)
+        self._fullest = self._by_rank.max(axis=0)
+        room = self.model.room_bytes[self.plans.sizes]
+        self._over = (self._fullest + self._worst > room).any(axis=0)
+
+    def as_cut(self) -> Indices:
+        """The plans of which every rank fits."""
+        return self.may_fit[~self._over]
 
     def needs(self) -> _Needs:
         """The plans with a rank that does not fit, without those for which surely no cut fits."""
-        holds, beside = self._loads()
+        holds, by_rank, worst, fullest = self._holds, self._by_rank, self._worst, self._fullest
         first, rank = self.flights.first_of_rank, self.flights.rank
-        by_rank = np.add.reduceat(holds, first, axis=1)
-        worst = np.maximum.reduceat(beside, first, axis=0)
-        fullest = by_rank.max(axis=0)
-        room = self.model.room_bytes[self.plans.sizes]
-        (over,) = np.nonzero((fullest + worst > room).any(axis=0))
+        (over,) = np.nonzero(self._over)
         flight = self.plans.flight[over]
         if len(holds) == 1:
             own = holds[0][:, over]
@@ -439,4 +462,12 @@ def _heaviest(weights: Weights, bounds: Cuts) -> Floats:
     return np.diff(np.take_along_axis(prefix, bounds, 1), axis=1).max(axis=1, initial=0.0)
 
 
-__all__ = ["BlockBytes", "BlocksToCut", "InFlight", "PlansToFit", "fitted_bounds"]
+__all__ = [
+    "BlockBytes",
+    "BlocksToCut",
+    "Fitted",
+    "InFlight",
+    "PlansToFit",
+    "fit_as_cut",
+    "fitted_bounds",
+]

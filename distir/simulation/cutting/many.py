@@ -1,13 +1,13 @@
 """The cuts of many plans; `one.py` is the version for one plan.
 
 Plans are cut alike if they have one *arrangement*: a program size, a shape (see `partition.py`),
-and the microbatches in flight on the ranks."""
+the microbatches in flight on the ranks, and the order of what ranks run (see `refine.py`)."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -16,15 +16,21 @@ import numpy as np
 from distir.arrays import Floats, Indices, distinct, distinct_rows
 from distir.plan import BlockProgram, ModelPrograms, Stage
 from distir.plan.model import in_one_stage
-from distir.schedules import PeakInFlight
-from distir.simulation.cutting.fitting import BlocksToCut, InFlight, PlansToFit, fitted_bounds
+from distir.schedules import COST_KINDS, PeakInFlight
+from distir.simulation.cutting.fitting import (
+    BlocksToCut,
+    InFlight,
+    PlansToFit,
+    fit_as_cut,
+    fitted_bounds,
+)
 from distir.simulation.cutting.partition import (
     Bounds,
-    Partitions,
     Shape,
     num_stages,
     rounded_weights,
 )
+from distir.simulation.cutting.refine import SPARE_BYTES, KnownCuts, Order, rounded_passes
 from distir.simulation.pricing.block_bytes import BlockBytes, mixed
 from distir.simulation.pricing.instructions import Pricing
 from distir.simulation.pricing.stages import StagePricer
@@ -45,6 +51,10 @@ Partition = tuple[int, Bounds]
 """The number of a shape, and the bounds of its stages."""
 
 
+NO_ORDER = 0
+"""The number of no order among all orders."""
+
+
 class Arrangements:
     """Arrangements, sorted by their program sizes. A *family* of arrangements has one shape and the
     same cost kinds."""
@@ -53,11 +63,15 @@ class Arrangements:
         self,
         shapes: Sequence[Shape],
         flights: Sequence[PeakInFlight],
+        orders: Sequence[Order | None],
         size: Indices,
         shape: Indices,
         flight: Indices,
+        order: Indices,
     ) -> None:
+        """The last four have a number for each arrangement; of `orders`, the first is None."""
         self.shapes, self.size, self.shape = shapes, size, shape
+        self.orders, self.order = orders, order
         first, pair = distinct(shape * max(1, len(flights)) + flight)
         members: dict[tuple[int, tuple[int, ...]], list[PeakInFlight]] = {}
         family: list[int] = []
@@ -95,7 +109,7 @@ class StageCuts:
     def __init__(
         self,
         pricer: StagePricer,
-        partitions: Partitions,
+        known_cuts: KnownCuts,
         programs: ModelPrograms,
         pricing: Pricing,
         splits: bool,
@@ -104,7 +118,7 @@ class StageCuts:
         """`splits` says whether some schedule splits the backward pass. `room_bytes` are the bytes
         that tensors may take on a device, one number per program size."""
         self.pricer, self.workload = pricer, pricer.workload
-        self.partitions = partitions
+        self.known_cuts = known_cuts
         self.programs, self.pricing = programs, pricing
         self.splits, self.room_bytes, self.num_sizes = splits, room_bytes, len(room_bytes)
         self.uses: dict[tuple[ChargedElsewhere, ...], int] = {}
@@ -129,7 +143,7 @@ class StageCuts:
         by_block = by_kind[:, self.programs.kinds]
         first, heavy = distinct_rows(by_kind)
         cases, which = distinct(heavy[mix] * len(every.shapes) + shapes)
-        bounds = self.partitions.bounds(
+        bounds = self.known_cuts.balanced.bounds(
             by_block[first], every.shapes, heavy[mix[cases]], shapes[cases]
         )
         alike: dict[Partition, list[int]] = {}
@@ -138,52 +152,60 @@ class StageCuts:
         of_case = np.empty(len(cases), np.int64)
         for partition, own in enumerate(alike.values()):
             of_case[own] = partition
-        number = of_case[which]
-        partitions = {each: partition for partition, each in enumerate(alike)}
         kinds, held = np.array(self.programs.kinds), self._held(size, share)
         model = BlocksToCut(kinds, by_block.astype(np.float64), held, self.room_bytes[size])
-        for some, own in self._fitted(model, list(alike), number, every, arrangements, mix):
-            number[some] = partitions.setdefault(own, len(partitions))
-        found = list(partitions)
+        cut = _Cut(every, arrangements, mix, list(alike), of_case[which])
+        self._refine(model, cut, self._fit(model, cut), size, share)
+        found, number = list(cut.partitions), cut.number
         for partition, chosen in _grouped(number):
             shape, own = found[partition]
             ranks, _ = every.shapes[shape]
             stages, tied = self._stages(ranks, own), self._tied(ranks, own)
             yield AlikeArrangements(shape, arrangements[chosen], places[chosen], stages, tied)
 
-    def _fitted(
-        self,
-        model: BlocksToCut,
-        partitions: Sequence[Partition],
-        number: Indices,
-        every: Arrangements,
-        arrangements: Indices,
-        mix: Indices,
-    ) -> list[tuple[int, Partition]]:
-        """The arrangements that do not fit with their partitions but do with another one, each with
-        that partition. `number` has the partition, and `mix` the mix of blocks (see `_mixes`), of
-        each of `arrangements`."""
-        cuts: dict[int, list[Bounds]] = {}
-        cut = np.zeros(len(partitions), np.int64)
-        for partition, (shape, bounds) in enumerate(partitions):
-            own = cuts.setdefault(shape, [])
-            cut[partition] = len(own)
-            own.append(bounds)
-        groups: list[PlansToFit] = []
-        chosen: list[tuple[int, Indices]] = []
-        for family, some in _grouped(every.family[arrangements]):
-            shape, flights = every.families[family]
-            if len(cuts[shape][0]) > 2:
-                bounds, member = np.array(cuts[shape]), every.member[arrangements[some]]
-                groups.append(PlansToFit(bounds, cut[number[some]], mix[some], flights, member))
-                chosen.append((shape, some))
-        return [
-            (arrangement, (shape, tuple(bounds)))
-            for (shape, some), (moved, found) in zip(
-                chosen, fitted_bounds(model, groups), strict=True
-            )
-            for arrangement, bounds in zip(some[moved].tolist(), found.tolist(), strict=True)
-        ]
+    def _fit(self, model: BlocksToCut, cut: _Cut) -> Indices:
+        """Gives arrangements that do not fit as they are cut, but with another cut, that one;
+        returns those that fit as they are cut."""
+        groups = list(cut.to_fit(np.arange(len(cut.number)), cut.number))
+        found = fitted_bounds(model, [plans for _, plans in groups])
+        as_cut = [np.zeros(0, np.int64)]
+        for (some, _), fitted in zip(groups, found, strict=True):
+            as_cut.append(some[fitted.as_cut])
+            moved = some[fitted.moved]
+            cut.number[moved] = cut.numbered(moved, map(tuple, fitted.bounds.tolist()))
+        return np.concatenate(as_cut)
+
+    def _refine(
+        self, model: BlocksToCut, cut: _Cut, some: Indices, size: Indices, share: Floats
+    ) -> None:
+        """Gives some of the arrangements, where ranks hold several stages, refined cuts that
+        fit."""
+        every, order = cut.every, cut.every.order[cut.arrangements]
+        some = some[order[some] != NO_ORDER]
+        if not len(some):
+            return
+        by_kind = rounded_passes(self._passes(size, share))
+        by_block = by_kind[..., self.programs.kinds]
+        first, row = distinct_rows(by_kind.reshape(len(by_kind), -1))
+        partitions = list(cut.partitions)
+        key = row[cut.mix[some]] * len(every.orders) + order[some]
+        cases, which = distinct(key * len(partitions) + cut.number[some])
+        own = some[cases]
+        bounds = self.known_cuts.refined.bounds(
+            by_block[first],
+            every.orders,
+            row[cut.mix[own]],
+            order[own],
+            [partitions[int(number)][1] for number in cut.number[own]],
+        )
+        number = cut.number.copy()
+        number[some] = np.array(cut.numbered(own, bounds))[which]
+        moved = some[number[some] != cut.number[some]]
+        groups = list(cut.to_fit(moved, number))
+        less = replace(model, room_bytes=model.room_bytes * (1 - SPARE_BYTES))
+        fit = fit_as_cut(less, [plans for _, plans in groups])
+        for (moved, _), chosen in zip(groups, fit, strict=True):
+            cut.number[moved[chosen]] = number[moved[chosen]]
 
     def _mixes(
         self, places: Indices, every: Arrangements, shapes: Indices
@@ -214,6 +236,26 @@ class StageCuts:
             for program in kinds.values()
         ]
         return np.stack(found, axis=1)
+
+    def _passes(self, size: Indices, share: Floats) -> Floats:
+        """Seconds of the passes of the different blocks in mixes, of shape (mixes, cost kinds,
+        kinds)."""
+        kept = self._passes_of(self.programs.kept)[size]
+        if not self.programs.most:
+            return kept
+        again = self._passes_of(self.programs.recomputed)[size]
+        both = (each.reshape(len(size), -1) for each in (kept, again))
+        return mixed(*both, share).reshape(kept.shape)
+
+    def _passes_of(self, programs: Sequence[BlockProgram]) -> Floats:
+        """Seconds of the passes of the different blocks, of shape (sizes, cost kinds, kinds)."""
+        kinds = dict(zip(self.programs.kinds, programs, strict=True))
+        found = np.zeros((self.num_sizes, COST_KINDS, len(kinds)))
+        for place, program in enumerate(kinds.values()):
+            own = self.pricer.pass_seconds(program, self.pricing, splits=self.splits)
+            for kind, seconds in enumerate(own):
+                found[:, kind, place] = seconds
+        return found
 
     def _held(self, size: Indices, share: Floats) -> BlockBytes:
         """Bytes of the different blocks in mixes."""
@@ -278,9 +320,48 @@ class StageCuts:
         return dict(tied_bytes(self.workload, ranks, stages, self._gradients))
 
 
+class _Cut:
+    """How arrangements are cut: the partitions that there are, and the number of each one's
+    partition. Arrangements are given by their positions."""
+
+    def __init__(
+        self,
+        every: Arrangements,
+        arrangements: Indices,
+        mix: Indices,
+        partitions: Sequence[Partition],
+        number: Indices,
+    ) -> None:
+        """`mix` has the mix of blocks of each arrangement (see `StageCuts._mixes`)."""
+        self.every, self.arrangements, self.mix = every, arrangements, mix
+        self.partitions = {each: number for number, each in enumerate(partitions)}
+        self.number = number
+
+    def numbered(self, some: Indices, bounds: Iterable[Bounds]) -> list[int]:
+        """The numbers of the partitions with these bounds, one for each of some arrangements."""
+        shapes = self.every.shape[self.arrangements[some]].tolist()
+        known = self.partitions
+        return [known.setdefault(own, len(known)) for own in zip(shapes, bounds, strict=True)]
+
+    def to_fit(self, some: Indices, number: Indices) -> Iterator[tuple[Indices, PlansToFit]]:
+        """Some arrangements with the partitions `number`, those of a family together, except those
+        with a single stage."""
+        partitions = list(self.partitions)
+        for family, places in _grouped(self.every.family[self.arrangements[some]]):
+            own = some[places]
+            first, cut = distinct(number[own])
+            bounds = np.array([partitions[int(each)][1] for each in number[own[first]]])
+            if bounds.shape[1] > len(("begin", "end")):
+                flights = self.every.families[family][1]
+                member = self.every.member[self.arrangements[own]]
+                yield own, PlansToFit(bounds, cut, self.mix[own], flights, member)
+
+
 def _grouped(numbers: Indices) -> Iterator[tuple[int, Indices]]:
     """The different numbers, each with its positions."""
     order = np.argsort(numbers, kind="stable")
+    if not len(order):
+        return
     different, first = np.unique(numbers[order], return_index=True)
     yield from zip(different.tolist(), np.split(order, first[1:]), strict=True)
 

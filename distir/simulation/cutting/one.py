@@ -3,49 +3,114 @@ tests/laws/test_batch.py holds the two to each other."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import numpy as np
 
-from distir.plan import ModelPrograms
-from distir.schedules import WEIGHT_PART, PeakInFlight
-from distir.simulation.cutting.fitting import BlocksToCut, InFlight, PlansToFit, fitted_bounds
-from distir.simulation.cutting.partition import Partitions, num_stages, rounded_weights
+from distir.arrays import Floats
+from distir.plan import BlockProgram, ModelPrograms
+from distir.schedules import COST_KINDS, WEIGHT_PART, PeakInFlight
+from distir.simulation.cutting.fitting import (
+    BlocksToCut,
+    InFlight,
+    PlansToFit,
+    fit_as_cut,
+    fitted_bounds,
+)
+from distir.simulation.cutting.partition import Bounds, num_stages, rounded_weights
+from distir.simulation.cutting.refine import SPARE_BYTES, KnownCuts, Order, rounded_passes
 from distir.simulation.pricing.block_bytes import mixed
 from distir.simulation.pricing.instructions import Pricing
 from distir.simulation.pricing.stages import StagePricer
 
 
-def balanced_stages(
-    pricer: StagePricer,
-    partitions: Partitions,
-    programs: ModelPrograms,
-    flight: PeakInFlight,
-    chunks: int,
-    pricing: Pricing,
-    room_bytes: float,
-) -> tuple[int, ...]:
-    """The first block of every stage but the first: stages are balanced by time as far as memory
-    allows. Where stages pick which layers they recompute, a layer counts as the mean of one that is
-    recomputed and one that is not: cuts are looked for before it is known which.
+@dataclass(frozen=True, slots=True)
+class StageCut:
+    """Cuts the blocks of one plan into stages. Where stages pick which layers they recompute, a
+    layer counts as the mean of one that is recomputed and one that is not: cuts are looked for
+    before it is known which."""
 
-    `flight` are the microbatches that the schedule has in flight on its ranks, and `room_bytes` are
-    the bytes that tensors may take on a device.
-    """
-    shape = (flight.stages_of_ranks, chunks)
-    share = np.array([programs.share(num_stages(shape[0]))])
-    weights = np.array([[pricer.weight(program, pricing) for program in programs.kept]])
-    if programs.most:
-        again = np.array([[pricer.weight(program, pricing) for program in programs.recomputed]])
-        weights = mixed(weights, again, share)
-    rounded, alone = rounded_weights(weights), np.zeros(1, np.int64)
-    (bounds,) = partitions.bounds(rounded, [shape], alone, alone)
-    kinds, splits = programs.kinds, WEIGHT_PART in flight.cost_kinds
-    held = pricer.block_bytes(programs.kept, kinds, splits)
-    if programs.most:
-        held = held.mixed(pricer.block_bytes(programs.recomputed, kinds, splits), share)
-    model = BlocksToCut(np.array(kinds), rounded.astype(np.float64), held, np.array([room_bytes]))
-    plans = PlansToFit(np.array([bounds]), alone, alone, InFlight.of([flight]), alone)
-    ((_, fitted),) = fitted_bounds(model, [plans])
-    return tuple(fitted[0].tolist() if len(fitted) else bounds)[1:-1]
+    pricer: StagePricer
+    programs: ModelPrograms
+    flight: PeakInFlight
+    """Microbatches that the schedule has in flight on its ranks."""
+    chunks: int
+    pricing: Pricing
+    room_bytes: float
+    """Bytes that tensors may take on a device."""
+
+    def bounds(self, known: KnownCuts, order: Order | None) -> Bounds:
+        """The bounds of stages: balanced by time as far as memory allows, and refined by the order
+        of the schedule, if there is one, as far as what fits still fits."""
+        bounds, fits = self.balanced(known)
+        if order is None or not fits:
+            return bounds
+        alone = np.zeros(1, np.int64)
+        rounded = rounded_passes(self._passes())
+        (refined,) = known.refined.bounds(rounded, [order], alone, alone, [bounds])
+        if refined == bounds:
+            return bounds
+        (as_cut,) = fit_as_cut(self._model(1 - SPARE_BYTES), [self._to_fit(refined)])
+        return refined if len(as_cut) else bounds
+
+    def balanced(self, known: KnownCuts) -> tuple[Bounds, bool]:
+        """The bounds of stages that are balanced by time as far as memory allows; and whether they
+        fit as time alone has them."""
+        alone = np.zeros(1, np.int64)
+        shape = (self.flight.stages_of_ranks, self.chunks)
+        rounded = rounded_weights(self._weights())
+        (bounds,) = known.balanced.bounds(rounded, [shape], alone, alone)
+        (fitted,) = fitted_bounds(self._model(), [self._to_fit(bounds)])
+        if len(fitted.moved):
+            return tuple(fitted.bounds[0].tolist()), False
+        return bounds, bool(len(fitted.as_cut))
+
+    def _share(self) -> Floats:
+        return np.array([self.programs.share(num_stages(self.flight.stages_of_ranks))])
+
+    def _splits(self) -> bool:
+        return WEIGHT_PART in self.flight.cost_kinds
+
+    def _weights(self) -> Floats:
+        """Seconds of blocks, of shape (1, blocks)."""
+
+        def of(programs: Sequence[BlockProgram]) -> Floats:
+            return np.array([[self.pricer.weight(each, self.pricing) for each in programs]])
+
+        kept = of(self.programs.kept)
+        if not self.programs.most:
+            return kept
+        return mixed(kept, of(self.programs.recomputed), self._share())
+
+    def _passes(self) -> Floats:
+        """Seconds of the passes of blocks, of shape (1, cost kinds, blocks)."""
+
+        def of(programs: Sequence[BlockProgram]) -> Floats:
+            found = np.zeros((COST_KINDS, len(programs)))
+            for place, program in enumerate(programs):
+                own = self.pricer.pass_seconds(program, self.pricing, splits=self._splits())
+                found[: len(own), place] = own
+            return found.reshape(1, -1)
+
+        seconds = of(self.programs.kept)
+        if self.programs.most:
+            seconds = mixed(seconds, of(self.programs.recomputed), self._share())
+        return seconds.reshape(1, COST_KINDS, -1)
+
+    def _model(self, part: float = 1.0) -> BlocksToCut:
+        """The blocks, on devices of which only a part may be taken."""
+        kinds, splits = self.programs.kinds, self._splits()
+        held = self.pricer.block_bytes(self.programs.kept, kinds, splits)
+        if self.programs.most:
+            again = self.pricer.block_bytes(self.programs.recomputed, kinds, splits)
+            held = held.mixed(again, self._share())
+        rounded = rounded_weights(self._weights()).astype(np.float64)
+        return BlocksToCut(np.array(kinds), rounded, held, np.array([self.room_bytes * part]))
+
+    def _to_fit(self, bounds: Bounds) -> PlansToFit:
+        alone = np.zeros(1, np.int64)
+        return PlansToFit(np.array([bounds]), alone, alone, InFlight.of([self.flight]), alone)
 
 
-__all__ = ["balanced_stages"]
+__all__ = ["StageCut"]

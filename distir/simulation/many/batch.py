@@ -34,7 +34,8 @@ from distir.metrics import (
     reason_beyond,
 )
 from distir.plan.planner import ProgramKind
-from distir.simulation.cutting.partition import Partitions
+from distir.simulation.cutting.many import NO_ORDER, Arrangements
+from distir.simulation.cutting.refine import KnownCuts, Order, order_of
 from distir.simulation.many.program_sizes import ProgramSizes, kinds_of
 from distir.simulation.many.stage_rows import NO_PAIRS, Shape, StageRows
 from distir.simulation.pipeline.many import alike_schedules
@@ -59,7 +60,7 @@ NUMBERS_AT_ONCE = 1 << 19
 
 def simulate_many(
     pricer: StagePricer,
-    partitions: Partitions,
+    known_cuts: KnownCuts,
     table: Strategies,
     explain: Callable[[Strategies], Mapping[int, str]],
     simulate: Callable[[Strategy], SimulationResult],
@@ -85,7 +86,7 @@ def simulate_many(
         some = table if valid.all() else table.taken(np.flatnonzero(valid))
         every = np.flatnonzero(valid)
         for own, which in _pricers(pricer, some):
-            batch = _Batch(own, partitions, some if len(which) == len(some) else some.taken(which))
+            batch = _Batch(own, known_cuts, some if len(which) == len(some) else some.taken(which))
             found, places = batch.evaluate(), every[which]
             wrong = np.flatnonzero(beyond_reason(found))
             with np.errstate(all="ignore") if len(wrong) else nullcontext():
@@ -100,7 +101,7 @@ def simulate_many(
 
 
 def bound_many(
-    pricer: StagePricer, partitions: Partitions, table: Strategies
+    pricer: StagePricer, known_cuts: KnownCuts, table: Strategies
 ) -> tuple[Floats, Floats]:
     """Per strategy the seconds that an iteration takes at least with the stages that it is cut
     into, and the bytes of the fullest rank; no schedule is run. Strategies must be valid. Of plans
@@ -110,7 +111,7 @@ def bound_many(
     if len(cut):
         some = table.taken(cut)
         for own, which in _pricers(pricer, some):
-            batch = _Batch(own, partitions, some.taken(which))
+            batch = _Batch(own, known_cuts, some.taken(which))
             least[cut[which]], peak[cut[which]] = batch.bounds()
     return least, peak
 
@@ -131,8 +132,8 @@ class _Batch:
     """Strategies, sorted by what they share. What they share is numbered: `schedule[i]` is the
     number of the schedule of strategy `i`, and so on."""
 
-    def __init__(self, pricer: StagePricer, partitions: Partitions, table: Strategies) -> None:
-        self.pricer, self.partitions, self.table = pricer, partitions, table
+    def __init__(self, pricer: StagePricer, known_cuts: KnownCuts, table: Strategies) -> None:
+        self.pricer, self.known_cuts, self.table = pricer, known_cuts, table
         planner = pricer.planner
         first, self.schedule = table.distinct(SCHEDULE)
         self.schedules = [planner.schedule(table[int(place)]) for place in first]
@@ -142,17 +143,19 @@ class _Batch:
             shapes.setdefault((compiled.stages_of_ranks, int(count)), len(shapes))
             for compiled, count in zip(self.schedules, chunks, strict=True)
         ]
-        self.shapes = list(shapes)
         flights: dict[PeakInFlight, int] = {}
         of_flight = [
             flights.setdefault(compiled.peak_in_flight, len(flights)) for compiled in self.schedules
         ]
-        self.flights = list(flights)
+        orders: dict[Order | None, int] = {None: NO_ORDER}
+        of_order = [
+            orders.setdefault(order_of(planner, table[int(at)]), len(orders)) for at in first
+        ]
         pairs: dict[Pairs, int] = {(): NO_PAIRS}
         of_pairs = [pairs.setdefault(each.pairs, len(pairs)) for each in self.schedules]
         self.pairs = list(pairs)
-        shape, flight, overlapped = (
-            np.array(each)[self.schedule] for each in (of_schedule, of_flight, of_pairs)
+        shape, flight, order, overlapped = (
+            np.array(each)[self.schedule] for each in (of_schedule, of_flight, of_order, of_pairs)
         )
         splits = np.array([each.splits_backward for each in self.schedules])[self.schedule]
 
@@ -168,10 +171,15 @@ class _Batch:
         )
         self.kind_of_size = kind[first]  # ascends, as sizes are numbered kind by kind
         first, self.arrangement = distinct(
-            _paired(_paired(_paired(size, shape), flight), overlapped)
+            _paired(_paired(_paired(_paired(size, shape), flight), order), overlapped)
         )
-        self.size_of_arrangement, self.shape_of_arrangement = size[first], shape[first]
-        self.flight_of_arrangement, self.pairs_of_arrangement = flight[first], overlapped[first]
+        self.arrangements = Arrangements(
+            list(shapes),
+            list(flights),
+            list(orders),
+            *(each[first] for each in (size, shape, flight, order)),
+        )
+        self.pairs_of_arrangement = overlapped[first]
 
     # --- evaluation -------------------------------------------------------------------------------
 
@@ -204,7 +212,7 @@ class _Batch:
             bubble_seconds=bubble,
             communication_seconds=communication,
             peak_memory_bytes=peak,
-            padding_fraction=rows.padding[self.size_of_arrangement[self.arrangement]],
+            padding_fraction=rows.padding[self.arrangements.size[self.arrangement]],
             communicators=self.table.communicators,
         )
 
@@ -236,12 +244,8 @@ class _Batch:
     def _stage_rows(self) -> StageRows:
         rows = StageRows(
             self.pricer,
-            self.partitions,
-            self.shapes,
-            self.flights,
-            self.size_of_arrangement,
-            self.shape_of_arrangement,
-            self.flight_of_arrangement,
+            self.known_cuts,
+            self.arrangements,
             self.pairs,
             self.pairs_of_arrangement,
         )

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from distir.arrays import Floats, Indices, distinct_rows
 from distir.plan.grid import DeviceGrid
 from distir.plan.planner import ProgramKind
-from distir.schedules import PeakInFlight
 from distir.schedules.compiled.costs import Pairs
 from distir.simulation.cutting.many import AlikeArrangements, Arrangements, StageBlocks, StageCuts
-from distir.simulation.cutting.partition import Partitions, Shape
+from distir.simulation.cutting.partition import Shape
+from distir.simulation.cutting.refine import KnownCuts
 from distir.simulation.many.priced_programs import PricedPrograms
 from distir.simulation.many.program_sizes import ProgramSizes
 from distir.simulation.pricing.repeats import RepeatedBlocks, Uneven, repeated_blocks
@@ -67,27 +67,19 @@ class StageRows:
     def __init__(
         self,
         pricer: StagePricer,
-        partitions: Partitions,
-        shapes: Sequence[Shape],
-        flights: Sequence[PeakInFlight],
-        size_of_arrangement: Indices,
-        shape_of_arrangement: Indices,
-        flight_of_arrangement: Indices,
+        known_cuts: KnownCuts,
+        arrangements: Arrangements,
         pairs: Sequence[Pairs],
         pairs_of_arrangement: Indices,
     ) -> None:
-        """Arrangements are sorted by their program sizes; `flights` are the microbatches in flight
-        on their ranks, `pairs` the different sets of overlapped pairs."""
-        self.pricer, self.partitions = pricer, partitions
-        self.arrangements = Arrangements(
-            shapes, flights, size_of_arrangement, shape_of_arrangement, flight_of_arrangement
-        )
-        count = len(size_of_arrangement)
+        """`pairs` are the different sets of overlapped pairs."""
+        self.pricer, self.known_cuts, self.arrangements = pricer, known_cuts, arrangements
+        count = len(arrangements.size)
         self.rankings: list[DeviceGrid] = []
         """The different positions of pipeline ranks on the cluster, numbered."""
         self.ranking_of_arrangement = np.zeros(count, np.int64)
         self.tied_of_arrangement = np.zeros(count, np.int64)
-        self.padding = np.zeros(int(size_of_arrangement[-1]) + 1 if count else 0)
+        self.padding = np.zeros(int(arrangements.size[-1]) + 1 if count else 0)
         self.pool: Floats = np.empty((0, 0))
         self._parts: list[Floats] = []
         self._last_priced: tuple[object, PricedPrograms] | None = None
@@ -97,8 +89,8 @@ class StageRows:
         # Per shape the rows and the seconds of tied gradients, by position among its arrangements.
         self._place = np.zeros(count, np.int64)
         self._rows: list[NDArray[np.int32]] = []
-        for number, (ranks, _) in enumerate(shapes):
-            own = np.flatnonzero(shape_of_arrangement == number)
+        for number, (ranks, _) in enumerate(arrangements.shapes):
+            own = np.flatnonzero(arrangements.shape == number)
             self._place[own] = np.arange(len(own))
             self._rows.append(np.zeros((_num_stages(ranks), len(own)), np.int32))
         self._seconds: dict[tuple[int, int], Floats] = {}
@@ -223,7 +215,7 @@ class _KindRows:
         self._rankings = self._number_rankings()
         self.cuts = StageCuts(
             self.pricer,
-            rows.partitions,
+            rows.known_cuts,
             self.programs,
             self.pricing,
             self.splits,

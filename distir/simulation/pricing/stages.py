@@ -68,7 +68,7 @@ class StagePricer:
         self._instructions: dict[object, tuple[Instruction, ...]] = {}
         self._known_passes: dict[object, dict[Segment, Pass]] = {}
         self._known_overlapped: dict[object, Pass] = {}
-        self._weights: dict[object, float] = {}
+        self._alone: dict[object, tuple[float, ...]] = {}
         self._step_ends: dict[object, StepEnd] = {}
 
     def of_many(self, num_sizes: int) -> StagePricer:
@@ -143,13 +143,23 @@ class StagePricer:
 
     def weight(self, program: BlockProgram, pricing: Pricing) -> float:
         """Seconds of a block's forward and backward pass by themselves."""
+        return sum(self.pass_seconds(program, pricing, splits=False)[: BACKWARD + 1])
+
+    def pass_seconds(
+        self, program: BlockProgram, pricing: Pricing, *, splits: bool
+    ) -> tuple[float, ...]:
+        """Seconds of a block's passes by themselves, by cost kind; `splits` says whether those of
+        the parts of its backward pass are among them."""
         key = (program, pricing.grid.mesh)
-        if key not in self._weights:
-            passes = [segments([program], kind, steady=True) for kind in (FORWARD, BACKWARD)]
+        known = self._alone.get(key, ())
+        kinds = range(len(known), COST_KINDS if splits else BACKWARD + 1)
+        if kinds:
+            passes = [segments([program], kind, steady=True) for kind in kinds]
             alone = [segment for (segment,) in passes]
             chains = [BlockChain([((each,), 1)]) for each in self._passes(alone, pricing)]
-            self._weights[key] = sum(each.cost.seconds for each in self._chains.run_all(chains))
-        return self._weights[key]
+            costs = self._chains.run_all(chains)
+            known = self._alone[key] = (*known, *(each.cost.seconds for each in costs))
+        return known
 
     def computing_of(self, program: BlockProgram, pricing: Pricing, splits: bool) -> Amount:
         """Seconds of a block's forward and backward pass that occupy the compute stream, whether

@@ -1,0 +1,360 @@
+"""Moves the borders of stages as long as that makes an iteration shorter, for many plans at once.
+
+Where ranks hold one stage each, stages of equal weight (`partition.py`) are hard to beat. Ranks
+that hold several take turns between them: a heavy stage holds up other ranks though the sums over
+ranks are equal. Here the schedule itself is run, with few microbatches, and with stages that take
+what their blocks take one by one. Of the moves that the simplest paths through the schedule do not
+rule out, a few are tried, and the best is made, until none helps.
+
+All seconds are whole numbers of small parts, so that sums have no rounding errors: plans are
+refined alike, alone and together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from itertools import chain, pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distir.arrays import Flags, Floats, Indices
+from distir.errors import ScheduleError
+from distir.plan import Planner
+from distir.schedules import BACKWARD, COST_KINDS, FORWARD, INPUT_PART, CompiledSchedule
+from distir.simulation.cutting.partition import WEIGHT_STEPS, Bounds, Partitions
+from distir.simulation.pipeline.many import run_pipeline_columns
+from distir.simulation.pipeline.one import run_pipeline
+from distir.strategy import Strategy
+
+ROUNDS = 2
+"""Microbatches per rank with which schedules are run."""
+
+FURTHER_ROUNDS = 6
+"""Further microbatches per rank, where there are more than `ROUNDS`. Each is taken to last as long
+as the busiest rank computes, as in a pipeline that stays full."""
+
+LEAST_GAIN = 3e-3
+"""A move is made if it makes an iteration shorter by this fraction, or more."""
+
+TRIED = 8
+"""At most as many moves of a plan are tried at a time."""
+
+MOST_STAGES_FOR_PAIRS = 24
+"""With more stages, borders are moved one at a time, and not two that are next to each other."""
+
+FEW = 1 << 14
+"""Actions up to which plans are run one by one, and not by arrays: the seconds are the same, and
+nothing has to be found out about the schedule before."""
+
+SPARE_BYTES = 0.02
+"""Fraction of a device's bytes that refined stages leave, at least: what blocks hold is an
+estimate, and what fits with balanced stages has to fit with refined ones."""
+
+NUMBERS_AT_ONCE = 1 << 20
+"""Plans times moves times stages that are looked at together, to bound memory."""
+
+Stages = NDArray[np.int64]
+"""The first block of every stage, and the number of blocks: of shape (plans, stages + 1)."""
+
+
+class Order(NamedTuple):
+    """The order in which ranks run the stages that they hold."""
+
+    compiled: CompiledSchedule
+    """A schedule with few microbatches."""
+    further: int
+    """Microbatches beside those of the schedule."""
+
+
+def order_of(planner: Planner, strategy: Strategy) -> Order | None:
+    """The order of a strategy's schedule; None where each rank holds one stage. Strategies with the
+    same schedule have the same order, and so have most that differ in nothing but their number of
+    microbatches."""
+    compiled = planner.schedule(strategy)
+    if all(len(held) == 1 for held in compiled.stages_of_ranks):
+        return None
+    few = ROUNDS * strategy.pp + strategy.microbatches % strategy.pp
+    if strategy.microbatches > few:
+        try:
+            short = planner.schedule(replace(strategy, microbatches=few))
+        except ScheduleError:  # there is none with so few
+            return Order(compiled, 0)
+        if short.stages_of_ranks == compiled.stages_of_ranks:
+            return Order(short, FURTHER_ROUNDS * strategy.pp)
+    return Order(compiled, 0)
+
+
+def rounded_passes(seconds: Floats) -> Indices:
+    """Seconds of the passes of blocks, of shape (plans, cost kinds, blocks), as whole numbers, of
+    which the heaviest block of each plan has `WEIGHT_STEPS` forward and backward."""
+    both = seconds[:, FORWARD] + seconds[:, BACKWARD]
+    heaviest = np.maximum(both.max(axis=1), 1e-300)[:, None, None]
+    # Rounded away from halves: ratios of sizes often are halves, and errors would decide.
+    return np.floor(WEIGHT_STEPS * seconds / heaviest + 0.4321).astype(np.int64)
+
+
+class RefinedCuts:
+    """The bounds of stages after all moves. Those that were found are kept."""
+
+    def __init__(self, training: bool) -> None:
+        self._training = training
+        self._known: dict[tuple[bytes, Order, Bounds], Bounds] = {}
+
+    def bounds(
+        self,
+        rounded: Indices,
+        orders: Sequence[Order | None],
+        rows: Indices,
+        which: Indices,
+        bounds: Sequence[Bounds],
+    ) -> list[Bounds]:
+        """The bounds of the stages of plans after all moves, from those before. Plan i has the
+        seconds `rounded[rows[i]]` (see `rounded_passes`) and the order `orders[which[i]]`."""
+        names: dict[tuple[int, int], bytes] = {}
+        keys: list[tuple[bytes, Order, Bounds]] = []
+        missing: dict[Order, dict[tuple[bytes, Order, Bounds], int]] = {}
+        for place, (row, number) in enumerate(zip(rows.tolist(), which.tolist(), strict=True)):
+            order = orders[number]
+            assert order is not None
+            if (row, number) not in names:
+                used = order.compiled.count_matrix.any(axis=0)[:, None]
+                names[row, number] = (rounded[row] * used).astype(np.uint8).tobytes()
+            key = names[row, number], order, bounds[place]
+            keys.append(key)
+            if key not in self._known:
+                missing.setdefault(order, {})[key] = place
+        for order, own in missing.items():
+            places = list(own.values())
+            search = _Search(order, rounded[rows[places]].astype(np.float64), self._training)
+            after = search.refined(np.array([bounds[place] for place in places]))
+            self._known |= zip(own, map(tuple, after.tolist()), strict=True)
+        return [self._known[key] for key in keys]
+
+
+class KnownCuts:
+    """Cuts that were found, to be shared by the plans of a simulator."""
+
+    def __init__(self, training: bool) -> None:
+        self.balanced, self.refined = Partitions(), RefinedCuts(training)
+
+
+class _Search:
+    """Looks for shorter iterations of plans with one order."""
+
+    def __init__(self, order: Order, seconds: Floats, training: bool) -> None:
+        self.order, self.compiled, self.training = order, order.compiled, training
+        self.ranks = _ranks(order.compiled)
+        shape = (*seconds.shape[:2], seconds.shape[2] + 1)
+        self.sums = np.zeros(shape)
+        """Seconds of all blocks before each block."""
+        np.cumsum(seconds, axis=2, out=self.sums[..., 1:])
+
+    def refined(self, bounds: Stages) -> Stages:
+        """Bounds after all moves."""
+        found, plans = bounds.copy(), np.arange(len(bounds))
+        longest = self.iterations(plans, found)
+        while len(plans):
+            better = [self._moved(some, found, longest) for some in self._parts(plans)]
+            plans = np.concatenate(better)
+        return found
+
+    def _parts(self, plans: Indices) -> Iterator[Indices]:
+        """Parts of the plans that are small enough for memory."""
+        numbers = _steps(self.compiled.stages).size
+        at_once = max(1, NUMBERS_AT_ONCE // numbers)
+        for first in range(0, len(plans), at_once):
+            yield plans[first : first + at_once]
+
+    def _moved(self, plans: Indices, found: Stages, longest: Floats) -> Indices:
+        """Makes the best move of each plan in `found` and `longest`; returns the plans that have
+        one."""
+        after = found[plans, None] + _steps(self.compiled.stages)
+        own, move = np.nonzero((after[..., 1:] > after[..., :-1]).all(axis=2))
+        after, own = after[own, move], plans[own]
+        least, uneven = self._least(own, after)
+        possible = least <= longest[own] * (1 - LEAST_GAIN)
+        after, own, least, uneven = (each[possible] for each in (after, own, least, uneven))
+        tried = _first_of_each(own, least, uneven, TRIED)
+        after, own = after[tried], own[tried]
+        if not len(own):
+            return own
+        seconds = self.iterations(own, after)
+        best = _first_of_each(own, seconds, np.arange(len(own)), 1)
+        best &= seconds <= longest[own] * (1 - LEAST_GAIN)
+        own = own[best]
+        found[own], longest[own] = after[best], seconds[best]
+        return own
+
+    # --- seconds ----------------------------------------------------------------------------------
+
+    def _stages(self, own: Indices, bounds: Stages) -> Floats:
+        """Seconds of stages, of shape (cost kinds, stages, columns)."""
+        ends = self.sums[own[:, None], :, bounds]  # (columns, stages + 1, cost kinds)
+        return np.ascontiguousarray(np.diff(ends, axis=1).transpose(2, 1, 0))
+
+    def iterations(self, own: Indices, bounds: Stages) -> Floats:
+        """How long an iteration is of plans, given by their numbers, each with bounds."""
+        stages = self._stages(own, bounds)
+        seconds = self._of_actions(stages)
+        actions = int(self.ranks.counts.sum()) * len(own)
+        run = _run_one_by_one if actions <= FEW else _run_together
+        end, begin = run(self.compiled, seconds)
+        length = (end - begin if self.training else end).max(axis=0)
+        return length + self._further(self.ranks.busy(stages))
+
+    def _of_actions(self, stages: Floats) -> Floats:
+        """Seconds of actions, overlapped ones included, of shape (stages · cost kinds, columns)."""
+        pairs = self.compiled.pairs
+        found = np.zeros((self.compiled.stages + len(pairs), COST_KINDS, stages.shape[-1]))
+        found[: self.compiled.stages] = stages.swapaxes(0, 1)
+        for number, (ahead, back) in enumerate(pairs, start=self.compiled.stages):
+            found[number, FORWARD] = np.maximum(stages[FORWARD, ahead], stages[BACKWARD, back])
+        return found.reshape(-1, found.shape[-1])
+
+    def _further(self, busy: Floats) -> Floats:
+        """Seconds of the microbatches that are not run, from those in which ranks are busy."""
+        if not self.order.further:
+            return np.zeros(busy.shape[-1])
+        return busy.max(axis=0) * (self.order.further / self.ranks.microbatches)
+
+    def _least(self, own: Indices, bounds: Stages) -> tuple[Floats, Floats]:
+        """Seconds that iterations take at least by the simplest paths through the schedule, and how
+        uneven stages are.
+
+        A path goes down the pipeline to a rank, on through all actions of this rank, and back from
+        its lowest stage; or all the way down and back to the rank's first backward pass, then on
+        through the actions that are left.
+        """
+        ranks, stages = self.ranks, self._stages(own, bounds)
+        forward, busy = stages[FORWARD], ranks.busy(stages)
+        before = np.zeros((2, self.compiled.stages + 1, len(own)))
+        np.cumsum(forward, axis=0, out=before[0, 1:])
+        if ranks.backward is not None:
+            np.cumsum(stages[ranks.backward], axis=0, out=before[1, 1:])
+        down, up = before
+        drained = 0.0 if ranks.splits else up[ranks.lowest]
+        around = down[ranks.lowest] + drained
+        if ranks.backward is not None:
+            warm = ranks.sums(forward[ranks.stage] * ranks.warm[:, None])
+            returned = down[-1:] + up[-1:] - up[ranks.returned + 1]
+            around = np.maximum(around, returned - warm + drained)
+        whole = stages[ranks.kinds].sum(axis=0)
+        least = (busy + around).max(axis=0) + self._further(busy)
+        return least, (whole * whole).sum(axis=0)
+
+
+@lru_cache(maxsize=256)
+def _steps(stages: int) -> Indices:
+    """Moves, by how many blocks borders move, of shape (moves, stages + 1): one border one block
+    back or on; or two that are next to each other."""
+    inner = range(1, stages)
+    moved: list[dict[int, int]] = [{border: step} for border in inner for step in (-1, 1)]
+    if stages <= MOST_STAGES_FOR_PAIRS:
+        moved += [
+            {a: one, b: other} for a, b in pairwise(inner) for one in (-1, 1) for other in (-1, 1)
+        ]
+    steps = np.zeros((len(moved), stages + 1), np.int64)
+    for row, own in zip(steps, moved, strict=True):
+        row[list(own)] = list(own.values())
+    return steps
+
+
+class _Ranks:
+    """What ranks do under a schedule. An *entry* is a stage on a rank; entries are listed rank by
+    rank."""
+
+    def __init__(self, compiled: CompiledSchedule) -> None:
+        held = compiled.stages_of_ranks
+        self.stage = np.array([*chain.from_iterable(held)], np.int64)
+        sizes = np.array([*map(len, held)])
+        self.first = np.cumsum(sizes) - sizes
+        """The first entry of each rank."""
+        self.lowest = np.array([*map(min, held)])
+        """The lowest stage of each rank."""
+        self.splits, self.pairs = compiled.splits_backward, compiled.pairs
+        self.kinds = np.flatnonzero(compiled.count_matrix.any(axis=0)).tolist()
+        """Cost kinds of all actions."""
+        self.backward = next((k for k in (INPUT_PART, BACKWARD) if k in self.kinds), None)
+        """The cost kind of the actions for which the stages before wait."""
+        self.counts = compiled.matrix_alone
+        """Of shape (entries, cost kinds)."""
+        self.of_pairs = compiled.pair_counts
+        forward = compiled.count_matrix[:, FORWARD]
+        self.microbatches = int(forward[self.stage == 0].sum())
+        warm, returned = _before_backward(compiled)
+        self.warm = np.array(warm, np.float64)
+        """Forward passes of each entry before the first backward pass of the rank."""
+        self.returned = np.array(returned)
+        """The stage of the first backward pass of each rank; -1 if there is none."""
+
+    def sums(self, values: Floats) -> Floats:
+        """Sums over the entries of ranks, from shape (entries, columns)."""
+        return np.add.reduceat(values, self.first, axis=0)
+
+    def busy(self, stages: Floats) -> Floats:
+        """Seconds of all actions of each rank, of shape (ranks, columns)."""
+        every: Any = 0.0
+        for kind in self.kinds:
+            every = every + stages[kind, self.stage] * self.counts[:, kind, None]
+        found = self.sums(every)
+        for number, (ahead, back) in enumerate(self.pairs):
+            both = np.maximum(stages[FORWARD, ahead], stages[BACKWARD, back])
+            found = found + both * self.of_pairs[:, number, None]
+        return found
+
+
+@lru_cache(maxsize=1 << 10)
+def _ranks(compiled: CompiledSchedule) -> _Ranks:
+    return _Ranks(compiled)
+
+
+def _before_backward(compiled: CompiledSchedule) -> tuple[list[int], list[int]]:
+    """The forward passes of each entry before the first backward pass of its rank, and the stage of
+    that; -1 if there is none."""
+    found: list[int] = []
+    stages: list[int] = []
+    for held, repeated in zip(compiled.stages_of_ranks, compiled.repeated_costs, strict=True):
+        counts, stage = dict.fromkeys(held, 0), -1
+        for pattern, times in repeated:
+            back = next((n for n, cost in enumerate(pattern) if cost % COST_KINDS != FORWARD), None)
+            for cost in pattern[:back]:
+                counts[cost // COST_KINDS] += times if back is None else 1
+            if back is not None:
+                stage = pattern[back] // COST_KINDS
+                break
+        found += counts.values()
+        stages.append(stage)
+    return found, stages
+
+
+def _first_of_each(own: Indices, first: Floats, second: NDArray[Any], count: int) -> Flags:
+    """The `count` first of each plan by two numbers. `own` ascends."""
+    order = np.lexsort((second, first, own))
+    chosen = np.zeros(len(own), np.bool_)
+    chosen[order] = np.arange(len(own)) - np.searchsorted(own, own) < count
+    return chosen
+
+
+def _run_together(compiled: CompiledSchedule, seconds: Floats) -> tuple[Floats, Floats]:
+    """When ranks are done, and when they begin, of shape (ranks, columns); messages take no
+    time."""
+    found = run_pipeline_columns(compiled, seconds, np.zeros_like(seconds))
+    return found.end, found.begin
+
+
+def _run_one_by_one(compiled: CompiledSchedule, seconds: Floats) -> tuple[Floats, Floats]:
+    """`_run_together`, column by column."""
+    end, begin = np.zeros((2, len(compiled.stages_of_ranks), seconds.shape[1]))
+    none = [0.0] * len(seconds)
+    for column, own in enumerate(seconds.T.tolist()):
+        time = run_pipeline(compiled, own, none)
+        end[:, column] = time.end
+        begin[:, column] = [time.start[action] for action in compiled.first]
+    return end, begin
+
+
+__all__ = ["SPARE_BYTES", "KnownCuts", "Order", "RefinedCuts", "order_of", "rounded_passes"]
