@@ -26,8 +26,6 @@ from distir.errors import ScheduleError
 from distir.plan import Planner
 from distir.schedules import BACKWARD, COST_KINDS, FORWARD, INPUT_PART, CompiledSchedule
 from distir.simulation.cutting.partition import WEIGHT_STEPS, Bounds, Partitions
-from distir.simulation.pipeline.many import run_pipeline_columns
-from distir.simulation.pipeline.one import run_pipeline
 from distir.strategy import Strategy
 
 ROUNDS = 2
@@ -46,9 +44,8 @@ TRIED = 8
 MOST_STAGES_FOR_PAIRS = 24
 """With more stages, borders are moved one at a time, and not two that are next to each other."""
 
-FEW = 1 << 14
-"""Actions up to which plans are run one by one, and not by arrays: the seconds are the same, and
-nothing has to be found out about the schedule before."""
+MOST_ACTIONS = 1 << 12
+"""Schedules with more actions are not run: stages stay balanced."""
 
 SPARE_BYTES = 0.02
 """Fraction of a device's bytes that refined stages leave, at least: what blocks hold is an
@@ -71,21 +68,22 @@ class Order(NamedTuple):
 
 
 def order_of(planner: Planner, strategy: Strategy) -> Order | None:
-    """The order of a strategy's schedule; None where each rank holds one stage. Strategies with the
-    same schedule have the same order, and so have most that differ in nothing but their number of
-    microbatches."""
+    """The order of a strategy's schedule; None where stages stay balanced: each rank holds one, or
+    there are too many actions. Strategies with the same schedule have the same order, and so have
+    most that differ in nothing but their number of microbatches."""
     compiled = planner.schedule(strategy)
     if all(len(held) == 1 for held in compiled.stages_of_ranks):
         return None
+    order = Order(compiled, 0)
     few = ROUNDS * strategy.pp + strategy.microbatches % strategy.pp
     if strategy.microbatches > few:
         try:
             short = planner.schedule(replace(strategy, microbatches=few))
         except ScheduleError:  # there is none with so few
-            return Order(compiled, 0)
-        if short.stages_of_ranks == compiled.stages_of_ranks:
-            return Order(short, FURTHER_ROUNDS * strategy.pp)
-    return Order(compiled, 0)
+            short = compiled
+        if short is not compiled and short.stages_of_ranks == compiled.stages_of_ranks:
+            order = Order(short, FURTHER_ROUNDS * strategy.pp)
+    return order if order.compiled.count_matrix.sum() <= MOST_ACTIONS else None
 
 
 def rounded_passes(seconds: Floats) -> Indices:
@@ -200,9 +198,7 @@ class _Search:
         """How long an iteration is of plans, given by their numbers, each with bounds."""
         stages = self._stages(own, bounds)
         seconds = self._of_actions(stages)
-        actions = int(self.ranks.counts.sum()) * len(own)
-        run = _run_one_by_one if actions <= FEW else _run_together
-        end, begin = run(self.compiled, seconds)
+        end, begin = _run(self.compiled, seconds)
         length = (end - begin if self.training else end).max(axis=0)
         return length + self._further(self.ranks.busy(stages))
 
@@ -339,22 +335,20 @@ def _first_of_each(own: Indices, first: Floats, second: NDArray[Any], count: int
     return chosen
 
 
-def _run_together(compiled: CompiledSchedule, seconds: Floats) -> tuple[Floats, Floats]:
-    """When ranks are done, and when they begin, of shape (ranks, columns); messages take no
-    time."""
-    found = run_pipeline_columns(compiled, seconds, np.zeros_like(seconds))
-    return found.end, found.begin
-
-
-def _run_one_by_one(compiled: CompiledSchedule, seconds: Floats) -> tuple[Floats, Floats]:
-    """`_run_together`, column by column."""
-    end, begin = np.zeros((2, len(compiled.stages_of_ranks), seconds.shape[1]))
-    none = [0.0] * len(seconds)
-    for column, own in enumerate(seconds.T.tolist()):
-        time = run_pipeline(compiled, own, none)
-        end[:, column] = time.end
-        begin[:, column] = [time.start[action] for action in compiled.first]
-    return end, begin
+def _run(compiled: CompiledSchedule, seconds: Floats) -> tuple[Floats, Floats]:
+    """When ranks are done, and when they begin, of shape (ranks, columns), given the seconds of
+    actions, of shape (stages and pairs · cost kinds, columns); messages take no time."""
+    flat, none = compiled.flat, np.zeros(seconds.shape[1])
+    free = [none] * len(compiled.stages_of_ranks)
+    ended: list[Floats] = []
+    for rank, cost, needed in zip(flat.rank, flat.cost, flat.needs, strict=True):
+        begin = free[rank]
+        if needed >= 0:
+            begin = np.maximum(begin, ended[needed])
+        free[rank] = end = begin + seconds[cost]
+        ended.append(end)
+    begin = [ended[action] - seconds[flat.cost[action]] for action in flat.first]
+    return np.stack(free), np.stack(begin)
 
 
 __all__ = ["SPARE_BYTES", "KnownCuts", "Order", "RefinedCuts", "order_of", "rounded_passes"]
