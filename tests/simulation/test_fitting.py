@@ -18,6 +18,7 @@ from distir.simulation.cutting.fitting import (
     BlocksToCut,
     InFlight,
     PlansToFit,
+    fit_as_cut,
     fitted_bounds,
 )
 from distir.simulation.cutting.partition import balanced_cuts
@@ -97,7 +98,8 @@ def test_stages_fit_if_any_do_and_are_nearly_as_light_as_can_be(
     blocks, stages = len(model.kinds), len(flight.stages_of_ranks)
     plans = _by_time(model, flight)
     by_time = tuple(plans.bounds[0].tolist())
-    ((moved, found),) = fitted_bounds(model, [plans])
+    ((as_cut, moved, found),) = fitted_bounds(model, [plans])
+    assert bool(len(as_cut)) == _fits(model, flight, by_time)
     inner = combinations(range(1, blocks), stages - 1)
     fitting = [each for cuts in inner if _fits(model, flight, each := (0, *cuts, blocks))]
     if _fits(model, flight, by_time) or not fitting:
@@ -121,11 +123,11 @@ def test_only_plans_are_ruled_out_for_which_nothing_is_found(
     plans = _by_time(*case)
     for capacity in range(10, 90, 8):
         model = replace(case[0], room_bytes=np.array([float(capacity)]))
-        ((moved, found),) = fitted_bounds(model, [plans])
+        ((_, moved, found),) = fitted_bounds(model, [plans])
         with pytest.MonkeyPatch.context() as patch:
             # With no kind of block frequent, no plan is ruled out before the search.
             patch.setattr("distir.simulation.cutting.fitting.FREQUENT", np.inf)
-            ((moved_all, found_all),) = fitted_bounds(model, [plans])
+            ((_, moved_all, found_all),) = fitted_bounds(model, [plans])
         assert moved.tolist() == moved_all.tolist()
         assert found.tolist() == found_all.tolist()
 
@@ -138,7 +140,7 @@ def test_situations_that_another_outdoes_do_not_matter(
     every = replace(plans, flights=replace(plans.flights, fullest=plans.flights.counts))
     for capacity in range(10, 90, 8):
         model = replace(case[0], room_bytes=np.array([float(capacity)]))
-        (moved, found), (moved_all, found_all) = fitted_bounds(model, [plans, every])
+        (_, moved, found), (_, moved_all, found_all) = fitted_bounds(model, [plans, every])
         assert moved.tolist() == moved_all.tolist()
         assert found.tolist() == found_all.tolist()
 
@@ -151,8 +153,9 @@ def test_plans_are_fitted_together_as_alone(
     blocks = len(model.kinds)
     groups = [_by_time(model, flight) for _, flight in several if _stages(flight) <= blocks]
     together = fitted_bounds(model, groups)
-    for group, (moved, found) in zip(groups, together, strict=True):
-        ((moved_alone, found_alone),) = fitted_bounds(model, [group])
+    for group, (as_cut, moved, found) in zip(groups, together, strict=True):
+        ((as_cut_alone, moved_alone, found_alone),) = fitted_bounds(model, [group])
+        assert as_cut.tolist() == as_cut_alone.tolist() == fit_as_cut(model, [group])[0].tolist()
         assert moved.tolist() == moved_alone.tolist()
         assert found.tolist() == found_alone.tolist()
 

@@ -1,10 +1,11 @@
 """Moves the borders of stages as long as that makes an iteration shorter, for many plans at once.
 
-Where ranks hold one stage each, stages of equal weight (`partition.py`) are hard to beat. Ranks
-that hold several take turns between them: a heavy stage holds up other ranks though the sums over
-ranks are equal. Here the schedule itself is run, with few microbatches, and with stages that take
-what their blocks take one by one. Of the moves that the simplest paths through the schedule do not
-rule out, a few are tried, and the best is made, until none helps.
+Stages of equal weight (`partition.py`) are right while a pipeline is full and every rank holds one.
+With few microbatches per rank, filling and draining count as much; and ranks that hold several
+stages take turns between them, so that a heavy one holds up other ranks though the sums over ranks
+are equal. Here the schedule itself is run, with few microbatches, and with stages that take what
+their blocks take one by one. Of the moves that the simplest paths through the schedule do not rule
+out, a few are tried, and the best is made, until none helps.
 
 All seconds are whole numbers of small parts, so that sums have no rounding errors: plans are
 refined alike, alone and together.
@@ -15,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from itertools import chain, pairwise
+from itertools import chain, islice, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,15 +26,19 @@ from distir.arrays import Flags, Floats, Indices
 from distir.errors import ScheduleError
 from distir.plan import Planner
 from distir.schedules import BACKWARD, COST_KINDS, FORWARD, INPUT_PART, CompiledSchedule
-from distir.simulation.cutting.partition import WEIGHT_STEPS, Bounds, Partitions
+from distir.simulation.cutting.partition import MOST_KEPT, WEIGHT_STEPS, Bounds, Partitions
 from distir.strategy import Strategy
 
 ROUNDS = 2
 """Microbatches per rank with which schedules are run."""
 
 FURTHER_ROUNDS = 6
-"""Further microbatches per rank, where there are more than `ROUNDS`. Each is taken to last as long
-as the busiest rank computes, as in a pipeline that stays full."""
+"""Further microbatches per rank, at most. Each is taken to last as long as the busiest rank
+computes, as in a pipeline that is full."""
+
+FEW_ROUNDS = 4
+"""Microbatches per rank up to which stages are refined of which each has a rank of its own: filling
+and draining the pipeline matters then."""
 
 LEAST_GAIN = 3e-3
 """A move is made if it makes an iteration shorter by this fraction, or more."""
@@ -68,21 +73,23 @@ class Order(NamedTuple):
 
 
 def order_of(planner: Planner, strategy: Strategy) -> Order | None:
-    """The order of a strategy's schedule; None where stages stay balanced: each rank holds one, or
-    there are too many actions. Strategies with the same schedule have the same order, and so have
-    most that differ in nothing but their number of microbatches."""
-    compiled = planner.schedule(strategy)
-    if all(len(held) == 1 for held in compiled.stages_of_ranks):
+    """The order of a strategy's schedule, None where stages stay balanced: where ranks hold one
+    stage each and the pipeline is full for long, and where there are too many actions. Strategies
+    with the same schedule have the same order, and so have most that differ in nothing but a large
+    number of microbatches."""
+    compiled, ranks, count = planner.schedule(strategy), strategy.pp, strategy.microbatches
+    alone = all(len(held) == 1 for held in compiled.stages_of_ranks)
+    if compiled.stages == 1 or (alone and count > FEW_ROUNDS * ranks):
         return None
     order = Order(compiled, 0)
-    few = ROUNDS * strategy.pp + strategy.microbatches % strategy.pp
-    if strategy.microbatches > few:
+    few = ROUNDS * ranks + count % ranks
+    if count > few:
         try:
             short = planner.schedule(replace(strategy, microbatches=few))
         except ScheduleError:  # there is none with so few
             short = compiled
         if short is not compiled and short.stages_of_ranks == compiled.stages_of_ranks:
-            order = Order(short, FURTHER_ROUNDS * strategy.pp)
+            order = Order(short, min(count - few, FURTHER_ROUNDS * ranks))
     return order if order.compiled.count_matrix.sum() <= MOST_ACTIONS else None
 
 
@@ -96,7 +103,7 @@ def rounded_passes(seconds: Floats) -> Indices:
 
 
 class RefinedCuts:
-    """The bounds of stages after all moves. Those that were found are kept."""
+    """The bounds of stages after all moves. The last ones that were found are kept."""
 
     def __init__(self, training: bool) -> None:
         self._training = training
@@ -120,7 +127,7 @@ class RefinedCuts:
             assert order is not None
             if (row, number) not in names:
                 used = order.compiled.count_matrix.any(axis=0)[:, None]
-                names[row, number] = (rounded[row] * used).astype(np.uint8).tobytes()
+                names[row, number] = (rounded[row] * used).astype(np.uint16).tobytes()
             key = names[row, number], order, bounds[place]
             keys.append(key)
             if key not in self._known:
@@ -130,7 +137,10 @@ class RefinedCuts:
             search = _Search(order, rounded[rows[places]].astype(np.float64), self._training)
             after = search.refined(np.array([bounds[place] for place in places]))
             self._known |= zip(own, map(tuple, after.tolist()), strict=True)
-        return [self._known[key] for key in keys]
+        found = [self._known[key] for key in keys]
+        for key in list(islice(self._known, max(0, len(self._known) - MOST_KEPT))):
+            del self._known[key]
+        return found
 
 
 class KnownCuts:
