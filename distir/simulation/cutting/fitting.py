@@ -126,7 +126,7 @@ class PlansToFit:
         return PlansToFit(self.bounds, cut, sizes, self.flights, flight)
 
 
-class Fitted(NamedTuple):
+class FittedPlans(NamedTuple):
     """Plans of a group, given by their numbers."""
 
     as_cut: Indices
@@ -137,19 +137,19 @@ class Fitted(NamedTuple):
     """The bounds of that cut, of shape (plans, stages + 1)."""
 
 
-def fitted_bounds(model: BlocksToCut, groups: Sequence[PlansToFit]) -> list[Fitted]:
+def fitted_bounds(model: BlocksToCut, groups: Sequence[PlansToFit]) -> list[FittedPlans]:
     """Per group of plans, which fit, and with which bounds."""
     if not groups:
         return []
     sums = _Sums(model)
     every = [(ranks.as_cut(), ranks.needs()) for ranks in (_Ranks(sums, each) for each in groups)]
     fits, begins = _Search(model, _Needs.joined([needs for _, needs in every])).search()
-    found: list[Fitted] = []
+    found: list[FittedPlans] = []
     for as_cut, need in every:
         count = len(need.plans)
         own = begins[: count * need.num_stages].reshape(count, need.num_stages)[fits[:count]]
         end = np.full((len(own), 1), len(model.kinds))
-        found.append(Fitted(as_cut, need.plans[fits[:count]], np.hstack([own, end])))
+        found.append(FittedPlans(as_cut, need.plans[fits[:count]], np.hstack([own, end])))
         fits, begins = fits[count:], begins[count * need.num_stages :]
     return found
 
@@ -465,7 +465,7 @@ def _heaviest(weights: Weights, bounds: Cuts) -> Floats:
 __all__ = [
     "BlockBytes",
     "BlocksToCut",
-    "Fitted",
+    "FittedPlans",
     "InFlight",
     "PlansToFit",
     "fit_as_cut",

@@ -134,7 +134,7 @@ class RefinedCuts:
                 missing.setdefault(order, {})[key] = place
         for order, own in missing.items():
             places = list(own.values())
-            search = _Search(order, rounded[rows[places]].astype(np.float64), self._training)
+            search = _Refinement(order, rounded[rows[places]].astype(np.float64), self._training)
             after = search.refined(np.array([bounds[place] for place in places]))
             self._known |= zip(own, map(tuple, after.tolist()), strict=True)
         found = [self._known[key] for key in keys]
@@ -150,12 +150,12 @@ class KnownCuts:
         self.balanced, self.refined = Partitions(), RefinedCuts(training)
 
 
-class _Search:
+class _Refinement:
     """Looks for shorter iterations of plans with one order."""
 
     def __init__(self, order: Order, seconds: Floats, training: bool) -> None:
         self.order, self.compiled, self.training = order, order.compiled, training
-        self.ranks = _ranks(order.compiled)
+        self.ranks = _rank_order(order.compiled)
         shape = (*seconds.shape[:2], seconds.shape[2] + 1)
         self.sums = np.zeros(shape)
         """Seconds of all blocks before each block."""
@@ -269,7 +269,7 @@ def _steps(stages: int) -> Indices:
     return steps
 
 
-class _Ranks:
+class _RankOrder:
     """What ranks do under a schedule. An *entry* is a stage on a rank; entries are listed rank by
     rank."""
 
@@ -314,8 +314,8 @@ class _Ranks:
 
 
 @lru_cache(maxsize=1 << 10)
-def _ranks(compiled: CompiledSchedule) -> _Ranks:
-    return _Ranks(compiled)
+def _rank_order(compiled: CompiledSchedule) -> _RankOrder:
+    return _RankOrder(compiled)
 
 
 def _before_backward(compiled: CompiledSchedule) -> tuple[list[int], list[int]]:
