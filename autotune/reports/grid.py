@@ -97,9 +97,10 @@ def _certificate_parts(
         yield Text("Interrupted: nothing is proved yet.", style="bold red")
     if certificate.ranked:
         proved = "the best of all" if certificate.complete else "the best so far"
-        yield Text(
-            f"\n{described(certificate.ranked[0].strategy)}: {proved}.\n", style="bold green"
-        )
+        yield Text(f"\n{described(certificate.ranked[0].strategy)}: {proved}.", style="bold green")
+        if certificate.complete:
+            yield Text("The proof takes every strategy with its stages where distir begins them.")
+        yield Text("")
         best = certificate.ranked
         yield ranking_table(best, objective, f"Best {len(best)}", len(best))
     elif certificate.complete:

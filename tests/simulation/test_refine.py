@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from distir import Strategy, Workload, load_model
-from distir.arrays import Floats
+from distir.arrays import Floats, Indices
 from distir.plan import Planner
 from distir.schedules import BACKWARD, COST_KINDS, FORWARD, INPUT_PART, WEIGHT_PART
 from distir.simulation.cutting.partition import Bounds, Partitions
@@ -53,16 +53,14 @@ def passes(rng: Random, blocks: int) -> Floats:
     return seconds
 
 
-def balanced(rounded: np.ndarray[tuple[int, ...], np.dtype[np.int64]], of: Order) -> Bounds:
+def balanced(rounded: Indices, of: Order) -> Bounds:
     shape = (of.compiled.stages_of_ranks, 2)
     alone = np.zeros(1, np.int64)
     weights = rounded[:, FORWARD] + rounded[:, BACKWARD]
     return Partitions().bounds(weights, [shape], alone, alone)[0]
 
 
-def iteration(
-    rounded: np.ndarray[tuple[int, ...], np.dtype[np.int64]], of: Order, bounds: Bounds
-) -> float:
+def iteration(rounded: Indices, of: Order, bounds: Bounds) -> float:
     """How long the schedule of an order is, action by action."""
     stages = np.array([rounded[0, :, a:b].sum(axis=1) for a, b in pairwise(bounds)], np.float64)
     pairs = np.zeros((len(of.compiled.pairs), COST_KINDS))
@@ -95,14 +93,13 @@ def test_plans_are_refined_together_as_alone() -> None:
     rng, alone = Random(1), np.zeros(1, np.int64)
     orders = [order(*each) for each in SCHEDULES[:3]]
     rounded = np.concatenate([rounded_passes(passes(rng, 30)) for _ in range(5)])
-    rows, which = (each.ravel() for each in np.mgrid[0:5, 0:3])
-    before = [
-        balanced(rounded[[row]], orders[number]) for row, number in zip(rows, which, strict=True)
-    ]
+    rows, which = np.repeat(np.arange(5), 3), np.tile(np.arange(3), 5)
+    cases = list(zip(map(int, rows), map(int, which), strict=True))
+    before = [balanced(rounded[[row]], orders[number]) for row, number in cases]
     known = RefinedCuts(True)
     together = known.bounds(rounded, orders, rows, which, before)
     assert together == known.bounds(rounded, orders, rows, which, before)
-    for row, number, bounds, found in zip(rows, which, before, together, strict=True):
+    for (row, number), bounds, found in zip(cases, before, together, strict=True):
         one = RefinedCuts(True).bounds(rounded[[row]], [orders[number]], alone, alone, [bounds])
         assert one == [found]
 

@@ -244,8 +244,8 @@ class StageCuts:
         if not self.programs.most:
             return kept
         again = self._passes_of(self.programs.recomputed)[size]
-        both = (each.reshape(len(size), -1) for each in (kept, again))
-        return mixed(*both, share).reshape(kept.shape)
+        flat = (len(size), -1)
+        return mixed(kept.reshape(flat), again.reshape(flat), share).reshape(kept.shape)
 
     def _passes_of(self, programs: Sequence[BlockProgram]) -> Floats:
         """Seconds of the passes of the different blocks, of shape (sizes, cost kinds, kinds)."""

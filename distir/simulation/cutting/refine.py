@@ -26,7 +26,7 @@ from distir.arrays import Flags, Floats, Indices
 from distir.errors import ScheduleError
 from distir.plan import Planner
 from distir.schedules import BACKWARD, COST_KINDS, FORWARD, INPUT_PART, CompiledSchedule
-from distir.simulation.cutting.partition import MOST_KEPT, WEIGHT_STEPS, Bounds, Partitions
+from distir.simulation.cutting.partition import MOST_KEPT, Bounds, Partitions
 from distir.strategy import Strategy
 
 ROUNDS = 2
@@ -40,6 +40,10 @@ FEW_ROUNDS = 4
 """Microbatches per rank up to which stages are refined of which each has a rank of its own: filling
 and draining the pipeline matters then."""
 
+STEPS = 50
+"""Seconds of the heaviest block, forward and backward, after rounding. Plans whose seconds round to
+equal numbers are refined alike, so that their cuts are found once."""
+
 LEAST_GAIN = 3e-3
 """A move is made if it makes an iteration shorter by this fraction, or more."""
 
@@ -49,8 +53,12 @@ TRIED = 8
 MOST_STAGES_FOR_PAIRS = 24
 """With more stages, borders are moved one at a time, and not two that are next to each other."""
 
-MOST_ACTIONS = 1 << 12
+MOST_ACTIONS = 1 << 11
 """Schedules with more actions are not run: stages stay balanced."""
+
+FEW_COLUMNS = 4
+"""Fewer plans than these are run one by one: an operation on arrays takes longer than several on
+numbers."""
 
 SPARE_BYTES = 0.02
 """Fraction of a device's bytes that refined stages leave, at least: what blocks hold is an
@@ -95,11 +103,11 @@ def order_of(planner: Planner, strategy: Strategy) -> Order | None:
 
 def rounded_passes(seconds: Floats) -> Indices:
     """Seconds of the passes of blocks, of shape (plans, cost kinds, blocks), as whole numbers, of
-    which the heaviest block of each plan has `WEIGHT_STEPS` forward and backward."""
+    which the heaviest block of each plan has `STEPS` forward and backward."""
     both = seconds[:, FORWARD] + seconds[:, BACKWARD]
     heaviest = np.maximum(both.max(axis=1), 1e-300)[:, None, None]
     # Rounded away from halves: ratios of sizes often are halves, and errors would decide.
-    return np.floor(WEIGHT_STEPS * seconds / heaviest + 0.4321).astype(np.int64)
+    return np.floor(STEPS * seconds / heaviest + 0.4321).astype(np.int64)
 
 
 class RefinedCuts:
@@ -122,21 +130,22 @@ class RefinedCuts:
         names: dict[tuple[int, int], bytes] = {}
         keys: list[tuple[bytes, Order, Bounds]] = []
         missing: dict[Order, dict[tuple[bytes, Order, Bounds], int]] = {}
-        for place, (row, number) in enumerate(zip(rows.tolist(), which.tolist(), strict=True)):
+        for place, (row, number) in enumerate(zip(map(int, rows), map(int, which), strict=True)):
             order = orders[number]
             assert order is not None
             if (row, number) not in names:
-                used = order.compiled.count_matrix.any(axis=0)[:, None]
-                names[row, number] = (rounded[row] * used).astype(np.uint16).tobytes()
+                used = np.sign(order.compiled.count_matrix.sum(axis=0))
+                names[row, number] = (rounded[row].T * used).astype(np.uint16).tobytes()
             key = names[row, number], order, bounds[place]
             keys.append(key)
             if key not in self._known:
                 missing.setdefault(order, {})[key] = place
         for order, own in missing.items():
-            places = list(own.values())
+            places = np.array(list(own.values()), np.int64)
             search = _Refinement(order, rounded[rows[places]].astype(np.float64), self._training)
-            after = search.refined(np.array([bounds[place] for place in places]))
-            self._known |= zip(own, map(tuple, after.tolist()), strict=True)
+            after = search.refined(np.array([bounds[int(place)] for place in places]))
+            refined: list[Bounds] = [tuple(each) for each in after.tolist()]
+            self._known |= zip(own, refined, strict=True)
         found = [self._known[key] for key in keys]
         for key in list(islice(self._known, max(0, len(self._known) - MOST_KEPT))):
             del self._known[key]
@@ -185,8 +194,8 @@ class _Refinement:
         after, own = after[own, move], plans[own]
         least, uneven = self._least(own, after)
         possible = least <= longest[own] * (1 - LEAST_GAIN)
-        after, own, least, uneven = (each[possible] for each in (after, own, least, uneven))
-        tried = _first_of_each(own, least, uneven, TRIED)
+        after, own = after[possible], own[possible]
+        tried = _first_of_each(own, least[possible], uneven[possible], TRIED)
         after, own = after[tried], own[tried]
         if not len(own):
             return own
@@ -201,15 +210,14 @@ class _Refinement:
 
     def _stages(self, own: Indices, bounds: Stages) -> Floats:
         """Seconds of stages, of shape (cost kinds, stages, columns)."""
-        ends = self.sums[own[:, None], :, bounds]  # (columns, stages + 1, cost kinds)
+        ends: Floats = self.sums[own[:, None], :, bounds]  # (columns, stages + 1, cost kinds)
         return np.ascontiguousarray(np.diff(ends, axis=1).transpose(2, 1, 0))
 
     def iterations(self, own: Indices, bounds: Stages) -> Floats:
         """How long an iteration is of plans, given by their numbers, each with bounds."""
         stages = self._stages(own, bounds)
-        seconds = self._of_actions(stages)
-        end, begin = _run(self.compiled, seconds)
-        length = (end - begin if self.training else end).max(axis=0)
+        end, begin = _run(self.compiled, self._of_actions(stages))
+        length: Floats = np.max(end - begin if self.training else end, axis=0)
         return length + self._further(self.ranks.busy(stages))
 
     def _of_actions(self, stages: Floats) -> Floats:
@@ -223,9 +231,9 @@ class _Refinement:
 
     def _further(self, busy: Floats) -> Floats:
         """Seconds of the microbatches that are not run, from those in which ranks are busy."""
-        if not self.order.further:
-            return np.zeros(busy.shape[-1])
-        return busy.max(axis=0) * (self.order.further / self.ranks.microbatches)
+        rounds = self.order.further / self.ranks.microbatches
+        busiest: Floats = np.max(busy, axis=0)
+        return busiest * rounds
 
     def _least(self, own: Indices, bounds: Stages) -> tuple[Floats, Floats]:
         """Seconds that iterations take at least by the simplest paths through the schedule, and how
@@ -348,6 +356,10 @@ def _first_of_each(own: Indices, first: Floats, second: NDArray[Any], count: int
 def _run(compiled: CompiledSchedule, seconds: Floats) -> tuple[Floats, Floats]:
     """When ranks are done, and when they begin, of shape (ranks, columns), given the seconds of
     actions, of shape (stages and pairs · cost kinds, columns); messages take no time."""
+    if seconds.shape[1] < FEW_COLUMNS:
+        each = [_run_alone(compiled, column) for column in seconds.T.tolist()]
+        end, begin = np.array(each).transpose(1, 2, 0)
+        return end, begin
     flat, none = compiled.flat, np.zeros(seconds.shape[1])
     free = [none] * len(compiled.stages_of_ranks)
     ended: list[Floats] = []
@@ -359,6 +371,22 @@ def _run(compiled: CompiledSchedule, seconds: Floats) -> tuple[Floats, Floats]:
         ended.append(end)
     begin = [ended[action] - seconds[flat.cost[action]] for action in flat.first]
     return np.stack(free), np.stack(begin)
+
+
+def _run_alone(
+    compiled: CompiledSchedule, seconds: Sequence[float]
+) -> tuple[list[float], list[float]]:
+    """`_run` of one column."""
+    flat = compiled.flat
+    free = [0.0] * len(compiled.stages_of_ranks)
+    ended: list[float] = []
+    for rank, cost, needed in zip(flat.rank, flat.cost, flat.needs, strict=True):
+        begin = free[rank]
+        if needed >= 0 and ended[needed] > begin:
+            begin = ended[needed]
+        free[rank] = end = begin + seconds[cost]
+        ended.append(end)
+    return free, [ended[action] - seconds[flat.cost[action]] for action in flat.first]
 
 
 __all__ = ["SPARE_BYTES", "KnownCuts", "Order", "RefinedCuts", "order_of", "rounded_passes"]
