@@ -78,7 +78,7 @@ class Simulator:
             raise ValueError("the planner is of another workload, fuses otherwise, or narrows")
         self._rules = (degrees_fit(cluster.num_devices).of(workload), *own.rules)
         self.stages = StagePricer(workload, self.cost, self.planner, ChainMemory())
-        self._known_cuts = KnownCuts(workload.training)
+        self._known_cuts = KnownCuts(self.cost.host_bound_seconds, workload.training)
         self._stages: dict[object, StageCost] = {}
         self._pairs: dict[object, PassCost] = {}
         self._cuts: dict[object, tuple[int, ...]] = {}

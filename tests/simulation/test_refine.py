@@ -14,7 +14,9 @@ from distir.plan import Planner
 from distir.schedules import BACKWARD, COST_KINDS, FORWARD, INPUT_PART, WEIGHT_PART
 from distir.simulation.cutting.partition import Bounds, Partitions
 from distir.simulation.cutting.refine import (
+    LAUNCHES,
     LEAST_GAIN,
+    STREAMS,
     Order,
     RefinedCuts,
     order_of,
@@ -44,25 +46,34 @@ def order(schedule: str, chunks: int, pp: int = 4, microbatches: int = 8) -> Ord
 
 
 def passes(rng: Random, blocks: int) -> Floats:
-    """Seconds of the passes of layers between two other blocks."""
-    seconds = np.zeros((1, COST_KINDS, blocks))
-    seconds[0, FORWARD] = 1.0
-    seconds[0, FORWARD, [0, -1]] = rng.choice([0.1, 0.5, 2.0]), rng.choice([0.2, 1.5, 3.0])
-    seconds[0, BACKWARD] = seconds[0, FORWARD] * rng.choice([2.0, 3.0])
-    seconds[0, [INPUT_PART, WEIGHT_PART]] = seconds[0, BACKWARD] / 2
-    return seconds
+    """What the passes of layers between two other blocks take, of which nothing is launched or
+    gathered."""
+    seconds = np.zeros((COST_KINDS, blocks))
+    seconds[FORWARD] = 1.0
+    seconds[FORWARD, [0, -1]] = rng.choice([0.1, 0.5, 2.0]), rng.choice([0.2, 1.5, 3.0])
+    seconds[BACKWARD] = seconds[FORWARD] * rng.choice([2.0, 3.0])
+    seconds[[INPUT_PART, WEIGHT_PART]] = seconds[BACKWARD] / 2
+    found = np.zeros((1, 3, COST_KINDS, blocks))
+    found[:, STREAMS] = seconds
+    return found
+
+
+def cuts() -> RefinedCuts:
+    """Cuts where a pass lasts as long as its streams or its launches."""
+    return RefinedCuts(np.maximum, training=True)
 
 
 def balanced(rounded: Indices, of: Order) -> Bounds:
     shape = (of.compiled.stages_of_ranks, 2)
     alone = np.zeros(1, np.int64)
-    weights = rounded[:, FORWARD] + rounded[:, BACKWARD]
+    weights = rounded[:, STREAMS, FORWARD] + rounded[:, STREAMS, BACKWARD]
     return Partitions().bounds(weights, [shape], alone, alone)[0]
 
 
 def iteration(rounded: Indices, of: Order, bounds: Bounds) -> float:
     """How long the schedule of an order is, action by action."""
-    stages = np.array([rounded[0, :, a:b].sum(axis=1) for a, b in pairwise(bounds)], np.float64)
+    every = [rounded[0, :, :, a:b].sum(axis=2).max(axis=0) for a, b in pairwise(bounds)]
+    stages = np.array(every, np.float64)
     pairs = np.zeros((len(of.compiled.pairs), COST_KINDS))
     for row, (ahead, back) in zip(pairs, of.compiled.pairs, strict=True):
         row[FORWARD] = max(stages[ahead, FORWARD], stages[back, BACKWARD])
@@ -79,7 +90,7 @@ def test_refined_stages_make_the_schedule_shorter_or_stay(schedule: str, chunks:
     for _ in range(6):
         rounded = rounded_passes(passes(rng, rng.randint(17, 40)))
         before = balanced(rounded, of)
-        (after,) = RefinedCuts(True).bounds(rounded, [of], alone, alone, [before])
+        (after,) = cuts().bounds(rounded, [of], alone, alone, [before])
         assert all(a < b for a, b in pairwise(after))
         assert (after[0], after[-1]) == (before[0], before[-1])
         if after != before:
@@ -89,6 +100,19 @@ def test_refined_stages_make_the_schedule_shorter_or_stay(schedule: str, chunks:
     assert moved or schedule not in ("1f1b", "interleaved", "chimera")
 
 
+def test_a_stage_lasts_as_long_as_all_its_launches_or_all_its_streams() -> None:
+    """And not as long as the longer of both in each block: all blocks take as long alone, but the
+    first ones hide each other's launches."""
+    of, alone = order("1f1b", 1), np.zeros(1, np.int64)
+    found = np.zeros((1, 3, COST_KINDS, 32))
+    found[:, STREAMS, : BACKWARD + 1] = [1.0, 3.0] * 8 + [3.0] * 16
+    found[:, LAUNCHES, : BACKWARD + 1] = [3.0, 1.0] * 8 + [1.0] * 16
+    rounded, before = rounded_passes(found), (0, 8, 16, 24, 32)
+    (after,) = cuts().bounds(rounded, [of], alone, alone, [before])
+    assert iteration(rounded, of, after) < iteration(rounded, of, before)
+    assert after[2] > before[2]
+
+
 def test_plans_are_refined_together_as_alone() -> None:
     rng, alone = Random(1), np.zeros(1, np.int64)
     orders = [order(*each) for each in SCHEDULES[:3]]
@@ -96,11 +120,11 @@ def test_plans_are_refined_together_as_alone() -> None:
     rows, which = np.repeat(np.arange(5), 3), np.tile(np.arange(3), 5)
     cases = list(zip(map(int, rows), map(int, which), strict=True))
     before = [balanced(rounded[[row]], orders[number]) for row, number in cases]
-    known = RefinedCuts(True)
+    known = cuts()
     together = known.bounds(rounded, orders, rows, which, before)
     assert together == known.bounds(rounded, orders, rows, which, before)
     for (row, number), bounds, found in zip(cases, before, together, strict=True):
-        one = RefinedCuts(True).bounds(rounded[[row]], [orders[number]], alone, alone, [bounds])
+        one = cuts().bounds(rounded[[row]], [orders[number]], alone, alone, [bounds])
         assert one == [found]
 
 

@@ -30,7 +30,15 @@ from distir.simulation.cutting.partition import (
     num_stages,
     rounded_weights,
 )
-from distir.simulation.cutting.refine import SPARE_BYTES, KnownCuts, Order, rounded_passes
+from distir.simulation.cutting.refine import (
+    LAUNCHES,
+    LINKS,
+    SPARE_BYTES,
+    STREAMS,
+    KnownCuts,
+    Order,
+    rounded_passes,
+)
 from distir.simulation.pricing.block_bytes import BlockBytes, mixed
 from distir.simulation.pricing.instructions import Pricing
 from distir.simulation.pricing.stages import StagePricer
@@ -238,8 +246,8 @@ class StageCuts:
         return np.stack(found, axis=1)
 
     def _passes(self, size: Indices, share: Floats) -> Floats:
-        """Seconds of the passes of the different blocks in mixes, of shape (mixes, cost kinds,
-        kinds)."""
+        """What the passes of the different blocks take in mixes, of shape
+        (mixes, 3, cost kinds, kinds)."""
         kept = self._passes_of(self.programs.kept)[size]
         if not self.programs.most:
             return kept
@@ -248,13 +256,15 @@ class StageCuts:
         return mixed(kept.reshape(flat), again.reshape(flat), share).reshape(kept.shape)
 
     def _passes_of(self, programs: Sequence[BlockProgram]) -> Floats:
-        """Seconds of the passes of the different blocks, of shape (sizes, cost kinds, kinds)."""
+        """What the passes of the different blocks take, of shape (sizes, 3, cost kinds, kinds)."""
         kinds = dict(zip(self.programs.kinds, programs, strict=True))
-        found = np.zeros((self.num_sizes, COST_KINDS, len(kinds)))
+        found = np.zeros((self.num_sizes, 3, COST_KINDS, len(kinds)))
         for place, program in enumerate(kinds.values()):
-            own = self.pricer.pass_seconds(program, self.pricing, splits=self.splits)
-            for kind, seconds in enumerate(own):
-                found[:, kind, place] = seconds
+            own = self.pricer.passes_alone(program, self.pricing, splits=self.splits)
+            for kind, each in enumerate(own):
+                found[:, STREAMS, kind, place] = each.stream_seconds
+                found[:, LAUNCHES, kind, place] = each.launch_seconds
+                found[:, LINKS, kind, place] = each.link_seconds
         return found
 
     def _held(self, size: Indices, share: Floats) -> BlockBytes:

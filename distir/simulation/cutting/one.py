@@ -19,7 +19,15 @@ from distir.simulation.cutting.fitting import (
     fitted_bounds,
 )
 from distir.simulation.cutting.partition import Bounds, num_stages, rounded_weights
-from distir.simulation.cutting.refine import SPARE_BYTES, KnownCuts, Order, rounded_passes
+from distir.simulation.cutting.refine import (
+    LAUNCHES,
+    LINKS,
+    SPARE_BYTES,
+    STREAMS,
+    KnownCuts,
+    Order,
+    rounded_passes,
+)
 from distir.simulation.pricing.block_bytes import mixed
 from distir.simulation.pricing.instructions import Pricing
 from distir.simulation.pricing.stages import StagePricer
@@ -84,19 +92,22 @@ class StageCut:
         return mixed(kept, of(self.programs.recomputed), self._share())
 
     def _passes(self) -> Floats:
-        """Seconds of the passes of blocks, of shape (1, cost kinds, blocks)."""
+        """What the passes of blocks take, of shape (1, 3, cost kinds, blocks)."""
 
         def of(programs: Sequence[BlockProgram]) -> Floats:
-            found = np.zeros((COST_KINDS, len(programs)))
+            found = np.zeros((3, COST_KINDS, len(programs)))
             for place, program in enumerate(programs):
-                own = self.pricer.pass_seconds(program, self.pricing, splits=self._splits())
-                found[: len(own), place] = own
+                own = self.pricer.passes_alone(program, self.pricing, splits=self._splits())
+                for kind, each in enumerate(own):
+                    found[STREAMS, kind, place] = each.stream_seconds
+                    found[LAUNCHES, kind, place] = each.launch_seconds
+                    found[LINKS, kind, place] = each.link_seconds
             return found.reshape(1, -1)
 
         seconds = of(self.programs.kept)
         if self.programs.most:
             seconds = mixed(seconds, of(self.programs.recomputed), self._share())
-        return seconds.reshape(1, COST_KINDS, -1)
+        return seconds.reshape(1, 3, COST_KINDS, -1)
 
     def _model(self, part: float = 1.0) -> BlocksToCut:
         """The blocks, on devices of which only a part may be taken."""

@@ -13,8 +13,8 @@ refined alike, alone and together.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain, islice, pairwise
 from typing import Any, NamedTuple
@@ -71,6 +71,13 @@ Stages = NDArray[np.int64]
 """The first block of every stage, and the number of blocks: of shape (plans, stages + 1)."""
 
 
+HostBound = Callable[[Any, Any], Any]
+"""Seconds of a pass, from those of its streams and of its launches."""
+
+STREAMS, LAUNCHES, LINKS = range(3)
+"""The order of what passes take (see `BlockPass`)."""
+
+
 class Order(NamedTuple):
     """The order in which ranks run the stages that they hold."""
 
@@ -101,20 +108,25 @@ def order_of(planner: Planner, strategy: Strategy) -> Order | None:
     return order if order.compiled.count_matrix.sum() <= MOST_ACTIONS else None
 
 
-def rounded_passes(seconds: Floats) -> Indices:
-    """Seconds of the passes of blocks, of shape (plans, cost kinds, blocks), as whole numbers, of
+def rounded_passes(passes: Floats) -> Indices:
+    """What the passes of blocks take, of shape (plans, 3, cost kinds, blocks), as whole numbers, of
     which the heaviest block of each plan has `STEPS` forward and backward."""
-    both = seconds[:, FORWARD] + seconds[:, BACKWARD]
-    heaviest = np.maximum(both.max(axis=1), 1e-300)[:, None, None]
-    # Rounded away from halves: ratios of sizes often are halves, and errors would decide.
-    return np.floor(STEPS * seconds / heaviest + 0.4321).astype(np.int64)
+    longest = passes.max(axis=1)
+    both = longest[:, FORWARD] + longest[:, BACKWARD]
+    heaviest = np.maximum(both.max(axis=1), 1e-300)[:, None, None, None]
+    return _whole(STEPS * passes / heaviest).astype(np.int64)
+
+
+def _whole(seconds: Floats) -> Floats:
+    """Rounded away from halves: ratios of sizes often are halves, and errors would decide."""
+    return np.floor(seconds + 0.4321)
 
 
 class RefinedCuts:
     """The bounds of stages after all moves. The last ones that were found are kept."""
 
-    def __init__(self, training: bool) -> None:
-        self._training = training
+    def __init__(self, bound: HostBound, training: bool) -> None:
+        self._bound, self._training = bound, training
         self._known: dict[tuple[bytes, Order, Bounds], Bounds] = {}
 
     def bounds(
@@ -135,14 +147,15 @@ class RefinedCuts:
             assert order is not None
             if (row, number) not in names:
                 used = np.sign(order.compiled.count_matrix.sum(axis=0))
-                names[row, number] = (rounded[row].T * used).astype(np.uint16).tobytes()
+                names[row, number] = (rounded[row] * used[:, None]).astype(np.uint16).tobytes()
             key = names[row, number], order, bounds[place]
             keys.append(key)
             if key not in self._known:
                 missing.setdefault(order, {})[key] = place
         for order, own in missing.items():
             places = np.array(list(own.values()), np.int64)
-            search = _Refinement(order, rounded[rows[places]].astype(np.float64), self._training)
+            passes = rounded[rows[places]].astype(np.float64)
+            search = _Refinement(order, passes, self._bound, self._training)
             after = search.refined(np.array([bounds[int(place)] for place in places]))
             refined: list[Bounds] = [tuple(each) for each in after.tolist()]
             self._known |= zip(own, refined, strict=True)
@@ -155,25 +168,26 @@ class RefinedCuts:
 class KnownCuts:
     """Cuts that were found, to be shared by the plans of a simulator."""
 
-    def __init__(self, training: bool) -> None:
-        self.balanced, self.refined = Partitions(), RefinedCuts(training)
+    def __init__(self, bound: HostBound, training: bool) -> None:
+        self.balanced, self.refined = Partitions(), RefinedCuts(bound, training)
 
 
 class _Refinement:
     """Looks for shorter iterations of plans with one order."""
 
-    def __init__(self, order: Order, seconds: Floats, training: bool) -> None:
+    def __init__(self, order: Order, passes: Floats, bound: HostBound, training: bool) -> None:
         self.order, self.compiled, self.training = order, order.compiled, training
-        self.ranks = _rank_order(order.compiled)
-        shape = (*seconds.shape[:2], seconds.shape[2] + 1)
-        self.sums = np.zeros(shape)
+        self.ranks, self.bound = _rank_order(order.compiled), bound
+        self.blocks = passes.shape[-1]
+        self.sums = np.zeros((len(passes), self.blocks + 1, 3, len(self.ranks.kinds)))
         """Seconds of all blocks before each block."""
-        np.cumsum(seconds, axis=2, out=self.sums[..., 1:])
+        used = passes[:, :, self.ranks.kinds].transpose(0, 3, 1, 2)
+        np.cumsum(used, axis=1, out=self.sums[:, 1:])
 
     def refined(self, bounds: Stages) -> Stages:
         """Bounds after all moves."""
         found, plans = bounds.copy(), np.arange(len(bounds))
-        longest = self.iterations(plans, found)
+        longest = np.full(len(bounds), np.inf)
         while len(plans):
             better = [self._moved(some, found, longest) for some in self._parts(plans)]
             plans = np.concatenate(better)
@@ -181,41 +195,62 @@ class _Refinement:
 
     def _parts(self, plans: Indices) -> Iterator[Indices]:
         """Parts of the plans that are small enough for memory."""
-        numbers = _steps(self.compiled.stages).size
+        numbers = _moves(self.compiled.stages).steps.size
         at_once = max(1, NUMBERS_AT_ONCE // numbers)
         for first in range(0, len(plans), at_once):
             yield plans[first : first + at_once]
 
     def _moved(self, plans: Indices, found: Stages, longest: Floats) -> Indices:
         """Makes the best move of each plan in `found` and `longest`; returns the plans that have
-        one."""
-        after = found[plans, None] + _steps(self.compiled.stages)
-        own, move = np.nonzero((after[..., 1:] > after[..., :-1]).all(axis=2))
-        after, own = after[own, move], plans[own]
-        least, uneven = self._least(own, after)
-        possible = least <= longest[own] * (1 - LEAST_GAIN)
-        after, own = after[possible], own[possible]
-        tried = _first_of_each(own, least[possible], uneven[possible], TRIED)
-        after, own = after[tried], own[tried]
+        one. Where `longest` is infinite, it becomes what an iteration takes without a move."""
+        moves = _moves(self.compiled.stages)
+        near = self._near(plans, found[plans])
+        every = np.arange(len(plans))
+        unknown = every[np.isinf(longest[plans])]
+        if len(unknown):
+            longest[plans[unknown]] = self._iterations(near, unknown, np.zeros_like(unknown))
+        at_most = longest[plans] * (1 - LEAST_GAIN)
+        after = found[plans, None] + moves.steps
+        possible: Flags = np.all(after[..., 1:] > after[..., :-1], axis=2)
+        possible[:, 0] = False
+        own, move = np.nonzero(possible)
+        least, uneven = self._least(near, own, move)
+        chosen = np.flatnonzero(least <= at_most[own])
+        own, move = own[chosen], move[chosen]
+        chosen = _first_of_each(own, least[chosen], uneven[chosen], TRIED)
+        own, move = own[chosen], move[chosen]
         if not len(own):
             return own
-        seconds = self.iterations(own, after)
-        best = _first_of_each(own, seconds, np.arange(len(own)), 1)
-        best &= seconds <= longest[own] * (1 - LEAST_GAIN)
-        own = own[best]
-        found[own], longest[own] = after[best], seconds[best]
-        return own
+        seconds = self._iterations(near, own, move)
+        chosen = _first_of_each(own, seconds, move, 1) & (seconds <= at_most[own])
+        own, move = own[chosen], move[chosen]
+        found[plans[own]], longest[plans[own]] = after[own, move], seconds[chosen]
+        return plans[own]
 
     # --- seconds ----------------------------------------------------------------------------------
 
-    def _stages(self, own: Indices, bounds: Stages) -> Floats:
-        """Seconds of stages, of shape (cost kinds, stages, columns)."""
-        ends: Floats = self.sums[own[:, None], :, bounds]  # (columns, stages + 1, cost kinds)
-        return np.ascontiguousarray(np.diff(ends, axis=1).transpose(2, 1, 0))
+    def _near(self, plans: Indices, bounds: Stages) -> Floats:
+        """Seconds of the passes of stages that begin and end up to one block before or after where
+        these do, of shape (plans, stages, 9, cost kinds); see `_Moves.stages`."""
+        edges = np.clip(bounds[..., None] + np.arange(-1, 2), 0, self.blocks)
+        sums: Floats = self.sums[plans[:, None, None], edges]
+        each = np.maximum(sums[:, 1:, None, :] - sums[:, :-1, :, None], 0.0)
+        bounded = _whole(self.bound(each[..., STREAMS, :], each[..., LAUNCHES, :]))
+        seconds = np.maximum(bounded, each[..., LINKS, :])
+        found = np.zeros((*seconds.shape[:2], 9, COST_KINDS))
+        found[..., self.ranks.kinds] = seconds.reshape(*seconds.shape[:2], 9, -1)
+        return found
 
-    def iterations(self, own: Indices, bounds: Stages) -> Floats:
-        """How long an iteration is of plans, given by their numbers, each with bounds."""
-        stages = self._stages(own, bounds)
+    def _stages(self, near: Floats, own: Indices, move: Indices) -> Floats:
+        """Seconds of the stages of plans, given by their positions in `near`, after a move each: of
+        shape (cost kinds, stages, columns)."""
+        every = np.arange(self.compiled.stages)
+        found: Floats = near[own[:, None], every, _moves(self.compiled.stages).stages[move]]
+        return np.ascontiguousarray(found.transpose(2, 1, 0))
+
+    def _iterations(self, near: Floats, own: Indices, move: Indices) -> Floats:
+        """How long an iteration is; see `_stages`."""
+        stages = self._stages(near, own, move)
         end, begin = _run(self.compiled, self._of_actions(stages))
         length: Floats = np.max(end - begin if self.training else end, axis=0)
         return length + self._further(self.ranks.busy(stages))
@@ -235,15 +270,15 @@ class _Refinement:
         busiest: Floats = np.max(busy, axis=0)
         return busiest * rounds
 
-    def _least(self, own: Indices, bounds: Stages) -> tuple[Floats, Floats]:
+    def _least(self, near: Floats, own: Indices, move: Indices) -> tuple[Floats, Floats]:
         """Seconds that iterations take at least by the simplest paths through the schedule, and how
-        uneven stages are.
+        uneven stages are; see `_stages`.
 
         A path goes down the pipeline to a rank, on through all actions of this rank, and back from
         its lowest stage; or all the way down and back to the rank's first backward pass, then on
         through the actions that are left.
         """
-        ranks, stages = self.ranks, self._stages(own, bounds)
+        ranks, stages = self.ranks, self._stages(near, own, move)
         forward, busy = stages[FORWARD], ranks.busy(stages)
         before = np.zeros((2, self.compiled.stages + 1, len(own)))
         np.cumsum(forward, axis=0, out=before[0, 1:])
@@ -261,12 +296,23 @@ class _Refinement:
         return least, (whole * whole).sum(axis=0)
 
 
+@dataclass(frozen=True, slots=True)
+class _Moves:
+    """Moves of borders. The first moves none."""
+
+    steps: Indices
+    """By how many blocks borders move, of shape (moves, stages + 1)."""
+    stages: Indices
+    """Of shape (moves, stages): the number of each stage among those that begin and end up to one
+    block before or after where it does, of which there are nine."""
+
+
 @lru_cache(maxsize=256)
-def _steps(stages: int) -> Indices:
-    """Moves, by how many blocks borders move, of shape (moves, stages + 1): one border one block
-    back or on; or two that are next to each other."""
+def _moves(stages: int) -> _Moves:
+    """One border one block back or on; or two that are next to each other."""
     inner = range(1, stages)
-    moved: list[dict[int, int]] = [{border: step} for border in inner for step in (-1, 1)]
+    moved: list[dict[int, int]] = [{}]
+    moved += [{border: step} for border in inner for step in (-1, 1)]
     if stages <= MOST_STAGES_FOR_PAIRS:
         moved += [
             {a: one, b: other} for a, b in pairwise(inner) for one in (-1, 1) for other in (-1, 1)
@@ -274,7 +320,7 @@ def _steps(stages: int) -> Indices:
     steps = np.zeros((len(moved), stages + 1), np.int64)
     for row, own in zip(steps, moved, strict=True):
         row[list(own)] = list(own.values())
-    return steps
+    return _Moves(steps, 3 * (steps[:, :-1] + 1) + steps[:, 1:] + 1)
 
 
 class _RankOrder:

@@ -210,6 +210,10 @@ class ChainCost:
     """Seconds of a chain of passes."""
 
     cost: PassCost
+    stream_seconds: float
+    """Seconds until all streams are free if launches take no time."""
+    launch_seconds: float
+    """Seconds in which the host launches all instructions."""
     settled: float = 0.0
     """When the gradient stream has settled the gradients of all blocks, from the start of the
     chain. It settles one block after the other, each after its pass has been computed."""
@@ -379,7 +383,7 @@ class ChainScheduler:
         links = chain.link_seconds
         if links > bound:
             cost = cost.longer(links - bound, chain.links_along)
-        return ChainCost(cost, settled)
+        return ChainCost(cost, streams + tail, launches, settled)
 
     def _pass_ends(
         self, cost: _PatternCost, first: tuple[float, float], last: tuple[float, float]

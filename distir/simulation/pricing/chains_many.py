@@ -154,13 +154,15 @@ class ManyChainScheduler:
                 left.append((after, _renumbered(members), done + 1))
 
     def _cost(self, progress: _Progress) -> ChainCost:
-        sums, streams = progress.sums, len(progress.start.streams)
-        tail = np.maximum(progress.times[:streams].max(axis=0, initial=0.0), 0.0)
+        sums, count = progress.sums, len(progress.start.streams)
+        tail = np.maximum(progress.times[:count].max(axis=0, initial=0.0), 0.0)
         tail = tail if progress.state is None else tail[progress.state]
         seconds: Any = self._bound(sums[STREAMS] + tail, sums[LAUNCHES])
-        arrays = [seconds, sums[EXPOSED] + tail, sums[SETTLED]]
-        seconds, exposed, settled = (array.view(Many) for array in arrays)
-        return ChainCost(PassCost(seconds, seconds - exposed, ((ALL, exposed),)), settled)
+        arrays = [seconds, sums[EXPOSED] + tail, sums[STREAMS] + tail]
+        seconds, exposed, streaming = (array.view(Many) for array in arrays)
+        launches, settled = (sums[row].view(Many) for row in (LAUNCHES, SETTLED))
+        cost = PassCost(seconds, seconds - exposed, ((ALL, exposed),))
+        return ChainCost(cost, streaming, launches, settled)
 
 
 def _bounded_by_links(chain: BlockChain, cost: ChainCost) -> ChainCost:

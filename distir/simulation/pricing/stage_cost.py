@@ -40,6 +40,20 @@ class StepEnd:
 
 
 @dataclass(frozen=True, slots=True)
+class BlockPass:
+    """What a pass of a block takes by itself, in seconds. What that of a stage takes is nearly
+    bounded by sums of the last three over its blocks."""
+
+    seconds: float
+    stream_seconds: float
+    """Until all streams are free if launches take no time."""
+    launch_seconds: float
+    """In which the host launches."""
+    link_seconds: float
+    """In which parameters are gathered and gradients are shared out."""
+
+
+@dataclass(frozen=True, slots=True)
 class UnpricedStage:
     """A stage, or several stages with the same patterns, before it is priced."""
 
@@ -123,6 +137,7 @@ def action_seconds(stages: Sequence[StageCost], pairs: Sequence[PassCost] = ()) 
 
 
 __all__ = [
+    "BlockPass",
     "ChargedBlock",
     "OverlappedStages",
     "Settling",

@@ -38,6 +38,7 @@ from distir.simulation.pricing.instructions import Instruction, Pricing
 from distir.simulation.pricing.memory import ChainMemory, MemoryEffect
 from distir.simulation.pricing.repeats import RepeatedBlocks, mapped, repeated_blocks
 from distir.simulation.pricing.stage_cost import (
+    BlockPass,
     ChargedBlock,
     OverlappedStages,
     Settling,
@@ -68,7 +69,7 @@ class StagePricer:
         self._instructions: dict[object, tuple[Instruction, ...]] = {}
         self._known_passes: dict[object, dict[Segment, Pass]] = {}
         self._known_overlapped: dict[object, Pass] = {}
-        self._alone: dict[object, tuple[float, ...]] = {}
+        self._alone: dict[object, tuple[BlockPass, ...]] = {}
         self._step_ends: dict[object, StepEnd] = {}
 
     def of_many(self, num_sizes: int) -> StagePricer:
@@ -143,13 +144,14 @@ class StagePricer:
 
     def weight(self, program: BlockProgram, pricing: Pricing) -> float:
         """Seconds of a block's forward and backward pass by themselves."""
-        return sum(self.pass_seconds(program, pricing, splits=False)[: BACKWARD + 1])
+        alone = self.passes_alone(program, pricing, splits=False)
+        return sum(each.seconds for each in alone[: BACKWARD + 1])
 
-    def pass_seconds(
+    def passes_alone(
         self, program: BlockProgram, pricing: Pricing, *, splits: bool
-    ) -> tuple[float, ...]:
-        """Seconds of a block's passes by themselves, by cost kind; `splits` says whether those of
-        the parts of its backward pass are among them."""
+    ) -> tuple[BlockPass, ...]:
+        """What a block's passes take by themselves, by cost kind; `splits` says whether the parts
+        of its backward pass are among them."""
         key = (program, pricing.grid.mesh)
         known = self._alone.get(key, ())
         kinds = range(len(known), COST_KINDS if splits else BACKWARD + 1)
@@ -157,8 +159,19 @@ class StagePricer:
             passes = [segments([program], kind, steady=True) for kind in kinds]
             alone = [segment for (segment,) in passes]
             chains = [BlockChain([((each,), 1)]) for each in self._passes(alone, pricing)]
-            costs = self._chains.run_all(chains)
-            known = self._alone[key] = (*known, *(each.cost.seconds for each in costs))
+            costs = zip(chains, self._chains.run_all(chains), strict=True)
+            known = self._alone[key] = (
+                *known,
+                *(
+                    BlockPass(
+                        cost.cost.seconds,
+                        cost.stream_seconds,
+                        cost.launch_seconds,
+                        chain.link_seconds,
+                    )
+                    for chain, cost in costs
+                ),
+            )
         return known
 
     def computing_of(self, program: BlockProgram, pricing: Pricing, splits: bool) -> Amount:
