@@ -123,8 +123,8 @@ def test_what_fits_with_balanced_stages_fits_with_refined_ones(share: int) -> No
         programs, pricing = own.planner.model_programs(strategy), own.pricing(whole)
         flight = whole.schedule.peak_in_flight
         cut = StageCut(own.stages, programs, flight, strategy.chunks, pricing, room)
-        balanced, _ = cut.balanced(KnownCuts(own.cost.host_bound_seconds, training=True))
-        before = own.simulate_plan(own.planner.plan(strategy, balanced[1:-1]))
+        balanced = cut.balanced(KnownCuts(own.cost.host_bound_seconds, training=True))
+        before = own.simulate_plan(own.planner.plan(strategy, balanced.bounds[1:-1]))
         after = own.simulate(strategy)
         assert after.feasible or not before.feasible
         if before.feasible:

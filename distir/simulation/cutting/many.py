@@ -12,8 +12,9 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from distir.arrays import Floats, Indices, distinct, distinct_rows
+from distir.arrays import Flags, Floats, Indices, distinct, distinct_rows
 from distir.plan import BlockProgram, ModelPrograms, Stage
 from distir.plan.model import in_one_stage
 from distir.schedules import COST_KINDS, PeakInFlight
@@ -58,6 +59,8 @@ elsewhere."""
 Partition = tuple[int, Bounds]
 """The number of a shape, and the bounds of its stages."""
 
+
+NONE: Indices = np.zeros(0, np.int64)
 
 NO_ORDER = 0
 """The number of no order among all orders."""
@@ -163,7 +166,12 @@ class StageCuts:
         kinds, held = np.array(self.programs.kinds), self._held(size, share)
         model = BlocksToCut(kinds, by_block.astype(np.float64), held, self.room_bytes[size])
         cut = _Cut(every, arrangements, mix, list(alike), of_case[which])
-        self._refine(model, cut, self._fit(model, cut), size, share)
+        as_cut, moved = self._fit(model, cut)
+        ordered = every.order[arrangements] != NO_ORDER
+        some, short = as_cut[ordered[as_cut]], moved[ordered[moved]]
+        if len(some) or len(short):
+            refining = self._refining(model, cut, size, share)
+            refining.short_of_memory(np.concatenate([refining.as_cut(some), short]))
         found, number = list(cut.partitions), cut.number
         for partition, chosen in _grouped(number):
             shape, own = found[partition]
@@ -171,49 +179,25 @@ class StageCuts:
             stages, tied = self._stages(ranks, own), self._tied(ranks, own)
             yield AlikeArrangements(shape, arrangements[chosen], places[chosen], stages, tied)
 
-    def _fit(self, model: BlocksToCut, cut: _Cut) -> Indices:
+    def _fit(self, model: BlocksToCut, cut: _Cut) -> tuple[Indices, Indices]:
         """Gives arrangements that do not fit as they are cut, but with another cut, that one;
-        returns those that fit as they are cut."""
+        returns those that fit as they are cut, and those with another cut."""
         groups = list(cut.to_fit(np.arange(len(cut.number)), cut.number))
         found = fitted_bounds(model, [plans for _, plans in groups])
-        as_cut = [np.zeros(0, np.int64)]
+        as_cut, every = [NONE], [NONE]
         for (some, _), fitted in zip(groups, found, strict=True):
             as_cut.append(some[fitted.as_cut])
             moved = some[fitted.moved]
             cut.number[moved] = cut.numbered(moved, map(tuple, fitted.bounds.tolist()))
-        return np.concatenate(as_cut)
+            every.append(moved)
+        return np.concatenate(as_cut), np.concatenate(every)
 
-    def _refine(
-        self, model: BlocksToCut, cut: _Cut, some: Indices, size: Indices, share: Floats
-    ) -> None:
-        """Gives some of the arrangements, where ranks hold several stages, refined cuts that
-        fit."""
-        every, order = cut.every, cut.every.order[cut.arrangements]
-        some = some[order[some] != NO_ORDER]
-        if not len(some):
-            return
+    def _refining(self, model: BlocksToCut, cut: _Cut, size: Indices, share: Floats) -> _Refining:
         by_kind = rounded_passes(self._passes(size, share))
         by_block = by_kind[..., self.programs.kinds]
         first, row = distinct_rows(by_kind.reshape(len(by_kind), -1))
-        partitions = list(cut.partitions)
-        key = row[cut.mix[some]] * len(every.orders) + order[some]
-        cases, which = distinct(key * len(partitions) + cut.number[some])
-        own = some[cases]
-        bounds = self.known_cuts.refined.bounds(
-            by_block[first],
-            every.orders,
-            row[cut.mix[own]],
-            order[own],
-            [partitions[int(number)][1] for number in cut.number[own]],
-        )
-        number = cut.number.copy()
-        number[some] = np.array(cut.numbered(own, bounds))[which]
-        moved = some[number[some] != cut.number[some]]
-        groups = list(cut.to_fit(moved, number))
         less = replace(model, room_bytes=model.room_bytes * (1 - SPARE_BYTES))
-        fit = fit_as_cut(less, [plans for _, plans in groups])
-        for (moved, _), chosen in zip(groups, fit, strict=True):
-            cut.number[moved[chosen]] = number[moved[chosen]]
+        return _Refining(self.known_cuts, less, cut, by_block[first], row[cut.mix])
 
     def _mixes(
         self, places: Indices, every: Arrangements, shapes: Indices
@@ -353,6 +337,11 @@ class _Cut:
         known = self.partitions
         return [known.setdefault(own, len(known)) for own in zip(shapes, bounds, strict=True)]
 
+    def bounds(self, some: Indices) -> list[Bounds]:
+        """The bounds of the stages of some arrangements."""
+        partitions = list(self.partitions)
+        return [partitions[int(number)][1] for number in self.number[some]]
+
     def to_fit(self, some: Indices, number: Indices) -> Iterator[tuple[Indices, PlansToFit]]:
         """Some arrangements with the partitions `number`, those of a family together, except those
         with a single stage."""
@@ -365,6 +354,80 @@ class _Cut:
                 flights = self.every.families[family][1]
                 member = self.every.member[self.arrangements[own]]
                 yield own, PlansToFit(bounds, cut, self.mix[own], flights, member)
+
+    def with_bounds(
+        self, some: Indices, bounds: NDArray[np.int64]
+    ) -> Iterator[tuple[Indices, PlansToFit]]:
+        """Arrangements with these bounds, those of a family together, by their positions among
+        `some`."""
+        arrangements = self.arrangements[some]
+        for family, places in _grouped(self.every.family[arrangements]):
+            flights, member = self.every.families[family][1], self.every.member[arrangements]
+            own = np.arange(len(places))
+            mix = self.mix[some[places]]
+            yield places, PlansToFit(bounds[places], own, mix, flights, member[places])
+
+
+@dataclass(frozen=True, slots=True)
+class _Refining:
+    """Gives arrangements refined cuts that fit. Arrangements are given by their positions."""
+
+    known_cuts: KnownCuts
+    model: BlocksToCut
+    """The blocks, on devices without `SPARE_BYTES`."""
+    cut: _Cut
+    rounded: Indices
+    """What the passes of blocks take, in whole numbers."""
+    row: Indices
+    """The row of each arrangement in `rounded`."""
+
+    def as_cut(self, some: Indices) -> Indices:
+        """Refines arrangements that fit as time alone cuts them; returns those that would not fit
+        any more, which stay as they are."""
+        cut, order = self.cut, self._order(some)
+        if not len(some):
+            return some
+        key = self.row[some] * len(cut.every.orders) + order
+        cases, which = distinct(key * len(cut.partitions) + cut.number[some])
+        own = some[cases]
+        bounds = self.known_cuts.refined.bounds(
+            self.rounded, cut.every.orders, self.row[own], order[cases], cut.bounds(own)
+        )
+        number = cut.number.copy()
+        number[some] = np.array(cut.numbered(own, bounds))[which]
+        changed = some[number[some] != cut.number[some]]
+        stay = [NONE]
+        for own, plans in cut.to_fit(changed, number):
+            (chosen,) = fit_as_cut(self.model, [plans])
+            cut.number[own[chosen]] = number[own[chosen]]
+            stay.append(np.delete(own, chosen))
+        return np.concatenate(stay)
+
+    def short_of_memory(self, some: Indices) -> None:
+        """Refines arrangements as far as memory allows."""
+        if not len(some):
+            return
+        cut = self.cut
+
+        def fit(places: Indices, bounds: NDArray[np.int64]) -> Flags:
+            found = np.zeros(len(places), np.bool_)
+            for own, plans in cut.with_bounds(some[places], bounds):
+                (chosen,) = fit_as_cut(self.model, [plans])
+                found[own[chosen]] = True
+            return found
+
+        bounds = self.known_cuts.refined.fitting(
+            self.rounded,
+            cut.every.orders,
+            self.row[some],
+            self._order(some),
+            cut.bounds(some),
+            fit,
+        )
+        cut.number[some] = cut.numbered(some, bounds)
+
+    def _order(self, some: Indices) -> Indices:
+        return self.cut.every.order[self.cut.arrangements[some]]
 
 
 def _grouped(numbers: Indices) -> Iterator[tuple[int, Indices]]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from distir.arrays import Floats
+from distir.arrays import Flags, Floats, Indices
 from distir.plan import BlockProgram, ModelPrograms
 from distir.schedules import COST_KINDS, WEIGHT_PART, PeakInFlight
 from distir.simulation.cutting.fitting import (
@@ -33,6 +35,16 @@ from distir.simulation.pricing.instructions import Pricing
 from distir.simulation.pricing.stages import StagePricer
 
 
+class BalancedStages(NamedTuple):
+    """Stages that are balanced by time as far as memory allows."""
+
+    bounds: Bounds
+    fits: bool
+    """Whether these fit."""
+    moved: bool
+    """Whether they do, and those that time alone has do not."""
+
+
 @dataclass(frozen=True, slots=True)
 class StageCut:
     """Cuts the blocks of one plan into stages. Where stages pick which layers they recompute, a
@@ -50,29 +62,34 @@ class StageCut:
 
     def bounds(self, known: KnownCuts, order: Order | None) -> Bounds:
         """The bounds of stages: balanced by time as far as memory allows, and refined by the order
-        of the schedule, if there is one, as far as what fits still fits."""
-        bounds, fits = self.balanced(known)
+        of the schedule, if there is one, as far as memory allows."""
+        bounds, fits, moved = self.balanced(known)
         if order is None or not fits:
             return bounds
         alone = np.zeros(1, np.int64)
-        rounded = rounded_passes(self._passes())
-        (refined,) = known.refined.bounds(rounded, [order], alone, alone, [bounds])
-        if refined == bounds:
-            return bounds
-        (as_cut,) = fit_as_cut(self._model(1 - SPARE_BYTES), [self._to_fit(refined)])
-        return refined if len(as_cut) else bounds
+        plan = rounded_passes(self._passes()), [order], alone, alone, [bounds]
+        if not moved:
+            (refined,) = known.refined.bounds(*plan)
+            if refined == bounds or self._fit(alone, np.array([refined])).all():
+                return refined
+        (refined,) = known.refined.fitting(*plan, self._fit)
+        return refined
 
-    def balanced(self, known: KnownCuts) -> tuple[Bounds, bool]:
-        """The bounds of stages that are balanced by time as far as memory allows; and whether they
-        fit as time alone has them."""
+    def balanced(self, known: KnownCuts) -> BalancedStages:
+        """The bounds of stages that are balanced by time as far as memory allows."""
         alone = np.zeros(1, np.int64)
         shape = (self.flight.stages_of_ranks, self.chunks)
         rounded = rounded_weights(self._weights())
         (bounds,) = known.balanced.bounds(rounded, [shape], alone, alone)
-        (fitted,) = fitted_bounds(self._model(), [self._to_fit(bounds)])
+        (fitted,) = fitted_bounds(self._model(), [self._to_fit(np.array([bounds]))])
         if len(fitted.moved):
-            return tuple(fitted.bounds[0].tolist()), False
-        return bounds, bool(len(fitted.as_cut))
+            return BalancedStages(tuple(fitted.bounds[0].tolist()), fits=True, moved=True)
+        return BalancedStages(bounds, fits=bool(len(fitted.as_cut)), moved=False)
+
+    def _fit(self, some: Indices, bounds: NDArray[np.int64]) -> Flags:
+        """Whether the plan fits with each of several bounds, and leaves `SPARE_BYTES`."""
+        (as_cut,) = fit_as_cut(self._model(1 - SPARE_BYTES), [self._to_fit(bounds)])
+        return np.isin(np.arange(len(bounds)), as_cut)
 
     def _share(self) -> Floats:
         return np.array([self.programs.share(num_stages(self.flight.stages_of_ranks))])
@@ -119,9 +136,11 @@ class StageCut:
         rounded = rounded_weights(self._weights()).astype(np.float64)
         return BlocksToCut(np.array(kinds), rounded, held, np.array([self.room_bytes * part]))
 
-    def _to_fit(self, bounds: Bounds) -> PlansToFit:
-        alone = np.zeros(1, np.int64)
-        return PlansToFit(np.array([bounds]), alone, alone, InFlight.of([self.flight]), alone)
+    def _to_fit(self, bounds: NDArray[np.int64]) -> PlansToFit:
+        """The plan with each of several bounds."""
+        alone = np.zeros(len(bounds), np.int64)
+        flights = InFlight.of([self.flight])
+        return PlansToFit(bounds, np.arange(len(bounds)), alone, flights, alone)
 
 
-__all__ = ["StageCut"]
+__all__ = ["BalancedStages", "StageCut"]

@@ -74,6 +74,9 @@ Stages = NDArray[np.int64]
 HostBound = Callable[[Any, Any], Any]
 """Seconds of a pass, from those of its streams and of its launches."""
 
+Fit = Callable[[Indices, Any], Flags]
+"""Whether plans, given by their positions, fit in memory with `Stages`."""
+
 STREAMS, LAUNCHES, LINKS = range(3)
 """The order of what passes take (see `BlockPass`)."""
 
@@ -153,16 +156,45 @@ class RefinedCuts:
             if key not in self._known:
                 missing.setdefault(order, {})[key] = place
         for order, own in missing.items():
-            places = np.array(list(own.values()), np.int64)
-            passes = rounded[rows[places]].astype(np.float64)
-            search = _Refinement(order, passes, self._bound, self._training)
-            after = search.refined(np.array([bounds[int(place)] for place in places]))
-            refined: list[Bounds] = [tuple(each) for each in after.tolist()]
+            places = list(own.values())
+            refined = self._refined(order, rounded[rows[places]], [bounds[n] for n in places])
             self._known |= zip(own, refined, strict=True)
         found = [self._known[key] for key in keys]
         for key in list(islice(self._known, max(0, len(self._known) - MOST_KEPT))):
             del self._known[key]
         return found
+
+    def fitting(
+        self,
+        rounded: Indices,
+        orders: Sequence[Order | None],
+        rows: Indices,
+        which: Indices,
+        bounds: Sequence[Bounds],
+        fit: Fit,
+    ) -> list[Bounds]:
+        """`bounds` of plans that are short of memory, by moves after which they fit. As they hold
+        different bytes, hardly two have the same cut, and none is kept."""
+        found = list(bounds)
+        for number in sorted({*map(int, which)}):
+            order, own = orders[number], np.flatnonzero(which == number)
+            assert order is not None
+
+            def fits(some: Indices, stages: Stages, own: Indices = own) -> Flags:
+                return fit(own[some], stages)
+
+            places = [*map(int, own)]
+            refined = self._refined(order, rounded[rows[own]], [bounds[n] for n in places], fits)
+            for place, each in zip(places, refined, strict=True):
+                found[place] = each
+        return found
+
+    def _refined(
+        self, order: Order, rounded: Indices, bounds: Sequence[Bounds], fit: Fit | None = None
+    ) -> list[Bounds]:
+        passes = rounded.astype(np.float64)
+        search = _Refinement(order, passes, self._bound, self._training, fit)
+        return [tuple(each) for each in search.refined(np.array(bounds)).tolist()]
 
 
 class KnownCuts:
@@ -175,9 +207,11 @@ class KnownCuts:
 class _Refinement:
     """Looks for shorter iterations of plans with one order."""
 
-    def __init__(self, order: Order, passes: Floats, bound: HostBound, training: bool) -> None:
+    def __init__(
+        self, order: Order, passes: Floats, bound: HostBound, training: bool, fit: Fit | None
+    ) -> None:
         self.order, self.compiled, self.training = order, order.compiled, training
-        self.ranks, self.bound = _rank_order(order.compiled), bound
+        self.ranks, self.bound, self.fit = _rank_order(order.compiled), bound, fit
         self.blocks = passes.shape[-1]
         self.sums = np.zeros((len(passes), self.blocks + 1, 3, len(self.ranks.kinds)))
         """Seconds of all blocks before each block."""
@@ -216,6 +250,8 @@ class _Refinement:
         own, move = np.nonzero(possible)
         least, uneven = self._least(near, own, move)
         chosen = np.flatnonzero(least <= at_most[own])
+        if self.fit is not None:
+            chosen = chosen[self.fit(plans[own[chosen]], after[own[chosen], move[chosen]])]
         own, move = own[chosen], move[chosen]
         chosen = _first_of_each(own, least[chosen], uneven[chosen], TRIED)
         own, move = own[chosen], move[chosen]
