@@ -92,12 +92,13 @@ class Order(NamedTuple):
 
 def order_of(planner: Planner, strategy: Strategy) -> Order | None:
     """The order of a strategy's schedule, None where stages stay balanced: where ranks hold one
-    stage each and the pipeline is full for long, and where there are too many actions. Strategies
-    with the same schedule have the same order, and so have most that differ in nothing but a large
+    stage each and the pipeline is full for long, where passes are overlapped, as what these hide
+    behind each other is not known of blocks, and where there are too many actions. Strategies with
+    the same schedule have the same order, and so have most that differ in nothing but a large
     number of microbatches."""
     compiled, ranks, count = planner.schedule(strategy), strategy.pp, strategy.microbatches
     alone = all(len(held) == 1 for held in compiled.stages_of_ranks)
-    if compiled.stages == 1 or (alone and count > FEW_ROUNDS * ranks):
+    if compiled.stages == 1 or compiled.pairs or (alone and count > FEW_ROUNDS * ranks):
         return None
     order = Order(compiled, 0)
     few = ROUNDS * ranks + count % ranks
@@ -287,18 +288,10 @@ class _Refinement:
     def _iterations(self, near: Floats, own: Indices, move: Indices) -> Floats:
         """How long an iteration is; see `_stages`."""
         stages = self._stages(near, own, move)
-        end, begin = _run(self.compiled, self._of_actions(stages))
+        actions = stages.swapaxes(0, 1).reshape(-1, len(own))
+        end, begin = _run(self.compiled, actions)
         length: Floats = np.max(end - begin if self.training else end, axis=0)
         return length + self._further(self.ranks.busy(stages))
-
-    def _of_actions(self, stages: Floats) -> Floats:
-        """Seconds of actions, overlapped ones included, of shape (stages · cost kinds, columns)."""
-        pairs = self.compiled.pairs
-        found = np.zeros((self.compiled.stages + len(pairs), COST_KINDS, stages.shape[-1]))
-        found[: self.compiled.stages] = stages.swapaxes(0, 1)
-        for number, (ahead, back) in enumerate(pairs, start=self.compiled.stages):
-            found[number, FORWARD] = np.maximum(stages[FORWARD, ahead], stages[BACKWARD, back])
-        return found.reshape(-1, found.shape[-1])
 
     def _further(self, busy: Floats) -> Floats:
         """Seconds of the microbatches that are not run, from those in which ranks are busy."""
@@ -371,14 +364,13 @@ class _RankOrder:
         """The first entry of each rank."""
         self.lowest = np.array([*map(min, held)])
         """The lowest stage of each rank."""
-        self.splits, self.pairs = compiled.splits_backward, compiled.pairs
+        self.splits = compiled.splits_backward
         self.kinds = np.flatnonzero(compiled.count_matrix.any(axis=0)).tolist()
         """Cost kinds of all actions."""
         self.backward = next((k for k in (INPUT_PART, BACKWARD) if k in self.kinds), None)
         """The cost kind of the actions for which the stages before wait."""
         self.counts = compiled.matrix_alone
         """Of shape (entries, cost kinds)."""
-        self.of_pairs = compiled.pair_counts
         forward = compiled.count_matrix[:, FORWARD]
         self.microbatches = int(forward[self.stage == 0].sum())
         warm, returned = _before_backward(compiled)
@@ -396,11 +388,7 @@ class _RankOrder:
         every: Any = 0.0
         for kind in self.kinds:
             every = every + stages[kind, self.stage] * self.counts[:, kind, None]
-        found = self.sums(every)
-        for number, (ahead, back) in enumerate(self.pairs):
-            both = np.maximum(stages[FORWARD, ahead], stages[BACKWARD, back])
-            found = found + both * self.of_pairs[:, number, None]
-        return found
+        return self.sums(every)
 
 
 @lru_cache(maxsize=1 << 10)
@@ -437,7 +425,7 @@ def _first_of_each(own: Indices, first: Floats, second: NDArray[Any], count: int
 
 def _run(compiled: CompiledSchedule, seconds: Floats) -> tuple[Floats, Floats]:
     """When ranks are done, and when they begin, of shape (ranks, columns), given the seconds of
-    actions, of shape (stages and pairs · cost kinds, columns); messages take no time."""
+    actions, of shape (stages · cost kinds, columns); messages take no time."""
     if seconds.shape[1] < FEW_COLUMNS:
         each = [_run_alone(compiled, column) for column in seconds.T.tolist()]
         end, begin = np.array(each).transpose(1, 2, 0)
