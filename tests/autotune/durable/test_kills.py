@@ -73,10 +73,13 @@ def test_a_hundred_kills_lose_nothing_and_double_nothing(kind: str, tmp_path: Pa
     rng = random.Random(7)
     StoredStudy.create(f"{kind}{tmp_path / 'warm'}", "imports", [False]).close()
     known: dict[Strategy, int] = {}
+    longest = 0.5
     for _ in range(KILLS):
-        killed_at_some_instant(url, resume=is_begun(url), within=rng.uniform(0.02, 0.5))
+        killed_at_some_instant(url, resume=is_begun(url), within=rng.uniform(0.02, longest))
         now = done(url)
         assert now.items() >= known.items()
+        if not now:
+            longest *= 1.2  # a busy machine takes longer to begin
         known = now
     assert known
     found = searched(url, resume=True)
