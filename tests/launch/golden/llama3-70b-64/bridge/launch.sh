@@ -20,8 +20,8 @@ torchrun \
     dist.use_tp_pp_dp_mapping=false \
     model.seq_length=8192 \
     model.expert_model_parallel_size=1 \
-    model.virtual_pipeline_model_parallel_size=5 \
-    model.pipeline_model_parallel_layout=null \
+    model.virtual_pipeline_model_parallel_size=null \
+    'model.pipeline_model_parallel_layout=Et*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*5|t*4|t*3L' \
     ddp.use_distributed_optimizer=true \
     ddp.use_megatron_fsdp=false \
     ddp.num_distributed_optimizer_instances=1 \

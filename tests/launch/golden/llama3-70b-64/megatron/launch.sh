@@ -32,7 +32,7 @@ torchrun \
     --hidden-dropout 0.0 \
     --attention-dropout 0.0 \
     --vocab-size 128256 \
-    --num-virtual-stages-per-pipeline-rank 5 \
+    --pipeline-model-parallel-layout 'Et*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*5|t*4|t*3L' \
     --use-distributed-optimizer \
     --overlap-grad-reduce \
     --overlap-param-gather \
