@@ -65,6 +65,16 @@ def test_a_table_holds_what_strategies_give_one_by_one(
     check(*search)
 
 
+@pytest.mark.slow(seconds=2)
+@pytest.mark.parametrize(("schedule", "chunks"), [("dualpipe", 1), ("dualpipev", 2)])
+def test_overlapped_passes_add_up_shared_gradients_alike(schedule: str, chunks: int) -> None:
+    """T5's layers share their table of relative positions."""
+    workload = Workload(model=load_model("t5-small"), batch_size=32)
+    simulator = Simulator(workload, load_cluster("dgx-a100", 8))
+    degrees = Strategy(dp=4, pp=2, chunks=chunks, microbatches=8, schedule=schedule)
+    check(simulator, [replace(degrees, zero=zero) for zero in (0, 1, 2, 3)])
+
+
 @pytest.mark.slow(seconds=6)
 def test_a_table_holds_what_strategies_give_where_memory_is_short() -> None:
     """Stages then begin elsewhere than time alone would have it."""

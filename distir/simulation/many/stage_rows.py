@@ -43,9 +43,13 @@ Between = tuple[tuple[int, ...], ...]
 _Stage = tuple[RepeatedBlocks[tuple[int, ChargedElsewhere]], ...]
 """A stage as repeated patterns of blocks, each with its kind and with what is charged elsewhere."""
 
-_Pair = tuple[tuple[int, ...], tuple[int, ...]]
-"""The kinds of the blocks of two stages: of one with a forward pass, and of one with a backward
-pass that runs beside it."""
+_Programs = tuple[tuple[int, tuple[int, ...]], ...]
+"""Per block of a stage its kind, and the positions of parameters that it adds up over
+microbatches."""
+
+_Pair = tuple[_Programs, _Programs]
+"""The blocks of two stages: of one with a forward pass, and of one with a backward pass that runs
+beside it."""
 
 LONG = 3
 """Patterns with at least this many copies are priced together, whatever their numbers of copies:
@@ -250,7 +254,7 @@ class _KindRows:
             numbers = self.rows.pairs_of_arrangement[own.arrangements]
             for number in map(int, np.unique(numbers[numbers != NO_PAIRS])):
                 some = np.flatnonzero(numbers == number)
-                blocks = [self._kinds(begin, end) for begin, end, _ in own.stages]
+                blocks = [self._programs_of(stage) for stage in own.stages]
                 both = [(blocks[one], blocks[other]) for one, other in self.rows.pairs[number]]
                 for pair in both:
                     none = np.zeros(len(self.which), np.bool_)
@@ -271,8 +275,10 @@ class _KindRows:
         first row of each."""
         overlapped = [
             OverlappedStages(
-                tuple(self.different[kind] for kind in forward),
-                tuple(self.different[kind] for kind in backward),
+                *(
+                    tuple(self.different[kind].adding_up(adds_up) for kind, adds_up in blocks)
+                    for blocks in (forward, backward)
+                ),
                 np.flatnonzero(wanted),
             )
             for (forward, backward), wanted in self._pair_wanted.items()
@@ -353,10 +359,19 @@ class _KindRows:
         return self._known_numbers[stage]
 
     def _blocks(self, begin: int, end: int, charged: int) -> _Stage:
-        uses: Sequence[ChargedElsewhere] = [NOTHING_ELSEWHERE] * (end - begin)
-        if charged:
-            uses = next(found for found, number in self.cuts.uses.items() if number == charged)
+        uses = self._uses(begin, end, charged)
         return tuple(repeated_blocks(list(zip(self._kinds(begin, end), uses, strict=True))))
+
+    def _programs_of(self, stage: StageBlocks) -> _Programs:
+        """Per block of a stage its program's number, and what it adds up over microbatches."""
+        begin, end, _ = stage
+        adds_up = (use.adds_up for use in self._uses(*stage))
+        return tuple(zip(self._kinds(begin, end), adds_up, strict=True))
+
+    def _uses(self, begin: int, end: int, charged: int) -> Sequence[ChargedElsewhere]:
+        if charged:
+            return next(found for found, number in self.cuts.uses.items() if number == charged)
+        return [NOTHING_ELSEWHERE] * (end - begin)
 
     def _kinds(self, begin: int, end: int) -> tuple[int, ...]:
         """The numbers of the programs of a stage's blocks."""
