@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distir.arrays import Floats, Indices, distinct_rows
+from distir.plan import BlockProgram
 from distir.plan.grid import DeviceGrid
 from distir.plan.planner import ProgramKind
 from distir.schedules.compiled.costs import Pairs
@@ -275,10 +276,8 @@ class _KindRows:
         first row of each."""
         overlapped = [
             OverlappedStages(
-                *(
-                    tuple(self.different[kind].adding_up(adds_up) for kind, adds_up in blocks)
-                    for blocks in (forward, backward)
-                ),
+                self._adding_up(forward),
+                self._adding_up(backward),
                 np.flatnonzero(wanted),
             )
             for (forward, backward), wanted in self._pair_wanted.items()
@@ -291,6 +290,9 @@ class _KindRows:
             values[: len(NAMES)] = columns_of_pair(cost, values.shape[1])
             first_rows[pair] = self.rows.add_rows(values)
         return first_rows
+
+    def _adding_up(self, programs: _Programs) -> tuple[BlockProgram, ...]:
+        return tuple(self.different[kind].adding_up(adds_up) for kind, adds_up in programs)
 
     # --- sizes ------------------------------------------------------------------------------------
 
