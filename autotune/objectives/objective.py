@@ -173,9 +173,10 @@ def as_objective(
     reporting = Reporting()
     known = {"simulate": simulate, "report": reporting}
     wanted = {name: given for name, given in known.items() if name in _parameters(function)}
+    measure = cast(Callable[..., Measured], function)
     return Objective(
         name=name,
-        function=partial(cast(Callable[..., Measured], function), **wanted) if wanted else function,
+        function=partial(measure, **wanted) if wanted else measure,
         reporting=reporting if "report" in wanted else None,
         metric=metric or getattr(function, "metric", ""),
         direction=direction or getattr(function, "direction", ""),
