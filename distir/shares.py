@@ -41,13 +41,20 @@ axes follows. They add up to the iteration."""
 
 
 def memory_shares(
-    *, parameters: float, gradients: float, optimizer: float, activations: float, buffers: float
+    *,
+    parameters: float,
+    gradients: float,
+    optimizer: float,
+    state_inputs: float,
+    activations: float,
+    buffers: float,
 ) -> Mapping[str, float]:
     """Bytes of a device by what holds them, in the order they are shown."""
     held = {
         "parameters": parameters,
         "gradients": gradients,
         "optimizer": optimizer,
+        "state_inputs": state_inputs,
         "activations": activations,
         "buffers": buffers,
     }

@@ -97,9 +97,15 @@ def _parts(
     yield _table(
         "Seconds per stage (exposed; they add up to the iteration)", seconds, short_seconds
     )
-    yield _table("Memory per stage, at its peak", memory, short_bytes)
+    yield _table("Memory per stage, at its peak", _without_empty(memory), short_bytes)
     if collectives:
         yield _communication(collectives)
+
+
+def _without_empty(stages: Sequence[Mapping[str, float]]) -> list[Mapping[str, float]]:
+    """The shares of stages without those that are nothing on every stage."""
+    names = [name for name in stages[0] if any(stage[name] for stage in stages)]
+    return [{name: stage[name] for name in names} for stage in stages]
 
 
 def _band(band: Band, seconds: float) -> str:

@@ -52,17 +52,18 @@ class ActionMemory:
 
 @dataclass(frozen=True, slots=True)
 class StageMemory:
-    """Bytes of parameters, gradients and optimizer state that a device of a stage holds for the
-    whole step."""
+    """Bytes that a device of a stage holds for the whole step: of parameters, gradients, optimizer
+    state, and inputs that one step leaves for the next."""
 
     parameters: float
     gradients: float
     optimizer: float
+    inputs: float
 
     @property
     def total(self) -> float:
-        """Bytes of all three."""
-        return self.parameters + self.gradients + self.optimizer
+        """Bytes of all of these."""
+        return self.parameters + self.gradients + self.optimizer + self.inputs
 
 
 RankStage = tuple[int, int]

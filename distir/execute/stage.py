@@ -540,7 +540,24 @@ class StageDevices:
                 optimizer += sum(np.size(each[0]) for each in parameter.moments) * MOMENT_BYTES
         for shards in self._accumulated.values():
             gradients += float(np.size(shards[0])) * types.gradient_bytes
-        return StageMemory(parameters, gradients if workload.training else 0.0, optimizer)
+        state_inputs = self._state_inputs
+        inputs = sum(
+            array_bytes(shards, self.program.types[slot])
+            for (slot, _), shards in self._free_shards.items()
+            if slot in state_inputs
+        )
+        gradients = gradients if workload.training else 0.0
+        return StageMemory(parameters, gradients, optimizer, inputs)
+
+    @property
+    def _state_inputs(self) -> set[int]:
+        """The slots of inputs that this step leaves for the next."""
+        programs = self.stage.programs
+        return {
+            source.slot
+            for source in self.program.sources
+            if programs[source.block].values[source.local] in programs[source.block].state_inputs
+        }
 
 
 def _is_single(op: Op) -> TypeGuard[Collective]:

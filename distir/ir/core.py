@@ -71,6 +71,11 @@ class Op(metaclass=_OpClass):
     always_lowered: ClassVar[bool] = False
     """Whether programs are analysed with the op's `lower`ed form in its place."""
 
+    def handed_on(self, operands: Sequence[Value]) -> Sequence[Value]:
+        """Of the operands, those whose elements the results hold: the op changes nothing but their
+        places, their type, or which of them are there."""
+        return operands[:1] if self.is_view else ()
+
     @abstractmethod
     def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
         """Result types; raises `ShapeError` if the operands do not fit."""

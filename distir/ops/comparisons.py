@@ -158,6 +158,9 @@ class IsInf(Unary):
 class Where(Elementwise):
     """`a` where the condition holds, else `b`."""
 
+    def handed_on(self, operands: Sequence[Value]) -> Sequence[Value]:
+        return operands[1:]
+
     def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
         if operands[0].dtype is not DType.BOOL:
             raise ShapeError(f"Where: the condition is {operands[0]}; expected booleans")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from distir.cost.work import Work
-from distir.ir.core import Array, Backward, Gradients, Op
+from distir.ir.core import Array, Backward, Gradients, Op, Value
 from distir.ir.registered import register_op
 from distir.ir.signature import Signature, broadcast_signature
 from distir.ir.types import DType, TensorType
@@ -144,6 +144,9 @@ class Cast(Unary):
     """Converts the element type. The executor keeps its own precision for real numbers."""
 
     to: DType
+
+    def handed_on(self, operands: Sequence[Value]) -> Sequence[Value]:
+        return operands
 
     def result_dtype(self, *operands: TensorType) -> DType:
         return self.to

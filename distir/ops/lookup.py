@@ -10,7 +10,7 @@ from typing import Any
 
 from distir.cost.work import OpClass, Work
 from distir.errors import ShapeError
-from distir.ir.core import Array, Backward, Gradients, Op
+from distir.ir.core import Array, Backward, Gradients, Op, Value
 from distir.ir.registered import register_op
 from distir.ir.signature import Kind, Signature, SignatureBuilder
 from distir.ir.types import TensorType
@@ -43,6 +43,9 @@ class _Scatter(Op):
     @abstractmethod
     def places(self, index: Array, shape: Sequence[int]) -> tuple[Array, ...]:
         """NumPy index arrays for the dims of data of this shape."""
+
+    def handed_on(self, operands: Sequence[Value]) -> Sequence[Value]:
+        return operands[:1]
 
     def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
         data, index, updates = operands

@@ -159,6 +159,9 @@ class Concat(Op):
 
     axis: int
 
+    def handed_on(self, operands: Sequence[Value]) -> Sequence[Value]:
+        return operands
+
     def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
         axis = normalize_axis(self.name, self.axis, operands[0].rank)
         first = operands[0].shape

@@ -134,6 +134,19 @@ class BlockProgram:
         return {}
 
     @cached_property
+    def state_inputs(self) -> tuple[Value, ...]:
+        """The shards of inputs that outputs of the block carry on (see glossary, *state input*)."""
+        carried = self.placed.step.carried_on
+        held: dict[Value, Value] = {}
+        for local in self.given:
+            if local.value in carried:
+                shard = self.values[local]
+                other = held.get(local.value)
+                if other is None or bool(other.type.size_bytes < shard.type.size_bytes):
+                    held[local.value] = shard
+        return tuple(held.values())
+
+    @cached_property
     def backward_ops(self) -> tuple[Node, ...]:
         """The ops of the backward pass, which no action has fused yet."""
         return (*self.computed_backward, *bucketed(self.scatter_by_parameter))

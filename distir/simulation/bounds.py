@@ -147,6 +147,7 @@ LAYER_KINDS = 3
 """Kinds of layers whose bytes are looked at one by one: the most frequent ones."""
 
 _STATE = ("parameters", "gradients", "optimizer")
+_AT_REST = (*_STATE, "inputs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,9 +155,9 @@ class _Wholes:
     """Models as one stage: seconds of the kinds of action and those in which they compute, each of
     shape (kinds, strategies), and what else there is once per step; what a forward pass leaves
     behind; what bounds leave out and expectations do not: seconds of settling that no pass hides
-    and of the first gather, and bytes handed on between blocks; bytes at rest (parameters,
-    gradients, optimizer); and layers by kind: their number, bytes at rest, bytes left behind and
-    seconds that a microbatch computes, of shape (layer kinds, 6, strategies)."""
+    and of the first gather, and bytes handed on between blocks; bytes at rest (`_AT_REST`); and
+    layers by kind: their number, bytes at rest (`_STATE`), bytes left behind and seconds that a
+    microbatch computes, of shape (layer kinds, 6, strategies)."""
 
     passes: Floats
     computing: Floats
@@ -170,13 +171,15 @@ class _Wholes:
     layers: Floats
 
     ONCE: ClassVar = 6
-    ROWS: ClassVar = 2 * COST_KINDS + ONCE + len(_STATE) * (1 + LAYER_KINDS) + 3 * LAYER_KINDS
+    ROWS: ClassVar = (
+        2 * COST_KINDS + ONCE + len(_AT_REST) + len(_STATE) * LAYER_KINDS + 3 * LAYER_KINDS
+    )
 
     @classmethod
     def of(cls, rows: Floats) -> _Wholes:
         """From rows in the order of the fields."""
         passes, computing, once, state, layers = np.split(
-            rows, np.cumsum([COST_KINDS, COST_KINDS, cls.ONCE, len(_STATE)])
+            rows, np.cumsum([COST_KINDS, COST_KINDS, cls.ONCE, len(_AT_REST)])
         )
         layers = layers.reshape(LAYER_KINDS, 3 + len(_STATE), rows.shape[1])
         optimizer, refresh, held, settling, gathering, handed_on = once
@@ -203,12 +206,11 @@ class _Wholes:
         zero, degree = table.column("zero"), table.column("zero_degree")
         devices = np.where(degree > 0, degree, table.column("dp")) * table.column("cp")
         parts = np.stack([np.where(zero >= level, devices, 1) for level in (3, 2, 1)])
-        layers = self.layers.copy()
+        layers, state = self.layers.copy(), self.state.copy()
         layers[:, 1:-2] /= parts
+        state[: len(parts)] /= parts
         nothing = np.zeros(len(table))
-        return replace(
-            self, optimizer=nothing, refresh=nothing, state=self.state / parts, layers=layers
-        )
+        return replace(self, optimizer=nothing, refresh=nothing, state=state, layers=layers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -497,7 +499,7 @@ class Bounds:
             cost.first_gather,
             sum(value.type.size_bytes for value in middle.outputs),
         ]
-        at_rest: list[Amount] = [getattr(state, name) for name in _STATE]
+        at_rest: list[Amount] = [getattr(state, name) for name in _AT_REST]
         layers = self._layers(pricer, programs, pricing, bool(sizes.splits.any()))
         return [*passes, *missing, *computing, *missing, *once, *at_rest, *layers]
 

@@ -232,7 +232,7 @@ def states(plan: Plan, stages: Sequence[StageCost]) -> list[StateBytes]:
     for own in plan.schedule.stages_of_ranks:
         state = StateBytes()
         for stage in own:
-            state = state.plus(stages[stage].state)
+            state = state.plus(stages[stage].state.shared(plan.schedule.copies))
         found.append(state)
     return found
 

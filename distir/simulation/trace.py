@@ -337,6 +337,7 @@ def _memory_events(step: Step) -> Iterator[dict[str, Any]]:
             "parameters": state.parameters,
             "gradients": state.gradients,
             "optimizer": state.optimizer,
+            "state inputs": state.inputs,
         }
         yield _counter(rank, 0.0, {**held, "activations": 0.0, "buffers": 0.0})
         mine = [each for each in step.holdings if each.rank == rank]

@@ -24,7 +24,8 @@ class BlockStep:
     `free_nodes` compute free values (see glossary); `sources` are free values and parameters. The
     backward pass starts from `output_gradients` and makes `input_gradients` and
     `parameter_gradients`. `repeated_outputs` are the block's outputs as recomputation makes them
-    again, if it runs the whole block.
+    again, if it runs the whole block. `carried_on` are, in inference, the free values whose
+    elements results hold: what the step before has left for this one.
     """
 
     block: Block
@@ -38,6 +39,7 @@ class BlockStep:
     input_gradients: Mapping[Value, Value]
     parameter_gradients: Mapping[Value, Value]
     repeated_outputs: tuple[Value, ...] = ()
+    carried_on: frozenset[Value] = frozenset()
 
 
 def lowered_ops(
@@ -114,7 +116,28 @@ def build_step(
         output_gradients=output_gradients,
         input_gradients={v: gradients[v] for v in block.inputs if v in gradients},
         parameter_gradients={v: gradients[v] for v in trained if v in gradients},
+        carried_on=frozenset() if training else _carried_on(block, ordered, free, roles.samples),
     )
+
+
+def _carried_on(
+    block: Block, nodes: Sequence[Node], free: Collection[Value], samples: Collection[Value]
+) -> frozenset[Value]:
+    """The free values, different from sample to sample, whose elements results of a block hold."""
+    makers = {value: node for node in nodes for value in node.results}
+    differ = set(samples)
+    for node in nodes:
+        if node.results[0] in free and not differ.isdisjoint(node.operands):
+            differ.update(node.results)
+    found: set[Value] = set()
+    waiting = list(block.results)
+    while waiting:
+        value = waiting.pop()
+        if value not in free and value in makers:
+            waiting += makers[value].op.handed_on(makers[value].operands)
+        elif value in differ and value.type.dtype.is_float:
+            found.add(value)
+    return frozenset(found)
 
 
 def _with_masks(

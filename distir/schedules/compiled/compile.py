@@ -144,6 +144,11 @@ class CompiledSchedule:
         """The first action of each rank."""
         return self.flat.first
 
+    @property
+    def copies(self) -> int:
+        """How many ranks hold a stage: two where a schedule runs in both directions."""
+        return sum(map(len, self.stages_of_ranks)) // self.stages
+
     @cached_property
     def stages_of_ranks(self) -> tuple[tuple[int, ...], ...]:
         """The stages (chunks) that each rank holds, in pipeline order."""

@@ -37,6 +37,7 @@ NAMES = (
     "refresh",
     "first gather",
     "state",
+    "state inputs",
 )
 """Names of the numbers that describe a stage, most of them by cost kind.
 
@@ -47,7 +48,7 @@ NAMES = (
 - "scattering": of these, seconds in which any action of the stage shares out gradients.
 - "optimizer", "refresh": seconds of the optimizer's step, and until parameters are stored again.
 - "first gather": seconds in which the first block's parameters are gathered for a forward pass.
-- "state": bytes of model state.
+- "state": bytes of state; "state inputs": those of them that are inputs.
 """
 
 ROW = {name: row for row, name in enumerate(NAMES)}
@@ -74,6 +75,7 @@ def columns_of(cost: StageCost, num_stages: int) -> Floats:
     put("refresh", cost.refresh)
     put("first gather", cost.first_gather)
     put("state", cost.state.total)
+    put("state inputs", cost.state.inputs)
     return columns
 
 

@@ -1,9 +1,10 @@
-"""Model state: bytes of parameters, gradients and optimizer state on a device."""
+"""What stays on a device from step to step: bytes of parameters, gradients and optimizer state, and
+of inputs that one step leaves for the next."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from distir.arrays import Indices
 from distir.cost.amounts import taken
@@ -13,11 +14,16 @@ from distir.workload import MOMENT_BYTES, OPTIMIZERS, Workload
 
 @dataclass(frozen=True, slots=True)
 class StateBytes:
-    """Bytes of model state per device. They stay for the whole of training."""
+    """Bytes of state per device. They stay from step to step.
+
+    `inputs` are those that outputs carry on (see glossary, *state input*), such as the keys and
+    values of earlier tokens, of all microbatches.
+    """
 
     parameters: float = 0.0
     gradients: float = 0.0
     optimizer: float = 0.0
+    inputs: float = 0.0
 
     def plus(self, other: StateBytes, count: int = 1) -> StateBytes:
         """The sum of these bytes and `count` times the others."""
@@ -25,17 +31,23 @@ class StateBytes:
             self.parameters + count * other.parameters,
             self.gradients + count * other.gradients,
             self.optimizer + count * other.optimizer,
+            self.inputs + count * other.inputs,
         )
+
+    def shared(self, ranks: int) -> StateBytes:
+        """The bytes on each of several ranks that hold a stage: each is given its own microbatches,
+        and the inputs of these alone."""
+        return self if ranks == 1 else replace(self, inputs=self.inputs / ranks)
 
     def at(self, size_numbers: Indices | None) -> StateBytes:
         """The bytes at the program sizes with these numbers; at all sizes for None."""
-        amounts = (self.parameters, self.gradients, self.optimizer)
+        amounts = (self.parameters, self.gradients, self.optimizer, self.inputs)
         return StateBytes(*(taken(amount, size_numbers) for amount in amounts))
 
     @property
     def total(self) -> float:
-        """All bytes of model state."""
-        return self.parameters + self.gradients + self.optimizer
+        """All bytes of state."""
+        return self.parameters + self.gradients + self.optimizer + self.inputs
 
 
 def optimizer_state_bytes(workload: Workload) -> int:
@@ -76,4 +88,14 @@ def state_bytes(
             assert use.gradient is not None
             gradient = program.values[use.gradient].type
             gradients += gradient.num_elements * workload.types.gradient_bytes
-    return StateBytes(parameters, gradients, optimizer)
+    return StateBytes(parameters, gradients, optimizer, state_input_bytes(workload, program))
+
+
+def state_input_bytes(workload: Workload, program: BlockProgram) -> float:
+    """Bytes of a block's state inputs on a device, of all microbatches. Nothing in training, where
+    no output but the loss is asked for."""
+    if not program.state_inputs:
+        return 0.0
+    microbatch = sum(1.0 * value.type.size_bytes for value in program.state_inputs)
+    samples = program.sizes.of(workload.program.batch)
+    return microbatch * (workload.batch_size / samples)

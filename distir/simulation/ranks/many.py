@@ -406,6 +406,9 @@ def _peaks(
     both = forward + stages(f"delta {INPUT_PART}") if INPUT_PART in kinds else 0.0 * forward
     deltas = np.concatenate([forward, both])
     state = own.sum(own.of(stages("state")))
+    if (copies := schedules[0].copies) > 1:
+        # As `StateBytes.shared`.
+        state -= own.sum(own.of(stages("state inputs"))) * (1 - 1 / copies)
     fullest = np.empty(stages.plans)
     for tables, plans in _tables_of_plans(schedules, which):
         changes = _joined(tables)

@@ -80,7 +80,7 @@ def rank_seconds(
                 optimizer=optimizer,
                 begin=begin,
                 end=end[rank] + optimizer + refresh,
-                memory=_peak(stages, compiled.situations[rank], own),
+                memory=_peak(stages, compiled.situations[rank], own, compiled.copies),
             )
         )
     return found
@@ -165,9 +165,10 @@ def _in_flight(cost: StageCost) -> tuple[MemoryEffect, MemoryEffect]:
 
 
 def _peak(
-    stages: Sequence[StageCost], situations: Sequence[Situation], own: Sequence[int]
+    stages: Sequence[StageCost], situations: Sequence[Situation], own: Sequence[int], copies: int
 ) -> Mapping[str, float]:
-    """Memory of a rank by what holds it, at the peak."""
+    """Memory of a rank by what holds it, at the peak. `copies` ranks hold each of its
+    stages."""
     held_bytes = buffers = 0.0
     after = [_in_flight(stages[stage]) for stage in own]
     for held in situations:
@@ -181,11 +182,12 @@ def _peak(
             held_bytes, buffers = peak, buffered
     state = StateBytes()
     for stage in own:
-        state = state.plus(stages[stage].state)
+        state = state.plus(stages[stage].state.shared(copies))
     return memory_shares(
         parameters=state.parameters,
         gradients=state.gradients,
         optimizer=state.optimizer,
+        state_inputs=state.inputs,
         activations=held_bytes - buffers,
         buffers=buffers,
     )

@@ -584,7 +584,8 @@ class World:
         for rank, own in enumerate(self.schedule.stages_of_ranks):
             members = [device for device in self.devices if device.rank == rank]
             slowest = max(members, key=lambda device: device.clock)
-            states = [self.stages[stage].state for stage in own]
+            copies = self.plan.schedule.copies
+            states = [self.stages[stage].state.shared(copies) for stage in own]
             fullest = max(members, key=lambda device: device.peak_bytes)
             buffer_bytes = next(iter(fullest.buffer_bytes_at_peak), 0)
             reports.append(
@@ -601,6 +602,7 @@ class World:
                         parameters=sum(state.parameters for state in states),
                         gradients=sum(state.gradients for state in states),
                         optimizer=sum(state.optimizer for state in states),
+                        state_inputs=sum(state.inputs for state in states),
                         activations=float(fullest.peak_bytes - buffer_bytes),
                         buffers=float(buffer_bytes),
                     ),

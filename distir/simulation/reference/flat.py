@@ -24,6 +24,7 @@ from distir.simulation.pricing.instructions import Instruction, Pricing
 from distir.simulation.pricing.state import (
     StateBytes,
     optimizer_state_bytes,
+    state_input_bytes,
 )
 from distir.simulation.pricing.tied import ChargedElsewhere, charged_elsewhere
 
@@ -256,6 +257,7 @@ def _add_state(
 ) -> None:
     """What a block's parameters hold for good, and what their optimizer step takes."""
     workload = plan.workload
+    flat.state = flat.state.plus(StateBytes(inputs=state_input_bytes(workload, program)))
     trained = 0
     for position, use in enumerate(program.parameters):
         if position not in away.held:
