@@ -54,6 +54,13 @@ def named(schedule: Schedule, chunks: int, first: str) -> str:
     """The family that makes a schedule: the one called `first`, if it does, since families may
     agree where there is little to do. Raises `LaunchError` if none does."""
     ranks = len(schedule.ranks)
+    found, passes = sum(map(len, schedule.ranks)), 2 * schedule.stages * schedule.microbatches
+    if found < passes:
+        # Said before families make so long a schedule for nothing.
+        raise LaunchError(
+            f"the schedule has {found:,} actions; {schedule.microbatches:,} microbatches on "
+            f"{schedule.stages:,} stages need at least {passes:,}"
+        )
     for entry in sorted(SCHEDULES, key=lambda entry: entry.name != first):
         family: ScheduleFamily = entry.value
         if family.requires(ranks, chunks, schedule.microbatches) is None:
