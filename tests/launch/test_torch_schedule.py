@@ -1,4 +1,4 @@
-"""Schedules in the notation of torch.distributed.pipelining are known again, and refused quickly."""
+"""Schedules in the notation of torch.distributed.pipelining: known again, or refused quickly."""
 
 from __future__ import annotations
 
