@@ -76,13 +76,16 @@ def look_outside(
     if problem.space_name == WIDER:
         return None
     clock = time.perf_counter()
-    wider = problem.changed(space=WIDER).space
+    spaces: dict[str, SearchSpace] = {}
     tried: dict[Strategy, Trial] = {}
     for start in starts[:STARTS]:
         here, better = start, True
+        lists = start.strategy.axes  # neighbours have the same ones
+        if lists not in spaces:
+            spaces[lists] = problem.changed(space=WIDER, axis_lists=lists or None).space
         while better:
             better = False
-            for part in _neighbours(wider, here.strategy):
+            for part in _neighbours(spaces[lists], here.strategy):
                 if time.perf_counter() - clock > min(seconds, LONGEST_SECONDS):
                     return _told(problem, starts[0], tried, clock)
                 found = _best(part, objective, tried)

@@ -217,10 +217,13 @@ def load_problem(statement: ProblemStatement) -> Problem:
 def _loaded(statement: ProblemStatement) -> Problem:
     import distir
     from distir.cost import Job, load_stack
+    from distir.plan.axis_lists import AxisLists
 
     if statement.devices < 1:
         raise DistirError(f"there are {statement.devices} devices; expected at least 1")
     looked_through = searched(statement.space)
+    if statement.axis_lists is not None:
+        looked_through = looked_through.stating("axes", statement.axis_lists)
     if statement.recomputation is not None:
         looked_through = looked_through.stating("recompute", statement.recomputation)
     if statement.recompute_layers:
@@ -251,7 +254,7 @@ def _loaded(statement: ProblemStatement) -> Problem:
         mode=workload.mode,
         batch_size=workload.batch_size,
         workload=workload,
-        space=distribution_space(workload, devices, looked_through),
+        space=distribution_space(workload, devices, looked_through, AxisLists(simulator.planner)),
         simulator=simulator,
         memory_bytes=hardware.device.memory_bytes,
         band=simulator.band,
@@ -269,6 +272,8 @@ def _space_options(statement: ProblemStatement) -> str:
     if not isinstance(statement.space, (str, Path)):
         return ""
     found = f"--space {statement.space}"
+    if statement.axis_lists is not None:
+        found += f" --axes '{statement.axis_lists}'"
     if statement.recomputation is not None:
         found += f" --recompute {statement.recomputation}"
     if statement.recompute_layers:
@@ -330,9 +335,13 @@ def _workload(statement: ProblemStatement, model: LoadedModel, precision: str) -
 def _with_least_batch(workload: Workload, devices: int, space: Searched) -> Workload:
     """The workload with the smallest batch that some strategy of the space divides over the
     devices; as it is, if none does."""
+    from distir.plan import Planner
+    from distir.plan.axis_lists import AxisLists
+
     for size in divisors(devices):
         smaller = workload.resized(batch_size=size)
-        if distribution_space(smaller, devices, space).count():
+        lists = AxisLists(Planner(smaller))
+        if distribution_space(smaller, devices, space, lists).count():
             return smaller
     return workload
 

@@ -111,6 +111,9 @@ class ProblemStatement:
     says, as in `{"extends": "standard", "zero": [0, 3]}`.
     """
 
+    axis_lists: str | None = None
+    """Axis lists that all strategies state, such as `tp=heads,ffn`; `auto`: all that make different
+    plans. By default what the space says."""
     recomputation: str | None = None
     """What all strategies recompute, such as `auto`; by default what the space says."""
     recompute_layers: int | None = None

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from distir.factoring import EXPERT_ORDERS, ExpertFactors, divisors, expert_factors
 from distir.limits import MOST_MICROBATCHES
@@ -25,12 +26,21 @@ from distir.rules.memory import (
 )
 from distir.rules.splitting import ep_divides, etp_has_experts
 from distir.schedules import SCHEDULES, find_schedule
-from distir.strategy import AUTO, CP_EXCHANGES, KEEP_GATHERED
+from distir.strategy import (
+    AUTO,
+    CP_EXCHANGES,
+    KEEP_GATHERED,
+    Strategy,
+    format_lists,
+    parse_lists,
+)
 from search_spaces.named import (
     DEFAULTS,
+    GENERATED,
     LONG_SEQUENCE,
     MICROBATCH_SIZE,
     Searched,
+    SpaceError,
     SpaceSource,
     recomputations,
     searched,
@@ -42,19 +52,56 @@ from search_spaces.space import SearchSpace
 ONE_SCHEDULE = "1f1b"
 """The schedule that stands for all where they make the same plan (no pipeline, or forward only)."""
 
+
+class GeneratesLists(Protocol):
+    """What makes axis lists of a model's own axes; `distir.plan.axis_lists` does."""
+
+    @property
+    def can_split(self) -> bool:
+        """Whether the model has anything to split but samples."""
+        ...
+
+    def generated(
+        self, strategy: Strategy, users: Sequence[str], known: Sequence[Strategy] = ()
+    ) -> Sequence[str]:
+        """Lists of some degrees of a strategy, one per plan, without plans that are `known`."""
+        ...
+
+
 RECOMPUTE_EVERY = (1, 2, 4)
 """Values of `recompute_every` that are searched."""
 
 
 def distribution_space(
-    workload: WorkloadFacts, devices: int, space: SpaceSource | Searched = "small"
+    workload: WorkloadFacts,
+    devices: int,
+    space: SpaceSource | Searched = "small",
+    lists: GeneratesLists | None = None,
 ) -> SearchSpace:
     """Every valid strategy that uses exactly `devices` devices, with the choices that `space`
-    (a name in `SPACES`, a YAML file or what it says) lets vary.
+    (a name in `SPACES`, a YAML file or what it says) lets vary. `lists` makes the axis lists of
+    spaces that leave them to the model.
+
+    Raises `SpaceError` for these if the model has nothing to split.
     """
     chosen = _for(workload, space if isinstance(space, Searched) else searched(space))
     rules = (degrees_fill(devices).of(workload), *rules_of(workload))
-    return SearchSpace(_dimensions(_Domains(workload, devices, chosen)), rules)
+    domains = _Domains(workload, devices, chosen)
+    if domains.generates_lists:
+        domains = replace(domains, lists=_able(lists))
+    return SearchSpace(_dimensions(domains), rules)
+
+
+def _able(lists: GeneratesLists | None) -> GeneratesLists:
+    """The same, if it is there and there is anything to split."""
+    if lists is None:
+        raise SpaceError("axes: auto reads a model's axes; expected `lists` that are made of them")
+    if lists.can_split:
+        return lists
+    raise SpaceError(
+        "axes: auto finds nothing to split: the model has no axis but that of its samples; leave "
+        "it out"
+    )
 
 
 def _for(workload: WorkloadFacts, chosen: Searched) -> Searched:
@@ -69,8 +116,10 @@ def _for(workload: WorkloadFacts, chosen: Searched) -> Searched:
 
 
 def _dimensions(of: _Domains) -> list[Dimension]:
+    # Lists that are generated depend on the mesh.
+    stated, generated = Dimension("axes", of.axes), Dimension("axes", of.axes_of_mesh)
     return [
-        Dimension("axes", of.axes),
+        *(() if of.generates_lists else (stated,)),
         _limited("tp", of.tp, of.chosen),
         _limited("cp", of.cp, of.chosen),
         Dimension("sequence_parallel", of.sequence_parallel),
@@ -80,6 +129,7 @@ def _dimensions(of: _Domains) -> list[Dimension]:
         _varying("expert_order", of.expert_order, of.chosen),
         _varying("etp", of.etp, of.chosen),
         _limited("ep", of.ep, of.chosen),
+        *((generated,) if of.generates_lists else ()),
         Dimension("zero", of.zero),
         _varying("zero_degree", of.zero_degree, of.chosen),
         Dimension("recompute", of.recompute),
@@ -117,10 +167,59 @@ class _Domains:
     workload: WorkloadFacts
     devices: int
     chosen: Searched
+    lists: GeneratesLists | None = None
 
     @property
     def _training(self) -> bool:
         return self.workload.mode == "training"
+
+    # --- axis lists -------------------------------------------------------------------------------
+
+    @property
+    def generates_lists(self) -> bool:
+        """Whether the model itself suggests axis lists."""
+        return any(GENERATED in parse_lists(text).values() for text in self.axes())
+
+    def axes_of_mesh(
+        self,
+        tp: int,
+        cp: int,
+        sequence_parallel: bool,
+        cp_exchange: str,
+        dp: int,
+        expert_order: str,
+        etp: int,
+        ep: int,
+    ) -> Sequence[Value]:
+        """The lists that are stated or make a plan of their own; the usual ones come first."""
+        texts = [str(text) for text in self.axes()]
+        stated = [text for text in texts if GENERATED not in parse_lists(text).values()]
+        stated = list(dict.fromkeys(["", *stated]))
+        if sequence_parallel:  # with lists of its own, a strategy has the sequence there
+            return stated
+        mesh = Strategy(
+            dp=dp, tp=tp, cp=cp, ep=ep, etp=etp, cp_exchange=cp_exchange, expert_order=expert_order
+        )
+        known = [
+            made
+            for text in stated
+            for rests in self.sequence_parallel(tp)
+            if not self._impossible(made := replace(mesh, axes=text, sequence_parallel=bool(rests)))
+        ]
+        found = dict.fromkeys(stated)
+        assert self.lists is not None
+        for text in texts:
+            lists = parse_lists(text)
+            users = [user for user, names in lists.items() if names == GENERATED]
+            if users:
+                others = format_lists({u: own for u, own in lists.items() if u not in users})
+                start = replace(mesh, axes=others)
+                if not self._impossible(start):
+                    found.update(dict.fromkeys(self.lists.generated(start, users, known)))
+        return list(found)
+
+    def _impossible(self, strategy: Strategy) -> str | None:
+        return self.workload.explain_lists(strategy)
 
     # --- degrees ----------------------------------------------------------------------------------
 

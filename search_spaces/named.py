@@ -8,6 +8,7 @@ chunks: all                    # every sensible value; `default`: what it is if 
                                # `long`: all in inference and where sequences are long
 recompute: none
 microbatch_size: [1, 2]        # samples, in place of `microbatches`, which counts
+axes: auto                     # lists of axes that the model itself suggests; {cp: auto}: for cp
 """
 
 from __future__ import annotations
@@ -43,6 +44,13 @@ DEFAULTS: dict[str, Value] = {
 
 MICROBATCH_SIZE = "microbatch_size"
 """The key of a space that says of which sizes microbatches may be, in place of their number."""
+
+
+GENERATED = ("auto",)
+"""An axis list that stands for all that are generated from the model's axes."""
+
+GENERATED_FOR = "tp"
+"""The degree whose lists are generated if nobody says which."""
 
 
 class SpaceError(DistirError, ValueError):
@@ -206,7 +214,7 @@ def _allowed(name: str, given: object, where: str) -> Allowed:
 def _checked(name: str, value: object) -> Value:
     """`value` in the form that strategies have it."""
     if name == "axes":
-        return format_lists(parse_lists(value))
+        return format_lists({GENERATED_FOR: GENERATED} if value == "auto" else parse_lists(value))
     if name == MICROBATCH_SIZE:
         return checked_microbatch_size(value)
     wanted = type(DEFAULTS[name])

@@ -80,6 +80,17 @@ def share(text: str) -> float:
     return found
 
 
+def axis_lists(text: str) -> str:
+    """Axis lists of degrees, or `auto`."""
+    from search_spaces.named import searched
+
+    try:
+        (found,) = searched({"axes": text}).values["axes"]
+    except DistirError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return str(found)
+
+
 def add_model_options(
     parser: argparse.ArgumentParser,
     devices: str,
@@ -245,6 +256,16 @@ def add_space_option(
             "what fits and takes least time (default: what the space says)",
         )
         add_recomputed_layers_option(group, SUPPRESS, "what the space says, usually all layers")
+        group.add_argument(
+            "--axes",
+            type=axis_lists,
+            dest="axis_lists",
+            default=SUPPRESS,
+            metavar="LISTS",
+            help="which logical axes degrees split: auto tries all lists of tp that make different "
+            "plans, cp=auto those of another degree, tp=heads,ffn one (default: what the space "
+            "says)",
+        )
 
 
 def add_recomputed_layers_option(group: Any, default: Any, otherwise: str) -> None:

@@ -118,9 +118,12 @@ def work_of(arguments: argparse.Namespace) -> tuple[Verifier, list[Strategy]]:
 
 
 def _sample(workload: Any, devices: int, arguments: argparse.Namespace) -> list[Strategy]:
+    from distir.plan import Planner
+    from distir.plan.axis_lists import AxisLists
     from search_spaces import distribution_space
 
-    space = distribution_space(workload, devices, arguments.space)
+    lists = AxisLists(Planner(workload))
+    space = distribution_space(workload, devices, arguments.space, lists)
     count = space.count()
     if not count:
         raise DistirError(

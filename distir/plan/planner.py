@@ -13,6 +13,7 @@ from distir.errors import StrategyError, shown
 from distir.ir.core import Value
 from distir.mesh import MESH_CHOICES, mesh_axes, padded_sizes
 from distir.plan.block_program import instantiate_block
+from distir.plan.fingerprint import Fingerprints
 from distir.plan.model import BlockProgram, Plan, Stage, in_one_stage
 from distir.plan.model_programs import ModelPrograms
 from distir.plan.positions import Positions, layout_at, positions_of
@@ -107,8 +108,11 @@ class Planner:
         self._stored: dict[object, list[dict[Value, Positions]]] = {}
         self._schedules: dict[object, CompiledSchedule] = {}
         self._meshes: dict[object, Mesh] = {}
+        self._block_meshes: dict[object, Mesh] = {}
+        self._block_axes: dict[int, frozenset[Axis]] = {}
         self._grids: dict[object, tuple[Mesh, tuple[int, ...]]] = {}
         self._instantiated: dict[object, ModelPrograms] = {}
+        self._fingerprints = Fingerprints()
 
     # --- what a strategy means -------------------------------------------------------------------
 
@@ -144,6 +148,15 @@ class Planner:
         if key not in self._schedules:
             self._schedules[key] = compile_schedule(family.made(*key[1:]))
         return self._schedules[key]
+
+    def fingerprint(self, strategy: Strategy) -> int:
+        """A number that is equal for strategies of equal placed programs: those that differ, if at
+        all, in numbers (degrees, microbatches) and in how axis lists are spelled. ZeRO, the
+        schedule and what a plan picks per stage are not looked at."""
+        kind = self.kind(strategy)
+        chain = self._chain(kind.mesh, kind.keeping)
+        stored = self._stored_layouts(kind.mesh, kind.keeping)
+        return self._fingerprints.of_chain(kind.mesh, chain, stored)
 
     # --- programs of blocks ----------------------------------------------------------------------
 
@@ -261,6 +274,7 @@ class Planner:
     def _place_forward(
         self, mesh: Mesh, first: int, handed: tuple[Positions, ...], keeping: Keeping
     ) -> BlockPlacer:
+        mesh = self._mesh_of_block(mesh, first)
         key = (mesh, first, handed, keeping)
         if key not in self._forward:
             block = self.program.blocks.blocks[first]
@@ -275,6 +289,23 @@ class Planner:
             )
             self._forward[key] = BlockPlacer(step, mesh, layouts, keeping.gathered)
         return self._forward[key]
+
+    def _mesh_of_block(self, mesh: Mesh, first: int) -> Mesh:
+        """The mesh with as much of its lists as can decide anything in a block: the axes that
+        the block has. Meshes that differ elsewhere are one, so that the block is placed once."""
+        if (mesh, first) not in self._block_meshes:
+            if first not in self._block_axes:
+                axes, group = self.program.axes, self.program.blocks.group
+                order = self.program.blocks.blocks[first].axis_order(axes)
+                leaders = {*order, *map(axes.leader, order)}
+                self._block_axes[first] = frozenset(group.get(a, a) for a in leaders)
+            own = self._block_axes[first]
+            lists = tuple(tuple(e for e in every if e.axis in own) for every in mesh.lists)
+            padded = mesh.padded & own
+            key = (mesh.names, lists, mesh.users, mesh.sharding, padded)
+            known = self._block_meshes.setdefault(key, replace(mesh, lists=lists, padded=padded))
+            self._block_meshes[mesh, first] = known
+        return self._block_meshes[mesh, first]
 
     def _step(
         self,

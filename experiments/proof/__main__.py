@@ -22,6 +22,8 @@ import distir
 from distir.errors import DistirError
 from distir.execute.verify import Verification, Verifier
 from distir.files import write_text
+from distir.plan import Planner
+from distir.plan.axis_lists import AxisLists
 from distir.strategy import Strategy
 from search_spaces import distribution_space
 
@@ -57,7 +59,8 @@ def prove(
     start = time.process_time()
     model = distir.load_model(name)
     workload = distir.Workload(model=model, batch_size=BATCH, mode=mode)  # pyright: ignore[reportArgumentType]
-    space = distribution_space(workload, DEVICES, space_name)
+    lists = AxisLists(Planner(workload))
+    space = distribution_space(workload, DEVICES, space_name, lists)
     chosen = space.samples(random.Random(seed), limit) if limit else space.enumerate()
     verifier = Verifier(workload)
     verify = real_verify(verifier) if processes else verifier.verify

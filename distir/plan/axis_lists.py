@@ -1,0 +1,268 @@
+"""Axis lists that nobody wrote down: those that a program's own axes make, one spelling per plan.
+
+A *word* of a list stands for axes of one kind: heads, the sequence, the height of images. Lists
+grow word by word. A list stops growing where no further word decides anything, and of two lists
+that decide the same for every op, one goes on (`_Decisions`). Those that are left are placed, and
+of lists that place to the same program the first stays (`Planner.fingerprint`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import product
+
+from distir.axes.model import Axis
+from distir.ir.core import Op
+from distir.ir.signature import Kind
+from distir.mesh import entries_of
+from distir.ops.ring import Circulating
+from distir.plan.planner import Planner
+from distir.program import UNNAMED, Program
+from distir.strategy import LISTED, Strategy, format_lists
+from distir.transforms.place import AxisListEntry
+from distir.transforms.step import BlockStep, build_step
+
+Words = tuple[str, ...]
+"""Names of axes, with marks, as a strategy states them."""
+
+MOST_LISTS = 1000
+"""Lists of one degree that are generated: those of few words."""
+MOST_PLANS = 20_000
+"""Combinations of lists of several degrees that are placed: those of few words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """Axes that a list names together: by `names`, or one by one by `labels`. Words that differ in
+    marks alone, such as `heads` and `heads*`, are about the same `axes`."""
+
+    names: Words
+    labels: Words
+    axes: frozenset[Axis]
+
+    def marked(self, mark: str) -> Word:
+        """The word with a mark behind every name."""
+        names, labels = (tuple(n + mark for n in each) for each in (self.names, self.labels))
+        return Word(names, labels, self.axes)
+
+
+def words_of(program: Program) -> tuple[Word, ...]:
+    """The words of a program, those of named axes first.
+
+    These are the names that axes have (see `name_axes`); what is tied to a sequence without being
+    one, such as the positions of keys; and of axes without a name that cross the borders of blocks,
+    such as the height of images, those of one dim each. Heads and experts also come with `*`, and
+    sequences with `~` if an op can let its operands travel: other axes have no op for that.
+    """
+    blocks, extents = program.blocks, program.extents
+    named = {name: axes for name, axes in program.families.items() if name != UNNAMED}
+    label = program.label
+    found = [Word((n,), tuple(map(label, axes)), frozenset(axes)) for n, axes in named.items()]
+    rest = dict.fromkeys(program.families.get(UNNAMED, ()))
+    tied = {program.axes.tied(axis) for axis in extents.sequences}
+    sides = [a for a in rest if program.axes.tied(a) in tied]
+    for group in (sides, *_crossing(program, [a for a in rest if a not in sides])):
+        if group:
+            labels = tuple(map(label, group))
+            found.append(Word(labels, labels, frozenset(group)))
+    marked = {*blocks.head_axes, *blocks.expert_axes}
+    found += [word.marked("*") for word in found if not marked.isdisjoint(word.axes)]
+    if any(isinstance(node.op, Circulating) for node in program.function.nodes):
+        sequences = [word for word in found if not word.axes.isdisjoint(extents.sequences)]
+        found += [word.marked("~") for word in sequences]
+    return tuple(found)
+
+
+def _crossing(program: Program, axes: Sequence[Axis]) -> list[list[Axis]]:
+    """Those of the axes that activations carry across borders of blocks, by the dim in which."""
+    wanted, group = set(axes), program.blocks.group
+    found: dict[int, dict[Axis, None]] = {}
+    for block in program.blocks.blocks:
+        for value in block.outputs:
+            for dim, carried in enumerate(program.axes.dims[value]):
+                own = (group.get(axis, axis) for axis in carried)
+                found.setdefault(dim, {}).update(dict.fromkeys(a for a in own if a in wanted))
+    taken: set[Axis] = set()
+    groups: list[list[Axis]] = []
+    for dim in sorted(found):
+        groups.append([axis for axis in found[dim] if axis not in taken])
+        taken |= found[dim].keys()
+    return groups
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A place of the program where a list decides: an op, or an activation at a border of a block.
+
+    Representatives of the axes over which it `can` be split, of those that `all` its activations
+    carry, and of those that a composite op needs whole, so that it is spelled out if one of them
+    comes first.
+    """
+
+    can: frozenset[Axis]
+    all: frozenset[Axis]
+    whole: frozenset[Axis] = frozenset()
+
+
+class _Decisions:
+    """What lists decide: per place of a program the axis that a list splits it over."""
+
+    def __init__(self, planner: Planner) -> None:
+        self._program = planner.program
+        found: dict[_Place, None] = {}
+        blocks = self._program.blocks
+        for first in dict.fromkeys(blocks.representative):
+            block = blocks.blocks[first]
+            composite = [
+                index
+                for index, node in enumerate(block.nodes)
+                if type(node.op).lower is not Op.lower
+            ]
+            for lowered in dict.fromkeys((frozenset[int](), frozenset(composite))):
+                step = build_step(blocks, block, lowered, self._program.training)
+                found.update(dict.fromkeys(self._places(step)))
+        self._found = tuple(found)
+
+    def _places(self, step: BlockStep) -> Iterator[_Place]:
+        axes, group = step.axes, self._program.blocks.group
+
+        def representative(axis: Axis) -> Axis:
+            leader = axes.leader(axis)
+            return group.get(leader, leader)
+
+        for node in (*step.forward, *step.backward):
+            kinds = axes.kinds[node]
+            moving = [v for v in (*node.operands, *node.results) if v not in step.sources]
+            can = [axis for axis, kind in kinds.items() if kind is not Kind.WHOLE]
+            everywhere = [a for a in can if all(axes.along(v, a) is not None for v in moving)]
+            composite = type(node.op).lower is not Op.lower
+            whole = [a for a, kind in kinds.items() if composite and kind is Kind.WHOLE]
+            yield _Place(
+                *(frozenset(map(representative, some)) for some in (can, everywhere, whole))
+            )
+        for value in (*step.block.inputs, *step.block.outputs):
+            carried = frozenset(map(representative, axes.of(value)))
+            yield _Place(carried, carried)
+
+    def of(self, entries: Sequence[AxisListEntry]) -> tuple[object, ...]:
+        """What a list decides, place by place."""
+        rings = frozenset(entry.axis for entry in entries if entry.ring)
+        return (rings, *(self._at(place, entries) for place in self._found))
+
+    @staticmethod
+    def _at(place: _Place, entries: Sequence[AxisListEntry]) -> object:
+        is_whole = False
+        for entry in entries:
+            if entry.axis in (place.all if entry.everywhere else place.can):
+                return entry.axis, is_whole
+            is_whole = is_whole or (not entry.everywhere and entry.axis in place.whole)
+        return None, is_whole
+
+
+class AxisLists:
+    """The lists of a workload's axes that make different plans."""
+
+    def __init__(self, planner: Planner) -> None:
+        self._planner = planner
+        self._found: dict[object, tuple[str, ...]] = {}
+
+    @cached_property
+    def words(self) -> tuple[Word, ...]:
+        """The words of the workload's program."""
+        return words_of(self._planner.program)
+
+    @cached_property
+    def _decisions(self) -> _Decisions:
+        return _Decisions(self._planner)
+
+    @property
+    def can_split(self) -> bool:
+        """Whether there is anything to split but samples."""
+        return any(word.axes - {*self._planner.program.batches} for word in self.words)
+
+    def generated(
+        self, strategy: Strategy, users: Sequence[str], known: Sequence[Strategy] = ()
+    ) -> tuple[str, ...]:
+        """Axis lists of some degrees of a strategy, as it would state them, each a plan of its own.
+
+        Degrees of 1 have none; of several degrees, some may keep their own list. Of plans that are
+        `known`, no lists are given.
+        """
+        users = [user for user in users if getattr(strategy, user) > 1]
+        words = {user: self._fitting(strategy, user) for user in users}
+        # Sizes decide which words fit and what is padded, and nothing else about a placed program.
+        every = {user: [name for names in own for name in names] for user, own in words.items()}
+        mesh, _ = self._planner.mesh(_stating(strategy, every))
+        before = frozenset(map(self._planner.fingerprint, known))
+        key = (mesh, before, *words.values())
+        if key not in self._found:
+            self._found[key] = tuple(self._distinct(strategy, words, before))
+        return self._found[key]
+
+    def _distinct(
+        self,
+        strategy: Strategy,
+        words: Mapping[str, Sequence[Words]],
+        before: Collection[int],
+    ) -> Iterator[str]:
+        """Lists whose plans differ from each other and from those with the fingerprints `before`,
+        those of few words first."""
+        seen = {*before}
+        grown = {user: [(), *self._grown(strategy, user, own)] for user, own in words.items()}
+        combinations = sorted(product(*grown.values()), key=lambda lists: sum(map(len, lists)))
+        for lists in combinations[:MOST_PLANS]:
+            stated = {user: own for user, own in zip(grown, lists, strict=True) if own}
+            made = _stating(strategy, stated)
+            if stated and self._planner.workload.explain_lists(made) is None:
+                found = self._planner.fingerprint(made)
+                if found not in seen:
+                    seen.add(found)
+                    yield made.axes
+
+    def _fitting(self, strategy: Strategy, user: str) -> tuple[Words, ...]:
+        """The names of words that a degree can split, of each as far as it can."""
+
+        def fits(names: Words) -> bool:
+            made = _stating(strategy, {user: names})
+            return self._planner.workload.explain_lists(made) is None
+
+        found = (
+            word.names if fits(word.names) else tuple(each for each in word.labels if fits((each,)))
+            for word in self.words
+        )
+        return tuple(names for names in found if names)
+
+    def _grown(self, strategy: Strategy, user: str, words: Sequence[Words]) -> list[Words]:
+        """Lists of one degree, word by word; where another list makes the same plan, it goes on
+        instead."""
+        entries = {names: entries_of(self._planner.program, names) for names in words}
+        decided = {self._decisions.of(())}
+        seen: set[int] = set()
+        found: list[Words] = []
+        ends: list[tuple[Words, ...]] = [()]
+        while ends and len(found) < MOST_LISTS:
+            shorter, ends = ends, []
+            for chosen, names in product(shorter, words):
+                every = (*chosen, names)
+                decision = self._decisions.of([e for each in every for e in entries[each]])
+                if decision in decided:
+                    continue
+                decided.add(decision)
+                stated = tuple(name for each in every for name in each)
+                plan = self._planner.fingerprint(_stating(strategy, {user: stated}))
+                if plan not in seen:
+                    seen.add(plan)
+                    found.append(stated)
+                    ends.append(every)
+        return found[:MOST_LISTS]
+
+
+def _stating(strategy: Strategy, lists: Mapping[str, Sequence[str]]) -> Strategy:
+    """The strategy with these lists beside those that it states for other degrees."""
+    every = {**strategy.axis_lists, **lists}
+    return replace(strategy, axes=format_lists({u: every[u] for u in LISTED if u in every}))
+
+
+__all__ = ["AxisLists", "Word", "words_of"]

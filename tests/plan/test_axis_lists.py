@@ -1,0 +1,131 @@
+"""Axis lists that are made of a program's own axes: one per plan, and every plan is right."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from autotune import load_problem
+from autotune.cli import main
+from distir import Simulator, Strategy, Workload, load_cluster, load_model
+from distir.execute.verify import Verifier
+from distir.importers.load import LoadedModel
+from distir.models.experts import Experts
+from distir.models.transformer import TransformerConfig
+from distir.plan import Planner
+from distir.plan.axis_lists import AxisLists
+from tests.slow import shares
+
+pytestmark = pytest.mark.not_quick
+
+SMALL = TransformerConfig(
+    name="small", layers=2, hidden=16, heads=4, vocabulary=24, sequence_length=8
+)
+MIXTURE = replace(SMALL, name="mixture", experts=Experts(count=4, top_k=2, ffn=8))
+BASE = Strategy(dp=2, tp=2)
+
+
+def workload_of(config: TransformerConfig, batch: int = 8, mode: str = "training") -> Workload:
+    model = LoadedModel(config.name, config.build(2, 8, "fused"), sequence_length=8)
+    return Workload(model=model, batch_size=batch, mode=mode)  # pyright: ignore[reportArgumentType]
+
+
+def lists_of(workload: Workload, *users: str) -> tuple[Planner, list[Strategy]]:
+    planner = Planner(workload)
+    texts = AxisLists(planner).generated(BASE, users, [BASE])
+    return planner, [replace(BASE, axes=text) for text in texts]
+
+
+def test_no_two_generated_lists_make_one_plan() -> None:
+    planner, found = lists_of(workload_of(SMALL), "tp")
+    assert len(found) > 50
+    assert len({planner.fingerprint(each) for each in [BASE, *found]}) == len(found) + 1
+
+
+def test_lists_with_equal_fingerprints_have_equal_metrics() -> None:
+    workload = workload_of(SMALL)
+    simulator = Simulator(workload, load_cluster("dgx-a100", BASE.devices))
+    planner, chance = simulator.planner, random.Random(0)
+    words = [each for word in AxisLists(planner).words for each in word.names]
+    by_fingerprint: dict[int, dict[str, float]] = {}
+    shared = 0
+    for _ in range(60):
+        names = chance.sample(words, chance.randint(1, 4))
+        tried = replace(BASE, axes=f"tp={','.join(names)}", zero=chance.choice((0, 3)))
+        if planner.explain(tried) is not None:
+            continue
+        metrics = dict(simulator.simulate(tried).metrics)
+        key = planner.fingerprint(tried) * 4 + tried.zero
+        shared += key in by_fingerprint
+        assert by_fingerprint.setdefault(key, metrics) == metrics, tried.label
+    assert shared > 5
+
+
+CASES = [(SMALL, "training"), (SMALL, "inference"), (MIXTURE, "training")]
+
+
+@shares(20, seconds=4)
+@pytest.mark.parametrize(("config", "mode"), CASES)
+def test_generated_lists_compute_what_one_device_does(
+    config: TransformerConfig, mode: str, share: int
+) -> None:
+    workload = workload_of(config, mode=mode)
+    _, found = lists_of(workload, "tp")
+    verifier = Verifier(workload)
+    for strategy in random.Random(share).sample(found, 6):
+        result = verifier.verify(strategy)
+        assert result.passed, (strategy.label, result.first_difference)
+
+
+def test_lists_of_named_techniques_are_among_them() -> None:
+    planner, found = lists_of(workload_of(SMALL), "tp")
+    plans = {planner.fingerprint(each) for each in found}
+    named = ("heads,ffn,vocabulary,sequence", "heads,ffn", "batch", "sequence", "heads*,sequence")
+    for text in named:
+        assert planner.fingerprint(replace(BASE, axes=f"tp={text}")) in plans, text
+
+
+def test_lists_of_several_degrees_are_generated_together() -> None:
+    workload = Workload(model=load_model("mlp-3x8"), batch_size=8)
+    planner, found = lists_of(workload, "dp", "tp")
+    stated = {tuple(each.axis_lists) for each in found}
+    assert stated == {("dp",), ("tp",), ("dp", "tp")}
+    assert len({planner.fingerprint(each) for each in found}) == len(found)
+
+
+def test_a_space_with_generated_lists_has_the_named_strategies_and_says_where_they_are() -> None:
+    stated = {"extends": "standard", "tp": [1, 2], "pp": [1], "zero": [0], "recompute": "none"}
+    plain, found = (
+        load_problem("mlp-4x64", devices=4, space=stated, axis_lists=lists).space
+        for lists in (None, "auto")
+    )
+    assert all(each in found for each in plain.enumerate())
+    assert len(set(found.enumerate())) == found.count() > plain.count()
+    number = found.count() // 2
+    assert found.index(found.at(number)) == number
+
+
+NARROW = """
+from distir import Builder, ops
+
+def model(batch_size=1):
+    builder = Builder("narrow")
+    x = builder.input("x", (batch_size, 1))
+    return builder.build([builder.add(ops.linalg.MatMul(), x, builder.parameter("w", (1, 1)))])
+"""
+
+
+def test_a_model_without_axes_to_split_is_told_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "narrow.py"
+    file.write_text(NARROW, encoding="utf-8")
+    assert main(["grid", "--model", f"{file}:model", "--axes", "auto"]) == 2
+    (told,) = capsys.readouterr().err.strip().splitlines()
+    assert told == (
+        "autotune: error: axes: auto finds nothing to split: the model has no axis but that of its "
+        "samples; leave it out"
+    )
