@@ -61,6 +61,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help="the value of a variable, or of an option of the framework (repeatable)",
     )
+    stated.add_argument(
+        "--ignore",
+        action="append",
+        default=[],
+        metavar="OPTION",
+        help="an option of the file that is not understood and does not matter (repeatable; write "
+        "--ignore=--NAME)",
+    )
     add_hardware_options(parser.add_argument_group("cluster and software"))
     search = parser.add_argument_group("search")
     search.add_argument(
@@ -87,7 +95,8 @@ def execute(arguments: argparse.Namespace) -> int:
         from autotune.launch.read import Stated, read_launch
 
         settings = dict(_setting(text) for text in arguments.set)
-        reading = read_launch(arguments.file, Stated(settings=settings, **_stated(arguments)))
+        stated = Stated(settings=settings, ignored=tuple(arguments.ignore), **_stated(arguments))
+        reading = read_launch(arguments.file, stated)
         problem = _problem(arguments, reading)
         simulated, as_run, found = _answers(arguments, problem, reading)
         write_report(arguments, partial(_page, problem, reading, simulated, found))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,6 +40,8 @@ class Stated:
     """A name or file of a model, for files that do not describe it."""
     settings: Mapping[str, str] = field(default_factory=dict[str, str])
     """Values of variables and of options, by name."""
+    ignored: tuple[str, ...] = ()
+    """Options that are not understood, and do not matter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +84,7 @@ def read_launch(path: str | Path, stated: Stated) -> Reading:
     options = {target.aliases.get(name, name): given for name, given in options.items()}
     options = {**options, **_settings(source, target, stated.settings)}
     _check_set(source, target, options)
-    noted = tuple(_not_modelled(source, target, options))
+    noted = tuple(_not_modelled(source, target, options, stated.ignored))
     known = _known(source, options, stated)
     facts = target.table.read(options, known)
     strategy = strategy_of(facts)
@@ -157,16 +159,28 @@ def _check_set(source: Source, target: Target, options: Options) -> None:
                 raise unset(f"{source.path}: {name}", value)
 
 
-def _not_modelled(source: Source, target: Target, options: Options) -> Iterable[Note]:
-    """Notes on options that bear on time and are not simulated. Raises `LaunchError` for an option
-    that is not known at all."""
+def _not_modelled(
+    source: Source, target: Target, options: Options, ignored: Collection[str]
+) -> Iterable[Note]:
+    """Notes on options that bear on time and are not simulated, and on those that are `ignored`.
+    Raises `LaunchError` for any other option that is not known."""
+    known = {name for name in options if name in target.table.options or target.is_neutral(name)}
+    for name in ignored:
+        if name not in options or name in known:
+            fault = "is understood" if name in known else f"is not in {source.path}"
+            raise LaunchError(
+                f"--ignore {name}: it {fault}; expected an option that is not understood"
+            )
     for name, given in options.items():
         if name in target.table.options or name in LAUNCHER or target.is_neutral(name):
             continue
         reason = target.not_modelled(name)
+        if name in ignored:
+            reason = "ignored, as asked"
         if reason is None:
             raise LaunchError(
-                f"{source.path}: {name} is no option that is understood of {target.label}"
+                f"{source.path}: {name} is no option that is understood of {target.label}; if it "
+                f"does not bear on time, state --ignore={name}"
             )
         if given not in (False, None, "false", "False"):
             yield Note(name, reason, given)

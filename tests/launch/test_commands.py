@@ -403,3 +403,20 @@ def test_sequence_parallelism_without_devices_is_off(
     (folder / "launch.sh").write_text(f"{SCRIPT}{REST}--micro-batch-size 2 --sequence-parallel")
     plain = json_of(capsys, "read", "launch.sh", "--cluster", "hgx-h100", "--trials", "0")
     assert plain["strategy"]["sequence_parallel"] is False
+
+
+def test_an_option_that_is_not_understood_is_ignored_when_asked(
+    capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    json_of(capsys, *LAUNCH, "--to", "out")
+    script = folder / "mine.sh"
+    command = json_of(capsys, *LAUNCH)["command"]
+    script.write_text(f"{command.strip()} --greet-the-operator twice\n")
+    read = ["read", str(script), "--cluster", "hgx-h100", "--trials", "0"]
+    assert "state --ignore=--greet-the-operator" in refused(capsys, *read)
+    plain = json_of(capsys, *read, "--ignore=--greet-the-operator")
+    ignored = [each for each in plain["not_modelled"] if each["option"] == "--greet-the-operator"]
+    assert [(each["value"], each["reason"]) for each in ignored] == [("twice", "ignored, as asked")]
+    assert "is not in" in refused(capsys, *read, "--ignore=--greet")
+    known = refused(capsys, *read, "--ignore=--greet-the-operator", "--ignore=--bf16")
+    assert "it is understood" in known

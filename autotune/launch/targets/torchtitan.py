@@ -51,10 +51,9 @@ def _read_model(options: Options, facts: Facts) -> Facts:
     module, config = str(options.get("--module", "")), str(options.get("--config", ""))
     name = model_called(module, config)
     if name is None and not facts.get("model_given"):
-        raise LaunchError(
-            f"--module {module} --config {config} is no registry function that is known; state the "
-            "model by --model"
-        )
+        given = f"--module {module} --config {config} is no registry function that is known"
+        fault = given if module or config else "neither --module nor --config is stated"
+        raise LaunchError(f"{fault}; state the model by --model")
     return {"zoo": name, **({"model_source": name} if name else {})}
 
 
