@@ -10,7 +10,9 @@ a gather), one pass over the data (a reduce-scatter or an all-gather) takes
 and an all-reduce two passes (Patarasuk and Yuan 2009; Cho et al. 2019), or a double binary tree,
 `2 S / slowest rail + 2 Σ ⌈log2 f⌉ · latency` (Sanders et al. 2009). A shift hands `S` bytes to the
 next member, `S / slowest link + latency`. NCCL's own model counts the same steps
-(`src/graph/tuning.cc`). Every algorithm's time is linear in `S`, so the best time is concave in
+(`src/graph/tuning.cc`). Changing the algorithm between levels, as reductions that are synthesised
+for a hierarchy do (Xie et al. 2022), gains nothing on the clusters here
+(tests/cost/test_reduction_splits.py). Every algorithm's time is linear in `S`, so the best time is concave in
 `S`, with bends where another algorithm becomes the best, and monotone in bytes, bandwidth and
 latency.
 """
