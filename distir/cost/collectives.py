@@ -12,9 +12,10 @@ and an all-reduce two passes (Patarasuk and Yuan 2009; Cho et al. 2019), or a do
 next member, `S / slowest link + latency`. NCCL's own model counts the same steps
 (`src/graph/tuning.cc`). Changing the algorithm between levels, as reductions that are synthesised
 for a hierarchy do (Xie et al. 2022), gains nothing on the clusters here
-(tests/cost/test_reduction_splits.py). Every algorithm's time is linear in `S`, so the best time is concave in
-`S`, with bends where another algorithm becomes the best, and monotone in bytes, bandwidth and
-latency.
+(tests/cost/test_reduction_splits.py).
+
+Every algorithm's time is linear in `S`, so the best time is concave in `S`, with bends where
+another algorithm becomes the best, and monotone in bytes, bandwidth and latency.
 """
 
 from __future__ import annotations
