@@ -82,7 +82,8 @@ def look_outside(
         here, better = start, True
         lists = start.strategy.axes  # neighbours have the same ones
         if lists not in spaces:
-            spaces[lists] = problem.changed(space=WIDER, axis_lists=lists or None).space
+            stated = {"axis_lists": lists} if lists else {}
+            spaces[lists] = problem.changed(space=WIDER, **stated).space
         while better:
             better = False
             for part in _neighbours(spaces[lists], here.strategy):
