@@ -14,6 +14,8 @@ microbatches,
   nothing here, and only occupy the links.
   Where a schedule overlaps forward and backward passes, they hide what they move behind each other,
   but not what they compute: that of both counts, and the longer pass.
+- *whole blocks*: blocks are not divided, so that one of the ranks computes more than the mean
+  (`least_load.py`).
 - *recompute*: passes that compute again what they did not keep take no less time than passes that
   kept it: the `T` without recomputation bounds those with it.
 - *states at rest*: sharding them adds gathers and settlements to the passes, and takes nothing
@@ -50,12 +52,13 @@ from numpy.typing import NDArray
 
 from distir.arrays import Codes, Floats, Indices, distinct
 from distir.cost import CostModel, OpClass, Work
-from distir.cost.amounts import Amount, Divergence, larger
-from distir.plan import ModelPrograms, Stage
+from distir.cost.amounts import Amount, Divergence, larger, smaller
+from distir.plan import BlockProgram, ModelPrograms, Stage
 from distir.plan.model import in_one_stage
 from distir.plan.planner import ProgramKind
 from distir.schedules import BACKWARD, COST_KINDS, FORWARD, ScheduleFamily, find_schedule
 from distir.simulation.cutting.refine import KnownCuts
+from distir.simulation.least_load import least_load
 from distir.simulation.least_memory import LayerBytes, RanksHolding, fullest_rank_bytes
 from distir.simulation.many.batch import bound_many
 from distir.simulation.many.priced_programs import PricedPrograms
@@ -81,6 +84,7 @@ SCHEDULE = (*ORDERING, "pp", "microbatches")
 
 PRODUCTS = "its products at full rate"
 BLOCKS = "its blocks, without waiting"
+UNDIVIDED = "its blocks, none of which is divided"
 PIPELINE = "filling and draining the pipeline"
 STATE = "the model's state, shared by all devices"
 HELD = "state and activations, shared evenly by the ranks"
@@ -89,7 +93,7 @@ STAGES = "its stages, filling and draining the pipeline"
 FULLEST = "its fullest stage"
 """What bounds may say."""
 
-REASONS = (PRODUCTS, BLOCKS, PIPELINE, STATE, HELD, IN_FLIGHT, STAGES, FULLEST)
+REASONS = (PRODUCTS, BLOCKS, UNDIVIDED, PIPELINE, STATE, HELD, IN_FLIGHT, STAGES, FULLEST)
 
 SLACK = 1e-9
 """Relative rounding that a bound allows for."""
@@ -155,9 +159,11 @@ class _Wholes:
     """Models as one stage: seconds of the kinds of action and those in which they compute, each of
     shape (kinds, strategies), and what else there is once per step; what a forward pass leaves
     behind; what bounds leave out and expectations do not: seconds of settling that no pass hides
-    and of the first gather, and bytes handed on between blocks; bytes at rest (`_AT_REST`); and
-    layers by kind: their number, bytes at rest (`_STATE`), bytes left behind and seconds that a
-    microbatch computes, of shape (layer kinds, 6, strategies)."""
+    and of the first gather, and bytes handed on between blocks; bytes at rest (`_AT_REST`); how
+    many blocks come more than once, and the seconds in which a microbatch is computed in the
+    quickest of them, and in the longest of the others; and layers by kind: their number, bytes at
+    rest (`_STATE`), bytes left behind and seconds that a microbatch computes, of shape (layer
+    kinds, 6, strategies)."""
 
     passes: Floats
     computing: Floats
@@ -168,18 +174,20 @@ class _Wholes:
     gathering: Floats
     handed_on: Floats
     state: Floats
+    undivided: Floats
     layers: Floats
 
     ONCE: ClassVar = 6
+    UNDIVIDED: ClassVar = 3
     ROWS: ClassVar = (
-        2 * COST_KINDS + ONCE + len(_AT_REST) + len(_STATE) * LAYER_KINDS + 3 * LAYER_KINDS
+        2 * COST_KINDS + ONCE + len(_AT_REST) + UNDIVIDED + (3 + len(_STATE)) * LAYER_KINDS
     )
 
     @classmethod
     def of(cls, rows: Floats) -> _Wholes:
         """From rows in the order of the fields."""
-        passes, computing, once, state, layers = np.split(
-            rows, np.cumsum([COST_KINDS, COST_KINDS, cls.ONCE, len(_AT_REST)])
+        passes, computing, once, state, undivided, layers = np.split(
+            rows, np.cumsum([COST_KINDS, COST_KINDS, cls.ONCE, len(_AT_REST), cls.UNDIVIDED])
         )
         layers = layers.reshape(LAYER_KINDS, 3 + len(_STATE), rows.shape[1])
         optimizer, refresh, held, settling, gathering, handed_on = once
@@ -193,6 +201,7 @@ class _Wholes:
             gathering,
             handed_on,
             state,
+            undivided,
             layers,
         )
 
@@ -367,7 +376,7 @@ class Bounds:
         alone = table.column("chunks") == 1
         schedules = len(table.values["schedule"])
         first, which = distinct((size * schedules + codes) * 2 + alone)
-        seconds, waits = self._least_seconds(
+        seconds, slowed_by = self._least_seconds(
             whole.taken(size[first]), some.taken(size[first]), codes[first], alone[first]
         )
         ranks = some.column("pp")
@@ -380,17 +389,16 @@ class Bounds:
             filled_by[in_flight > mean] = REASONS.index(IN_FLIGHT)
         return ManyBounds(
             seconds[which],
-            np.where(waits, REASONS.index(PIPELINE), REASONS.index(BLOCKS)).astype(np.int16)[which],
+            slowed_by[which],
             fullest * (1 - SLACK),
             filled_by,
         )
 
     def _least_seconds(
         self, whole: _Wholes, table: Strategies, schedule: Indices, alone: NDArray[np.bool_]
-    ) -> tuple[Floats, NDArray[np.bool_]]:
-        """Seconds of iterations, and whether it is the pipeline that they wait for, of models with
-        the schedules of these numbers among those of the table; `alone` says which have one
-        chunk."""
+    ) -> tuple[Floats, Codes]:
+        """Seconds of iterations, and the numbers of the reasons, of models with the schedules of
+        these numbers among those of the table; `alone` says which have one chunk."""
         ranks, count = table.column("pp"), table.column("microbatches")
         passes: list[Floats] = list(whole.passes)
         forward, backward, first_part, second_part = passes
@@ -410,12 +418,22 @@ class Bounds:
             # Nothing waits for the second part of a backward pass.
             once = forward + np.where(splits, np.minimum(backward, first_part), backward)
             waiting = np.where(plain, work / (1 - (1 - 1 / count) ** ranks), once)
+            copies = np.array([each.copies for each in families])[schedule]
         else:
             work = forward
             waiting = work + (count - 1) * work / ranks
-        busiest = (count * work + whole.optimizer + whole.refresh) / ranks
-        seconds = (self._overhead + np.maximum(busiest, waiting)) * (1 - SLACK)
-        return seconds, waiting > busiest
+            copies = np.ones(len(table), np.int64)
+        layers, quickest, other = whole.undivided
+        load = least_load(layers, quickest, other, -(-ranks // copies))
+        reasons = {
+            BLOCKS: (count * work + whole.optimizer + whole.refresh) / ranks,
+            UNDIVIDED: count * load / copies,
+            PIPELINE: waiting,
+        }
+        each = np.stack(list(reasons.values()))
+        numbers = np.array([REASONS.index(reason) for reason in reasons], np.int16)
+        seconds = (self._overhead + each.max(axis=0)) * (1 - SLACK)
+        return seconds, numbers[each.argmax(axis=0)]
 
     def _in_flight(self, whole: _Wholes, table: Strategies, size: Indices, within: float) -> Floats:
         """Bytes of the fullest rank, with the microbatches in flight that schedules say."""
@@ -500,8 +518,28 @@ class Bounds:
             sum(value.type.size_bytes for value in middle.outputs),
         ]
         at_rest: list[Amount] = [getattr(state, name) for name in _AT_REST]
-        layers = self._layers(pricer, programs, pricing, bool(sizes.splits.any()))
-        return [*passes, *missing, *computing, *missing, *once, *at_rest, *layers]
+        splits = bool(sizes.splits.any())
+        undivided = self._undivided(pricer, next(iter(variants)), pricing, splits)
+        layers = self._layers(pricer, programs, pricing, splits)
+        return [*passes, *missing, *computing, *missing, *once, *at_rest, *undivided, *layers]
+
+    def _undivided(
+        self,
+        pricer: StagePricer,
+        programs: Sequence[BlockProgram],
+        pricing: Pricing,
+        splits: bool,
+    ) -> list[Amount]:
+        """How many of the blocks come more than once, the seconds in which a microbatch is computed
+        in the quickest of these, and in the longest of the others."""
+        if not self._workload.training:
+            return [0.0] * _Wholes.UNDIVIDED
+        counts = Counter(programs)
+        seconds = {each: pricer.computing_of(each, pricing, splits) for each in counts}
+        often = [each for each, count in counts.items() if count > 1]
+        once = [seconds[each] for each, count in counts.items() if count == 1]
+        quickest: Amount = smaller(*(seconds[each] for each in often)) if often else 0.0
+        return [float(sum(counts[each] for each in often)), quickest, larger(0.0, *once)]
 
     def _layers(
         self, pricer: StagePricer, programs: ModelPrograms, pricing: Pricing, splits: bool

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from itertools import combinations_with_replacement, pairwise
+from itertools import combinations_with_replacement, pairwise, product
 
 import numpy as np
 import pytest
@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from distir import Simulator, Workload, load_cluster, load_model
 from distir.schedules import compile_schedule, find_schedule
 from distir.simulation.bounds import Bounds
+from distir.simulation.least_load import least_load
 from distir.simulation.least_memory import LayerBytes, RanksHolding, fullest_rank_bytes
 from distir.strategies import Strategies
 from distir.strategy import AUTO, Strategy
@@ -111,6 +112,23 @@ def test_however_layers_are_cut_the_fullest_rank_holds_no_less_than_its_bound(
             allowed = np.full(1, float(longest))
             (within,) = fullest_rank_bytes([equal], number, holding, number, allowed)
             assert fullest >= within * (1 - 1e-12)
+
+
+@given(
+    st.integers(1, 9), st.integers(1, 4), st.integers(1, 5), st.sampled_from([0.0, 0.5, 1, 2.3, 7])
+)
+def test_however_whole_blocks_are_distributed_the_busiest_group_has_no_less_than_its_bound(
+    layers: int, groups: int, layer_seconds: int, other: float
+) -> None:
+    """All distributions of equal layers, with another block in the first group."""
+    count, seconds, longest = np.array([[layers], [layer_seconds], [other * layer_seconds]], float)
+    bound = least_load(count, seconds, longest, np.array([groups]))
+    busiest = [
+        max(layer_seconds * (count + (other if group == 0 else 0)) for group, count in enumerate(n))
+        for n in product(range(layers + 1), repeat=groups)
+        if sum(n) == layers
+    ]
+    assert bound[0] == pytest.approx(min(busiest))
 
 
 def test_equal_layers_with_as_many_in_flight_on_all_ranks_are_bounded_exactly() -> None:
