@@ -4,7 +4,7 @@ strategies there are.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
@@ -163,18 +163,28 @@ def model_as_run(
     stack: SoftwareStack,
     attention: AttentionKind | None = None,
     imbalance: float | None = None,
+    sizes: Mapping[str, int] | None = None,
 ) -> LoadedModel:
     """A model, by name, file, configuration or object, with attention as the stack or the user has
-    it. A file or a function says itself how its attention is, unless the user does: then it is
-    found and fused, or spelled out."""
+    it, and with sizes that a file leaves open. A file or a function says itself how its attention
+    is, unless the user does: then it is found and fused, or spelled out."""
     from distir import LoadedModel, load_model
     from distir.transforms.fused_attention import with_eager_attention, with_fused_attention
 
     how = attention or stack.attention
+    if sizes and isinstance(model, LoadedModel):
+        raise DistirError(
+            f"sizes of {', '.join(sizes)} are stated of a model that is loaded already"
+        )
     loaded: LoadedModel = (
         model
         if isinstance(model, LoadedModel)
-        else load_model(model, attention=how, imbalance=imbalance or 1.0)
+        else load_model(
+            model,
+            attention=how,
+            imbalance=imbalance or 1.0,
+            onnx_options={"sizes": sizes} if sizes else None,
+        )
     )
     if attention is None:
         return loaded
@@ -194,6 +204,23 @@ def _several_batches(workload: Workload) -> tuple[str, ...]:
     ]
     beside = f"{', '.join(names[:-1])} and {names[-1]}"
     return (f"{beside} have samples of their own: a batch of {size} is {size} of each.",)
+
+
+def _left_open(workload: Workload, stated: Mapping[str, int]) -> tuple[str, ...]:
+    """What to know of lengths that the file leaves open, and that nobody has stated."""
+    program, model = workload.program, workload.model
+    sized = {program.axes.tied(axis) for axis in program.extents.axes}
+    found: dict[str, int] = {}
+    for value in program.function.inputs:
+        dims = program.axes.dims[value]
+        for name, dim in zip(model.symbols.get(value.name, ()), dims, strict=False):
+            if name in model.lengths and name not in stated and len(dim) == 1:
+                if program.axes.tied(dim[0]) not in sized:
+                    found[name] = dim[0].size
+    return tuple(
+        f"The file leaves {name} open: it is {size} here; --size {name}=N states another."
+        for name, size in found.items()
+    )
 
 
 def problem_of(statement: ProblemStatement) -> Problem:
@@ -231,7 +258,8 @@ def _loaded(statement: ProblemStatement) -> Problem:
     stack, devices = statement.stack, statement.devices
     if isinstance(stack, (str, Path)):
         stack = load_stack(stack)
-    model = model_as_run(statement.model, stack, statement.attention, statement.imbalance)
+    how = (statement.attention, statement.imbalance, statement.sizes)
+    model = model_as_run(statement.model, stack, *how)
     hardware = _hardware(statement)
     precision, told = _precision(statement, hardware)
     workload = _workload(statement, model, precision)
@@ -246,7 +274,7 @@ def _loaded(statement: ProblemStatement) -> Problem:
     stated = statement.price is not None or statement.tokens is not None
     job = Job(price=statement.price, tokens=statement.tokens) if stated else None
     simulator = distir.Simulator(workload, hardware, stack, job=job)
-    made = {"model": model, "cluster": hardware, "device": None, "stack": stack}
+    made = {"model": model, "sizes": None, "cluster": hardware, "device": None, "stack": stack}
     return Problem(
         model=model.name,
         cluster=hardware.name,
@@ -262,7 +290,7 @@ def _loaded(statement: ProblemStatement) -> Problem:
         space_name=looked_through.name,
         searched=looked_through,
         space_options=_space_options(statement),
-        notes=(*told, *_several_batches(workload)),
+        notes=(*told, *_several_batches(workload), *_left_open(workload, statement.sizes or {})),
         changed=partial(load_problem, **{**statement.stated(), **made}),
     )
 
@@ -357,6 +385,7 @@ def _settings(statement: ProblemStatement, precision: str, stack: SoftwareStack)
         shown["precision"] = precision
     if stack.name != DEFAULT_STACK:
         shown["stack"] = stack.name
+    shown.update(statement.sizes or {})
     names = ("attention", "imbalance", "price", "tokens")
     others = {name: getattr(statement, name) for name in names}
     return shown | {name: value for name, value in others.items() if value is not None}

@@ -7,7 +7,7 @@ the command line are read by their names. Nothing heavy is imported here, so tha
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, MISSING, dataclass, fields, replace
 from functools import wraps
 from inspect import signature
@@ -81,6 +81,9 @@ class ProblemStatement:
     """
     sequence_length: int | None = None
     """Tokens per sample; by default the model's own."""
+    sizes: Mapping[str, int] | None = None
+    """Sizes that an ONNX file leaves open beside batch and sequence, by their names in the file,
+    such as the length of the past of a decoder."""
     precision: str | None = None
     """By default bf16, or fp16 on devices without bf16."""
     gradient_precision: str | None = None

@@ -15,7 +15,8 @@ from autotune.statement import (
     Goal,
     ProblemStatement,
 )
-from distir.errors import DistirError
+from distir.errors import DistirError, shown
+from distir.limits import MOST_TOKENS
 
 if TYPE_CHECKING:
     from autotune.problem import Problem
@@ -78,6 +79,30 @@ def share(text: str) -> float:
     if not 0 <= found < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r} is not a percentage, such as 5%")
     return found
+
+
+def size(text: str) -> tuple[str, int]:
+    """A size of a dim, as `NAME=N`."""
+    name, _, number = text.partition("=")
+    if not name or not number.isdecimal() or not 0 < int(number[:20]) <= MOST_TOKENS:
+        raise argparse.ArgumentTypeError(
+            f"{shown(text)}; expected NAME=N, such as past=1024, with N from 1 to {MOST_TOKENS:,}"
+        )
+    return name, int(number)
+
+
+class _Collected(argparse.Action):
+    """Collects `NAME=N` in a mapping, which is not there if the option is not."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        name, number = values
+        setattr(namespace, self.dest, {**getattr(namespace, self.dest, {}), name: number})
 
 
 def axis_lists(text: str) -> str:
@@ -221,6 +246,16 @@ def add_hardware_options(group: Any) -> None:
         action=argparse.BooleanOptionalAction,
         default=SUPPRESS,
         help="drop in training what the model says (default; inference never drops)",
+    )
+    group.add_argument(
+        "--size",
+        type=size,
+        action=_Collected,
+        dest="sizes",
+        default=SUPPRESS,
+        metavar="NAME=N",
+        help="a size that an ONNX file leaves open beside batch and sequence, by its name there, "
+        "such as the length of a decoder's past (repeatable)",
     )
     group.add_argument(
         "--imbalance",

@@ -68,7 +68,7 @@ def plan_read(arguments: argparse.Namespace) -> Plan | None:
     from distir.workload import Workload
 
     stated = (*fields(Workload), *fields(Strategy))
-    others = ("microbatch_size", "devices", "attention", "imbalance")
+    others = ("microbatch_size", "devices", "attention", "imbalance", "sizes")
     for name in (*(each.name for each in stated), *others):
         default = arguments.default_of(name)
         if getattr(arguments, name, default) != default:

@@ -100,7 +100,7 @@ def work_of(arguments: argparse.Namespace) -> tuple[Verifier, list[Strategy]]:
     # Hardware decides no number; a name unknown is still a mistake.
     distir.load_cluster(arguments.cluster, device=getattr(arguments, "device", None))
     stack = load_stack(getattr(arguments, "stack", DEFAULT_STACK))
-    how = {name: getattr(arguments, name, None) for name in ("attention", "imbalance")}
+    how = {name: getattr(arguments, name, None) for name in ("attention", "imbalance", "sizes")}
     options = given(arguments, distir.Workload)
     options["model"] = model_as_run(arguments.model, stack, **how)
     if not arguments.all:

@@ -47,6 +47,8 @@ class LoadedModel:
     )
     """Per input of an ONNX file and per dim: the name of a symbolic size, or None if the file fixes
     the size."""
+    lengths: tuple[str, ...] = ()
+    """The symbolic sizes of an ONNX file that are neither a batch nor the size of an image."""
     config: ModelConfig | None = None
     """The sizes and choices that the model was built from, if it was built from such."""
 
@@ -87,7 +89,8 @@ def load_source(
 ) -> LoadedModel:
     """Like `load_function`; also returns the model's name and its usual sequence length.
 
-    `imbalance` is the number of tokens of the fullest expert of a mixture over the mean.
+    `imbalance` is the number of tokens of the fullest expert of a mixture over the mean. Raises
+    `ImportModelError` for ONNX options and another source, too.
     """
     options = _Options(attention, imbalance, onnx_options or {})
     if not isinstance(source, (str, Path)):
@@ -115,6 +118,10 @@ class _Options:
 
 
 def _from_config(config: ModelConfig, options: _Options) -> LoadedModel:
+    if options.onnx:
+        raise ImportModelError(
+            f"{', '.join(options.onnx)}: {config.name} is no ONNX file; expected these of one"
+        )
     if options.imbalance != 1.0:
         config = with_imbalance(config, options.imbalance)
 
@@ -135,7 +142,9 @@ def _import_onnx(name: str, model: object, options: _Options) -> LoadedModel:
     from distir.importers.onnx import read_onnx
 
     imported = read_onnx(model, **options.onnx)
-    return LoadedModel(name, imported.function, symbols=imported.input_dims)
+    return LoadedModel(
+        name, imported.function, symbols=imported.input_dims, lengths=imported.lengths
+    )
 
 
 def _from_object(found: object, name: str, label: str, options: _Options) -> LoadedModel:

@@ -43,6 +43,8 @@ class ImportedModel:
     """The size that each symbolic dim was bound to."""
     input_dims: Mapping[str, tuple[str | None, ...]]
     """Per input and dim: the name of the symbolic size, or None if the file fixes the size."""
+    lengths: tuple[str, ...]
+    """The symbols that stand for neither a batch nor the size of an image."""
     decisions: Mapping[str, Decision]
     """Per float tensor of the file: whether it is a parameter or a table, and why."""
     weights: Mapping[Value, Array] = field(default_factory=dict[Value, Any])
@@ -103,6 +105,7 @@ def read_onnx(
             function=function,
             symbols=binding.symbols,
             input_dims=binding.dims,
+            lengths=binding.lengths,
             decisions=conversion.roles.decisions,
             weights=weights,
         )

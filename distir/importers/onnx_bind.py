@@ -43,6 +43,8 @@ class Binding:
     """The size of each symbol."""
     dims: Mapping[str, tuple[str | None, ...]]
     """Per input and dim: the text of the symbolic size, or None if the file fixes the size."""
+    lengths: tuple[str, ...] = ()
+    """The symbols that stand for neither a batch nor the size of an image."""
     note: str = ""
 
 
@@ -89,7 +91,7 @@ def bindings(
             )
             for record in graph.inputs
         }
-        return Binding(shapes, bound, dims, note)
+        return Binding(shapes, bound, dims, symbols.sequence, note)
 
     for spatial in _SPATIAL_SIZES if symbols.spatial else (0,):
         for bound in _candidates(symbols, taken, spatial):

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import distir
@@ -16,6 +20,7 @@ from distir.models import AttentionKind
 from distir.ops.attention import FusedAttention
 from distir.ops.linalg import MatMul
 from distir.strategy import Strategy
+from tests.importers.models import FLOAT, model, node
 
 
 def test_devices_without_bf16_compute_in_fp16_unless_told_otherwise() -> None:
@@ -62,11 +67,17 @@ def test_a_space_can_be_given_as_values() -> None:
 
 @pytest.mark.slow(seconds=12)
 def test_plans_that_are_too_close_to_call_are_counted() -> None:
-    """Equal runs differ by 3.5 %, so the ratio of two by the square root of 2 times that."""
+    """Runs that differ in order alone differ by 6 %, layouts by 8.8 % beside that; the ratio of two
+    by the square root of 2 times as much."""
     result = tune("gpt2", devices=4, trials=40)
-    rates = [trial.metric("throughput_samples_per_second") or 0.0 for trial in result.ranked]
-    close = sum(rates[0] / rate < 1 + 2**0.5 * 0.035 for rate in rates[1:])
-    assert 0 < close < len(rates) - 1
+    best, *others = result.ranked
+    rate = best.metric("throughput_samples_per_second")
+    close = 0
+    for other in others:
+        layout = 0.0 if best.strategy.differs_in_order_alone(other.strategy) else 0.088
+        least = 1 + 2**0.5 * math.hypot(layout, 0.06)
+        close += rate / other.metric("throughput_samples_per_second") < least  # type: ignore[operator]
+    assert 0 < close < len(others)
     assert result.as_good == result.to_dict()["as_good"] == close
     assert f"{close} other plans are too close to call" in str(result)
     assert tune("gpt2", devices=4, objective="memory", trials=4).as_good is None
@@ -102,3 +113,28 @@ def test_dropout_can_be_turned_off() -> None:
         p.simulator.simulate(Strategy(dp=2)).metrics["peak_memory_bytes"] for p in (usual, off)
     ]
     assert memory[0] > memory[1]
+
+
+def test_sizes_that_a_file_leaves_open_can_be_stated_and_are_told_otherwise(tmp_path: Path) -> None:
+    decoder = model(
+        {"x": (FLOAT, ["n", 1, 8]), "past": (FLOAT, ["n", "before", 8])},
+        [
+            node("MatMul", "x w", "new"),
+            node("Concat", "past new", "all", axis=1),
+            node("MatMul", "all w", "y"),
+        ],
+        "y all",
+        {"w": np.ones((8, 8), np.float32)},
+    )
+    (tmp_path / "decoder.onnx").write_bytes(decoder.SerializeToString())
+    open_problem = partial(load_problem, tmp_path / "decoder.onnx", devices=2, mode="inference")
+    (told,) = open_problem(batch_size=4).notes
+    assert "leaves before open" in told
+    assert "--size before=N" in told
+    stated = open_problem(batch_size=4, sizes={"before": 1000})
+    assert not stated.notes
+    simulator: Any = stated.simulator
+    (stage,) = simulator.simulate(Strategy(dp=2)).stages
+    assert stage.memory["state_inputs_bytes"] == 2 * 1000 * 8 * 2
+    with pytest.raises(distir.DistirError, match="no ONNX file"):
+        load_problem("gpt2", devices=2, sizes={"before": 1000})
