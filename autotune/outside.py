@@ -82,8 +82,8 @@ def look_outside(
         here, better = start, True
         lists = start.strategy.axes  # neighbours have the same ones
         if lists not in spaces:
-            stated = {"axis_lists": lists} if lists else {}
-            spaces[lists] = problem.changed(space=WIDER, **stated).space
+            own = {"axis_lists": lists or None} if _states_lists(problem) else {}
+            spaces[lists] = problem.changed(space=WIDER, **own).space
         while better:
             better = False
             for part in _neighbours(spaces[lists], here.strategy):
@@ -93,6 +93,12 @@ def look_outside(
                 if found is not None and _gain(found, here) > WORTH:
                     here, better = found, True
     return _told(problem, starts[0], tried, clock)
+
+
+def _states_lists(problem: Problem) -> bool:
+    """Whether strategies of the problem's space state axis lists."""
+    space = problem.space
+    return "axes" in space.names and space.values("axes") != ("",)
 
 
 def _neighbours(wider: SearchSpace, strategy: Strategy) -> Iterator[list[Strategy]]:

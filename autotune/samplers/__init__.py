@@ -17,6 +17,7 @@ from autotune.samplers.grid import GridSampler
 from autotune.samplers.random import RandomSampler
 from autotune.samplers.reinforce import ReinforceSampler
 from autotune.samplers.sampler import Sampler, SamplerFactory
+from autotune.samplers.uct import UctSampler
 from distir.errors import DistirError
 from distir.registry import Registry
 from distir.user_code import run_user_code
@@ -69,6 +70,7 @@ SAMPLERS.add("random", RandomSampler, "uniform draws without replacement")
 
 
 SAMPLERS.add("grid", GridSampler, "every strategy, in order")
+SAMPLERS.add("uct", UctSampler, "tree search over choices, and over the words of axis lists")
 SAMPLERS.add("reinforce", ReinforceSampler, "policy gradient over the tree of choices: a baseline")
 
 

@@ -49,6 +49,11 @@ class TestReinforce(SamplerContract):
         return load_sampler("reinforce", space, seed)
 
 
+class TestUct(SamplerContract):
+    def make_sampler(self, space: SearchSpace, seed: int) -> Sampler:
+        return load_sampler("uct", space, seed)
+
+
 class TestBounds(SamplerContract):
     budget = 14
 
@@ -68,7 +73,7 @@ def test_a_former_name_is_still_known() -> None:
     assert strategy == load_sampler("bounds", toy_space(), 0).ask()
 
 
-@pytest.mark.parametrize("name", ["random", "grid", "reinforce", "bounds"])
+@pytest.mark.parametrize("name", ["random", "grid", "reinforce", "uct", "bounds"])
 def test_samplers_without_replacement_propose_each_strategy_once(name: str) -> None:
     space = toy_space(devices=2)
     sampler = load_sampler(name, space, 0)

@@ -1,0 +1,51 @@
+"""Tree search over decisions: what it learns of words of axis lists."""
+
+from __future__ import annotations
+
+from autotune.samplers.uct import STOP, UctSampler, decisions_of
+from distir.strategy import Strategy
+from search_spaces import listed_space
+
+WORDS = ("heads", "ffn", "hidden", "batch", "sequence", "vocabulary")
+GAIN = {"heads": 3.0, "ffn": 2.0, "vocabulary": 1.0}
+"""What each word takes off the cost of a list; the others add to it."""
+
+
+def test_a_list_is_one_decision_per_word_and_one_that_stops() -> None:
+    path = decisions_of("axes", "cp=sequence;tp=heads,ffn")
+    assert path == (
+        ("axes cp", "sequence"),
+        ("axes tp", "heads"),
+        ("axes tp", "ffn"),
+        ("axes", STOP),
+    )
+    assert decisions_of("tp", 4) == (("tp", 4),)
+
+
+def test_words_that_pay_are_found_in_a_fifth_of_the_space() -> None:
+    lists = [(a, b, c) for a in WORDS for b in WORDS for c in WORDS if len({a, b, c}) == 3]
+    lists += [(a, b) for a, b, _ in lists] + [(a,) for a, _, _ in lists]
+    space = listed_space(
+        [Strategy(tp=4, axes=f"tp={','.join(each)}") for each in dict.fromkeys(lists)]
+    )
+    best = 10.0 - sum(GAIN.values())
+    for seed in range(20):
+        sampler, found = UctSampler(space, seed), float("inf")
+        for _ in range(space.count() // 5):
+            strategy = sampler.ask()
+            assert strategy is not None
+            cost = 10.0 - sum(GAIN.get(word, -1.0) for word in strategy.axis_lists["tp"])
+            sampler.tell(strategy, cost)
+            found = min(found, cost)
+        assert found == best
+
+
+def test_what_does_not_fit_ranks_behind_what_does() -> None:
+    space = listed_space([Strategy(tp=tp) for tp in (1, 2, 4)])
+    sampler = UctSampler(space, 0)
+    for tp, cost, violation in ((1, 1.0, 0.5), (2, 5.0, 0.0), (4, 2.0, 0.1)):
+        sampler.tell(Strategy(tp=tp), cost, violation)
+    assert sampler.ask() is None
+    best = [sampler.rank_behind((("tp", tp),)) for tp in (2, 4, 1)]
+    assert best == sorted(best, reverse=True)
+    assert len(set(best)) == 3
