@@ -105,13 +105,22 @@ class Problem:
         name = "recompute"
         return name in self.space.names and AUTO in self.space.values(name)
 
+    def known_lists(self, strategy: Strategy) -> dict[str, str]:
+        """By degree the known technique that the axis list of a strategy comes to, if any."""
+        from distir.plan.known_lists import known_lists
+
+        planner = getattr(self.simulator, "planner", None)
+        return {} if planner is None else known_lists(planner, strategy)
+
     def outcome(self, trial: Trial) -> dict[str, Any]:
-        """A trial's strategy, metrics and, where memory is known, what its devices hold and have,
-        as plain JSON values."""
+        """A trial's strategy, metrics and, where they are known, what its devices hold and have and
+        the techniques that its axis lists come to, as plain JSON values."""
         metrics = trial.evaluation.metrics
         known = peak_memory_bytes.name in metrics
         memory = {"memory": memory_use(metrics, self.memory_bytes)} if known else {}
-        return trial.outcome(self.batch_size) | memory
+        lists = self.known_lists(trial.strategy)
+        named = {"known_lists": lists} if lists else {}
+        return trial.outcome(self.batch_size) | memory | named
 
     @property
     def title(self) -> str:

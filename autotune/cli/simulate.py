@@ -255,7 +255,8 @@ def plain(problem: Problem, result: Any, collectives: Sequence[CollectiveUse]) -
     """A simulation, and what it communicates, as plain JSON values."""
     said = {"strategy": choices(result.strategy, problem.batch_size)}
     sent = {"collectives": [each.to_dict() for each in collectives]}
-    return {**_header(problem), **result.to_dict(), **said, **sent}
+    known = {"known_lists": problem.known_lists(result.strategy)}
+    return {**_header(problem), **result.to_dict(), **said, **sent, **known}
 
 
 def communicated(

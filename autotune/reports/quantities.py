@@ -61,6 +61,12 @@ def described(strategy: Strategy) -> str:
     return ", ".join(parts)
 
 
+def lists_told(known: Mapping[str, str]) -> str:
+    """The techniques that axis lists come to, by degree, as a sentence."""
+    said = [f"{name} (the list of {user})" for user, name in known.items()]
+    return f"This is {' and '.join(said)}: the placed program is the same." if said else ""
+
+
 def choice_value(value: object) -> str:
     """The value of a choice for people."""
     return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)

@@ -12,6 +12,7 @@ from autotune.reports.breakdown import breakdown
 from autotune.reports.quantities import (
     described,
     heading,
+    lists_told,
     memory_use,
     narrow_heading,
     shown,
@@ -67,6 +68,8 @@ def _parts(
     yield Text(problem.title, style="bold")
     yield from (Text(note) for note in problem.notes)
     yield Text(described(result.strategy))
+    if known := lists_told(problem.known_lists(result.strategy)):
+        yield Text(known)
     if result.feasible:
         used = memory_use(result.metrics, problem.memory_bytes)
         yield Text(f"Fits: {used} on the fullest device.", style="green")

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 
 from autotune.reports.advice import advice, closest_line, conclusions, kept_out
 from autotune.reports.breakdown import breakdown
-from autotune.reports.quantities import described, heading, lost, memory_use, shown
+from autotune.reports.quantities import (
+    described,
+    heading,
+    lists_told,
+    lost,
+    memory_use,
+    shown,
+)
 from autotune.reports.ranking import ranking_table
 from autotune.reports.why import why
 from autotune.trial import Trial
@@ -137,6 +144,8 @@ def _answer_parts(result: TuneResult) -> Iterator[RenderableType]:
         yield Text("")
     else:
         yield Text(f"\nBest: {described(result.best.strategy)}", style="bold green")
+        if known := lists_told(result.problem.known_lists(result.best.strategy)):
+            yield Text(known)
         yield Text(_headline(result, result.best))
         yield from (Text(line) for line in _comparison(result, result.best))
         if result.objective.cheap:
