@@ -36,7 +36,8 @@ from autotune.reports.compare import compare_report
 from autotune.reports.ranking import TOP
 from autotune.reports.study import study_report
 from autotune.result import TuneResult
-from autotune.samplers import Sampler, SamplerFactory, load_sampler
+from autotune.samplers import FORMER, SAMPLERS, Sampler, SamplerFactory, load_sampler
+from autotune.samplers.experience import Experience
 from autotune.several import objective_of_several
 from autotune.statement import Goal, ProblemStatement, takes
 from autotune.stopping import Timeout, Within
@@ -84,6 +85,10 @@ class Search(Goal):
     """
     enqueue: Sequence[Stated] = ()
     """Plans to try first: strategies, or choices by name."""
+    warm_start: Sequence[str] = ()
+    """Studies on storages, as `STORAGE#NAME`, or the name of one on the same storage: how far the
+    simulator was off there is where the sampler `guided` starts from here. They may be about other
+    models or clusters."""
     timeout: float | None = None
     """Seconds after which no further trial is begun: the study's, whoever works on it."""
     stop_within: float | None = None
@@ -110,6 +115,12 @@ class Search(Goal):
             )
         if self.pruner not in (None, *PRUNERS):
             raise DistirError(f"the pruner is {self.pruner!r}; expected {', '.join(PRUNERS)}")
+        if self.warm_start and self.sampler_name in (*SAMPLERS.names(), *FORMER):
+            if self.sampler_name != "guided":
+                raise DistirError(
+                    "--warm-start is for the sampler guided, and for your own; "
+                    f"{self.sampler_name} starts from nothing that is measured"
+                )
         if self.objectives:
             for option, asked in {
                 "--pruner": self.pruner not in (None, "none"),
@@ -222,7 +233,7 @@ def solve(
         search.chosen_sampler,
         problem.space,
         seed,
-        ProblemProspects(problem, objective),
+        ProblemProspects(problem, objective, _carried(search, kept)),
         len(objective.aims),
     )
     budget = search.budget(problem.space.count())
@@ -291,6 +302,16 @@ def solve(
         watch.looked_outside(found)
     with watch.phase("recording"):
         return replace(found, tracking=tracker.finish(found))
+
+
+def _carried(search: Search, kept: Kept | None) -> Experience:
+    """What the studies that are named have learned."""
+    if not search.warm_start:
+        return ()
+    from autotune.carried import carried_from
+
+    storage = None if kept is None else kept.storage
+    return tuple(each for name in search.warm_start for each in carried_from(name, storage))
 
 
 def _opened(

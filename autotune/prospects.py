@@ -15,6 +15,7 @@ from autotune.objectives.objective import Objective
 from autotune.objectives.simulator import needed_bytes
 from autotune.problem import Problem
 from autotune.samplers.expectation import Expectation
+from autotune.samplers.experience import Experience
 from autotune.trial import LAYOUT, Trial
 from distir.arrays import Floats, Indices
 from distir.metrics import Metric, find_metric, iteration_seconds
@@ -39,6 +40,8 @@ class ProblemProspects:
 
     problem: Problem
     objective: Objective
+    experience: Experience = ()
+    """What other studies have learned of their expectations."""
 
     @property
     def batch_size(self) -> int:

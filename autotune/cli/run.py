@@ -80,6 +80,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "launch file that `read` reads",
     )
     search.add_argument(
+        "--warm-start",
+        action="append",
+        default=SUPPRESS,
+        metavar="STUDY",
+        help="a study, STORAGE#NAME or a name on the same storage, perhaps of another model or "
+        "cluster: the sampler guided starts from how far the simulator was off there (repeatable)",
+    )
+    search.add_argument(
         "--timeout",
         type=seconds,
         default=SUPPRESS,

@@ -33,6 +33,8 @@ class Attempt:
     """Chosen at random by the worker that claimed it."""
     asked: bool = True
     evaluation: Evaluation | None = None
+    value: float | None = None
+    """What the study makes large or small, the first of several; None where that is not known."""
     started: float = 0.0
     seconds: float = 0.0
     worker: dict[str, Any] = field(default_factory=dict[str, Any])

@@ -289,6 +289,7 @@ class StoredStudy:
             token=told["token"],
             asked=not told.get("enqueued", False),
             evaluation=None if outcome is None else _evaluation(outcome, told),
+            value=trial.values[0] if trial.values else None,
             started=outcome["started"] if outcome else 0.0,
             seconds=outcome["seconds"] if outcome else 0.0,
             worker=told["worker"],

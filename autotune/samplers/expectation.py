@@ -8,6 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
+from autotune.samplers.experience import Experience
 from autotune.samplers.sampler import Outcome
 from distir.arrays import Floats, Indices
 from distir.strategies import FIELDS, Strategies
@@ -98,6 +99,11 @@ class Prospects(Protocol):
     @property
     def noise(self) -> float:
         """Relative spread of a trial that is repeated."""
+        ...
+
+    @property
+    def experience(self) -> Experience:
+        """What other studies have learned of their expectations."""
         ...
 
     def simulated(self) -> Expectation:

@@ -249,8 +249,13 @@ def guided(space: SearchSpace, seed: int, prospects: Prospects | None = None) ->
     rest = RandomSampler(space, seed)
     if prospects is None:
         return GuidedSampler(unexpected(space.samples(random.Random(seed), DRAWN)), 1, rest=rest)
-    expected = prospects.simulated()
-    return GuidedSampler(expected, prospects.batch_size, noise=prospects.noise, rest=rest)
+    return GuidedSampler(
+        prospects.simulated(),
+        prospects.batch_size,
+        noise=prospects.noise,
+        experience=prospects.experience,
+        rest=rest,
+    )
 
 
 __all__ = ["Forecast", "GuidedSampler", "guided"]
