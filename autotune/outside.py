@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from autotune.chunks import evaluated_chunk
@@ -25,9 +25,11 @@ WIDER = "full"
 STARTS = 3
 """Layouts whose best plans are started from."""
 MOST = 512
-"""Neighbours that are evaluated at once."""
+"""Neighbours that differ in one group of choices."""
 LONGEST_SECONDS = 3.0
 """Longest that is looked for neighbours."""
+FIRST = 4
+"""Neighbours that are evaluated at once before it is known how long they take."""
 WORTH = 0.005
 """What a plan must gain to be worth a word."""
 
@@ -65,6 +67,41 @@ class Outside:
         }
 
 
+@dataclass(slots=True)
+class _Tried:
+    """Plans that were evaluated, and the time until which there may be more of them."""
+
+    objective: Objective
+    end: float
+    """By `time.perf_counter`."""
+    trials: dict[Strategy, Trial] = field(default_factory=dict[Strategy, Trial])
+    _longest: float = 0.0
+    """The most seconds per plan of those evaluated together."""
+
+    @property
+    def is_late(self) -> bool:
+        """Whether there is no time for another plan."""
+        return time.perf_counter() + self._longest >= self.end
+
+    def best(self, strategies: Sequence[Strategy]) -> Trial | None:
+        """The best of those strategies for which there is time."""
+        new = [each for each in strategies if each not in self.trials]
+        while new and not self.is_late:
+            room = self._room
+            part, new = new[:room], new[room:]
+            chunk = evaluated_chunk(self.objective, range(len(part)), part)
+            self.trials |= {each: chunk.trial(place) for place, each in enumerate(part)}
+            self._longest = max(self._longest, chunk.seconds / len(part))
+        return best_of(self.trials[each] for each in strategies if each in self.trials)
+
+    @property
+    def _room(self) -> int:
+        """How many plans can be evaluated before the end, each as slowly as any so far."""
+        if not self._longest:
+            return FIRST
+        return max(1, int((self.end - time.perf_counter()) / self._longest))
+
+
 def look_outside(
     problem: Problem, objective: Objective, starts: Sequence[Trial], seconds: float
 ) -> Outside | None:
@@ -77,7 +114,7 @@ def look_outside(
         return None
     clock = time.perf_counter()
     spaces: dict[str, SearchSpace] = {}
-    tried: dict[Strategy, Trial] = {}
+    tried = _Tried(objective, clock + min(seconds, LONGEST_SECONDS))
     for start in starts[:STARTS]:
         here, better = start, True
         lists = start.strategy.axes  # neighbours have the same ones
@@ -87,12 +124,12 @@ def look_outside(
         while better:
             better = False
             for part in _neighbours(spaces[lists], here.strategy):
-                if time.perf_counter() - clock > min(seconds, LONGEST_SECONDS):
-                    return _told(problem, starts[0], tried, clock)
-                found = _best(part, objective, tried)
+                found = tried.best(part)
                 if found is not None and _gain(found, here) > WORTH:
                     here, better = found, True
-    return _told(problem, starts[0], tried, clock)
+                if tried.is_late:
+                    return _told(problem, starts[0], tried.trials, clock)
+    return _told(problem, starts[0], tried.trials, clock)
 
 
 def _states_lists(problem: Problem) -> bool:
@@ -107,16 +144,6 @@ def _neighbours(wider: SearchSpace, strategy: Strategy) -> Iterator[list[Strateg
         known = {name: values for name, values in fixed.items() if name in wider.names}
         part = wider.restricted(**known)
         yield [part.at(number) for number in range(min(MOST, part.count()))]
-
-
-def _best(
-    strategies: Sequence[Strategy], objective: Objective, tried: dict[Strategy, Trial]
-) -> Trial | None:
-    new = [each for each in strategies if each not in tried]
-    if new:
-        chunk = evaluated_chunk(objective, range(len(new)), new)
-        tried |= {each: chunk.trial(place) for place, each in enumerate(new)}
-    return best_of(tried[each] for each in strategies)
 
 
 def _gain(trial: Trial, other: Trial) -> float:

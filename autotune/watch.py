@@ -70,6 +70,6 @@ def by_trial(advance: Advance) -> Callable[[Trial], None]:
     def ended(trial: Trial) -> None:
         nonlocal best
         best = best_of([trial] if best is None else [best, trial])
-        advance(1, best)
+        advance(1, best, trial.seconds)
 
     return ended

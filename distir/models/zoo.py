@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
-from distir.errors import UnknownNameError
+from distir.errors import ImportModelError, UnknownNameError, shown
 from distir.ir import Function
 from distir.models.experts import Experts
 from distir.models.latent import Latent
@@ -75,6 +75,9 @@ def find_model(name: str) -> ModelConfig:
     names, if there is none."""
     if (found := _find_in_family(name)) is not None:
         return found
+    stood_for = next((each.summary for each in FAMILIES if each.name == name.lower()), None)
+    if stood_for is not None:
+        raise ImportModelError(f"{shown(name)} stands for names with numbers: {stood_for}")
     if name not in ZOO:
         raise UnknownNameError("model", name, [*ZOO.names(), *FAMILIES.names()])
     return ZOO.get(name)

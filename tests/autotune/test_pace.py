@@ -23,6 +23,20 @@ def test_of_one_process_it_is_what_was_done_in_the_time(parts: list[int], each: 
     assert pace.left(now + 3 * sum(parts) * each) == 0.0
 
 
+@given(st.integers(2, 50), st.floats(0.01, 10.0), st.floats(0.0, 100.0))
+def test_what_the_first_takes_for_all_is_not_expected_of_the_others(
+    count: int, each: float, shared: float
+) -> None:
+    """As a search whose sampler finds bounds before its first trial: no estimate, not even that
+    after one trial, takes that for the time of a trial."""
+    pace = Pace(2 * count, began=0.0)
+    for number in range(1, count + 1):
+        now = shared + number * each
+        pace.add(1, each, now)
+        assert pace.rate == pytest.approx(1 / each)
+        assert pace.left(now) == pytest.approx((2 * count - number) * each)
+
+
 @given(sizes, st.integers(1, 8), st.floats(0.01, 100.0))
 def test_processes_under_way_are_counted_but_never_more_than_they_do(
     parts: list[int], processes: int, each: float

@@ -190,6 +190,13 @@ def test_unknown_names_list_the_near_ones() -> None:
     assert not has_model("gpt3-13")
 
 
+def test_what_names_of_a_family_look_like_is_no_name() -> None:
+    for family in FAMILIES:
+        assert not has_model(family.name)
+        with pytest.raises(ImportModelError, match=r"stands for names with numbers: .*such as"):
+            find_model(family.name.upper())
+
+
 def test_mlp_names_carry_their_sizes() -> None:
     function = find_model("mlp-16x1024").build(64, 1)
     assert num_parameters(function) == 16 * (1024**2 + 1024)
