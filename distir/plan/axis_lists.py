@@ -14,15 +14,13 @@ from functools import cached_property
 from itertools import product
 
 from distir.axes.model import Axis
-from distir.ir.core import Op
-from distir.ir.signature import Kind
 from distir.mesh import entries_of
 from distir.ops.ring import Circulating
+from distir.plan.decisions import places_of
 from distir.plan.planner import Planner
 from distir.program import UNNAMED, Program
 from distir.strategy import LISTED, Strategy, format_lists
 from distir.transforms.place import AxisListEntry
-from distir.transforms.step import BlockStep, build_step
 
 Words = tuple[str, ...]
 """Names of axes, with marks, as a strategy states them."""
@@ -92,73 +90,20 @@ def _crossing(program: Program, axes: Sequence[Axis]) -> list[list[Axis]]:
     return groups
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """A place of the program where a list decides: an op, or an activation at a border of a block.
-
-    Representatives of the axes over which it `can` be split, of those that `all` its activations
-    carry, and of those that a composite op needs whole, so that it is spelled out if one of them
-    comes first.
-    """
-
-    can: frozenset[Axis]
-    all: frozenset[Axis]
-    whole: frozenset[Axis] = frozenset()
-
-
 class _Decisions:
-    """What lists decide: per place of a program the axis that a list splits it over."""
+    """What lists decide in a program."""
 
-    def __init__(self, planner: Planner) -> None:
-        self._program = planner.program
-        found: dict[_Place, None] = {}
-        blocks = self._program.blocks
-        for first in dict.fromkeys(blocks.representative):
-            block = blocks.blocks[first]
-            composite = [
-                index
-                for index, node in enumerate(block.nodes)
-                if type(node.op).lower is not Op.lower
-            ]
-            for lowered in dict.fromkeys((frozenset[int](), frozenset(composite))):
-                step = build_step(blocks, block, lowered, self._program.training)
-                found.update(dict.fromkeys(self._places(step)))
-        self._found = tuple(found)
-
-    def _places(self, step: BlockStep) -> Iterator[_Place]:
-        axes, group = step.axes, self._program.blocks.group
-
-        def representative(axis: Axis) -> Axis:
-            leader = axes.leader(axis)
-            return group.get(leader, leader)
-
-        for node in (*step.forward, *step.backward):
-            kinds = axes.kinds[node]
-            moving = [v for v in (*node.operands, *node.results) if v not in step.sources]
-            can = [axis for axis, kind in kinds.items() if kind is not Kind.WHOLE]
-            everywhere = [a for a in can if all(axes.along(v, a) is not None for v in moving)]
-            composite = type(node.op).lower is not Op.lower
-            whole = [a for a, kind in kinds.items() if composite and kind is Kind.WHOLE]
-            yield _Place(
-                *(frozenset(map(representative, some)) for some in (can, everywhere, whole))
-            )
-        for value in (*step.block.inputs, *step.block.outputs):
-            carried = frozenset(map(representative, axes.of(value)))
-            yield _Place(carried, carried)
+    def __init__(self, program: Program) -> None:
+        kinds = dict.fromkeys(program.blocks.representative)
+        found = dict.fromkeys(place for first in kinds for place in places_of(program, first))
+        self._places = tuple(found)
 
     def of(self, entries: Sequence[AxisListEntry]) -> tuple[object, ...]:
-        """What a list decides, place by place."""
-        rings = frozenset(entry.axis for entry in entries if entry.ring)
-        return (rings, *(self._at(place, entries) for place in self._found))
-
-    @staticmethod
-    def _at(place: _Place, entries: Sequence[AxisListEntry]) -> object:
-        is_whole = False
-        for entry in entries:
-            if entry.axis in (place.all if entry.everywhere else place.can):
-                return entry.axis, is_whole
-            is_whole = is_whole or (not entry.everywhere and entry.axis in place.whole)
-        return None, is_whole
+        """What a list decides, place by place, and which of its axes are marked `~`."""
+        axes = [*(entry.axis for entry in entries), None]
+        chosen = (axes[place.decided(entries)] for place in self._places)
+        spelled = (place.spelled_out(entries) < len(entries) for place in self._places)
+        return (frozenset(entry.axis for entry in entries if entry.ring), *chosen, *spelled)
 
 
 class AxisLists:
@@ -175,7 +120,7 @@ class AxisLists:
 
     @cached_property
     def _decisions(self) -> _Decisions:
-        return _Decisions(self._planner)
+        return _Decisions(self._planner.program)
 
     @property
     def can_split(self) -> bool:

@@ -10,9 +10,11 @@ from operator import attrgetter
 
 from distir.axes.model import Axis
 from distir.errors import StrategyError, shown
+from distir.garbage import collection_paused
 from distir.ir.core import Value
 from distir.mesh import MESH_CHOICES, mesh_axes, padded_sizes
 from distir.plan.block_program import instantiate_block
+from distir.plan.decisions import Place, deciding, places_of
 from distir.plan.fingerprint import Fingerprints
 from distir.plan.model import BlockProgram, Plan, Stage, in_one_stage
 from distir.plan.model_programs import ModelPrograms
@@ -31,6 +33,9 @@ from distir.transforms.recompute import (
 )
 from distir.transforms.step import BlockStep, build_step, lowered_ops
 from distir.workload import Workload
+
+MANY_LISTS = 16
+"""Lists of a block's axes from which on it pays to find out what each decides there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,15 +115,22 @@ class Planner:
         self._meshes: dict[object, Mesh] = {}
         self._block_meshes: dict[object, Mesh] = {}
         self._block_axes: dict[int, frozenset[Axis]] = {}
+        self._block_lists: dict[int, set[object]] = {}
+        self._block_places: dict[int, tuple[Place, ...]] = {}
         self._grids: dict[object, tuple[Mesh, tuple[int, ...]]] = {}
         self._instantiated: dict[object, ModelPrograms] = {}
+        self._block_programs: dict[object, dict[object, BlockProgram]] = {}
         self._fingerprints = Fingerprints()
+        self._explained: tuple[Strategy, str | None] | None = None
+        """The last strategy that was asked about; several ask about one, one after the other."""
 
     # --- what a strategy means -------------------------------------------------------------------
 
     def explain(self, strategy: Strategy) -> str | None:
         """Why the strategy cannot be applied to this workload, or None."""
-        return explain(self.rules, strategy)
+        if self._explained is None or self._explained[0] is not strategy:
+            self._explained = strategy, explain(self.rules, strategy)
+        return self._explained[1]
 
     def mesh(self, strategy: Strategy) -> tuple[Mesh, tuple[int, ...]]:
         """The device grid of a stage and its degrees. Equal grids are one, whatever the degrees."""
@@ -149,6 +161,7 @@ class Planner:
             self._schedules[key] = compile_schedule(family.made(*key[1:]))
         return self._schedules[key]
 
+    @collection_paused()
     def fingerprint(self, strategy: Strategy) -> int:
         """A number that is equal for strategies of equal placed programs: those that differ, if at
         all, in numbers (degrees, microbatches) and in how axis lists are spelled. ZeRO, the
@@ -190,7 +203,7 @@ class Planner:
         degrees; both may be `Many`. `known` keeps the programs of kinds that differ only in what
         they keep, at the same sizes, and gets the new ones."""
         sizes = self._sizes(kind.mesh, degrees, samples)
-        programs = {} if known is None else known
+        programs = self._programs_of(kind, degrees, samples) if known is None else known
         if not kind.keeping.layers and not kind.keeping.picked:
             return ModelPrograms.alike(self._chain_programs(kind, sizes, programs))
         kept, recomputed = (
@@ -203,6 +216,13 @@ class Planner:
         )
         return ModelPrograms(kept, recomputed, layers, kind.keeping.layers)
 
+    def _programs_of(
+        self, kind: ProgramKind, degrees: tuple[int, ...], samples: int
+    ) -> dict[object, BlockProgram]:
+        """The known programs of blocks at these sizes, whatever axis lists lead to them."""
+        key = (kind.zero, kind.keeps_parameters, degrees, samples)
+        return self._block_programs.setdefault(key, {})
+
     def _chain_programs(
         self, kind: ProgramKind, sizes: Sizes, programs: dict[object, BlockProgram]
     ) -> tuple[BlockProgram, ...]:
@@ -213,7 +233,8 @@ class Planner:
         stored = self._stored_layouts(mesh, keeping)
         found: list[BlockProgram] = []
         for placed, layouts in zip(self._chain(mesh, keeping), stored, strict=True):
-            key = (placed, tuple(layouts.values()))
+            padded = tuple((axis, sizes.of(axis)) for axis in placed.mesh.padded)
+            key = (placed, tuple(layouts.values()), padded)
             if key not in programs:
                 programs[key] = instantiate_block(
                     placed,
@@ -301,11 +322,21 @@ class Planner:
                 self._block_axes[first] = frozenset(group.get(a, a) for a in leaders)
             own = self._block_axes[first]
             lists = tuple(tuple(e for e in every if e.axis in own) for every in mesh.lists)
+            known = self._block_lists.setdefault(first, set())
+            known.add(lists)
+            if len(known) > MANY_LISTS:
+                lists = tuple(deciding(self._places(first), entries) for entries in lists)
             padded = mesh.padded & own
             key = (mesh.names, lists, mesh.users, mesh.sharding, padded)
             known = self._block_meshes.setdefault(key, replace(mesh, lists=lists, padded=padded))
             self._block_meshes[mesh, first] = known
         return self._block_meshes[mesh, first]
+
+    def _places(self, first: int) -> tuple[Place, ...]:
+        """The places of a block where lists decide."""
+        if first not in self._block_places:
+            self._block_places[first] = places_of(self.program, first)
+        return self._block_places[first]
 
     def _step(
         self,
@@ -399,7 +430,7 @@ class Planner:
                 f"stages begin at blocks {shown(bounds[:-1])}; expected each stage to have at "
                 f"least one of the model's {len(programs.kept)} blocks"
             )
-        mesh, _ = self.mesh(strategy)
+        mesh, degrees = self.mesh(strategy)
         whole = self.workload.program
         stages = tuple(
             Stage(
@@ -411,7 +442,7 @@ class Planner:
             self.workload,
             strategy,
             mesh,
-            programs.kept[0].sizes,
+            self._sizes(mesh, degrees, self.workload.batch_size // strategy.microbatches),
             stages,
             self.schedule(strategy),
             tuple(recomputed),

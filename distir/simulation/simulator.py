@@ -16,6 +16,7 @@ import numpy as np
 from distir.cost import Band, Cluster, CostModel, Job, SoftwareStack, load_stack
 from distir.cost.amounts import larger
 from distir.errors import StrategyError
+from distir.garbage import collection_paused
 from distir.plan import Plan, Planner
 from distir.rules import degrees_fit, explain, explain_many
 from distir.schedules import (
@@ -76,7 +77,8 @@ class Simulator:
         own = self.planner
         if own.workload is not workload or (own.fuse, own.narrow) != (fuse, narrow):
             raise ValueError("the planner is of another workload, fuses otherwise, or narrows")
-        self._rules = (degrees_fit(cluster.num_devices).of(workload), *own.rules)
+        self._fit = degrees_fit(cluster.num_devices).of(workload)
+        self._rules = (self._fit, *own.rules)
         self.stages = StagePricer(workload, self.cost, self.planner, ChainMemory())
         self._known_cuts = KnownCuts(self.cost.host_bound_seconds, workload.training)
         self._stages: dict[object, StageCost] = {}
@@ -106,7 +108,7 @@ class Simulator:
 
     def explain(self, strategy: Strategy) -> str | None:
         """Why a strategy cannot run on this cluster with this workload, or None."""
-        return explain(self._rules, strategy)
+        return explain((self._fit,), strategy) or self.planner.explain(strategy)
 
     def explain_many(self, strategies: Strategies) -> dict[int, str]:
         """Why strategies cannot run, by their positions; those that can are not in it."""
@@ -182,6 +184,7 @@ class Simulator:
         """What prices stages by this pricing, whose cost model may have no fixed overlap."""
         return self.stages if pricing.cost is self.cost else self.stages.without_fixed_overlap
 
+    @collection_paused()
     def simulate(self, strategy: Strategy) -> SimulationResult:
         """The metrics of a strategy. Raises `StrategyError` if it cannot run; if it only does not
         fit in memory, the result says so."""

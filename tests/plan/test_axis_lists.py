@@ -16,7 +16,9 @@ from distir.importers.load import LoadedModel
 from distir.models.experts import Experts
 from distir.models.transformer import TransformerConfig
 from distir.plan import Planner
+from distir.plan import planner as planning
 from distir.plan.axis_lists import AxisLists
+from distir.strategy import format_lists
 from tests.slow import shares
 
 pytestmark = pytest.mark.not_quick
@@ -62,6 +64,27 @@ def test_lists_with_equal_fingerprints_have_equal_metrics() -> None:
         shared += key in by_fingerprint
         assert by_fingerprint.setdefault(key, metrics) == metrics, tried.label
     assert shared > 5
+
+
+@pytest.mark.parametrize("config", [SMALL, MIXTURE])
+def test_blocks_are_placed_alike_whatever_lists_were_placed_before(
+    config: TransformerConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workload, cluster = workload_of(config), load_cluster("dgx-a100", 8)
+    warm, chance = Simulator(workload, cluster), random.Random(2)
+    words = [each for word in AxisLists(warm.planner).words for each in word.names]
+    for _ in range(60):
+        lists = {user: chance.sample(words, chance.randint(1, 5)) for user in ("dp", "tp")}
+        recompute, zero = chance.choice(("none", "selective", "full")), chance.choice((0, 1, 3))
+        made = replace(BASE, axes=format_lists(lists), zero=zero, recompute=recompute)
+        if warm.explain(made) is not None:
+            continue
+        monkeypatch.setattr(planning, "MANY_LISTS", 0)
+        found = warm.simulate(made)
+        monkeypatch.setattr(planning, "MANY_LISTS", 10**9)
+        alone = Simulator(workload, cluster).simulate(made)
+        assert dict(found.metrics) == dict(alone.metrics), made.label
+        assert found.padding == alone.padding
 
 
 CASES = [(SMALL, "training"), (SMALL, "inference"), (MIXTURE, "training")]
