@@ -47,9 +47,13 @@ class Server:
         self._run("pg_ctl", "-D", str(self._data), "-m", "immediate", "-w", "stop")
 
     def _run(self, program: str, *arguments: str) -> None:
-        command = [str(self._programs / program), *arguments]
-        if os.getuid() == 0:
-            command = ["runuser", "-u", USER, "--", *command]
+        user = USER if os.getuid() == 0 else None
         subprocess.run(
-            command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, cwd="/"
+            [str(self._programs / program), *arguments],
+            check=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            cwd="/",
+            user=user,
+            group=user,
         )
