@@ -17,6 +17,7 @@ const color = (name) => styled(document.documentElement, "--" + name);
 const font = () => styled(document.body, "font-family");
 
 function digits(value) {
+  if (Math.abs(value) >= 1e6) return value.toPrecision(3);
   const size = Math.abs(value);
   return value.toFixed(size >= 100 || value === 0 ? 0 : size >= 10 ? 1 : 2);
 }
@@ -60,7 +61,7 @@ const partColors = {
   compute: "compute", tp_communication: "tp", dp_communication: "dp", pp_communication: "pp",
   cp_communication: "cp", ep_communication: "ep", bubble: "bubble", optimizer: "optimizer",
   overhead: "overhead", parameters_bytes: "parameters", gradients_bytes: "gradients",
-  optimizer_bytes: "optimizer-state", activations_bytes: "activations", buffers_bytes: "buffers",
+  optimizer_bytes: "optimizer-state", state_inputs_bytes: "optimizer-state", activations_bytes: "activations", buffers_bytes: "buffers",
   reserve_bytes: "reserve", exposed: "exposed", hidden: "hidden",
 };
 const spare = ["compute", "tp", "dp", "pp", "cp", "ep", "optimizer", "exposed", "overhead"];
@@ -415,6 +416,26 @@ const draw = {
       xAxis: axis({ type: "value", min: 1, max: Math.max(2, ...curves.map((curve) => curve.length)), name: "trials", nameLocation: "middle", nameGap: 26, minInterval: 1 }),
       yAxis: axis({ type: "value", min: 0, max: most, axisLabel: { color: color("soft"), formatter: percent } }),
       series,
+    });
+  },
+
+  front(element, found) {
+    const [across, up] = found.axes;
+    const said = ({ value, seriesName }) => lines(seriesName, ...value[2].split("; "));
+    const along = ({ name, unit }, place, more) => axis({
+      type: "value", scale: true, name, nameLocation: "middle",
+      ...(unit === "bytes" ? byteScale(Math.max(...[...found.trials, ...found.front].map((each) => each[place])), 6) : {}),
+      axisLabel: { color: color("soft"), hideOverlap: true, formatter: units[unit] || digits }, ...more,
+    });
+    return base({
+      grid: { left: 26, right: 24, top: 34, bottom: 30, containLabel: true },
+      tooltip: tooltip({ formatter: said }),
+      xAxis: along(across, 0, { nameGap: 28 }),
+      yAxis: along(up, 1, { nameGap: 52 }),
+      series: [
+        { name: "trials", type: "scatter", symbolSize: 6, data: found.trials, itemStyle: { color: color("soft"), opacity: 0.5 } },
+        { name: "front", type: "line", step: false, symbol: "diamond", symbolSize: 11, data: found.front, lineStyle: { color: color("compute"), width: 1 }, itemStyle: { color: color("compute") }, z: 5 },
+      ],
     });
   },
 

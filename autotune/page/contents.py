@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias
 
 ChartKind: TypeAlias = Literal[
-    "bars", "gantt", "lines", "space", "parallel", "heat", "effects", "search", "scatter"
+    "bars", "gantt", "lines", "space", "parallel", "heat", "effects", "search", "scatter", "front"
 ]
 """How data are drawn; `assets/page.js` has a function for each."""
 

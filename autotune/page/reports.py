@@ -11,6 +11,7 @@ from autotune.objectives.simulator import needed_bytes
 from autotune.page import memory, search, space, time
 from autotune.page.assumed import assumed_blocks
 from autotune.page.contents import Block, Chart, Code, Fact, Page, Section, Table, Text
+from autotune.page.front import front_sections
 from autotune.page.why import out_of_reach, why_blocks
 from autotune.problem import Problem
 from autotune.reports.advice import advice, closest_line, conclusions
@@ -83,6 +84,7 @@ def study_page(result: TuneResult, told: Told | None = None) -> Page:
     if result.error is not None:
         lead.append(f"The search ended early: {result.error}.")
     lead += [*search_lines(result), *problem.notes]
+    sections += front_sections(result)
     sections += plan_sections(problem, objective, result.ranked)
     sections += [*space_sections(result), *search_sections(result), *why_sections(result)]
     said = {

@@ -260,3 +260,27 @@ def test_a_space_of_one_strategy_has_a_report() -> None:
         "plans", "time", "memory", "why", "assumed",
     }  # fmt: skip
     assert page_html(page)
+
+
+@pytest.mark.slow(seconds=4)
+def test_several_objectives_have_a_front_in_which_nobody_beats_another() -> None:
+    goals = "throughput,memory,mfu"
+    result = tune("gpt2", devices=4, space="small", objectives=goals, trials=20)
+    page = study_page(result)
+    (section,) = [each for each in page.sections if each.name == "front"]
+    charts = [each for each in section.blocks if isinstance(each, Chart)]
+    (table,) = [each for each in section.blocks if isinstance(each, Table)]
+    front = result.pareto
+    assert front is not None
+    assert len(table.rows) == len(front.plans)
+    assert [each.data["axes"][1]["name"].split(" (")[0] for each in charts] == ["samples/s"] * 2
+    for chart, metric in zip(charts, ("peak_memory_bytes", "mfu"), strict=True):
+        shown = {(x, y) for x, y, _ in chart.data["front"]}
+        assert shown == {
+            (plan.metric(metric), plan.metric("throughput_samples_per_second"))
+            for plan in front.plans
+        }
+        assert len(chart.data["trials"]) == len(result.ranked) - len(front.plans)
+    memory_and_rate = charts[0].data["front"]
+    for x, y, _ in memory_and_rate:
+        assert not any(a < x and b > y for a, b, _ in memory_and_rate)
