@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from autotune.certificate import Certificate
 from autotune.chunks import evaluated_chunk
 from autotune.collect import MEMORY, TIME, Collector
+from autotune.first_look import first_look
 from autotune.objectives.objective import Objective
 from autotune.problem import Problem
 from autotune.trial import Trial
@@ -57,8 +58,8 @@ def certify(
     """The `top` best strategies of the problem's space, as exhaustive search would rank them.
 
     `known`: a strategy of the space that was found before; where only the best is asked for, what
-    is worse is ruled out from the beginning. After `seconds` the search ends, and says how good
-    the strategies that are left might be.
+    is worse is ruled out from the beginning. Without it, a first look finds one in large spaces.
+    After `seconds` the search ends, and says how good the strategies that are left might be.
 
     Raises `DistirError` for objectives that have no bounds: all but time and memory as distir
     simulates them.
@@ -66,10 +67,12 @@ def certify(
     clock = time.perf_counter()
     search = _Search(problem, objective, top, advance)
     search.ends = clock + seconds
-    if known is not None and top == 1:
-        search.beat(known)
+    looked: Trial | None = None
     complete, interrupted = True, False
     try:
+        if top == 1:
+            looked = None if known else first_look(problem, objective, search.bounds)
+            search.beat(known or looked)
         search.run()
     except _TimeIsUpError:
         complete = False
@@ -78,7 +81,7 @@ def certify(
     found = search.found
     return Certificate(
         space_size=problem.space.count(),
-        ranked=found.ranked,
+        ranked=found.ranked if complete or looked is None else _better(looked, found.ranked),
         evaluated=found.evaluated,
         feasible=found.feasible,
         ruled_out=dict(search.ruled_out.most_common()),
@@ -91,6 +94,11 @@ def certify(
         metric=search.metric,
         layouts=found.layouts,
     )
+
+
+def _better(looked: Trial, ranked: tuple[Trial, ...]) -> tuple[Trial, ...]:
+    """The better of a strategy and of the best of others."""
+    return (min((looked, *ranked[:1]), key=lambda trial: inf if (c := trial.cost) is None else c),)
 
 
 class _TimeIsUpError(Exception):
@@ -199,10 +207,10 @@ class _Search:
                     self._add(refined)
             self._current = None
 
-    def beat(self, known: Trial) -> None:
-        """Rules out what is worse than a strategy that is known."""
-        value = known.metric(self.metric)
-        if known.feasible and value is not None:
+    def beat(self, known: Trial | None) -> None:
+        """Rules out what is worse than a strategy that is known, if one is."""
+        value = None if known is None else known.metric(self.metric)
+        if known is not None and known.feasible and value is not None:
             self._worst = value
 
     @property

@@ -10,15 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotune import load_problem
+from autotune import certified, first_look, load_problem
 from autotune.certified import certify, order_last
 from autotune.cli import main
 from autotune.grid import evaluate_grid
+from autotune.objectives import Objective
 from autotune.problem import Problem
 from autotune.testing import toy_problem
+from autotune.trial import Trial
 from distir.cost import load_stack
 from distir.errors import DistirError
 from distir.importers.load import LoadedModel
+from distir.simulation.bounds import Bounds
+from distir.simulation.simulator import Simulator
 from search_spaces import distribution_space
 from tests.conftest import HEALTH_CHECKS
 from tests.laws.scenarios import clusters, models
@@ -56,12 +60,14 @@ def problems(draw: st.DrawFn) -> Problem:
 @pytest.mark.not_quick
 @shares(16, seconds=3)
 @settings(max_examples=3, deadline=None, suppress_health_check=HEALTH_CHECKS)
-@given(problems(), st.sampled_from(OBJECTIVES), st.integers(1, 4))
+@given(problems(), st.sampled_from(OBJECTIVES), st.integers(1, 3), st.booleans())
 def test_what_is_certified_is_what_the_grid_ranks_first(
-    share: int, problem: Problem, name: str, top: int
+    share: int, problem: Problem, name: str, top: int, looks: bool
 ) -> None:
     objective = problem.objective(name)
-    certificate = certify(problem, objective, top=top)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(first_look, "LEAST", 1 if looks else 50_000)
+        certificate = certify(problem, objective, top=top)
     grid = evaluate_grid(problem.space, objective, top=top)
     assert [t.number for t in certificate.ranked] == [t.number for t in grid.ranked]
     assert [t.cost for t in certificate.ranked] == pytest.approx([t.cost for t in grid.ranked])
@@ -89,6 +95,32 @@ def test_a_small_part_is_evaluated() -> None:
         assert cost is not None
         assert certificate.best.cost is not None
         assert cost >= certificate.best.cost
+
+
+@pytest.mark.not_quick
+def test_a_first_look_finds_something_good_and_that_is_what_is_left_when_time_is_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    problem = load_problem("mlp-4x1024", "dgx2-v100", devices=4)
+    assert isinstance(problem.simulator, Simulator)
+    objective, bounds = problem.objective("throughput"), Bounds(problem.simulator.stages)
+    assert first_look.first_look(problem, objective, bounds) is None  # a small space
+    monkeypatch.setattr(first_look, "LEAST", 1)
+    looked = first_look.first_look(problem, objective, bounds)
+    best = certify(problem, objective).best
+    assert looked is not None
+    assert looked.strategy in problem.space
+    assert best is not None
+    seconds = [each.evaluation.metrics["iteration_seconds"] for each in (best, looked)]
+    assert seconds[0] <= seconds[1] < 1.1 * seconds[0]
+
+    def look(problem: Problem, objective: Objective, bounds: Bounds) -> Trial:
+        return looked
+
+    monkeypatch.setattr(certified, "first_look", look)
+    ended = certify(problem, objective, seconds=0)
+    assert not ended.complete
+    assert ended.best == looked
 
 
 @pytest.mark.not_quick

@@ -1,0 +1,113 @@
+"""A good strategy at once: what is usual, tried before a large space is searched.
+
+Certified search rules out what is worse than the best that it has found, so that it should find
+something good before it bounds much. The look is at the strategies of a space whose finer choices
+are usual ones; of these, at the ones that promise most of each layout.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from autotune.chunks import evaluated_chunk
+from autotune.collect import Collector
+from autotune.objectives.objective import Objective
+from autotune.problem import Problem
+from autotune.trial import LAYOUT, Trial
+from distir.arrays import Indices
+from distir.simulation.bounds import Bounds
+from distir.simulation.simulator import Simulator
+from distir.strategies import Strategies
+from search_spaces import SearchSpace, Value
+from search_spaces.columns import SpaceColumns
+from search_spaces.named import DEFAULTS
+from search_spaces.parameters import Dimension
+
+LEAST = 50_000
+"""Strategies of the smallest space that is worth a look: smaller ones are searched as soon."""
+OF_LAYOUT = 3
+"""Strategies of a layout that are tried at a time."""
+TRIED, ROUNDS = 96, 3
+"""Strategies that are tried at a time, and how often others are tried if none has fitted."""
+
+USUAL: dict[str, tuple[Value, ...]] = {
+    "sequence_parallel": (True,),
+    "zero": (1, 3),
+    "recompute": ("none", "selective"),
+    "schedule": ("1f1b", "interleaved"),
+    "chunks": (1, 2),
+    **{
+        name: (DEFAULTS[name],)
+        for name in (
+            "recompute_every",
+            "recompute_layers",
+            "keep_gathered",
+            "zero_degree",
+            "cp_exchange",
+            "placement",
+            "axes",
+        )
+    },
+}
+"""Values that are looked at; of other choices all values."""
+
+
+def first_look(problem: Problem, objective: Objective, bounds: Bounds) -> Trial | None:
+    """The best of some usual strategies; None in small spaces, where none is known to be valid,
+    and where none of those that were tried fits."""
+    simulator, space = problem.simulator, problem.space
+    if space.count() < LEAST or not isinstance(simulator, Simulator):
+        return None
+    columns = SpaceColumns(_usual(space))
+    if not len(columns):
+        return None
+    table = columns.taken(0, len(columns))[1]
+    found, expected = bounds.ordered_and_expected(table)
+    fits = simulator.cost.fits(found.size, table.communicators)
+    order = np.flatnonzero(fits)[np.argsort(expected[fits], kind="stable")]
+    for places in _rounds(table, order):
+        best = _best(space, objective, table.taken(places))
+        if best is not None:
+            return best
+    return None
+
+
+def _usual(space: SearchSpace) -> SearchSpace:
+    return SearchSpace([_preferring(each) for each in space.dimensions], space.rules)
+
+
+def _preferring(dimension: Dimension) -> Dimension:
+    """The dimension with its usual values alone, or the first one where it has none of these."""
+    wanted = USUAL.get(dimension.name)
+    if wanted is None:
+        return dimension
+
+    def domain(*choices: Value) -> list[Value]:
+        values = list(dimension.domain(*choices))
+        return [value for value in values if value in wanted] or values[:1]
+
+    return Dimension(dimension.name, domain, dimension.reads)
+
+
+def _rounds(table: Strategies, order: Indices) -> list[Indices]:
+    """The strategies to be tried together, from those in order: some of each layout."""
+    _, layout = table.taken(order).distinct(LAYOUT)
+    by_layout = np.argsort(layout, kind="stable")
+    rank = np.empty(len(order), np.int64)
+    rank[by_layout] = np.arange(len(order)) - np.searchsorted(layout[by_layout], layout[by_layout])
+    rounds: list[Indices] = []
+    for number in range(ROUNDS):
+        own = order[(rank >= number * OF_LAYOUT) & (rank < (number + 1) * OF_LAYOUT)]
+        rounds.append(own[:TRIED])
+    return [each for each in rounds if len(each)]
+
+
+def _best(space: SearchSpace, objective: Objective, table: Strategies) -> Trial | None:
+    numbers = np.array([space.index(strategy) for strategy in table], np.int64)
+    order = np.argsort(numbers)
+    collector = Collector(objective, 1)
+    collector.add(evaluated_chunk(objective, numbers[order], table.taken(order)))
+    return collector.ranked[0] if collector.ranked else None
+
+
+__all__ = ["first_look"]
