@@ -246,7 +246,10 @@ def solve(
             known = _known_first(problem, objective, search, watch)
         except KeyboardInterrupt:
             stopped = True
-        tracker.start(StudyHeader(problem, objective, search.sampler_name, search.seed, budget))
+        memory = None if opened is None else opened.memory
+        tracker.start(
+            StudyHeader(problem, objective, search.sampler_name, search.seed, budget, memory)
+        )
         study = Study(problem.space, objective, sampler, known.measure or measure, seed)
         stored: StoredStudy | None = None
         if opened is not None:

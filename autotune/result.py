@@ -42,6 +42,8 @@ class TrackingRecord:
     """What went wrong, if recording failed somewhere."""
     interrupted: bool = False
     """Whether recording was interrupted."""
+    note: str | None = None
+    """Why the run of a study that was resumed is not the one it had."""
 
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON values."""
@@ -50,7 +52,8 @@ class TrackingRecord:
             "experiment": self.experiment,
             "run_id": self.run_id,
         }
-        return record | ({"error": self.error} if self.error else {})
+        said = {"error": self.error, "note": self.note}
+        return record | {name: words for name, words in said.items() if words}
 
 
 @dataclass(frozen=True, repr=False)

@@ -35,6 +35,7 @@ def execute(arguments: argparse.Namespace) -> int:
     with output.working():
         from autotune.api import Search, solve
         from autotune.statement import ProblemStatement
+        from autotune.trackers.followed import RunsOfTheDead
         from autotune.watch import Watch
 
         kept = kept_of(arguments, resume=True, helping=True)
@@ -45,7 +46,10 @@ def execute(arguments: argparse.Namespace) -> int:
         problem = problem_of(arguments)
         statement = ProblemStatement(**given(arguments, ProblemStatement))
         watch = Watch(progress) if parent is None else Watch()
-        result = solve(problem, search, watch=watch, kept=kept, statement=statement)
+        tracker = RunsOfTheDead() if parent is None else None
+        result = solve(
+            problem, search, tracker=tracker, watch=watch, kept=kept, statement=statement
+        )
     output.write(result.to_dict(), lambda: result if parent is None else None)
     if result.interrupted:
         return INTERRUPTED

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autotune.durable.ledger import DurableLedger, Prune
+from autotune.durable.memory import StoredMemory
 from autotune.durable.optuna_storage import StoredStudy, shown_url
 from autotune.durable.stated import FORMAT, Kept, differences, plain
 from autotune.durable.workers import SILENCE_SECONDS
@@ -40,6 +41,7 @@ class OpenStudy:
 
     ledger: DurableLedger
     record: StudyRecord
+    memory: StoredMemory
     notes: tuple[str, ...] = ()
     """What is not as it was, and does no harm."""
 
@@ -107,7 +109,8 @@ def open_study(
         prune=_prune(study, objective, pruner),
     )
     done = sum(entry.evaluation is not None for entry in ledger.entries())
-    return OpenStudy(ledger, StudyRecord(study.name, shown_url(study.url), done), notes)
+    record = StudyRecord(study.name, shown_url(study.url), done)
+    return OpenStudy(ledger, record, StoredMemory(ledger, kept.heartbeat), notes)
 
 
 def ledger_that_prunes(problem: Problem, objective: Objective, pruner: str) -> DurableLedger:

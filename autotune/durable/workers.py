@@ -65,9 +65,14 @@ def _beginning(pid: int) -> str | None:
     return None if state in ("Z", "X") else values[18]
 
 
+def is_of_this_machine(worker: dict[str, Any]) -> bool:
+    """Whether a worker runs, or ran, where this process does."""
+    return worker.get("machine") == _machine()
+
+
 def is_gone(worker: dict[str, Any]) -> bool:
     """Whether a worker of this very machine has ended; False if it cannot be known from here."""
-    if worker.get("machine") != _machine():
+    if not is_of_this_machine(worker):
         return False
     return _beginning(int(worker["pid"])) != worker.get("began")
 

@@ -354,6 +354,8 @@ def tracking_lines(record: TrackingRecord) -> Iterator[str]:
     if record.run_id is None:
         return
     yield f"\nRecorded in MLflow, experiment {record.experiment!r}."
+    if record.note:
+        yield f"  {record.note}"
     if record.command:
         yield f"  {record.command}"
     for what, url in record.links.items():

@@ -3,8 +3,9 @@
 A study is one parent run: step metrics (the best so far, the regret against the grid) over the
 number of the trial, a description with the answer, files, and one table of all trials. Trials have
 runs of their own while they are few; of many, the best, the Pareto front and the best of each
-layout do. The grid is a study beside it, once per problem: in charts a line at the height that
-searches may reach; of its trials the best are kept.
+layout do. A study on a storage that is resumed goes on with its run; what a process has left open
+that died is closed as killed. The grid is a study beside it, once per problem: in charts a line at
+the height that searches may reach; of its trials the best are kept.
 
 One thread with one client writes everything, apart from the search, which neither waits for it nor
 fails with it. A quick study is written at its end, when its report is shown already, so that its
@@ -25,7 +26,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Generator, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -37,6 +38,15 @@ from autotune.grid import Grid
 from autotune.objectives.evaluation import finite
 from autotune.objectives.objective import Objective
 from autotune.result import TrackingRecord, TuneResult, flat_row
+from autotune.trackers.followed import (
+    SQLITE,
+    Place,
+    absolute,
+    database_file,
+    place_at,
+    places,
+    remember,
+)
 from autotune.trackers.patience import Patience
 from autotune.trackers.study_files import Written, files_of
 from autotune.trackers.study_pages import (
@@ -49,7 +59,7 @@ from autotune.trackers.study_pages import (
     view_of_searches,
     view_of_table,
 )
-from autotune.trackers.tracker import StudyHeader
+from autotune.trackers.tracker import StudyHeader, StudyMemory
 from autotune.trial import Trial, best_of_layouts, choices, pareto_front, ranked
 from distir.errors import DistirError
 from distir.metrics import find_metric
@@ -70,7 +80,10 @@ PATIENCE_SECONDS = 60.0
 """How long the end of a study waits for a store that has stopped to answer."""
 FIRST_PATIENCE_SECONDS = 20.0
 """How long it waits, since the beginning of the study, for a store that never answered."""
+TABLE = "trials.json"
 TABLE_ROWS = 20_000
+NOT_FOUND = 404
+"""What a store answers that has no such run."""
 STEPS = 1000
 """Most points of a step metric of the grid."""
 _METRICS_PER_CALL = 900  # MLflow takes 1,000
@@ -87,8 +100,10 @@ class MlflowTracker:
     ):
         """`written`: the study with what its command knows beside the result, for its files."""
         self._written = written
-        self._uri = tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or DEFAULT_URI
+        self._stated_uri = tracking_uri or os.environ.get("MLFLOW_TRACKING_URI")
+        self._uri = self._stated_uri or DEFAULT_URI
         self._experiment = experiment
+        self._note_of_run: str | None = None
         self._inbox: queue.SimpleQueue[Trial | TuneResult] = queue.SimpleQueue()
         self._files: queue.SimpleQueue[Files] = queue.SimpleQueue()
         self._record: TrackingRecord | None = None
@@ -99,9 +114,6 @@ class MlflowTracker:
     def start(self, header: StudyHeader) -> None:
         """Starts the writer, which imports MLflow once there is something to write."""
         self._patience = Patience(self._may_pass, PATIENCE_SECONDS, FIRST_PATIENCE_SECONDS)
-        problem = header.problem
-        default = f"{problem.model} on {problem.devices} {problem.cluster}".replace("/", "-")
-        self._experiment = self._experiment or default
         self._thread = threading.Thread(
             target=self._write, args=(header,), name="mlflow-writer", daemon=True
         )
@@ -166,7 +178,18 @@ class MlflowTracker:
             self._trials.append(item)
         return None
 
+    def _settle(self, header: StudyHeader) -> None:
+        """Says where the study is recorded, as far as that was not stated: where it was before."""
+        known = [] if header.memory is None else [x for x in places(header.memory) if x.is_here]
+        if known and self._stated_uri in (None, known[-1].uri):
+            self._uri = known[-1].uri
+            self._experiment = self._experiment or known[-1].experiment
+        problem = header.problem
+        usual = f"{problem.model} on {problem.devices} {problem.cluster}".replace("/", "-")
+        self._experiment = self._experiment or usual
+
     def _follow(self, header: StudyHeader) -> None:
+        self._settle(header)
         result = self._gathered()
         client = _client(self._uri)
         name = str(self._experiment)
@@ -186,6 +209,8 @@ class MlflowTracker:
             if self._trials and self._inbox.empty():
                 run = run or self._open(writer, header)
                 writer.steps(run, self._trials)
+                if header.budget <= FEW_TRIALS:
+                    writer.trials(run, self._trials)
             item = self._inbox.get()
             if isinstance(item, TuneResult):
                 result = item
@@ -198,9 +223,32 @@ class MlflowTracker:
 
     def _open(self, writer: _Writer, header: StudyHeader) -> _StudyRun:
         name = f"{header.sampler} {header.objective.name}, {header.budget} trials"
-        run = writer.open(header, name, header.sampler)
+        run = self._former(writer, header, name) or writer.open(header, name, header.sampler)
+        if header.memory is not None:
+            uri, me = absolute(self._uri), header.memory.me
+            remember(header.memory, Place(uri, str(self._experiment), run.run_id, me))
         self._record = self._linked(writer.experiment_id, run.run_id)
         return run
+
+    def _former(self, writer: _Writer, header: StudyHeader, name: str) -> _StudyRun | None:
+        """The run of a study that is resumed, after those of processes that died are closed."""
+        memory = header.memory
+        if memory is None:
+            return None
+        former = place_at(memory, absolute(self._uri), str(self._experiment))
+        if former is None:
+            writer.bury(memory)
+            return None
+        why = None
+        if memory.lives(dict(former.worker)):
+            why = "is being written by another process"
+        elif not writer.has(former.run_id):
+            why = "is not in the store any more"
+        writer.bury(memory, besides=former.run_id)
+        if why is None:
+            return writer.reopen(header, former.run_id, name)
+        self._note_of_run = f"The study's run {former.run_id} {why}; this is a new one."
+        return None
 
     def _linked(self, experiment_id: str, run_id: str) -> TrackingRecord:
         remote = self._uri.startswith(("http://", "https://"))
@@ -222,6 +270,7 @@ class MlflowTracker:
                 ),
             },
             command=None if remote else f"mlflow ui --backend-store-uri {self._uri}",
+            note=self._note_of_run,
         )
 
     def _note(self, header: StudyHeader) -> str:
@@ -244,8 +293,6 @@ _VIEW = "workflowType=machine_learning"
 TABLE_KEY, CHARTS_KEY, SEARCHES_KEY = "autotune-table", "autotune-regions", "autotune-searches"
 """What links call the views that are set up for people."""
 
-_TRIALS = "tags.kind = 'trial'"
-
 
 @dataclass(slots=True)
 class _StudyRun:
@@ -255,8 +302,15 @@ class _StudyRun:
     objective: Objective
     searcher: str
     batch_size: int
+    memory: StudyMemory | None = None
     best: Trial | None = None
     written: int = 0
+    steps: set[int] | None = None
+    """Steps of the best so far that the store has from before; None before one has looked."""
+    recorded: set[int] = field(default_factory=set[int])
+    """Numbers of the trials that have runs."""
+    goes_on: bool = False
+    """Whether another process has begun it."""
 
 
 class _Store:
@@ -296,6 +350,62 @@ class _Store:
         self._open.append(run_id)
         return run_id
 
+    def go_on(self, run_id: str, tags: dict[str, str]) -> None:
+        """Opens a run again."""
+        self._attempt(lambda: self._client.update_run(run_id, "RUNNING"))
+        for name, text in tags.items():
+            self.tag_run(run_id, name, text)
+        self._open.append(run_id)
+
+    def has(self, run_id: str) -> bool:
+        """Whether there is a run, and nobody has deleted it."""
+        from mlflow.exceptions import MlflowException
+
+        def there() -> bool:
+            try:
+                run = self._client.get_run(run_id)
+            except MlflowException as error:
+                if error.get_http_status_code() == NOT_FOUND:
+                    return False
+                raise
+            same = run.info.experiment_id == self.experiment_id
+            return same and run.info.lifecycle_stage == "active"
+
+        return self._attempt(there)
+
+    def runs(self, condition: str) -> list[Any]:
+        """All runs that meet a condition."""
+
+        def pages() -> list[Any]:
+            found: list[Any] = []
+            token: str | None = None
+            while True:
+                page = self._client.search_runs([self.experiment_id], condition, page_token=token)
+                found.extend(page)
+                token = page.token
+                if not token:
+                    return found
+
+        return self._attempt(pages)
+
+    def steps_of(self, run_id: str, metric: str) -> set[int]:
+        """The steps at which a metric is written."""
+        points = self._attempt(lambda: self._client.get_metric_history(run_id, metric))
+        return {point.step for point in points}
+
+    def has_file(self, run_id: str, file: str) -> bool:
+        """Whether a run has a file of this name."""
+        there = self._attempt(lambda: self._client.list_artifacts(run_id))
+        return any(each.path == file for each in there)
+
+    def tag_run(self, run_id: str, name: str, text: str) -> None:
+        """Tags a run."""
+        self._attempt(lambda: self._client.set_tag(run_id, name, text))
+
+    def kill(self, run_id: str) -> None:
+        """Closes a run of a process that died."""
+        self._attempt(lambda: self._client.set_terminated(run_id, "KILLED"))
+
     def log_batch(self, run_id: str, metrics: Sequence[Any], params: Sequence[Any]) -> None:
         """Metrics and parameters; MLflow keeps equal ones once."""
         self._attempt(lambda: self._client.log_batch(run_id, metrics=metrics, params=params))
@@ -324,7 +434,7 @@ class _Store:
 
     def describe(self, run_id: str, text: str) -> None:
         """Describes a run, in Markdown."""
-        self._attempt(lambda: self._client.set_tag(run_id, _NOTE, text))
+        self.tag_run(run_id, _NOTE, text)
 
     def log_file(self, run_id: str, content: str | bytes, file: str) -> None:
         """A file of a run; written again, it is the same."""
@@ -359,6 +469,7 @@ class _Writer:
             "searcher": searcher,
             "problem": problem_key(header),
             "mlflow.runName": name,
+            **_owner(header.memory),
         }
         run_id = self._store.create_run(tags)
         params = {
@@ -376,7 +487,40 @@ class _Writer:
         }
         self._batch(run_id, [], params)
         self._store.log_inputs(run_id, [_problem_input(header)])
-        return _StudyRun(run_id, header.objective, searcher, problem.batch_size)
+        return _StudyRun(run_id, header.objective, searcher, problem.batch_size, header.memory)
+
+    def has(self, run_id: str) -> bool:
+        """Whether there is a run."""
+        return self._store.has(run_id)
+
+    def reopen(self, header: StudyHeader, run_id: str, name: str) -> _StudyRun:
+        """Goes on with the parent run of a study, of which some trials may have runs already."""
+        owner = _owner(header.memory)
+        tags = {"searcher": header.sampler, "mlflow.runName": name, **owner}
+        self._store.go_on(run_id, tags)
+        children = self._store.runs(f"tags.`mlflow.parentRunId` = '{run_id}'")
+        for each in children:
+            if each.info.status == "RUNNING":
+                self._store.kill(each.info.run_id)
+        ended = [each for each in children if each.info.status in ("FINISHED", "FAILED")]
+        return _StudyRun(
+            run_id,
+            header.objective,
+            header.sampler,
+            header.problem.batch_size,
+            header.memory,
+            recorded={int(each.data.params["number"]) for each in ended},
+            goes_on=True,
+        )
+
+    def bury(self, memory: StudyMemory, besides: str | None = None) -> None:
+        """Closes the runs of a study whose processes died while they wrote them."""
+        for each in self._store.runs(
+            f"tags.study = '{memory.key}' and attributes.status = 'RUNNING'"
+        ):
+            worker = json.loads(each.data.tags["worker"])
+            if each.info.run_id != besides and not memory.lives(worker):
+                self._store.kill(each.info.run_id)
 
     def has_grid(self, header: StudyHeader) -> bool:
         """Whether the grid of this problem is written already."""
@@ -419,7 +563,18 @@ class _Writer:
         """Writes the step metrics of the trials that were not written yet."""
         new = trials[run.written :]
         run.written = len(trials)
-        self._batch(run.run_id, self._best_so_far(run, new), {})
+        points = self._best_so_far(run, new)
+        if points and run.steps is None:
+            known = self._store.steps_of(run.run_id, points[0].key) if run.goes_on else set[int]()
+            run.steps = known
+        self._batch(run.run_id, [each for each in points if each.step not in (run.steps or ())], {})
+
+    def trials(self, run: _StudyRun, trials: Iterable[Trial]) -> None:
+        """Writes runs of the trials that have none yet."""
+        for trial in trials:
+            if trial.number not in run.recorded:
+                self._trial(run, trial)
+                run.recorded.add(trial.number)
 
     def _best_so_far(self, run: _StudyRun, trials: Sequence[Trial]) -> list[Any]:
         points: list[Any] = []
@@ -460,9 +615,14 @@ class _Writer:
                 for name, value in best.evaluation.metrics.items()
                 if name != run.objective.metric and finite(value)
             ]
-            self._batch(run.run_id, others, choices(best.strategy, run.batch_size))
-        for trial in children:
-            self._trial(run, trial)
+            chosen = choices(best.strategy, run.batch_size)
+            if run.memory is None:
+                self._batch(run.run_id, others, chosen)
+            else:  # the study may go on to another best plan, and parameters cannot be changed
+                self._batch(run.run_id, others, {})
+                for name, value in chosen.items():
+                    self._store.tag_run(run.run_id, f"best_{name}", str(value))
+        self.trials(run, children)
         self._table(run, trials[:TABLE_ROWS])
         self._store.end_run(run.run_id, "KILLED" if interrupted else "FINISHED")
 
@@ -473,6 +633,7 @@ class _Writer:
             "state": trial.state,
             "mlflow.parentRunId": run.run_id,
             "mlflow.runName": trial.label,
+            **_owner(run.memory),
         }
         if trial.evaluation.reason:
             tags["reason"] = trial.evaluation.reason
@@ -503,7 +664,34 @@ class _Writer:
         if rows:
             names = dict.fromkeys(name for row in rows for name in row)
             columns = {name: [row.get(name) for row in rows] for name in names}
-            self._store.log_table(run.run_id, columns, "trials.json")
+            if run.goes_on and self._store.has_file(
+                run.run_id, TABLE
+            ):  # to which MLflow would append
+                self._store.log_file(run.run_id, _table_text(columns), TABLE)
+            else:
+                self._store.log_table(run.run_id, columns, TABLE)
+
+
+def _table_text(columns: dict[str, list[Any]]) -> str:
+    """A table in the form in which MLflow keeps it."""
+    import pandas as pd  # pyright: ignore[reportMissingTypeStubs]
+
+    frame: Any = pd.DataFrame(columns)
+    return frame.to_json(orient="split", index=False, date_format="iso")
+
+
+def _owner(memory: StudyMemory | None) -> dict[str, str]:
+    """Tags that say which study a run is of, and which process writes it."""
+    return {} if memory is None else {"study": memory.key, "worker": json.dumps(memory.me)}
+
+
+def close_runs_of_the_dead(memory: StudyMemory, place: Place) -> None:
+    """Closes what processes have left open in a place that died while they recorded a study."""
+    client = _client(place.uri)
+    experiment = client.get_experiment_by_name(place.experiment)
+    if experiment is not None:
+        once = Patience(lambda error: False, 0.0, 0.0)
+        _Writer(_Store(client, experiment.experiment_id, once)).bury(memory)
 
 
 def shared_views(header: StudyHeader) -> dict[str, dict[str, Any]]:
@@ -609,7 +797,7 @@ def may_pass(error: Exception, uri: str) -> bool:
     from requests import RequestException
     from sqlalchemy.exc import OperationalError
 
-    if uri.startswith(_SQLITE):
+    if uri.startswith(SQLITE):
         return "database is locked" in str(error)
     if isinstance(error, MlflowException):
         return error.get_http_status_code() in (408, 429) or error.get_http_status_code() >= 500
@@ -632,22 +820,12 @@ def _experiment(client: MlflowClient, uri: str, name: str) -> str:
     return found.experiment_id
 
 
-_SQLITE = "sqlite:///"
-
-
-def _database_file(uri: str) -> Path | None:
-    """The file of a database that is one."""
-    name = uri[len(_SQLITE) :].partition("?")[0]
-    plain = uri.startswith(_SQLITE) and name not in ("", ":memory:") and name[:5] != "file:"
-    return Path(name).absolute() if plain else None
-
-
 def _create_database(uri: str) -> None:
     """Creates a new database file as a whole. MLflow makes tables in hundreds of steps, among which
     neither another process nor an interrupt may come."""
     from mlflow import MlflowClient
 
-    file = _database_file(uri)
+    file = database_file(uri)
     if file is None or _has_content(file) or not file.parent.is_dir():
         return
     with locked(file.with_name(f".{file.name}.lock")):
@@ -655,7 +833,7 @@ def _create_database(uri: str) -> None:
             return
         part = file.with_name(f".{file.name}.{secrets.token_hex(8)}.part")
         try:
-            client: Any = MlflowClient(tracking_uri=f"{_SQLITE}{part}")
+            client: Any = MlflowClient(tracking_uri=f"{SQLITE}{part}")
             client.search_experiments(max_results=1)
             part.replace(file)
         finally:
@@ -670,5 +848,5 @@ def _artifacts_beside(uri: str) -> str | None:
     """The folder `mlruns` beside a database file, wherever the search runs; else MLflow's
     default.
     """
-    file = _database_file(uri)
+    file = database_file(uri)
     return None if file is None else (file.parent / "mlruns").as_uri()

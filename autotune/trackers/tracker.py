@@ -3,12 +3,39 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from autotune.objectives.objective import Objective
 from autotune.problem import Problem
 from autotune.result import TrackingRecord, TuneResult
 from autotune.trial import Trial
+
+
+class StudyMemory(Protocol):
+    """What a study on a storage remembers from one process that works on it to the next. All raise
+    `LedgerError` if the storage fails."""
+
+    @property
+    def key(self) -> str:
+        """Tells the study from all others."""
+        ...
+
+    @property
+    def me(self) -> dict[str, Any]:
+        """This process, as plain JSON values."""
+        ...
+
+    def recall(self, name: str) -> Any:
+        """What was remembered; None if nothing was."""
+        ...
+
+    def remember(self, name: str, value: Any) -> None:
+        """Keeps a plain JSON value."""
+        ...
+
+    def lives(self, worker: dict[str, Any]) -> bool:
+        """Whether a process that was `me` is still there."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +47,8 @@ class StudyHeader:
     sampler: str
     seed: int
     budget: int
+    memory: StudyMemory | None = None
+    """None of a study that ends with its process."""
 
 
 class Tracker(Protocol):
