@@ -16,6 +16,7 @@ import re
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
@@ -137,7 +138,11 @@ def _proxy(address: str) -> BaseStorage:
     if not host or not port.isdigit():
         raise DistirError(f"the storage is 'grpc://{address}'; expected grpc://HOST:PORT")
     proxy = GrpcStorageProxy(host=host, port=int(port))
-    proxy.wait_server_ready(timeout=_SERVER_SECONDS)
+    try:
+        proxy.wait_server_ready(timeout=_SERVER_SECONDS)
+    except ConnectionError as error:
+        words = f"the storage grpc://{address} cannot be opened: nothing answered within"
+        raise DistirError(f"{words} {_SERVER_SECONDS:g} s") from error
     return proxy
 
 
@@ -417,6 +422,12 @@ class StoredStudy:
                     raise _unreachable(self.url, error) from error
                 time.sleep(_PAUSES_SECONDS[min(tries, len(_PAUSES_SECONDS) - 1)])
                 tries += 1
+                self._reconnect()
+
+    def _reconnect(self) -> None:
+        """Has a proxy connect anew: a connection that fails again and again pauses for minutes."""
+        if self.url.startswith("grpc:"):
+            self._storage = copy(self._storage)
 
 
 class _EndedError(Exception):
