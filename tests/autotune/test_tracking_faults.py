@@ -172,6 +172,7 @@ def test_runs_that_begin_together_on_a_fresh_store_are_all_recorded(tmp_path: Pa
     from mlflow import MlflowClient
 
     command = [sys.executable, "-m", "autotune", "run", "--model", "mlp-2x8", "--devices", "4"]
+    command += ["--sampler", "tpe"]
     started = [
         subprocess.Popen(
             [*command, "--batch-size", "16", "--trials", "3", "--seed", str(seed), "--json", "-"],
