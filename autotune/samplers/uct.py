@@ -1,8 +1,8 @@
 """Upper confidence bounds for trees (UCT, Kocsis & Szepesvári 2006) over decisions.
 
 A strategy is a path of decisions: one per choice of the space, and in axis lists one per word, each
-of which adds axes to a mesh axis or stops. A list that stops is a plan already, so that what a word
-is worth shows before others follow it. At every node the walk takes the decision with the largest
+of which adds axes to a mesh axis or stops. A list that stops is a plan already. At every node the
+walk takes the decision with the largest
 
     value + EXPLORATION · sqrt(log(1 + visits of the node) / (1 + visits of the decision))
 
@@ -24,10 +24,13 @@ from collections.abc import Mapping, Sequence
 from distir.strategy import Strategy, parse_lists
 from search_spaces import SearchSpace, Value
 
-EXPLORATION = 2.0
-"""Weight of decisions that were seldom taken: a few words make most of what a list is worth, so
-breadth pays (`python -m experiments.axes`)."""
-EQUIVALENCE = 4.0
+EXPLORATION = 1.4
+"""Weight of decisions that were seldom taken. The numbers here are chosen by searches of lists for
+four models (`python -m experiments.axes`)."""
+STOPPED_AT_ONCE = 0.1
+"""Share of walks that end a list where they leave the tree. The others go on with words that did
+well elsewhere, which a list may need before it fits at all."""
+EQUIVALENCE = 10.0
 """Visits of a decision at which its own trials count as much as those of the same decision
 elsewhere."""
 
@@ -80,7 +83,8 @@ class UctSampler:
             left = [d for d, n in leaves.items() if self._tried_below[(*path, d)] < n]
             name = self._space.names[len(chosen)]
             is_new = is_new or self._visits[path] == 0
-            if is_new and (name, STOP) in left:
+            stops = is_new and self._rng.random() < STOPPED_AT_ONCE
+            if stops and (name, STOP) in left:
                 decision: Decision = (name, STOP)
             else:
                 decision = self._decision(path, left)

@@ -27,7 +27,7 @@ Words = tuple[str, ...]
 
 MOST_LISTS = 1000
 """Lists of one degree that are generated: those of few words."""
-MOST_PLANS = 20_000
+MOST_PLANS = 5_000
 """Combinations of lists of several degrees that are placed: those of few words."""
 
 

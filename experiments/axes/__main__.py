@@ -107,10 +107,10 @@ def case_of(model: str) -> Case:
     placed = time.perf_counter() - clock
     strategies = [whole, *found]
     clock = time.perf_counter()
-    metrics = simulator.simulate_many(strategies).metrics
+    metrics = [simulator.simulate(each).metrics for each in strategies]
     simulated = time.perf_counter() - clock
     seconds, size = (
-        dict(zip(strategies, metrics[metric.name].tolist(), strict=True))
+        {s: own[metric.name] for s, own in zip(strategies, metrics, strict=True)}
         for metric in (iteration_seconds, peak_memory_bytes)
     )
     limit = ROOM * size[whole]
