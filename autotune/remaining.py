@@ -85,13 +85,17 @@ class BySimulator:
         if len(ratios) < FEWEST_TRIALS:
             return None
         band = self.problem.band
-        scatter = max(pstdev(ratios), 0.0 if band is None else math.log1p(band.between_plans))
+        found, known = pstdev(ratios), 0.0 if band is None else math.log1p(band.between_plans)
+        scatter = max(found, known)
+        which = "the scatter of these trials"
+        if known > found:
+            which = "by which the simulator's errors of two plans differ"
         better = -BANDS * scatter if left > 0 else BANDS * scatter
         factor = math.exp(median(ratios) + better)
         return Remaining(
             left * factor,
             f"the simulator's costs of the strategies not tried, times a factor from "
-            f"{len(ratios)} trials, less {BANDS} bands of {percent(math.expm1(scatter))}",
+            f"{len(ratios)} trials, less {BANDS} bands of {percent(math.expm1(scatter))}, {which}",
         )
 
     def _log_ratios(self, study: Study) -> Iterator[float]:

@@ -191,6 +191,7 @@ class TuneResult(Shown):
             "seconds": self.seconds,
             "interrupted": self.interrupted,
             "stopped_because": self.stopped.reason if self.stopped else None,
+            "stopped_in_words": self.stopped.words if self.stopped else None,
             "study": self.kept.to_dict() if self.kept else None,
             "trials": [trial.to_dict(batch) for trial in self.trials],
             "best": self.problem.outcome(self.best) if self.best else None,

@@ -170,8 +170,10 @@ class GuidedSampler:
         band = math.expm1(float(estimate.deviation[place]))
         return Remaining(
             best * factor if best > 0 else best / factor,
-            f"the simulator's order, corrected by what {len(self._costs)} trials showed, less "
-            f"{BANDS} bands of {percent(band)}",
+            f"what the simulator expects of the {int(likely.sum()):,} strategies left that are "
+            f"likely to fit, corrected by what {len(self._costs)} trials showed, less {BANDS} "
+            f"bands of {percent(band)}, which is how sure the correction is at "
+            f"{self._expected.table[place].label}",
         )
 
     @property

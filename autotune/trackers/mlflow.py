@@ -181,8 +181,10 @@ class MlflowTracker:
     def _settle(self, header: StudyHeader) -> None:
         """Says where the study is recorded, as far as that was not stated: where it was before."""
         known = [] if header.memory is None else [x for x in places(header.memory) if x.is_here]
-        if known and self._stated_uri in (None, known[-1].uri):
-            self._uri = known[-1].uri
+        stated = None if self._stated_uri is None else absolute(self._stated_uri)
+        if known and stated in (None, known[-1].uri):
+            if absolute(self._uri) != known[-1].uri:
+                self._uri = known[-1].uri
             self._experiment = self._experiment or known[-1].experiment
         problem = header.problem
         usual = f"{problem.model} on {problem.devices} {problem.cluster}".replace("/", "-")

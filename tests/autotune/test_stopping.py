@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 import time
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +16,8 @@ from autotune.cli.options import seconds, share
 from autotune.costs import regret
 from autotune.grid import evaluate_grid
 from autotune.objectives import load_objective
+from autotune.rendering import as_text
+from autotune.reports.study import study_report
 from autotune.samplers.sampler import Predicts, Remaining
 from autotune.testing import toy_problem
 from distir.errors import DistirError
@@ -95,7 +98,14 @@ def test_what_is_left_when_a_search_ends_is_within_what_was_asked_for(
     assert found.found is not None
     assert regret(found.found.cost or 0.0, grid.best.cost or 0.0) <= 0.1 / 0.9
     if found.stopped.reason == "stop-within":
-        assert "10.0 % was asked for), which rests on" in found.stopped.words
+        words = found.stopped.words
+        assert "10.0 % was asked for), which rests on" in words
+        basis = r"the simulator's costs of the strategies not tried, times a factor from \d+ trials"
+        if sampler == "guided":
+            basis = r"expects of the [\d,]+ strategies left .* corrected by what \d+ trials showed"
+        assert re.search(basis + r".* less 2 bands of [\d.]+ %", words)
+        assert found.to_dict()["stopped_in_words"] == words
+        assert words in " ".join(as_text(study_report(found)).split())
 
 
 def test_nothing_is_said_of_what_is_left_before_enough_is_known() -> None:
