@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sqlite3
 import subprocess
+import sys
 from collections import Counter
 from contextlib import closing
 from typing import Any
@@ -42,6 +44,24 @@ def test_workers_share_one_budget_and_make_no_trial_twice(searches: Searches, st
     assert len(counted) == 30
     assert all(each.state.is_finished() for each in trials)
     assert len({each.user_attrs["worker"]["pid"] for each in counted}) > 1
+
+
+@pytest.mark.slow(seconds=20)
+def test_tasks_of_a_dask_cluster_work_on_a_study_until_its_end(searches: Searches) -> None:
+    distributed: Any = pytest.importorskip("distributed", reason="the cluster is Dask's")
+    kept = ("--storage", f"sqlite:///{searches.folder / 'study.db'}", "--study", "mine")
+    searches.killed_after(1, *RUN, *kept, "--trials", "16", seconds=0.5)
+    told = {"DURABLE_FOLDER": str(searches.folder), "DURABLE_SECONDS": "0.5"}
+    work = [sys.executable, "-m", "autotune", "work", *kept, "--quiet"]
+    with distributed.Client(n_workers=2, threads_per_worker=1, dashboard_address=None) as client:
+        tasks = [
+            client.submit(subprocess.call, work, env={**os.environ, **told}, pure=False)
+            for _ in range(2)
+        ]
+        assert client.gather(tasks) == [0, 0]
+    trials = [each for each in stored(searches, "sqlite:///study.db") if each.values]
+    assert len(trials) == len({each.user_attrs["plan"] for each in trials}) == 16
+    assert len({each.user_attrs["worker"]["pid"] for each in trials}) > 1
 
 
 @pytest.mark.slow(seconds=10)
