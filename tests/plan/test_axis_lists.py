@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune import load_problem
+from autotune import certify, evaluate_grid, load_problem
 from autotune.cli import main
 from distir import Simulator, Strategy, Workload, load_cluster, load_model
 from distir.execute.verify import Verifier
@@ -66,6 +66,7 @@ def test_lists_with_equal_fingerprints_have_equal_metrics() -> None:
     assert shared > 5
 
 
+@pytest.mark.slow(seconds=3)
 @pytest.mark.parametrize("config", [SMALL, MIXTURE])
 def test_blocks_are_placed_alike_whatever_lists_were_placed_before(
     config: TransformerConfig, monkeypatch: pytest.MonkeyPatch
@@ -87,10 +88,14 @@ def test_blocks_are_placed_alike_whatever_lists_were_placed_before(
         assert found.padding == alone.padding
 
 
-CASES = [(SMALL, "training"), (SMALL, "inference"), (MIXTURE, "training")]
+CASES = [
+    (SMALL, "training"),
+    (SMALL, "inference"),
+    pytest.param(MIXTURE, "training", marks=pytest.mark.slow(seconds=7)),
+]
 
 
-@shares(20, seconds=4)
+@shares(40, seconds=2)
 @pytest.mark.parametrize(("config", "mode"), CASES)
 def test_generated_lists_compute_what_one_device_does(
     config: TransformerConfig, mode: str, share: int
@@ -98,11 +103,12 @@ def test_generated_lists_compute_what_one_device_does(
     workload = workload_of(config, mode=mode)
     _, found = lists_of(workload, "tp")
     verifier = Verifier(workload)
-    for strategy in random.Random(share).sample(found, 6):
+    for strategy in random.Random(share).sample(found, 3):
         result = verifier.verify(strategy)
         assert result.passed, (strategy.label, result.first_difference)
 
 
+@pytest.mark.slow(seconds=2)
 def test_lists_of_named_techniques_are_among_them() -> None:
     planner, found = lists_of(workload_of(SMALL), "tp")
     plans = {planner.fingerprint(each) for each in found}
@@ -129,6 +135,18 @@ def test_a_space_with_generated_lists_has_the_named_strategies_and_says_where_th
     assert len(set(found.enumerate())) == found.count() > plain.count()
     number = found.count() // 2
     assert found.index(found.at(number)) == number
+
+
+@pytest.mark.slow(seconds=3)
+def test_the_best_of_generated_lists_is_proved_to_be_that_of_the_grid() -> None:
+    problem = load_problem("mlp-3x64", devices=4, space="small", axis_lists="auto")
+    objective = problem.objective("throughput")
+    best = evaluate_grid(problem.space, objective).best
+    proof = certify(problem, objective)
+    assert best is not None
+    assert proof.best is not None
+    assert proof.best.cost == pytest.approx(best.cost, rel=1e-9)
+    assert proof.evaluated < problem.space.count()
 
 
 NARROW = """
