@@ -12,5 +12,7 @@ if TYPE_CHECKING:
     from autotune.api import *  # noqa: F403 (`__all__` there is the list)
 else:
     from distir.front_door import front_door
+    from distir.registry import provide
 
+    provide("distir.figures", "autotune.page.simulated")
     __getattr__, __dir__ = front_door(__name__)

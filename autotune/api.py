@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from autotune.certified import Certificate, can_be_certified, certify
@@ -22,13 +23,14 @@ from autotune.grid import (
     MOST_QUICK,
     Grid,
     Watcher,
-    evaluate_grid,
     grid_of,
     grid_seconds,
 )
+from autotune.grid import TOP as GRID_TOP
+from autotune.grid import evaluate_grid as evaluate_space
 from autotune.objectives import Evaluation, Objective
 from autotune.outside import Outside, look_outside
-from autotune.page.notebook import comparison_figures, study_figures
+from autotune.page.notebook import comparison_figures, grid_figures, study_figures
 from autotune.problem import Problem, load_problem, problem_of
 from autotune.prospects import ProblemProspects
 from autotune.remaining import expectation
@@ -273,7 +275,7 @@ def solve(
                 seed=search.seed,
                 trials=study.trials,
                 seconds=seconds,
-                grid=known.grid,
+                grid=_pictured(known.grid, problem, objective),
                 proof=known.proof,
                 repeats=study.repeats,
                 interrupted=stopped or study.interrupted or known.interrupted,
@@ -414,7 +416,7 @@ def _known_first(problem: Problem, objective: Objective, search: Search, watch: 
             archive.add(chunk)
             advance(len(chunk), best, chunk.seconds)
 
-        grid = evaluate_grid(problem.space, objective, watch=seen)
+        grid = evaluate_space(problem.space, objective, watch=seen)
 
     def measure(strategy: Strategy) -> Evaluation:
         found = archive.measure(strategy)
@@ -446,13 +448,39 @@ def _compared_with(study: Study, search: Search, watch: Watch) -> _Known:
 
 def _grid(study: Study, search: Search, seen: Watcher) -> Grid:
     if study.objective.many is not None and not search.apart(study.objective):
-        return evaluate_grid(study.space, study.objective, watch=seen)
+        return evaluate_space(study.space, study.objective, watch=seen)
     tried = {each.strategy: each.evaluation for each in study.trials if each.state != "pruned"}
 
     def measure(strategy: Strategy) -> Evaluation:
         return tried.get(strategy) or study.measure(strategy)
 
-    return evaluate_grid(study.space, study.objective, measure, watch=seen)
+    return evaluate_space(study.space, study.objective, measure, watch=seen)
+
+
+def evaluate_grid(
+    space: SearchSpace | Problem,
+    objective: Objective,
+    measure: Measure | None = None,
+    *,
+    chunks: Iterable[Chunk] | None = None,
+    top: int = GRID_TOP,
+    watch: Watcher = lambda chunk, best: None,
+) -> Grid:
+    """Evaluates every strategy of a space and keeps the `top` best; an interrupt keeps what was
+    evaluated. The grid of a problem has figures: `plot.space()`. `chunks`: the space as it is
+    evaluated elsewhere.
+    """
+    if not isinstance(space, Problem):
+        return evaluate_space(space, objective, measure, chunks=chunks, top=top, watch=watch)
+    found = evaluate_space(space.space, objective, measure, chunks=chunks, top=top, watch=watch)
+    return replace(found, figures=partial(grid_figures, space, objective))
+
+
+def _pictured(grid: Grid | None, problem: Problem, objective: Objective) -> Grid | None:
+    """The grid with figures of its problem."""
+    if grid is None:
+        return None
+    return replace(grid, figures=partial(grid_figures, problem, objective))
 
 
 def _outside(result: TuneResult, search: Search, seconds: float) -> Outside | None:
@@ -508,9 +536,7 @@ def compare_samplers(asked: Comparing) -> Comparison:
     archive = Archive(problem.space)
     with measuring(objective, asked) as measure:
         each = measure if asked.apart(objective) else None
-        grid = evaluate_grid(
-            problem.space, objective, each, watch=lambda chunk, best: archive.add(chunk)
-        )
+        grid = evaluate_grid(problem, objective, each, watch=lambda chunk, best: archive.add(chunk))
     if not grid.complete:
         raise KeyboardInterrupt  # there is nothing to compare with
     found = standings(problem, objective, grid, archive, asked.samplers, asked.seeds, asked.trials)

@@ -94,7 +94,7 @@ class Standing:
         return plain
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison(Shown):
     """Samplers against exhaustive search. In a notebook it shows itself as a table."""
 
@@ -105,6 +105,10 @@ class Comparison(Shown):
     """Strategies per search."""
     standings: tuple[Standing, ...]
     """One per sampler, in the order in which they were named."""
+
+    def __repr__(self) -> str:
+        samplers = ", ".join(each.sampler for each in self.standings)
+        return f"<Comparison of {samplers} on {self.problem.title}>"
 
     def to_dict(self) -> dict[str, Any]:
         """The comparison as plain JSON values."""

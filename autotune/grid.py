@@ -14,6 +14,7 @@ from autotune.costs import EQUAL, regret
 from autotune.objectives.objective import Objective
 from autotune.study import Measure
 from autotune.trial import Trial
+from distir.errors import DistirError
 from search_spaces import SearchSpace
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from autotune.collect import Collector
     from autotune.landscape import Landscape
     from autotune.problem import Problem
+    from autotune.rendering import Pictured
 
 MOST_QUICK = 2500
 """Strategies of the largest space that is evaluated as a whole without being asked, where certified
@@ -62,6 +64,8 @@ class Grid:
     """Costs of all feasible strategies, ascending."""
     landscape: Landscape = field(repr=False, compare=False)
     """What the space looks like."""
+    figures: Callable[[Grid], Pictured] | None = field(default=None, repr=False, compare=False)
+    """What notebooks show. It is handed in: grids know no reports."""
 
     @property
     def complete(self) -> bool:
@@ -78,7 +82,22 @@ class Grid:
         """The best feasible trial."""
         return self.ranked[0] if self.ranked else None
 
+    @property
+    def plot(self) -> Pictured:
+        """The figures of the report, for notebooks: `plot.space()`, `plot.time()`, …
+
+        Raises `DistirError` if it is not known of which problem the grid is.
+        """
+        if self.figures is None:
+            raise DistirError(
+                "figures show a problem, and this grid was made of a space alone; try "
+                "autotune.evaluate_grid(problem, objective)"
+            )
+        return self.figures(self)
+
     def _repr_html_(self) -> str:
+        if self.figures is not None:
+            return self.plot.in_short()
         from autotune.templates import rendered
         from distir.metrics import METRICS
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, TypeAlias
 
 ChartKind: TypeAlias = Literal[
@@ -33,7 +33,7 @@ class Table:
     """A table; of the columns all but the first `texts` are numbers, which stand to the right."""
 
     head: Sequence[str]
-    rows: Sequence[Sequence[str]]
+    rows: Sequence[Sequence[str]] = field(repr=False)
     caption: str = ""
     texts: int = 1
     folded: bool = False
@@ -47,7 +47,7 @@ class Chart:
 
     draw: ChartKind
     title: str
-    data: Mapping[str, Any]
+    data: Mapping[str, Any] = field(repr=False)
     caption: str = ""
     height: int = 320
     """Pixels."""
@@ -64,7 +64,7 @@ class Section:
     name: str
     """For links."""
     title: str
-    blocks: Sequence[Block]
+    blocks: Sequence[Block] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)

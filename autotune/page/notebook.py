@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from autotune.page.contents import Chart, Page, Section, Table
@@ -13,6 +13,8 @@ from distir.errors import DistirError
 
 if TYPE_CHECKING:
     from autotune.compare import Comparison
+    from autotune.grid import Grid
+    from autotune.objectives import Objective
     from autotune.problem import Problem
     from autotune.result import TuneResult
     from distir.strategy import Strategy
@@ -124,36 +126,46 @@ def plan_figures(problem: Problem, strategy: Strategy) -> Figures:
     from autotune.page import reports
 
     simulator: Any = problem.simulator
-    made = _Once(lambda: reports.plan_page(problem, simulator.simulate(strategy)))
+    made = once(lambda: reports.plan_page(problem, simulator.simulate(strategy)))
+    sections: dict[str, Sections] = {name: lambda: made().sections for name in ("time", "memory")}
+    return Figures(problem.title, sections, lambda: reports.plan_in_short(made()))
+
+
+def grid_figures(problem: Problem, objective: Objective, grid: Grid) -> Figures:
+    """The figures of a space of which every strategy was evaluated."""
+    from autotune.page import reports
+
     sections: dict[str, Sections] = {
-        name: lambda: made.page.sections for name in ("time", "memory")
+        "time": lambda: reports.plan_sections(problem, objective, grid.ranked),
+        "space": lambda: reports.grid_space_sections(problem, grid),
+        "why": lambda: reports.grid_why_sections(problem, objective, grid),
     }
-    return Figures(problem.title, sections, lambda: reports.plan_in_short(made.page))
+    sections["memory"] = sections["time"]
+    short = partial(reports.grid_in_short, problem, objective, grid)
+    return Figures(problem.title, sections, short)
 
 
 def comparison_figures(comparison: Comparison) -> Figures:
     """The figures of a comparison of samplers."""
     from autotune.page import reports
 
-    made = _Once(lambda: reports.comparison_page(comparison))
-    sections: dict[str, Sections] = {
-        name: lambda: made.page.sections for name in ("search", "space")
-    }
+    made = once(lambda: reports.comparison_page(comparison))
+    sections: dict[str, Sections] = {name: lambda: made().sections for name in ("search", "space")}
     return Figures(
-        comparison.problem.title, sections, lambda: reports.in_short(made.page, comparison.grid)
+        comparison.problem.title, sections, lambda: reports.in_short(made(), comparison.grid)
     )
 
 
-class _Once:
-    """A page that is made when it is first asked for."""
-
-    def __init__(self, make: Callable[[], Page]) -> None:
-        self._make = make
-
-    @cached_property
-    def page(self) -> Page:
-        """The page."""
-        return self._make()
+def once(make: Callable[[], Page]) -> Callable[[], Page]:
+    """A page that is made when it is first asked for, and kept."""
+    return cache(make)
 
 
-__all__ = ["Figure", "Figures", "comparison_figures", "plan_figures", "study_figures"]
+__all__ = [
+    "Figure",
+    "Figures",
+    "comparison_figures",
+    "grid_figures",
+    "plan_figures",
+    "study_figures",
+]

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from distir.cost import Band
     from distir.plan import Plan
     from distir.simulation import SimulationResult, Simulator
+    from distir.simulation.step import Step
     from distir.strategy import Strategy
 
 PLANS = 5
@@ -214,15 +215,40 @@ def grid_page(problem: Problem, objective: Objective, grid: Grid, told: Told | N
         answer = "Interrupted before anything was found that fits."
         lead += closest_line(grid.closest)
     sections = plan_sections(problem, objective, grid.ranked)
-    cost = best.cost if best is not None else None
-    sections += _landscape_sections(problem, grid.landscape, best, cost)
-    if best is not None and objective.cheap and _simulator(problem) is not None:
-        blocks = why_blocks(problem, best.strategy, grid.layouts)
-        missing = out_of_reach(grid.landscape.out_of_reach, best, problem.memory_bytes)
-        sections.append(Section("why", "Why this plan", [*blocks, *([missing] if missing else [])]))
+    sections += grid_space_sections(problem, grid)
+    sections += grid_why_sections(problem, objective, grid)
     sections.append(_assumed(problem, {"objective": objective.name}, told))
     facts = _facts(problem, objective, best) if best is not None else ()
     return Page(problem.title, answer, best is not None, facts, lead, sections)
+
+
+def grid_space_sections(problem: Problem, grid: Grid) -> list[Section]:
+    """What a space looks like of which every strategy was evaluated."""
+    cost = None if grid.best is None else grid.best.cost
+    return _landscape_sections(problem, grid.landscape, grid.best, cost)
+
+
+def grid_why_sections(problem: Problem, objective: Objective, grid: Grid) -> list[Section]:
+    """Why the best plan of a space wins, where a simulator stands behind the objective."""
+    best = grid.best
+    if best is None or not objective.cheap or _simulator(problem) is None:
+        return []
+    blocks = why_blocks(problem, best.strategy, grid.layouts)
+    missing = out_of_reach(grid.landscape.out_of_reach, best, problem.memory_bytes)
+    return [Section("why", "Why this plan", [*blocks, *([missing] if missing else [])])]
+
+
+def grid_in_short(problem: Problem, objective: Objective, grid: Grid) -> dict[str, Any]:
+    """A grid in short, for a notebook: the answer and the best plans."""
+    best = grid.best
+    evaluated = f"{grid.evaluated:,} of {grid.space_size:,} strategies evaluated"
+    lines = [f"{evaluated} in {grid.seconds:.2f} s; {grid.feasible:,} are feasible."]
+    nothing: dict[str, Any] = {"parts": [], "rows": []}
+    if best is None:
+        return _short(problem.title, "Nothing fits.", (), lines, nothing, (), ())
+    table = ranking(grid.ranked[:FEW], objective)
+    answer, facts = _best_sentence(problem, objective, best), _facts(problem, objective, best)
+    return _short(problem.title, answer, facts, lines, nothing, table.head, table.rows)
 
 
 def certificate_page(
@@ -275,8 +301,18 @@ def plan_page(
         plans["against "] = simulator.simulate(other)
     sections = _simulated_sections(problem, plans, as_objective=True, plan=plan)
     sections.append(_assumed(problem, {}, told))
-    facts = _metric_facts(problem, result.metrics, result.band)
+    facts = _metric_facts(problem.memory_bytes, result.metrics, result.band)
     return Page(problem.title, answer, result.feasible, facts, lead, sections)
+
+
+def simulation_page(result: SimulationResult) -> Page:
+    """One simulated plan by itself: a result that knows its step, and nothing of a problem."""
+    fits = "fits" if result.feasible else f"does not fit: {result.reason}"
+    answer = f"{described(result.strategy)}: {fits}."
+    step = None if result.make_step is None else result.make_step()
+    sections = [] if step is None else simulated_sections({"": result}, step)
+    facts = _metric_facts(result.memory_limit_bytes, result.metrics, result.band)
+    return Page(result.strategy.label, answer, result.feasible, facts, (), sections)
 
 
 def comparison_page(comparison: Comparison, told: Told | None = None) -> Page:
@@ -310,8 +346,7 @@ def comparison_page(comparison: Comparison, told: Told | None = None) -> Page:
     blocks: list[Block] = [_search_chart(found), Table(head, rows)]
     sections = [Section("search", "Samplers against exhaustive search", blocks)]
     best = grid.best
-    cost = best.cost if best is not None else None
-    sections += _landscape_sections(problem, grid.landscape, best, cost)
+    sections += grid_space_sections(problem, grid)
     said = {"samplers": ", ".join(curves), "seeds": str(first.seeds)}
     sections.append(_assumed(problem, said, told))
     facts = _facts(problem, comparison.objective, best) if best is not None else ()
@@ -370,9 +405,8 @@ def _to_measure(result: TuneResult) -> list[str]:
 
 
 def _facts(problem: Problem, objective: Objective, best: Trial) -> list[Fact]:
-    found = _metric_facts(
-        problem, best.evaluation.metrics, problem.band if objective.cheap else None
-    )
+    band = problem.band if objective.cheap else None
+    found = _metric_facts(problem.memory_bytes, best.evaluation.metrics, band)
     if objective.metric in [name for name, _ in _LARGE]:
         return found
     value = shown(objective.metric, best.metric(objective.metric))
@@ -387,7 +421,10 @@ _LARGE = (
 )
 
 
-def _metric_facts(problem: Problem, metrics: Mapping[str, float], band: Band | None) -> list[Fact]:
+def _metric_facts(
+    memory_bytes: float, metrics: Mapping[str, float], band: Band | None
+) -> list[Fact]:
+    """What is shown large, of devices with so much memory."""
     found: list[Fact] = []
     for name, label in _LARGE:
         value = metrics.get(name)
@@ -396,8 +433,8 @@ def _metric_facts(problem: Problem, metrics: Mapping[str, float], band: Band | N
         said, detail = shown(name, value), ""
         if name == peak_memory_bytes.name:
             needed = needed_bytes(metrics)
-            said = f"{short_bytes(needed)} of {short_bytes(problem.memory_bytes)}"
-            detail = _room(needed / problem.memory_bytes)
+            said = f"{short_bytes(needed)} of {short_bytes(memory_bytes)}"
+            detail = _room(needed / memory_bytes)
             if reserve := metrics.get(reserved_memory_bytes.name):
                 detail += f"; {short_bytes(value)} in tensors, {short_bytes(reserve)} reserve"
         elif name == iteration_seconds.name and band is not None:
@@ -482,9 +519,17 @@ def _simulated_sections(
     simulator = _simulator(problem)
     if simulator is None or not plans:
         return []
+    first = next(iter(plans.values()))
+    step = simulator.step(first.strategy) if plan is None else simulator.step_plan(plan)
+    return simulated_sections(plans, step, as_objective=as_objective)
+
+
+def simulated_sections(
+    plans: Mapping[str, SimulationResult], step: Step, *, as_objective: bool = True
+) -> list[Section]:
+    """Time and memory of plans, of which the first one takes this step."""
     results = {f"{name}{result.strategy.label}": result for name, result in plans.items()}
     first = next(iter(results.values()))
-    step = simulator.step(first.strategy) if plan is None else simulator.step_plan(plan)
     notes: list[Block] = []
     if not as_objective:
         notes.append(
@@ -685,13 +730,18 @@ __all__ = [
     "Told",
     "certificate_page",
     "comparison_page",
+    "grid_in_short",
     "grid_page",
+    "grid_space_sections",
+    "grid_why_sections",
     "in_short",
     "plan_in_short",
     "plan_page",
     "plan_sections",
     "ranking",
     "search_sections",
+    "simulated_sections",
+    "simulation_page",
     "space_sections",
     "study_in_short",
     "study_page",

@@ -38,7 +38,7 @@ class Job:
                 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class CostModel:
     """Seconds of ops and of communication on a cluster that runs a software stack.
 
@@ -49,6 +49,9 @@ class CostModel:
     stack: SoftwareStack
     job: Job | None = None
     """What it is all for; None where nobody asks."""
+
+    def __repr__(self) -> str:
+        return f"<CostModel of {self.cluster.name} with {self.stack.name}>"
 
     @property
     def without_fixed_overlap(self) -> CostModel:

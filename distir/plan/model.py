@@ -69,7 +69,7 @@ def elements_of(values: Mapping[Local, Value], axes: Axes) -> Callable[[Value], 
     return elements
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class BlockProgram:
     """A block's SPMD program at given sizes: what every device of its stage runs.
 
@@ -101,6 +101,10 @@ class BlockProgram:
     given: tuple[Local, ...]
     parameters: tuple[ParameterUse, ...]
     adds_up: tuple[int, ...] = ()
+
+    def __repr__(self) -> str:
+        forward, backward = len(self.forward), len(self.computed_backward)
+        return f"<BlockProgram: {forward} ops forward, {backward} backward>"
 
     def adding_up(self, positions: Iterable[int]) -> BlockProgram:
         """The program that adds up over microbatches the gradients of the parameters at these
@@ -315,13 +319,16 @@ def _with_own_values(
     return tuple(map(renamed, gathers)), list(map(renamed, nodes))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Stage:
     """One pipeline stage: a run of blocks, by index in the workload's program."""
 
     index: int
     blocks: tuple[int, ...]
     programs: tuple[BlockProgram, ...]
+
+    def __repr__(self) -> str:
+        return f"<Stage {self.index}: blocks {self.blocks[0]} to {self.blocks[-1]}>"
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from distir.cost import Band
+from distir.errors import DistirError
 from distir.metrics import iteration_seconds, memory_use
+from distir.registry import Registry
 from distir.strategy import Strategy
 
 
@@ -58,6 +60,24 @@ class SimulationResult:
     memory_limit_bytes: float = math.inf
     """Memory of a device, which tensors and what the software reserves have to fit in."""
 
+    make_step: Callable[[], Any] | None = field(default=None, repr=False, compare=False)
+    """Makes the `Step` of the plan, for pictures; None where the engine makes none."""
+
+    @property
+    def plot(self) -> Any:
+        """Figures for notebooks: `plot.time()` and `plot.memory()`.
+
+        Raises `DistirError` where nothing is installed that draws, or there is no step to draw.
+        """
+        if self.make_step is None:
+            raise DistirError("there are no figures of this result: its engine makes no steps")
+        return FIGURES.get("plan")(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Without the way to make a step, which leads to the whole simulator.
+        kept = [each.name for each in fields(self) if each.name != "make_step"]
+        return type(self), tuple(getattr(self, name) for name in kept)
+
     @property
     def memory(self) -> dict[str, float]:
         """Bytes that tensors hold at the peak, that the software reserves, and that a device
@@ -87,3 +107,8 @@ class SimulationResult:
             "stages": [stage.to_dict() for stage in self.stages],
             "padding": {label: list(sizes) for label, sizes in self.padding.items()},
         }
+
+
+FIGURES: Registry[Callable[[SimulationResult], Any]] = Registry("figures", "distir.figures")
+"""What draws a simulated plan, by the name `plan`. Here nothing does: a package that does offers it
+in the entry-point group `distir.figures`."""

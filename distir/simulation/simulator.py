@@ -282,7 +282,7 @@ class Simulator:
         pairs = self._pair_costs(plan)
         time = self.schedule(plan.schedule, stages, transfers, pairs)
         ranks = rank_seconds(plan.schedule, time, stages, tied, plan.workload.training, pairs)
-        return make_result(plan, self.cost, ranks)
+        return replace(make_result(plan, self.cost, ranks), make_step=partial(self.step_plan, plan))
 
     def schedule(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
@@ -10,8 +11,9 @@ from typing import Any
 import pytest
 
 import distir
-from autotune import TuneResult, compare_samplers, load_problem, tune
+from autotune import TuneResult, compare_samplers, evaluate_grid, load_problem, tune
 from autotune.page.notebook import Figures, plan_figures
+from autotune.reports.quantities import described
 from distir import Simulator, Strategy, Workload
 from distir.errors import DistirError
 
@@ -49,6 +51,7 @@ def is_html(text: str) -> bool:
     return not parser.open and "<div" in text
 
 
+@cache
 def things() -> dict[str, Any]:
     model = distir.load_model("gpt2")
     cluster = distir.load_cluster("hgx-h100", devices=8)
@@ -62,7 +65,11 @@ def things() -> dict[str, Any]:
         "cluster": cluster,
         "stack": simulator.cost.stack,
         "simulator": simulator,
+        "cost": simulator.cost,
         "plan": simulator.plan(long),
+        "stage": simulator.plan(long).stages[0],
+        "block": simulator.plan(long).stages[0].programs[0],
+        "schedule": simulator.plan(long).schedule,
         "step": simulator.step(long),
         "result": simulator.simulate(long),
         "table": simulator.simulate_many([PLAN, long]),
@@ -73,6 +80,9 @@ def things() -> dict[str, Any]:
         "trial": study().trials[0],
         "figures": study().plot,
         "figure": study().plot.space(),
+        "section": study().plot.space().section,
+        "chart": study().plot.space().charts[0],
+        "page": study().plot.space().page,
     }
 
 
@@ -93,7 +103,7 @@ def test_results_show_themselves_in_short() -> None:
     assert result.grid is not None
     of_grid = shown_by(result.grid)
     assert is_html(of_grid)
-    assert result.best.label in of_grid
+    assert f"Best: {described(result.best.strategy)}" in of_grid
     simulated: Any = things()["result"]
     of_plan = shown_by(simulated)
     assert is_html(of_plan)
@@ -112,6 +122,39 @@ def test_figures_have_data_and_a_page_of_their_own(tmp_path: Path) -> None:
     framed = shown_by(figure)
     assert framed.startswith("<iframe")
     assert framed.count("<") == 2, "the page inside is an attribute"
+
+
+def test_a_grid_and_a_simulated_plan_have_figures() -> None:
+    of_grid: Any = study().grid.plot  # type: ignore[union-attr]
+    assert is_html(shown_by(of_grid))
+    for name in ("time", "memory", "space", "why"):
+        assert getattr(of_grid, name)().section.blocks, name
+    of_plan: Any = things()["result"].plot
+    assert is_html(shown_by(of_plan))
+    for figure in (of_plan.time(), of_plan.memory()):
+        assert figure.charts
+        assert all(chart.data for chart in figure.charts)
+    with pytest.raises(DistirError, match="nothing to show of why; there may be time, memory"):
+        of_plan.why()
+
+
+def test_the_grid_of_a_problem_has_figures_and_that_of_a_space_says_how_to_have_them() -> None:
+    problem = study().problem
+    objective = problem.objective("throughput")
+    of_problem, of_space = (evaluate_grid(it, objective) for it in (problem, problem.space))
+    assert of_problem.plot.space().charts
+    with pytest.raises(DistirError, match=r"evaluate_grid\(problem, objective\)"):
+        _ = of_space.plot
+    assert shown_by(of_space)
+
+
+def test_results_are_sent_elsewhere_without_their_simulator() -> None:
+    result: Any = things()["result"]
+    sent = pickle.loads(pickle.dumps(result))
+    assert sent == result
+    assert len(pickle.dumps(result)) < 50_000
+    with pytest.raises(DistirError, match="no figures"):
+        _ = sent.plot
 
 
 @pytest.mark.slow(seconds=4)
