@@ -54,6 +54,7 @@ PATIENCE_SECONDS = 300.0
 """How long a storage that is away is waited for."""
 _PAUSES_SECONDS = (0.2, 0.5, 1.0, 2.0)
 _SERVER_SECONDS = 5.0
+PORTS = 1 << 16
 
 
 def import_optuna() -> ModuleType:
@@ -87,15 +88,25 @@ def open_storage(url: str) -> BaseStorage:
     except DistirError:
         raise
     except ImportError as error:
-        extra = {"grpc": "grpc"}.get(kind, "postgresql")
+        extras = {"grpc": "grpc", "postgres": "postgresql", "postgresql": "postgresql"}
+        package = f"'distir[{extras[kind]}]'" if kind in extras else "its driver"
         raise DistirError(
-            f"the storage {shown_url(url)} needs {error.name}; try: pip install 'distir[{extra}]'"
+            f"the storage {shown_url(url)} needs {_missing(error)}; try: pip install {package}"
         ) from error
     except Exception as error:
+        if type(error).__name__ == "NoSuchModuleError":  # of SQLAlchemy: no database is called so
+            raise DistirError(f"the storage is {shown_url(url)!r}; expected {KINDS}") from error
         raise DistirError(
             f"the storage {shown_url(url)} cannot be opened: {reason(error)}"
         ) from error
     raise DistirError(f"the storage is {shown_url(url)!r}; expected {KINDS}")
+
+
+def _missing(error: BaseException) -> str:
+    """The module that could not be imported."""
+    while not getattr(error, "name", None) and error.__cause__ is not None:
+        error = error.__cause__
+    return getattr(error, "name", None) or "a module that is missing"
 
 
 def _journal(path: str) -> BaseStorage:
@@ -135,7 +146,7 @@ def _proxy(address: str) -> BaseStorage:
     from optuna.storages import GrpcStorageProxy
 
     host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
+    if not host or not port.isdigit() or not 0 < int(port) < PORTS:
         raise DistirError(f"the storage is 'grpc://{address}'; expected grpc://HOST:PORT")
     proxy = GrpcStorageProxy(host=host, port=int(port))
     try:
@@ -152,6 +163,10 @@ def _database(url: str) -> BaseStorage:
     url = re.sub(r"^postgres(ql)?://", "postgresql+psycopg://", url)
     options: dict[str, Any] = {"pool_pre_ping": True}
     if url.startswith("sqlite"):
+        if url.partition("://")[2].strip("/") in ("", ":memory:"):
+            raise DistirError(
+                f"the storage {url} is in memory and ends with its process; expected sqlite:///FILE"
+            )
         options = {"connect_args": {"timeout": LOCK_SECONDS}}
     return RDBStorage(url, engine_kwargs=options)
 

@@ -69,6 +69,11 @@ def test_only_the_study_that_was_begun_is_resumed(searches: Searches) -> None:
         (("--storage", "journal:/not/there/log", "--study", "mine"), "cannot be opened"),
         (("--storage", "postgresql://u:secret@127.0.0.1:1/x", "--study", "mine"), "u:***@"),
         (("--storage", "grpc://nowhere", "--study", "mine"), "expected grpc://HOST:PORT"),
+        (("--storage", "grpc://host:99999", "--study", "mine"), "expected grpc://HOST:PORT"),
+        (("--storage", "sqlite:///", "--study", "mine"), "is in memory"),
+        (("--storage", "sqlite:///:memory:", "--study", "mine"), "is in memory"),
+        (("--storage", "nothing://here", "--study", "mine"), "expected sqlite:///FILE"),
+        (("--storage", "oracle://h/x", "--study", "mine"), "try: pip install its driver"),
     ],
 )
 def test_what_an_option_lacks_is_said_in_a_line(
