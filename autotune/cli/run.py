@@ -239,6 +239,8 @@ def _write_best(arguments: argparse.Namespace, problem: Problem, result: TuneRes
 def _tracker(arguments: argparse.Namespace, launch: LaunchAsked | None) -> Tracker | None:
     if hasattr(arguments, "no_tracking"):
         return None
+    from autotune.durable.optuna_storage import shown_url
+    from autotune.trackers.followed import absolute
     from autotune.trackers.mlflow import DEFAULT_URI, MlflowTracker
     from autotune.trackers.study_files import Written
 
@@ -252,6 +254,12 @@ def _tracker(arguments: argparse.Namespace, launch: LaunchAsked | None) -> Track
 
     uri: str | None = getattr(arguments, "tracking_uri", None)
     used = uri or os.environ.get("MLFLOW_TRACKING_URI") or DEFAULT_URI
+    storage: str | None = getattr(arguments, "storage", None)
+    if storage is not None and absolute(storage) == absolute(used):
+        raise DistirError(
+            f"--storage and MLflow's store are one database, {shown_url(used)}, which each of them "
+            "sets up in its own way; expected two"
+        )
     if used.startswith("sqlite:///"):
         check_no_output(used.removeprefix("sqlite:///"), DistirError)
     return MlflowTracker(uri, getattr(arguments, "experiment", None), written)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.autotune.durable.conftest import PROBLEM, Searches, labels
@@ -91,6 +93,18 @@ def test_what_an_option_lacks_is_said_in_a_line(
     assert captured.out == ""
     assert said in captured.err
     assert captured.err.count("\n") == 1
+
+
+def test_a_study_and_mlflow_have_databases_of_their_own(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from autotune.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    kept = ("--storage", f"sqlite:///{tmp_path}/mlflow.db", "--study", "mine")
+    assert main(["run", *PROBLEM, *kept, "--tracking-uri", "sqlite:///mlflow.db"]) == 2
+    assert "are one database" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_new_study_needs_a_model(capsys: pytest.CaptureFixture[str]) -> None:
