@@ -41,6 +41,9 @@ COLD_STRATEGIES = (
 )
 """Model, devices, batch, strategy, and what it may take at most."""
 
+EXPORTED = "../shared/models/gpt2.onnx"
+"""A model from a file, left out where there is none."""
+
 CERTIFY = """
 import json
 from time import process_time
@@ -52,6 +55,42 @@ found = certify(problem, problem.objective("throughput"))
 print(json.dumps([process_time() - begun, found.evaluated / found.space_size]))
 """
 """Prints the CPU seconds of a certified search, and the fraction that it evaluates."""
+
+RATE = """
+import json
+from time import process_time
+from autotune.chunks import chunks_here
+from autotune.problem import load_problem
+model, cluster, devices, sequence, seconds = json.loads({asked!r})
+problem = load_problem(
+    model, cluster, devices=devices, sequence_length=sequence, batch_size=8 * devices, space="full"
+)
+chunks = chunks_here(problem.space, problem.objective("throughput"))
+next(chunks)
+begun, count = process_time(), 0
+for chunk in chunks:
+    count += len(chunk)
+    if process_time() - begun > seconds:
+        break
+print(json.dumps([count, process_time() - begun]))
+"""
+"""Prints how many strategies of a full space were evaluated after the first chunk, and the CPU
+seconds that they took."""
+
+GRIDS = (
+    ("llama3-70b", "hgx-h100", 64, 4096),
+    ("gpt3-175B", "dgx-a100", 32, None),
+    ("gpt3-175B", "dgx-a100", 1024, None),
+    ("mixtral-8x7b", "hgx-h100", 64, None),
+    ("t5-11b", "dgx-a100", 32, None),
+    ("vit-h", "dgx-a100", 16, None),
+    (EXPORTED, "dgx-a100", 16, None),
+    ("deepseek-v3", "hgx-h100", 512, None),
+)
+"""Model, cluster, devices, sequence length of the spaces that are evaluated for a while."""
+
+GRID_SECONDS = 5.0
+"""CPU seconds after which no further strategies of such a space are evaluated."""
 
 MILLION = ("--model", "gpt3-175B", "--devices", "32", "--space", "full", "--jobs", "2")
 """A space of about a million strategies, in two processes."""
@@ -112,6 +151,8 @@ def measure_all(
     yield from _certified(options)
     announce("imports of 20,000 nodes and of 2,000 layers")
     yield from _imports()
+    announce("full spaces of eight models")
+    yield from (_rate(*each) for each in GRIDS if each[0] != EXPORTED or Path(EXPORTED).exists())
     announce("gpt3-175B on 1,024 devices, full space")
     yield from _search(options)
     if options.million:
@@ -142,6 +183,20 @@ def _certified(options: Options) -> Iterator[Measurement]:
     seconds, parts = zip(*runs, strict=True)
     yield Measurement(name="certified search, gpt2, 2,115 strategies", values=seconds)
     yield Measurement(name="  evaluated", values=tuple(100 * part for part in parts), unit="%")
+
+
+def _rate(model: str, cluster: str, devices: int, sequence: int | None) -> Measurement:
+    asked = json.dumps([model, cluster, devices, sequence, GRID_SECONDS])
+    run = _run(["-c", RATE.format(asked=asked)])
+    count, seconds = json.loads(run.output)
+    return Measurement(
+        name=f"grid, {Path(model).name}, {devices:,} devices",
+        values=(count / seconds,),
+        unit="/s",
+        wanted=8000,
+        more_is_better=True,
+        notes={"strategies": count, "seconds": seconds, "memory_mib": run.peak_mib},
+    )
 
 
 def _imports() -> Iterator[Measurement]:
