@@ -15,6 +15,7 @@ from autotune.objectives.evaluation import Evaluation
 from autotune.objectives.objective import Objective
 from autotune.problem import Problem
 from distir.errors import DistirError
+from distir.files import is_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +52,12 @@ def found_study(kept: Kept) -> StoredStudy:
     these."""
     assert kept.storage is not None
     assert kept.study is not None
-    found = StoredStudy.find(kept.storage, kept.study)
     where = shown_url(kept.storage)
+    kind, _, file = kept.storage.partition(":///")
+    plain = kind == "sqlite" and "?" not in file
+    if plain and not is_file(file):  # which opening it would make
+        raise DistirError(f"there is no study {kept.study!r} in {where}: there is no such file")
+    found = StoredStudy.find(kept.storage, kept.study)
     if found is None:
         names = ", ".join(sorted(StoredStudy.names(kept.storage))) or "none"
         raise DistirError(f"there is no study {kept.study!r} in {where}; there are: {names}")

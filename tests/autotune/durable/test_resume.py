@@ -107,6 +107,19 @@ def test_a_study_and_mlflow_have_databases_of_their_own(
     assert not list(tmp_path.iterdir())
 
 
+def test_looking_for_a_study_makes_no_file(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from autotune.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    kept = ("--storage", "sqlite:///none.db", "--study", "mine")
+    for command in (["run", *kept, "--resume"], ["work", *kept]):
+        assert main(command) == 2
+        assert "there is no such file" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_new_study_needs_a_model(capsys: pytest.CaptureFixture[str]) -> None:
     from autotune.cli import main
 
