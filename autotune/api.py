@@ -39,7 +39,7 @@ from autotune.reports.ranking import TOP
 from autotune.reports.study import study_report
 from autotune.result import TuneResult
 from autotune.samplers import FORMER, SAMPLERS, Sampler, SamplerFactory, load_sampler
-from autotune.samplers.experience import Experience
+from autotune.samplers.experience import Experience, experience_of
 from autotune.several import objective_of_several
 from autotune.statement import Goal, ProblemStatement, takes
 from autotune.stopping import Timeout, Within
@@ -231,11 +231,12 @@ def solve(
     stated = plain_statement(statement or ProblemStatement(problem), search)
     helping = kept is not None and kept.helping
     seed = own_seed(search.seed) if helping else search.seed
+    experience = _carried(search, kept)
     sampler = load_sampler(
         search.chosen_sampler,
         problem.space,
         seed,
-        ProblemProspects(problem, objective, _carried(search, kept)),
+        ProblemProspects(problem, objective, experience),
         len(objective.aims),
     )
     budget = search.budget(problem.space.count())
@@ -244,6 +245,9 @@ def solve(
     known, stopped = _Known(), False
     with measuring(objective, search) as measure:
         opened = _opened(problem, search, objective, kept, stated)
+        if opened is not None and experience:
+            learned = [each.to_dict() for each in experience]
+            opened.ledger.study.describe({"experience": learned})
         try:
             known = _known_first(problem, objective, search, watch)
         except KeyboardInterrupt:
@@ -310,9 +314,16 @@ def solve(
 
 
 def _carried(search: Search, kept: Kept | None) -> Experience:
-    """What the studies that are named have learned."""
+    """What the studies that are named have learned; where this one is gone on with, what they had
+    when it began."""
     if not search.warm_start:
         return ()
+    if kept is not None and kept.resume:
+        from autotune.durable.opening import found_study
+
+        known = found_study(kept).attributes().get("experience")
+        if known is not None:
+            return experience_of(known)
     from autotune.carried import carried_from
 
     storage = None if kept is None else kept.storage

@@ -78,6 +78,7 @@ class GuidedSampler:
         self._samples = samples_of(table, batch_size)
         features = Features(table.values)
         self._rows = features.rows(table, self._samples)
+        self._simulated = expected.log_cost
         self._expected = _moved(expected, self._rows, features, experience)
         self._noise = noise
         self._rest = rest
@@ -129,8 +130,9 @@ class GuidedSampler:
 
     @property
     def experience(self) -> Experience:
-        """What this study, and those it was told of, have learned of their expectations."""
-        ratios = dict(zip(self._costs, self._log_ratios.tolist(), strict=True))
+        """What this study, and those it was told of, have learned of what was simulated."""
+        found = self._found - self._simulated[self._tried]
+        ratios = dict(zip(self._costs, found.tolist(), strict=True))
         return (
             *self._carried,
             *(

@@ -44,11 +44,16 @@ def test_a_study_starts_from_what_another_has_learned(tmp_path: Path) -> None:
     storage = f"sqlite:///{tmp_path}/study.db"
     first = searched(FIRST, trials=10, storage=storage, study="first")
     cold = searched(SECOND, trials=4)
-    warm = searched(SECOND, trials=4, warm_start=[f"{storage}#first"])
+    kept = {"storage": storage, "study": "second", "warm_start": ["first"]}
+    warm = searched(SECOND, trials=4, **kept)
     assert warm.trials[0].strategy != cold.trials[0].strategy
     assert warm.trials[0].cost < cold.trials[0].cost  # type: ignore[operator]
 
-    learned = carried_from("first", storage)
+    searched(FIRST, trials=11, storage=storage, study="first", resume=True)
+    again = searched(SECOND, trials=4, resume=True, **kept)
+    assert [each.strategy for each in again.trials] == [each.strategy for each in warm.trials]
+
+    learned = carried_from("first", storage)[: len(first.trials)]
     assert [each.strategy for each in learned] == [each.strategy for each in first.trials]
     simulator: Any = load_problem(**FIRST).simulator
     for each, trial in zip(learned, first.trials, strict=True):
