@@ -12,13 +12,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from autotune.certified import Certificate, can_be_certified, certify
-from autotune.compare import SAMPLERS_COMPARED, Archive, Comparison, Standing, standings
 from autotune.durable.helpers import Helpers, helped
 from autotune.durable.stated import Kept, plain_search, plain_statement
 from autotune.durable.workers import own_seed
 from autotune.enqueued import Stated, enqueued
-from autotune.grid import (
+from autotune.exhaustive.certified import Certificate, can_be_certified, certify
+from autotune.exhaustive.grid import (
     LONGEST_SECONDS,
     MOST_QUICK,
     Grid,
@@ -26,14 +25,15 @@ from autotune.grid import (
     grid_of,
     grid_seconds,
 )
-from autotune.grid import TOP as GRID_TOP
-from autotune.grid import evaluate_grid as evaluate_space
+from autotune.exhaustive.grid import TOP as GRID_TOP
+from autotune.exhaustive.grid import evaluate_grid as evaluate_space
+from autotune.exhaustive.outside import Outside, look_outside
 from autotune.objectives import Evaluation, Objective
-from autotune.outside import Outside, look_outside
 from autotune.page.notebook import comparison_figures, grid_figures, study_figures
 from autotune.problem import Problem, load_problem, problem_of
-from autotune.prospects import ProblemProspects
-from autotune.remaining import expectation
+from autotune.prospects.prospects import ProblemProspects
+from autotune.prospects.remaining import expectation
+from autotune.questions.compare import SAMPLERS_COMPARED, Archive, Comparison, Standing, standings
 from autotune.reports.compare import compare_report
 from autotune.reports.ranking import TOP
 from autotune.reports.study import study_report
@@ -42,12 +42,12 @@ from autotune.samplers import FORMER, SAMPLERS, Sampler, SamplerFactory, load_sa
 from autotune.samplers.experience import Experience, experience_of
 from autotune.several import objective_of_several
 from autotune.statement import Goal, ProblemStatement, takes
-from autotune.stopping import Timeout, Within
-from autotune.study import Measure, Stop, Stopped, Study
+from autotune.study.stopping import Timeout, Within
+from autotune.study.study import Measure, Stop, Stopped, Study
+from autotune.study.trial import Trial
 from autotune.testing import ObjectiveContract, SamplerContract
 from autotune.trackers import NullTracker, StudyHeader, Tracker, TrackingRecord
 from autotune.trackers.mlflow import MlflowTracker
-from autotune.trial import Trial
 from autotune.watch import Watch, by_trial
 from distir.errors import DistirError
 from distir.metrics import find_metric, peak_memory_bytes
@@ -55,9 +55,9 @@ from distir.strategy import Strategy
 from search_spaces import SearchSpace
 
 if TYPE_CHECKING:
-    from autotune.chunks import Chunk
     from autotune.durable.opening import OpenStudy
     from autotune.durable.optuna_storage import StoredStudy
+    from autotune.exhaustive.chunks import Chunk
 
 NOBODY = Watch()
 """Watches a search that nobody watches."""
@@ -324,7 +324,7 @@ def _carried(search: Search, kept: Kept | None) -> Experience:
         known = found_study(kept).attributes().get("experience")
         if known is not None:
             return experience_of(known)
-    from autotune.carried import carried_from
+    from autotune.prospects.carried import carried_from
 
     storage = None if kept is None else kept.storage
     return tuple(each for name in search.warm_start for each in carried_from(name, storage))

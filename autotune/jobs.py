@@ -24,13 +24,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from autotune.chunks import Chunk, evaluated, size_after, stretches
+from autotune.exhaustive.chunks import Chunk, evaluated, size_after, stretches
 from autotune.objectives.columns import Evaluations
 from autotune.objectives.evaluation import Evaluation
 from autotune.objectives.objective import Objective
 from autotune.processes import watch_parent
 from autotune.statement import Goal
-from autotune.study import Measure
+from autotune.study.study import Measure
 from distir.arrays import Indices
 from distir.errors import DistirError
 from distir.strategy import Strategy

@@ -22,7 +22,7 @@ from distir.strategy import AUTO, Strategy
 from search_spaces import Searched, SearchSpace, WorkloadFacts, distribution_space, searched
 
 if TYPE_CHECKING:
-    from autotune.trial import Trial
+    from autotune.study.trial import Trial
     from distir.cost import Band, Cluster, SoftwareStack
     from distir.importers.load import LoadedModel
     from distir.models.layers import AttentionKind

@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from autotune.certificate import Certificate
-from autotune.costs import regret
-from autotune.grid import Grid
+from autotune.exhaustive.certificate import Certificate
+from autotune.exhaustive.grid import Grid
+from autotune.exhaustive.outside import Outside
+from autotune.objectives.costs import regret
 from autotune.objectives.objective import Objective
-from autotune.outside import Outside
-from autotune.pareto import Pareto, pareto_of
 from autotune.problem import Problem
 from autotune.rendering import Shown
-from autotune.study import Stopped
-from autotune.trial import Trial, best_of, best_of_layouts, closest_of, ranked
+from autotune.study.pareto import Pareto, pareto_of
+from autotune.study.study import Stopped
+from autotune.study.trial import Trial, best_of, best_of_layouts, closest_of, ranked
 from distir.metrics import find_metric
 
 if TYPE_CHECKING:

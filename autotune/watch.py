@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from autotune.trial import Trial, best_of
+from autotune.study.trial import Trial, best_of
 
 if TYPE_CHECKING:
     from autotune.result import TuneResult

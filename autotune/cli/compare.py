@@ -20,11 +20,11 @@ from autotune.cli.progress import progress
 from autotune.cli.report import add_report_option, write_report
 
 if TYPE_CHECKING:
-    from autotune.chunks import Chunk
-    from autotune.compare import Comparison
+    from autotune.exhaustive.chunks import Chunk
     from autotune.page.contents import Page
     from autotune.page.reports import Told
-    from autotune.trial import Trial
+    from autotune.questions.compare import Comparison
+    from autotune.study.trial import Trial
 
 SUMMARY = (
     "Compare samplers with exhaustive search over several seeds: regret, and trials to reach 1 %."
@@ -70,7 +70,7 @@ def _page(comparison: Comparison, told: Told) -> Page:
 
 def _compared(arguments: argparse.Namespace) -> Comparison:
     from autotune.cli.grid import exhausted
-    from autotune.compare import Archive, Comparison, standings
+    from autotune.questions.compare import Archive, Comparison, standings
     from autotune.reports.compare import compare_report
 
     samplers = names_in(arguments.samplers)

@@ -10,8 +10,8 @@ from autotune.cli.output import Output
 from autotune.cli.progress import progress
 
 if TYPE_CHECKING:
-    from autotune.fit import Fit
     from autotune.problem import Problem
+    from autotune.questions.fit import Fit
     from distir.strategy import Strategy
 
 
@@ -31,7 +31,7 @@ def write_fit(
     arguments: argparse.Namespace, output: Output, problem: Problem, strategy: Strategy | None
 ) -> int:
     """Finds how much fits, reports it, and returns the exit status: 1 if nothing does."""
-    from autotune.fit import fit
+    from autotune.questions.fit import fit
 
     with output.working(), progress(f"fitting {arguments.fit}"):
         found = fit(problem, arguments.fit, strategy)

@@ -25,14 +25,14 @@ from distir.errors import DistirError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from autotune.certified import Certificate
-    from autotune.chunks import Chunk
-    from autotune.grid import Grid, Watcher
+    from autotune.exhaustive.certified import Certificate
+    from autotune.exhaustive.chunks import Chunk
+    from autotune.exhaustive.grid import Grid, Watcher
     from autotune.objectives import Objective
     from autotune.page.contents import Page
     from autotune.page.reports import Told
     from autotune.problem import Problem
-    from autotune.trial import Trial
+    from autotune.study.trial import Trial
 
 SUMMARY = "Evaluate every valid strategy and rank them."
 SHOWN = 20
@@ -73,7 +73,7 @@ def execute(arguments: argparse.Namespace) -> int:
     output = Output(arguments, "table", "report")
     file: str | None = getattr(arguments, "table", None)
     if file is not None:
-        from autotune.table_files import check_table_file
+        from autotune.tables.files import check_table_file
 
         check_table_file(file)
     if arguments.certified:
@@ -141,7 +141,7 @@ def _check_certified(arguments: argparse.Namespace, file: str | None) -> None:
 
 def _certified(arguments: argparse.Namespace, problem: Problem) -> tuple[Objective, Certificate]:
     """The best, proved, with a progress bar over the space."""
-    from autotune.certified import certify
+    from autotune.exhaustive.certified import certify
 
     objective = goal_of(arguments).over(problem)
     with progress("ruling out", problem.space.count()) as advance:
@@ -158,7 +158,7 @@ def _evaluated(
         advance = stack.enter_context(progress("evaluating", problem.space.count(), arguments.jobs))
         append = None
         if file is not None:
-            from autotune.table_files import table_file
+            from autotune.tables.files import table_file
 
             append = stack.enter_context(table_file(file, problem.batch_size))
 
@@ -175,7 +175,7 @@ def exhausted(
 ) -> tuple[Objective, Grid]:
     """Every strategy of the problem evaluated, by as many processes as were asked for."""
     from autotune.api import measuring
-    from autotune.grid import TOP, evaluate_grid
+    from autotune.exhaustive.grid import TOP, evaluate_grid
 
     goal = goal_of(arguments)
     objective = goal.over(problem)

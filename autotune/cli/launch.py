@@ -74,7 +74,7 @@ def execute(arguments: argparse.Namespace) -> int:
 def plain_launch(done: Launched) -> dict[str, Any]:
     """A launch as plain JSON values."""
     from autotune.launch.emit import plain_emission
-    from autotune.trial import choices
+    from autotune.study.trial import choices
 
     return {
         **plain_emission(done.emission),

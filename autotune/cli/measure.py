@@ -17,7 +17,7 @@ from autotune.cli.options import (
 from autotune.cli.output import Output, add_json_option, note
 from autotune.cli.plans import add_plan_option, is_written, plan_read, write_plan
 from autotune.cli.simulate import add_strategy_options, problem_of_plan, problem_with
-from autotune.trial import choices
+from autotune.study.trial import choices
 from distir.errors import DistirError
 from distir.files import write_text
 

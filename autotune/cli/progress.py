@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, TypeVar
 from autotune.cli.output import is_quiet, note
 
 if TYPE_CHECKING:
-    from autotune.pace import Pace
-    from autotune.trial import Trial
+    from autotune.cli.pace import Pace
+    from autotune.study.trial import Trial
     from autotune.watch import Advance
 
 T = TypeVar("T")
@@ -65,7 +65,7 @@ def _bar(what: str, total: int | None, processes: int) -> Generator[Advance, Non
     from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
     from rich.text import Text
 
-    from autotune.pace import Pace
+    from autotune.cli.pace import Pace
 
     pace = Pace(total or 0, processes)
 
@@ -102,7 +102,7 @@ def _lines(what: str, total: int | None, processes: int) -> Generator[Advance, N
         with _elapsed(what):
             yield _ignored
         return
-    from autotune.pace import Pace
+    from autotune.cli.pace import Pace
 
     pace = Pace(total, processes)
     due = _Due()

@@ -171,7 +171,7 @@ def _plain(
     problem: Problem, reading: Reading, simulated: Any, as_run: Any, found: list[Better] | None
 ) -> dict[str, Any]:
     from autotune.launch.facts import WORKLOAD_FACTS
-    from autotune.trial import choices
+    from autotune.study.trial import choices
 
     result, settings = as_run
     simulator: Any = problem.simulator

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from autotune.page.reports import Told
     from autotune.problem import Problem
     from autotune.result import TuneResult
+    from autotune.study.trial import Trial
     from autotune.trackers import Tracker
-    from autotune.trial import Trial
     from autotune.watch import Watch
 
 SUMMARY = "Find the best way to distribute a model over a cluster."

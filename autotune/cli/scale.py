@@ -18,7 +18,7 @@ from autotune.cli.progress import progress
 from autotune.statement import ProblemStatement
 
 if TYPE_CHECKING:
-    from autotune.scale import Scaling
+    from autotune.questions.scale import Scaling
 
 SUMMARY = "Find out how many devices: the best plan of each number, its efficiency and its cost."
 DEFAULT_COUNTS = "8:1024"
@@ -63,8 +63,8 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _scaled(arguments: argparse.Namespace) -> Scaling:
+    from autotune.questions.scale import Scaling, device_counts, scale
     from autotune.reports.scaling import scaling_report
-    from autotune.scale import Scaling, device_counts, scale
 
     counts = device_counts(getattr(arguments, "devices", DEFAULT_COUNTS))
     stated: dict[str, Any] = given(arguments, ProblemStatement) | {"devices": max(counts)}

@@ -23,7 +23,7 @@ from autotune.cli.plans import add_plan_option, is_written, plan_read, stated_by
 from autotune.cli.progress import progress
 from autotune.cli.report import add_report_option, write_report
 from autotune.statement import ProblemStatement
-from autotune.trial import choices
+from autotune.study.trial import choices
 from distir.errors import DistirError, StrategyError
 from distir.files import write_text
 from distir.strategy import PLACEMENT, Strategy

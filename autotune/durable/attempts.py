@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from autotune.ledger import LedgerEntry
 from autotune.objectives.evaluation import Evaluation
+from autotune.study.ledger import LedgerEntry
 from distir.strategy import Strategy
 
 State = Literal["running", "done", "lost", "withdrawn"]

@@ -9,8 +9,8 @@ from uuid import uuid4
 from autotune.durable.attempts import Attempt, busy_seconds, entries_of, is_taken, is_void
 from autotune.durable.optuna_storage import StoredStudy
 from autotune.durable.workers import BEATS, Heart, Watch, is_gone, this_worker
-from autotune.ledger import LedgerEntry
 from autotune.objectives.evaluation import Evaluation
+from autotune.study.ledger import LedgerEntry
 from distir.strategy import Strategy
 
 LOOKS_SECONDS = 1.0

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 
 from autotune.durable.attempts import Attempt
 from autotune.file_lock import locked
-from autotune.ledger import LedgerError
 from autotune.objectives.evaluation import OUTPUTS, Evaluation
+from autotune.study.ledger import LedgerError
 from distir.errors import DistirError, brief
 from distir.strategy import Strategy
 from search_spaces import SearchSpace
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
     from autotune.objectives.objective import Objective
-    from autotune.trial import Trial
+    from autotune.study.trial import Trial
 
 T = TypeVar("T")
 

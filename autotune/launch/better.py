@@ -15,7 +15,7 @@ from distir.strategy import Strategy
 if TYPE_CHECKING:
     from autotune.api import Search
     from autotune.problem import Problem
-    from autotune.trial import Trial
+    from autotune.study.trial import Trial
 
 MOST = 3
 """Better strategies that are shown: the best of as many layouts."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from autotune.costs import settled
+from autotune.objectives.costs import settled
 from autotune.objectives.evaluation import finite
 from distir.errors import DistirError
 from distir.metrics import find_metric

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
-from autotune.costs import settled_all
 from autotune.objectives.aims import Aim
+from autotune.objectives.costs import settled_all
 from autotune.objectives.evaluation import Evaluation, as_evaluation, finite, traceback_of
 from autotune.objectives.reporting import Pruned, Reporting
 from autotune.plugins import PluginError

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.objectives.aims import Aim
 from autotune.page.contents import Block, Chart, Section, Table, Text
-from autotune.pareto import Pareto
 from autotune.reports.quantities import choice_heading, choice_value, heading, shown
 from autotune.reports.ranking import shown_choices
 from autotune.reports.study import pareto_line
-from autotune.trial import Trial
+from autotune.study.pareto import Pareto
+from autotune.study.trial import Trial
 
 if TYPE_CHECKING:
     from autotune.result import TuneResult

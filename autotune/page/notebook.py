@@ -12,10 +12,10 @@ from autotune.templates import rendered
 from distir.errors import DistirError
 
 if TYPE_CHECKING:
-    from autotune.compare import Comparison
-    from autotune.grid import Grid
+    from autotune.exhaustive.grid import Grid
     from autotune.objectives import Objective
     from autotune.problem import Problem
+    from autotune.questions.compare import Comparison
     from autotune.result import TuneResult
     from distir.strategy import Strategy
 

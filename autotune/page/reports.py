@@ -26,7 +26,7 @@ from autotune.reports.quantities import (
 )
 from autotune.reports.ranking import shown_choices
 from autotune.reports.study import comparison_lines, search_lines
-from autotune.trial import Trial
+from autotune.study.trial import Trial
 from distir.metrics import (
     find_metric,
     iteration_seconds,
@@ -38,10 +38,10 @@ from distir.metrics import (
 from distir.units import percent, short_bytes, short_seconds
 
 if TYPE_CHECKING:
-    from autotune.certificate import Certificate
-    from autotune.compare import Comparison
-    from autotune.grid import Grid
-    from autotune.landscape import Landscape
+    from autotune.exhaustive.certificate import Certificate
+    from autotune.exhaustive.grid import Grid
+    from autotune.exhaustive.landscape import Landscape
+    from autotune.questions.compare import Comparison
     from autotune.result import TuneResult
     from distir.cost import Band
     from distir.plan import Plan
@@ -500,7 +500,7 @@ def ranking(ranked: Sequence[Trial], objective: Objective) -> Table:
 
 
 def _behind(trial: Trial, best: Trial) -> str:
-    from autotune.costs import regret
+    from autotune.objectives.costs import regret
 
     if trial.cost is None or best.cost is None:
         return "-"

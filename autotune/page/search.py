@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from autotune.trial import Curve, regret_curve
+from autotune.study.trial import Curve, regret_curve
 
 if TYPE_CHECKING:
     from autotune.result import TuneResult

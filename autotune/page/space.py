@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autotune.costs import regret
-from autotune.landscape import FEASIBLE, Landscape, ordered
+from autotune.exhaustive.landscape import FEASIBLE, Landscape, ordered
+from autotune.objectives.costs import regret
 from autotune.objectives.evaluation import finite
 from autotune.objectives.simulator import needed_bytes
 from autotune.reports.quantities import choice_heading, choice_value
-from autotune.trial import Trial
+from autotune.study.trial import Trial
 from distir.metrics import iteration_seconds, peak_memory_bytes
 from distir.strategies import FIELDS
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from autotune.break_even import (
+from autotune.objectives.simulator import needed_bytes
+from autotune.page.contents import Block, Chart, Table, Text
+from autotune.page.time import plan_bars
+from autotune.questions.break_even import (
     BreakEven,
     bandwidth_break_evens,
     memory_break_even,
     other_batches,
 )
-from autotune.objectives.simulator import needed_bytes
-from autotune.page.contents import Block, Chart, Table, Text
-from autotune.page.time import plan_bars
+from autotune.questions.usual import usual_plans
 from autotune.reports.breakdown import Breakdown, breakdown
 from autotune.reports.why import next_layout, sentence
-from autotune.trial import Trial
-from autotune.usual import usual_plans
+from autotune.study.trial import Trial
 from distir.units import format_bytes, format_bytes_per_second, short_bytes, short_number
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from autotune.objectives.simulator import needed_bytes
 from autotune.problem import Problem
 from autotune.reports.breakdown import Breakdown, breakdown
 from autotune.reports.quantities import choice_heading, memory_use
-from autotune.trial import Trial
+from autotune.study.trial import Trial
 from distir.errors import DistirError
 from distir.factoring import divisors
 from distir.strategies import FIELDS

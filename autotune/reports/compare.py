@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autotune.compare import Comparison
+from autotune.questions.compare import Comparison
 from autotune.rendering import plain_table
 from distir.units import percent
 

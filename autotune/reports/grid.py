@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from autotune.grid import Grid
+from autotune.exhaustive.grid import Grid
 from autotune.objectives.objective import Objective
 from autotune.problem import Problem
 from autotune.reports.advice import advice, closest_line
@@ -17,7 +17,7 @@ from distir.units import percent
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from autotune.certified import Certificate
+    from autotune.exhaustive.certified import Certificate
 
 FRONT = 10
 """Rows of the front that are shown."""
@@ -64,7 +64,7 @@ def _front(grid: Grid, objective: Objective) -> Iterator[RenderableType]:
 
 
 def _other(objective: Objective) -> str:
-    from autotune.collect import second_metric
+    from autotune.exhaustive.collect import second_metric
 
     return heading(second_metric(objective.metric))
 

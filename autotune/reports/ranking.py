@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autotune.costs import regret
+from autotune.objectives.costs import regret
 from autotune.objectives.objective import Objective
 from autotune.rendering import FirstFitting, broken_at, plain_table
 from autotune.reports.quantities import ALWAYS_SHOWN, choice_heading, heading, lost, shown
-from autotune.trial import Trial
+from autotune.study.trial import Trial
 from distir.metrics import (
     bubble_fraction,
     communication_fraction,

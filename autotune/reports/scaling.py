@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from autotune.questions.scale import Scaling, ScalingStep
 from autotune.rendering import FirstFitting, plain_table
 from autotune.reports.drawing import draw, new_figure
 from autotune.reports.quantities import heading, shown
-from autotune.scale import Scaling, ScalingStep
 from distir.metrics import (
     dollars_per_million_tokens,
     dollars_to_train,

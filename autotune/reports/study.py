@@ -18,7 +18,7 @@ from autotune.reports.quantities import (
 )
 from autotune.reports.ranking import ranking_table
 from autotune.reports.why import why
-from autotune.trial import Trial
+from autotune.study.trial import Trial
 from distir.errors import brief
 from distir.metrics import (
     dollars_per_million_tokens,
@@ -35,10 +35,10 @@ from distir.units import percent
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from autotune.certificate import Certificate
-    from autotune.pareto import Pareto
+    from autotune.exhaustive.certificate import Certificate
     from autotune.problem import Problem
     from autotune.result import TrackingRecord, TuneResult
+    from autotune.study.pareto import Pareto
 
 HEADLINE = (
     iteration_seconds,

@@ -7,13 +7,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from autotune.costs import equal
+from autotune.objectives.costs import equal
 from autotune.problem import Problem
 from autotune.rendering import FirstFitting, broken_at, plain_table
 from autotune.reports.advice import what_would_fit
 from autotune.reports.breakdown import Breakdown, breakdown
 from autotune.reports.quantities import lost
-from autotune.trial import Trial, layout
+from autotune.study.trial import Trial, layout
 from distir.metrics import iteration_seconds
 from distir.shares import share_heading
 from distir.strategy import Strategy

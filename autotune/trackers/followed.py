@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from autotune.result import TuneResult
+from autotune.study.trial import Trial
 from autotune.trackers.tracker import StudyHeader, StudyMemory
-from autotune.trial import Trial
 
 NAME = "tracked"
 """What the study calls it."""

@@ -32,12 +32,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import uuid4
 
-from autotune.costs import regret
+from autotune.exhaustive.grid import Grid
 from autotune.file_lock import locked
-from autotune.grid import Grid
+from autotune.objectives.costs import regret
 from autotune.objectives.evaluation import finite
 from autotune.objectives.objective import Objective
 from autotune.result import TrackingRecord, TuneResult, flat_row
+from autotune.study.trial import Trial, best_of_layouts, choices, pareto_front, ranked
 from autotune.trackers.followed import (
     SQLITE,
     Place,
@@ -60,7 +61,6 @@ from autotune.trackers.study_pages import (
     view_of_table,
 )
 from autotune.trackers.tracker import StudyHeader, StudyMemory
-from autotune.trial import Trial, best_of_layouts, choices, pareto_front, ranked
 from distir.errors import DistirError
 from distir.metrics import find_metric
 from distir.user_code import one_line

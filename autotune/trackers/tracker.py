@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from autotune.objectives.objective import Objective
 from autotune.problem import Problem
 from autotune.result import TrackingRecord, TuneResult
-from autotune.trial import Trial
+from autotune.study.trial import Trial
 
 
 class StudyMemory(Protocol):

@@ -15,10 +15,10 @@ from statistics import median
 from typing import Any
 
 from autotune.problem import Problem, load_problem
-from autotune.prospects import ProblemProspects
+from autotune.prospects.prospects import ProblemProspects
 from autotune.samplers import load_sampler
-from autotune.study import Study
-from autotune.trial import Trial
+from autotune.study.study import Study
+from autotune.study.trial import Trial
 from distir.files import write_text
 
 MODELS = ("mlp-4x1024", "mlp-8x4096", "gpt2-xs", "gpt2", "vit-b", "vit-l", "bert-base")

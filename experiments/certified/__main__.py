@@ -6,8 +6,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from autotune.certified import certify
-from autotune.grid import evaluate_grid
+from autotune.exhaustive.certified import certify
+from autotune.exhaustive.grid import evaluate_grid
 from autotune.problem import Problem, load_problem
 
 CASES = (

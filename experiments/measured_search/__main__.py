@@ -20,11 +20,11 @@ from typing import Any
 
 import numpy as np
 
-from autotune.compare import CLOSE
 from autotune.objectives import Evaluation, Objective
+from autotune.questions.compare import CLOSE
 from autotune.samplers import Sampler, load_sampler
 from autotune.samplers.guided import GuidedSampler
-from autotune.study import Study
+from autotune.study.study import Study
 from distir.files import write_text
 from distir.strategy import Strategy
 from experiments.measured_search.groups import Group, read_groups

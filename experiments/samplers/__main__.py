@@ -26,12 +26,12 @@ from typing import Any
 import numpy as np
 
 import autotune
-from autotune.compare import CLOSE
-from autotune.costs import regret
-from autotune.prospects import ProblemProspects
+from autotune.objectives.costs import regret
+from autotune.prospects.prospects import ProblemProspects
+from autotune.questions.compare import CLOSE
 from autotune.samplers import Sampler, load_sampler
 from autotune.samplers.sampler import Outcome, tell
-from autotune.study import Study
+from autotune.study.study import Study
 from distir.errors import DistirError
 from distir.files import write_text
 from distir.strategy import Strategy

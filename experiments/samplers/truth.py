@@ -19,8 +19,8 @@ import numpy as np
 
 import distir
 import search_spaces
-from autotune.certified import certify
-from autotune.chunks import chunks_here
+from autotune.exhaustive.certified import certify
+from autotune.exhaustive.chunks import chunks_here
 from autotune.objectives import Evaluation, Objective
 from autotune.problem import Problem
 from distir.errors import DistirError

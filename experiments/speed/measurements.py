@@ -47,7 +47,7 @@ EXPORTED = "../shared/models/gpt2.onnx"
 CERTIFY = """
 import json
 from time import process_time
-from autotune.certified import certify
+from autotune.exhaustive.certified import certify
 from autotune.problem import load_problem
 problem = load_problem("gpt2", devices=16, space="standard")
 begun = process_time()
@@ -59,7 +59,7 @@ print(json.dumps([process_time() - begun, found.evaluated / found.space_size]))
 RATE = """
 import json
 from time import process_time
-from autotune.chunks import chunks_here
+from autotune.exhaustive.chunks import chunks_here
 from autotune.problem import load_problem
 model, cluster, devices, sequence, seconds = json.loads({asked!r})
 problem = load_problem(

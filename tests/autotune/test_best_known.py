@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune import Search, certify, evaluate_grid, load_problem, solve, tune
-from autotune.costs import EQUAL, regret, settled
+from autotune.objectives.costs import EQUAL, regret, settled
 from autotune.problem import Problem
 from autotune.testing.toys import toy_problem
 from distir.errors import DistirError

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from autotune.api import Search, solve
-from autotune.bounded_pool import BoundedPool
-from autotune.grid import evaluate_grid
+from autotune.exhaustive.grid import evaluate_grid
 from autotune.problem import Problem, load_problem
-from autotune.prospects import ProblemProspects
+from autotune.prospects.bounded_pool import BoundedPool
+from autotune.prospects.prospects import ProblemProspects
 from autotune.samplers import load_sampler
 from autotune.samplers.bounded import BoundedSampler
 from autotune.samplers.expectation import Expectation
 from autotune.samplers.sampler import Outcome
-from autotune.study import Study
+from autotune.study.study import Study
 from distir.simulation.bounds import Bounds
 from distir.simulation.simulator import Simulator
 from distir.strategies import Strategies

@@ -10,14 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotune import certified, first_look, load_problem
-from autotune.certified import certify, order_last
+from autotune import load_problem
 from autotune.cli import main
-from autotune.grid import evaluate_grid
+from autotune.exhaustive import certified, first_look
+from autotune.exhaustive.certified import certify, order_last
+from autotune.exhaustive.grid import evaluate_grid
 from autotune.objectives import Objective
 from autotune.problem import Problem
+from autotune.study.trial import Trial
 from autotune.testing import toy_problem
-from autotune.trial import Trial
 from distir.cost import load_stack
 from distir.errors import DistirError
 from distir.importers.load import LoadedModel

@@ -16,8 +16,8 @@ import pytest
 
 from autotune import Problem, Search, Trial, solve
 from autotune.processes import LINUX, descendants
+from autotune.study.trial import best_of
 from autotune.testing import ToySimulator, toy_problem
-from autotune.trial import best_of
 from distir.strategy import Strategy
 from tests.autotune.faulty import FAULTS, Fault
 

@@ -8,8 +8,8 @@ import pytest
 
 from autotune import load_problem
 from autotune.cli import main
-from autotune.fit import SIZES, Size, fit
 from autotune.problem import Problem
+from autotune.questions.fit import SIZES, Size, fit
 from distir import Strategy
 from distir.errors import DistirError
 

@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune import load_problem
-from autotune.chunks import (
+from autotune.exhaustive.chunks import (
     FIRST_AT_ONCE,
     MOST,
     MOST_AT_ONCE,
@@ -30,19 +30,19 @@ from autotune.chunks import (
     size_after,
     stretches,
 )
-from autotune.collect import Collector, second_metric
-from autotune.csv_text import header, lines
-from autotune.grid import Grid, evaluate_grid
+from autotune.exhaustive.collect import Collector, second_metric
+from autotune.exhaustive.grid import Grid, evaluate_grid
 from autotune.jobs import chunks_in_processes
 from autotune.objectives import Evaluation, Objective
 from autotune.objectives.columns import Evaluations
 from autotune.rendering import as_text
 from autotune.reports.grid import grid_report
 from autotune.statement import Goal
-from autotune.table_columns import Coded, TableColumn
-from autotune.table_files import table_file
+from autotune.study.trial import Trial, best_of_layouts, closest_of, pareto_front, ranked
+from autotune.tables.columns import Coded, TableColumn
+from autotune.tables.csv_text import header, lines
+from autotune.tables.files import table_file
 from autotune.testing import ToySimulator, toy_problem
-from autotune.trial import Trial, best_of_layouts, closest_of, pareto_front, ranked
 from distir.errors import DistirError
 from distir.strategy import Strategy
 from search_spaces.columns import SpaceColumns
@@ -212,7 +212,7 @@ def dear(strategy: Strategy) -> float:
 def test_tables_are_the_same_to_the_last_bit_however_many_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: Any
 ) -> None:
-    monkeypatch.setattr("autotune.chunks.FIRST_AT_ONCE", 20)
+    monkeypatch.setattr("autotune.exhaustive.chunks.FIRST_AT_ONCE", 20)
     problem = load_problem("mlp-2x8", devices=4, batch_size=16, space="full")
     assert len(list(stretches(SpaceColumns(problem.space).borders))) > 5
 

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 from autotune.api import Search, solve
-from autotune.prospects import ProblemProspects
+from autotune.prospects.prospects import ProblemProspects
 from autotune.samplers.expectation import Expectation
 from autotune.samplers.experience import experience_of
 from autotune.samplers.guided import GuidedSampler
 from autotune.samplers.margin import Margin
 from autotune.samplers.residual import Estimate, Residual, improvement
 from autotune.samplers.sampler import Outcome
+from autotune.study.trial import layout
 from autotune.testing import ToySimulator, toy_problem
-from autotune.trial import layout
 from distir.strategies import Strategies
 from distir.strategy import Strategy
 

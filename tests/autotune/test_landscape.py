@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune import Problem, load_problem
-from autotune.chunks import Chunk, evaluated_chunk
-from autotune.costs import regret
-from autotune.landscape import Landscape, mixed
+from autotune.exhaustive.chunks import Chunk, evaluated_chunk
+from autotune.exhaustive.landscape import Landscape, mixed
 from autotune.objectives.columns import Evaluations
+from autotune.objectives.costs import regret
 from autotune.objectives.simulator import needed_bytes
 from autotune.page import space
 from distir.strategies import Strategies

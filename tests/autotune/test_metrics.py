@@ -21,7 +21,7 @@ from autotune.api import (
 from autotune.rendering import as_text
 from autotune.reports.ranking import ranking_table
 from autotune.reports.simulation import simulation_report
-from autotune.table_files import table_file
+from autotune.tables.files import table_file
 from distir import Strategy
 from distir.metrics import METRICS, Metric, find_metric
 

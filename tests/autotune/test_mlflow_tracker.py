@@ -13,11 +13,11 @@ import pytest
 
 from autotune import Search, TuneResult, solve
 from autotune.objectives import load_objective
+from autotune.study.trial import pareto_front
 from autotune.testing import ToySimulator, toy_problem
 from autotune.trackers import mlflow as adapter
 from autotune.trackers.mlflow import MlflowTracker, noteworthy, shown_metrics
 from autotune.trackers.study_files import Written, files_of
-from autotune.trial import pareto_front
 
 writes_a_database = pytest.mark.slow(seconds=2)
 

@@ -8,11 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from autotune import load_problem, outside
-from autotune.chunks import Chunk, evaluated_chunk
+from autotune import load_problem
+from autotune.exhaustive import outside
+from autotune.exhaustive.chunks import Chunk, evaluated_chunk
+from autotune.exhaustive.outside import look_outside
 from autotune.objectives import Objective
-from autotune.outside import look_outside
-from autotune.trial import Trial
+from autotune.study.trial import Trial
 from distir.strategy import Strategy
 
 

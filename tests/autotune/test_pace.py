@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.pace import Pace
+from autotune.cli.pace import Pace
 
 sizes = st.lists(st.integers(1, 1000), min_size=1, max_size=30)
 

@@ -20,8 +20,8 @@ from autotune.page.contents import Chart, Page, Section, Table, Text
 from autotune.page.render import page_html
 from autotune.page.reports import Told, plan_page, study_page
 from autotune.problem import Problem
+from autotune.study.trial import regret_curve
 from autotune.templates import asset
-from autotune.trial import regret_curve
 from distir import Simulator, Strategy
 
 pytestmark = pytest.mark.not_quick

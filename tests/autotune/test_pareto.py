@@ -14,9 +14,9 @@ from autotune.cli import main
 from autotune.durable.stated import Kept
 from autotune.objectives import Evaluation
 from autotune.objectives.aims import aims_in
-from autotune.pareto import covers, hypervolume
 from autotune.rendering import as_text
 from autotune.reports.study import study_report
+from autotune.study.pareto import covers, hypervolume
 from autotune.testing import toy_problem
 from distir.errors import DistirError
 from distir.strategy import Strategy

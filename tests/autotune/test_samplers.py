@@ -7,9 +7,9 @@ from statistics import mean
 import pytest
 
 from autotune.api import Search, solve
-from autotune.compare import Archive, contest, standing
-from autotune.grid import evaluate_grid
+from autotune.exhaustive.grid import evaluate_grid
 from autotune.objectives import load_objective
+from autotune.questions.compare import Archive, contest, standing
 from autotune.samplers import SAMPLERS, Sampler, load_sampler
 from autotune.samplers.encoding import Encoding, steadied
 from autotune.testing import SamplerContract, ToySimulator, ToyWorkload, toy_problem, toy_space

@@ -9,7 +9,7 @@ import pytest
 
 from autotune import Goal, ProblemStatement, load_problem
 from autotune.cli import main
-from autotune.scale import device_counts, scale
+from autotune.questions.scale import device_counts, scale
 from distir import DistirError, Strategy
 from distir.cost import device_names, load_device
 

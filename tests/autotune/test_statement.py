@@ -118,6 +118,6 @@ def test_samplers_with_a_time_limit_are_compared_by_what_ended_in_time() -> None
 def test_modules_that_were_imported_from_still_have_the_names() -> None:
     from autotune.api import solve
     from autotune.problem import Problem
-    from autotune.trial import Trial
+    from autotune.study.trial import Trial
 
     assert (solve, Problem, Trial) == (autotune.solve, autotune.Problem, autotune.Trial)

@@ -13,9 +13,9 @@ import pytest
 
 from autotune import Evaluation, Search, TuneResult, solve
 from autotune.cli.options import seconds, share
-from autotune.costs import regret
-from autotune.grid import evaluate_grid
+from autotune.exhaustive.grid import evaluate_grid
 from autotune.objectives import load_objective
+from autotune.objectives.costs import regret
 from autotune.rendering import as_text
 from autotune.reports.study import study_report
 from autotune.samplers.sampler import Predicts, Remaining
@@ -156,6 +156,6 @@ def test_a_sampler_that_fails_to_say_it_ends_the_study_and_nothing_is_lost() -> 
 
 
 def test_a_space_too_large_to_simulate_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("autotune.remaining.MOST_SIMULATED", 10)
+    monkeypatch.setattr("autotune.prospects.remaining.MOST_SIMULATED", 10)
     with pytest.raises(DistirError, match="can only be said by a sampler"):
         searched(always_one, sampler="tpe", stop_within=0.05)

@@ -10,13 +10,13 @@ import pytest
 import autotune
 from autotune import Search, Trial, load_problem, solve
 from autotune.api import DEFAULT_TRIALS
-from autotune.costs import regret
-from autotune.grid import evaluate_grid
+from autotune.exhaustive.grid import evaluate_grid
 from autotune.objectives import load_objective
+from autotune.objectives.costs import regret
 from autotune.problem import default_batch_size
-from autotune.study import Study
+from autotune.study.study import Study
+from autotune.study.trial import pareto_front
 from autotune.testing import ToySimulator, ToyWorkload, toy_problem, toy_space
-from autotune.trial import pareto_front
 from distir.errors import DistirError
 from distir.strategy import Strategy
 from search_spaces import SearchSpace

@@ -17,8 +17,8 @@ from autotune.cli import progress
 from autotune.cli.output import quiet
 from autotune.cli.progress import progress as shown
 from autotune.reports.study import search_lines
+from autotune.study.trial import Trial
 from autotune.testing import ToySimulator, toy_problem
-from autotune.trial import Trial
 from autotune.watch import Advance, Watch
 from distir.strategy import Strategy
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from autotune import TuneResult, load_problem, tune
-from autotune.carried import carried_from
 from autotune.cli import main
 from autotune.objectives.evaluation import VALUE
+from autotune.prospects.carried import carried_from
 from distir.strategy import Strategy
 
 FIRST: dict[str, Any] = {"model": "gpt2", "cluster": "dgx-a100", "devices": 8, "space": "small"}

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from autotune.costs import regret
+from autotune.objectives.costs import regret
 from autotune.objectives.evaluation import Evaluation, finite
 from distir.metrics import peak_memory_bytes
 from distir.strategy import Strategy

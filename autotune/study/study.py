@@ -10,12 +10,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from autotune.ledger import Ledger, LedgerEntry, LedgerError, MemoryLedger
 from autotune.objectives.evaluation import Evaluation
 from autotune.objectives.objective import Objective
 from autotune.objectives.reporting import nobody
 from autotune.samplers.sampler import Outcome, Sampler, tell
-from autotune.trial import Trial, best_of
+from autotune.study.ledger import Ledger, LedgerEntry, LedgerError, MemoryLedger
+from autotune.study.trial import Trial, best_of
 from distir.errors import DistirError
 from distir.strategy import Strategy
 from distir.user_code import described

@@ -11,11 +11,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from autotune.chunks import evaluated_chunk
-from autotune.costs import regret
+from autotune.exhaustive.chunks import evaluated_chunk
+from autotune.objectives.costs import regret
 from autotune.objectives.objective import Objective
 from autotune.problem import Problem
-from autotune.trial import Trial, best_of
+from autotune.study.trial import Trial, best_of
 from distir.strategies import FIELDS
 from distir.strategy import Strategy
 from search_spaces import SearchSpace

@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from autotune.certified import can_be_certified, certify
-from autotune.grid import LONGEST_SECONDS, evaluate_grid
+from autotune.exhaustive.certified import can_be_certified, certify
+from autotune.exhaustive.grid import LONGEST_SECONDS, evaluate_grid
 from autotune.objectives.objective import Objective
 from autotune.problem import Problem, default_batch_size, problem_of
 from autotune.rendering import Shown
 from autotune.statement import Goal, ProblemStatement
-from autotune.trial import Trial
+from autotune.study.trial import Trial
 from autotune.watch import Phase, not_shown
 from distir.errors import DistirError
 from distir.limits import MOST_DEVICES

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from autotune.collect import TIME
-from autotune.costs import regret
+from autotune.exhaustive.collect import TIME
+from autotune.objectives.costs import regret
 from autotune.problem import Problem
-from autotune.trial import Trial
+from autotune.study.trial import Trial
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from autotune.samplers.sampler import Remaining
-from autotune.study import Stopped, Study
+from autotune.study.study import Stopped, Study
 from distir.units import percent
 
 

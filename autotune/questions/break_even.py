@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from autotune.costs import EQUAL
-from autotune.trial import layout
+from autotune.objectives.costs import EQUAL
+from autotune.study.trial import layout
 from distir.errors import DistirError
 from distir.metrics import iteration_seconds
 from distir.strategy import Strategy

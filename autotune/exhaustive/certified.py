@@ -23,13 +23,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.certificate import Certificate
-from autotune.chunks import evaluated_chunk
-from autotune.collect import MEMORY, TIME, Collector
-from autotune.first_look import first_look
+from autotune.exhaustive.certificate import Certificate
+from autotune.exhaustive.chunks import evaluated_chunk
+from autotune.exhaustive.collect import MEMORY, TIME, Collector
+from autotune.exhaustive.first_look import first_look
 from autotune.objectives.objective import Objective
 from autotune.problem import Problem
-from autotune.trial import Trial
+from autotune.study.trial import Trial
 from distir.arrays import Codes, Indices
 from distir.errors import DistirError
 from distir.metrics import METRICS

@@ -14,10 +14,10 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.chunks import Chunk
+from autotune.exhaustive.chunks import Chunk
 from autotune.objectives.columns import MetricColumn
 from autotune.objectives.simulator import needed_bytes
-from autotune.trial import Trial
+from autotune.study.trial import Trial
 from distir.arrays import Flags, Indices
 from distir.metrics import iteration_seconds, peak_memory_bytes
 from distir.strategies import FIELDS, Strategies

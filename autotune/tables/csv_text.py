@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.table_columns import Coded, TableColumn
+from autotune.tables.columns import Coded, TableColumn
 
 LINE_END = "\r\n"
 ROWS_AT_ONCE = 1 << 15

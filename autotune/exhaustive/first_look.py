@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from autotune.chunks import evaluated_chunk
-from autotune.collect import Collector
+from autotune.exhaustive.chunks import evaluated_chunk
+from autotune.exhaustive.collect import Collector
 from autotune.objectives.objective import Objective
 from autotune.problem import Problem
-from autotune.trial import LAYOUT, Trial
+from autotune.study.trial import LAYOUT, Trial
 from distir.arrays import Indices
 from distir.simulation.bounds import Bounds
 from distir.simulation.simulator import Simulator

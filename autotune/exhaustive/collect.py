@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.chunks import Chunk
-from autotune.landscape import Landscape
+from autotune.exhaustive.chunks import Chunk
+from autotune.exhaustive.landscape import Landscape
 from autotune.objectives.columns import Flags, MetricColumn
 from autotune.objectives.objective import Objective
-from autotune.trial import LAYOUT, Trial, layout, rank
+from autotune.study.trial import LAYOUT, Trial, layout, rank
 from distir.metrics import iteration_seconds, peak_memory_bytes
 from distir.strategies import Strategies
 

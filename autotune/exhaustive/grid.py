@@ -10,17 +10,17 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from autotune.costs import EQUAL, regret
+from autotune.objectives.costs import EQUAL, regret
 from autotune.objectives.objective import Objective
-from autotune.study import Measure
-from autotune.trial import Trial
+from autotune.study.study import Measure
+from autotune.study.trial import Trial
 from distir.errors import DistirError
 from search_spaces import SearchSpace
 
 if TYPE_CHECKING:
-    from autotune.chunks import Chunk
-    from autotune.collect import Collector
-    from autotune.landscape import Landscape
+    from autotune.exhaustive.chunks import Chunk
+    from autotune.exhaustive.collect import Collector
+    from autotune.exhaustive.landscape import Landscape
     from autotune.problem import Problem
     from autotune.rendering import Pictured
 
@@ -169,8 +169,8 @@ def evaluate_grid(
     """Evaluates every strategy of `space` and keeps the `top` best; an interrupt keeps what was
     evaluated. `chunks`: the space as it is evaluated elsewhere.
     """
-    from autotune.chunks import chunks_here
-    from autotune.collect import Collector
+    from autotune.exhaustive.chunks import chunks_here
+    from autotune.exhaustive.collect import Collector
 
     clock = time.perf_counter()
     source = chunks_here(space, objective, measure) if chunks is None else iter(chunks)
@@ -186,8 +186,8 @@ def evaluate_grid(
 
 def grid_of(trials: Sequence[Trial], objective: Objective, top: int = TOP) -> Grid:
     """The grid of a space whose strategies a study has all tried."""
-    from autotune.chunks import chunk_of
-    from autotune.collect import Collector
+    from autotune.exhaustive.chunks import chunk_of
+    from autotune.exhaustive.collect import Collector
 
     found = Collector(objective, top)
     found.add(chunk_of(trials))
@@ -225,7 +225,7 @@ PILOT = 512
 def grid_seconds(space: SearchSpace, objective: Objective, tried: Sequence[Trial] = ()) -> float:
     """About how long the grid takes: from the pace of the first strategies where many are evaluated
     at once, otherwise from that of `tried`, of which the first ones were slow."""
-    from autotune.chunks import evaluated_chunk
+    from autotune.exhaustive.chunks import evaluated_chunk
     from search_spaces.columns import SpaceColumns
 
     count = space.count()

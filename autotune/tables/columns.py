@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from distir.strategies import FIELDS, Strategies
 
 if TYPE_CHECKING:
-    from autotune.chunks import Chunk
+    from autotune.exhaustive.chunks import Chunk
 
 STATES = ("failed", "feasible", "infeasible")
 

@@ -8,13 +8,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from autotune.csv_text import header, lines
-from autotune.table_columns import Coded, TableColumn, columns
+from autotune.tables.columns import Coded, TableColumn, columns
+from autotune.tables.csv_text import header, lines
 from distir.errors import DistirError
 from distir.files import whole_file
 
 if TYPE_CHECKING:
-    from autotune.chunks import Chunk
+    from autotune.exhaustive.chunks import Chunk
 
 SUFFIXES = (".csv", ".parquet")
 

@@ -19,7 +19,7 @@ from autotune.objectives.objective import Objective
 from autotune.objectives.simulator import simulated_many
 from autotune.problem import Problem
 from autotune.samplers.sampler import Predicts, Remaining, Sampler
-from autotune.study import Study, blaming_the_sampler
+from autotune.study.study import Study, blaming_the_sampler
 from distir.errors import DistirError
 from distir.metrics import iteration_seconds, throughput_samples_per_second
 from distir.strategy import Strategy

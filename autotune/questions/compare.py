@@ -8,21 +8,21 @@ from dataclasses import asdict, dataclass, field
 from statistics import mean, median
 from typing import TYPE_CHECKING, Any
 
-from autotune.grid import Grid
+from autotune.exhaustive.grid import Grid
 from autotune.objectives.evaluation import Evaluation
 from autotune.objectives.objective import Objective
 from autotune.problem import Problem
-from autotune.prospects import ProblemProspects
+from autotune.prospects.prospects import ProblemProspects
 from autotune.rendering import Shown
 from autotune.samplers import load_sampler
-from autotune.study import Measure, Study
-from autotune.trial import Curve, Trial, best_of, regret_curve
+from autotune.study.study import Measure, Study
+from autotune.study.trial import Curve, Trial, best_of, regret_curve
 from distir.errors import DistirError
 from distir.strategy import Strategy
 from search_spaces import SearchSpace
 
 if TYPE_CHECKING:
-    from autotune.chunks import Chunk
+    from autotune.exhaustive.chunks import Chunk
 
 SAMPLERS_COMPARED = ("bounds", "tpe", "reinforce", "nsga2", "qmc", "random")
 """Compared unless others are named."""

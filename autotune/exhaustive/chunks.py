@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from autotune.objectives.columns import Evaluations, MetricColumn
 from autotune.objectives.objective import Objective
-from autotune.study import Measure
-from autotune.trial import Trial
+from autotune.study.study import Measure
+from autotune.study.trial import Trial
 from distir.arrays import Indices
 from distir.strategy import Strategy
 from search_spaces import SearchSpace

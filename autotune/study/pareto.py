@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from autotune.objectives.aims import Aim
 from autotune.objectives.objective import Objective
-from autotune.trial import Trial, ranked
+from autotune.study.trial import Trial, ranked
 
 Point: TypeAlias = tuple[float, ...]
 """A plan's costs, one per aim; smaller is better."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
-from autotune.certified import certify
+from autotune.exhaustive.certified import certify
 from autotune.problem import Problem
 from distir.errors import DistirError
 from distir.limits import MOST_LAYERS, MOST_SAMPLES, MOST_TOKENS

@@ -8,7 +8,7 @@ from autotune.durable.opening import found_study
 from autotune.durable.optuna_storage import StoredStudy
 from autotune.durable.stated import Kept, restored
 from autotune.problem import load_problem
-from autotune.prospects import ProblemProspects
+from autotune.prospects.prospects import ProblemProspects
 from autotune.samplers.experience import Experience
 from autotune.samplers.guided import GuidedSampler
 from autotune.samplers.sampler import Outcome

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autotune.bounded_pool import BoundedPool
-from autotune.certified import can_be_certified, certify
-from autotune.chunks import chunks_here
+from autotune.exhaustive.certified import can_be_certified, certify
+from autotune.exhaustive.chunks import chunks_here
 from autotune.objectives.objective import Objective
 from autotune.objectives.simulator import needed_bytes
 from autotune.problem import Problem
+from autotune.prospects.bounded_pool import BoundedPool
 from autotune.samplers.expectation import Expectation
 from autotune.samplers.experience import Experience
-from autotune.trial import LAYOUT, Trial
+from autotune.study.trial import LAYOUT, Trial
 from distir.arrays import Floats, Indices
 from distir.metrics import Metric, find_metric, iteration_seconds
 from distir.strategies import Strategies

@@ -1,0 +1,1 @@
+"""Every strategy of a space: evaluated one after the other, or ruled out by proof."""

@@ -1,0 +1,1 @@
+"""What is known of strategies before they are tried, and what is left to gain."""

@@ -1,0 +1,1 @@
+"""Evaluated strategies as tables in files."""
