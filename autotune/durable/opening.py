@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+from uuid import uuid4
 
 from autotune.durable.ledger import DurableLedger, Prune
 from autotune.durable.memory import StoredMemory
@@ -104,7 +105,8 @@ def open_study(
     else:
         study, notes = _begun(kept, objective), ()
         named = {"format": FORMAT, "versions": _versions(), "facts": facts, "search": search}
-        study.describe({**named, "problem": dict(statement)})
+        # Workers that come while it begins find a key that tells it from other studies.
+        study.describe({**named, "key": uuid4().hex, "problem": dict(statement)})
     study.over(problem.space)
     ledger = DurableLedger(
         study,

@@ -442,7 +442,8 @@ class StoredStudy:
     def _reconnect(self) -> None:
         """Has a proxy connect anew: a connection that fails again and again pauses for minutes."""
         if self.url.startswith("grpc:"):
-            self._storage = copy(self._storage)
+            before, self._storage = self._storage, copy(self._storage)
+            cast("Any", before).close()
 
 
 class _EndedError(Exception):

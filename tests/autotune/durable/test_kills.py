@@ -26,8 +26,8 @@ def seconds(strategy: Strategy) -> float:
     return 1.0 / (strategy.dp + strategy.microbatches)
 
 
-def searched(url: str, *, resume: bool) -> TuneResult:
-    kept = Kept(storage=url, study="mine", resume=resume, retries=KILLS)
+def searched(url: str, name: str, *, resume: bool) -> TuneResult:
+    kept = Kept(storage=url, study=name, resume=resume, retries=KILLS)
     return solve(toy_problem(), search(), kept=kept)
 
 
@@ -37,26 +37,29 @@ def search() -> Search:
     )
 
 
-def killed_at_some_instant(url: str, *, resume: bool, within: float) -> None:
+def killed_at_some_instant(url: str, name: str, within: float) -> bool:
+    """Has a process begin or go on with the study, and kills it. Whether it was still at it."""
+    resume = is_begun(url, name)
     child = os.fork()
     if child == 0:
         try:
-            searched(url, resume=resume)
+            searched(url, name, resume=resume)
         finally:
             os._exit(0)
     time.sleep(within)
     os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
+    _, status = os.waitpid(child, 0)
+    return os.WIFSIGNALED(status)
 
 
-def is_begun(url: str) -> bool:
-    study = StoredStudy.find(url, "mine")
+def is_begun(url: str, name: str) -> bool:
+    study = StoredStudy.find(url, name)
     return study is not None and "problem" in study.attributes()
 
 
-def done(url: str) -> dict[Strategy, int]:
+def done(url: str, name: str) -> dict[Strategy, int]:
     """The number of the trial of every strategy that is done."""
-    study = StoredStudy.find(url, "mine")
+    study = StoredStudy.find(url, name)
     if study is None:
         return {}
     study.over(toy_problem().space)
@@ -65,26 +68,34 @@ def done(url: str) -> dict[Strategy, int]:
     return {each.strategy: each.number for each in entries if each.evaluation is not None}
 
 
-@pytest.mark.slow(seconds=60)
+def check_whole(url: str, name: str) -> None:
+    """Goes on to the end, which is that of a search that nobody disturbs."""
+    found, undisturbed = searched(url, name, resume=True), solve(toy_problem(), search())
+    assert [(trial.strategy, trial.cost) for trial in found.trials] == [
+        (trial.strategy, trial.cost) for trial in undisturbed.trials
+    ]
+
+
+@pytest.mark.slow(seconds=150)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks the searches that it kills")
 @pytest.mark.parametrize("kind", ["sqlite:///", "journal:"])
 def test_a_hundred_kills_lose_nothing_and_double_nothing(kind: str, tmp_path: Path) -> None:
+    """Of searches that have not come to their end: when one has, another one begins."""
     url = f"{kind}{tmp_path / 'study'}"
     rng = random.Random(7)
     StoredStudy.create(f"{kind}{tmp_path / 'warm'}", "imports", [False]).close()
-    known: dict[Strategy, int] = {}
+    kills = studies = 0
     longest = 0.5
-    for _ in range(KILLS):
-        killed_at_some_instant(url, resume=is_begun(url), within=rng.uniform(0.02, longest))
-        now = done(url)
-        assert now.items() >= known.items()
-        if not now:
-            longest *= 1.2  # a busy machine takes longer to begin
-        known = now
-    assert known
-    found = searched(url, resume=True)
-    undisturbed = solve(toy_problem(), search())
-    assert [trial.strategy for trial in found.trials] == [
-        trial.strategy for trial in undisturbed.trials
-    ]
-    assert [trial.cost for trial in found.trials] == [trial.cost for trial in undisturbed.trials]
+    while kills < KILLS:
+        studies += 1
+        name, known = f"study {studies}", dict[Strategy, int]()
+        while len(known) < TRIALS and kills < KILLS:
+            kills += killed_at_some_instant(url, name, rng.uniform(0.02, longest))
+            now = done(url, name)
+            assert now.items() >= known.items()
+            if not now:
+                longest *= 1.2  # a busy machine takes longer to begin
+            known = now
+        if known:
+            check_whole(url, name)
+    assert studies > 1
