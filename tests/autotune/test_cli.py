@@ -86,6 +86,7 @@ def test_run_reports_the_best(capsys: pytest.CaptureFixture[str]) -> None:
     assert "in the grid of 134" in out
 
 
+@pytest.mark.not_quick
 def test_run_writes_json_alone_to_stdout(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ("run", "--model", "toy", "--space", "small", "--no-tracking", "--trials", "7")
     plain = json_of(capsys, *arguments)

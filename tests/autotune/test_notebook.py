@@ -124,6 +124,7 @@ def test_figures_have_data_and_a_page_of_their_own(tmp_path: Path) -> None:
     assert framed.count("<") == 2, "the page inside is an attribute"
 
 
+@pytest.mark.not_quick
 def test_a_grid_and_a_simulated_plan_have_figures() -> None:
     of_grid: Any = study().grid.plot  # type: ignore[union-attr]
     assert is_html(shown_by(of_grid))
@@ -138,6 +139,7 @@ def test_a_grid_and_a_simulated_plan_have_figures() -> None:
         of_plan.why()
 
 
+@pytest.mark.not_quick
 def test_the_grid_of_a_problem_has_figures_and_that_of_a_space_says_how_to_have_them() -> None:
     problem = study().problem
     objective = problem.objective("throughput")

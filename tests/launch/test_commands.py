@@ -405,6 +405,7 @@ def test_sequence_parallelism_without_devices_is_off(
     assert plain["strategy"]["sequence_parallel"] is False
 
 
+@pytest.mark.not_quick
 def test_an_option_that_is_not_understood_is_ignored_when_asked(
     capsys: pytest.CaptureFixture[str], folder: Path
 ) -> None:

@@ -136,6 +136,7 @@ def test_devices_share_a_cache(strategy: Strategy) -> None:
     assert sum(shared) * strategy.dp * strategy.tp == CACHE_BYTES
 
 
+@pytest.mark.not_quick
 @pytest.mark.parametrize(
     "strategy",
     [
