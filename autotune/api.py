@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from autotune.durable.helpers import Helpers, helped
+from autotune.durable.optuna_storage import PRUNERS
 from autotune.durable.stated import Kept, plain_search, plain_statement
 from autotune.durable.workers import own_seed
 from autotune.enqueued import Stated, enqueued
@@ -65,7 +66,8 @@ DEFAULT_TRIALS = 50
 MORE_TRIALS = 200
 """For large spaces, where trials take milliseconds."""
 LARGE_SPACE = 500
-PRUNERS = ("median", "hyperband", "none")
+EXPERIENCE = "experience"
+"""The attribute of a study that says what it started from."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,14 +117,15 @@ class Search(Goal):
             raise DistirError(
                 f"stop_within is {self.stop_within}; expected a fraction such as 0.05"
             )
-        if self.pruner not in (None, *PRUNERS):
-            raise DistirError(f"the pruner is {self.pruner!r}; expected {', '.join(PRUNERS)}")
-        if self.warm_start and self.sampler_name in (*SAMPLERS.names(), *FORMER):
-            if self.sampler_name != "guided":
-                raise DistirError(
-                    "--warm-start is for the sampler guided, and for your own; "
-                    f"{self.sampler_name} starts from nothing that is measured"
-                )
+        pruners = (*PRUNERS, "none")
+        if self.pruner not in (None, *pruners):
+            raise DistirError(f"the pruner is {self.pruner!r}; expected {', '.join(pruners)}")
+        own = self.sampler_name not in (*SAMPLERS.names(), *FORMER)
+        if self.warm_start and not (own or self.sampler_name == "guided"):
+            raise DistirError(
+                "--warm-start is for the sampler guided, and for your own; "
+                f"{self.sampler_name} starts from nothing that is measured"
+            )
         if self.objectives:
             for option, asked in {
                 "--pruner": self.pruner not in (None, "none"),
@@ -245,9 +248,8 @@ def solve(
     known, stopped = _Known(), False
     with measuring(objective, search) as measure:
         opened = _opened(problem, search, objective, kept, stated)
-        if opened is not None and experience:
-            learned = [each.to_dict() for each in experience]
-            opened.ledger.study.describe({"experience": learned})
+        if opened is not None and kept is not None and experience and not kept.resume:
+            opened.memory.remember(EXPERIENCE, [each.to_dict() for each in experience])
         try:
             known = _known_first(problem, objective, search, watch)
         except KeyboardInterrupt:
@@ -279,7 +281,7 @@ def solve(
                 seed=search.seed,
                 trials=study.trials,
                 seconds=seconds,
-                grid=_pictured(known.grid, problem, objective),
+                grid=known.grid and _pictured(known.grid, problem, objective),
                 proof=known.proof,
                 repeats=study.repeats,
                 interrupted=stopped or study.interrupted or known.interrupted,
@@ -321,7 +323,7 @@ def _carried(search: Search, kept: Kept | None) -> Experience:
     if kept is not None and kept.resume:
         from autotune.durable.opening import found_study
 
-        known = found_study(kept).attributes().get("experience")
+        known = found_study(kept).attributes().get(EXPERIENCE)
         if known is not None:
             return experience_of(known)
     from autotune.prospects.carried import carried_from
@@ -481,16 +483,14 @@ def evaluate_grid(
     evaluated. The grid of a problem has figures: `plot.space()`. `chunks`: the space as it is
     evaluated elsewhere.
     """
-    if not isinstance(space, Problem):
-        return evaluate_space(space, objective, measure, chunks=chunks, top=top, watch=watch)
-    found = evaluate_space(space.space, objective, measure, chunks=chunks, top=top, watch=watch)
-    return replace(found, figures=partial(grid_figures, space, objective))
+    problem = space if isinstance(space, Problem) else None
+    strategies = space.space if isinstance(space, Problem) else space
+    found = evaluate_space(strategies, objective, measure, chunks=chunks, top=top, watch=watch)
+    return found if problem is None else _pictured(found, problem, objective)
 
 
-def _pictured(grid: Grid | None, problem: Problem, objective: Objective) -> Grid | None:
+def _pictured(grid: Grid, problem: Problem, objective: Objective) -> Grid:
     """The grid with figures of its problem."""
-    if grid is None:
-        return None
     return replace(grid, figures=partial(grid_figures, problem, objective))
 
 

@@ -4,12 +4,12 @@ resumption and none is left open by a process that died."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from autotune.result import TuneResult
+from autotune.study.ledger import LedgerError
 from autotune.study.trial import Trial
 from autotune.trackers.tracker import StudyHeader, StudyMemory
 
@@ -73,12 +73,14 @@ class RunsOfTheDead:
         memory = self._memory
         if memory is None:
             return
-        with suppress(Exception):
+        try:
             for place in places(memory):
                 if place.is_here and not memory.lives(dict(place.worker)):
                     from autotune.trackers.mlflow import close_runs_of_the_dead
 
                     close_runs_of_the_dead(memory, place)
+        except LedgerError:
+            return  # so is where the study is kept
 
 
 def absolute(uri: str) -> str:

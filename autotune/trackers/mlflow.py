@@ -688,12 +688,18 @@ def _owner(memory: StudyMemory | None) -> dict[str, str]:
 
 
 def close_runs_of_the_dead(memory: StudyMemory, place: Place) -> None:
-    """Closes what processes have left open in a place that died while they recorded a study."""
+    """Closes what processes have left open in a place that died while they recorded a study. Of a
+    store that does not answer it is left to the next resumption."""
+    from mlflow.exceptions import MlflowException
+
     client = _client(place.uri)
-    experiment = client.get_experiment_by_name(place.experiment)
-    if experiment is not None:
-        once = Patience(lambda error: False, 0.0, 0.0)
-        _Writer(_Store(client, experiment.experiment_id, once)).bury(memory)
+    try:
+        experiment = client.get_experiment_by_name(place.experiment)
+        if experiment is not None:
+            once = Patience(lambda error: False, 0.0, 0.0)
+            _Writer(_Store(client, experiment.experiment_id, once)).bury(memory)
+    except (MlflowException, OSError):
+        return
 
 
 def shared_views(header: StudyHeader) -> dict[str, dict[str, Any]]:
