@@ -83,8 +83,9 @@ class Strategies(Sequence[Strategy]):
         return Strategies(values, codes, len(self) + len(other))
 
     def codes_among(self, name: str, values: Sequence[Any]) -> Codes:
-        """The place of each strategy's value of a field among `values`, which has them all."""
-        places = np.array([values.index(value) for value in self.values[name]], np.int16)
+        """The place of each strategy's value of a field among `values`; -1 where it is not."""
+        place = {value: number for number, value in enumerate(values)}
+        places = np.array([place.get(value, -1) for value in self.values[name]], np.int16)
         codes = self.codes.get(name)
         return np.repeat(places[:1], self.length) if codes is None else places[codes]
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from distir.arrays import Codes
+from distir.strategies import Strategies
 from distir.strategy import Strategy
 from search_spaces import SearchSpace, Value
 
@@ -28,6 +30,10 @@ class Encoding:
     def encode(self, strategy: Strategy) -> dict[str, int]:
         """Place of every free choice of `strategy`."""
         return {name: self._place[name][getattr(strategy, name)] for name in self.values}
+
+    def columns(self, table: Strategies) -> dict[str, Codes]:
+        """Places of every free choice, one per strategy."""
+        return {name: table.codes_among(name, values) for name, values in self.values.items()}
 
     def nearest(self, places: Mapping[str, int]) -> Strategy:
         """The valid strategy that choosing the nearest allowed place, dimension by dimension,
