@@ -39,6 +39,22 @@ def test_a_run_that_is_repeated_reads_what_it_has_kept(
     assert first["samplers"]["random"]["milliseconds_per_suggestion"] >= 0
 
 
+@pytest.mark.slow(seconds=3)
+def test_what_is_taken_from_the_sampler_leaves_one_that_ends(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "problems.yaml"
+    file.write_text(PROBLEMS, encoding="utf-8")
+    parts = ("bounds", "expectation", "learning", "failures")
+    names = [f"without_{each}" for each in parts] + ["cold"]
+    samplers = ",".join(f"experiments.samplers.ablations:{name}" for name in names)
+    options = ["--problems", str(file), "--samplers", samplers, "--trials", "400", "--seeds", "1"]
+    assert main([*options, "--cache", str(tmp_path / "kept"), "--json", "-"]) == 0
+    found = json.loads(capsys.readouterr().out)["samplers"]
+    assert len(found) == len(names)
+    assert all(each["within_1_percent"] == 1.0 for each in found.values())
+
+
 def test_an_unknown_option_of_a_problem_is_met_with_the_near_ones() -> None:
     with pytest.raises(DistirError, match="did you mean: device"):
         Question.of({"model": "gpt2", "device-s": 8})
