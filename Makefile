@@ -2,7 +2,7 @@ PYTHON = .venv/bin/python
 # Since Python 3.12 the interpreter itself can tell which lines run, at next to no cost.
 COVERAGE_CORE = $(shell $(PYTHON) -c 'import sys; print("sysmon" if sys.version_info >= (3, 12) else "ctrace")')
 
-.PHONY: help install quick test launch-tests launch-golden slow coverage lint format types docs pictures wheel wheel-test bench
+.PHONY: help install quick test launch-tests launch-golden slow coverage lint format types docs pictures charts wheel wheel-test bench
 
 help:  ## these lines
 	@awk -F ':.*## *' '/^[a-z-]+:.*##/ { printf "%-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,6 +47,14 @@ docs:  ## the documentation as a site in build/docs; a broken link is an error
 
 pictures:  ## what reports and MLflow look like, in docs/static; needs Chromium
 	$(PYTHON) -m docs.pictures
+
+charts:  ## the charting library as reports carry it, from npm: what charts/index.js names; needs Node.js
+	rm -rf build/charts && mkdir -p build && cp -r autotune/assets/charts build/charts
+	cd build/charts && npm ci --ignore-scripts --no-audit --no-fund && npx esbuild index.js --bundle --minify \
+		--format=iife --global-name=echarts --target=es2020 --legal-comments=eof \
+		--banner:js="$$(cat banner.txt)" --outfile=echarts.min.js
+	cp build/charts/echarts.min.js autotune/assets/echarts.min.js
+	cp build/charts/node_modules/zrender/LICENSE autotune/assets/echarts-LICENSE-zrender.txt
 
 wheel:  ## build dist/*.whl, and dist/*.tar.gz that it is built from
 	rm -rf dist

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+
+_QUANTITY = re.compile(r"(?<=±) |(?<=\d) (?=%|(?:[KMGT]i?)?B(?:/s)?\b|[mu]?s\b)")
+_OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*")
 
 
 def rendered(template: str, **values: Any) -> str:
@@ -30,9 +34,27 @@ def _template(name: str) -> Any:
 def _environment() -> Environment:
     from jinja2 import Environment, StrictUndefined
 
-    return Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    made = Environment(
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_quantities_whole,
     )
+    made.filters["options_whole"] = _options_whole
+    return made
+
+
+def _quantities_whole(value: Any) -> Any:
+    """A text in which no line ends between a number and its unit."""
+    return _QUANTITY.sub("\N{NO-BREAK SPACE}", value) if type(value) is str else value
+
+
+def _options_whole(text: str) -> Any:
+    """A text with options of commands as code, in which no line ends."""
+    from markupsafe import Markup, escape
+
+    return Markup(_OPTION.sub(r"<code>\g<0></code>", str(escape(_quantities_whole(text)))))
 
 
 __all__ = ["asset", "rendered"]

@@ -23,7 +23,7 @@ function digits(value) {
 }
 
 function seconds(value) {
-  for (const [unit, factor] of [["s", 1], ["ms", 1e-3], ["µs", 1e-6]])
+  for (const [unit, factor] of [["s", 1], ["ms", 1e-3], ["us", 1e-6]])
     if (Math.abs(value) >= factor) return digits(value / factor) + " " + unit;
   return value === 0 ? "0 s" : digits(value / 1e-9) + " ns";
 }
@@ -91,7 +91,7 @@ function base(more) {
     animation: false,
     textStyle: text(),
     tooltip: tooltip({}),
-    legend: legend({}),
+    legend: { show: false }, // `showLegend` draws it: lines of words break where a page does
   }, more);
 }
 
@@ -103,12 +103,26 @@ function tooltip(more) {
   }, more);
 }
 
-function legend(more) {
-  return Object.assign({
-    top: 0, left: 0, right: 0, type: "scroll", itemWidth: 12, itemHeight: 12,
-    textStyle: { color: color("ink") }, pageTextStyle: { color: color("soft") },
-    pageIconColor: color("accent"), pageIconInactiveColor: color("line"),
-  }, more);
+// What stands beside a name in a legend: how series of this type look.
+const marks = { scatter: "dot", line: "stroke" };
+
+// The names of series with their colours, above the chart; a click leaves a series out, or takes it in.
+function showLegend(element, chart, option) {
+  const legend = document.getElementById(element.id.replace("chart", "legend"));
+  const named = new Map(option.legend ? option.series.map((series) => [series.name, series]) : []);
+  legend.replaceChildren(...[...named].map(([name, series]) => {
+    const entry = document.createElement("button");
+    const mark = document.createElement("i");
+    mark.className = (series.symbol === "diamond" && series.type === "scatter" ? "diamond" : marks[series.type]) || "";
+    mark.style.color = series.itemStyle.color;
+    entry.append(mark, name);
+    entry.setAttribute("aria-pressed", "true");
+    entry.addEventListener("click", () => {
+      chart.dispatchAction({ type: "legendToggleSelect", name });
+      entry.setAttribute("aria-pressed", entry.getAttribute("aria-pressed") === "false");
+    });
+    return entry;
+  }));
 }
 
 // `low`: whether the limit is near the begin of the axis, where words stand behind it and above it.
@@ -177,7 +191,7 @@ const draw = {
         : { symbol: "none", data: limits.map((each) => limitLine(each, unit, true, 0, low(each))) },
     }));
     return base({
-      grid: { left: labels.room, right: 24, top: limits.length ? 60 : 44, bottom: 28 },
+      grid: { left: labels.room, right: 24, top: limits.length ? 26 : 8, bottom: 28 },
       tooltip: tooltip({
         trigger: "axis", axisPointer: { type: "shadow" },
         formatter(parts) {
@@ -235,7 +249,7 @@ const draw = {
       encode: { x: [2, 3], y: [0, 1] }, data: found.messages, z: 5, progressive: 0,
     });
     return base({
-      grid: { left: 8, right: 20, top: 40, bottom: 44, containLabel: true },
+      grid: { left: 8, right: 20, top: 8, bottom: 44, containLabel: true },
       tooltip: tooltip({
         formatter(item) {
           const each = item.value;
@@ -260,12 +274,12 @@ const draw = {
     const far = found.limits.filter((each) => each.value >= FAR * held).map((each) => `${each.label}: ${unit(each.value)}`);
     const most = Math.max(held, ...limits.map((each) => each.value));
     return base({
-      title: far.length ? { text: "↑ " + (narrow() ? far[0] : far.join(", ")), right: 20, top: 24, textStyle: { color: color("front"), fontSize: 12, fontWeight: "normal" } } : undefined,
-      grid: { left: 8, right: 20, top: 44, bottom: 8, containLabel: true },
+      title: far.length ? { text: "↑ " + (narrow() ? far[0] : far.join(", ")), right: 20, top: 0, textStyle: { color: color("front"), fontSize: 12, fontWeight: "normal" } } : undefined,
+      grid: { left: 8, right: 20, top: far.length ? 24 : 8, bottom: 8, containLabel: true },
       tooltip: tooltip({ trigger: "axis", formatter: (parts) =>
         [escaped(seconds(parts[0].value[0])), ...parts.map((part) => part.marker + escaped(`${part.seriesName}: ${unit(part.value[1])}`))].join("<br>") }),
       xAxis: axis({ type: "value", min: 0, max: found.seconds, axisLabel: { color: color("soft"), formatter: seconds, hideOverlap: true, showMaxLabel: false } }),
-      yAxis: axis({ type: "value", min: 0, max: most * 1.06, ...byteScale(most, 5), axisLabel: { color: color("soft"), formatter: unit, showMaxLabel: false } }),
+      yAxis: axis({ type: "value", min: 0, max: most * (limits.length ? 1.12 : 1.06), ...byteScale(most, 5), axisLabel: { color: color("soft"), formatter: unit, showMaxLabel: false } }),
       series: found.lines.map((line, index) => ({
         name: line.label, type: "line", step: "end", symbol: "none", data: line.points, sampling: "lttb",
         lineStyle: { width: 1.6 }, itemStyle: { color: seriesColor(index) },
@@ -286,14 +300,16 @@ const draw = {
       data: points.states.flatMap((each, at) => each === state && points.seconds[at] != null && points.needed[at] != null
         ? [[points.seconds[at], points.needed[at], at]] : []),
     })).filter((each) => each.data.length);
-    series.push({ name: found.front.length ? "front" : "limit", type: "line", step: "end", symbol: "circle", symbolSize: 6, z: 4,
-                  lineStyle: { color: color("front"), width: 1.5 }, itemStyle: { color: color("front") }, data: found.front,
-                  markLine: { symbol: "none", silent: true, data: [limitLine({ label: "memory of a device", value: found.limit }, bytes, false)] } });
+    if (found.front.length) series.push({ name: "front", type: "line", step: "end", symbol: "circle", symbolSize: 6, z: 4,
+                  lineStyle: { color: color("front"), width: 1.5 }, itemStyle: { color: color("front") }, data: found.front });
     if (found.best.length) series.push({ name: "best", type: "scatter", symbol: "diamond", symbolSize: 16, z: 6,
       itemStyle: { color: color("good"), borderColor: color("card"), borderWidth: 1 }, data: found.best });
-    const sizes = [...points.needed.filter((value) => value != null), found.limit];
+    if (series.length) series[0].markLine = { symbol: "none", silent: true, data: [limitLine({ label: "memory of a device", value: found.limit }, bytes, false)] };
+    const marked = [...found.front, ...found.best];
+    const sizes = [...points.needed.filter((value) => value != null), ...marked.map((each) => each[1]), found.limit];
+    const times = [...points.seconds, ...marked.map((each) => each[0])];
     return base({
-      grid: { left: 8, right: 28, top: 44, bottom: 26, containLabel: true },
+      grid: { left: 8, right: 28, top: 8, bottom: 26, containLabel: true },
       tooltip: tooltip({
         formatter(item) {
           const [took, needs, what] = item.value;
@@ -304,9 +320,9 @@ const draw = {
           return lines(label(what), numbers, why);
         },
       }),
-      xAxis: axis({ ...spread(points.seconds), name: "seconds of an iteration", nameLocation: "middle", nameGap: 26,
+      xAxis: axis({ ...spread(times), name: "seconds of an iteration", nameLocation: "middle", nameGap: 26,
                     axisLabel: { color: color("soft"), formatter: seconds, hideOverlap: true, showMinLabel: false, showMaxLabel: false } }),
-      yAxis: axis({ type: "log", logBase: 2, ...extent(sizes), axisLabel: { color: color("soft"), formatter: bytes, hideOverlap: true, showMinLabel: false, showMaxLabel: false } }),
+      yAxis: axis({ type: "log", logBase: 2, ...extent(sizes, 1.6), axisLabel: { color: color("soft"), formatter: bytes, hideOverlap: true, showMinLabel: false, showMaxLabel: false } }),
       series,
     });
   },
@@ -314,22 +330,23 @@ const draw = {
   parallel(element, found) {
     const axes = found.choices.map((choice, dim) => ({ dim, name: shortName(choice), type: "category", data: choice.values }));
     const last = axes.length;
-    const most = Math.max(...found.last.values, 1e-9);
-    const unit = found.last.unit === "bytes" ? bytes : percent;
-    axes.push({ dim: last, name: found.last.name, type: "value", inverse: true, min: 0, axisLabel: { color: color("soft"), formatter: unit } });
+    const sorted = [...found.last.values].sort((one, other) => one - other);
+    const most = Math.max(sorted[sorted.length - 1], 1e-9);
+    const [unit, scale] = found.last.unit === "bytes" ? [bytes, byteScale(most, 6)] : [percent, {}];
+    axes.push({ dim: last, name: found.last.name, type: "value", inverse: true, min: 0, ...scale, axisLabel: { color: color("soft"), formatter: unit } });
     return base({
       legend: undefined,
       tooltip: undefined,
-      visualMap: { show: true, orient: "horizontal", left: "center", bottom: 0, dimension: last, min: 0, max: found.last.unit === "bytes" ? most : Math.min(most, 0.5),
+      visualMap: { show: true, orient: "horizontal", left: "center", bottom: 0, dimension: last, min: sorted[0], max: sorted[Math.floor(0.8 * sorted.length)], // of a few that are far worse, no colour need tell how far
                    itemHeight: 110, itemWidth: 10, calculable: false, formatter: unit,
                    text: [found.last.name, ""], textStyle: { color: color("soft") },
                    inRange: { color: [color("cold"), color("unfit")] } },
       parallel: { left: 34, right: 64, top: 34, bottom: 52, axisExpandable: false,
                   parallelAxisDefault: { nameLocation: "start", nameGap: 14, nameTextStyle: { color: color("ink"), fontSize: 11 },
-                    axisLine: { lineStyle: { color: color("soft") } }, axisTick: { show: false }, axisLabel: { color: color("soft"), fontSize: 10 },
+                    axisLine: { lineStyle: { color: color("soft") } }, axisTick: { show: false }, axisLabel: { color: color("ink"), fontSize: 10, backgroundColor: color("card"), padding: [1, 2], borderRadius: 2 }, z: 20,
                     areaSelectStyle: { width: 14, borderColor: color("accent"), color: color("accent"), opacity: 0.25 } } },
       parallelAxis: axes,
-      series: [{ type: "parallel", smooth: false, progressive: 0, lineStyle: { width: 1, opacity: 0.35 }, inactiveOpacity: 0.02, activeOpacity: 0.7,
+      series: [{ type: "parallel", smooth: false, progressive: 0, lineStyle: found.last.values.length > 100 ? { width: 1, opacity: 0.35 } : { width: 2, opacity: 0.8 }, inactiveOpacity: 0.02, activeOpacity: 0.7,
                  data: found.last.values.map((value, at) => [...found.choices.map((choice) => choice.codes[at]), value])
                    .sort((one, other) => other[last] - one[last]) }], // the best on top
     });
@@ -389,7 +406,7 @@ const draw = {
       labelLayout: { hideOverlap: true },
     });
     return base({
-      grid: { left: labels.room, right: 30, top: 44, bottom: 46 },
+      grid: { left: labels.room, right: 30, top: 10, bottom: 46 },
       tooltip: tooltip({ formatter: ({ value }) => lines(`${rows[value[1]].choice} ${value[2]}`,
         value[3] == null ? "nothing fits" : `the best is ${percent(value[3])} behind`, `${value[5].toLocaleString()} of ${value[4].toLocaleString()} fit`) }),
       xAxis: axis({ type: "value", min: 0, max: cap, name: "behind the best", nameLocation: "middle", nameGap: 26,
@@ -401,7 +418,10 @@ const draw = {
 
   search(element, found) {
     const curves = found.samplers.flatMap((sampler) => sampler.curves);
-    const most = Math.min(1, Math.max(0.01, ...curves.flatMap((curve) => curve.filter((value) => value != null))));
+    const tried = found.tried || [];
+    const worst = Math.max(0.01, ...[...curves, tried].flatMap((curve) => curve.filter((value) => value != null)));
+    const most = Math.min(1, worst);
+    const label = (value) => (value === most && most < worst ? "≥ " : "") + percent(value);
     const series = found.samplers.flatMap((sampler, index) => sampler.curves.map((curve, seed) => ({
       name: sampler.label, type: "line", step: "end", symbol: "none", itemStyle: { color: seriesColor(index) },
       lineStyle: { width: sampler.curves.length > 1 ? 1.2 : 2, opacity: sampler.curves.length > 1 ? 0.65 : 1 },
@@ -409,12 +429,14 @@ const draw = {
       markLine: index || seed ? undefined : { symbol: "none", silent: true, lineStyle: { color: color("front"), type: "dashed" },
         label: { formatter: found.zero, position: "insideEndTop", color: color("soft"), backgroundColor: color("card") }, data: [{ yAxis: 0 }] },
     })));
+    if (tried.length) series.push({ name: "a trial that fits", type: "scatter", symbolSize: 6, z: 1, itemStyle: { color: color("soft"), opacity: 0.6 },
+      data: tried.flatMap((value, at) => (value == null ? [] : [[at + 1, Math.min(value, most), value]])) });
     return base({
-      grid: { left: 8, right: 24, top: 44, bottom: 26, containLabel: true },
+      grid: { left: 8, right: 24, top: 10, bottom: 26, containLabel: true },
       tooltip: tooltip({ trigger: "axis", formatter: (parts) => [escaped("trial " + parts[0].value[0]),
-        ...parts.filter((part) => part.value[1] != null).map((part) => part.marker + escaped(`${part.seriesName}: ${percent(part.value[1])}`))].join("<br>") }),
+        ...parts.filter((part) => part.value[1] != null).map((part) => part.marker + escaped(`${part.seriesName}: ${percent(part.value[2] ?? part.value[1])}`))].join("<br>") }),
       xAxis: axis({ type: "value", min: 1, max: Math.max(2, ...curves.map((curve) => curve.length)), name: "trials", nameLocation: "middle", nameGap: 26, minInterval: 1 }),
-      yAxis: axis({ type: "value", min: 0, max: most, axisLabel: { color: color("soft"), formatter: percent } }),
+      yAxis: axis({ type: "value", min: 0, max: 1.05 * most, axisLabel: { color: color("soft"), formatter: label, showMaxLabel: false } }),
       series,
     });
   },
@@ -428,7 +450,7 @@ const draw = {
       axisLabel: { color: color("soft"), hideOverlap: true, formatter: units[unit] || digits }, ...more,
     });
     return base({
-      grid: { left: 26, right: 24, top: 34, bottom: 30, containLabel: true },
+      grid: { left: 26, right: 24, top: 10, bottom: 30, containLabel: true },
       tooltip: tooltip({ formatter: said }),
       xAxis: along(across, 0, { nameGap: 28 }),
       yAxis: along(up, 1, { nameGap: 52 }),
@@ -446,8 +468,8 @@ const draw = {
       grid: { left: 8, right: 24, top: 44, bottom: 26, containLabel: true },
       tooltip: tooltip({ formatter: ({ value, seriesName }) => value.length < 3 ? "" :
         lines(seriesName, value[2], `measured ${seconds(value[0])}, predicted ${seconds(value[1])} (${value[1] >= value[0] ? "+" : ""}${percent(value[1] / value[0] - 1)})`) }),
-      xAxis: axis({ type: "log", name: "measured", nameLocation: "middle", nameGap: 26, ...ends, axisLabel: { color: color("soft"), formatter: seconds, hideOverlap: true } }),
-      yAxis: axis({ type: "log", name: "predicted", ...ends, axisLabel: { color: color("soft"), formatter: seconds, hideOverlap: true } }),
+      xAxis: axis({ type: "log", name: "measured", nameLocation: "middle", nameGap: 26, ...ends, axisLabel: { color: color("soft"), formatter: seconds, hideOverlap: true, showMinLabel: false, showMaxLabel: false } }),
+      yAxis: axis({ type: "log", name: "predicted", ...ends, axisLabel: { color: color("soft"), formatter: seconds, hideOverlap: true, showMinLabel: false, showMaxLabel: false } }),
       series: [
         ...found.groups.map((group, index) => ({ name: group.label, type: "scatter", symbolSize: 7, data: group.points, itemStyle: { color: seriesColor(index), opacity: 0.75 } })),
         { name: "equal", type: "line", symbol: "none", silent: true, lineStyle: { color: color("soft"), type: "dashed", width: 1 }, itemStyle: { color: color("soft") },
@@ -457,9 +479,9 @@ const draw = {
   },
 };
 
-function extent(values) {
+function extent(values, above = 1.15) {
   const usable = values.filter((value) => value != null && value > 0);
-  return usable.length ? { min: Math.min(...usable) / 1.15, max: Math.max(...usable) * 1.15 } : {};
+  return usable.length ? { min: Math.min(...usable) / 1.15, max: Math.max(...usable) * above } : {};
 }
 
 function shortName(choice) {
@@ -479,7 +501,9 @@ function redraw(element) {
   const tools = document.getElementById("tools-" + at);
   let chart = charts.get(element);
   if (!chart) charts.set(element, (chart = echarts.init(element, null, { renderer: "canvas" })));
-  chart.setOption(draw[element.dataset.draw](element, data[at], tools), true);
+  const option = draw[element.dataset.draw](element, data[at], tools);
+  chart.setOption(option, true);
+  showLegend(element, chart, option);
 }
 
 const elements = [...document.querySelectorAll(".chart")];

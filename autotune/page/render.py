@@ -13,7 +13,7 @@ from distir import __version__
 from distir.files import write_text
 
 BUNDLE = "echarts.min.js"
-"""Apache ECharts 6.1.0, `dist/echarts.min.js` of the package on npm, as it is."""
+"""The parts of Apache ECharts 6.1.0 that `charts/index.js` names; `make charts` makes it."""
 
 
 def page_html(page: Page) -> str:

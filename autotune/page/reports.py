@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from distir.simulation.step import Step
     from distir.strategy import Strategy
 
+OVERHEAD = "overhead"
+"""The share of an iteration that is no action's."""
 PLANS = 5
 """Best plans whose time is shown stage by stage."""
 ROWS = 20
@@ -108,6 +110,9 @@ def search_sections(result: TuneResult) -> list[Section]:
     curve = search.search_of(result)
     if curve is None or len(result.trials) < 2:
         return []
+    if not any(curve["tried"]):
+        same = Text("Every trial that fits is as good as the best.")
+        return [Section("search", "The search", [same])]
     return [Section("search", "The search", [_search_chart(curve)])]
 
 
@@ -567,7 +572,7 @@ def simulated_sections(
             "What a device holds over one step",
             memory.over_the_step(step, first),
             f"Tensors on a device of each rank, {first.strategy.label}.",
-            300,
+            270,
         ),
         Chart("bars", "What holds the peak", held, _fullest(first), _bars_height(held)),
     ]
@@ -575,7 +580,7 @@ def simulated_sections(
 
 
 def _bars_height(data: Mapping[str, Any]) -> int:
-    return 96 + 30 * len(data["rows"])
+    return (62 if data.get("limits") else 44) + 30 * len(data["rows"])
 
 
 def _gantt(data: Mapping[str, Any], result: SimulationResult) -> Chart:
@@ -585,8 +590,12 @@ def _gantt(data: Mapping[str, Any], result: SimulationResult) -> Chart:
     if len(data["messages"]) < data["all_messages"]:
         left_out += f" The first {len(data['messages']):,} of {data['all_messages']:,} messages."
     ranks = data["ranks"]
-    caption = f"{result.strategy.label}: one step, rank by rank; lines are messages.{left_out}"
-    return Chart("gantt", "The pipeline", data, caption, 110 + 26 * min(ranks, 40))
+    lines = "; lines are messages" if data["messages"] else ""
+    caption = f"{result.strategy.label}: one step, rank by rank{lines}.{left_out}"
+    overhead = max(stage.seconds.get(OVERHEAD, 0.0) for stage in result.stages)
+    if overhead:
+        caption += f" Each step has {short_seconds(overhead)} of overhead besides."
+    return Chart("gantt", "The pipeline", data, caption, 74 + 26 * min(ranks, 40))
 
 
 def _links_table(moved: Mapping[str, Any]) -> Table:
@@ -625,10 +634,12 @@ def space_sections(result: TuneResult) -> list[Section]:
         return _landscape_sections(result.problem, result.grid.landscape, best, cost)
     if len(result.trials) < 2:
         return []
-    points = space.points_of_trials(result.trials, cost)
+    known = list({trial.strategy: trial for trial in (*result.trials, *result.ranked)}.values())
+    points = space.points_of_trials(known, cost)
     front = space.pareto_front(result.ranked)
+    proved = " and the best ones of the proof" if len(known) > len(result.trials) else ""
     note = (
-        f"The {len(result.trials):,} strategies that were tried, of "
+        f"The {len(result.trials):,} strategies that were tried{proved}, {len(known):,} of "
         f"{result.problem.space.count():,}. With --compare-grid all are evaluated: then what each "
         "choice matters is exact, too."
     )
@@ -662,7 +673,7 @@ def _landscape_sections(
                 "Dots: how far the best strategy with this value is behind the best of all. "
                 "Percentages: the share of the variance of the logarithm of the objective over all "
                 "feasible strategies that the choice explains by itself. Exact, from the grid.",
-                80 + 30 * len(effects["rows"]),
+                56 + 30 * len(effects["rows"]),
             ),
             Chart(
                 "heat",
@@ -715,7 +726,7 @@ def _search_chart(data: Mapping[str, Any]) -> Chart:
     if len(curves) == 1 and 0.0 in curves[0][1]:
         label, curve = curves[0]
         caption += f" It was reached in trial {1 + curve.index(0.0)} ({label})."
-    return Chart("search", "Regret of the best so far, by trial", data, caption, 340)
+    return Chart("search", "Regret of the best so far, by trial", data, caption, 300)
 
 
 def _assumed(problem: Problem, said: Mapping[str, str], told: Told) -> Section:

@@ -37,7 +37,7 @@ def rivals(problem: Problem, best: Strategy, layouts: Sequence[Trial]) -> dict[s
     best_trial = others[0] if others else None
     after = next_layout(layouts, best_trial) if best_trial is not None else None
     if after is not None:
-        found["next layout"] = breakdown(problem, after.strategy)
+        found["the next layout"] = breakdown(problem, after.strategy)
     for name, strategy in usual_plans(problem, node_of(problem)).items():
         if all(strategy != each.strategy for each in found.values()):
             found[name] = breakdown(problem, strategy)
@@ -72,7 +72,7 @@ def why_blocks(problem: Problem, best: Strategy, layouts: Sequence[Trial]) -> li
         for name, each in compared.items()
     )
     blocks.append(
-        Chart("bars", "Where the time goes", plan_bars(shown), caption, 90 + 48 * len(shown))
+        Chart("bars", "Where the time goes", plan_bars(shown), caption, 44 + 40 * len(shown))
     )
     return [*blocks, *_changes(problem, best, layouts)]
 
@@ -103,7 +103,8 @@ def _changes(problem: Problem, best: Strategy, layouts: Sequence[Trial]) -> list
         "hardware another variant of a layout may be better still."
     )
     head = ("what changes", "now", "to", "then the fastest is", "")
-    return [Text("What would have to change for another plan to win:"), Table(head, rows, caption)]
+    changes = Table(head, rows, caption, texts=len(head))
+    return [Text("What would have to change for another plan to win:"), changes]
 
 
 def _break_even_row(point: BreakEven, unit: Callable[..., str]) -> list[str]:

@@ -40,7 +40,7 @@ def why(result: TuneResult, best: Trial) -> Iterator[RenderableType]:
     rivals = {"best": breakdown(problem, best.strategy)}
     runner_up = next_layout(result.layouts, best)
     if runner_up is not None:
-        rivals["next layout"] = breakdown(problem, runner_up.strategy)
+        rivals["the next layout"] = breakdown(problem, runner_up.strategy)
     alone = data_parallel(problem, [best, runner_up])
     if alone is not None:
         rivals["pure data parallel"] = breakdown(problem, alone)

@@ -14,11 +14,18 @@ import pytest
 
 from autotune import TuneResult, load_problem, tune
 from autotune.cli import main
+from autotune.exhaustive.certified import certify
 from autotune.objectives import Evaluation
 from autotune.page import memory, search, time
 from autotune.page.contents import Chart, Page, Section, Table, Text
 from autotune.page.render import page_html
-from autotune.page.reports import Told, plan_page, study_page
+from autotune.page.reports import (
+    Told,
+    plan_page,
+    search_sections,
+    space_sections,
+    study_page,
+)
 from autotune.problem import Problem
 from autotune.study.trial import regret_curve
 from autotune.templates import asset
@@ -150,7 +157,7 @@ def test_a_page_is_whole_and_loads_nothing() -> None:
     assert {section.name for section in page.sections} >= {
         "plans", "time", "memory", "space", "search", "why", "assumed",
     }  # fmt: skip
-    assert page.answer in found.replace("&#39;", "'")
+    assert page.answer in found.replace("&#39;", "'").replace("\N{NO-BREAK SPACE}", " ")
 
 
 def test_what_users_write_stays_text() -> None:
@@ -158,6 +165,31 @@ def test_what_users_write_stays_text() -> None:
     chart = Chart("bars", evil, {"unit": "seconds", "rows": [{"label": evil, "parts": {}}]}, evil)
     page = Page(evil, evil, True, (), (evil,), [Section("a", evil, [Text(evil), chart])])
     assert "<script>alert" not in page_html(page)
+
+
+def test_no_line_ends_within_an_option_or_a_quantity() -> None:
+    said = "It takes 3 ms (± 7.6 %) and 2 GiB in 4 stages; try --compare-grid or dp2-tp4."
+    (line,) = re.findall("<p>(It.*)</p>", page_html(Page("", "It", True, (), (said,), ())))
+    assert line == (
+        "It takes 3\xa0ms (±\xa07.6\xa0%) and 2\xa0GiB in 4 stages; try "
+        "<code>--compare-grid</code> or dp2-tp4."
+    )
+
+
+def test_plans_of_the_front_are_among_the_points_and_a_flat_search_is_told_in_words() -> None:
+    best = study().best
+    assert best is not None
+    proof = certify(study().problem, study().objective, top=20)
+    result = replace(study(), trials=[best, best], grid=None, proof=proof)
+    (section,) = space_sections(result)
+    (chart,) = (b for b in section.blocks if isinstance(b, Chart) and b.draw == "space")
+    points = chart.data["points"]
+    drawn = set(zip(points["seconds"], points["needed"], strict=True))
+    assert len(chart.data["front"]) > 1
+    for seconds, needed, _ in chart.data["front"]:
+        assert (float(f"{seconds:.5g}"), round(needed)) in drawn
+    (told,) = search_sections(result)
+    assert [block.kind for block in told.blocks] == ["text"]
 
 
 def test_numbers_that_json_cannot_say_are_left_open() -> None:
@@ -216,7 +248,7 @@ def test_commands_write_reports(
     monkeypatch.chdir(tmp_path)
     assert main([*command.split(), "--report", "report.html"]) == 0
     found = (tmp_path / "report.html").read_text("utf-8")
-    assert f"autotune {command} --report report.html" in found
+    assert f"autotune {command} --report report.html" in re.sub("</?code>", "", found)
     assert len(found) < 2e6
 
 

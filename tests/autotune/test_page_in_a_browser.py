@@ -26,13 +26,18 @@ PROBE = """
 <script>
 window.addEventListener("error", (event) => { parent.document.body.dataset.error = event.message; });
 window.addEventListener("load", () => setTimeout(() => {
-  const charts = [...document.querySelectorAll(".chart")].map((element) => {
+  const seen = [...document.querySelectorAll(".chart")].map((element) => {
     const canvas = element.querySelector("canvas");
     const pixels = new Uint32Array(canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.buffer);
-    return { draw: element.dataset.draw, colors: new Set(pixels).size, width: canvas.clientWidth };
+    const entries = [...document.getElementById(element.id.replace("chart", "legend")).children];
+    const before = pixels.join();
+    if (entries.length) { entries[0].click(); charts.get(element).getZr().flush(); }
+    const after = new Uint32Array(canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.buffer).join();
+    return { draw: element.dataset.draw, colors: new Set(pixels).size, width: canvas.clientWidth,
+             legend: entries.map((entry) => entry.textContent), toggled: before !== after };
   });
   parent.document.body.dataset.found = JSON.stringify({
-    charts,
+    charts: seen,
     drawn: Number(document.documentElement.dataset.drawn),
     scroll: document.documentElement.scrollWidth,
     width: window.innerWidth,
@@ -91,6 +96,10 @@ def test_every_chart_is_drawn_and_nothing_is_wider_than_the_window(
     for chart in found["charts"]:
         assert chart["colors"] > 10, f"{chart['draw']} is blank"
         assert chart["width"] > 0.7 * width
+        assert (
+            bool(chart["legend"]) == chart["toggled"] == (chart["draw"] not in ("parallel", "heat"))
+        )
+        assert "limit" not in chart["legend"]
     assert found["drawn"] > 0
     assert found["width"] == width
     assert found["scroll"] <= width

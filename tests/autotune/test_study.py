@@ -166,7 +166,7 @@ def test_the_report_explains_the_best() -> None:
     assert result.best is not None
     text = str(result)
     assert "134 valid strategies" in text
-    assert "Against next layout" in text
+    assert "Against the next layout" in text
     assert "Against pure data parallel" in text
     assert "peak memory, fullest stage" in text
     assert "<table" in getattr(result, "_repr_html_")()  # noqa: B009 (as notebooks ask for it)
