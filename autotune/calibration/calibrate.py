@@ -106,6 +106,11 @@ class Calibration:
         """All constants by name."""
         return {each.name: each.value for each in self.constants}
 
+    @property
+    def of_software(self) -> dict[str, float]:
+        """The constants of software by name; the others belong to devices."""
+        return {name: value for name, value in self.values.items() if ":" not in name}
+
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
         from dataclasses import asdict

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import fields
 
 from autotune.calibration.calibrate import Calibration, ConstantFit
@@ -12,19 +13,27 @@ __all__ = ["constant_lines", "constants_text", "origin", "stack_text"]
 _FACTS = tuple(
     field.name
     for field in fields(SoftwareStack)
-    if field.type != "float" and field.name not in ("name", "summary", "sources")
+    if field.type != "float" and field.name not in ("name", "summary", "sources", "products")
 )
 """What a stack states of itself; all else are constants."""
 
 
-def stack_text(calibration: Calibration, base: SoftwareStack, name: str, source: str) -> str:
-    """A stack with the facts of `base` and the fitted constants, as TOML that `--stack` reads."""
+def stack_text(
+    calibration: Calibration,
+    base: SoftwareStack,
+    name: str,
+    source: str,
+    products: str | None = None,
+) -> str:
+    """A stack with the facts of `base` and the fitted constants, as TOML that `--stack` reads.
+    `products` is the path of a file of measured products that belongs to it."""
     facts = _FACTS
     lines = [
         f'name = "{name}"',
         f'summary = "{base.name}, with constants fitted to {source}"',
         "",
         *(f"{fact} = {_toml(getattr(base, fact))}" for fact in facts),
+        *([] if products is None else [f"products = {json.dumps(products)}"]),
         "",
         "[sources]",
         *(f'{fact} = "as in {base.name}"' for fact in facts),

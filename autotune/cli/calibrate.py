@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from distir.errors import DistirError
 from distir.files import write_text
 
 if TYPE_CHECKING:
-    from autotune.calibration import Calibration, Constant
+    from autotune.calibration import Calibration, Constant, Priced
     from autotune.validation import Case
 
 SUMMARY = "Fit the constants of the cost model to measured runs, and judge them on unseen ones."
@@ -46,15 +47,24 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="FILE.toml",
         help="write the fitted constants as a software stack, which --stack reads",
     )
+    parser.add_argument(
+        "--products",
+        default=argparse.SUPPRESS,
+        metavar="FILE.toml",
+        help="write what the products of the runs took as a table, by shape, for the stack that "
+        "--output writes, which names it, or else for the stacks that come with distir",
+    )
     add_json_option(parser)
 
 
 def execute(arguments: argparse.Namespace) -> int:
     """Fits, writes, reports, and returns the exit status."""
-    output = Output(arguments, "output")
+    output = Output(arguments, "output", "products")
     path: str | None = getattr(arguments, "output", None)
     with output.working():
-        calibration = _calibration(arguments)
+        rows, calibration = _calibration(arguments)
+        if hasattr(arguments, "products"):
+            _write_products(rows, calibration, arguments)
         if path is not None:
             _write(path, calibration, arguments)
     output.write(
@@ -63,13 +73,32 @@ def execute(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _calibration(arguments: argparse.Namespace) -> Calibration:
-    from autotune.calibration import calibrate
+def _calibration(arguments: argparse.Namespace) -> tuple[list[Priced], Calibration]:
+    """The rows that have a time and a plan, and what they say of the constants."""
+    from autotune.calibration import calibrate_priced, price
 
     cases, _ = measurements(arguments)
     if hasattr(arguments, "hardware"):
         cases = _on_hardware(cases, names_in(arguments.hardware))
-    return calibrate(cases, _constants(arguments), note)
+    constants = _constants(arguments)
+    timed = [case for case in cases if case.measured.seconds is not None]
+    rows, _ = price(timed, note)
+    return rows, calibrate_priced(rows, constants, note)
+
+
+def _write_products(
+    rows: list[Priced], calibration: Calibration, arguments: argparse.Namespace
+) -> None:
+    """Writes the table of products, made with the constants that it is to be used with."""
+    from autotune.calibration import products_of_runs
+    from distir.cost import products_text
+
+    written = hasattr(arguments, "output")
+    values = calibration.of_software if written else {}
+    table = products_of_runs(rows, values, note)
+    path = arguments.products
+    write_text(path, products_text(table, f"from the runs of {Path(arguments.file).name}"))
+    note(f"wrote {path}: {len(table.points):,} products on {table.device}")
 
 
 def _on_hardware(cases: list[Case], wanted: list[str]) -> list[Case]:
@@ -108,7 +137,9 @@ def _write(path: str, calibration: Any, arguments: argparse.Namespace) -> None:
     from distir.cost import load_stack
 
     base = load_stack(arguments.stack)
-    text = stack_text(calibration, base, Path(path).stem, Path(arguments.file).name)
+    products = getattr(arguments, "products", None)
+    beside = products and os.path.relpath(products, Path(path).parent)
+    text = stack_text(calibration, base, Path(path).stem, Path(arguments.file).name, beside)
     write_text(path, text + "\n")
     note(f"wrote {path}; use it with --stack {path}")
 

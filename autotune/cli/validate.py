@@ -29,6 +29,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "that its source tells",
     )
     parser.add_argument(
+        "--products",
+        default=argparse.SUPPRESS,
+        metavar="FILE.toml",
+        help="measured products, which take the place of rates where they hold; a stack may name "
+        "such a file itself",
+    )
+    parser.add_argument(
         "--worst", type=positive, default=10, metavar="N", help="rows to show, the worst first"
     )
     parser.add_argument(
@@ -69,9 +76,12 @@ def _page(file: str, report: Any, told: Told) -> Page:
 
 def _report(arguments: argparse.Namespace) -> Any:
     from autotune.validation import make_report, predict
+    from distir.cost import load_products
 
     cases, excluded = measurements(arguments)
-    outcomes, refused = predict(cases, stack=getattr(arguments, "stack", None))
+    products = load_products(arguments.products) if hasattr(arguments, "products") else None
+    stack = getattr(arguments, "stack", None)
+    outcomes, refused = predict(cases, stack=stack, products=products)
     return make_report(outcomes, [*excluded, *refused])
 
 

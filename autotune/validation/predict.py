@@ -11,7 +11,7 @@ from typing import Any
 from autotune.validation.cases import Case, Exclusion, ModelKey
 from autotune.validation.words import read_data
 from distir import Simulator, Workload
-from distir.cost import Band, SoftwareStack, load_stack
+from distir.cost import Band, MeasuredProducts, SoftwareStack, load_stack
 from distir.errors import DistirError
 from distir.importers.load import LoadedModel
 from distir.importers.probe import build_at_probe_sizes
@@ -82,14 +82,18 @@ def predict(
     cases: Iterable[Case],
     *,
     stack: str | None = None,
+    products: MeasuredProducts | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> tuple[list[PredictedRow], list[Exclusion]]:
     """Predictions, and the cases that cannot be simulated. `stack` names the software
-    stack to use for every case, instead of that of the software it was measured with."""
+    stack to use for every case, instead of that of the software it was measured with; `products`
+    are measured ones that every stack is to have, instead of its own."""
     outcomes: list[PredictedRow] = []
     refused: list[Exclusion] = []
     for prepared in prepare(cases, stack=stack, progress=progress):
         case = prepared.case
+        if products is not None:
+            prepared = replace(prepared, stack=replace(prepared.stack, products=products))
         try:
             result = prepared.simulate(prepared.stack)
         except DistirError as error:

@@ -14,10 +14,12 @@ from distir.cost.loader import (
     device_names,
     load_cluster,
     load_device,
+    load_products,
     load_stack,
     stack_names,
 )
 from distir.cost.model import CostModel, Job
+from distir.cost.products import MeasuredProduct, MeasuredProducts, products_text
 from distir.cost.stack import SoftwareStack
 from distir.cost.work import OpClass, Work
 
@@ -36,6 +38,8 @@ __all__ = [
     "Device",
     "Group",
     "Job",
+    "MeasuredProduct",
+    "MeasuredProducts",
     "OpClass",
     "SoftwareStack",
     "Work",
@@ -43,6 +47,8 @@ __all__ = [
     "device_names",
     "load_cluster",
     "load_device",
+    "load_products",
     "load_stack",
+    "products_text",
     "stack_names",
 ]

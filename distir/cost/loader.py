@@ -50,9 +50,20 @@ A software stack states facts about software. Its constants are those that all s
     spells_loss_out = false                              # the loss runs op by op on fp32 logits
     loss_metrics = 0                                     # losses that are computed again, to log
     balances_context = true                              # causal attention: equal work for all
+    products = "products.toml"                           # optional: measured products, a file
 
     [constants]                                          # optional
     eager_launch = "20 us"
+
+A file of measured products says on which device and with which software they were measured, and
+has a table per point. Where it holds (`products.py`) it takes the place of the stack's rates:
+
+    device = "A100-SXM4-80GB"                            # the name of the device
+    versions = "PyTorch 2.4, CUDA 12.4"
+    products = [
+      { dtype = "bf16", rows = 2048, columns = 3072, inner = 1024, seconds = "81 us" },
+      { dtype = "bf16", rows = 512, columns = 512, inner = 64, batch = 16, seconds = "12 us" },
+    ]                                                    # optional: launch = "9 us", on the host
 
 Any table may contain a table `sources` that says, key by key, where the numbers come from.
 """
@@ -67,6 +78,7 @@ from typing import cast, get_args
 
 from distir.cost.cluster import Cluster, ClusterLevel, Medium
 from distir.cost.device import DTYPES, Device
+from distir.cost.products import MeasuredProduct, MeasuredProducts
 from distir.cost.reader import TomlTable, read_toml
 from distir.cost.stack import (
     Allocator,
@@ -86,6 +98,7 @@ __all__ = [
     "device_names",
     "load_cluster",
     "load_device",
+    "load_products",
     "load_stack",
     "stack_names",
 ]
@@ -143,6 +156,36 @@ def load_stack(spec: str | Path = DEFAULT_STACK) -> SoftwareStack:
     Raises `UnknownNameError`, which names similar names, or `ClusterError` with file and key.
     """
     return _read_stack(_find("software stack", "stacks", spec))
+
+
+def load_products(path: str | Path) -> MeasuredProducts:
+    """The measured products of a TOML file; raises `ClusterError` with file and key."""
+    file = user_path(path)
+    if not is_file(file):
+        raise ClusterError(f"{file}: there is no such file of measured products")
+    top = read_toml(file)
+    device, versions = top.text("device"), top.text("versions")
+    points = tuple(_read_product(table) for table in top.tables("products"))
+    top.sources()
+    top.finish()
+    try:
+        return MeasuredProducts(device, versions, points)
+    except ClusterError as error:
+        raise top.fail(error) from error
+
+
+def _read_product(table: TomlTable) -> MeasuredProduct:
+    point = MeasuredProduct(
+        dtype=table.choice("dtype", DTYPES),
+        rows=table.integer("rows"),
+        columns=table.integer("columns"),
+        inner=table.integer("inner"),
+        batch=table.integer("batch", 1),
+        seconds=table.quantity("seconds", SECONDS),
+        launch_seconds=table.quantity("launch", SECONDS) if "launch" in table else None,
+    )
+    table.finish()
+    return point
 
 
 @lru_cache(maxsize=8)
@@ -278,6 +321,7 @@ def _read_stack(path: Path) -> SoftwareStack:
     balances_context = top.boolean("balances_context", True)
     attention = cast("AttentionForm", top.choice("attention", ("fused", "eager"), "fused"))
     kernels = top.choice("attention_kernels", get_args(AttentionKernels), "native")
+    products = _read_products_entry(top, path.parent)
     shared = _shared_constants()
     constants, sources = dict(shared[0]), dict(shared[1])
     if "constants" in top:
@@ -304,11 +348,21 @@ def _read_stack(path: Path) -> SoftwareStack:
             spells_loss_out=spells_loss_out,
             loss_metrics=loss_metrics,
             balances_context=balances_context,
+            products=products,
             sources=sources,
             **constants,
         )
     except ClusterError as error:
         raise top.fail(error) from error
+
+
+def _read_products_entry(top: TomlTable, folder: Path) -> MeasuredProducts | None:
+    """The measured products of the file that the key `products` names. A file is looked for in the
+    stack's folder first."""
+    if "products" not in top:
+        return None
+    spec = top.text("products")
+    return load_products(folder / spec if is_file(folder / spec) else spec)
 
 
 @lru_cache(maxsize=1)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
 from distir.cost import device as on_device
-from distir.cost.amounts import Amount, larger, soft_maximum
+from distir.cost.amounts import Amount, larger, smaller, soft_maximum
 from distir.cost.band import Band
 from distir.cost.cluster import Cluster, ClusterLevel, Group, Senders
 from distir.cost.collectives import CollectiveKind, Copies, Link, Route, collective_seconds
+from distir.cost.products import MeasuredProducts
 from distir.cost.stack import SoftwareStack
 from distir.cost.work import Work
 from distir.errors import ClusterError
@@ -61,6 +63,12 @@ class CostModel:
             return self
         return replace(self, stack=replace(self.stack, overlaps_exchanges=False))
 
+    @property
+    def products(self) -> MeasuredProducts | None:
+        """The measured products that hold on the cluster's devices; None if there are none."""
+        table = self.stack.products
+        return table if table is not None and table.holds_on(self.cluster.device.name) else None
+
     def band(self, *, mixture: bool = False) -> Band:
         """How far measured times may be from the seconds of this model, of a dense model or of a
         mixture of experts."""
@@ -98,6 +106,19 @@ class CostModel:
     def kernel_seconds(self, work: Work) -> Amount:
         """Seconds of an op on the device, without host launches."""
         return on_device.kernel_seconds(work, self.cluster.device, self.stack)
+
+    def least_product_seconds(self, work: Work) -> Amount:
+        """Seconds that no product with at least this work takes less than, whatever its sizes."""
+        modelled, table = self.kernel_seconds(work), self.products
+        if table is None:
+            return modelled
+        return smaller(modelled, work.flops * table.least_seconds_per_flop(work.dtype))
+
+    def least_launch_seconds(self, work: Work) -> Amount:
+        """Seconds that no host takes less than to launch the kernels of a product."""
+        table = self.products
+        least = math.inf if table is None else table.least_launch_seconds
+        return work.kernels * min(self.stack.launch_seconds, least)
 
     def launch_seconds(self, work: Work) -> Amount:
         """Seconds that the host takes to launch the kernels of an op."""

@@ -63,8 +63,8 @@ class TomlTable:
             raise self.error(key, f"is {shown(value)}; expected a text")
         return value
 
-    def choice(self, key: str, choices: tuple[str, ...], default: str) -> str:
-        """The value of a key that must be one of `choices`."""
+    def choice(self, key: str, choices: tuple[str, ...], default: str | None = None) -> str:
+        """The value of a key that must be one of `choices`; without a default it must be there."""
         value = self.text(key, default)
         if value not in choices:
             raise self.error(key, f"is {shown(value)}; expected one of {', '.join(choices)}")

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from distir.cost.amounts import Amount
+from distir.cost.products import MeasuredProducts
 from distir.errors import ClusterError, shown
 from distir.limits import LEAST_FRACTION, LONGEST_SECONDS, MOST_BYTES, MOST_LOSS_METRICS
 
@@ -91,6 +92,8 @@ class SoftwareStack:
     """Whether each of the devices that share a sequence has a piece from either end of it, so that
     causal attention is equal work for all. If they have pieces in order, the last of n devices has
     2 - 1/n times the mean work."""
+    products: MeasuredProducts | None = field(default=None, repr=False)
+    """Measured seconds of matrix products, which take the place of rates where they hold."""
 
     product_efficiency: float
     """Matrix products: fraction of the dense matrix peak."""

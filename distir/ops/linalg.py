@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from distir.cost.products import ProductShape
 from distir.cost.work import OpClass, Work
 from distir.errors import ShapeError
 from distir.ir.core import Array, Backward, Gradients, Node, NodeBuilder, Op, Value
@@ -318,4 +319,52 @@ class Einsum(Op):
         return results
 
 
-__all__ = ["Einsum", "Gemm", "MatMul", "product_work", "sum_to_shape"]
+def product_shape(op: Op, operands: Sequence[TensorType], dtype: str) -> ProductShape | None:
+    """The sizes of a product that runs in `dtype`; None if the op is no product of two matrices, or
+    of matrices side by side."""
+    equation = _spelled(op, operands)
+    if equation is None:
+        return None
+    (first, second), output = equation
+    letters = set(first) | set(second)
+    sizes = {
+        letter: size
+        for term, operand in zip((first, second), operands, strict=False)
+        for letter, size in zip(term, operand.shape, strict=True)
+    }
+    found: dict[str, int] = dict.fromkeys(("batch", "rows", "columns", "inner"), 1)
+    for letter in sorted(letters):
+        places = letter in first, letter in second, letter in output
+        side = _SIDES.get(places)
+        if side is None:
+            return None
+        found[side] = found[side] * sizes[letter]
+    return ProductShape(dtype, **found)
+
+
+_SIDES = {
+    (True, True, True): "batch",
+    (True, False, True): "rows",
+    (False, True, True): "columns",
+    (True, True, False): "inner",
+}
+"""What a letter of an equation counts, by whether the first operand, the second, and the result
+have it."""
+
+
+def _spelled(op: Op, operands: Sequence[TensorType]) -> tuple[tuple[str, str], str] | None:
+    """A product as the letters of its two operands and of its result."""
+    if isinstance(op, Einsum):
+        terms, output = op.terms
+        return ((terms[0], terms[1]), output) if len(terms) == 2 else None
+    if isinstance(op, Gemm):
+        return ("ba" if op.trans_a else "ab", "cb" if op.trans_b else "bc"), "ac"
+    ranks = [t.rank for t in operands[:2]]
+    if not isinstance(op, MatMul) or min(ranks) < 2:
+        return None
+    batch = string.ascii_lowercase[3 : 1 + max(ranks)]
+    first, second = (batch[len(batch) - (rank - 2) :] for rank in ranks)
+    return (first + "ab", second + "bc"), batch + "ac"
+
+
+__all__ = ["Einsum", "Gemm", "MatMul", "product_shape", "product_work", "sum_to_shape"]

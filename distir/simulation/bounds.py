@@ -51,7 +51,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distir.arrays import Codes, Floats, Indices, distinct
-from distir.cost import CostModel, OpClass, Work
+from distir.cost import CostModel, Work
 from distir.cost.amounts import Amount, Divergence, larger, smaller
 from distir.plan import BlockProgram, ModelPrograms, Stage
 from distir.plan.model import in_one_stage
@@ -63,7 +63,7 @@ from distir.simulation.least_memory import LayerBytes, RanksHolding, fullest_ran
 from distir.simulation.many.batch import bound_many
 from distir.simulation.many.priced_programs import PricedPrograms
 from distir.simulation.many.program_sizes import ProgramSizes, kinds_of
-from distir.simulation.pricing.instructions import Pricing
+from distir.simulation.pricing.instructions import Pricing, narrower_products, product_works
 from distir.simulation.pricing.repeats import repeated_blocks
 from distir.simulation.pricing.stage_cost import UnpricedStage
 from distir.simulation.pricing.stages import StagePricer
@@ -231,8 +231,8 @@ class _Products:
     def seconds(self, cost: CostModel, devices: int) -> float:
         """Seconds of the products if they are spread evenly over `devices`."""
         parts = [work * (1 / devices) for work in self.works]
-        kernels = sum(float(np.sum(cost.kernel_seconds(part))) for part in parts)
-        launches = sum(float(np.sum(cost.launch_seconds(part))) for part in parts)
+        kernels = sum(float(np.sum(cost.least_product_seconds(part))) for part in parts)
+        launches = sum(float(np.sum(cost.least_launch_seconds(part))) for part in parts)
         return float(cost.host_bound_seconds(kernels, launches))
 
 
@@ -281,11 +281,11 @@ class Bounds:
 
     def _make_products(self, microbatches: int, waited_for: bool) -> _Products:
         found: dict[str, list[Work]] = {}
+        narrower = narrower_products(self._workload, self._pricer.cost.cluster.device)
         for program in self._pricer.planner.block_programs(Strategy(microbatches=microbatches)):
             back = program.backward_parts[0].nodes if waited_for else program.backward
             for node in (*program.forward, *back):
-                work = node.op.work(node.operand_types, node.result_types)
-                if work.kind is OpClass.PRODUCT:
+                for work in product_works(node, narrower):
                     found.setdefault(work.dtype, []).append(work)
         return _Products(tuple(_side_by_side(works) for works in found.values()))
 

@@ -16,6 +16,7 @@ import random
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from autotune.calibration import calibrate_priced
@@ -26,6 +27,7 @@ from autotune.validation.predict import outcome_of
 from distir.files import write_text
 from experiments.fidelity.report import report_text
 from experiments.fidelity.ship import ship
+from experiments.fidelity.tables import with_tables
 
 HERE = Path(__file__).resolve().parent
 
@@ -63,12 +65,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         if each.case.experts and each.error is not None
     ]
     band = spreads_of(calibration.residuals_unseen, mixtures)
+    tables = with_tables(timed, values, progress)
     if options.write:
         ship(calibration, band, "published training runs (experiments/fidelity)")
-    text = report_text(calibration, validation, band, mixtures, options.file.name)
+    text = report_text(calibration, validation, band, mixtures, tables, options.file.name)
     write_text(options.report, text + "\n")
-    tables = {name: each for name, each in validation.to_dict().items() if name != "rows"}
-    figures = {"calibration": calibration.to_dict(), "validation": tables}
+    figures = {
+        "calibration": calibration.to_dict(),
+        "validation": {k: each for k, each in validation.to_dict().items() if k != "rows"},
+        "with_tables": {source: asdict(each) for source, each in tables.items()},
+    }
     write_text(options.report.with_suffix(".json"), json.dumps(figures, indent=1) + "\n")
     print(text)
     progress(f"done, {time.process_time():.0f} s of processor time")

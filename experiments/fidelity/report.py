@@ -13,6 +13,7 @@ from autotune.validation.statistics import Statistics
 from autotune.validation.words import read_data, read_toml_data
 from distir.cost import Band
 from experiments.fidelity.ship import COST
+from experiments.fidelity.tables import WITH_TABLES, WithTable
 
 WANTED: Mapping[str, tuple[float, float | None]] = {
     "vtrain-single": (0.08, 0.04),
@@ -47,10 +48,11 @@ def report_text(
     validation: Report,
     band: Band,
     mixtures: Sequence[RowResidual],
+    tables: Mapping[str, WithTable],
     file: str,
 ) -> str:
     """The whole report in Markdown. `mixtures` are the residuals of mixtures of experts, which no
-    constant has seen."""
+    constant has seen; `tables` what sources are off by with measured products."""
     return "\n".join(
         [
             "# Predictions against published measurements",
@@ -58,7 +60,7 @@ def report_text(
             f"Constants fitted to {len(calibration.cases)} rows of {file}.",
             f"{validation.overall.rows_used} rows of dense models predicted.",
             "",
-            *_wanted(calibration, validation),
+            *_wanted(calibration, validation, tables),
             *_constants(calibration),
             *_sources(calibration),
             *_band(band, calibration.residuals_unseen, mixtures),
@@ -72,7 +74,9 @@ def report_text(
     )
 
 
-def _wanted(calibration: Calibration, validation: Report) -> list[str]:
+def _wanted(
+    calibration: Calibration, validation: Report, tables: Mapping[str, WithTable]
+) -> list[str]:
     lines = ["## Wanted and reached", "", "| | wanted | unseen | seen |", "|---|---|---|---|"]
     for name, (error, regret) in WANTED.items():
         each = calibration.sources.get(name)
@@ -83,6 +87,11 @@ def _wanted(calibration: Calibration, validation: Report) -> list[str]:
         if regret is not None:
             cells = (_share(each.unseen_regret), _share(each.regret))
             lines.append(f"| {name}, regret | {_share(regret)} | {' | '.join(cells)} |")
+    for name, own in tables.items():
+        error, regret = WITH_TABLES[name]
+        told = "with the products of its other half"
+        lines.append(f"| {name} {told}, error | {_share(error)} | {_share(own.error)} | |")
+        lines.append(f"| {name} {told}, regret | {_share(regret)} | {_share(own.regret)} | |")
     means = (calibration.mean_unseen_mape, calibration.mean_mape)
     lines.append(f"| mean over sources | 10.0 % | {' | '.join(map(_share, means))} |")
     for name in ("zerobubble", "bigscience"):

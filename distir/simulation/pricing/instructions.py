@@ -7,17 +7,18 @@ they schedule and compose them.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
 from distir.cost import CostModel, Device, OpClass, Work
-from distir.cost.amounts import smaller
+from distir.cost.amounts import Amount, smaller
 from distir.cost.collectives import CollectiveKind, Copies
+from distir.cost.products import ProductShape
 from distir.ir.core import Node, Op, Part, Value
 from distir.ops.collective import Bucket, Collective, Sharded
 from distir.ops.fused import Fused
-from distir.ops.linalg import Einsum
+from distir.ops.linalg import Einsum, product_shape
 from distir.ops.loss import CrossEntropy, CrossEntropyGradient
 from distir.ops.ring import ROWS, Circulating, Ring
 from distir.plan import BlockProgram, Plan
@@ -87,6 +88,39 @@ def narrower_products(workload: Workload, device: Device) -> str | None:
     the device does not support it."""
     product = workload.types.product
     return product if product is not None and device.supports(product) else None
+
+
+def narrow_bytes(node: Node, product: str | None) -> int:
+    """Bytes of a node's operands that are in the narrower type of products already."""
+    return sum(t.size_bytes for t in node.operand_types if t.dtype.short_name == product)
+
+
+def with_casts(work: Work, product: str | None, narrow_bytes: float = 0.0) -> tuple[Work, ...]:
+    """A product in the narrower type `product`, and its share of the kernels that cast its
+    operands; other work, and all if there is no such type, as it is.
+
+    An operand of a product is also an operand, transposed, of a product of its derivative. One
+    kernel reads it in the wider type and writes both layouts (Transformer Engine,
+    nvte_cast_transpose). So a product pays, for each operand, half of the reading and the
+    writing of its own layout. `narrow_bytes` of its operands are in the narrower type already:
+    a value that only products read is made in that type.
+    """
+    on_matrix_units = work.kind is OpClass.PRODUCT and work.dtype != "fp32"
+    if product is None or not on_matrix_units:
+        return (work,)
+    half = 0.5 * (work.bytes_read - narrow_bytes)
+    narrower = replace(work, bytes_read=half + narrow_bytes, dtype=product)
+    return (Work(bytes_read=half, bytes_written=half), narrower) if half else (narrower,)
+
+
+def product_works(node: Node, product: str | None) -> tuple[Work, ...]:
+    """The products that a node runs, in the types in which they run; `product` is the narrower type
+    of products, None if operands are not cast."""
+    work = node.op.work(node.operand_types, node.result_types)
+    if work.kind is not OpClass.PRODUCT:
+        return ()
+    works = with_casts(work, product, narrow_bytes(node, product))
+    return tuple(each for each in works if each.kind is OpClass.PRODUCT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,16 +218,46 @@ class Pricing:
             return Instruction(
                 None, 0.0, node.operands, node.results, label_of(op), launch_seconds=view
             )
-        narrow = sum(t.size_bytes for t in node.operand_types if t.dtype.short_name == self.product)
-        works = (*self._with_casts(self._spelled_out(node, work), narrow), *self._metrics(node))
+        spelled, narrow = self._spelled_out(node, work), narrow_bytes(node, self.product)
+        works = (*with_casts(spelled, self.product, narrow), *self._metrics(node))
         return Instruction(
             COMPUTE,
-            cast("float", sum(self.cost.kernel_seconds(each) for each in works)),
+            cast("float", sum(self._kernel_seconds(node, each) for each in works)),
             node.operands,
             node.results,
             label_of(op),
-            launch_seconds=cast("float", sum(self.cost.launch_seconds(each) for each in works)),
+            launch_seconds=cast("float", sum(self._launch_seconds(node, each) for each in works)),
         )
+
+    def _kernel_seconds(self, node: Node, work: Work) -> Amount:
+        """Seconds of a node's kernels on the device: measured ones of a product, where the software
+        stack has them."""
+        modelled, table = self.cost.kernel_seconds(work), self.cost.products
+        if table is None:
+            return modelled
+        shape = self._measurable(node, work)
+        return modelled if shape is None else table.seconds(shape, modelled)
+
+    def _launch_seconds(self, node: Node, work: Work) -> Amount:
+        """Seconds in which the host launches a node's kernels, measured where that is known."""
+        modelled, table = self.cost.launch_seconds(work), self.cost.products
+        if table is None:
+            return modelled
+        shape = self._measurable(node, work)
+        return modelled if shape is None else table.launch_seconds(shape, modelled)
+
+    def _measurable(self, node: Node, work: Work) -> ProductShape | None:
+        """The sizes by which a work may be in a table of measured products."""
+        is_product = work.kind is OpClass.PRODUCT
+        return product_shape(node.op, node.operand_types, work.dtype) if is_product else None
+
+    def products(self, node: Node) -> Iterator[tuple[ProductShape, Amount, Amount]]:
+        """The sizes of the products that a node runs, each with the seconds of its kernel and of
+        its launch."""
+        for work in product_works(node, self.product):
+            shape = self._measurable(node, work)
+            if shape is not None:
+                yield shape, self._kernel_seconds(node, work), self._launch_seconds(node, work)
 
     def _uneven(self, op: Op, work: Work) -> Work:
         """The work of the device with most work, where devices have rows of unequal work (causal
@@ -237,22 +301,6 @@ class Pricing:
             launches=count * launches,
         )
         return (work,)
-
-    def _with_casts(self, work: Work, narrow_bytes: float = 0.0) -> tuple[Work, ...]:
-        """A product in the narrower type, and its share of the kernels that cast its operands.
-
-        An operand of a product is also an operand, transposed, of a product of its derivative. One
-        kernel reads it in the wider type and writes both layouts (Transformer Engine,
-        nvte_cast_transpose). So a product pays, for each operand, half of the reading and the
-        writing of its own layout. `narrow_bytes` of its operands are in the narrower type already:
-        a value that only products read is made in that type.
-        """
-        on_matrix_units = work.kind is OpClass.PRODUCT and work.dtype != "fp32"
-        if self.product is None or not on_matrix_units:
-            return (work,)
-        half = 0.5 * (work.bytes_read - narrow_bytes)
-        product = replace(work, bytes_read=half + narrow_bytes, dtype=self.product)
-        return (Work(bytes_read=half, bytes_written=half), product) if half else (product,)
 
     def _exposed_fraction(self, op: Collective, part: Part) -> float:
         """The fraction of a collective that the software stack does not hide by pipelining it with
