@@ -48,6 +48,7 @@ A software stack states facts about software. Its constants are those that all s
     sends_copies_once = false                            # a token is sent to a node once
     allocator = "blocks"                                 # or growing "segments", or "static"
     spells_loss_out = false                              # the loss runs op by op on fp32 logits
+    spells_norms_out = false                             # RMS norms run op by op on fp32 copies
     loss_metrics = 0                                     # losses that are computed again, to log
     balances_context = true                              # causal attention: equal work for all
     products = "products.toml"                           # optional: measured products, a file
@@ -317,6 +318,7 @@ def _read_stack(path: Path) -> SoftwareStack:
     sends_copies_once = top.boolean("sends_copies_once", False)
     allocator = cast("Allocator", top.choice("allocator", get_args(Allocator), "blocks"))
     spells_loss_out = top.boolean("spells_loss_out", False)
+    spells_norms_out = top.boolean("spells_norms_out", False)
     loss_metrics = top.integer("loss_metrics", 0, least=0)
     balances_context = top.boolean("balances_context", True)
     attention = cast("AttentionForm", top.choice("attention", ("fused", "eager"), "fused"))
@@ -346,6 +348,7 @@ def _read_stack(path: Path) -> SoftwareStack:
             sends_copies_once=sends_copies_once,
             allocator=allocator,
             spells_loss_out=spells_loss_out,
+            spells_norms_out=spells_norms_out,
             loss_metrics=loss_metrics,
             balances_context=balances_context,
             products=products,

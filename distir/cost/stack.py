@@ -85,6 +85,8 @@ class SoftwareStack:
     """What hands out device memory."""
     spells_loss_out: bool = False
     """Whether the loss runs op by op on fp32 logits, instead of as one kernel."""
+    spells_norms_out: bool = False
+    """Whether root-mean-square norms run op by op on fp32 copies, instead of as one kernel."""
     loss_metrics: int = 0
     """How many metrics of every training batch are losses that are computed from its logits again,
     to log them."""

@@ -34,3 +34,48 @@ def test_a_metric_moves_22_bytes_per_logit():
 def test_fewer_metrics_than_none_are_refused():
     with pytest.raises(ClusterError, match="loss_metrics is -1; expected at least 0"):
         replace(load_stack("ideal"), loss_metrics=-1)
+
+
+# --- published pairs ------------------------------------------------------------------------------
+
+COMPILED, EAGER = 6667, 5762
+"""Tokens per second and GPU of Llama 3.1 8B on 8 H100 with HBM2e (2.4 TB/s), FSDP, 2 sequences of
+8,192 tokens per GPU, selective checkpoints, with torch.compile and without (pytorch/torchtitan,
+benchmarks/llama3_h100_202412_torchtitan.md, table 1)."""
+
+
+@pytest.mark.slow(seconds=3)
+def test_eager_pytorch_is_as_much_slower_than_compiled_as_published() -> None:
+    cluster = load_cluster("hgx-h100", 8)
+    device = replace(cluster.device, memory_bandwidth_bytes_per_second=2.4e12)
+    workload = Workload(model=load_model("llama3-8b"), batch_size=16, sequence_length=8192)
+    strategy = Strategy(dp=8, zero=3, recompute="alternate")
+
+    def seconds(stack: str) -> float:
+        simulator = Simulator(workload, cluster.with_device(device), load_stack(stack))
+        return simulator.simulate(strategy).metrics["iteration_seconds"]
+
+    ratio = seconds("fsdp-compiled") / seconds("fsdp-eager")
+    assert ratio == pytest.approx(EAGER / COMPILED, rel=0.05)
+
+
+def test_a_norm_that_is_spelled_out_moves_120_bytes_per_element_and_not_a_layer_norm() -> None:
+    """Of RMS norms of 16-bit values: 36 bytes forward, 76 for the operand's gradient, and 8 for the
+    scale's, where kernels move 4, 6 and 4."""
+
+    def more(model: str) -> float:
+        workload = Workload(model=load_model(model), batch_size=1, sequence_length=1024)
+        cluster = load_cluster("hgx-h100", 1)
+        found = [
+            Simulator(workload, cluster, replace(load_stack("ideal"), spells_norms_out=spelled))
+            for spelled in (True, False)
+        ]
+        first, second = (each.simulate(Strategy()).metrics["iteration_seconds"] for each in found)
+        return first - second
+
+    norms, hidden = 2 * 16 + 1, 2048
+    bytes_more = (36 - 4) + (76 - 6) + (8 - 4)
+    assert more("gpt2") == 0.0
+    assert more("llama3.2-1b") == pytest.approx(
+        norms * 1024 * hidden * bytes_more / 3.35e12, rel=0.02
+    )

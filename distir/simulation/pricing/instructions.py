@@ -20,6 +20,11 @@ from distir.ops.collective import Bucket, Collective, Sharded
 from distir.ops.fused import Fused
 from distir.ops.linalg import Einsum, product_shape
 from distir.ops.loss import CrossEntropy, CrossEntropyGradient
+from distir.ops.norm import (
+    NormalizationGradient,
+    NormalizationScaleGradient,
+    RMSNormalization,
+)
 from distir.ops.ring import ROWS, Circulating, Ring
 from distir.plan import BlockProgram, Plan
 from distir.plan.grid import RANKS, DeviceGrid
@@ -42,6 +47,21 @@ logits.
 
 Forward: cast (2 read, 4 written), maximum (4, 0), difference (4, 4), exponential (4, 4), sum
 (4, 0), quotient (4, 4). Backward: times the gradient (4, 4), cast (4, 2)."""
+
+NORM_PASSES: dict[type[Op], tuple[int, int, int]] = {
+    RMSNormalization: (20, 16, 8),
+    NormalizationGradient: (44, 32, 13),
+    NormalizationScaleGradient: (6, 2, 2),
+}
+"""Bytes read and bytes written per element, and launches, of a root-mean-square norm in 16 bits
+that runs op by op on fp32 copies (PyTorch until 2.8, aten/src/ATen/native/layer_norm.cpp,
+`rms_norm`).
+
+Forward: cast (2 read, 4 written), square (4, 4), mean (4, 0), two ops on a number per row, product
+with the factor (4, 4), cast (4, 2), product with the scale (2, 2). Backward of the operand: product
+with the scale (2, 2), cast (2, 4), products with the factor (4, 4) and with the operand (8, 4), sum
+(4, 0), three ops on a number per row, the derivative of the square (4, 4, twice, and 4, 4 with the
+row's number), addition (8, 4), cast (4, 2). Of the scale: product (4, 2), sum (2, 0)."""
 
 METRIC_PASSES = (14, 8, 3)
 """Bytes read and bytes written per logit, and launches, of a metric that is a cross-entropy, as
@@ -273,19 +293,31 @@ class Pricing:
         return replace(work, flops=work.flops * op.op.unevenness(pieces))
 
     def _spelled_out(self, node: Node, work: Work) -> Work:
-        """The work of a loss. If the software stack has no kernel for it, every step of the loss is
-        a pass over memory."""
-        passes = LOSS_PASSES.get(type(node.op))
-        if passes is None or not self.cost.stack.spells_loss_out:
+        """The work of a loss or a norm. If the software stack has no kernel for it, every step of
+        it is a pass over memory."""
+        passes = self._passes_of(node.op)
+        if passes is None:
             return work
         read, written, launches = passes
-        logits = node.operands[0].type.num_elements
+        elements = node.operands[0].type.num_elements
         return replace(
             work,
-            bytes_read=float(read * logits),
-            bytes_written=float(written * logits),
+            bytes_read=float(read * elements),
+            bytes_written=float(written * elements),
             launches=launches,
         )
+
+    def _passes_of(self, op: Op) -> tuple[int, int, int] | None:
+        """Bytes read and written per element, and launches, of an op that the software stack spells
+        out; None if it has a kernel for it. PyTorch has one for norms that subtract the mean."""
+        stack = self.cost.stack
+        if stack.spells_loss_out and type(op) in LOSS_PASSES:
+            return LOSS_PASSES[type(op)]
+        centered = isinstance(op, (NormalizationGradient, NormalizationScaleGradient)) and (
+            op.centered
+        )
+        spelled = stack.spells_norms_out and not centered
+        return NORM_PASSES.get(type(op)) if spelled else None
 
     def _metrics(self, node: Node) -> tuple[Work, ...]:
         """The work of the metrics that a software stack computes from the logits beside the
