@@ -177,7 +177,7 @@ def model_as_run(
     """A model, by name, file, configuration or object, with attention as the stack or the user has
     it, and with sizes that a file leaves open. A file or a function says itself how its attention
     is, unless the user does: then it is found and fused, or spelled out."""
-    from distir import LoadedModel, load_model
+    from distir.importers.load import LoadedModel, load_source
     from distir.transforms.fused_attention import with_eager_attention, with_fused_attention
 
     how = attention or stack.attention
@@ -188,7 +188,7 @@ def model_as_run(
     loaded: LoadedModel = (
         model
         if isinstance(model, LoadedModel)
-        else load_model(
+        else load_source(
             model,
             attention=how,
             imbalance=imbalance or 1.0,
@@ -251,9 +251,9 @@ def load_problem(statement: ProblemStatement) -> Problem:
 
 
 def _loaded(statement: ProblemStatement) -> Problem:
-    import distir
     from distir.cost import Job, load_stack
     from distir.plan.axis_lists import AxisLists
+    from distir.simulation import Simulator
 
     if statement.devices < 1:
         raise DistirError(f"there are {statement.devices} devices; expected at least 1")
@@ -282,7 +282,7 @@ def _loaded(statement: ProblemStatement) -> Problem:
         told = (*told, said)
     stated = statement.price is not None or statement.tokens is not None
     job = Job(price=statement.price, tokens=statement.tokens) if stated else None
-    simulator = distir.Simulator(workload, hardware, stack, job=job)
+    simulator = Simulator(workload, hardware, stack, job=job)
     made = {"model": model, "sizes": None, "cluster": hardware, "device": None, "stack": stack}
     return Problem(
         model=model.name,
@@ -332,11 +332,9 @@ def _hardware(statement: ProblemStatement) -> Cluster:
 
 def _precision(statement: ProblemStatement, hardware: Cluster) -> tuple[str, tuple[str, ...]]:
     """The precision that was asked for, or the usual one, with a note if that is not bf16."""
-    from distir.api import default_precision
-
     if statement.precision is not None:
         return statement.precision, ()
-    usual = default_precision(hardware)
+    usual = hardware.device.usual_precision
     if usual == "bf16":
         return usual, ()
     return usual, (f"{hardware.device.name} has no bf16; the precision is {usual} instead.",)

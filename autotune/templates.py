@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -22,6 +21,8 @@ def rendered(template: str, **values: Any) -> str:
 @cache
 def asset(name: str) -> str:
     """The text of a file in `assets`."""
+    from importlib.resources import files
+
     return files("autotune").joinpath("assets", name).read_text("utf-8")
 
 

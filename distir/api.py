@@ -48,13 +48,8 @@ def simulate(
     if not isinstance(model, LoadedModel):
         model = load_model(model, attention=stack.attention)
     hardware = cluster if isinstance(cluster, Cluster) else load_cluster(cluster, strategy.devices)
-    given: dict[str, Any] = {"precision": default_precision(hardware), **workload}
+    given: dict[str, Any] = {"precision": hardware.device.usual_precision, **workload}
     return Simulator(Workload(model=model, **given), hardware, stack).simulate(strategy)
-
-
-def default_precision(cluster: Cluster) -> str:
-    """bf16, or fp16 where the devices have no bf16."""
-    return "bf16" if cluster.device.supports("bf16") else "fp16"
 
 
 __all__ = [

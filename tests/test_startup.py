@@ -28,3 +28,17 @@ def test_heavy_packages_are_not_loaded(code: str) -> None:
     loaded = set(done.stdout.split())
     assert "sys" in loaded
     assert loaded.isdisjoint((*HEAVY, UNTIL_A_PLUG_IN_IS_THERE)), sorted(loaded)
+
+
+@pytest.mark.slow(seconds=1)
+def test_what_comes_after_the_answer_is_not_loaded_before_it() -> None:
+    """Neither what makes pages and files nor what executes plans holds up the first line."""
+    later = {"autotune.page.reports", "autotune.page.render", "distir.execute.verify", "jinja2"}
+    problem = "from autotune.problem import load_problem; load_problem('gpt2-xs', devices=2)"
+    listing = f"import autotune.api; {problem}\nimport sys\nprint(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", listing], capture_output=True, text=True, check=True
+    )
+    loaded = set(done.stdout.split())
+    assert "distir.simulation.simulator" in loaded
+    assert loaded.isdisjoint((*HEAVY, *later)), sorted(loaded)

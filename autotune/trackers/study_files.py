@@ -9,15 +9,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from autotune.page.contents import Chart, Page
-from autotune.page.notebook import Figure
-from autotune.page.render import page_html
-from autotune.page.reports import Told, study_page
-from autotune.rendering import as_text
-from autotune.reports.study import study_report
 from distir.errors import DistirError
 
 if TYPE_CHECKING:
+    from autotune.page.contents import Page
     from autotune.result import TuneResult
 
 
@@ -36,6 +31,8 @@ class Written:
     @cached_property
     def page(self) -> Page:
         """The report with charts."""
+        from autotune.page.reports import Told, study_page
+
         return study_page(self.result, Told(self.command, self.launch_command))
 
 
@@ -64,10 +61,15 @@ def files_of(written: Written) -> Iterator[tuple[str, str | bytes]]:
 
 
 def _page(written: Written) -> Contents:
+    from autotune.page.render import page_html
+
     return {"report.html": page_html(written.page)}
 
 
 def _text(written: Written) -> Contents:
+    from autotune.rendering import as_text
+    from autotune.reports.study import study_report
+
     return {"report.txt": as_text(study_report(written.result))}
 
 
@@ -109,6 +111,10 @@ def _of_best(written: Written, what: str) -> Any:
 
 
 def _plots(written: Written) -> Contents:
+    from autotune.page.contents import Chart
+    from autotune.page.notebook import Figure
+    from autotune.page.render import page_html
+
     charted = [
         section
         for section in written.page.sections

@@ -93,6 +93,11 @@ class Device:
         """Whether the device states a peak rate for `dtype` itself."""
         return dtype in self.peak_flops_per_second
 
+    @property
+    def usual_precision(self) -> str:
+        """bf16, or fp16 where the device has no bf16."""
+        return "bf16" if self.supports("bf16") else "fp16"
+
     def peak(self, dtype: str) -> float:
         """Dense peak rate in FLOP per second of ops in `dtype`; raises `ClusterError` if there is
         none.

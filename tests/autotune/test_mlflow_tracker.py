@@ -42,6 +42,22 @@ def runs(result: TuneResult, client: Any, **tags: str) -> list[Any]:
 
 
 @writes_a_database
+def test_only_a_database_that_is_being_made_does_not_wait_for_the_disk(tmp_path: Path) -> None:
+    from sqlalchemy import create_engine, text
+
+    part, other = tmp_path / ".mlflow.db.part", tmp_path / "other.db"
+
+    def waits(file: Path) -> bool:
+        with create_engine(f"sqlite:///{file}").connect() as connection:
+            return connection.execute(text("PRAGMA synchronous")).scalar() != 0
+
+    with adapter._unsynced(part):
+        assert not waits(part)
+        assert waits(other)
+    assert waits(part)
+
+
+@writes_a_database
 def test_the_study_is_a_run_with_step_metrics(tracked: tuple[TuneResult, Any]) -> None:
     result, client = tracked
     assert result.tracking is not None
