@@ -842,7 +842,7 @@ def _create_database(uri: str) -> None:
             return
         part = file.with_name(f".{file.name}.{secrets.token_hex(8)}.part")
         try:
-            with _unsynced(part):
+            with unsynced(part):
                 client: Any = MlflowClient(tracking_uri=f"{SQLITE}{part}")
                 client.search_experiments(max_results=1)
             _synced(part)
@@ -852,7 +852,7 @@ def _create_database(uri: str) -> None:
 
 
 @contextlib.contextmanager
-def _unsynced(file: Path) -> Generator[None, None, None]:
+def unsynced(file: Path) -> Generator[None, None, None]:
     """While this lasts, connections to a database file that nobody else knows do not wait for the
     disk at each of hundreds of steps."""
     from sqlalchemy import event

@@ -51,7 +51,7 @@ def test_only_a_database_that_is_being_made_does_not_wait_for_the_disk(tmp_path:
         with create_engine(f"sqlite:///{file}").connect() as connection:
             return connection.execute(text("PRAGMA synchronous")).scalar() != 0
 
-    with adapter._unsynced(part):
+    with adapter.unsynced(part):
         assert not waits(part)
         assert waits(other)
     assert waits(part)
