@@ -20,6 +20,7 @@ what is planned now differs from what was written, that is an error and not a su
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +32,7 @@ from distir.importers.load import LoadedModel
 from distir.ir.core import Node, Value
 from distir.ir.function import Function
 from distir.ir.text import format_function, parse_function
+from distir.ops.collective import Scratch
 from distir.ops.fused import Fused
 from distir.plan import BlockProgram, Plan, Planner
 from distir.schedules import compile_schedule, format_schedule, parse_schedule, validate
@@ -153,6 +155,13 @@ def parse_plan(text: str) -> Plan:
     return plan
 
 
+def _loss_copies(lines: Sequence[str]) -> int:
+    """How many copies of logits in fp32 the loss of a written plan holds."""
+    written = re.compile(rf" = {Scratch.name}{{.*\bcopies=(\d+)")
+    found = (written.search(line) for line in lines)
+    return next((int(match[1]) for match in found if match), 0)
+
+
 def _read(lines: Sequence[str]) -> Plan:
     facts = _json(lines, "model")
     symbols = {name: tuple(dims) for name, dims in facts.pop("symbols").items()}
@@ -176,7 +185,7 @@ def _read(lines: Sequence[str]) -> Plan:
     narrow = any(f"{workload.types.product}[" in line for line in lines[end + 1 :])
     chosen = any(line.startswith("recomputed ") for line in lines[:begin])
     recomputed = _json(lines, "recomputed") if chosen else ()
-    planner = Planner(workload, fuse=fuse, narrow=narrow)
+    planner = Planner(workload, fuse=fuse, narrow=narrow, loss_copies=_loss_copies(lines))
     plan = planner.plan(strategy, _json(lines, "cuts"), recomputed)
     if len(plan.stages) != strategy.stages:
         raise StrategyError(f"the plan is damaged: its cuts make {len(plan.stages)} stages")

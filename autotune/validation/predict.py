@@ -18,7 +18,7 @@ from distir.importers.probe import build_at_probe_sizes
 from distir.ir import Function
 from distir.plan import Plan, Planner
 from distir.simulation import SimulationResult
-from distir.simulation.pricing.instructions import narrower_products
+from distir.simulation.simulator import planner_facts
 from distir.strategy import Strategy
 
 __all__ = ["PredictedRow", "Prepared", "predict", "prepare"]
@@ -135,14 +135,14 @@ def _of_one_model(
             workload = Workload(model=model, **sizes)
         else:
             workload = workload.resized(**sizes)
-        planners: dict[tuple[bool, bool], Planner] = {}
+        planners: dict[tuple[object, ...], Planner] = {}
         for case in listed:
             used = load_stack(stack) if stack else _stack_of(case)
-            fuse = used.fuses_elementwise
-            narrow = narrower_products(workload, case.hardware.cluster.device) is not None
-            if (fuse, narrow) not in planners:
-                planners[fuse, narrow] = Planner(workload, fuse=fuse, narrow=narrow)
-            yield Prepared(case, workload, used, planners[fuse, narrow])
+            facts = planner_facts(workload, case.hardware.cluster, used)
+            key = tuple(facts.values())
+            if key not in planners:
+                planners[key] = Planner(workload, **facts)
+            yield Prepared(case, workload, used, planners[key])
 
 
 def _stack_of(case: Case) -> SoftwareStack:

@@ -49,6 +49,7 @@ A software stack states facts about software. Its constants are those that all s
     allocator = "blocks"                                 # or growing "segments", or "static"
     spells_loss_out = false                              # the loss runs op by op on fp32 logits
     spells_norms_out = false                             # RMS norms run op by op on fp32 copies
+    loss_copies = 0                                      # of logits in fp32, beside its gradient
     loss_metrics = 0                                     # losses that are computed again, to log
     balances_context = true                              # causal attention: equal work for all
     products = "products.toml"                           # optional: measured products, a file
@@ -319,6 +320,7 @@ def _read_stack(path: Path) -> SoftwareStack:
     allocator = cast("Allocator", top.choice("allocator", get_args(Allocator), "blocks"))
     spells_loss_out = top.boolean("spells_loss_out", False)
     spells_norms_out = top.boolean("spells_norms_out", False)
+    loss_copies = top.integer("loss_copies", 0, least=0)
     loss_metrics = top.integer("loss_metrics", 0, least=0)
     balances_context = top.boolean("balances_context", True)
     attention = cast("AttentionForm", top.choice("attention", ("fused", "eager"), "fused"))
@@ -349,6 +351,7 @@ def _read_stack(path: Path) -> SoftwareStack:
             allocator=allocator,
             spells_loss_out=spells_loss_out,
             spells_norms_out=spells_norms_out,
+            loss_copies=loss_copies,
             loss_metrics=loss_metrics,
             balances_context=balances_context,
             products=products,

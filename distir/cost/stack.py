@@ -87,6 +87,8 @@ class SoftwareStack:
     """Whether the loss runs op by op on fp32 logits, instead of as one kernel."""
     spells_norms_out: bool = False
     """Whether root-mean-square norms run op by op on fp32 copies, instead of as one kernel."""
+    loss_copies: int = 0
+    """How many copies of the logits in fp32 the loss holds while its gradient is computed."""
     loss_metrics: int = 0
     """How many metrics of every training batch are losses that are computed from its logits again,
     to log them."""
@@ -206,11 +208,12 @@ class SoftwareStack:
         for name in _FRACTIONS:
             if not 0 <= getattr(self, name) < 1:
                 raise ClusterError(f"{name} is {getattr(self, name)}; expected at least 0, below 1")
-        if not 0 <= self.loss_metrics <= MOST_LOSS_METRICS:
-            raise ClusterError(
-                f"loss_metrics is {shown(self.loss_metrics)}; expected at least 0, at most "
-                f"{MOST_LOSS_METRICS}"
-            )
+        for name in ("loss_metrics", "loss_copies"):
+            if not 0 <= getattr(self, name) <= MOST_LOSS_METRICS:
+                raise ClusterError(
+                    f"{name} is {shown(getattr(self, name))}; expected at least 0, at most "
+                    f"{MOST_LOSS_METRICS}"
+                )
         for name in _SECONDS:
             if not 0 <= getattr(self, name) <= LONGEST_SECONDS:
                 raise ClusterError(

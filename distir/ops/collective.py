@@ -17,7 +17,7 @@ from distir.errors import TransformError
 from distir.ir.core import Array, Op
 from distir.ir.registered import attribute_record, register_op
 from distir.ir.signature import Signature
-from distir.ir.types import TensorType
+from distir.ir.types import DType, TensorType
 
 attribute_record(Copies)
 
@@ -315,6 +315,25 @@ class Release(Distributed):
 
     def evaluate(self, *operands: Array) -> tuple[Array, ...]:
         return ()
+
+
+@register_op("Scratch")
+@dataclass(frozen=True, slots=True)
+class Scratch(Distributed):
+    """Hands its operand on, and takes memory that nothing reads and that is free again after it:
+    `copies` copies in fp32 of `elements` elements, which a kernel holds beside what it reads and
+    writes."""
+
+    elements: int
+    copies: int
+
+    def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
+        return (operands[0], TensorType((self.copies, self.elements), DType.FLOAT32))
+
+    def evaluate(self, *operands: Array) -> tuple[Array, ...]:
+        import numpy as np
+
+        return (operands[0], np.broadcast_to(np.float64(0.0), (self.copies, self.elements)))
 
 
 @register_op("Shard")

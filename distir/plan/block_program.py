@@ -15,6 +15,7 @@ from distir.plan.positions import Positions, layout_at, positions_of
 from distir.transforms.bucket import bucketed
 from distir.transforms.fuse import fuse_elementwise
 from distir.transforms.instantiate import Instantiation, Sizes
+from distir.transforms.loss_copies import with_loss_copies
 from distir.transforms.moves import FLAT, Layout, Local, Move, Pending, move
 from distir.transforms.place import Mesh, Placed
 from distir.transforms.place_block import PlacedBlock, operands_of
@@ -33,6 +34,7 @@ def instantiate_block(
     zero: int = 0,
     keep_parameters: bool = False,
     narrow: bool = False,
+    loss_copies: int = 0,
 ) -> BlockProgram:
     """Fills sizes into a placed block and adds what happens to its parameters.
 
@@ -40,7 +42,8 @@ def instantiate_block(
     data and context parallelism what a device owns (1), the gradients it adds up (2), and what it
     stores (3).
     `keep_parameters`: what is gathered for the forward pass stays for the backward pass. `narrow`:
-    what nothing but products read is made in the type that products run in.
+    what nothing but products read is made in the type that products run in. `loss_copies`: how many
+    copies of the logits in fp32 the loss holds while its gradient is computed.
     """
     step, mesh = placed.step, placed.mesh
     sizes = _with_tied_sizes(sizes, step)
@@ -63,7 +66,10 @@ def instantiate_block(
     if not kept_gathered:
         forward += _released(gathered)
         backward_gathers, gathered = _gathered(making, gathers, placed.backward)
-    backward = [*making.nodes(placed.backward), *_released(gathered)]
+    backward = [
+        *with_loss_copies(making.nodes(placed.backward), loss_copies),
+        *_released(gathered),
+    ]
     settle: list[tuple[Node, ...]] = []
     settled: dict[Value, Local] = {}
     scatter: list[tuple[Node, ...]] = []

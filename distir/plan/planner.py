@@ -97,14 +97,22 @@ class ProgramKind:
 class Planner:
     """Makes plans for one workload."""
 
-    def __init__(self, workload: Workload, *, fuse: bool = False, narrow: bool = False) -> None:
+    def __init__(
+        self,
+        workload: Workload,
+        *,
+        fuse: bool = False,
+        narrow: bool = False,
+        loss_copies: int = 0,
+    ) -> None:
         """`fuse`: whether chains of elementwise ops run as one kernel; `narrow`: whether devices
         have the type that the workload's products run in, so that what they alone read is made in
-        it."""
+        it; `loss_copies`: how many copies of the logits in fp32 the loss holds."""
         self.workload = workload
         self.rules = rules_of(workload)
         self.fuse = fuse
         self.narrow = narrow
+        self.loss_copies = loss_copies
         self.program = workload.program
         self._steps: dict[object, BlockStep] = {}
         self._forward: dict[object, BlockPlacer] = {}
@@ -245,6 +253,7 @@ class Planner:
                     kind.zero,
                     kind.keeps_parameters,
                     self.narrow,
+                    self.loss_copies,
                 )
             found.append(programs[key])
         return tuple(found)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -53,6 +53,23 @@ from distir.strategy import AUTO, Strategy
 from distir.workload import Workload
 
 
+class PlannerFacts(TypedDict):
+    """What plans depend on beside the workload: arguments of a `Planner`."""
+
+    fuse: bool
+    narrow: bool
+    loss_copies: int
+
+
+def planner_facts(workload: Workload, cluster: Cluster, stack: SoftwareStack) -> PlannerFacts:
+    """How plans of a workload are made for a cluster and a software stack."""
+    return {
+        "fuse": stack.fuses_elementwise,
+        "narrow": narrower_products(workload, cluster.device) is not None,
+        "loss_copies": stack.loss_copies,
+    }
+
+
 class Simulator:
     """Simulates strategies of one workload on one cluster; what they share is kept."""
 
@@ -67,18 +84,17 @@ class Simulator:
     ) -> None:
         """`job`: what the workload is run for, where prices and goals are asked for. `planner`: one
         of this workload, to be shared by simulators of several clusters or software stacks that
-        fuse alike, and whose devices have the same types."""
+        fuse alike and hold as many copies of logits, and whose devices have the same types."""
         self.workload = workload
         self.cluster = cluster
         self.cost = CostModel(cluster, stack or load_stack(), job)
-        fuse = self.cost.stack.fuses_elementwise
-        narrow = narrower_products(workload, cluster.device) is not None
-        self.planner = planner or Planner(workload, fuse=fuse, narrow=narrow)
-        own = self.planner
-        if own.workload is not workload or (own.fuse, own.narrow) != (fuse, narrow):
-            raise ValueError("the planner is of another workload, fuses otherwise, or narrows")
+        facts = planner_facts(workload, cluster, self.cost.stack)
+        self.planner = planner or Planner(workload, **facts)
+        own = {name: getattr(self.planner, name) for name in facts}
+        if self.planner.workload is not workload or own != facts:
+            raise ValueError(f"the planner is of another workload, or has {own} and not {facts}")
         self._fit = degrees_fit(cluster.num_devices).of(workload)
-        self._rules = (self._fit, *own.rules)
+        self._rules = (self._fit, *self.planner.rules)
         self.stages = StagePricer(workload, self.cost, self.planner, ChainMemory())
         self._known_cuts = KnownCuts(self.cost.host_bound_seconds, workload.training)
         self._stages: dict[object, StageCost] = {}

@@ -60,7 +60,7 @@ def check_numbers(plan: Plan) -> Execution:
 class Charged:
     """Stands in for a cost model and a grid, and writes down what it is asked for."""
 
-    cluster = None
+    cluster = products = None
     stack = load_stack("ideal")
 
     def __init__(self) -> None:

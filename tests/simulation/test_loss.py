@@ -10,6 +10,8 @@ import pytest
 from distir import Simulator, Strategy, Workload, load_cluster, load_model
 from distir.cost import load_stack
 from distir.errors import ClusterError
+from distir.plan_text import format_plan, parse_plan
+from tests.laws.test_engines_agree import check
 
 
 def head_seconds(spelled_out: bool = False, metrics: int = 0) -> float:
@@ -79,3 +81,56 @@ def test_a_norm_that_is_spelled_out_moves_120_bytes_per_element_and_not_a_layer_
     assert more("llama3.2-1b") == pytest.approx(
         norms * 1024 * hidden * bytes_more / 3.35e12, rel=0.02
     )
+
+
+# --- memory ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+def test_copies_of_logits_are_in_memory_where_the_head_is(tp: int) -> None:
+    """Of 4 · 1024 · 50257 logits, split by tp and padded, three copies of 4 bytes; the last of two
+    stages has them."""
+    workload = Workload(model=load_model("gpt2"), batch_size=4, sequence_length=1024)
+    strategy = Strategy(tp=tp, pp=2, microbatches=1)
+    peaks = [
+        [stage.memory for stage in simulator.simulate(strategy).stages]
+        for copies in (0, 3)
+        for simulator in [
+            Simulator(
+                workload,
+                load_cluster("dgx-a100", 2 * tp),
+                replace(load_stack("ideal"), loss_copies=copies),
+            )
+        ]
+    ]
+    first, last = (
+        sum(peaks[1][stage].values()) - sum(peaks[0][stage].values()) for stage in (0, 1)
+    )
+    logits = 4 * 1024 * 50258 / tp if tp > 1 else 4 * 1024 * 50257
+    assert first == 0
+    assert 0.6 * 12 * logits <= last <= 12.01 * logits
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
+def test_copies_of_logits_are_counted_alike_by_both_engines(schedule: str) -> None:
+    workload = Workload(model=load_model("gpt2"), batch_size=4, sequence_length=64)
+    stack = replace(load_stack("ideal"), loss_copies=3)
+    simulator = Simulator(workload, load_cluster("dgx-a100", 4), stack)
+    strategies = [
+        Strategy(tp=2, pp=2, microbatches=4, schedule=schedule),
+        Strategy(dp=2, pp=2, microbatches=2, schedule=schedule),
+    ]
+    together = simulator.simulate_many(strategies).metrics["peak_memory_bytes"]
+    for strategy, peak in zip(strategies, together, strict=True):
+        fast, _ = check(simulator, simulator.plan(strategy))
+        assert fast.metrics["peak_memory_bytes"] == float(peak)
+
+
+def test_a_plan_with_copies_of_logits_is_read_back_from_its_text() -> None:
+    workload = Workload(model=load_model("gpt2"), batch_size=4, sequence_length=64)
+    stack = replace(load_stack("ideal"), loss_copies=2)
+    simulator = Simulator(workload, load_cluster("dgx-a100", 2), stack)
+    for strategy in (Strategy(dp=2), Strategy(tp=2)):
+        text = format_plan(simulator.plan(strategy))
+        assert "copies=2" in text
+        assert format_plan(parse_plan(text)) == text
