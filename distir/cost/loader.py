@@ -48,6 +48,7 @@ A software stack states facts about software. Its constants are those that all s
     sends_copies_once = false                            # a token is sent to a node once
     allocator = "blocks"                                 # or growing "segments", or "static"
     spells_loss_out = false                              # the loss runs op by op on fp32 logits
+    fp8_scaling = "delayed"                              # or "current", "rows", "blocks"
     spells_norms_out = false                             # RMS norms run op by op on fp32 copies
     loss_copies = 0                                      # of logits in fp32, beside its gradient
     loss_metrics = 0                                     # losses that are computed again, to log
@@ -88,6 +89,7 @@ from distir.cost.stack import (
     AttentionKernels,
     KernelDispatch,
     MessageOverlap,
+    Scaling,
     SoftwareStack,
 )
 from distir.errors import ClusterError, UnknownNameError
@@ -319,6 +321,7 @@ def _read_stack(path: Path) -> SoftwareStack:
     sends_copies_once = top.boolean("sends_copies_once", False)
     allocator = cast("Allocator", top.choice("allocator", get_args(Allocator), "blocks"))
     spells_loss_out = top.boolean("spells_loss_out", False)
+    scaling = cast("Scaling", top.choice("fp8_scaling", get_args(Scaling), "delayed"))
     spells_norms_out = top.boolean("spells_norms_out", False)
     loss_copies = top.integer("loss_copies", 0, least=0)
     loss_metrics = top.integer("loss_metrics", 0, least=0)
@@ -350,6 +353,7 @@ def _read_stack(path: Path) -> SoftwareStack:
             sends_copies_once=sends_copies_once,
             allocator=allocator,
             spells_loss_out=spells_loss_out,
+            fp8_scaling=scaling,
             spells_norms_out=spells_norms_out,
             loss_copies=loss_copies,
             loss_metrics=loss_metrics,

@@ -22,6 +22,7 @@ __all__ = [
     "AttentionKernels",
     "KernelDispatch",
     "MessageOverlap",
+    "Scaling",
     "SoftwareStack",
 ]
 
@@ -44,6 +45,14 @@ AttentionKernels: TypeAlias = Literal["native", "portable", "first"]
 - `native`: written for the device's own generation (cuDNN, FlashAttention-3).
 - `portable`: with Ampere's instructions, which later generations still have (FlashAttention-2).
 - `first`: the first ones (FlashAttention, also as written in Triton).
+"""
+Scaling: TypeAlias = Literal["delayed", "current", "rows", "blocks"]
+"""Where the scales of operands in fp8 come from.
+
+- `delayed`: from the maxima of earlier steps, so that kernels write fp8 at once.
+- `current`: from the operand's own maximum, which a pass over memory finds first.
+- `rows`: from that of each row, or column in the other layout, so that layouts are cast apart.
+- `blocks`: from that of each small block (MXFP8, blockwise), which the casting kernel holds.
 """
 Allocator: TypeAlias = Literal["blocks", "segments", "static"]
 """What hands out device memory: PyTorch's cache of blocks, that cache with growing segments
@@ -85,6 +94,8 @@ class SoftwareStack:
     """What hands out device memory."""
     spells_loss_out: bool = False
     """Whether the loss runs op by op on fp32 logits, instead of as one kernel."""
+    fp8_scaling: Scaling = "delayed"
+    """Where the scales of operands in fp8 come from."""
     spells_norms_out: bool = False
     """Whether root-mean-square norms run op by op on fp32 copies, instead of as one kernel."""
     loss_copies: int = 0

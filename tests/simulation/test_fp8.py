@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
 from distir import Simulator, Strategy, Workload, load_cluster, load_model
 from distir.cost import OpClass, load_stack
+from distir.cost.stack import Scaling
 from distir.ir import Builder, DType
 from distir.ops.linalg import MatMul
 from distir.plan import Plan
@@ -78,3 +80,45 @@ def test_a_step_is_faster_and_keeps_in_fp8_what_products_alone_read() -> None:
     saved = bf16["peak_memory_bytes"] - fp8["peak_memory_bytes"]
     assert saved == pytest.approx(kept, rel=0.05)
     assert fp8["mfu"] < 2 * bf16["mfu"]
+
+
+# --- where scales come from -----------------------------------------------------------------------
+
+
+def with_scaling(scaling: Scaling) -> float:
+    """Seconds of a product of two 8192 x 8192 matrices on an H100."""
+    workload = Workload(model=load_model("gpt2"), batch_size=8, precision="fp8")
+    stack = replace(load_stack("ideal"), fp8_scaling=scaling)
+    simulator = Simulator(workload, load_cluster("hgx-h100"), stack)
+    return product_seconds(Pricing.of(simulator.cost, simulator.plan(Strategy())), 8192)
+
+
+def test_a_scale_that_is_not_known_beforehand_costs_a_pass_over_the_operands() -> None:
+    """Half of it, that is: an operand has two products. So do rows of their own, as both layouts
+    are read; the maxima of blocks are found in the cast."""
+    delayed = with_scaling("delayed")
+    more = 2 * 0.5 * 2 * 8192**2 / 3.35e12
+    assert with_scaling("blocks") == delayed
+    assert with_scaling("rows") == pytest.approx(delayed + more, rel=1e-6)
+    assert with_scaling("current") == pytest.approx(delayed + more, rel=1e-6)
+
+
+IN_FP8, IN_BF16 = 8532, 6667
+"""Tokens per second and GPU of Llama 3.1 8B on 8 H100 with HBM2e (2.4 TB/s), FSDP and
+torch.compile, with fp8 scaled by the tensor's own maximum and without (pytorch/torchtitan,
+benchmarks/llama3_h100_202412_torchtitan.md, table 1)."""
+
+
+@pytest.mark.slow(seconds=3)
+def test_fp8_gains_about_as_much_as_published() -> None:
+    cluster = load_cluster("hgx-h100", 8)
+    device = replace(cluster.device, memory_bandwidth_bytes_per_second=2.4e12)
+
+    def seconds(precision: str) -> float:
+        model = load_model("llama3-8b")
+        workload = Workload(model=model, batch_size=16, sequence_length=8192, precision=precision)
+        simulator = Simulator(workload, cluster.with_device(device))
+        strategy = Strategy(dp=8, zero=3, recompute="alternate")
+        return simulator.simulate(strategy).metrics["iteration_seconds"]
+
+    assert seconds("bf16") / seconds("fp8") == pytest.approx(IN_FP8 / IN_BF16, rel=0.1)

@@ -15,6 +15,7 @@ from distir.cost import CostModel, Device, OpClass, Work
 from distir.cost.amounts import Amount, smaller
 from distir.cost.collectives import CollectiveKind, Copies
 from distir.cost.products import ProductShape
+from distir.cost.stack import Scaling
 from distir.ir.core import Node, Op, Part, Value
 from distir.ops.collective import Bucket, Collective, Sharded
 from distir.ops.fused import Fused
@@ -115,7 +116,9 @@ def narrow_bytes(node: Node, product: str | None) -> int:
     return sum(t.size_bytes for t in node.operand_types if t.dtype.short_name == product)
 
 
-def with_casts(work: Work, product: str | None, narrow_bytes: float = 0.0) -> tuple[Work, ...]:
+def with_casts(
+    work: Work, product: str | None, narrow_bytes: float = 0.0, scaling: Scaling = "delayed"
+) -> tuple[Work, ...]:
     """A product in the narrower type `product`, and its share of the kernels that cast its
     operands; other work, and all if there is no such type, as it is.
 
@@ -124,13 +127,24 @@ def with_casts(work: Work, product: str | None, narrow_bytes: float = 0.0) -> tu
     nvte_cast_transpose). So a product pays, for each operand, half of the reading and the
     writing of its own layout. `narrow_bytes` of its operands are in the narrower type already:
     a value that only products read is made in that type.
+
+    That needs a scale that is known before. If it is the operand's own maximum (`current`), a pass
+    finds it first, and nobody makes an operand in the narrower type at once. If every row has its
+    own (`rows`), both layouts have scales of their own and are cast one by one.
     """
     on_matrix_units = work.kind is OpClass.PRODUCT and work.dtype != "fp32"
     if product is None or not on_matrix_units:
         return (work,)
     half = 0.5 * (work.bytes_read - narrow_bytes)
     narrower = replace(work, bytes_read=half + narrow_bytes, dtype=product)
-    return (Work(bytes_read=half, bytes_written=half), narrower) if half else (narrower,)
+    read = half
+    if scaling == "current":
+        read = 2 * (half + narrow_bytes)
+    elif scaling == "rows":
+        read = 2 * half
+    launches = 2.0 if scaling == "current" else 1.0
+    cast = Work(bytes_read=read, bytes_written=half, launches=launches)
+    return (cast, narrower) if read else (narrower,)
 
 
 def product_works(node: Node, product: str | None) -> tuple[Work, ...]:
@@ -239,7 +253,8 @@ class Pricing:
                 None, 0.0, node.operands, node.results, label_of(op), launch_seconds=view
             )
         spelled, narrow = self._spelled_out(node, work), narrow_bytes(node, self.product)
-        works = (*with_casts(spelled, self.product, narrow), *self._metrics(node))
+        scaling = self.cost.stack.fp8_scaling
+        works = (*with_casts(spelled, self.product, narrow, scaling), *self._metrics(node))
         return Instruction(
             COMPUTE,
             cast("float", sum(self._kernel_seconds(node, each) for each in works)),
