@@ -4,7 +4,7 @@ strategies there are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
@@ -299,9 +299,24 @@ def _loaded(statement: ProblemStatement) -> Problem:
         space_name=looked_through.name,
         searched=looked_through,
         space_options=_space_options(statement),
-        notes=(*told, *_several_batches(workload), *_left_open(workload, statement.sizes or {})),
+        notes=(
+            *told,
+            *_several_batches(workload),
+            *_left_open(workload, statement.sizes or {}),
+            *_of_another_device(stack, hardware),
+        ),
         changed=partial(load_problem, **{**statement.stated(), **made}),
     )
+
+
+def _of_another_device(stack: SoftwareStack, hardware: Cluster) -> Iterator[str]:
+    """That measured products are of another device than those of the cluster, if they are."""
+    table, device = stack.products, hardware.device.name
+    if table is not None and not table.holds_on(device):
+        yield (
+            f"The products of {stack.name} were measured on {table.device}; on {device} they are "
+            "not used."
+        )
 
 
 def _space_options(statement: ProblemStatement) -> str:

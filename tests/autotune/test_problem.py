@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import distir
 from autotune import load_problem, tune
 from autotune.problem import model_as_run
 from distir import Workload
-from distir.cost import load_stack
+from distir.cost import MeasuredProduct, MeasuredProducts, load_stack
 from distir.ir import Builder, Function
 from distir.models import AttentionKind
 from distir.ops.attention import FusedAttention
@@ -138,3 +139,12 @@ def test_sizes_that_a_file_leaves_open_can_be_stated_and_are_told_otherwise(tmp_
     assert stage.memory["state_inputs_bytes"] == 2 * 1000 * 8 * 2
     with pytest.raises(distir.DistirError, match="no ONNX file"):
         load_problem("gpt2", devices=2, sizes={"before": 1000})
+
+
+def test_measured_products_of_another_device_are_said_to_be_of_no_use() -> None:
+    table = MeasuredProducts("X1", "", (MeasuredProduct("bf16", 8, 8, 8, 1, 1e-6),))
+    own = replace(load_stack(), products=table)
+    (told,) = load_problem("mlp-2x32", devices=1, stack=own).notes
+    assert "measured on X1; on A100-SXM4-80GB they are not used" in told
+    here = replace(own, products=replace(table, device="A100-SXM4-80GB"))
+    assert not load_problem("mlp-2x32", devices=1, stack=here).notes
