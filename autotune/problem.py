@@ -264,12 +264,16 @@ def _loaded(statement: ProblemStatement) -> Problem:
         looked_through = looked_through.stating("recompute", statement.recomputation)
     if statement.recompute_layers:
         looked_through = looked_through.stating("recompute_layers", statement.recompute_layers)
+    if statement.offload is not None:
+        looked_through = looked_through.stating("offload", statement.offload)
     stack, devices = statement.stack, statement.devices
     if isinstance(stack, (str, Path)):
         stack = load_stack(stack)
     how = (statement.attention, statement.imbalance, statement.sizes)
     model = model_as_run(statement.model, stack, *how)
     hardware = _hardware(statement)
+    if any(looked_through.values_of("offload", ())) and hardware.host is None:
+        raise DistirError(f"the space offloads to hosts, but {hardware.without_host}")
     precision, told = _precision(statement, hardware)
     workload = _workload(statement, model, precision)
     if statement.batch_size == "least":
@@ -330,6 +334,8 @@ def _space_options(statement: ProblemStatement) -> str:
         found += f" --recompute {statement.recomputation}"
     if statement.recompute_layers:
         found += f" --recompute-layers {statement.recompute_layers}"
+    if statement.offload is not None:
+        found += f" --offload {statement.offload or 'none'}"
     return found
 
 

@@ -122,6 +122,9 @@ class ProblemStatement:
     recompute_layers: int | None = None
     """Layers of a stage that strategies recompute which recompute something; by default what the
     space says."""
+    offload: str | None = None
+    """What all strategies leave in the memory of the host, such as `optimizer`; by default what the
+    space says."""
 
     @property
     def is_made(self) -> bool:

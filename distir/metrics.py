@@ -70,6 +70,8 @@ class Iteration:
     """FLOPs of products on padding, as a fraction of the model's."""
     communicators: Amount
     """Kinds of parallelism whose devices communicate."""
+    host_bytes: Amount = 0.0
+    """In the memory of the host, per device; the most of all ranks."""
 
     @cached_property
     def samples_per_second(self) -> Amount:

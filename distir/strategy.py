@@ -18,6 +18,9 @@ nearest neighbours (Narayanan et al. 2021)."""
 AUTO = "auto"
 """The recomputation that is chosen per layer."""
 
+OFFLOADS = ("optimizer",)
+"""What may rest in the memory of the host; see `Strategy.offload`."""
+
 KEEP_GATHERED = ("none", "parameters", "activations", "all")
 """Which gathered values are kept for the backward pass, in order of memory."""
 
@@ -89,6 +92,17 @@ def _stated_lists(axes: object) -> Iterator[tuple[str, list[str]]]:
     for stated in axes.split(";") if axes else ():
         user, _, names = stated.partition("=")
         yield user.strip(), [name.strip() for name in names.split(",")]
+
+
+def parse_offload(offload: object) -> str:
+    """What rests on the host, each name once and in order, from a text such as
+    `parameters,optimizer`; empty or `none`: nothing. Raises `StrategyError` for other names."""
+    if not isinstance(offload, str):
+        raise StrategyError(f"offload is {shown(offload)}; expected names such as optimizer")
+    names = {name.strip().lower() for name in offload.split(",")} - {"", "none"}
+    for name in sorted(names.difference(OFFLOADS)):
+        raise StrategyError(str(UnknownNameError("offload", name, ("none", *OFFLOADS))))
+    return ",".join(name for name in OFFLOADS if name in names)
 
 
 def format_lists(lists: Mapping[str, Sequence[str]]) -> str:
@@ -171,6 +185,9 @@ class Strategy:
     expert_order: str = "replicas"
     """Which devices share experts: `replicas` first, then those of `cp`; or the `nearest`, those of
     `cp` before replicas."""
+    offload: str = ""
+    """What rests in the memory of the host, separated by commas. `optimizer`: the optimizer's state
+    and gradients, and its step is run there (Ren et al. 2021, ZeRO-Offload)."""
 
     def __post_init__(self) -> None:
         for name in ("dp", "tp", "pp", "cp", "ep", "microbatches", "chunks", "recompute_every"):
@@ -214,6 +231,7 @@ class Strategy:
         if self.cp_exchange not in CP_EXCHANGES:
             raise UnknownNameError("cp_exchange", str(self.cp_exchange), CP_EXCHANGES)
         object.__setattr__(self, "axes", format_lists(parse_lists(self.axes)))
+        object.__setattr__(self, "offload", parse_offload(self.offload))
         for name in ("schedule", "recompute"):
             if not isinstance(getattr(self, name), str):
                 raise StrategyError(f"{name} is {shown(getattr(self, name))}; expected a name")
@@ -266,6 +284,11 @@ class Strategy:
         return self.keep_gathered in ("activations", "all")
 
     @property
+    def offloads(self) -> frozenset[str]:
+        """What rests on the host: names of `OFFLOADS`."""
+        return frozenset(self.offload.split(",") if self.offload else ())
+
+    @property
     def stages(self) -> int:
         """Pipeline stages: ranks times chunks."""
         return self.pp * self.chunks
@@ -291,6 +314,7 @@ class Strategy:
         again += f":{self.recompute_layers}" if self.recompute_layers else ""
         parts += [again] if self.recompute != "none" else []
         parts += [f"keep:{self.keep_gathered}"] if self.keep_gathered != "none" else []
+        parts += [f"host:{self.offload}"] if self.offload else []
         parts += ["sp"] if self.sequence_parallel else []
         parts += [f"zd{self.zero_degree}"] if self.zero_degree else []
         parts += [self.cp_exchange] if self.cp_exchange != "gather" else []

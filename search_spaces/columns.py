@@ -28,6 +28,7 @@ PROGRAM = (
     "recompute_every",
     "recompute_layers",
     "keep_gathered",
+    "offload",
 )
 """What decides which program devices run, sizes aside."""
 

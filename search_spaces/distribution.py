@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Protocol
 
 from distir.factoring import EXPERT_ORDERS, ExpertFactors, divisors, expert_factors
@@ -30,6 +31,7 @@ from distir.strategy import (
     AUTO,
     CP_EXCHANGES,
     KEEP_GATHERED,
+    OFFLOADS,
     Strategy,
     format_lists,
     parse_lists,
@@ -136,6 +138,7 @@ def _dimensions(of: _Domains) -> list[Dimension]:
         _varying("recompute_every", of.recompute_every, of.chosen),
         _varying("recompute_layers", of.recompute_layers, of.chosen),
         _varying("keep_gathered", of.keep_gathered, of.chosen),
+        _varying("offload", of.offload, of.chosen),
         _limited("microbatches", of.microbatches, of.chosen),
         Dimension("schedule", of.schedule),
         Dimension("chunks", of.chunks),
@@ -339,6 +342,11 @@ class _Domains:
         wanted = self.chosen.values_of("keep_gathered", KEEP_GATHERED)
         return [each for each in wanted if is_gathered(str(each))] or ("none",)
 
+    def offload(self) -> Sequence[Value]:
+        if not self._training:
+            return ("",)
+        return self.chosen.values_of("offload", offloadings())
+
     # --- pipeline ---------------------------------------------------------------------------------
 
     def microbatches(self, dp: int) -> Sequence[Value]:
@@ -366,6 +374,12 @@ class _Domains:
         shares = divisors(-(-self.workload.num_layers // pp))
         every = sorted({family.default_chunks, *shares} - set(range(family.least_chunks)))
         return self.chosen.values_of("chunks", every)
+
+
+def offloadings() -> tuple[str, ...]:
+    """Every choice of what rests on the host, the least first."""
+    some = (combinations(OFFLOADS, count) for count in range(len(OFFLOADS) + 1))
+    return tuple(",".join(names) for each in some for names in each)
 
 
 def _sends_one_round(schedule: str) -> bool:

@@ -8,6 +8,7 @@ chunks: all                    # every sensible value; `default`: what it is if 
                                # `long`: all in inference and where sequences are long
 recompute: none
 microbatch_size: [1, 2]        # samples, in place of `microbatches`, which counts
+offload: [none, optimizer]     # what may rest in the memory of the host
 axes: auto                     # lists of axes that the model itself suggests; {cp: auto}: for cp
 """
 
@@ -119,6 +120,7 @@ _add(
     zero_degree="default",
     cp_exchange="default",
     axes="default",
+    offload="default",
 )
 _add(
     "standard",
@@ -137,6 +139,7 @@ _add(
     zero_degree="default",
     cp_exchange="default",
     axes="default",
+    offload="default",
 )
 _add(
     "full",
@@ -147,6 +150,7 @@ _add(
     etp="default",
     placement="default",
     axes="default",
+    offload="default",
 )
 
 

@@ -291,6 +291,7 @@ def add_space_option(
             "what fits and takes least time (default: what the space says)",
         )
         add_recomputed_layers_option(group, SUPPRESS, "what the space says, usually all layers")
+        add_offload_option(group, "what the space says, usually nothing")
         group.add_argument(
             "--axes",
             type=axis_lists,
@@ -313,6 +314,19 @@ def add_recomputed_layers_option(group: Any, default: Any, otherwise: str) -> No
         metavar="N",
         help="where something is recomputed, it is in the first N layers of every pipeline stage, "
         f"and the others keep everything (default: {otherwise})",
+    )
+
+
+def add_offload_option(group: Any, otherwise: str) -> None:
+    """The option that says what rests in the memory of the host; `otherwise` says what holds
+    without it."""
+    group.add_argument(
+        "--offload",
+        type=str.lower,
+        default=SUPPRESS,
+        metavar="WHAT",
+        help="leave in the memory of the host: none, or optimizer (its state and gradients, and it "
+        f"runs there) (default: {otherwise})",
     )
 
 

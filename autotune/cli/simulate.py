@@ -13,6 +13,7 @@ from autotune.cli.options import (
     SUPPRESS,
     add_microbatch_options,
     add_model_options,
+    add_offload_option,
     add_recomputed_layers_option,
     given,
     positive,
@@ -113,6 +114,7 @@ def add_strategy_options(parser: argparse.ArgumentParser) -> None:
         help="recompute every N-th block; the others keep everything (default: 1)",
     )
     add_recomputed_layers_option(group, 0, "all layers")
+    add_offload_option(group, "none")
     group.add_argument(
         "--keep-gathered",
         type=str.lower,

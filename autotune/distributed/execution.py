@@ -141,6 +141,8 @@ def _traffic(outcomes: Sequence[DeviceOutcome]) -> dict[str, ProcessTraffic]:
 def _planned(counts: Counts) -> Counter[str]:
     planned: Counter[str] = Counter()
     for (_, mesh_axes), size in counts.collective_bytes.items():
+        if not mesh_axes:  # copies to the host, which no message carries
+            continue
         planned[axes_name(mesh_axes)] += round(size)
     planned[PIPELINE] += round(sum(counts.sent_bytes.values()))
     return planned

@@ -248,7 +248,10 @@ class _Search:
         table = self._strategies(codes, len(nodes))
         first, which = table.distinct(("pp", "microbatches"))
         pairs = zip(*(table.taken(first).column(n) for n in ("pp", "microbatches")), strict=True)
-        begun = [self.bounds.begun(self.devices, int(p), int(m)) for p, m in pairs]
+        offloading = any(table.values["offload"])
+        begun = [
+            self.bounds.begun(self.devices, int(p), int(m), offloading=offloading) for p, m in pairs
+        ]
         self.bounded += len(begun)
         leaves = self.tree.tree.leaves_below(self._shaped)[nodes]
         bounds = ManyBounds.of(begun).taken(which)

@@ -35,7 +35,7 @@ FINE = (
     "axes",
 )
 """Choices that the pool begins without: they refine a strategy, and multiply the kinds."""
-COARSE = ("zero", "recompute", "sequence_parallel")
+COARSE = ("zero", "recompute", "sequence_parallel", "offload")
 """Other choices that make another kind of program."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from autotune.problem import Problem
@@ -60,6 +61,13 @@ def _recomputed(result: Any) -> str:
     return f"Layers recompute, stage by stage: {'; '.join(said)}."
 
 
+def _on_host(result: Any) -> str:
+    """What a device has in the memory of its host, where something is offloaded."""
+    held = max((getattr(stage, "host_bytes", 0.0) for stage in result.stages), default=0.0)
+    limit = getattr(result, "host_limit_bytes", inf)
+    return f"On hosts: {short_bytes(held)} of {short_bytes(limit)} per device." if held else ""
+
+
 def _parts(
     problem: Problem, result: Any, collectives: Sequence[CollectiveUse]
 ) -> Iterator[RenderableType]:
@@ -78,9 +86,7 @@ def _parts(
         fitting = what_would_fit(problem, result.strategy)
         if fitting is not None:
             yield Text(fitting)
-    chosen = _recomputed(result)
-    if chosen:
-        yield Text(chosen)
+    yield from (Text(line) for line in (_recomputed(result), _on_host(result)) if line)
     for label, (size, padded) in getattr(result, "padding", {}).items():
         waste = shown(padding_fraction.name, result.metrics[padding_fraction.name])
         yield Text(

@@ -15,7 +15,7 @@ from distir.strategies import Strategies
 
 DOUBLING = ("dp", "tp", "pp", "cp", "ep", "microbatches", "chunks", "recompute_every")
 """Choices that count something: a factor of two is a step."""
-NAMED = ("schedule", "recompute", "keep_gathered", "cp_exchange", "placement", "axes")
+NAMED = ("schedule", "recompute", "keep_gathered", "cp_exchange", "placement", "axes", "offload")
 """Choices among names: any two names are one step apart."""
 
 

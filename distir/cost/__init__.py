@@ -6,7 +6,7 @@ Devices (`devices/`), clusters (`clusters/`) and software stacks (`stacks/`) are
 from __future__ import annotations
 
 from distir.cost.band import Band
-from distir.cost.cluster import Cluster, ClusterLevel, Group
+from distir.cost.cluster import Cluster, ClusterLevel, Group, Host
 from distir.cost.collectives import CollectiveKind
 from distir.cost.device import Device
 from distir.cost.loader import (
@@ -37,6 +37,7 @@ __all__ = [
     "CostModel",
     "Device",
     "Group",
+    "Host",
     "Job",
     "MeasuredProduct",
     "MeasuredProducts",

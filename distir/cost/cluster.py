@@ -19,9 +19,16 @@ from numpy.typing import NDArray
 
 from distir.cost.device import Device
 from distir.errors import ClusterError, shown
-from distir.limits import LEAST_RATE, LONGEST_SECONDS, MOST_DEVICES, MOST_LEVELS, MOST_RATE
+from distir.limits import (
+    LEAST_RATE,
+    LONGEST_SECONDS,
+    MOST_BYTES,
+    MOST_DEVICES,
+    MOST_LEVELS,
+    MOST_RATE,
+)
 
-__all__ = ["Cluster", "ClusterLevel", "Group", "Medium", "Senders"]
+__all__ = ["Cluster", "ClusterLevel", "Group", "Host", "Medium", "Senders"]
 
 Medium: TypeAlias = Literal["board", "network"]
 """Direct links between devices (NVLink, Infinity Fabric, PCIe), or network adapters."""
@@ -79,6 +86,60 @@ class ClusterLevel:
         return min(self.bandwidth_bytes_per_second, peers * self.pair_bandwidth_bytes_per_second)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """The processors and the memory that `devices` neighbouring devices share, as one node has it.
+
+    Raises `ClusterError` if a number is out of range.
+    """
+
+    devices: int
+    memory_bytes: float
+    memory_bandwidth_bytes_per_second: float
+    """Of all its memory."""
+    link_bytes_per_second: float
+    """Between one device and the host, in each direction."""
+    all_links_bytes_per_second: float = math.inf
+    """Between all devices together and the host, in each direction, where they share links."""
+    latency_seconds: float = 0.0
+    """Of one copy."""
+    sources: Mapping[str, str] = field(
+        default_factory=dict[str, str], repr=False, compare=False, hash=False
+    )
+    """By key of its file, where a value comes from, as far as that is stated."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.devices <= MOST_DEVICES:
+            raise ClusterError(
+                f"{shown(self.devices)} devices share a host; expected at least 1, at most "
+                f"{MOST_DEVICES:,}"
+            )
+        if not 0 < self.memory_bytes <= MOST_BYTES:
+            raise ClusterError(
+                f"the memory of the host is {self.memory_bytes} bytes; expected more than 0, at "
+                "most an exabyte"
+            )
+        for what, rate in (
+            ("memory bandwidth of the host", self.memory_bandwidth_bytes_per_second),
+            ("link to the host", self.link_bytes_per_second),
+            ("links to the host", min(self.all_links_bytes_per_second, MOST_RATE)),
+        ):
+            if not LEAST_RATE <= rate <= MOST_RATE:
+                raise ClusterError(
+                    f"{what}: {rate} B/s; expected at least {LEAST_RATE:g} B/s, at most "
+                    f"{MOST_RATE:g} B/s"
+                )
+        if not 0 <= self.latency_seconds <= LONGEST_SECONDS:
+            raise ClusterError(
+                f"latency of the host is {self.latency_seconds}; expected at least 0, at most a "
+                "century"
+            )
+
+    def sharing(self, num_devices: int) -> int:
+        """Devices that share the host in a cluster of so many."""
+        return min(self.devices, num_devices)
+
+
 @dataclass(frozen=True, slots=True)
 class Group:
     """How a group of communicating devices spreads over the levels.
@@ -107,6 +168,8 @@ class Cluster:
     levels: tuple[ClusterLevel, ...]
     num_devices: int
     summary: str = ""
+    host: Host | None = None
+    """What devices may offload to; None where nothing is known of it."""
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.levels) <= MOST_LEVELS:
@@ -142,6 +205,21 @@ class Cluster:
         size."""
         sizes = [level.size for level in self.levels]
         return math.inf if None in sizes else math.prod(size or 1 for size in sizes)
+
+    @property
+    def host_bytes_per_device(self) -> float:
+        """The memory of its host that a device has if all have equal parts; 0 where nothing is
+        known of it."""
+        host = self.host
+        return host.memory_bytes / host.sharing(self.num_devices) if host is not None else 0.0
+
+    @property
+    def without_host(self) -> str:
+        """What to say where nothing is known of the host and it is needed."""
+        return (
+            f"nothing is known of the hosts of cluster {self.name!r}; a table [host] of its file "
+            "says what memory devices may offload to"
+        )
 
     @property
     def devices_per_unit(self) -> tuple[int, ...]:

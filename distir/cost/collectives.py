@@ -30,7 +30,13 @@ from distir.cost.amounts import Amount, doublings, larger, smaller
 __all__ = ["COLLECTIVES", "CollectiveKind", "Copies", "Link", "Route", "collective_seconds"]
 
 CollectiveKind: TypeAlias = Literal[
-    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "shift"
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "broadcast",
+    "shift",
+    "to_host",
 ]
 
 

@@ -20,6 +20,14 @@ A cluster file:
     latency = "14 us"
     medium = "network"                                   # or "board", the default with a size
 
+    [host]                                               # optional: what devices may offload to
+    devices = 4                                          # devices that share a host
+    memory = "1 TB"                                      # of a host, as its
+    memory_bandwidth = "400 GB/s"
+    link = "32 GB/s"                                     # per device, each direction
+    all_links = "64 GB/s"                                # optional: of its devices together
+    latency = "10 us"                                    # optional: of one copy
+
 and a table [device], if the device is not a known one. A file of a device says the same, without
 the heading:
 
@@ -79,7 +87,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import cast, get_args
 
-from distir.cost.cluster import Cluster, ClusterLevel, Medium
+from distir.cost.cluster import Cluster, ClusterLevel, Host, Medium
 from distir.cost.device import DTYPES, Device
 from distir.cost.products import MeasuredProduct, MeasuredProducts
 from distir.cost.reader import TomlTable, read_toml
@@ -220,14 +228,43 @@ def _read_cluster(path: Path) -> Cluster:
     levels = tuple(_read_level(table, table is tables[-1]) for table in tables)
     one_node = math.prod(level.size or 1 for level in levels)
     devices = top.integer("devices", one_node)
+    host = _read_host(top.table("host")) if "host" in top else None
     top.sources()
     top.finish()
     try:
         return Cluster(
-            name=name, summary=summary, device=device, levels=levels, num_devices=devices
+            name=name,
+            summary=summary,
+            device=device,
+            levels=levels,
+            num_devices=devices,
+            host=host,
         )
     except ClusterError as error:
         raise top.fail(error) from error
+
+
+def _read_host(table: TomlTable) -> Host:
+    devices = table.integer("devices")
+    memory = table.quantity("memory", BYTES)
+    bandwidth = table.quantity("memory_bandwidth", BYTES_PER_SECOND)
+    link = table.quantity("link", BYTES_PER_SECOND)
+    shared = table.quantity("all_links", BYTES_PER_SECOND) if "all_links" in table else math.inf
+    latency = table.quantity("latency", SECONDS) if "latency" in table else 0.0
+    sources = table.sources()
+    table.finish()
+    try:
+        return Host(
+            devices=devices,
+            memory_bytes=memory,
+            memory_bandwidth_bytes_per_second=bandwidth,
+            link_bytes_per_second=link,
+            all_links_bytes_per_second=shared,
+            latency_seconds=latency,
+            sources=sources,
+        )
+    except ClusterError as error:
+        raise table.fail(error) from error
 
 
 def _read_device_entry(top: TomlTable, folder: Path) -> Device:

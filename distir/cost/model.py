@@ -9,7 +9,7 @@ from typing import Any
 from distir.cost import device as on_device
 from distir.cost.amounts import Amount, larger, smaller, soft_maximum
 from distir.cost.band import Band
-from distir.cost.cluster import Cluster, ClusterLevel, Group, Senders
+from distir.cost.cluster import Cluster, ClusterLevel, Group, Host, Senders
 from distir.cost.collectives import CollectiveKind, Copies, Link, Route, collective_seconds
 from distir.cost.products import MeasuredProducts
 from distir.cost.stack import SoftwareStack
@@ -98,6 +98,32 @@ class CostModel:
         fixed = self.stack.reserve_bytes(0.0, communicators)
         per_byte = 1.0 + self.stack.reserve_bytes(1.0, 0) - self.stack.reserve_bytes(0.0, 0)
         return larger(0.0, self.cluster.device.memory_bytes - fixed) / per_byte
+
+    def fits_host(self, host_bytes: Amount) -> Any:
+        """Whether a device's part of its host's memory holds what it offloads: a bool, or an array
+        of bools."""
+        return host_bytes <= self.cluster.host_bytes_per_device
+
+    @property
+    def host(self) -> Host:
+        """The host of a node. Raises `ClusterError` if nothing is known of it."""
+        if self.cluster.host is None:
+            raise ClusterError(self.cluster.without_host)
+        return self.cluster.host
+
+    def host_copy_seconds(self, size_bytes: Amount) -> Amount:
+        """Seconds to copy `size_bytes` between a device and its host, while all devices of the host
+        do so."""
+        host = self.host
+        shared = host.all_links_bytes_per_second / host.sharing(self.cluster.num_devices)
+        rate = min(host.link_bytes_per_second, shared) * self.stack.board_link_efficiency
+        return self.stack.collective_launch_seconds + host.latency_seconds + size_bytes / rate
+
+    def host_memory_seconds(self, moved_bytes: Amount) -> Amount:
+        """Seconds in which a host reads and writes `moved_bytes` for each of its devices."""
+        host = self.host
+        rate = host.memory_bandwidth_bytes_per_second * self.stack.memory_efficiency
+        return moved_bytes * host.sharing(self.cluster.num_devices) / rate
 
     def op_seconds(self, work: Work) -> Amount:
         """Seconds of an op; the device's kernels and the host's launches overlap."""

@@ -53,16 +53,17 @@ class ActionMemory:
 @dataclass(frozen=True, slots=True)
 class StageMemory:
     """Bytes that a device of a stage holds for the whole step: of parameters, gradients, optimizer
-    state, and inputs that one step leaves for the next."""
+    state, and inputs that one step leaves for the next; and those that it has on its host."""
 
     parameters: float
     gradients: float
     optimizer: float
     inputs: float
+    host: float = 0.0
 
     @property
     def total(self) -> float:
-        """Bytes of all of these."""
+        """Bytes of all of these on the device."""
         return self.parameters + self.gradients + self.optimizer + self.inputs
 
 
@@ -82,6 +83,10 @@ class StepMeasurements:
     def state_of(self, rank: int) -> float:
         """Bytes that a device of a rank holds for the whole step, over all its stages."""
         return sum(state.total for (other, _), state in self.state.items() if other == rank)
+
+    def host_of(self, rank: int) -> float:
+        """Bytes that a device of a rank has in the memory of its host, over all its stages."""
+        return sum(state.host for (other, _), state in self.state.items() if other == rank)
 
     @property
     def peaks(self) -> tuple[float, ...]:

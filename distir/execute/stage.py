@@ -532,14 +532,22 @@ class StageDevices:
         """Bytes that a device keeps over the whole step, in the workload's element types."""
         types, workload = self.plan.workload.types, self.plan.workload
         master = types.master.itemsize if types.master is not None else 0
-        parameters = gradients = optimizer = 0.0
+        parameters = gradients = optimizer = host = 0.0
         for parameter in (self.parameters[value] for value in self.holds):
             parameters += float(np.size(parameter.shards[0])) * types.compute.itemsize
-            if parameter.gradient is not None:
-                optimizer += float(np.size(parameter.gradient[0])) * master
-                optimizer += sum(np.size(each[0]) for each in parameter.moments) * MOMENT_BYTES
-        for shards in self._accumulated.values():
-            gradients += float(np.size(shards[0])) * types.gradient_bytes
+            if parameter.gradient is None:
+                continue
+            elements = float(np.size(parameter.gradient[0]))
+            updated = elements * master
+            updated += sum(np.size(each[0]) for each in parameter.moments) * MOMENT_BYTES
+            block, _ = self.uses[parameter.value][0]
+            if self.stage.programs[block].updates_on_host:
+                host += updated + elements * types.gradient_bytes
+            else:
+                optimizer += updated
+        for (block, place), shards in self._accumulated.items():
+            if not self.stage.programs[block].parameters[place].gradient_on_host:
+                gradients += float(np.size(shards[0])) * types.gradient_bytes
         state_inputs = self._state_inputs
         inputs = sum(
             array_bytes(shards, self.program.types[slot])
@@ -547,7 +555,7 @@ class StageDevices:
             if slot in state_inputs
         )
         gradients = gradients if workload.training else 0.0
-        return StageMemory(parameters, gradients, optimizer, inputs)
+        return StageMemory(parameters, gradients, optimizer, inputs, host)
 
     @property
     def _state_inputs(self) -> set[int]:

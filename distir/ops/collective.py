@@ -292,6 +292,10 @@ class Bucket(Collective):
     parts: tuple[Collective, ...]
 
     @property
+    def is_view(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.parts[0].is_view
+
+    @property
     def kind(self) -> CollectiveKind:
         return self.parts[0].kind
 

@@ -10,6 +10,7 @@ from distir.ir.core import Node, Part, Value
 from distir.ir.types import DType
 from distir.ops.collective import Release
 from distir.ops.elementwise import Cast
+from distir.ops.host import ToHost
 from distir.plan.model import BlockProgram, ParameterUse, elements_of
 from distir.plan.positions import Positions, layout_at, positions_of
 from distir.transforms.bucket import bucketed
@@ -34,7 +35,11 @@ def instantiate_block(
     zero: int = 0,
     keep_parameters: bool = False,
     narrow: bool = False,
+<<<<<<< HEAD
     loss_copies: int = 0,
+=======
+    offloads: frozenset[str] = frozenset(),
+>>>>>>> a53242a (The optimizer's state may rest on the host)
 ) -> BlockProgram:
     """Fills sizes into a placed block and adds what happens to its parameters.
 
@@ -42,8 +47,13 @@ def instantiate_block(
     data and context parallelism what a device owns (1), the gradients it adds up (2), and what it
     stores (3).
     `keep_parameters`: what is gathered for the forward pass stays for the backward pass. `narrow`:
+<<<<<<< HEAD
     what nothing but products read is made in the type that products run in. `loss_copies`: how many
     copies of the logits in fp32 the loss holds while its gradient is computed.
+=======
+    what nothing but products read is made in the type that products run in. `offloads`: what rests
+    on the host.
+>>>>>>> a53242a (The optimizer's state may rest on the host)
     """
     step, mesh = placed.step, placed.mesh
     sizes = _with_tied_sizes(sizes, step)
@@ -80,6 +90,7 @@ def instantiate_block(
         settling: list[Node] = []
         refreshing: list[Node] = []
         scattering: list[Node] = []
+        on_host = False
         if gradient is not None:
             place = positions_of(owned[value], dims[value])
             layout = layout_at(place, dims[gradient.value])
@@ -88,6 +99,11 @@ def instantiate_block(
                 shared = _shared_at_once(gradient.layout, layout)
                 scattering, gradient = _settled(making, gradient, shared, types, in_pass=True)
             settling, settled[value] = _settled(making, gradient, layout, types)
+            if "optimizer" in offloads:
+                on_host = not settling
+                chain = scattering if on_host else settling
+                settled[value] = _on_host(making, settled[value], chain)
+                gradient = settled[value] if on_host else gradient
             steps, _ = move(Local(value, owned[value]), kept[value])
             refreshing = making.nodes(steps, Part.STATE)
         scatter.append(tuple(scattering))
@@ -101,6 +117,7 @@ def instantiate_block(
                 sizes.local_type(value, dims[value], owned[value]),
                 owned[value],
                 gradient,
+                on_host,
             )
         )
     every = (
@@ -137,7 +154,16 @@ def instantiate_block(
         refresh_by_parameter=tuple(refresh),
         given=given,
         parameters=tuple(parameters),
+        updates_on_host="optimizer" in offloads,
     )
+
+
+def _on_host(making: Instantiation, local: Local, chain: list[Node]) -> Local:
+    """The shard in the memory of the host; what copies it is added to the nodes that make it."""
+    copied, there = making.value(local), Local(local.value, local.layout)
+    making.values[there] = Value(copied.type, copied.name)
+    chain.append(Node(ToHost(), (copied,), (making.values[there],), part=Part.STATE))
+    return there
 
 
 def _owned_layout(layout: Layout, mesh: Mesh) -> Layout:

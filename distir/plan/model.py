@@ -41,6 +41,8 @@ class ParameterUse:
     owned_type: TensorType
     owned: Layout
     gradient: Local | None
+    gradient_on_host: bool = False
+    """Whether that is added up in the memory of the host."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,6 +103,8 @@ class BlockProgram:
     given: tuple[Local, ...]
     parameters: tuple[ParameterUse, ...]
     adds_up: tuple[int, ...] = ()
+    updates_on_host: bool = False
+    """Whether the optimizer's state is in the memory of the host, and its step is run there."""
 
     def __repr__(self) -> str:
         forward, backward = len(self.forward), len(self.computed_backward)
@@ -120,7 +124,7 @@ class BlockProgram:
                 shared_out = (node for node in scatter[at] if not isinstance(node.op, Cast))
                 settle[at], scatter[at] = (*shared_out, *settle[at]), ()
                 whole = self.placed.parameter_gradients[uses[at].value]
-                uses[at] = replace(uses[at], gradient=whole)
+                uses[at] = replace(uses[at], gradient=whole, gradient_on_host=False)
             self._adding_up[added] = replace(
                 self,
                 settle_by_parameter=tuple(settle),

@@ -86,12 +86,13 @@ class ProgramKind:
     keeping: Keeping
     zero: int
     keeps_parameters: bool
+    offloads: frozenset[str] = frozenset()
 
     @property
     def sharing(self) -> object:
         """All but `keeping`: equal for kinds whose equal blocks have one program at the same
         sizes."""
-        return self.mesh, self.zero, self.keeps_parameters
+        return self.mesh, self.zero, self.keeps_parameters, self.offloads
 
 
 class Planner:
@@ -185,7 +186,9 @@ class Planner:
         """The kind of the programs of a strategy's blocks."""
         mesh, _ = self.mesh(strategy)
         zero = strategy.zero if mesh.sharding else 0
-        return ProgramKind(mesh, Keeping.of(strategy), zero, strategy.keeps_parameters)
+        return ProgramKind(
+            mesh, Keeping.of(strategy), zero, strategy.keeps_parameters, strategy.offloads
+        )
 
     def block_programs(self, strategy: Strategy) -> tuple[BlockProgram, ...]:
         """One program per block of the model in one stage; equal blocks share theirs."""
@@ -228,7 +231,7 @@ class Planner:
         self, kind: ProgramKind, degrees: tuple[int, ...], samples: int
     ) -> dict[object, BlockProgram]:
         """The known programs of blocks at these sizes, whatever axis lists lead to them."""
-        key = (kind.zero, kind.keeps_parameters, degrees, samples)
+        key = (kind.zero, kind.keeps_parameters, kind.offloads, degrees, samples)
         return self._block_programs.setdefault(key, {})
 
     def _chain_programs(
@@ -253,7 +256,11 @@ class Planner:
                     kind.zero,
                     kind.keeps_parameters,
                     self.narrow,
+<<<<<<< HEAD
                     self.loss_copies,
+=======
+                    kind.offloads,
+>>>>>>> a53242a (The optimizer's state may rest on the host)
                 )
             found.append(programs[key])
         return tuple(found)

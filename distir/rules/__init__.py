@@ -6,7 +6,7 @@ which refuse by it.
 
 from __future__ import annotations
 
-from distir.rules.devices import degrees_fill, degrees_fit
+from distir.rules.devices import degrees_fill, degrees_fit, hosts_are_known
 from distir.rules.facts import WorkloadFacts
 from distir.rules.rule import (
     Advice,
@@ -31,6 +31,7 @@ __all__ = [
     "degrees_fit",
     "explain",
     "explain_many",
+    "hosts_are_known",
     "listed",
     "parameter_names",
     "rules_of",

@@ -54,4 +54,14 @@ def _telling(dp: int, tp: int, cp: int, pp: int) -> dict[str, int]:
     return {"dp": dp, "tp": tp, **({"cp": cp} if cp > 1 else {}), "pp": pp}
 
 
-__all__ = ["degrees_fill", "degrees_fit"]
+def hosts_are_known(without: str | None) -> Rule:
+    """What is offloaded needs a host; `without` says what is missing where nothing is known of
+    it."""
+
+    def check(offload: str) -> str | None:
+        return f"offload = {offload}, but {without}" if offload and without else None
+
+    return Rule("hosts are known to whom something is offloaded", check)
+
+
+__all__ = ["degrees_fill", "degrees_fit", "hosts_are_known"]

@@ -47,6 +47,16 @@ def zero_degrees_to_try(dp: int) -> Advice:
     return {"zero_degree": (0, *divisors(dp))}
 
 
+# --- offloading -----------------------------------------------------------------------------------
+
+
+def offload_is_for_training(workload: WorkloadFacts, offload: str) -> str | None:
+    """Inference has no optimizer."""
+    if workload.mode == "training" or "optimizer" not in offload.split(","):
+        return None
+    return f"offload = {offload} is about an optimizer, and inference has none"
+
+
 # --- recomputation --------------------------------------------------------------------------------
 
 

@@ -20,6 +20,8 @@ microbatches,
   kept it: the `T` without recomputation bounds those with it.
 - *states at rest*: sharding them adds gathers and settlements to the passes, and takes nothing
   away: the `T` without ZeRO bounds those with it.
+- *the host*: what rests there counts nothing, and copying adds to the passes: the `T` without
+  offloading bounds those with it.
 - *pipeline*: the rank on which a microbatch begins is busy or waits until it has come back. Where
   rank `r` holds stage `r` alone and backward passes are whole, rank `r` does nothing before the
   first microbatch has passed the stages before it, and the last has to pass them again after it:
@@ -211,15 +213,30 @@ class _Wholes:
 
     def sharded(self, table: Strategies) -> _Wholes:
         """What is at rest at least, if these models, which are not sharded, are sharded as the
-        strategies of the table say; nothing else there is once per step."""
+        strategies of the table say, and what they offload is not there; nothing else there is once
+        per step."""
         zero, degree = table.column("zero"), table.column("zero_degree")
         devices = np.where(degree > 0, degree, table.column("dp")) * table.column("cp")
         parts = np.stack([np.where(zero >= level, devices, 1) for level in (3, 2, 1)])
         layers, state = self.layers.copy(), self.state.copy()
         layers[:, 1:-2] /= parts
         state[: len(parts)] /= parts
+        if any(table.values["offload"]):
+            stay = np.stack([_stays(name, table) for name in _STATE])
+            layers[:, 1:-2] *= stay
+            state[: len(parts)] *= stay
         nothing = np.zeros(len(table))
         return replace(self, optimizer=nothing, refresh=nothing, state=state, layers=layers)
+
+
+OFFLOADED = {"parameters": "parameters", "gradients": "optimizer", "optimizer": "optimizer"}
+"""By what is at rest the name under which strategies offload it."""
+
+
+def _stays(name: str, table: Strategies) -> NDArray[np.bool_]:
+    """Whether each strategy leaves what is at rest on its devices."""
+    stays = [OFFLOADED[name] not in each.split(",") for each in table.values["offload"]]
+    return np.array(stays)[table.codes.get("offload", np.zeros(len(table), np.int16))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,15 +274,18 @@ class Bounds:
 
     # --- the first choices -----------------------------------------------------------------------
 
-    def begun(self, devices: int, ranks: int, microbatches: int) -> Bound:
-        """For all strategies with these numbers of devices, pipeline ranks and microbatches."""
+    def begun(
+        self, devices: int, ranks: int, microbatches: int, *, offloading: bool = False
+    ) -> Bound:
+        """For all strategies with these numbers of devices, pipeline ranks and microbatches, some
+        of which are `offloading`."""
         passed = self._of_products(devices // ranks, microbatches, waited_for=True)
         work = self._of_products(devices // ranks, microbatches)
         seconds = self._overhead + max(passed, microbatches * work / ranks)
         return Bound(
             seconds * (1 - SLACK),
             PRODUCTS,
-            self._state_bytes / devices * (1 - SLACK),
+            0.0 if offloading else self._state_bytes / devices * (1 - SLACK),
             STATE,
         )
 
@@ -347,7 +367,7 @@ class Bounds:
         some = table.taken(first)
         kept = {"parameters": "none", "all": "activations"}
         gathered = [kept.get(each, each) for each in some.values["keep_gathered"]]
-        fixed: dict[str, Any] = {"zero": 0, "zero_degree": 0}
+        fixed: dict[str, Any] = {"zero": 0, "zero_degree": 0, "offload": ""}
         if not recomputing:
             fixed |= {"recompute": "none", "recompute_every": 1, "recompute_layers": 0}
         values = {**some.values, **{name: (value,) for name, value in fixed.items()}}

@@ -32,9 +32,10 @@ def make_result(plan: Plan, cost: CostModel, stages: Sequence[RankSeconds]) -> S
             for stage in each.stages
         )
         again = _recomputed(plan, blocks)
-        reports.append(StageReport(rank, blocks, seconds, dict(each.memory), again))
+        held = dict(each.memory)
+        reports.append(StageReport(rank, blocks, seconds, held, again, each.host_bytes))
     fullest = max(reports, key=lambda report: report.peak_memory_bytes)
-    reason = _memory_reason(plan, cost, fullest)
+    reason = _memory_reason(plan, cost, fullest) or _host_reason(plan, cost, reports)
     iteration = _iteration(plan, cost, stages, reports)
     if beyond_reason(iteration):
         raise StrategyError(reason_beyond(iteration))
@@ -47,6 +48,7 @@ def make_result(plan: Plan, cost: CostModel, stages: Sequence[RankSeconds]) -> S
         band=cost.band(mixture=bool(plan.workload.expert_axes)),
         padding=plan.padding,
         memory_limit_bytes=cost.cluster.device.memory_bytes,
+        host_limit_bytes=cost.cluster.host_bytes_per_device,
     )
 
 
@@ -103,6 +105,21 @@ def _iteration(
         peak_memory_bytes=larger(*(report.peak_memory_bytes for report in reports)),
         padding_fraction=plan.workload.padding_fraction(plan.sizes.padded),
         communicators=plan.strategy.communicators,
+    )
+
+
+def _host_reason(plan: Plan, cost: CostModel, reports: Sequence[StageReport]) -> str | None:
+    """Why what the plan offloads does not fit in the memory of a host, or None."""
+    fullest = max(reports, key=lambda report: report.host_bytes)
+    if cost.fits_host(fullest.host_bytes):
+        return None
+    sharing = cost.host.sharing(cost.cluster.num_devices)
+    each = "its device has" if sharing == 1 else f"each of its {sharing} devices has"
+    return (
+        f"out of host memory: stage {fullest.stage} of {plan.strategy.pp} offloads "
+        f"{format_bytes(fullest.host_bytes)} per device, and of the "
+        f"{format_bytes(cost.host.memory_bytes)} of a host {each} "
+        f"{format_bytes(cost.cluster.host_bytes_per_device)}"
     )
 
 

@@ -25,6 +25,8 @@ class StageReport:
     memory: Mapping[str, float]
     recomputed: Mapping[str, int] = field(default_factory=dict[str, int])
     """The number of layers by what they recompute, where that is chosen per layer."""
+    host_bytes: float = 0.0
+    """Bytes per device in the memory of the host."""
 
     @property
     def peak_memory_bytes(self) -> float:
@@ -39,6 +41,7 @@ class StageReport:
             "seconds": dict(self.seconds),
             "memory": dict(self.memory),
             **({"recomputed": dict(self.recomputed)} if self.recomputed else {}),
+            **({"host_bytes": self.host_bytes} if self.host_bytes else {}),
         }
 
 
@@ -59,6 +62,8 @@ class SimulationResult:
     """By label the axes that are padded so that they divide: their size, and the padded one."""
     memory_limit_bytes: float = math.inf
     """Memory of a device, which tensors and what the software reserves have to fit in."""
+    host_limit_bytes: float = math.inf
+    """A device's part of the memory of its host."""
 
     make_step: Callable[[], Any] | None = field(default=None, repr=False, compare=False)
     """Makes the `Step` of the plan, for pictures; None where the engine makes none."""
@@ -80,9 +85,13 @@ class SimulationResult:
 
     @property
     def memory(self) -> dict[str, float]:
-        """Bytes that tensors hold at the peak, that the software reserves, and that a device
-        has."""
-        return memory_use(self.metrics, self.memory_limit_bytes)
+        """Bytes that tensors hold at the peak, that the software reserves, and that a device has;
+        and those in the memory of the host, where something is offloaded."""
+        held = max((stage.host_bytes for stage in self.stages), default=0.0)
+        return {
+            **memory_use(self.metrics, self.memory_limit_bytes),
+            **({"host_bytes": held, "host_limit_bytes": self.host_limit_bytes} if held else {}),
+        }
 
     def _repr_html_(self) -> str:
         from distir.metrics import METRICS

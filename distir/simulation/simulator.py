@@ -18,7 +18,7 @@ from distir.cost.amounts import larger
 from distir.errors import StrategyError
 from distir.garbage import collection_paused
 from distir.plan import Plan, Planner
-from distir.rules import degrees_fit, explain, explain_many
+from distir.rules import degrees_fit, explain, explain_many, hosts_are_known
 from distir.schedules import (
     BACKWARD,
     COST_KINDS,
@@ -94,7 +94,12 @@ class Simulator:
         if self.planner.workload is not workload or own != facts:
             raise ValueError(f"the planner is of another workload, or has {own} and not {facts}")
         self._fit = degrees_fit(cluster.num_devices).of(workload)
+<<<<<<< HEAD
         self._rules = (self._fit, *self.planner.rules)
+=======
+        self._host = hosts_are_known(cluster.without_host if cluster.host is None else None)
+        self._rules = (self._fit, self._host, *own.rules)
+>>>>>>> a53242a (The optimizer's state may rest on the host)
         self.stages = StagePricer(workload, self.cost, self.planner, ChainMemory())
         self._known_cuts = KnownCuts(self.cost.host_bound_seconds, workload.training)
         self._stages: dict[object, StageCost] = {}
@@ -124,7 +129,7 @@ class Simulator:
 
     def explain(self, strategy: Strategy) -> str | None:
         """Why a strategy cannot run on this cluster with this workload, or None."""
-        return explain((self._fit,), strategy) or self.planner.explain(strategy)
+        return explain((self._fit, self._host), strategy) or self.planner.explain(strategy)
 
     def explain_many(self, strategies: Strategies) -> dict[int, str]:
         """Why strategies cannot run, by their positions; those that can are not in it."""

@@ -220,7 +220,12 @@ def step_end_spans(
         ]
         for program, held in blocks if plan.workload.training else ():
             elements = program.trained_elements(without=held)
-            add(rank, COMPUTE, "optimizer", pricing.optimizer(plan.workload, elements))
+            add(
+                rank,
+                COMPUTE,
+                "optimizer",
+                pricing.optimizer(plan.workload, elements, on_host=program.updates_on_host),
+            )
         for program, held in blocks:
             for bucket in pricing.refresh(program, without=held):
                 add(rank, GRADIENTS, bucket.label, bucket.seconds, bucket)

@@ -21,6 +21,9 @@ from distir.simulation.pricing.stage_cost import StageCost
 from distir.simulation.pricing.state import StateBytes
 from distir.simulation.spans import StreamSpan, action_spans, pair_spans, step_end_spans
 
+HOST_LINK = "host link"
+"""What copies between a device and its host cross."""
+
 RANKS = "pp"
 """The choice to which messages between pipeline ranks belong."""
 
@@ -259,10 +262,10 @@ def traffic(
         row[2] += count * took
 
     def add_span(rank: int, span: StreamSpan, count: int) -> None:
-        if not span.mesh_axes:
+        if not span.mesh_axes and not span.size_bytes:
             return
         level = level_of(pricing, span.mesh_axes)
-        along = pricing.grid.stream(span.mesh_axes)
+        along = pricing.stream(span.mesh_axes)
         add(rank, along, span.label, level, count, span.size_bytes, span.end - span.start)
 
     for (rank, key), count in Counter((each.rank, each.key) for each in actions).items():
@@ -280,7 +283,10 @@ def traffic(
 
 
 def level_of(pricing: Pricing, mesh_axes: Sequence[str]) -> str:
-    """The outermost level of the cluster that a group of devices spans."""
+    """The outermost level of the cluster that a group of devices spans; of a device alone with its
+    host, the link between the two."""
+    if not mesh_axes:
+        return HOST_LINK
     levels = pricing.cost.cluster.levels
     group = pricing.grid.group(pricing.cost.cluster, tuple(mesh_axes))
     spanned = [level.name for level, out in zip(levels, group.fan_out, strict=True) if out > 1]

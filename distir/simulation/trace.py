@@ -240,6 +240,7 @@ def _op_event(
         name = f"{name} along {', '.join(span.mesh_axes)}"
         arguments["mesh axes"] = ", ".join(span.mesh_axes)
         arguments["level"] = level_of(pricing, span.mesh_axes)
+    if span.mesh_axes or span.size_bytes:
         arguments |= _rate(span.size_bytes, seconds)
     kind = "compute" if span.stream == COMPUTE else "communication"
     return _event(name, kind, each.rank, thread, (span.start, span.end), arguments)

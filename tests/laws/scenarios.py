@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -9,7 +10,7 @@ from itertools import pairwise
 
 from hypothesis import strategies as st
 
-from distir.cost import Cluster, ClusterLevel, Device, SoftwareStack, load_stack
+from distir.cost import Cluster, ClusterLevel, Device, Host, SoftwareStack, load_stack
 from distir.errors import ScheduleError
 from distir.importers.load import LoadedModel
 from distir.ir import Builder, Function, Value
@@ -32,7 +33,7 @@ from distir.schedules import (
     validate,
 )
 from distir.simulation.simulator import Simulator
-from distir.strategy import AUTO, KEEP_GATHERED, PLACEMENT, Strategy
+from distir.strategy import AUTO, KEEP_GATHERED, OFFLOADS, PLACEMENT, Strategy
 from distir.workload import Workload
 
 WIDTH = 24
@@ -272,7 +273,17 @@ def clusters(draw: st.DrawFn, num_devices: int) -> Cluster:
         memory_bandwidth_bytes_per_second=draw(st.floats(1e9, 1e13)),
         peak_flops_per_second={"fp32": flops, "bf16": flops * draw(st.floats(1, 16))},
     )
-    return Cluster(name="cluster", device=device, levels=tuple(levels), num_devices=num_devices)
+    host = Host(
+        devices=draw(st.integers(1, 4)),
+        memory_bytes=draw(st.sampled_from([1e4, 1e12])),
+        memory_bandwidth_bytes_per_second=draw(st.floats(1e8, 1e12)),
+        link_bytes_per_second=draw(st.floats(1e7, 1e12)),
+        all_links_bytes_per_second=draw(st.sampled_from([1e8, math.inf])),
+        latency_seconds=draw(st.sampled_from([0.0, 1e-5])),
+    )
+    return Cluster(
+        name="cluster", device=device, levels=tuple(levels), num_devices=num_devices, host=host
+    )
 
 
 def _stack(name: str, view: float) -> SoftwareStack:
@@ -414,6 +425,7 @@ def scenarios(draw: st.DrawFn, functions: st.SearchStrategy[Function] = models) 
         "keep_gathered": draw(st.sampled_from(["none", *KEEP_GATHERED])),
         "zero_degree": draw(st.sampled_from([0, 2])),
         "cp_exchange": draw(st.sampled_from(["gather", "ring", "all-to-all"])),
+        "offload": draw(st.sampled_from(["", "", *OFFLOADS])),
         "placement": "-".join(draw(st.permutations(PLACEMENT.split("-")))),
     }
     planner = Planner(workload)

@@ -32,6 +32,7 @@ def searches(draw: st.DrawFn) -> tuple[Simulator, list[Strategy]]:
     wanted = {
         "recompute": ["none", "selective", "full", AUTO],
         "recompute_layers": [0, 1, 2],
+        "offload": "all",
         "placement": "all",
     }
     space = distribution_space(workload, devices, {"extends": "full", **wanted})
@@ -52,7 +53,12 @@ def test_no_strategy_is_below_its_bounds(
     together = (kept, bounds.unsharded(table), bounds.ordered(table), stages)
     for place, strategy in enumerate(strategies):
         metrics = simulator.simulate(strategy).metrics
-        begun = bounds.begun(strategy.devices, strategy.pp, strategy.microbatches)
+        begun = bounds.begun(
+            strategy.devices,
+            strategy.pp,
+            strategy.microbatches,
+            offloading=bool(strategy.offload),
+        )
         found = [(begun.seconds, begun.size)]
         found += [(each.seconds[place], each.size[place]) for each in together]
         for seconds, size in found:

@@ -46,6 +46,7 @@ def check(simulator: Simulator, plan: Plan) -> tuple[SimulationResult, Reference
         assert without_split(ours.memory) == without_split(theirs.memory)
         assert ours.memory["buffers_bytes"] in split
         assert ours.blocks == theirs.blocks
+        assert ours.host_bytes == theirs.host_bytes
         for report in (ours, theirs):
             assert sum(report.seconds.values()) == pytest.approx(iteration, rel=RELATIVE)
             assert min(report.seconds.values()) >= -RELATIVE * iteration

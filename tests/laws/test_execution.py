@@ -57,6 +57,10 @@ def check_numbers(plan: Plan) -> Execution:
 # --- 2, 3, 4: what the simulator charges ----------------------------------------------------------
 
 
+HOST_COPY = ("host", ())
+"""Copies between devices and hosts, whichever way."""
+
+
 class Charged:
     """Stands in for a cost model and a grid, and writes down what it is asked for."""
 
@@ -80,6 +84,10 @@ class Charged:
     kernel_seconds = op_seconds
 
     def launch_seconds(self, work: Work) -> float:
+        return 0.0
+
+    def host_copy_seconds(self, size_bytes: float) -> float:
+        self.collectives[HOST_COPY] = self.collectives.get(HOST_COPY, 0.0) + size_bytes
         return 0.0
 
     def collective_seconds(
@@ -156,6 +164,8 @@ def check_counts(simulator: Simulator, plan: Plan, execution: Execution) -> None
             assert counts.flops == pytest.approx(flops, rel=1e-12)
         found = dict(counts.collective_bytes)
         between[rank] += int(found.pop(("all_reduce", BETWEEN_RANKS), 0))
+        copied = [found.pop(key) for key in list(found) if not key[1]]
+        found |= {HOST_COPY: sum(copied)} if sum(copied) else {}
         assert found == {key: size for key, size in sent.items() if size}
     assert +between == +tied
 
@@ -196,6 +206,8 @@ def check_memory(simulator: Simulator, plan: Plan, execution: Execution) -> None
             live = after
     result = simulator.simulate_plan(plan)
     assert max(execution.measured.peaks) == result.metrics["peak_memory_bytes"]
+    on_hosts = [execution.measured.host_of(stage.stage) for stage in result.stages]
+    assert on_hosts == [stage.host_bytes for stage in result.stages]
 
 
 def check(simulator: Simulator, plan: Plan) -> None:

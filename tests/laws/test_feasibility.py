@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import distir
 from distir.strategies import Strategies
-from distir.strategy import CP_EXCHANGES, KEEP_GATHERED, Strategy
+from distir.strategy import CP_EXCHANGES, KEEP_GATHERED, OFFLOADS, Strategy
 from distir.workload import Mode
 from search_spaces import SearchSpace, distribution_space
 from tests.conftest import shared_path
@@ -47,6 +47,7 @@ OTHERS: dict[str, tuple[Any, ...]] = {
     "recompute_every": (1, 2),
     "recompute_layers": (0, 1, 2),
     "keep_gathered": KEEP_GATHERED,
+    "offload": ("", *OFFLOADS),
     "sequence_parallel": (False, True),
     "cp_exchange": CP_EXCHANGES,
     "axes": ("", "tp=heads,ffn", "tp=batch;cp=heads*,sequence", "dp=hidden", "tp=nothing"),

@@ -55,11 +55,25 @@ def latency(cluster: Cluster, factor: float) -> Cluster:
     return replace(cluster, levels=levels)
 
 
+def host(cluster: Cluster, factor: float) -> Cluster:
+    """A host with more of everything."""
+    assert cluster.host is not None
+    better = replace(
+        cluster.host,
+        memory_bytes=cluster.host.memory_bytes * factor,
+        memory_bandwidth_bytes_per_second=(cluster.host.memory_bandwidth_bytes_per_second * factor),
+        link_bytes_per_second=cluster.host.link_bytes_per_second * factor,
+        all_links_bytes_per_second=cluster.host.all_links_bytes_per_second * factor,
+        latency_seconds=cluster.host.latency_seconds / factor,
+    )
+    return replace(cluster, host=better)
+
+
 @shares(6, seconds=1)
 @pytest.mark.parametrize(
     "change",
-    [device(faster), device(wider), links, latency],
-    ids=["flops", "memory bandwidth", "link bandwidth", "latency"],
+    [device(faster), device(wider), links, latency, host],
+    ids=["flops", "memory bandwidth", "link bandwidth", "latency", "host"],
 )
 @any_scenario
 @given(scenario=scenarios(), factor=factors)

@@ -14,7 +14,7 @@ from distir.rules import RULES, Rule, degrees_fill, degrees_fit, explain, rules_
 from distir.rules.rule import WORKLOAD, parameter_names
 from distir.rules.wording import listed, product, would_do
 from distir.strategies import FIELDS
-from distir.strategy import CP_EXCHANGES, KEEP_GATHERED, Strategy
+from distir.strategy import CP_EXCHANGES, KEEP_GATHERED, OFFLOADS, Strategy
 from tests.facts import Facts
 
 DEVICES = 16
@@ -318,6 +318,7 @@ strategies = st.builds(
     recompute_every=st.integers(1, 2),
     recompute_layers=st.integers(0, 2),
     keep_gathered=st.sampled_from(KEEP_GATHERED),
+    offload=st.sampled_from(["", *OFFLOADS]),
     sequence_parallel=st.booleans(),
     zero_degree=st.integers(0, 4),
     cp_exchange=st.sampled_from(CP_EXCHANGES),

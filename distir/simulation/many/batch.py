@@ -41,7 +41,7 @@ from distir.simulation.many.stage_rows import NO_PAIRS, Shape, StageRows
 from distir.simulation.pipeline.many import alike_schedules
 from distir.simulation.pricing.stage_table import StageTable
 from distir.simulation.pricing.stages import StagePricer
-from distir.simulation.ranks.many import LinkLevels, iterations, least_iterations
+from distir.simulation.ranks.many import LinkLevels, host_bytes, iterations, least_iterations
 from distir.simulation.result import SimulationResult
 from distir.simulation.table import SimulationTable
 from distir.strategies import Strategies
@@ -70,17 +70,19 @@ def simulate_many(
     positions."""
     metrics = {name: np.full(len(table), np.nan) for name in METRICS.names()}
     invalid = dict(explain(table))
+    on_host = np.zeros(len(table))
     valid = np.ones(len(table), np.bool_)
     valid[list(invalid)] = False
     for place in np.flatnonzero(valid & (table.column("recompute") == AUTO)).tolist():
         # What such a plan recomputes is found plan by plan.
         valid[place] = False
         try:
-            alone = simulate(table[place]).metrics
+            alone = simulate(table[place])
         except StrategyError as error:
             invalid[place] = str(error)
             continue
-        for name, value in alone.items():
+        on_host[place] = max(stage.host_bytes for stage in alone.stages)
+        for name, value in alone.metrics.items():
             metrics[name][place] = value
     if valid.any():
         some = table if valid.all() else table.taken(np.flatnonzero(valid))
@@ -88,6 +90,7 @@ def simulate_many(
         for own, which in _pricers(pricer, some):
             batch = _Batch(own, known_cuts, some if len(which) == len(some) else some.taken(which))
             found, places = batch.evaluate(), every[which]
+            on_host[places] = found.host_bytes
             wrong = np.flatnonzero(beyond_reason(found))
             with np.errstate(all="ignore") if len(wrong) else nullcontext():
                 for name, values in measured(found).items():
@@ -97,6 +100,7 @@ def simulate_many(
                 invalid[int(places[at])] = reason_beyond(found, int(at))
     with np.errstate(invalid="ignore"):
         feasible = pricer.cost.fits(metrics[peak_memory_bytes.name], table.communicators)
+    feasible &= pricer.cost.fits_host(on_host)
     return SimulationTable(table, metrics, feasible, invalid, simulate)
 
 
@@ -191,6 +195,8 @@ class _Batch:
         count = len(self.table)
         iteration, peak = np.empty(count), np.empty(count)
         bubble, communication = np.empty(count), np.empty(count)
+        on_host = np.zeros(count)
+        offloads = any(self.table.values["offload"])
         order = np.argsort(self.schedule, kind="stable")
         ends = np.cumsum(np.bincount(self.schedule, minlength=len(self.schedules)))
         begins = ends - np.bincount(self.schedule, minlength=len(self.schedules))
@@ -203,6 +209,8 @@ class _Batch:
                 group = rows.group(self.arrangement[some])
                 found = iterations(self.pricer, schedules, place[part], table, levels, group)
                 iteration[some], peak[some], bubble[some], communication[some] = found
+                if offloads:
+                    on_host[some] = host_bytes(schedules[0], table, group)
         devices = np.prod([self.table.column(name) for name in ("dp", "tp", "cp", "pp")], axis=0)
         return Iteration(
             workload=workload,
@@ -214,6 +222,7 @@ class _Batch:
             peak_memory_bytes=peak,
             padding_fraction=rows.padding[self.arrangements.size[self.arrangement]],
             communicators=self.table.communicators,
+            host_bytes=on_host,
         )
 
     def bounds(self) -> tuple[Floats, Floats]:

@@ -38,6 +38,8 @@ class ManyPricing(Pricing):
         copies: Copies | None = None,
     ) -> float:
         """Seconds of collectives; groups whose routes cross the same levels are priced together."""
+        if not mesh_axes:
+            return times * cast("float", self.cost.host_copy_seconds(size_bytes))
         routes = self._routes(mesh_axes)
         moved = np.broadcast_to(np.asarray(size_bytes), sum(len(own) for _, own in routes))
         found = np.empty(len(moved))

@@ -19,6 +19,7 @@ KIND = (
     "recompute_every",
     "recompute_layers",
     "keep_gathered",
+    "offload",
     "placement",
 )
 """The choices of a strategy, besides those of its mesh, on which the kind of its programs and the

@@ -12,14 +12,23 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from distir.cost import CostModel, Device, OpClass, Work
+<<<<<<< HEAD
 from distir.cost.amounts import Amount, smaller
+=======
+from distir.cost.amounts import larger, smaller
+>>>>>>> a53242a (The optimizer's state may rest on the host)
 from distir.cost.collectives import CollectiveKind, Copies
 from distir.cost.products import ProductShape
 from distir.cost.stack import Scaling
 from distir.ir.core import Node, Op, Part, Value
 from distir.ops.collective import Bucket, Collective, Sharded
 from distir.ops.fused import Fused
+<<<<<<< HEAD
 from distir.ops.linalg import Einsum, product_shape
+=======
+from distir.ops.host import HOST
+from distir.ops.linalg import Einsum
+>>>>>>> a53242a (The optimizer's state may rest on the host)
 from distir.ops.loss import CrossEntropy, CrossEntropyGradient
 from distir.ops.norm import (
     NormalizationGradient,
@@ -236,7 +245,7 @@ class Pricing:
             size = op.total_bytes(node.operand_types, node.result_types)
             seconds = self.collective(op.kind, op.mesh_axes, size, copies=op.copies)
             return Instruction(
-                self.grid.stream(op.mesh_axes),
+                self.stream(op.mesh_axes),
                 seconds * self._exposed_fraction(op, node.part),
                 node.operands,
                 node.results,
@@ -367,10 +376,16 @@ class Pricing:
         copies: Copies | None = None,
     ) -> float:
         """Seconds of `times` collectives, one after the other, over the devices that differ along
-        these mesh axes."""
+        these mesh axes; without any, of copies between a device and its host."""
+        if not mesh_axes:
+            return times * cast("float", self.cost.host_copy_seconds(size_bytes))
         group = self.grid.group(self.cost.cluster, mesh_axes)
         seconds = self.cost.collective_seconds(kind, size_bytes, group, times, copies)
         return cast("float", seconds)
+
+    def stream(self, mesh_axes: tuple[str, ...]) -> str:
+        """The stream of a collective over the devices that differ along these mesh axes."""
+        return self.grid.stream(mesh_axes) if mesh_axes else HOST
 
     def message(
         self, size_bytes: float, repeated_along: tuple[str, ...], here: int, there: int
@@ -430,7 +445,7 @@ class Pricing:
                     sizes[key] = sizes.get(key, 0.0) + size
         return tuple(
             Instruction(
-                self.grid.stream(axes),
+                self.stream(axes),
                 self.collective(kind, axes, size),
                 (),
                 (),
@@ -441,10 +456,15 @@ class Pricing:
             for (kind, axes, name), size in sizes.items()
         )
 
-    def optimizer(self, workload: Workload, elements: float) -> float:
-        """Seconds of one fused optimizer kernel that updates `elements` parameters."""
+    def optimizer(self, workload: Workload, elements: float, *, on_host: bool = False) -> float:
+        """Seconds in which `elements` parameters are updated: of one fused kernel, or `on_host`,
+        where parameters are copied to the device while others are updated."""
         if not elements:
             return 0.0
+        if on_host:
+            moved = elements * optimizer_bytes_per_element(workload)
+            copied = self.cost.host_copy_seconds(elements * workload.types.compute.itemsize)
+            return cast("float", larger(self.cost.host_memory_seconds(moved), copied))
         half = 0.5 * elements * optimizer_bytes_per_element(workload)
         work = Work(
             kind=OpClass.MEMORY,

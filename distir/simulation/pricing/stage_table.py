@@ -38,6 +38,7 @@ NAMES = (
     "first gather",
     "state",
     "state inputs",
+    "host",
 )
 """Names of the numbers that describe a stage, most of them by cost kind.
 
@@ -49,6 +50,7 @@ NAMES = (
 - "optimizer", "refresh": seconds of the optimizer's step, and until parameters are stored again.
 - "first gather": seconds in which the first block's parameters are gathered for a forward pass.
 - "state": bytes of state; "state inputs": those of them that are inputs.
+- "host": bytes in the memory of the host.
 """
 
 ROW = {name: row for row, name in enumerate(NAMES)}
@@ -76,6 +78,7 @@ def columns_of(cost: StageCost, num_stages: int) -> Floats:
     put("first gather", cost.first_gather)
     put("state", cost.state.total)
     put("state inputs", cost.state.inputs)
+    put("host", cost.state.host)
     return columns
 
 

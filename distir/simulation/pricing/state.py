@@ -24,6 +24,8 @@ class StateBytes:
     gradients: float = 0.0
     optimizer: float = 0.0
     inputs: float = 0.0
+    host: float = 0.0
+    """Bytes in the memory of the host, which none of the others counts."""
 
     def plus(self, other: StateBytes, count: int = 1) -> StateBytes:
         """The sum of these bytes and `count` times the others."""
@@ -32,6 +34,7 @@ class StateBytes:
             self.gradients + count * other.gradients,
             self.optimizer + count * other.optimizer,
             self.inputs + count * other.inputs,
+            self.host + count * other.host,
         )
 
     def shared(self, ranks: int) -> StateBytes:
@@ -41,12 +44,12 @@ class StateBytes:
 
     def at(self, size_numbers: Indices | None) -> StateBytes:
         """The bytes at the program sizes with these numbers; at all sizes for None."""
-        amounts = (self.parameters, self.gradients, self.optimizer, self.inputs)
+        amounts = (self.parameters, self.gradients, self.optimizer, self.inputs, self.host)
         return StateBytes(*(taken(amount, size_numbers) for amount in amounts))
 
     @property
     def total(self) -> float:
-        """All bytes of state."""
+        """All bytes of state on the device."""
         return self.parameters + self.gradients + self.optimizer + self.inputs
 
 
@@ -55,6 +58,11 @@ def optimizer_state_bytes(workload: Workload) -> int:
     master = workload.types.master
     moments = OPTIMIZERS[workload.optimizer].num_moments * MOMENT_BYTES
     return moments + (master.itemsize if master else 0)
+
+
+def updated_bytes(workload: Workload) -> int:
+    """Bytes of the host per parameter that is updated there: the optimizer's and a gradient's."""
+    return optimizer_state_bytes(workload) + workload.types.gradient_bytes
 
 
 def optimizer_bytes_per_element(workload: Workload) -> float:
@@ -77,18 +85,21 @@ def state_bytes(
     Another block is charged for the parameters at the positions `held`, and for the gradients of
     the parameters at the positions `added`.
     """
-    parameters = gradients = optimizer = 0.0
+    parameters = gradients = optimizer = host = 0.0
     for position, use in enumerate(program.parameters):
         trained = workload.training and use.gradient is not None
         if position not in held:
             parameters += use.type.size_bytes
-            state = optimizer_state_bytes(workload) if trained else 0
-            optimizer += use.owned_type.num_elements * state
-        if trained and position not in added:
+            if trained and program.updates_on_host:
+                host += use.owned_type.num_elements * updated_bytes(workload)
+            elif trained:
+                optimizer += use.owned_type.num_elements * optimizer_state_bytes(workload)
+        if trained and position not in added and not use.gradient_on_host:
             assert use.gradient is not None
             gradient = program.values[use.gradient].type
             gradients += gradient.num_elements * workload.types.gradient_bytes
-    return StateBytes(parameters, gradients, optimizer, state_input_bytes(workload, program))
+    inputs = state_input_bytes(workload, program)
+    return StateBytes(parameters, gradients, optimizer, inputs, host)
 
 
 def state_input_bytes(workload: Workload, program: BlockProgram) -> float:

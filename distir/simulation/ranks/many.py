@@ -131,6 +131,12 @@ def iterations(
     return iteration, peak, time.idle + idle.mean(axis=0), time.moving + busy.mean(axis=0)
 
 
+def host_bytes(compiled: CompiledSchedule, table: StageTable, group: ArrangementGroup) -> Floats:
+    """Per plan the bytes that a device of some rank has in the memory of its host, at most."""
+    stages, own = _Stages(table, group.rows), _Own(compiled)
+    return own.sum(own.of(stages("host"))).max(axis=0)
+
+
 def least_iterations(
     pricer: StagePricer, compiled: CompiledSchedule, table: StageTable, group: ArrangementGroup
 ) -> tuple[Floats, Floats]:
@@ -488,4 +494,4 @@ def _joined(tables: tuple[SituationTable, ...]) -> _JoinedChanges:
     )
 
 
-__all__ = ["ArrangementGroup", "LinkLevels", "StageTable", "iterations"]
+__all__ = ["ArrangementGroup", "LinkLevels", "StageTable", "host_bytes", "iterations"]

@@ -30,6 +30,8 @@ class RankSeconds:
     begin: float
     end: float
     memory: Mapping[str, float]
+    host_bytes: float = 0.0
+    """Bytes in the memory of the host, per device."""
 
 
 def rank_seconds(
@@ -81,6 +83,7 @@ def rank_seconds(
                 begin=begin,
                 end=end[rank] + optimizer + refresh,
                 memory=_peak(stages, compiled.situations[rank], own, compiled.copies),
+                host_bytes=sum(cost.state.host for cost in costs),
             )
         )
     return found

@@ -598,6 +598,7 @@ class World:
                     optimizer=slowest.optimizer,
                     begin=slowest.begin,
                     end=slowest.clock,
+                    host_bytes=sum(state.host for state in states),
                     memory=memory_shares(
                         parameters=sum(state.parameters for state in states),
                         gradients=sum(state.gradients for state in states),

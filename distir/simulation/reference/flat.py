@@ -25,6 +25,7 @@ from distir.simulation.pricing.state import (
     StateBytes,
     optimizer_state_bytes,
     state_input_bytes,
+    updated_bytes,
 )
 from distir.simulation.pricing.tied import ChargedElsewhere, charged_elsewhere
 
@@ -264,17 +265,21 @@ def _add_state(
             flat.state = flat.state.plus(StateBytes(parameters=float(use.type.size_bytes)))
         if not workload.training or use.gradient is None:
             continue
-        if position not in away.added:
+        if position not in away.added and not use.gradient_on_host:
             gradient = program.values[use.gradient].type.num_elements
             size = float(gradient * workload.types.gradient_bytes)
             flat.state = flat.state.plus(StateBytes(gradients=size))
         if position not in away.held:
             elements = use.owned_type.num_elements
             trained += elements
-            size = float(elements * optimizer_state_bytes(workload))
-            flat.state = flat.state.plus(StateBytes(optimizer=size))
+            if program.updates_on_host:
+                size = float(elements * updated_bytes(workload))
+                flat.state = flat.state.plus(StateBytes(host=size))
+            else:
+                size = float(elements * optimizer_state_bytes(workload))
+                flat.state = flat.state.plus(StateBytes(optimizer=size))
     if workload.training:
-        seconds = pricing.optimizer(workload, trained)
+        seconds = pricing.optimizer(workload, trained, on_host=program.updates_on_host)
         flat.optimizer_seconds.append(seconds)
         flat.refreshing.extend(pricing.refresh(program, without=away.held))
 

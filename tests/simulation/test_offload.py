@@ -1,0 +1,107 @@
+"""What rests on hosts: bytes, seconds, and what is said where it does not fit or nothing is known.
+
+Ren et al., "ZeRO-Offload: Democratizing Billion-Scale Model Training" (2021), section 3: of the 16
+bytes per parameter of mixed-precision Adam, 2 stay on the device, and 14 are on the host.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from autotune import load_problem
+from distir import Simulator, Workload, load_cluster, load_model
+from distir.errors import DistirError, StrategyError
+from distir.plan import Planner
+from distir.simulation.pricing.state import state_bytes
+from distir.strategies import Strategies
+from distir.strategy import Strategy
+
+
+@pytest.fixture(scope="module")
+def workload() -> Workload:
+    return Workload(model=load_model("gpt2"), batch_size=8, sequence_length=128)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "on_device", "on_host"),
+    [
+        (Strategy(), 2, 14),
+        (Strategy(dp=4, zero=2), 2, 14 / 4),
+        (Strategy(dp=4, zero=3), 2 / 4, 14 / 4),
+        # Gradients are added up on the devices where all replicas have them.
+        (Strategy(dp=4, zero=1), 2 + 2, 14 / 4),
+        (Strategy(dp=4), 2 + 2, 14),
+    ],
+    ids=lambda value: getattr(value, "label", None),
+)
+def test_bytes_per_parameter_are_the_papers(
+    workload: Workload, strategy: Strategy, on_device: float, on_host: float
+) -> None:
+    planner = Planner(workload)
+    program = planner.block_programs(replace(strategy, offload="optimizer"))[3]
+    whole = planner.block_programs(Strategy())[3]
+    parameters = sum(use.type.num_elements for use in whole.parameters)
+    state = state_bytes(workload, program)
+    assert (state.total, state.host) == (on_device * parameters, on_host * parameters)
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [Strategy(microbatches=2), Strategy(dp=2, tp=2, pp=2, zero=2), Strategy(dp=4, zero=3)],
+    ids=lambda strategy: strategy.label,
+)
+def test_offloading_takes_no_more_of_a_device_and_no_less_time(
+    workload: Workload, strategy: Strategy
+) -> None:
+    simulator = Simulator(workload, load_cluster("dgx-a100", 8))
+    without, offloaded = (
+        simulator.simulate(replace(strategy, offload=name)) for name in ("", "optimizer")
+    )
+    for before, after in zip(without.stages, offloaded.stages, strict=True):
+        buffers = ("activations_bytes", "buffers_bytes")
+        held, still = (
+            sum(size for share, size in stage.memory.items() if share not in buffers)
+            for stage in (before, after)
+        )
+        assert still < held
+        assert after.host_bytes > 0
+    assert offloaded.metrics["iteration_seconds"] > without.metrics["iteration_seconds"]
+    assert "host_bytes" in offloaded.memory
+    assert "host_bytes" not in without.memory
+
+
+def test_a_plan_that_no_host_can_hold_says_so(workload: Workload) -> None:
+    cluster = load_cluster("dgx-a100", 2)
+    assert cluster.host is not None
+    small = replace(cluster, host=replace(cluster.host, memory_bytes=2e9))
+    strategies = [Strategy(dp=2, offload="optimizer"), Strategy(dp=2, zero=1, offload="optimizer")]
+    table = Simulator(workload, small).simulate_many(strategies)
+    assert table.feasible.tolist() == [False, True]
+    reason = table.reason(0) or ""
+    assert "out of host memory" in reason
+    assert "of the 1.863 GiB of a host each of its 2 devices has 953.7 MiB" in reason
+
+
+def test_nothing_is_offloaded_to_hosts_of_which_nothing_is_known(workload: Workload) -> None:
+    simulator = Simulator(workload, load_cluster("tpu-v5p", 8))
+    strategy = Strategy(dp=8, offload="optimizer")
+    with pytest.raises(StrategyError, match=r"hosts of cluster 'tpu-v5p'; a table \[host\]"):
+        simulator.simulate(strategy)
+    assert list(simulator.explain_many(Strategies.of([strategy, Strategy(dp=8)]))) == [0]
+    with pytest.raises(DistirError, match=r"nothing is known of the hosts"):
+        load_problem("gpt2", "tpu-v5p", devices=8, offload="optimizer")
+
+
+def test_names_of_what_is_offloaded_are_known_and_in_order() -> None:
+    assert Strategy(offload=" Optimizer, none").offload == "optimizer"
+    with pytest.raises(StrategyError, match=r"unknown offload 'adam'"):
+        Strategy(offload="adam")
+
+
+def test_inference_has_no_optimizer_to_offload() -> None:
+    workload = Workload(model=load_model("gpt2"), mode="inference", batch_size=8)
+    simulator = Simulator(workload, load_cluster("dgx-a100", 1))
+    with pytest.raises(StrategyError, match="inference has none"):
+        simulator.simulate(Strategy(offload="optimizer"))
