@@ -35,11 +35,8 @@ def instantiate_block(
     zero: int = 0,
     keep_parameters: bool = False,
     narrow: bool = False,
-<<<<<<< HEAD
     loss_copies: int = 0,
-=======
     offloads: frozenset[str] = frozenset(),
->>>>>>> a53242a (The optimizer's state may rest on the host)
 ) -> BlockProgram:
     """Fills sizes into a placed block and adds what happens to its parameters.
 
@@ -47,13 +44,9 @@ def instantiate_block(
     data and context parallelism what a device owns (1), the gradients it adds up (2), and what it
     stores (3).
     `keep_parameters`: what is gathered for the forward pass stays for the backward pass. `narrow`:
-<<<<<<< HEAD
     what nothing but products read is made in the type that products run in. `loss_copies`: how many
-    copies of the logits in fp32 the loss holds while its gradient is computed.
-=======
-    what nothing but products read is made in the type that products run in. `offloads`: what rests
-    on the host.
->>>>>>> a53242a (The optimizer's state may rest on the host)
+    copies of the logits in fp32 the loss holds while its gradient is computed. `offloads`: what
+    rests on the host.
     """
     step, mesh = placed.step, placed.mesh
     sizes = _with_tied_sizes(sizes, step)

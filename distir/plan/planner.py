@@ -256,11 +256,8 @@ class Planner:
                     kind.zero,
                     kind.keeps_parameters,
                     self.narrow,
-<<<<<<< HEAD
                     self.loss_copies,
-=======
                     kind.offloads,
->>>>>>> a53242a (The optimizer's state may rest on the host)
                 )
             found.append(programs[key])
         return tuple(found)

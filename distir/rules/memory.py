@@ -54,7 +54,7 @@ def offload_is_for_training(workload: WorkloadFacts, offload: str) -> str | None
     """Inference has no optimizer."""
     if workload.mode == "training" or "optimizer" not in offload.split(","):
         return None
-    return f"offload = {offload} is about an optimizer, and inference has none"
+    return f"offload = {offload} is about what training keeps, and inference keeps nothing"
 
 
 # --- recomputation --------------------------------------------------------------------------------

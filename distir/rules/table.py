@@ -114,7 +114,7 @@ RULES: tuple[Rule, ...] = (
         memory.zero_degree_holds_experts,
         memory.zero_degrees_to_try,
     ),
-    Rule("offloading is for training", memory.offload_is_for_training, {"offload": ("",)}),
+    Rule("offloading is for training", memory.offload_is_for_training, otherwise="leave it out"),
     Rule("keeping is for training", memory.keeping_is_for_training, {"keep_gathered": ("none",)}),
     Rule(
         "parameters that are kept are gathered",

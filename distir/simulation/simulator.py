@@ -94,12 +94,8 @@ class Simulator:
         if self.planner.workload is not workload or own != facts:
             raise ValueError(f"the planner is of another workload, or has {own} and not {facts}")
         self._fit = degrees_fit(cluster.num_devices).of(workload)
-<<<<<<< HEAD
-        self._rules = (self._fit, *self.planner.rules)
-=======
         self._host = hosts_are_known(cluster.without_host if cluster.host is None else None)
-        self._rules = (self._fit, self._host, *own.rules)
->>>>>>> a53242a (The optimizer's state may rest on the host)
+        self._rules = (self._fit, self._host, *self.planner.rules)
         self.stages = StagePricer(workload, self.cost, self.planner, ChainMemory())
         self._known_cuts = KnownCuts(self.cost.host_bound_seconds, workload.training)
         self._stages: dict[object, StageCost] = {}

@@ -167,8 +167,9 @@ def test_every_number_has_a_source(path: Path) -> None:
     top = read_toml(path)
     tables: list[TomlTable] = [top, *(top.tables("levels") if "levels" in top else [])]
     tables += [top.table("constants")] if "constants" in top else []
+    tables += [top.table("host")] if "host" in top else []
     for table in tables:
-        no_facts = {"name", "summary", "device", "levels", "medium", "constants", "sources"}
+        no_facts = {"name", "summary", "device", "host", "levels", "medium", "constants", "sources"}
         numbers = set(table.names) - no_facts
         assert numbers == set(table.sources())
 

@@ -225,6 +225,14 @@ BROKEN: dict[str, tuple[Facts, Strategy, str]] = {
             "zero_degree = 0, 4, 8 would do"
         ),
     ),
+    "offloading is for training": (
+        FORWARD_ONLY,
+        Strategy(offload="optimizer"),
+        (
+            "offload = optimizer is about what training keeps, and inference keeps nothing; "
+            "leave it out"
+        ),
+    ),
     "keeping is for training": (
         FORWARD_ONLY,
         Strategy(keep_gathered="parameters"),

@@ -12,23 +12,15 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from distir.cost import CostModel, Device, OpClass, Work
-<<<<<<< HEAD
-from distir.cost.amounts import Amount, smaller
-=======
-from distir.cost.amounts import larger, smaller
->>>>>>> a53242a (The optimizer's state may rest on the host)
+from distir.cost.amounts import Amount, larger, smaller
 from distir.cost.collectives import CollectiveKind, Copies
 from distir.cost.products import ProductShape
 from distir.cost.stack import Scaling
 from distir.ir.core import Node, Op, Part, Value
 from distir.ops.collective import Bucket, Collective, Sharded
 from distir.ops.fused import Fused
-<<<<<<< HEAD
-from distir.ops.linalg import Einsum, product_shape
-=======
 from distir.ops.host import HOST
-from distir.ops.linalg import Einsum
->>>>>>> a53242a (The optimizer's state may rest on the host)
+from distir.ops.linalg import Einsum, product_shape
 from distir.ops.loss import CrossEntropy, CrossEntropyGradient
 from distir.ops.norm import (
     NormalizationGradient,
