@@ -173,7 +173,6 @@ def test_unknown_words_exclude_a_row_and_name_the_column(column: str, text: str)
         ({"notes": "with CPU offload"}, "offload"),
         ({"model": "Gemma-3 27B"}, "attention in windows"),
         ({"model": "Llama-4 Scout"}, "attention in windows"),
-        ({"flags": "LoRA"}, "LoRA"),
         ({"flags": "with stars"}, "flags is not understood"),
         ({"flags": "with stars", "micro_batch": ""}, "micro_batch not stated"),
         ({"schedule": ""}, "schedule not stated"),
