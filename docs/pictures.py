@@ -29,6 +29,8 @@ COLORS = 64
 """Of a picture: enough for charts, and small."""
 MLFLOW_WINDOW, MLFLOW_SHOWN = 1600, 1190
 """Pixels of MLflow's window, and of what stands in it beside its assistant."""
+REPORT = "its report"
+"""The link to the page that is pictured by itself."""
 WIDTH_LEAST = 500
 """Chromium's windows are no narrower; a narrow page is shown in a frame."""
 
@@ -46,6 +48,8 @@ def main() -> None:
         compared = tune(result.problem, sampler="random", trials=30, tracker=MlflowTracker(uri))
         with served(uri, compared, folder) as links:
             for what, url in links.items():
+                if what == REPORT:
+                    continue  # in a frame that is drawn after a picture is taken
                 show(url, "mlflow-" + what.replace(" ", "-"), MLFLOW_WINDOW, 1000, folder)
 
 

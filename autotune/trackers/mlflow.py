@@ -52,11 +52,13 @@ from autotune.trackers.followed import (
 from autotune.trackers.patience import Patience
 from autotune.trackers.study_files import Written, files_of
 from autotune.trackers.study_pages import (
+    REGRET,
     SEARCH,
     described_study,
     final_numbers,
     problem_key,
     readable,
+    rounded,
     view_of_charts,
     view_of_searches,
     view_of_table,
@@ -219,13 +221,13 @@ class MlflowTracker:
                 result = item
             else:
                 self._trials.append(item)
-        if result.grid is not None and not writer.has_grid(header):
-            writer.grid(header, result.grid)
+        if result.grid is not None:
+            writer.grid(header, result.grid, len(result.trials))
         run = run or self._open(writer, header)
         writer.study(run, result, self._files.get)
 
     def _open(self, writer: _Writer, header: StudyHeader) -> _StudyRun:
-        name = f"{header.sampler} {header.objective.name}, {header.budget} trials"
+        name = _run_name(header.sampler, header.objective, header.budget)
         run = self._former(writer, header, name) or writer.open(header, name, header.sampler)
         if header.memory is not None:
             uri, me = absolute(self._uri), header.memory.me
@@ -264,6 +266,7 @@ class MlflowTracker:
             run_id=run_id,
             links={
                 "this study": f"{pages}/runs/{run_id}?{_VIEW}",
+                "its report": f"{pages}/runs/{run_id}/artifacts/report.html?{_VIEW}",
                 "searches against the grid": (
                     f"{pages}/runs?viewStateShareKey={SEARCHES_KEY}&compareRunsMode=CHART&{_VIEW}"
                 ),
@@ -310,8 +313,10 @@ class _StudyRun:
     written: int = 0
     steps: set[int] | None = None
     """Steps of the best so far that the store has from before; None before one has looked."""
-    recorded: set[int] = field(default_factory=set[int])
-    """Numbers of the trials that have runs."""
+    recorded: dict[int, str] = field(default_factory=dict[int, str])
+    """The runs of trials, by number."""
+    best_cost: float | None = None
+    """The cost of the best plan that is known, once the search is over."""
     goes_on: bool = False
     """Whether another process has begun it."""
 
@@ -451,10 +456,11 @@ class _Store:
         """What a run is about; MLflow keeps equal ones once."""
         self._attempt(lambda: self._client.log_inputs(run_id, datasets))
 
-    def has_run(self, condition: str) -> bool:
-        """Whether there is a finished run that meets a condition."""
+    def finished(self, condition: str) -> str | None:
+        """A finished run that meets a condition, if there is one."""
         search = partial(self._client.search_runs, [self.experiment_id], condition, max_results=1)
-        return any(run.info.status == "FINISHED" for run in self._attempt(search))
+        found = (run.info for run in self._attempt(search))
+        return next((info.run_id for info in found if info.status == "FINISHED"), None)
 
 
 class _Writer:
@@ -512,7 +518,7 @@ class _Writer:
             header.sampler,
             header.problem.batch_size,
             header.memory,
-            recorded={int(each.data.params["number"]) for each in ended},
+            recorded={int(each.data.params["number"]): each.info.run_id for each in ended},
             goes_on=True,
         )
 
@@ -525,42 +531,56 @@ class _Writer:
             if each.info.run_id != besides and not memory.lives(worker):
                 self._store.kill(each.info.run_id)
 
-    def has_grid(self, header: StudyHeader) -> bool:
-        """Whether the grid of this problem is written already."""
+    def _grid_run(self, header: StudyHeader) -> str | None:
+        """The run of this problem's grid, if it is written already."""
         key = problem_key(header)
-        return self._store.has_run(f"tags.searcher = 'grid' and tags.problem = '{key}'")
+        return self._store.finished(f"tags.searcher = 'grid' and tags.problem = '{key}'")
 
     def study(self, run: _StudyRun, result: TuneResult, files: Callable[[], Files]) -> None:
         """Completes the run of a study: what was found, regret, the best trial, files, table, runs
         of trials. `files` waits until they are made."""
         self._store.describe(run.run_id, described_study(result))
+        self._store.tag_run(
+            run.run_id, "mlflow.runName", _run_name(run.searcher, run.objective, len(result.trials))
+        )
+        run.best_cost = None if result.best is None else result.best.cost
         finals = [_at_begin(name, value) for name, value in final_numbers(result).items()]
         self._batch(run.run_id, finals, {})
         self.steps(run, result.trials)
         grid_best = result.grid.best if result.grid else None
         if grid_best is not None and grid_best.cost is not None:
-            self._batch(run.run_id, self._regrets(run, result.trials, grid_best.cost), {})
+            self._batch(run.run_id, self._regrets(result.trials, grid_best.cost), {})
         for file, content in files():
             self._store.log_file(run.run_id, content, file)
         few = len(result.trials) <= FEW_TRIALS
         children = result.trials if few else noteworthy(result.trials)
         self._close(run, result.trials, children, interrupted=result.interrupted)
 
-    def grid(self, header: StudyHeader, grid: Grid) -> None:
-        """Writes the grid as a study: its best, as a line as long as the search, and what is
-        noteworthy of it.
+    def grid(self, header: StudyHeader, grid: Grid, trials: int) -> None:
+        """Writes the grid as a study: its best, as a line as long as the longest search, which so
+        many trials may be, and what is noteworthy of it. A grid that is there gets its line longer.
         """
+        there = self._grid_run(header)
+        if there is not None:
+            made = _StudyRun(there, header.objective, "grid", header.problem.batch_size)
+            self._line(made, grid, (trials - 1,))
+            return
         run = self.open(header, f"grid, all {grid.space_size}", "grid")
-        ends = (0, max(1, header.budget - 1))
-        steps = [replace(grid.best, number=step) for step in ends] if grid.best else []
-        self._batch(run.run_id, self._best_so_far(run, steps), {})
-        if grid.best is not None and grid.best.cost is not None:
-            self._batch(run.run_id, self._regrets(run, steps, grid.best.cost), {})
+        self._line(run, grid, (0, max(1, trials - 1)))
+        run.best_cost = None if grid.best is None else grid.best.cost
         kept = {trial.number: trial for trial in (*grid.ranked, *grid.layouts, *grid.front)}
         if grid.closest is not None:
             kept[grid.closest.number] = grid.closest
-        trials = [kept[number] for number in sorted(kept)]
-        self._close(run, trials, noteworthy(trials), interrupted=not grid.complete)
+        known = [kept[number] for number in sorted(kept)]
+        self._close(run, known, noteworthy(known), interrupted=not grid.complete)
+
+    def _line(self, run: _StudyRun, grid: Grid, steps: Iterable[int]) -> None:
+        """The best of a grid, and no regret, at these trials."""
+        if grid.best is None or grid.best.cost is None:
+            return
+        points = [replace(grid.best, number=step) for step in steps]
+        self._batch(run.run_id, self._best_so_far(run, points), {})
+        self._batch(run.run_id, self._regrets(points, grid.best.cost), {})
 
     def steps(self, run: _StudyRun, trials: Sequence[Trial]) -> None:
         """Writes the step metrics of the trials that were not written yet."""
@@ -576,8 +596,9 @@ class _Writer:
         """Writes runs of the trials that have none yet."""
         for trial in trials:
             if trial.number not in run.recorded:
-                self._trial(run, trial)
-                run.recorded.add(trial.number)
+                run.recorded[trial.number] = self._trial(run, trial)
+            elif points := _regret_points(run, trial):
+                self._batch(run.recorded[trial.number], points, {})
 
     def _best_so_far(self, run: _StudyRun, trials: Sequence[Trial]) -> list[Any]:
         points: list[Any] = []
@@ -591,7 +612,7 @@ class _Writer:
                 points.append(_point(f"{SEARCH}best_{run.objective.metric}", value, trial))
         return points
 
-    def _regrets(self, run: _StudyRun, trials: Sequence[Trial], best_cost: float) -> list[Any]:
+    def _regrets(self, trials: Sequence[Trial], best_cost: float) -> list[Any]:
         points: list[Any] = []
         best: float | None = None
         stride = -(-len(trials) // STEPS)
@@ -629,7 +650,7 @@ class _Writer:
         self._table(run, trials[:TABLE_ROWS])
         self._store.end_run(run.run_id, "KILLED" if interrupted else "FINISHED")
 
-    def _trial(self, run: _StudyRun, trial: Trial) -> None:
+    def _trial(self, run: _StudyRun, trial: Trial) -> str:
         tags = {
             "kind": "trial",
             "searcher": run.searcher,
@@ -643,6 +664,7 @@ class _Writer:
         started = int(trial.started * 1000)
         run_id = self._store.create_run(tags, started)
         points = [_point(name, value, trial) for name, value in shown_metrics(trial, run.objective)]
+        points += _regret_points(run, trial)
         said = choices(trial.strategy, run.batch_size)
         params = {"searcher": run.searcher, "number": trial.number, **said}
         self._batch(run_id, points, params)
@@ -651,6 +673,7 @@ class _Writer:
         status = "FAILED" if trial.failed else "FINISHED"
         ended = started + max(1, round(trial.seconds * 1000))
         self._store.end_run(run_id, status, ended)
+        return run_id
 
     def _batch(self, run_id: str, metrics: Sequence[Any], params: dict[str, Any]) -> None:
         from mlflow.entities import Param
@@ -681,6 +704,17 @@ def _table_text(columns: dict[str, list[Any]]) -> str:
 
     frame: Any = pd.DataFrame(columns)
     return frame.to_json(orient="split", index=False, date_format="iso")
+
+
+def _run_name(searcher: str, objective: Objective, trials: int) -> str:
+    return f"{searcher} {objective.name}, {trials} trials"
+
+
+def _regret_points(run: _StudyRun, trial: Trial) -> list[Any]:
+    """How far a trial is behind the best plan that is known, if both are."""
+    if run.best_cost is None or trial.cost is None or not trial.feasible:
+        return []
+    return [_point(REGRET, rounded(100 * regret(trial.cost, run.best_cost)), trial)]
 
 
 def _owner(memory: StudyMemory | None) -> dict[str, str]:

@@ -30,6 +30,8 @@ SEARCH = "search/"
 """Metrics with a slash have a section of their own in the charts, above all others."""
 FINAL = ("final_regret_pct", "rank_in_grid", "trials_to_1_pct")
 """Numbers that compare searches: final regret, rank in the grid, trials to within 1 %."""
+REGRET = "regret_pct"
+"""How far a trial is behind the best plan that is known."""
 CHOICES = ("dp", "tp", "pp", "microbatches", "schedule")
 """Choices that tables and charts show."""
 
@@ -45,10 +47,15 @@ def readable(metrics: Mapping[str, float]) -> dict[str, float]:
     """Metrics in the units that people read, by names that say so."""
     found: dict[str, float] = {}
     if peak_memory_bytes.name in metrics:
-        found["memory_gib"] = metrics[peak_memory_bytes.name] / 2**30
+        found["memory_gib"] = rounded(metrics[peak_memory_bytes.name] / 2**30)
     if mfu.name in metrics:
-        found["mfu_pct"] = 100 * metrics[mfu.name]
+        found["mfu_pct"] = rounded(100 * metrics[mfu.name])
     return found
+
+
+def rounded(value: float) -> float:
+    """A value in four digits: columns are narrow."""
+    return float(f"{value:.4g}")
 
 
 def described_study(result: TuneResult) -> str:
@@ -110,7 +117,7 @@ def view_of_table(objective: Objective) -> dict[str, Any]:
     without their studies above them, in which they would be folded away."""
     metric = objective.metric
     metrics = (metric, throughput_samples_per_second.name, iteration_seconds.name, "memory_gib")
-    columns = [f"metrics.`{name}`" for name in dict.fromkeys((*metrics, "mfu_pct"))]
+    columns = [f"metrics.`{name}`" for name in dict.fromkeys((*metrics, "mfu_pct", REGRET))]
     return {
         "searchFilter": "tags.kind = 'trial'",
         "orderByKey": f"metrics.`{metric}`",

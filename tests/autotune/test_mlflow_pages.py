@@ -74,7 +74,12 @@ def seen(url: str, folder: Path) -> str:
 def test_the_printed_links_show_what_they_are_called(pages: dict[str, str], tmp_path: Path) -> None:
     trials = seen(pages["all trials"], tmp_path / "1")
     assert "Model training" in trials
-    for column in ("memory_gib", "throughput_samples_per_second", "iteration_seconds"):
+    for column in (
+        "memory_gib",
+        "regret_pct",
+        "throughput_samples_per_second",
+        "iteration_seconds",
+    ):
         assert column in trials
     assert "dp16-tp1-pp1" in trials or "matching runs" in trials
     regions = seen(pages["regions of the space"], tmp_path / "2")
@@ -82,8 +87,10 @@ def test_the_printed_links_show_what_they_are_called(pages: dict[str, str], tmp_
     assert "Parallel Coordinates" in regions
     study = seen(pages["this study"], tmp_path / "3")
     assert "Best plan" in study
+    report = seen(pages["its report"], tmp_path / "5")
+    assert "mlflow-html-iframe" in report
     searches = seen(pages["searches against the grid"], tmp_path / "4")
-    assert "tpe throughput, 12 trials" in searches or "throughput, 12 trials" in searches
+    assert "bounds throughput, " in searches
     assert "grid, all 134" in searches
     assert "Searches against the grid" in searches
     assert "final_regret_pct" in searches
