@@ -18,7 +18,7 @@ nearest neighbours (Narayanan et al. 2021)."""
 AUTO = "auto"
 """The recomputation that is chosen per layer."""
 
-OFFLOADS = ("optimizer",)
+OFFLOADS = ("optimizer", "parameters")
 """What may rest in the memory of the host; see `Strategy.offload`."""
 
 KEEP_GATHERED = ("none", "parameters", "activations", "all")
@@ -187,7 +187,8 @@ class Strategy:
     `cp` before replicas."""
     offload: str = ""
     """What rests in the memory of the host, separated by commas. `optimizer`: the optimizer's state
-    and gradients, and its step is run there (Ren et al. 2021, ZeRO-Offload)."""
+    and gradients, and its step is run there (Ren et al. 2021, ZeRO-Offload). `parameters`: those of
+    a block are copied to the device for each of its passes, while the block before is computed."""
 
     def __post_init__(self) -> None:
         for name in ("dp", "tp", "pp", "cp", "ep", "microbatches", "chunks", "recompute_every"):

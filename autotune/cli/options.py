@@ -325,8 +325,9 @@ def add_offload_option(group: Any, otherwise: str) -> None:
         type=str.lower,
         default=SUPPRESS,
         metavar="WHAT",
-        help="leave in the memory of the host: none, or optimizer (its state and gradients, and it "
-        f"runs there) (default: {otherwise})",
+        help="leave in the memory of the host, separated by commas: optimizer (its state and "
+        "gradients, and it runs there), parameters (copied to the device for each pass), or none "
+        f"(default: {otherwise})",
     )
 
 

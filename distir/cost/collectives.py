@@ -37,6 +37,7 @@ CollectiveKind: TypeAlias = Literal[
     "broadcast",
     "shift",
     "to_host",
+    "to_device",
 ]
 
 

@@ -534,14 +534,17 @@ class StageDevices:
         master = types.master.itemsize if types.master is not None else 0
         parameters = gradients = optimizer = host = 0.0
         for parameter in (self.parameters[value] for value in self.holds):
-            parameters += float(np.size(parameter.shards[0])) * types.compute.itemsize
+            block, _ = self.uses[parameter.value][0]
+            program = self.stage.programs[block]
+            stored = float(np.size(parameter.shards[0])) * types.compute.itemsize
+            parameters += 0.0 if program.rests_on_host else stored
+            host += stored if program.rests_on_host else 0.0
             if parameter.gradient is None:
                 continue
             elements = float(np.size(parameter.gradient[0]))
             updated = elements * master
             updated += sum(np.size(each[0]) for each in parameter.moments) * MOMENT_BYTES
-            block, _ = self.uses[parameter.value][0]
-            if self.stage.programs[block].updates_on_host:
+            if program.updates_on_host:
                 host += updated + elements * types.gradient_bytes
             else:
                 optimizer += updated

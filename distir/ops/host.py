@@ -51,4 +51,17 @@ class ToHost(HostCopy):
         return "to_host"
 
 
-__all__ = ["HOST", "HostCopy", "ToHost"]
+@register_op("ToDevice")
+@dataclass(frozen=True, slots=True)
+class ToDevice(HostCopy):
+    """Copies a value from the memory of the host to that of the device."""
+
+    mesh_axes: tuple[str, ...] = ()
+    degree: int = 1
+
+    @property
+    def kind(self) -> CollectiveKind:
+        return "to_device"
+
+
+__all__ = ["HOST", "HostCopy", "ToDevice", "ToHost"]

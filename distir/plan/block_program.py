@@ -10,7 +10,7 @@ from distir.ir.core import Node, Part, Value
 from distir.ir.types import DType
 from distir.ops.collective import Release
 from distir.ops.elementwise import Cast
-from distir.ops.host import ToHost
+from distir.ops.host import ToDevice, ToHost
 from distir.plan.model import BlockProgram, ParameterUse, elements_of
 from distir.plan.positions import Positions, layout_at, positions_of
 from distir.transforms.bucket import bucketed
@@ -61,14 +61,17 @@ def instantiate_block(
     }
     kept = owned if zero == 3 else unsharded
     making = Instantiation(mesh, step.axes, sizes, {}, routed_rows(step))
-    given, gathers = _gathers(placed, kept)
-    forward_gathers, gathered = _gathered(making, gathers, placed.forward)
+    rests_on_host = "parameters" in offloads
+    given, gathers = _gathers(placed, kept, everything=rests_on_host)
+    forward_gathers, gathered = _gathered(making, gathers, placed.forward, from_host=rests_on_host)
     forward, backward_gathers = making.nodes(placed.forward), ()
     stay = keep_parameters and _reads_gathered(placed.backward, gathers)
     kept_gathered = gathered if stay else ()
     if not kept_gathered:
         forward += _released(gathered)
-        backward_gathers, gathered = _gathered(making, gathers, placed.backward)
+        backward_gathers, gathered = _gathered(
+            making, gathers, placed.backward, from_host=rests_on_host
+        )
     backward = [
         *with_loss_copies(making.nodes(placed.backward), loss_copies),
         *_released(gathered),
@@ -97,8 +100,7 @@ def instantiate_block(
                 chain = scattering if on_host else settling
                 settled[value] = _on_host(making, settled[value], chain)
                 gradient = settled[value] if on_host else gradient
-            steps, _ = move(Local(value, owned[value]), kept[value])
-            refreshing = making.nodes(steps, Part.STATE)
+            refreshing = _refreshed(making, Local(value, owned[value]), kept[value], offloads)
         scatter.append(tuple(scattering))
         settle.append(tuple(settling))
         refresh.append(tuple(refreshing))
@@ -148,7 +150,30 @@ def instantiate_block(
         given=given,
         parameters=tuple(parameters),
         updates_on_host="optimizer" in offloads,
+        rests_on_host=rests_on_host,
     )
+
+
+def _refreshed(
+    making: Instantiation, updated: Local, layout: Layout, offloads: frozenset[str]
+) -> list[Node]:
+    """Nodes that make a stored parameter from its updated part, each of them where it rests."""
+    steps, reached = move(updated, layout)
+    rests, is_updated = "parameters" in offloads, "optimizer" in offloads
+    if not rests or (is_updated and not steps):
+        return making.nodes(steps, Part.STATE)
+    chain: list[Node] = []
+    if is_updated:
+        there = making.value(updated)
+        making.values[updated] = Value(there.type, there.name)
+        chain.append(_to_device(there, making.values[updated]))
+    chain += making.nodes(steps, Part.STATE)
+    _on_host(making, reached, chain)
+    return chain
+
+
+def _to_device(there: Value, here: Value) -> Node:
+    return Node(ToDevice(), (there,), (here,), part=Part.STATE)
 
 
 def _on_host(making: Instantiation, local: Local, chain: list[Node]) -> Local:
@@ -200,16 +225,17 @@ def _shared_at_once(gradient: Layout, owned: Layout) -> Layout:
 
 
 def _gathers(
-    placed: PlacedBlock, kept: Mapping[Value, Layout]
+    placed: PlacedBlock, kept: Mapping[Value, Layout], *, everything: bool = False
 ) -> tuple[tuple[Local, ...], list[tuple[Local, Local]]]:
     """What the passes are given, and the pairs `(given, demanded)` that a collective stands
-    between: parameters that are stored in smaller parts than they are read in."""
+    between: parameters that are stored in smaller parts than they are read in; or `everything` that
+    is stored."""
     given: list[Local] = []
     gathers: list[tuple[Local, Local]] = []
     stored: dict[Value, Local] = {}
     for local in placed.demanded:
         layout = kept.get(local.value)
-        if layout is None or _is_view_of(local.value, layout, local.layout):
+        if layout is None or (not everything and _is_view_of(local.value, layout, local.layout)):
             given.append(local)
             continue
         if local.value not in stored:
@@ -226,18 +252,28 @@ def _is_view_of(value: Value, stored: Layout, demanded: Layout) -> bool:
 
 
 def _gathered(
-    making: Instantiation, gathers: Sequence[tuple[Local, Local]], steps: Sequence[Placed]
+    making: Instantiation,
+    gathers: Sequence[tuple[Local, Local]],
+    steps: Sequence[Placed],
+    *,
+    from_host: bool = False,
 ) -> tuple[tuple[Node, ...], tuple[Value, ...]]:
-    """Nodes that gather parameters for a pass, into values of this pass alone, and these values.
+    """Nodes that gather parameters for a pass, into values of this pass alone, and these values;
+    `from_host`: from the memory of the host.
 
     A block's parameters are gathered together if the pass reads any.
     """
     if not _reads_gathered(steps, gathers):
         return (), ()
     chains: list[list[Node]] = []
-    for source, demanded in gathers:
+    for stored, demanded in gathers:
+        source, copies = stored, list[Node]()
+        if from_host:
+            source, there = Local(stored.value, stored.layout), making.value(stored)
+            making.values[source] = Value(there.type, there.name)
+            copies.append(_to_device(there, making.values[source]))
         moves, reached = move(source, demanded.layout)
-        chains.append(making.nodes(moves, Part.STATE))
+        chains.append([*copies, *making.nodes(moves, Part.STATE)])
         making.values[demanded] = making.value(reached)
     return tuple(bucketed(chains)), tuple(making.values[demanded] for _, demanded in gathers)
 

@@ -105,6 +105,8 @@ class BlockProgram:
     adds_up: tuple[int, ...] = ()
     updates_on_host: bool = False
     """Whether the optimizer's state is in the memory of the host, and its step is run there."""
+    rests_on_host: bool = False
+    """Whether parameters are in the memory of the host, from where passes gather them."""
 
     def __repr__(self) -> str:
         forward, backward = len(self.forward), len(self.computed_backward)

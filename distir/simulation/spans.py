@@ -224,7 +224,7 @@ def step_end_spans(
                 rank,
                 COMPUTE,
                 "optimizer",
-                pricing.optimizer(plan.workload, elements, on_host=program.updates_on_host),
+                pricing.optimizer(plan.workload, elements, program),
             )
         for program, held in blocks:
             for bucket in pricing.refresh(program, without=held):

@@ -425,7 +425,7 @@ def scenarios(draw: st.DrawFn, functions: st.SearchStrategy[Function] = models) 
         "keep_gathered": draw(st.sampled_from(["none", *KEEP_GATHERED])),
         "zero_degree": draw(st.sampled_from([0, 2])),
         "cp_exchange": draw(st.sampled_from(["gather", "ring", "all-to-all"])),
-        "offload": draw(st.sampled_from(["", "", *OFFLOADS])),
+        "offload": draw(st.sampled_from(["", "", *OFFLOADS, ",".join(OFFLOADS)])),
         "placement": "-".join(draw(st.permutations(PLACEMENT.split("-")))),
     }
     planner = Planner(workload)

@@ -47,6 +47,37 @@ def test_bytes_per_parameter_are_the_papers(
     assert (state.total, state.host) == (on_device * parameters, on_host * parameters)
 
 
+@pytest.mark.parametrize(("zero", "shared"), [(0, 1), (3, 4)])
+@pytest.mark.parametrize("offload", ["parameters", "optimizer,parameters"])
+def test_parameters_that_rest_on_hosts_are_on_no_device(
+    workload: Workload, zero: int, shared: int, offload: str
+) -> None:
+    """Two blocks of them at most are there for a while, as buffers."""
+    simulator = Simulator(workload, load_cluster("dgx-a100", 4))
+    strategy = Strategy(dp=4, zero=zero, offload=offload)
+    result = simulator.simulate(strategy)
+    (stage,) = result.stages
+    assert stage.memory["parameters_bytes"] == 0
+    program, whole = (
+        simulator.planner.block_programs(each)[3] for each in (strategy, Strategy(dp=4))
+    )
+    held = sum(use.type.size_bytes for use in whole.parameters)
+    state = state_bytes(workload, program)
+    on_host = held / shared
+    if "optimizer" in offload:
+        on_host += 7 * held / shared
+    assert (state.parameters, state.host) == (0, on_host)
+
+
+def test_inference_may_have_its_parameters_on_hosts() -> None:
+    workload = Workload(model=load_model("gpt2"), mode="inference", batch_size=8)
+    simulator = Simulator(workload, load_cluster("dgx-a100", 1))
+    without, offloaded = (simulator.simulate(Strategy(offload=o)) for o in ("", "parameters"))
+    peaks = [each.metrics["peak_memory_bytes"] for each in (without, offloaded)]
+    assert peaks[1] < peaks[0]
+    assert offloaded.metrics["iteration_seconds"] > without.metrics["iteration_seconds"]
+
+
 @pytest.mark.parametrize(
     "strategy",
     [Strategy(microbatches=2), Strategy(dp=2, tp=2, pp=2, zero=2), Strategy(dp=4, zero=3)],

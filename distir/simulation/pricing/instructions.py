@@ -448,15 +448,21 @@ class Pricing:
             for (kind, axes, name), size in sizes.items()
         )
 
-    def optimizer(self, workload: Workload, elements: float, *, on_host: bool = False) -> float:
-        """Seconds in which `elements` parameters are updated: of one fused kernel, or `on_host`,
-        where parameters are copied to the device while others are updated."""
+    def optimizer(
+        self, workload: Workload, elements: float, program: BlockProgram | None = None
+    ) -> float:
+        """Seconds in which `elements` parameters are updated: of one fused kernel; or, where the
+        block's `program` has that on the host, there, and parameters that rest on the device are
+        copied to it while others are updated."""
         if not elements:
             return 0.0
-        if on_host:
+        if program is not None and program.updates_on_host:
             moved = elements * optimizer_bytes_per_element(workload)
+            updated = self.cost.host_memory_seconds(moved)
+            if program.rests_on_host:
+                return cast("float", updated)
             copied = self.cost.host_copy_seconds(elements * workload.types.compute.itemsize)
-            return cast("float", larger(self.cost.host_memory_seconds(moved), copied))
+            return cast("float", larger(updated, copied))
         half = 0.5 * elements * optimizer_bytes_per_element(workload)
         work = Work(
             kind=OpClass.MEMORY,

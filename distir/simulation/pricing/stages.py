@@ -253,7 +253,7 @@ class StagePricer:
                     kind: of_kind[-1].stream if of_kind else None
                     for kind, of_kind in buckets.items()
                 },
-                pricing.optimizer(self.workload, elements, on_host=program.updates_on_host)
+                pricing.optimizer(self.workload, elements, program)
                 if self.workload.training
                 else 0.0,
                 sum(each.seconds for each in pricing.refresh(program, away.held)),

@@ -89,7 +89,10 @@ def state_bytes(
     for position, use in enumerate(program.parameters):
         trained = workload.training and use.gradient is not None
         if position not in held:
-            parameters += use.type.size_bytes
+            if program.rests_on_host:
+                host += use.type.size_bytes
+            else:
+                parameters += use.type.size_bytes
             if trained and program.updates_on_host:
                 host += use.owned_type.num_elements * updated_bytes(workload)
             elif trained:

@@ -262,7 +262,9 @@ def _add_state(
     trained = 0
     for position, use in enumerate(program.parameters):
         if position not in away.held:
-            flat.state = flat.state.plus(StateBytes(parameters=float(use.type.size_bytes)))
+            size = float(use.type.size_bytes)
+            rests = (0.0, size) if program.rests_on_host else (size, 0.0)
+            flat.state = flat.state.plus(StateBytes(parameters=rests[0], host=rests[1]))
         if not workload.training or use.gradient is None:
             continue
         if position not in away.added and not use.gradient_on_host:
@@ -279,7 +281,7 @@ def _add_state(
                 size = float(elements * optimizer_state_bytes(workload))
                 flat.state = flat.state.plus(StateBytes(optimizer=size))
     if workload.training:
-        seconds = pricing.optimizer(workload, trained, on_host=program.updates_on_host)
+        seconds = pricing.optimizer(workload, trained, program)
         flat.optimizer_seconds.append(seconds)
         flat.refreshing.extend(pricing.refresh(program, without=away.held))
 
