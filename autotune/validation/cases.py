@@ -126,6 +126,8 @@ def _case(row: MeasuredRow) -> Case:
     facts = facts_of(row)
     for fact in facts:
         blanks.note(f"{fact.name} = {str(fact.value).lower()}: {fact.because}")
+    if row.count("num_experts") and "sends_copies_once" not in {fact.name for fact in facts}:
+        blanks.note("token dispatcher = as in the stack: not stated")
     return Case(
         row=row,
         model=model,

@@ -61,6 +61,26 @@ def test_the_row_is_a_mixture_of_experts() -> None:
     assert reason(**{**stated, "gated_mlp": "no"}, ep="4") == "experts without gates"
 
 
+@pytest.mark.parametrize(
+    ("notes", "stated"),
+    [
+        ("moe-token-dispatcher-type=flex", {"sends_copies_once": True}),
+        ("moe-token-dispatcher-type=alltoall", {"sends_copies_once": False}),
+        ("HybridEP", {"sends_copies_once": True}),
+        ("", {}),
+    ],
+)
+def test_a_mixture_states_its_token_dispatcher_or_is_said_not_to(
+    notes: str, stated: dict[str, bool]
+) -> None:
+    mixture = {"num_experts": "8", "moe_topk": "2", "ep": "2", "gated_mlp": "yes"}
+    told = case(source="megatron-core", notes=notes, **mixture)
+    assert told.facts == stated
+    assert any("token dispatcher" in each for each in told.assumptions) == (not stated)
+    dense = case(source="megatron-core", notes=notes)
+    assert not any("token dispatcher" in each for each in dense.assumptions)
+
+
 def test_rows_say_what_their_stack_does() -> None:
     plain = case(source="megatron-core")
     assert plain.facts == {}
