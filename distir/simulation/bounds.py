@@ -55,6 +55,7 @@ from numpy.typing import NDArray
 from distir.arrays import Codes, Floats, Indices, distinct
 from distir.cost import CostModel, Work
 from distir.cost.amounts import Amount, Divergence, larger, smaller
+from distir.limits import MOST_MICROBATCHES
 from distir.plan import BlockProgram, ModelPrograms, Stage
 from distir.plan.model import in_one_stage
 from distir.plan.planner import ProgramKind
@@ -269,7 +270,9 @@ class Bounds:
     @cached_property
     def _state_bytes(self) -> float:
         """Parameters, gradients and optimizer state on a single device."""
-        alone = Strategies.of([Strategy(microbatches=self._workload.batch_size)])
+        batch = self._workload.batch_size
+        most = next(n for n in range(min(batch, MOST_MICROBATCHES), 0, -1) if batch % n == 0)
+        alone = Strategies.of([Strategy(microbatches=most)])
         return float(self._wholes(alone, splits=False).state[:, 0].sum())
 
     # --- the first choices -----------------------------------------------------------------------

@@ -71,6 +71,16 @@ def test_no_strategy_is_below_its_bounds(
             assert stages.size[place] == pytest.approx(metrics["peak_memory_bytes"])
 
 
+@pytest.mark.parametrize("batch", [32768, 3 * 16384, 16411])
+def test_batches_of_more_samples_than_there_may_be_microbatches_have_bounds(batch: int) -> None:
+    workload = Workload(model=load_model("mlp-2x32"), batch_size=batch)
+    simulator = Simulator(workload, load_cluster("dgx-a100", 1))
+    bound = Bounds(simulator.stages).begun(1, 1, 1)
+    metrics = simulator.simulate(Strategy()).metrics
+    assert bound.seconds <= metrics["iteration_seconds"]
+    assert bound.size <= metrics["peak_memory_bytes"]
+
+
 def test_parts_of_backward_passes_that_nothing_waits_for_are_in_no_bound_of_a_microbatch() -> None:
     """With few microbatches a step of ZB-H1 is shorter than all that one of them takes."""
     workload = Workload(model=load_model("mlp-16x8192"), batch_size=4096, optimizer="sgd")
