@@ -1,0 +1,1 @@
+"""Published figures of offloading to hosts, beside what is simulated."""
