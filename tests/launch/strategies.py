@@ -42,6 +42,7 @@ def stateable(target: Target, model: str, devices: int, batch: int = 48, **optio
             "recompute_layers": [0, 1, 3],
             "expert_order": "all",
             "etp": "all",
+            "offload": "all",
         },
         **options,
     )

@@ -93,6 +93,27 @@ def _read_optimizer(options: Options, facts: Facts) -> Facts:
     return {"optimizer": "adam"}
 
 
+_ON_HOST = {
+    "optimizer": "zero_optimization.offload_optimizer.device",
+    "parameters": "zero_optimization.offload_param.device",
+}
+"""By what is offloaded the option that says where to."""
+
+
+def _write_offload(facts: Facts) -> Options:
+    return {_ON_HOST[name]: "cpu" for name in facts["offload"].split(",") if name}
+
+
+def _read_offload(options: Options, facts: Facts) -> Facts:
+    found: list[str] = []
+    for name, option in _ON_HOST.items():
+        device = str(options.get(option, "none")).lower()
+        if device not in ("none", "cpu"):
+            raise LaunchError(f"{option} is {shown(device)}; what is simulated is cpu or none")
+        found += [name] if device == "cpu" else []
+    return {"offload": ",".join(found)}
+
+
 _OVERLAP = "zero_optimization.overlap_comm"
 
 
@@ -124,6 +145,7 @@ ROWS: tuple[Row, ...] = (
         "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "train_batch_size"
     ),
     value("zero", "zero_optimization.stage", 0, always=True),
+    row(("offload",), tuple(_ON_HOST.values()), _write_offload, _read_offload),
     row((), (_OVERLAP,), _write_overlap, lambda options, facts: {}),
     row(
         ("recompute",),
@@ -159,11 +181,19 @@ def _pipeline_alone(pp: int, tp: int, cp: int) -> str | None:
     return f"pp = {pp} with tp = {tp} and cp = {cp}: the pipeline engine has neither"
 
 
+def _offload_of_zero(offload: str, zero: int) -> str | None:
+    least = 3 if "parameters" in offload else 1
+    if not offload or zero >= least:
+        return None
+    return f"offload = {offload} with zero = {zero}: stage {least} or more offloads that"
+
+
 LIMITS: tuple[Limit, ...] = (
     ONLY_TRAINING,
     USUAL_PLACEMENT,
     Limit("a pipeline has ZeRO 0 or 1", _pipeline_zero, ({"zero": 1},)),
     Limit("a pipeline is alone", _pipeline_alone, no_pipeline),
+    Limit("ZeRO offloads", _offload_of_zero, ({"zero": 1}, {"zero": 3}, {"offload": ""})),
     one_schedule("1f1b"),
     exchanges({"all-to-all": "Ulysses"}),
     only(
@@ -357,7 +387,7 @@ _BEARING = (
 
 def _not_modelled(option: str) -> str | None:
     if option.startswith("zero_optimization.offload"):
-        return "states stay on the device"
+        return "how copies to hosts are buffered, or divided, is not simulated"
     if option.startswith("zero_optimization.zero_hpz"):
         return "a second copy of parameters for the backward pass is not simulated"
     return "bears on time or memory, and is not simulated" if option.startswith(_BEARING) else None

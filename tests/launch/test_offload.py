@@ -1,0 +1,54 @@
+"""What rests on hosts, in the files of DeepSpeed and of frameworks that cannot state it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from autotune.cli import main
+
+MODEL = ("--model", "gpt2", "--devices", "2", "--dp", "2", "--batch-size", "8")
+
+
+def written(target: str, folder: Path, *options: str) -> int:
+    return main(["launch", "--target", target, *MODEL, *options, "--to", str(folder)])
+
+
+@pytest.mark.not_quick
+@pytest.mark.parametrize(("offload", "zero"), [("optimizer", 2), ("optimizer,parameters", 3)])
+def test_deepspeed_states_what_rests_on_hosts_and_is_read_back(
+    offload: str, zero: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "launch"
+    assert written("deepspeed", folder, "--zero", str(zero), "--offload", offload) == 0
+    stated = json.loads((folder / "ds_config.json").read_text())["zero_optimization"]
+    devices = {name: each["device"] for name, each in stated.items() if "offload" in name}
+    expected = {"offload_optimizer": "cpu", "offload_param": "cpu"}
+    assert devices == dict(list(expected.items())[: len(offload.split(","))])
+    capsys.readouterr()
+    assert main(["read", str(folder / "launch.sh"), "--cluster", "dgx-a100", "--json", "-"]) == 0
+    strategy = json.loads(capsys.readouterr().out)["strategy"]
+    assert (strategy["offload"], strategy["zero"]) == (offload, zero)
+
+
+@pytest.mark.not_quick
+def test_disks_are_refused_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "launch"
+    assert written("deepspeed", folder, "--zero", "2", "--offload", "optimizer") == 0
+    config = folder / "ds_config.json"
+    config.write_text(config.read_text().replace('"cpu"', '"nvme"'))
+    assert main(["read", str(folder / "launch.sh"), "--cluster", "dgx-a100"]) != 0
+    assert "offload_optimizer.device is 'nvme'; what is simulated is cpu or none" in (
+        capsys.readouterr().err
+    )
+
+
+@pytest.mark.not_quick
+@pytest.mark.parametrize("target", ["megatron", "torchtitan", "accelerate", "nanotron", "bridge"])
+def test_others_say_that_they_cannot_offload(
+    target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert written(target, tmp_path / "launch", "--zero", "1", "--offload", "optimizer") != 0
+    assert "offload = optimizer cannot be stated" in capsys.readouterr().err
