@@ -23,7 +23,7 @@ from distir.metrics import iteration_seconds, peak_memory_bytes
 from distir.strategies import FIELDS, Strategies
 from distir.strategy import Strategy
 
-MOST_POINTS = 10_000
+MOST_POINTS = 6_000
 """Strategies of the largest sample."""
 
 FEASIBLE, INFEASIBLE, FAILED = range(3)

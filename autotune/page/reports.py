@@ -708,16 +708,19 @@ def _space_section(
         )
     beside = space.parallel(points)
     if len(points["choices"]) > 1 and beside["last"]["values"]:
+        brushing = "Drag along an axis to keep only what passes there; click it to let go."
+        drawn = _how_many(len(beside["last"]["values"]), beside["total"])
         blocks.append(
-            Chart(
-                "parallel",
-                "Strategies side by side",
-                beside,
-                "Drag along an axis to keep only what passes there; click it to let go.",
-                400,
-            )
+            Chart("parallel", "Strategies side by side", beside, f"{brushing}{drawn}", 400)
         )
     return Section("space", "The space", [*blocks, *exact])
+
+
+def _how_many(drawn: int, known: int) -> str:
+    """Which of the strategies are drawn, where that is not all of them."""
+    if drawn == known:
+        return ""
+    return f" {drawn:,} of {known:,} are drawn: the best ones, and the others evenly."
 
 
 def _search_chart(data: Mapping[str, Any]) -> Chart:

@@ -19,7 +19,7 @@ from distir.strategies import FIELDS
 if TYPE_CHECKING:
     from autotune.problem import Problem
 
-MOST_LINES = 1000
+MOST_LINES = 600
 """Strategies in parallel coordinates; more would be one blot."""
 
 

@@ -16,7 +16,7 @@ from autotune import TuneResult, load_problem, tune
 from autotune.cli import main
 from autotune.exhaustive.certified import certify
 from autotune.objectives import Evaluation
-from autotune.page import memory, search, time
+from autotune.page import memory, search, space, time
 from autotune.page.contents import Chart, Page, Section, Table, Text
 from autotune.page.render import page_html
 from autotune.page.reports import (
@@ -165,6 +165,26 @@ def test_what_users_write_stays_text() -> None:
     chart = Chart("bars", evil, {"unit": "seconds", "rows": [{"label": evil, "parts": {}}]}, evil)
     page = Page(evil, evil, True, (), (evil,), [Section("a", evil, [Text(evil), chart])])
     assert "<script>alert" not in page_html(page)
+
+
+def test_where_not_all_strategies_are_drawn_side_by_side_that_is_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def beside() -> Chart:
+        (section,) = space_sections(study())
+        (chart,) = (b for b in section.blocks if isinstance(b, Chart) and b.draw == "parallel")
+        return chart
+
+    whole = beside()
+    known = whole.data["total"]
+    assert len(whole.data["last"]["values"]) == known
+    assert "are drawn" not in whole.caption
+    monkeypatch.setattr(space, "MOST_LINES", 20)
+    few = beside()
+    drawn = len(few.data["last"]["values"])
+    assert drawn <= 20
+    assert min(few.data["last"]["values"]) == 0
+    assert f"{drawn} of {known} are drawn" in few.caption
 
 
 def test_no_line_ends_within_an_option_or_a_quantity() -> None:
