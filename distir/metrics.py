@@ -362,7 +362,7 @@ def dollars_per_million_tokens(iteration: Iteration) -> Amount:
     return 1e6 * iteration.device_hours_per_token * iteration.price
 
 
-@metric("dollars to train", unit="{:,.0f}".format, timed=True, needs=[PRICE, TOKENS])
+@metric("dollars to train", unit=short_number, timed=True, needs=[PRICE, TOKENS])
 def dollars_to_train(iteration: Iteration) -> Amount:
     """Dollars that the stated tokens take, at the stated price of devices."""
     return iteration.tokens * iteration.device_hours_per_token * iteration.price

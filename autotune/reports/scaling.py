@@ -32,6 +32,18 @@ SHOWN = (
     joules_per_token,
 )
 """Metrics that have a column, where they are known."""
+LEFT_OUT = (
+    joules_per_token,
+    iteration_seconds,
+    dollars_per_million_tokens,
+    time_to_train_seconds,
+    dollars_to_train,
+    throughput_samples_per_second,
+)
+"""Metrics in the order in which their columns go where there is no room, that of the objective last
+of all: what was asked for by a price or by tokens stays longer than what follows from others."""
+BEFORE_BARS = 2
+"""How many of them go before the bars of the efficiency do."""
 BAR = 10
 """Characters of a bar that stands for all of the efficiency."""
 
@@ -56,7 +68,10 @@ def _parts(scaling: Scaling) -> Iterator[RenderableType]:
     metrics = [scaling.objective.metric, *(each.name for each in SHOWN)]
     measured = {name for s in scaling.steps if s.best for name in s.best.evaluation.metrics}
     names = [name for name in dict.fromkeys(metrics) if name in measured]
-    yield FirstFitting([_table(scaling.steps, names, n) for n in range(len(names), 0, -1)])
+    order = [each.name for each in LEFT_OUT if each.name in names and each.name != metric]
+    forms = [(order[:count], True) for count in range(1 + min(BEFORE_BARS, len(order)))]
+    forms += [(order[:count], False) for count in range(1 + len(order))]
+    yield FirstFitting([_table(scaling.steps, names, *form) for form in forms])
     for step in scaling.steps:
         if step.best is None:
             yield Text(f"{step.devices:,} devices: {step.reason}")
@@ -65,9 +80,12 @@ def _parts(scaling: Scaling) -> Iterator[RenderableType]:
         yield Text(f"Not proved to be the best: the plans of {', '.join(unproved)} devices.")
 
 
-def _table(steps: Sequence[ScalingStep], known: Sequence[str], count: int) -> Table:
-    """The table with the first `count` of the known metrics."""
-    names, left_out = known[:count], known[count:]
+def _table(
+    steps: Sequence[ScalingStep], known: Sequence[str], left_out: Sequence[str], has_bars: bool
+) -> Table:
+    """The table of the known metrics without those left out."""
+    names = [name for name in known if name not in left_out]
+    efficiency = _bar if has_bars else _efficiency
     table = plain_table()
     if left_out:
         table.caption = f"No room for {', '.join(map(heading, left_out))}; see --json."
@@ -75,13 +93,19 @@ def _table(steps: Sequence[ScalingStep], known: Sequence[str], count: int) -> Ta
     table.add_column("devices", justify="right", no_wrap=True)
     for name in names:
         table.add_column(heading(name), justify="right", no_wrap=True)
-    table.add_column("efficiency", no_wrap=True)
+    table.add_column("efficiency", justify="left" if has_bars else "right", no_wrap=True)
     table.add_column("plan", no_wrap=True)
     for step in steps:
         if step.best is not None:
             measured = (shown(name, step.best.metric(name)) for name in names)
-            table.add_row(f"{step.devices:,}", *measured, _bar(step.efficiency), step.best.label)
+            table.add_row(
+                f"{step.devices:,}", *measured, efficiency(step.efficiency), step.best.label
+            )
     return table
+
+
+def _efficiency(efficiency: float | None) -> str:
+    return "-" if efficiency is None else percent(efficiency)
 
 
 def _bar(efficiency: float | None) -> str:

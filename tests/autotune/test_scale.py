@@ -101,7 +101,7 @@ def test_each_number_of_devices_has_the_plan_that_exhaustive_search_finds() -> N
 
 @pytest.mark.not_quick
 def test_the_command_tells_a_curve_as_table_plot_and_json(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = (*SMALL, "--devices", "1:4", "--price", "2", "--tokens", "1B")
     plot = tmp_path / "curve.svg"
@@ -110,6 +110,11 @@ def test_the_command_tells_a_curve_as_table_plot_and_json(
     assert "efficiency" in said
     assert "dollars to train" in said
     assert plot.read_text().startswith("<?xml")
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["scale", *wanted, "--quiet"]) == 0
+    table, _, left_out = capsys.readouterr().out.partition("No room for ")
+    assert "dollars to train" in table, "what was asked for stays in a narrow table"
+    assert "iteration" in left_out
     assert main(["scale", *wanted, "--json", "-"]) == 0
     plain = json.loads(capsys.readouterr().out)
     assert [each["devices"] for each in plain["points"]] == [1, 2, 4]
