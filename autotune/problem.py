@@ -18,6 +18,7 @@ from autotune.statement import DEFAULT_SPACE, DEFAULT_STACK, ProblemStatement, t
 from distir.errors import DistirError
 from distir.factoring import divisors
 from distir.metrics import find_metric, memory_use, missing_needs, peak_memory_bytes
+from distir.rules import hosts_are_known
 from distir.strategy import AUTO, Strategy
 from search_spaces import Searched, SearchSpace, WorkloadFacts, distribution_space, searched
 
@@ -295,7 +296,13 @@ def _loaded(statement: ProblemStatement) -> Problem:
         mode=workload.mode,
         batch_size=workload.batch_size,
         workload=workload,
-        space=distribution_space(workload, devices, looked_through, AxisLists(simulator.planner)),
+        space=distribution_space(
+            workload,
+            devices,
+            looked_through,
+            AxisLists(simulator.planner),
+            () if hardware.host else (hosts_are_known(hardware.without_host),),
+        ),
         simulator=simulator,
         memory_bytes=hardware.device.memory_bytes,
         band=simulator.band,

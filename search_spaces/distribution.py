@@ -18,7 +18,7 @@ from typing import Protocol
 
 from distir.factoring import EXPERT_ORDERS, ExpertFactors, divisors, expert_factors
 from distir.limits import MOST_MICROBATCHES
-from distir.rules import WorkloadFacts, degrees_fill, rules_of
+from distir.rules import Rule, WorkloadFacts, degrees_fill, rules_of
 from distir.rules.memory import (
     keeping_is_for_training,
     kept_activations_are_gathered,
@@ -79,15 +79,16 @@ def distribution_space(
     devices: int,
     space: SpaceSource | Searched = "small",
     lists: GeneratesLists | None = None,
+    hardware: Sequence[Rule] = (),
 ) -> SearchSpace:
     """Every valid strategy that uses exactly `devices` devices, with the choices that `space`
     (a name in `SPACES`, a YAML file or what it says) lets vary. `lists` makes the axis lists of
-    spaces that leave them to the model.
+    spaces that leave them to the model; `hardware` are rules of the devices at hand.
 
     Raises `SpaceError` for these if the model has nothing to split.
     """
     chosen = _for(workload, space if isinstance(space, Searched) else searched(space))
-    rules = (degrees_fill(devices).of(workload), *rules_of(workload))
+    rules = (degrees_fill(devices).of(workload), *hardware, *rules_of(workload))
     domains = _Domains(workload, devices, chosen)
     if domains.generates_lists:
         domains = replace(domains, lists=_able(lists))

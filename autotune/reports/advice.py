@@ -62,6 +62,8 @@ SAVINGS: tuple[dict[str, Any], ...] = (
     {"zero": 3, "recompute": "selective"},
     {"zero": 1, "recompute": "full"},
     {"zero": 3, "recompute": "full"},
+    {"zero": 2, "recompute": "full", "offload": "optimizer"},
+    {"zero": 3, "recompute": "full", "offload": "optimizer,parameters"},
 )
 """Changes that save memory, those that cost least time first."""
 
@@ -89,7 +91,7 @@ def kept_out(problem: Problem) -> str | None:
     if evaluation.feasible:
         return None
     made = _least_change(problem, plain)
-    change = "no ZeRO or recomputation would do"
+    change = "no ZeRO, recomputation or offloading would do"
     if made is not None:
         change = f"{_said_changes(plain, made)} would do"
     needed = short_bytes(needed_bytes(evaluation.metrics))
@@ -113,7 +115,8 @@ def _changed(problem: Problem, strategy: Strategy, saving: Mapping[str, Any]) ->
     """The plan with a saving on top of its own, if that is possible."""
     zero = max(strategy.zero, saving.get("zero", 0)) if strategy.dp * strategy.cp > 1 else 0
     again = saving.get("recompute", strategy.recompute)
-    made = replace(strategy, zero=zero, recompute=again)
+    offload = saving.get("offload", strategy.offload)
+    made = replace(strategy, zero=zero, recompute=again, offload=offload)
     return None if problem.space.impossible(made) else made
 
 

@@ -136,3 +136,14 @@ def test_inference_has_no_optimizer_to_offload() -> None:
     simulator = Simulator(workload, load_cluster("dgx-a100", 1))
     with pytest.raises(StrategyError, match="inference keeps nothing; leave it out"):
         simulator.simulate(Strategy(offload="optimizer"))
+
+
+def test_advice_names_offloading_where_nothing_else_would_do_and_hosts_are_known() -> None:
+    from autotune.reports.advice import what_would_fit
+
+    def advised(cluster: str) -> str | None:
+        problem = load_problem("gpt3-13B", cluster, devices=1, batch_size=1, sequence_length=256)
+        return what_would_fit(problem, Strategy())
+
+    assert "offload optimizer it would fit" in (advised("dgx2-v100") or "")
+    assert advised("tpu-v5p") is None
