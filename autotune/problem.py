@@ -4,6 +4,7 @@ strategies there are.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
@@ -19,7 +20,7 @@ from distir.errors import DistirError
 from distir.factoring import divisors
 from distir.metrics import find_metric, memory_use, missing_needs, peak_memory_bytes
 from distir.rules import hosts_are_known
-from distir.strategy import AUTO, Strategy
+from distir.strategy import AUTO, Strategy, lists_of_mesh, own_mesh
 from search_spaces import Searched, SearchSpace, WorkloadFacts, distribution_space, searched
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from distir.cost import Band, Cluster, SoftwareStack
     from distir.importers.load import LoadedModel
     from distir.models.layers import AttentionKind
+    from distir.plan.axis_lists import AxisLists
     from distir.workload import Workload
 
 
@@ -55,10 +57,18 @@ class Problem:
     """The values that the space was stated with; None where it was made otherwise."""
     band: Band | None = None
     """How far measured times may be from simulated ones; None where that is not known."""
-    notes: tuple[str, ...] = ()
+    told: tuple[str, ...] = ()
     """Decisions made for the user that are worth a note."""
+    lists: AxisLists | None = field(default=None, repr=False)
+    """The axis lists that the model suggests; None if nobody asks it for them."""
     changed: Callable[..., Problem] | None = field(default=None, repr=False)
     """Makes the same problem with other `devices`, `batch_size` or `space`, if that is possible."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What readers of an answer should know: decisions made for them, and what was left out of
+        the space so far."""
+        return self.told if self.lists is None else (*self.told, *self.lists.left_out)
 
     @property
     def simulate(self) -> Callable[[Strategy], Evaluation]:
@@ -259,7 +269,9 @@ def _loaded(statement: ProblemStatement) -> Problem:
     if statement.devices < 1:
         raise DistirError(f"there are {statement.devices} devices; expected at least 1")
     looked_through = searched(statement.space)
-    if statement.axis_lists is not None:
+    if statement.mesh is not None:
+        looked_through = _on_mesh(looked_through, statement.mesh, statement)
+    elif statement.axis_lists is not None:
         looked_through = looked_through.stating("axes", statement.axis_lists)
     if statement.recomputation is not None:
         looked_through = looked_through.stating("recompute", statement.recomputation)
@@ -288,6 +300,7 @@ def _loaded(statement: ProblemStatement) -> Problem:
     stated = statement.price is not None or statement.tokens is not None
     job = Job(price=statement.price, tokens=statement.tokens) if stated else None
     simulator = Simulator(workload, hardware, stack, job=job)
+    lists = AxisLists(simulator.planner)
     made = {"model": model, "sizes": None, "cluster": hardware, "device": None, "stack": stack}
     return Problem(
         model=model.name,
@@ -300,7 +313,7 @@ def _loaded(statement: ProblemStatement) -> Problem:
             workload,
             devices,
             looked_through,
-            AxisLists(simulator.planner),
+            lists,
             () if hardware.host else (hosts_are_known(hardware.without_host),),
         ),
         simulator=simulator,
@@ -310,7 +323,8 @@ def _loaded(statement: ProblemStatement) -> Problem:
         space_name=looked_through.name,
         searched=looked_through,
         space_options=_space_options(statement),
-        notes=(
+        lists=lists,
+        told=(
             *told,
             *_several_batches(workload),
             *_left_open(workload, statement.sizes or {}),
@@ -330,11 +344,26 @@ def _of_another_device(stack: SoftwareStack, hardware: Cluster) -> Iterator[str]
         )
 
 
+def _on_mesh(space: Searched, mesh: str, statement: ProblemStatement) -> Searched:
+    """A space whose strategies have a mesh of a user's own in the place of `tp`."""
+    stated = statement.axis_lists or AUTO
+    lists = lists_of_mesh(mesh, "" if stated == AUTO else stated, AUTO)
+    along = math.prod(own_mesh(lists).values())
+    if statement.devices % along:
+        raise DistirError(
+            f"the mesh {mesh} has {along} devices; expected a number that divides the "
+            f"{statement.devices} of the cluster (--devices)"
+        )
+    return space.stating("axes", lists).stating("tp", along)
+
+
 def _space_options(statement: ProblemStatement) -> str:
     """The options that state the space of a problem; empty for a space that is no name or file."""
     if not isinstance(statement.space, (str, Path)):
         return ""
     found = f"--space {statement.space}"
+    if statement.mesh is not None:
+        found += f" --mesh {statement.mesh}"
     if statement.axis_lists is not None:
         found += f" --axes '{statement.axis_lists}'"
     if statement.recomputation is not None:

@@ -117,6 +117,10 @@ class ProblemStatement:
     axis_lists: str | None = None
     """Axis lists that all strategies state, such as `tp=heads,ffn`; `auto`: all that make different
     plans. By default what the space says."""
+    mesh: str | None = None
+    """Mesh axes of one's own that share the devices of `tp`, outermost first, such as
+    `data=4,model=8`. `axis_lists` may state the lists of some by their names; of the others all
+    that make different plans are looked at."""
     recomputation: str | None = None
     """What all strategies recompute, such as `auto`; by default what the space says."""
     recompute_layers: int | None = None

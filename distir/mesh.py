@@ -15,7 +15,7 @@ from distir.axes.model import Axis
 from distir.errors import StrategyError
 from distir.factoring import tensor_factors
 from distir.program import UNNAMED, Program
-from distir.strategy import MARKS, Strategy
+from distir.strategy import MARKS, Strategy, own_mesh
 from distir.transforms.place import AxisListEntry
 
 
@@ -24,8 +24,9 @@ class MeshAxis:
     """One dimension of the devices that share a stage.
 
     `entries` is its axis list: the logical axes that it may split, in order of preference. `user`
-    is the degree of the strategy that it belongs to, under which its communication is reported;
-    several mesh axes may share one. `shards_state` says whether ZeRO shards along it.
+    is the degree of the strategy that it belongs to, or its own name where a user has named it:
+    under that its communication is reported; several mesh axes may share a degree. `shards_state`
+    says whether ZeRO shards along it.
     """
 
     name: str
@@ -58,6 +59,10 @@ def mesh_axes(program: Program, strategy: Strategy) -> tuple[MeshAxis, ...]:
     has.
     """
     stated = {user: entries_of(program, names) for user, names in strategy.axis_lists.items()}
+    own = tuple(
+        MeshAxis(name, degree, stated[f"{name}:{degree}"], name)
+        for name, degree in own_mesh(strategy.axes).items()
+    )
     sharing = strategy.zero_degree or strategy.dp
     samples = tuple(dict.fromkeys(_entry(program, axis) for axis in program.batches))
     dp = stated.get("dp", samples)
@@ -71,7 +76,7 @@ def mesh_axes(program: Program, strategy: Strategy) -> tuple[MeshAxis, ...]:
         MeshAxis("dp", sharing // shared.dp, dp, "dp", shards_state=True),
         MeshAxis("ep", shared.dp, ep, "ep", shards_state=True),
         *_context_axes(strategy.cp, shared.cp, cp, experts),
-        *_tensor_axes(program, strategy, stated.get("tp"), experts, shared.tp),
+        *(own or _tensor_axes(program, strategy, stated.get("tp"), experts, shared.tp)),
     )
     return tuple(axis for axis in every if axis.degree > 1)
 

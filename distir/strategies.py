@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distir.arrays import Codes, Floats, Indices, distinct_codes
-from distir.strategy import DEGREES, Strategy
+from distir.strategy import DEGREES, Strategy, further_axes
 
 FIELDS = tuple(field.name for field in fields(Strategy))
 
@@ -110,7 +110,9 @@ class Strategies(Sequence[Strategy]):
     def communicators(self) -> Floats:
         """`Strategy.communicators`, one per strategy."""
         above_one = [(self.column(name) > 1).astype(np.float64) for name in DEGREES]
-        return np.stack(above_one).sum(axis=0)
+        further = np.array([further_axes(axes) for axes in self.values["axes"]], np.float64)
+        codes = self.codes.get("axes")
+        return np.stack(above_one).sum(axis=0) + further[0 if codes is None else codes]
 
     def choices(self, names: Sequence[str], indices: Indices) -> list[dict[str, Any]]:
         """The values of some fields, by field, of each strategy at some indices."""

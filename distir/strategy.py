@@ -45,6 +45,9 @@ MARKS = "*~"
 DEGREES = ("dp", "tp", "pp", "cp", "ep")
 """Kinds of parallelism: fields of a strategy that count devices."""
 
+TAKEN = (*DEGREES, "compute", "gradients", "actions")
+"""Names that no mesh axis of a user's own can have: reports have them for something else."""
+
 LISTED = ("dp", "ep", "cp", "tp")
 """Degrees whose axis lists a strategy can state."""
 
@@ -60,20 +63,89 @@ def checked_microbatch_size(samples: object) -> int:
 
 def parse_lists(axes: object) -> dict[str, tuple[str, ...]]:
     """Axis lists by degree, from a text such as `tp=heads,ffn;cp=sequence`, or from a mapping from
-    degrees to lists of names. Raises `StrategyError` if they cannot be read."""
+    degrees to lists of names. Mesh axes of a user's own, which share the devices of `tp`, state how
+    many these are, outermost first, as in `data:4=batch;model:8=heads,ffn`; their lists may be
+    empty. Raises `StrategyError` if they cannot be read."""
     lists: dict[str, tuple[str, ...]] = {}
     for user, names in _stated_lists(axes):
-        if user not in LISTED:
-            raise StrategyError(str(UnknownNameError("degree with an axis list", user, LISTED)))
+        own = own_degree(user)
+        if user not in LISTED and own is None:
+            raise StrategyError(
+                f"{UnknownNameError('degree with an axis list', user, LISTED)}; a mesh axis of "
+                "your own states its devices, such as data:4"
+            )
         if user in lists:
             raise StrategyError(f"axes state two lists for {user}; expected one")
-        lists[user] = tuple(dict.fromkeys(names))
-        if not names or any(not name.rstrip(MARKS) for name in names):
+        stated = () if own is not None and names == [""] else tuple(dict.fromkeys(names))
+        lists[user] = stated
+        if (own is None and not stated) or any(not name.rstrip(MARKS) for name in stated):
             raise StrategyError(
                 f"axes state {','.join(names)!r} for {user}; expected names of axes, such as "
                 f"{user}=heads,ffn"
             )
-    return {user: lists[user] for user in LISTED if user in lists}
+    if "tp" in lists and (own := next((user for user in lists if ":" in user), None)):
+        raise StrategyError(
+            f"axes state lists for tp and for {own}, which shares the devices of tp; expected one "
+            "of them"
+        )
+    return in_order(lists)
+
+
+def in_order(lists: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    """Axis lists in the order of degrees, and behind them a user's own mesh axes as they come."""
+    users = [*(user for user in LISTED if user in lists), *(u for u in lists if u not in LISTED)]
+    return {user: lists[user] for user in users}
+
+
+def own_degree(user: str) -> int | None:
+    """The devices along a mesh axis of a user's own, which is written `name:devices`; None for
+    degrees and for what is no such axis."""
+    name, colon, devices = user.partition(":")
+    if not colon or not name.isidentifier() or name in TAKEN:
+        return None
+    stated = int(devices) if devices.isdecimal() and len(devices) < 9 else 0
+    return stated or None
+
+
+def own_mesh(axes: str) -> dict[str, int]:
+    """The mesh axes of a user's own in axis lists, with the devices along each."""
+    found = {user: own_degree(user) for user in parse_lists(axes)}
+    return {user.partition(":")[0]: own for user, own in found.items() if own is not None}
+
+
+def lists_of_mesh(mesh: str, axes: str = "", otherwise: str = "") -> str:
+    """Axis lists on a mesh of a user's own, such as `data=4,model=8`, outermost first: those that
+    `axes` state by these names, and `otherwise` for the others.
+
+    Raises `StrategyError` if they cannot be read, or if lists have a name that the mesh has not.
+    """
+    stated = {name.partition(":")[0]: names for name, names in _stated_lists(axes)}
+    users: dict[str, list[str]] = {}
+    for part in mesh.split(","):
+        name, _, devices = (each.strip() for each in part.partition("="))
+        user = f"{name}:{devices}"
+        if own_degree(user) is None or user in users:
+            raise StrategyError(
+                f"the mesh is {shown(mesh)}; expected names with numbers of devices, such as "
+                f"data=4,model=8, each once, and none of {', '.join(TAKEN)}"
+            )
+        users[user] = stated.pop(name, [otherwise])
+    unknown = next((name for name in stated if name not in LISTED), None)
+    if unknown is not None:
+        names = [user.partition(":")[0] for user in users]
+        raise StrategyError(str(UnknownNameError("mesh axis", unknown, names)))
+    return format_lists(parse_lists({**stated, **users}))
+
+
+def further_axes(axes: str) -> int:
+    """The mesh axes of a user's own that are more than the one `tp` whose devices they share."""
+    return max(0, sum(devices > 1 for devices in own_mesh(axes).values()) - 1) if axes else 0
+
+
+def stated_degrees(axes: str) -> tuple[str, ...]:
+    """The degrees whose lists are stated; a user's own mesh axes are in the place of `tp`."""
+    stated = ("tp" if own_degree(user) else user for user in parse_lists(axes))
+    return tuple(dict.fromkeys(stated))
 
 
 def _stated_lists(axes: object) -> Iterator[tuple[str, list[str]]]:
@@ -176,7 +248,8 @@ class Strategy:
     """Axis lists that replace those of the techniques, such as `tp=heads,ffn;cp=heads*,sequence`:
     per degree, the logical axes that its devices may split, in order of preference. `axis*` counts
     only where all activations of an op have the axis; with `axis~` they travel in a ring where the
-    op allows it."""
+    op allows it. In place of `tp`, its devices may be mesh axes of a user's own, outermost first:
+    `data:4=batch;model:8=heads,ffn` for `tp` 32."""
     placement: str = PLACEMENT
     """The order in which degrees are laid on the devices, innermost first."""
     etp: int = 0
@@ -253,13 +326,18 @@ class Strategy:
 
     @property
     def communicators(self) -> int:
-        """Number of kinds of parallelism whose devices communicate: degrees above 1."""
-        return sum(getattr(self, name) > 1 for name in DEGREES)
+        """Number of kinds of parallelism whose devices communicate: degrees above 1, and a user's
+        own mesh axes in the place of `tp`."""
+        return sum(getattr(self, name) > 1 for name in DEGREES) + further_axes(self.axes)
 
     @property
     def axis_lists(self) -> Mapping[str, tuple[str, ...]]:
         """The axis lists that the strategy states: names of axes by degree."""
         return parse_lists(self.axes)
+
+    def devices_along(self, user: str) -> int:
+        """The devices along a degree, or along a mesh axis of a user's own (`data:4`)."""
+        return own_degree(user) or getattr(self, user)
 
     @property
     def expert_factors(self) -> ExpertFactors:

@@ -89,8 +89,8 @@ class Searched:
 
     def stating(self, name: str, value: Value) -> Searched:
         """The same, but that dimension `name` takes one value where strategies may have it."""
-        told = f"{self.name} with {name} {value}"
-        return Searched(told, {**self.values, name: (_checked(name, value),)})
+        checked = _checked(name, value)
+        return Searched(f"{self.name} with {name} {checked}", {**self.values, name: (checked,)})
 
 
 SPACES: Registry[Searched] = Registry("space")

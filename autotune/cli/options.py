@@ -105,17 +105,6 @@ class _Collected(argparse.Action):
         setattr(namespace, self.dest, {**getattr(namespace, self.dest, {}), name: number})
 
 
-def axis_lists(text: str) -> str:
-    """Axis lists of degrees, or `auto`."""
-    from search_spaces.named import searched
-
-    try:
-        (found,) = searched({"axes": text}).values["axes"]
-    except DistirError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-    return str(found)
-
-
 def add_model_options(
     parser: argparse.ArgumentParser,
     devices: str,
@@ -294,7 +283,6 @@ def add_space_option(
         add_offload_option(group, "what the space says, usually nothing")
         group.add_argument(
             "--axes",
-            type=axis_lists,
             dest="axis_lists",
             default=SUPPRESS,
             metavar="LISTS",
@@ -302,6 +290,20 @@ def add_space_option(
             "plans, cp=auto those of another degree, tp=heads,ffn one (default: what the space "
             "says)",
         )
+        add_mesh_option(group, "mesh", "all that make different plans are tried")
+
+
+def add_mesh_option(group: Any, name: str, otherwise: str) -> None:
+    """The option that states mesh axes of a user's own, kept under `name`; `otherwise` says what is
+    split along those whose lists `--axes` does not state."""
+    group.add_argument(
+        "--mesh",
+        dest=name,
+        default=SUPPRESS,
+        metavar="AXES",
+        help="mesh axes of your own in the place of tp, outermost first, such as data=4,model=8; "
+        f"--axes states lists by these names, such as data=batch, of others {otherwise}",
+    )
 
 
 def add_recomputed_layers_option(group: Any, default: Any, otherwise: str) -> None:
@@ -359,11 +361,15 @@ def strategy_of(arguments: argparse.Namespace) -> Strategy:
     from dataclasses import fields
 
     from distir.schedules import find_schedule
-    from distir.strategy import Strategy
+    from distir.strategy import Strategy, lists_of_mesh, own_mesh
 
     values = {each.name: getattr(arguments, each.name, None) for each in fields(Strategy)}
     if values["axes"] is not None:
         values["axes"] = ";".join(values["axes"])
+    if (mesh := getattr(arguments, "own_mesh", None)) is not None:
+        values["axes"] = lists_of_mesh(mesh, values["axes"] or "")
+        if values["tp"] in (None, 1):
+            values["tp"] = math.prod(own_mesh(values["axes"]).values())
     family = find_schedule(values["schedule"] or Strategy().schedule)
     values["schedule"] = family.name
     if values["chunks"] is None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.cli.fit import add_fit_option, write_fit
 from autotune.cli.options import (
     SUPPRESS,
+    add_mesh_option,
     add_microbatch_options,
     add_model_options,
     add_offload_option,
@@ -168,6 +169,7 @@ def add_strategy_options(parser: argparse.ArgumentParser) -> None:
         help="logical axes that a degree splits, in order: tp=heads,ffn,vocabulary,sequence "
         "(repeatable; an axis* counts only where every value has it)",
     )
+    add_mesh_option(group, "own_mesh", "nothing is split")
     group.add_argument(
         "--placement",
         default=SUPPRESS,

@@ -119,7 +119,7 @@ def look_outside(
         here, better = start, True
         lists = start.strategy.axes  # neighbours have the same ones
         if lists not in spaces:
-            own = {"axis_lists": lists or None} if _states_lists(problem) else {}
+            own = {"axis_lists": lists or None, "mesh": None} if _states_lists(problem) else {}
             spaces[lists] = problem.changed(space=WIDER, **own).space
         while better:
             better = False

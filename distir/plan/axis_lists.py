@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import product
+from itertools import chain, product
 
 from distir.axes.model import Axis
 from distir.mesh import entries_of
@@ -19,7 +19,7 @@ from distir.ops.ring import Circulating
 from distir.plan.decisions import places_of
 from distir.plan.planner import Planner
 from distir.program import UNNAMED, Program
-from distir.strategy import LISTED, Strategy, format_lists
+from distir.strategy import Strategy, format_lists, in_order, own_degree
 from distir.transforms.place import AxisListEntry
 
 Words = tuple[str, ...]
@@ -112,6 +112,7 @@ class AxisLists:
     def __init__(self, planner: Planner) -> None:
         self._planner = planner
         self._found: dict[object, tuple[str, ...]] = {}
+        self._left_out: dict[str, None] = {}
 
     @cached_property
     def words(self) -> tuple[Word, ...]:
@@ -127,6 +128,11 @@ class AxisLists:
         """Whether there is anything to split but samples."""
         return any(word.axes - {*self._planner.program.batches} for word in self.words)
 
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """What was left out of the lists that were generated so far, one sentence per degree."""
+        return tuple(self._left_out)
+
     def generated(
         self, strategy: Strategy, users: Sequence[str], known: Sequence[Strategy] = ()
     ) -> tuple[str, ...]:
@@ -135,10 +141,10 @@ class AxisLists:
         Degrees of 1 have none; of several degrees, some may keep their own list. Of plans that are
         `known`, no lists are given.
         """
-        users = [user for user in users if getattr(strategy, user) > 1]
+        users = [user for user in users if strategy.devices_along(user) > 1]
         words = {user: self._fitting(strategy, user) for user in users}
         # Sizes decide which words fit and what is padded, and nothing else about a placed program.
-        every = {user: [name for names in own for name in names] for user, own in words.items()}
+        every = {user: tuple(chain.from_iterable(own)) for user, own in words.items()}
         mesh, _ = self._planner.mesh(_stating(strategy, every))
         before = frozenset(map(self._planner.fingerprint, known))
         key = (mesh, before, *words.values())
@@ -157,10 +163,15 @@ class AxisLists:
         seen = {*before}
         grown = {user: [(), *self._grown(strategy, user, own)] for user, own in words.items()}
         combinations = sorted(product(*grown.values()), key=lambda lists: sum(map(len, lists)))
+        if len(combinations) > MOST_PLANS:
+            along = " and ".join(f"{user} {strategy.devices_along(user)}" for user in grown)
+            self._leave_out(along, MOST_PLANS, "combinations of axis lists")
         for lists in combinations[:MOST_PLANS]:
-            stated = {user: own for user, own in zip(grown, lists, strict=True) if own}
+            stated = {
+                user: own for user, own in zip(grown, lists, strict=True) if own or own_degree(user)
+            }
             made = _stating(strategy, stated)
-            if stated and self._planner.workload.explain_lists(made) is None:
+            if any(lists) and self._planner.workload.explain_lists(made) is None:
                 found = self._planner.fingerprint(made)
                 if found not in seen:
                     seen.add(found)
@@ -201,13 +212,19 @@ class AxisLists:
                     seen.add(plan)
                     found.append(stated)
                     ends.append(every)
+        if ends:
+            self._leave_out(f"{user} {strategy.devices_along(user)}", MOST_LISTS, "axis lists")
         return found[:MOST_LISTS]
 
+    def _leave_out(self, along: str, most: int, what: str) -> None:
+        said = f"Of the {what} along {along}, only the first {most:,} are in the space, which have"
+        self._left_out[f"{said} the fewest words."] = None
 
-def _stating(strategy: Strategy, lists: Mapping[str, Sequence[str]]) -> Strategy:
+
+def _stating(strategy: Strategy, lists: Mapping[str, Words]) -> Strategy:
     """The strategy with these lists beside those that it states for other degrees."""
     every = {**strategy.axis_lists, **lists}
-    return replace(strategy, axes=format_lists({u: every[u] for u in LISTED if u in every}))
+    return replace(strategy, axes=format_lists(in_order(every)))
 
 
 __all__ = ["AxisLists", "Word", "words_of"]

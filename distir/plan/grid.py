@@ -12,6 +12,8 @@ from distir.transforms.place import Mesh
 
 RANKS = "pp"
 """Stands for the pipeline ranks among the mesh axes."""
+OWN_PLACE = "tp"
+"""Where mesh axes that a user has named are laid on the devices."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +86,8 @@ class DeviceGrid:
 
 
 def _position(order: Sequence[str], user: str) -> int:
-    """Where a choice stands in the order; what the order does not name is innermost."""
-    return order.index(user) if user in order else -1
+    """Where a choice stands in the order; mesh axes of a user's own are in the place of `tp`."""
+    return order.index(user if user in order else OWN_PLACE)
 
 
 __all__ = ["RANKS", "DeviceGrid", "Spacing"]

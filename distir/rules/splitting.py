@@ -14,7 +14,7 @@ from distir.factoring import (
 from distir.rules.facts import WorkloadFacts
 from distir.rules.rule import Advice
 from distir.rules.wording import product
-from distir.strategy import CP_EXCHANGES, Strategy, parse_lists
+from distir.strategy import CP_EXCHANGES, Strategy, own_mesh, stated_degrees
 
 # --- axes of the model ----------------------------------------------------------------------------
 
@@ -23,7 +23,7 @@ def tp_divides_axes(workload: WorkloadFacts, axes: str, tp: int) -> str | None:
     """`tp` divides every internal axis, or each together with the axis inside it
     (`tensor_factors`)."""
     sizes, inner = workload.internal_axes, workload.inner_axes
-    if "tp" in parse_lists(axes) or tensor_factors(sizes, inner, tp):
+    if "tp" in stated_degrees(axes) or tensor_factors(sizes, inner, tp):
         return None
     label, size = next((a for a in sizes if not tensor_factors([a], inner, tp)), sizes[0])
     within = f", each of {inner[label]} queries" if inner.get(label, 1) > 1 else ""
@@ -54,7 +54,7 @@ def sequence_divides(
     list of `cp`, `stated_lists_fit` answers."""
     shares = {"cp": cp} if cp > 1 else {}
     shares |= {"tp": tp} if sequence_parallel else {}
-    if not shares or "cp" in parse_lists(axes):
+    if not shares or "cp" in stated_degrees(axes):
         return None
     lengths, pieces = workload.sequence_lengths, math.prod(shares.values())
     asked = product(shares) + (" with sequence_parallel" if sequence_parallel else "")
@@ -129,7 +129,7 @@ def etp_splits_axes(
     """Devices of `tp` that share experts are whole factors of those that split other axes."""
     shared = expert_factors(ep, dp, cp, tp, etp, expert_order) or ExpertFactors()
     sizes, inner = workload.internal_axes, workload.inner_axes
-    if "tp" in parse_lists(axes) or not tensor_factors(sizes, inner, tp):
+    if "tp" in stated_degrees(axes) or not tensor_factors(sizes, inner, tp):
         return None
     if tensor_factors(sizes, inner, tp, shared.tp):
         return None
@@ -145,7 +145,7 @@ def stated_lists_leave_experts(
 ) -> str | None:
     """A list that is stated replaces the one by which devices of `cp` or `tp` share experts."""
     shared = expert_factors(ep, dp, cp, tp, etp, expert_order) or ExpertFactors()
-    stated = parse_lists(axes)
+    stated = stated_degrees(axes)
     for user in ("cp", "tp"):
         if getattr(shared, user) > 1 and user in stated:
             return (
@@ -179,7 +179,7 @@ def exchange_has_cp(cp: int, cp_exchange: str) -> str | None:
 
 def exchange_has_its_list(axes: str, cp_exchange: str) -> str | None:
     """An exchange decides what `cp` splits, so a strategy cannot state that as well."""
-    if cp_exchange == "gather" or "cp" not in parse_lists(axes):
+    if cp_exchange == "gather" or "cp" not in stated_degrees(axes):
         return None
     return f"cp_exchange = {cp_exchange} decides the list of cp, and axes state it already"
 
@@ -226,17 +226,30 @@ def smaller_exchange(cp: int) -> Advice:
 # --- lists that a strategy states -----------------------------------------------------------------
 
 
+def own_mesh_has_devices(axes: str, tp: int) -> str | None:
+    """Mesh axes of a user's own have all devices of `tp`."""
+    own = own_mesh(axes)
+    if not own or math.prod(own.values()) == tp:
+        return None
+    return f"axes state a mesh of {product(own)} for the devices of tp = {tp}"
+
+
+def devices_of_own_mesh(axes: str) -> Advice:
+    """As many devices of `tp` as the mesh has."""
+    return {"tp": (math.prod(own_mesh(axes).values()),)}
+
+
 def stated_lists_have_devices(axes: str, dp: int, ep: int, cp: int, tp: int) -> str | None:
     """A list that axes state is of a degree above 1."""
     degrees = {"dp": dp, "ep": ep, "cp": cp, "tp": tp}
-    user = next((user for user in parse_lists(axes) if degrees[user] == 1), None)
+    user = next((user for user in stated_degrees(axes) if degrees[user] == 1), None)
     return None if user is None else f"axes state a list for {user}, which needs {user} > 1"
 
 
 def stated_list_has_the_sequence(axes: str, sequence_parallel: bool) -> str | None:
     """Sequence parallelism is the sequence at the end of the usual list of `tp`; a list that is
     stated has it or not."""
-    if not sequence_parallel or "tp" not in parse_lists(axes):
+    if not sequence_parallel or "tp" not in stated_degrees(axes):
         return None
     return "sequence_parallel adds to the list of tp; where axes state it, add sequence"
 
@@ -272,5 +285,7 @@ def stated_lists_fit(
 def fewer_pieces(axes: str, dp: int, ep: int, cp: int, tp: int, microbatches: int) -> Advice:
     """Divisors above 1 of the degrees whose lists are stated, and fewer microbatches."""
     degrees = {"dp": dp, "ep": ep, "cp": cp, "tp": tp}
-    stated = {user: divisors(degrees[user])[1:] for user in parse_lists(axes)}
+    stated = {user: divisors(degrees[user])[1:] for user in stated_degrees(axes)}
+    if own_mesh(axes):
+        stated.pop("tp")
     return {**stated, "microbatches": divisors(microbatches)}

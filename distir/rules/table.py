@@ -57,6 +57,11 @@ RULES: tuple[Rule, ...] = (
         splitting.smaller_exchange,
     ),
     Rule(
+        "a mesh of one's own has all devices of tp",
+        splitting.own_mesh_has_devices,
+        splitting.devices_of_own_mesh,
+    ),
+    Rule(
         "stated lists have devices",
         splitting.stated_lists_have_devices,
         otherwise="leave that list out",

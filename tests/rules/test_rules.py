@@ -132,6 +132,11 @@ BROKEN: dict[str, tuple[Facts, Strategy, str]] = {
         Strategy(cp=8, cp_exchange="all-to-all"),
         "heads do not divide; cp_exchange = gather, ring would do",
     ),
+    "a mesh of one's own has all devices of tp": (
+        Facts(),
+        Strategy(tp=8, axes="data:2=batch;model:2=heads"),
+        "axes state a mesh of data x model = 2 x 2 = 4 for the devices of tp = 8; tp = 4 would do",
+    ),
     "stated lists have devices": (
         Facts(),
         Strategy(dp=2, axes="tp=heads"),
