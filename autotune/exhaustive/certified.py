@@ -15,7 +15,7 @@ import heapq
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from enum import IntEnum
 from math import inf
 from typing import Any
@@ -42,6 +42,9 @@ from search_spaces.named import DEFAULTS
 FEWEST, MOST = 128, 4096
 """Strategies evaluated in the first batch, and in the largest: the best of a batch rules others out
 before the next."""
+
+TOGETHER = 1 << 18
+"""Strategies of which parts are bounded together at most, to bound memory."""
 
 Advance = Callable[[int, "Trial | None"], None]
 
@@ -184,7 +187,7 @@ class _Search:
         self._parts: list[tuple[float, int, _Part]] = []
         self._made = 0
         self._size = FEWEST
-        self._worst = inf
+        self._worst, self._knows = inf, False
         self.ends = inf
         self._current: _Part | None = None
         self._started = False
@@ -211,7 +214,7 @@ class _Search:
         """Rules out what is worse than a strategy that is known, if one is."""
         value = None if known is None else known.metric(self.metric)
         if known is not None and known.feasible and value is not None:
-            self._worst = value
+            self._worst, self._knows = value, True
 
     @property
     def _within(self) -> float:
@@ -234,13 +237,30 @@ class _Search:
 
     def _next(self) -> _Part:
         """The most promising part; as long as nothing was found to compare with, of those that are
-        bounded best."""
+        bounded best. If something good was known from the beginning, what is bounded better has to
+        be looked at anyway: then with the others of its stage."""
         if self._worst < inf:
-            return heapq.heappop(self._parts)[-1]
+            return self._next_together() if self._knows else heapq.heappop(self._parts)[-1]
         found = min(self._parts, key=lambda each: (-each[-1].stage, *each[:-1]))
         self._parts.remove(found)
         heapq.heapify(self._parts)
         return found[-1]
+
+    def _next_together(self) -> _Part:
+        """The most promising part with others of its stage: what they share is looked at once."""
+        stage, size = self._parts[0][-1].stage, 0
+        chosen: list[_Part] = []
+        left: list[tuple[float, int, _Part]] = []  # ascends, which makes it a heap
+        for each in sorted(self._parts, key=lambda each: each[:-1]):
+            part = each[-1]
+            strategies = int(part.leaves.sum())
+            if part.stage == stage and (not chosen or size + strategies <= TOGETHER):
+                chosen.append(part)
+                size += strategies
+            else:
+                left.append(each)
+        self._parts = left
+        return _joined(chosen)
 
     def _families(self) -> Iterator[_Part]:
         """The whole space, bounded by its products."""
@@ -349,6 +369,32 @@ class _Search:
         if worst is not None:
             self._worst = min(self._worst, worst.evaluation.metrics[self.metric])
         self._add(part.taken(order[len(chosen) :]))
+
+
+def _joined(parts: Sequence[_Part]) -> _Part:
+    """Parts of one stage as one; all strategies of a search have the same values."""
+    if len(parts) == 1:
+        return parts[0]
+    values = parts[0].table.values
+    codes = {
+        name: np.concatenate([part.table.codes_among(name, values[name]) for part in parts])
+        for name in FIELDS
+        if any(name in part.table.codes for part in parts)
+    }
+    leaves = np.concatenate([part.leaves for part in parts])
+    bounds = [part.bounds for part in parts]
+    return _Part(
+        parts[0].stage,
+        Strategies(values, codes, len(leaves)),
+        ManyBounds(
+            *(
+                np.concatenate([getattr(each, field.name) for each in bounds])
+                for field in fields(ManyBounds)
+            )
+        ),
+        leaves,
+        np.concatenate([part.nodes for part in parts]),
+    )
 
 
 def _split(part: _Part, by: Sequence[NDArray[Any]]) -> Iterator[_Part]:

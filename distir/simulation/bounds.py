@@ -12,8 +12,9 @@ microbatches,
   it makes every instruction wait for more, so `T` is at most the sum over stages. Only for what a
   stage gathers first it may wait less, as that depends on where the stage ends. So gathers delay
   nothing here, and only occupy the links.
-  Where a schedule overlaps forward and backward passes, they hide what they move behind each other,
-  but not what they compute: that of both counts, and the longer pass.
+  Where a schedule overlaps forward and backward passes, a pair is no shorter than either pass, or
+  than what both do on one stream. The schedule says how many passes of a stage are in pairs at
+  most; the others are not hidden.
 - *whole blocks*: blocks are not divided, so that one of the ranks computes more than the mean
   (`least_load.py`).
 - *recompute*: passes that compute again what they did not keep take no less time than passes that
@@ -52,24 +53,35 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from distir.arrays import Codes, Floats, Indices, distinct
+from distir.arrays import Codes, Floats, Indices, distinct, distinct_rows
 from distir.cost import CostModel, Work
 from distir.cost.amounts import Amount, Divergence, larger, smaller
 from distir.limits import MOST_MICROBATCHES
 from distir.plan import BlockProgram, ModelPrograms, Stage
 from distir.plan.model import in_one_stage
 from distir.plan.planner import ProgramKind
-from distir.schedules import BACKWARD, COST_KINDS, FORWARD, ScheduleFamily, find_schedule
+from distir.schedules import (
+    BACKWARD,
+    COST_KINDS,
+    CompiledSchedule,
+    ScheduleFamily,
+    find_schedule,
+)
 from distir.simulation.cutting.refine import KnownCuts
 from distir.simulation.least_load import least_load
 from distir.simulation.least_memory import LayerBytes, RanksHolding, fullest_rank_bytes
 from distir.simulation.many.batch import bound_many
 from distir.simulation.many.priced_programs import PricedPrograms
 from distir.simulation.many.program_sizes import ProgramSizes, kinds_of
-from distir.simulation.pricing.instructions import Pricing, narrower_products, product_works
-from distir.simulation.pricing.repeats import repeated_blocks
-from distir.simulation.pricing.stage_cost import UnpricedStage
-from distir.simulation.pricing.stages import StagePricer
+from distir.simulation.pricing.instructions import (
+    COMPUTE,
+    Pricing,
+    narrower_products,
+    product_works,
+)
+from distir.simulation.pricing.repeats import RepeatedBlocks, repeated_blocks
+from distir.simulation.pricing.stage_cost import ChargedBlock
+from distir.simulation.pricing.stages import LINKS, StagePricer
 from distir.simulation.pricing.state import state_bytes
 from distir.simulation.pricing.tied import charged_elsewhere_in_stage
 from distir.strategies import FIELDS, Strategies
@@ -150,8 +162,14 @@ class ManyBounds:
         )
 
 
+STREAMS = (COMPUTE, "dp", "cp", "tp", LINKS)
+"""Streams that a device has for the passes of blocks."""
+
 LAYER_KINDS = 3
 """Kinds of layers whose bytes are looked at one by one: the most frequent ones."""
+
+_Wanted = tuple[ProgramKind, Indices]
+"""A kind of programs, and the positions of the program sizes at which it is wanted."""
 
 _STATE = ("parameters", "gradients", "optimizer")
 _AT_REST = (*_STATE, "inputs")
@@ -159,17 +177,17 @@ _AT_REST = (*_STATE, "inputs")
 
 @dataclass(frozen=True, slots=True)
 class _Wholes:
-    """Models as one stage: seconds of the kinds of action and those in which they compute, each of
-    shape (kinds, strategies), and what else there is once per step; what a forward pass leaves
-    behind; what bounds leave out and expectations do not: seconds of settling that no pass hides
-    and of the first gather, and bytes handed on between blocks; bytes at rest (`_AT_REST`); how
-    many blocks come more than once, and the seconds in which a microbatch is computed in the
-    quickest of them, and in the longest of the others; and layers by kind: their number, bytes at
-    rest (`_STATE`), bytes left behind and seconds that a microbatch computes, of shape (layer
-    kinds, 6, strategies)."""
+    """Models as one stage: seconds of the kinds of action, of shape (kinds, strategies), and those
+    in which they occupy `STREAMS`, of shape (streams, kinds, strategies); what else there is once
+    per step; what a forward pass leaves behind; what bounds leave out and expectations do not:
+    seconds of settling that no pass hides and of the first gather, and bytes handed on between
+    blocks; bytes at rest (`_AT_REST`); how many blocks come more than once, and the seconds in
+    which a microbatch is computed in the quickest of them, and in the longest of the others; and
+    layers by kind: their number, bytes at rest (`_STATE`), bytes left behind and seconds that a
+    microbatch computes, of shape (layer kinds, 6, strategies)."""
 
     passes: Floats
-    computing: Floats
+    occupied: Floats
     optimizer: Floats
     refresh: Floats
     held: Floats
@@ -183,20 +201,26 @@ class _Wholes:
     ONCE: ClassVar = 6
     UNDIVIDED: ClassVar = 3
     ROWS: ClassVar = (
-        2 * COST_KINDS + ONCE + len(_AT_REST) + UNDIVIDED + (3 + len(_STATE)) * LAYER_KINDS
+        (1 + len(STREAMS)) * COST_KINDS
+        + ONCE
+        + len(_AT_REST)
+        + UNDIVIDED
+        + (3 + len(_STATE)) * LAYER_KINDS
     )
 
     @classmethod
     def of(cls, rows: Floats) -> _Wholes:
         """From rows in the order of the fields."""
-        passes, computing, once, state, undivided, layers = np.split(
-            rows, np.cumsum([COST_KINDS, COST_KINDS, cls.ONCE, len(_AT_REST), cls.UNDIVIDED])
+        streams = len(STREAMS) * COST_KINDS
+        passes, occupied, once, state, undivided, layers = np.split(
+            rows, np.cumsum([COST_KINDS, streams, cls.ONCE, len(_AT_REST), cls.UNDIVIDED])
         )
+        occupied = occupied.reshape(len(STREAMS), COST_KINDS, rows.shape[1])
         layers = layers.reshape(LAYER_KINDS, 3 + len(_STATE), rows.shape[1])
         optimizer, refresh, held, settling, gathering, handed_on = once
         return cls(
             passes,
-            computing,
+            occupied,
             optimizer,
             refresh,
             held,
@@ -398,9 +422,17 @@ class Bounds:
         codes = table.codes.get("schedule", np.zeros(len(table), np.int16)).astype(np.int64)
         alone = table.column("chunks") == 1
         schedules = len(table.values["schedule"])
-        first, which = distinct((size * schedules + codes) * 2 + alone)
+        # Schedules are made only where activations are known: for a small part of a space.
+        overlapped = self._overlapped(table, known=len(whole.layers) > 0)
+        _, pairs = distinct_rows(overlapped.T)
+        key = ((size * schedules + codes) * 2 + alone) * (1 + int(pairs.max(initial=0))) + pairs
+        first, which = distinct(key)
         seconds, slowed_by = self._least_seconds(
-            whole.taken(size[first]), some.taken(size[first]), codes[first], alone[first]
+            whole.taken(size[first]),
+            some.taken(size[first]),
+            codes[first],
+            alone[first],
+            overlapped[:, first],
         )
         ranks = some.column("pp")
         held = np.maximum(0.0, whole.held) if self._workload.training else 0.0
@@ -418,10 +450,16 @@ class Bounds:
         )
 
     def _least_seconds(
-        self, whole: _Wholes, table: Strategies, schedule: Indices, alone: NDArray[np.bool_]
+        self,
+        whole: _Wholes,
+        table: Strategies,
+        schedule: Indices,
+        alone: NDArray[np.bool_],
+        overlapped: Floats,
     ) -> tuple[Floats, Codes]:
         """Seconds of iterations, and the numbers of the reasons, of models with the schedules of
-        these numbers among those of the table; `alone` says which have one chunk."""
+        these numbers among those of the table; `alone` says which have one chunk, `overlapped` the
+        fractions of passes in pairs."""
         ranks, count = table.column("pp"), table.column("microbatches")
         passes: list[Floats] = list(whole.passes)
         forward, backward, first_part, second_part = passes
@@ -431,13 +469,7 @@ class Bounds:
             plain = np.array([_is_plain(each) for each in families])[schedule] & alone
             both = np.minimum(backward, first_part + second_part)
             work = forward + np.where(splits, both, backward)
-            # Of an overlapped pair, what is certain is that it is no shorter than either pass, and
-            # that one computes before or after the other.
-            overlaps = np.array([each.overlaps for each in families])[schedule]
-            ahead, back, first, second = whole.computing
-            computing = ahead + np.minimum(back, first + second)
-            longer = np.maximum(forward, np.minimum(both, backward))
-            work = np.where(overlaps, np.maximum(longer, computing), work)
+            work = np.where(overlapped.any(axis=0), self._in_pairs(whole, overlapped, splits), work)
             # Nothing waits for the second part of a backward pass.
             once = forward + np.where(splits, np.minimum(backward, first_part), backward)
             waiting = np.where(plain, work / (1 - (1 - 1 / count) ** ranks), once)
@@ -457,6 +489,42 @@ class Bounds:
         numbers = np.array([REASONS.index(reason) for reason in reasons], np.int16)
         seconds = (self._overhead + each.max(axis=0)) * (1 - SLACK)
         return seconds, numbers[each.argmax(axis=0)]
+
+    @staticmethod
+    def _in_pairs(whole: _Wholes, overlapped: Floats, splits: NDArray[np.bool_]) -> Floats:
+        """Seconds of the passes of a microbatch at least, of which these fractions, of forward and
+        of backward passes, are in overlapped pairs; some schedules split backward passes."""
+        ahead, back = overlapped
+        passes: list[Floats] = list(whole.passes)
+        forward, backward, first, second = passes
+        backward = np.where(splits, np.minimum(backward, first + second), backward)
+        forward_alone, backward_alone = (1 - ahead) * forward, (1 - back) * backward
+        found = np.maximum(forward + backward_alone, backward + forward_alone)
+        for of_stream in whole.occupied:
+            on_stream: list[Floats] = list(of_stream)
+            on_forward, on_backward, on_first, on_second = on_stream
+            least = np.where(splits, np.minimum(on_backward, on_first + on_second), on_backward)
+            on_both = ahead * on_forward + back * least
+            found = np.maximum(found, forward_alone + backward_alone + on_both)
+        return found
+
+    def _overlapped(self, table: Strategies, *, known: bool) -> Floats:
+        """Of the forward and of the backward passes of each strategy the fraction in overlapped
+        pairs, of the stage that has most, or 1 if that is not to be `known`; of shape
+        (2, strategies)."""
+        families = [find_schedule(name) for name in table.values["schedule"]]
+        codes = table.codes.get("schedule", np.zeros(len(table), np.int16))
+        overlaps = np.array([each.overlaps and self._workload.training for each in families])
+        chosen = np.flatnonzero(overlaps[codes])
+        found = np.zeros((2, len(table)))
+        if not known:
+            found[:, chosen] = 1.0
+        elif len(chosen):
+            some = table.taken(chosen)
+            first, which = some.distinct(SCHEDULE)
+            schedules = (self._pricer.planner.schedule(some[int(place)]) for place in first)
+            found[:, chosen] = np.array([_fractions_in_pairs(each) for each in schedules])[which].T
+        return found
 
     def _in_flight(self, whole: _Wholes, table: Strategies, size: Indices, within: float) -> Floats:
         """Bytes of the fullest rank, with the microbatches in flight that schedules say."""
@@ -488,50 +556,67 @@ class Bounds:
             splits=np.full(len(some), splits),
         )
         found = np.zeros((_Wholes.ROWS, len(sizes)))
+        alike: dict[tuple[object, str], list[_Wanted]] = {}
         for number, (each, placement) in enumerate(kinds):
-            self._add(found, each, placement, np.flatnonzero(kind == number), sizes)
+            wanted = (each, np.flatnonzero(kind == number))
+            alike.setdefault((each.sharing, placement), []).append(wanted)
+        for (_, placement), kinds_alike in alike.items():
+            self._add(found, kinds_alike, placement, sizes)
         return _Wholes.of(found[:, which])
 
     def _add(
-        self, found: Floats, kind: ProgramKind, placement: str, which: Indices, sizes: ProgramSizes
+        self, found: Floats, wanted: Sequence[_Wanted], placement: str, sizes: ProgramSizes
     ) -> None:
-        """Fills in program sizes of one kind, in parts if the sizes lead to different programs."""
-        self._step()
-        try:
-            numbers = self._stage(kind, placement, sizes.taken(which))
-        except Divergence as divergence:
-            for where in (divergence.where, ~divergence.where):
-                self._add(found, kind, placement, which[where], sizes)
-            return
-        for place, number in enumerate(numbers):
-            found[place, which] = number
+        """Fills in program sizes of kinds that share programs, in parts if the sizes lead to
+        different programs. Programs are made and priced once, at all sizes of these kinds."""
+        some = sizes.taken(np.concatenate([which for _, which in wanted]))
+        first, place = distinct_rows(np.column_stack([some.degrees, some.samples, some.ranks]))
+        priced = PricedPrograms(
+            self._pricer.of_many(len(first)), wanted[0][0], placement, some.taken(first)
+        )
+        splits, done = bool(sizes.splits.any()), 0
+        for number, (kind, which) in enumerate(wanted):
+            self._step()
+            own = place[done : done + len(which)]
+            try:
+                rows = self._stage(kind, priced, splits)
+            except Divergence as divergence:
+                ends = np.cumsum([len(each) for _, each in wanted])[:-1]
+                left = list(zip(wanted, np.split(place, ends), strict=True))[number:]
+                for where in (divergence.where, ~divergence.where):
+                    parts = [(each, rows[where[at]]) for (each, rows), at in left]
+                    parts = [(each, rows) for each, rows in parts if len(rows)]
+                    if parts:
+                        self._add(found, parts, placement, sizes)
+                return
+            for row, amount in enumerate(rows):
+                found[row, which] = np.broadcast_to(amount, len(first))[own]
+            done += len(which)
 
-    def _stage(self, kind: ProgramKind, placement: str, sizes: ProgramSizes) -> list[Amount]:
+    def _stage(self, kind: ProgramKind, priced: PricedPrograms, splits: bool) -> list[Amount]:
         """The rows of a `_Wholes`."""
-        pricer = self._pricer.of_many(len(sizes))
-        priced = PricedPrograms(pricer, kind, placement, sizes)
-        programs, pricing = priced.of(kind), priced.pricing
+        pricer, pricing, programs = priced.pricer, priced.pricing, priced.of(kind)
         program, every = self._workload.program, tuple(range(len(programs.kept)))
+
+        def repeated(chosen: Sequence[BlockProgram]) -> list[RepeatedBlocks[ChargedBlock]]:
+            stage = Stage(0, every, tuple(chosen))
+            uses = charged_elsewhere_in_stage(program, ((0,),), [stage], 0)
+            return repeated_blocks(list(zip(chosen, uses, strict=True)))
+
         # With the uses of a parameter in one stage, its gradient moves least; in several, less of
         # it is held.
-        variants = dict.fromkeys(
-            (in_one_stage(program, every, programs.kept), programs.kept, programs.recomputed)
-        )
-        unpriced: list[UnpricedStage] = []
-        for each in variants:
-            stage = Stage(0, every, each)
-            uses = charged_elsewhere_in_stage(program, ((0,),), [stage], 0)
-            blocks = repeated_blocks(list(zip(each, uses, strict=True)))
-            splits = bool(sizes.splits.any())
-            unpriced.append(pricer.unpriced_stage(blocks, pricing, splits, waits_for_gathers=False))
-        costs = pricer.price(unpriced, pricing)
-        of = dict(zip(variants, costs, strict=True))
-        cost, state = costs[0], of[programs.kept].state
-        least = of[programs.recomputed] if programs.chooses else cost
+        together = in_one_stage(program, every, programs.kept)
+        stage = pricer.unpriced_stage(repeated(together), pricing, splits, waits_for_gathers=False)
+        (cost,) = pricer.price([stage], pricing)
+        state = pricer.state_of(repeated(programs.kept), pricing)
+        least = programs.recomputed if programs.chooses else together
+        held = pricer.after_forward(repeated_blocks(least))
         passes: list[Amount] = [each.seconds for each in cost.passes]
-        computing: list[Amount] = list(pricer.computing_seconds(unpriced[0], pricing))
         missing: list[Amount] = [0.0] * (COST_KINDS - len(passes))
-        once: list[Amount] = [cost.optimizer, cost.refresh, least.memory[FORWARD].delta]
+        occupied: list[Amount] = []
+        for of_stream in pricer.occupied_seconds(stage, pricing, STREAMS):
+            occupied += [*of_stream, *missing]
+        once: list[Amount] = [cost.optimizer, cost.refresh, held]
         settled = cost.settling.get(BACKWARD)
         hidden = passes[BACKWARD] if settled is not None else 0.0
         middle = programs.kept[len(programs.kept) // 2]
@@ -541,10 +626,9 @@ class Bounds:
             sum(value.type.size_bytes for value in middle.outputs),
         ]
         at_rest: list[Amount] = [getattr(state, name) for name in _AT_REST]
-        splits = bool(sizes.splits.any())
-        undivided = self._undivided(pricer, next(iter(variants)), pricing, splits)
+        undivided = self._undivided(pricer, together, pricing, splits)
         layers = self._layers(pricer, programs, pricing, splits)
-        return [*passes, *missing, *computing, *missing, *once, *at_rest, *undivided, *layers]
+        return [*passes, *missing, *occupied, *once, *at_rest, *undivided, *layers]
 
     def _undivided(
         self,
@@ -611,6 +695,16 @@ def _is_plain(family: ScheduleFamily) -> bool:
     """Whether, with one chunk, rank r holds stage r alone and backward passes are whole."""
     alone = family.placement == "loop" and family.copies == 1
     return alone and not family.splits_backward and not family.overlaps
+
+
+def _fractions_in_pairs(compiled: CompiledSchedule) -> tuple[float, float]:
+    """Of the forward and of the backward passes of a stage the fraction in overlapped pairs, where
+    it is largest."""
+    counts = np.zeros((2, compiled.stages))
+    for both, count in zip(compiled.pairs, compiled.pair_counts.sum(axis=0), strict=True):
+        counts[[0, 1], both] += count
+    ahead, back = counts.max(axis=1) / compiled.source.microbatches
+    return float(ahead), float(back)
 
 
 def _side_by_side(works: Sequence[Work]) -> Work:

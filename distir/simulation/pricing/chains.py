@@ -127,10 +127,9 @@ class Pass:
         """Seconds that the host takes to launch all instructions."""
         return sum(each.launch_seconds for each in (*self.instructions, *self.scatters))
 
-    @cached_property
-    def computing_seconds(self) -> float:
-        """Seconds in which the compute stream is occupied."""
-        return sum(each.seconds for each in self.instructions if each.stream == COMPUTE)
+    def seconds_on(self, stream: str) -> float:
+        """Seconds in which a stream is occupied."""
+        return sum(each.seconds for each in self.instructions if each.stream == stream)
 
     @cached_property
     def scatter_seconds(self) -> float:

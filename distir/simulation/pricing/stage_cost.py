@@ -60,11 +60,17 @@ class UnpricedStage:
     blocks: Sequence[RepeatedBlocks[tuple[BlockPasses, StepEnd]]]
     """The stage's blocks as repeated patterns: each block's passes, and what follows the last."""
     memory: tuple[MemoryEffect, ...]
-    """By cost kind, the effect of the stage's actions on memory."""
+    """By cost kind, the effect of the stage's actions on memory; empty if nothing is said of it."""
     sent_forward_bytes: float
     sent_backward_bytes: float
     size_numbers: Indices | None
     """See `BlockChain.size_numbers`."""
+
+    @property
+    def cost_kinds(self) -> range:
+        """The cost kinds of the stage's actions."""
+        passes, _ = self.blocks[0][0][0]
+        return range(len(passes))
 
     def ordered(self, cost_kind: int) -> Sequence[RepeatedBlocks[tuple[BlockPasses, StepEnd]]]:
         """The blocks in the order in which actions of this cost kind visit them."""

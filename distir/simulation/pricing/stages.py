@@ -34,7 +34,7 @@ from distir.simulation.pricing.chains import (
     PassCost,
 )
 from distir.simulation.pricing.chains_many import ManyChainScheduler
-from distir.simulation.pricing.instructions import Instruction, Pricing
+from distir.simulation.pricing.instructions import COMPUTE, Instruction, Pricing
 from distir.simulation.pricing.memory import ChainMemory, MemoryEffect
 from distir.simulation.pricing.repeats import RepeatedBlocks, mapped, repeated_blocks
 from distir.simulation.pricing.stage_cost import (
@@ -50,6 +50,9 @@ from distir.simulation.pricing.state import StateBytes, state_bytes
 from distir.simulation.pricing.tied import ChargedElsewhere
 from distir.simulation.pricing.turns import turns
 from distir.workload import Workload
+
+LINKS = "links"
+"""Stands for the stream on which parameters are gathered and gradients shared out."""
 
 
 class StagePricer:
@@ -179,7 +182,7 @@ class StagePricer:
         or not the backward pass is split; if it may be, `splits`."""
         kinds = (FORWARD, BACKWARD, INPUT_PART, WEIGHT_PART) if splits else (FORWARD, BACKWARD)
         alone = [segment for kind in kinds for segment in segments([program], kind, steady=True)]
-        forward, whole, *parts = (e.computing_seconds for e in self._passes(alone, pricing))
+        forward, whole, *parts = (e.seconds_on(COMPUTE) for e in self._passes(alone, pricing))
         return forward + (smaller(whole, sum(parts)) if parts else whole)
 
     def block_bytes(
@@ -231,6 +234,21 @@ class StagePricer:
     def _left(self, programs: Sequence[BlockProgram]) -> float:
         """Bytes that a microbatch's forward pass leaves behind in a stage of these blocks."""
         return self._memory.after_forward([((each,), 1) for each in block_passes(programs, False)])
+
+    def after_forward(self, blocks: Sequence[RepeatedBlocks[BlockProgram]]) -> float:
+        """Bytes that a microbatch's forward pass leaves behind in a stage, given its blocks as
+        repeated patterns."""
+        return self._memory.after_forward(mapped(blocks, block_passes))
+
+    def state_of(
+        self, blocks: Sequence[RepeatedBlocks[ChargedBlock]], pricing: Pricing
+    ) -> StateBytes:
+        """The state bytes of a stage, given its blocks as repeated patterns."""
+        state = StateBytes()
+        for pattern, count in blocks:
+            for program, away in pattern:
+                state = state.plus(self._step_end(program, pricing, away).state, count)
+        return state
 
     def _memory_of(
         self, programs: Sequence[BlockProgram], splits: bool
@@ -302,7 +320,8 @@ class StagePricer:
 
         Its memory is that of actions that gather all they read themselves; its passes, which
         decide how long actions take, are steady. Without `waits_for_gathers` passes find all
-        gathered that they read, so that gathers only occupy the links.
+        gathered that they read, so that gathers only occupy the links, and of memory nothing is
+        said.
 
         If numbers of copies are arrays, they describe several stages, whose program sizes are
         `size_numbers`. Raises `Uneven` if numbers of copies decide more than sums.
@@ -323,7 +342,7 @@ class StagePricer:
         held = [(tuple(each for each, _, _ in pattern), count) for pattern, count in chain]
         return UnpricedStage(
             blocks=[(tuple((each, end) for _, each, end in pattern), n) for pattern, n in chain],
-            memory=self._memory.stage(held, size_numbers),
+            memory=self._memory.stage(held, size_numbers) if waits_for_gathers else (),
             sent_forward_bytes=_total_bytes(blocks[-1][0][-1][0].outputs),
             sent_backward_bytes=_total_bytes(blocks[0][0][0][0].input_gradients),
             size_numbers=size_numbers,
@@ -332,7 +351,7 @@ class StagePricer:
     def price(self, stages: Sequence[UnpricedStage], pricing: Pricing) -> list[StageCost]:
         """The costs of stages, all of which have the same cost kinds."""
         by_cost_kind: list[list[tuple[BlockChain, ChainCost]]] = []
-        for cost_kind in range(len(stages[0].memory)):
+        for cost_kind in stages[0].cost_kinds:
             chains = [self._chain(stage, cost_kind, pricing) for stage in stages]
             costs = self._chains.run_all(chains)
             by_cost_kind.append(list(zip(chains, costs, strict=True)))
@@ -341,10 +360,21 @@ class StagePricer:
             for stage, chains in zip(stages, zip(*by_cost_kind, strict=True), strict=True)
         ]
 
-    def computing_seconds(self, stage: UnpricedStage, pricing: Pricing) -> list[float]:
-        """By cost kind, the seconds in which a stage's actions occupy the compute stream."""
-        chains = (self._chain(stage, kind, pricing) for kind in range(len(stage.memory)))
-        return [chain.summed(lambda each: each.computing_seconds) for chain in chains]
+    def occupied_seconds(
+        self, stage: UnpricedStage, pricing: Pricing, streams: Sequence[str]
+    ) -> list[list[float]]:
+        """By stream and cost kind, the seconds in which a stage's actions occupy the stream;
+        `LINKS` stands for what gathers parameters and shares out gradients."""
+        chains = [self._chain(stage, kind, pricing) for kind in stage.cost_kinds]
+        return [
+            [
+                chain.link_seconds
+                if stream == LINKS
+                else chain.summed(lambda each, stream=stream: each.seconds_on(stream))
+                for chain in chains
+            ]
+            for stream in streams
+        ]
 
     def _chain(self, stage: UnpricedStage, cost_kind: int, pricing: Pricing) -> BlockChain:
         """The passes of a stage in actions of one cost kind."""
