@@ -8,10 +8,11 @@ of lists that place to the same program the first stays (`Planner.fingerprint`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain, product
+from itertools import chain, islice, product
 
 from distir.axes.model import Axis
 from distir.mesh import entries_of
@@ -162,11 +163,10 @@ class AxisLists:
         those of few words first."""
         seen = {*before}
         grown = {user: [(), *self._grown(strategy, user, own)] for user, own in words.items()}
-        combinations = sorted(product(*grown.values()), key=lambda lists: sum(map(len, lists)))
-        if len(combinations) > MOST_PLANS:
+        if math.prod(map(len, grown.values())) > MOST_PLANS:
             along = " and ".join(f"{user} {strategy.devices_along(user)}" for user in grown)
             self._leave_out(along, MOST_PLANS, "combinations of axis lists")
-        for lists in combinations[:MOST_PLANS]:
+        for lists in islice(combined(list(grown.values())), MOST_PLANS):
             stated = {
                 user: own for user, own in zip(grown, lists, strict=True) if own or own_degree(user)
             }
@@ -219,6 +219,16 @@ class AxisLists:
     def _leave_out(self, along: str, most: int, what: str) -> None:
         said = f"Of the {what} along {along}, only the first {most:,} are in the space, which have"
         self._left_out[f"{said} the fewest words."] = None
+
+
+def combined(choices: Sequence[Sequence[Words]]) -> Iterator[tuple[Words, ...]]:
+    """Every combination of a list from each of `choices`, those of few words first."""
+    by_length: list[dict[int, list[Words]]] = [{} for _ in choices]
+    for known, lists in zip(by_length, choices, strict=True):
+        for names in lists:
+            known.setdefault(len(names), []).append(names)
+    for lengths in sorted(product(*by_length), key=sum):
+        yield from product(*(known[n] for known, n in zip(by_length, lengths, strict=True)))
 
 
 def _stating(strategy: Strategy, lists: Mapping[str, Words]) -> Strategy:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import islice, product
 
 import pytest
 
@@ -81,6 +82,17 @@ def test_lists_that_are_left_out_are_told(monkeypatch: pytest.MonkeyPatch) -> No
         "Of the axis lists along tp 4, only the first 3 are in the space, which have the fewest "
         "words."
     )
+
+
+def test_combinations_of_many_lists_are_not_all_made_before_the_first_are_taken() -> None:
+    lists = [(str(number),) * (1 + number % 5) for number in range(1000)]
+    made = islice(axis_lists.combined([lists] * 4), 5000)
+    words = [sum(map(len, each)) for each in made]
+    assert words == [4] * 5000
+    few = [[("a",), ("b", "c"), ()], [("d",), ()]]
+    found = list(axis_lists.combined(few))
+    assert sorted(found) == sorted(product(*few))
+    assert [sum(map(len, each)) for each in found] == [0, 1, 1, 2, 2, 3]
 
 
 @pytest.mark.parametrize(
