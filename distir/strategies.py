@@ -110,9 +110,10 @@ class Strategies(Sequence[Strategy]):
     def communicators(self) -> Floats:
         """`Strategy.communicators`, one per strategy."""
         above_one = [(self.column(name) > 1).astype(np.float64) for name in DEGREES]
-        further = np.array([further_axes(axes) for axes in self.values["axes"]], np.float64)
-        codes = self.codes.get("axes")
-        return np.stack(above_one).sum(axis=0) + further[0 if codes is None else codes]
+        of_text = {axes: further_axes(axes) for axes in self.values["axes"]}
+        if any(of_text.values()):
+            above_one.append(np.array([of_text[axes] for axes in self.column("axes")], np.float64))
+        return np.stack(above_one).sum(axis=0)
 
     def choices(self, names: Sequence[str], indices: Indices) -> list[dict[str, Any]]:
         """The values of some fields, by field, of each strategy at some indices."""

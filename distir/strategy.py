@@ -45,7 +45,7 @@ MARKS = "*~"
 DEGREES = ("dp", "tp", "pp", "cp", "ep")
 """Kinds of parallelism: fields of a strategy that count devices."""
 
-TAKEN = (*DEGREES, "compute", "gradients", "actions")
+TAKEN = (*DEGREES, "compute", "gradients", "host", "actions")
 """Names that no mesh axis of a user's own can have: reports have them for something else."""
 
 LISTED = ("dp", "ep", "cp", "tp")

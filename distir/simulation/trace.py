@@ -17,6 +17,7 @@ from itertools import chain
 from typing import Any
 
 from distir.cost import CostModel
+from distir.ops.host import HOST
 from distir.plan import Plan
 from distir.schedules import Action
 from distir.simulation.pipeline.one import PipelineTime
@@ -187,7 +188,7 @@ def _metadata(what: str, process: int, thread: int, arguments: dict[str, Any]) -
 
 
 def _streams(plan: Plan) -> tuple[str, ...]:
-    return (ACTIONS, COMPUTE, *dict.fromkeys(plan.mesh.users), GRADIENTS, "pp")
+    return (ACTIONS, COMPUTE, *dict.fromkeys(plan.mesh.users), GRADIENTS, HOST, "pp")
 
 
 _KINDS = {"F": "forward", "B": "backward", "W": "weight gradients", "BW": "backward"}

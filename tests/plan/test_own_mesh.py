@@ -14,8 +14,11 @@ from distir import Simulator, Strategy, Workload, load_cluster, load_model
 from distir.errors import StrategyError
 from distir.execute.verify import Verifier
 from distir.metrics import iteration_seconds, peak_memory_bytes, reserved_memory_bytes
+from distir.ops.host import HOST
 from distir.plan import axis_lists
-from distir.strategy import PLACEMENT, lists_of_mesh, parse_lists
+from distir.simulation.pricing.instructions import COMPUTE, GRADIENTS
+from distir.simulation.trace import ACTIONS
+from distir.strategy import PLACEMENT, TAKEN, lists_of_mesh, parse_lists
 
 pytestmark = pytest.mark.not_quick
 
@@ -93,6 +96,10 @@ def test_combinations_of_many_lists_are_not_all_made_before_the_first_are_taken(
     found = list(axis_lists.combined(few))
     assert sorted(found) == sorted(product(*few))
     assert [sum(map(len, each)) for each in found] == [0, 1, 1, 2, 2, 3]
+
+
+def test_names_of_streams_are_no_names_of_mesh_axes() -> None:
+    assert {ACTIONS, COMPUTE, GRADIENTS, HOST, "pp"} <= {*TAKEN}
 
 
 @pytest.mark.parametrize(
