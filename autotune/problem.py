@@ -286,7 +286,7 @@ def _loaded(statement: ProblemStatement) -> Problem:
     model = model_as_run(statement.model, stack, *how)
     hardware = _hardware(statement)
     if any(looked_through.values_of("offload", ())) and hardware.host is None:
-        raise DistirError(f"the space offloads to hosts, but {hardware.without_host}")
+        raise DistirError(f"offloading rests values on hosts, but {hardware.without_host}")
     precision, told = _precision(statement, hardware)
     workload = _workload(statement, model, precision)
     if statement.batch_size == "least":

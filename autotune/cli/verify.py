@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.cli.options import (
     SUPPRESS,
+    add_mesh_option,
     add_microbatch_options,
     add_model_options,
     add_space_option,
@@ -53,6 +54,7 @@ def add_options(parser: argparse.ArgumentParser, *, model_required: bool = True)
             add_microbatch_options(group)
         elif field.name == "axes":
             group.add_argument(option, action="append", default=SUPPRESS, metavar="DEGREE=LIST")
+            add_mesh_option(group, "own_mesh", "nothing is split")
         elif isinstance(field.default, bool):
             group.add_argument(option, action="store_true", default=SUPPRESS)
         elif isinstance(field.default, int):

@@ -144,6 +144,15 @@ def test_a_mesh_is_simulated_from_the_command_line(capsys: pytest.CaptureFixture
     assert "for the devices of tp = 4" in capsys.readouterr().err
 
 
+def test_a_mesh_is_verified_from_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["verify", "--model", "gpt2-xs", "--batch-size", "8", "--mesh", "data=2,model=2"]
+    lists = ["--axes", "data=batch", "--axes", "model=heads,ffn"]
+    assert main([*options, *lists, "--json", "-"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["passed"]
+    assert told["strategy"]["axes"] == "data:2=batch;model:2=heads,ffn"
+
+
 def test_a_mesh_that_does_not_divide_the_devices_is_refused(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
