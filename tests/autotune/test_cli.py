@@ -139,6 +139,7 @@ def test_run_records_in_mlflow_by_default(
     assert (tmp_path / "mlflow.db").exists()
 
 
+@pytest.mark.not_quick
 def test_what_a_plugin_prints_stays_out_of_the_json(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -54,6 +54,7 @@ class TestUct(SamplerContract):
         return load_sampler("uct", space, seed)
 
 
+@pytest.mark.not_quick
 class TestBounds(SamplerContract):
     budget = 14
 
