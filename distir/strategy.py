@@ -74,10 +74,11 @@ def parse_lists(axes: object) -> dict[str, tuple[str, ...]]:
                 f"{UnknownNameError('degree with an axis list', user, LISTED)}; a mesh axis of "
                 "your own states its devices, such as data:4"
             )
-        if user in lists:
-            raise StrategyError(f"axes state two lists for {user}; expected one")
+        name = user.partition(":")[0]
+        if name in (known.partition(":")[0] for known in lists):
+            raise StrategyError(f"axes state two lists for {name}; expected one")
         stated = () if own is not None and names == [""] else tuple(dict.fromkeys(names))
-        lists[user] = stated
+        lists[user if own is None else f"{name}:{own}"] = stated
         if (own is None and not stated) or any(not name.rstrip(MARKS) for name in stated):
             raise StrategyError(
                 f"axes state {','.join(names)!r} for {user}; expected names of axes, such as "
@@ -119,21 +120,22 @@ def lists_of_mesh(mesh: str, axes: str = "", otherwise: str = "") -> str:
 
     Raises `StrategyError` if they cannot be read, or if lists have a name that the mesh has not.
     """
-    stated = {name.partition(":")[0]: names for name, names in _stated_lists(axes)}
+    stated = dict(_stated_lists(axes))
     users: dict[str, list[str]] = {}
+    known: list[str] = []
     for part in mesh.split(","):
         name, _, devices = (each.strip() for each in part.partition("="))
         user = f"{name}:{devices}"
-        if own_degree(user) is None or user in users:
+        if own_degree(user) is None or name in known:
             raise StrategyError(
                 f"the mesh is {shown(mesh)}; expected names with numbers of devices, such as "
                 f"data=4,model=8, each once, and none of {', '.join(TAKEN)}"
             )
         users[user] = stated.pop(name, [otherwise])
+        known.append(name)
     unknown = next((name for name in stated if name not in LISTED), None)
     if unknown is not None:
-        names = [user.partition(":")[0] for user in users]
-        raise StrategyError(str(UnknownNameError("mesh axis", unknown, names)))
+        raise StrategyError(str(UnknownNameError("mesh axis", unknown, known)))
     return format_lists(parse_lists({**stated, **users}))
 
 

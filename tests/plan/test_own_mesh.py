@@ -107,6 +107,8 @@ def test_names_of_streams_are_no_names_of_mesh_axes() -> None:
     [
         ("data=4,model", "", "expected names with numbers of devices"),
         ("data=4,data=4", "", "each once"),
+        ("data=4,data=2", "", "each once"),
+        ("data=4,model=2", "data:8=batch", "unknown mesh axis 'data:8'"),
         ("dp=4,model=2", "", "none of dp, tp"),
         ("data=0", "", "expected names with numbers"),
         ("compute=2", "", "expected names with numbers"),
@@ -120,6 +122,13 @@ def test_a_mesh_that_cannot_be_read_is_refused_in_one_line(
     with pytest.raises(StrategyError, match=reason) as refused:
         lists_of_mesh(mesh, axes)
     assert "\n" not in str(refused.value)
+
+
+def test_one_mesh_has_one_spelling_and_each_name_once() -> None:
+    assert Strategy(tp=4, axes="data:02=batch;model:2=").axes == "data:2=batch;model:2="
+    assert parse_lists(lists_of_mesh("data=02,model=2")) == {"data:2": (), "model:2": ()}
+    with pytest.raises(StrategyError, match="two lists for data"):
+        parse_lists("data:2=batch;data:4=heads")
 
 
 def test_a_mesh_has_all_devices_of_tp() -> None:
