@@ -114,6 +114,15 @@ def own_mesh(axes: str) -> dict[str, int]:
     return {user.partition(":")[0]: own for user, own in found.items() if own is not None}
 
 
+def words_apart(one: str, other: str) -> int:
+    """How many words two texts of axis lists do not share."""
+    first, second = (
+        {(user, name) for user, names in parse_lists(axes).items() for name in names}
+        for axes in (one, other)
+    )
+    return len(first ^ second)
+
+
 def lists_of_mesh(mesh: str, axes: str = "", otherwise: str = "") -> str:
     """Axis lists on a mesh of a user's own, such as `data=4,model=8`, outermost first: those that
     `axes` state by these names, and `otherwise` for the others.

@@ -10,6 +10,7 @@ import pytest
 from autotune.api import Search, solve
 from autotune.exhaustive.grid import evaluate_grid
 from autotune.problem import Problem, load_problem
+from autotune.prospects import bounded_pool
 from autotune.prospects.bounded_pool import BoundedPool
 from autotune.prospects.prospects import ProblemProspects
 from autotune.samplers import load_sampler
@@ -20,6 +21,7 @@ from autotune.study.study import Study
 from distir.simulation.bounds import Bounds
 from distir.simulation.simulator import Simulator
 from distir.strategies import Strategies
+from distir.strategy import words_apart
 
 pytestmark = pytest.mark.not_quick
 
@@ -92,6 +94,22 @@ def test_a_pool_grows_to_finer_choices_around_the_best() -> None:
     assert all(each in asked.space for each in around.table)
     both = start.joined(around)
     assert len(set(both.table)) == len(both) > len(start)
+
+
+def test_of_many_axis_lists_a_pool_takes_the_nearest_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounded_pool, "MOST_LISTS", 3)
+    asked = load_problem(
+        "mlp-4x64", devices=8, space={"tp": [8], "microbatches": [1, 2]}, mesh="data=4,model=2"
+    )
+    pool = BoundedPool(asked, of_memory=False)
+    assert not pool.is_whole
+    assert len(set(pool.start().table.column("axes"))) <= 3
+    farthest = max(asked.space.enumerate(), key=lambda each: len(each.axes))
+    around = set(pool.around(farthest).table.column("axes"))
+    assert len(around) == 3
+    others = {each.axes for each in asked.space.enumerate()} - around
+    most = max(words_apart(farthest.axes, each) for each in around)
+    assert all(words_apart(farthest.axes, each) >= most for each in others)
 
 
 def test_expectations_lie_above_their_bounds_and_near_what_is_simulated() -> None:
