@@ -292,7 +292,7 @@ def solve(
             )
 
         stopped = stopped or known.interrupted
-        if known.is_something and not stopped:
+        if known.is_answer and not stopped:
             watch.answered(result(0.0))
         began = time.perf_counter()
         if not stopped:
@@ -401,6 +401,14 @@ class _Known:
     def is_something(self) -> bool:
         """Whether there is a grid or a proof."""
         return self.grid is not None or self.proof is not None
+
+    @property
+    def is_answer(self) -> bool:
+        """Whether something fits, or it is known that nothing does."""
+        proof = self.proof
+        return self.grid is not None or (
+            proof is not None and (proof.complete or proof.best is not None)
+        )
 
     @property
     def interrupted(self) -> bool:

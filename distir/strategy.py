@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from functools import cache
 from typing import Any, cast
 
 from distir.errors import StrategyError, UnknownNameError, shown
@@ -148,6 +149,7 @@ def lists_of_mesh(mesh: str, axes: str = "", otherwise: str = "") -> str:
     return format_lists(parse_lists({**stated, **users}))
 
 
+@cache
 def further_axes(axes: str) -> int:
     """The mesh axes of a user's own that are more than the one `tp` whose devices they share."""
     return max(0, sum(devices > 1 for devices in own_mesh(axes).values()) - 1) if axes else 0

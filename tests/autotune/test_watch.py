@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from autotune import Search, TuneResult, solve
+from autotune import Search, TuneResult, api, solve
 from autotune.cli import progress
 from autotune.cli.output import quiet
 from autotune.cli.progress import progress as shown
+from autotune.problem import load_problem
 from autotune.reports.study import search_lines
 from autotune.study.trial import Trial
 from autotune.testing import ToySimulator, toy_problem
@@ -66,6 +67,20 @@ def test_the_answer_is_told_before_the_sampler_tries_anything_and_stays() -> Non
     assert heard.answer.best is not None
     assert result.best is not None
     assert result.best.strategy == heard.answer.best.strategy
+
+
+def test_a_proof_that_found_nothing_in_its_time_is_no_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(api, "MOST_QUICK", 0)
+    monkeypatch.setattr(api, "LONGEST_SECONDS", 0.0)
+    told: list[TuneResult] = []
+    watch = Watch(answered=told.append)
+    result = solve(load_problem("mlp-4x64", devices=4), Search(trials=3), watch=watch)
+    assert result.proof is not None
+    assert not result.proof.complete
+    assert result.best is not None
+    assert told == []
 
 
 def test_trials_that_the_grid_answers_are_those_that_are_simulated_one_by_one() -> None:
