@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from autotune.launch.errors import LaunchError
 from autotune.launch.facts import MODEL, Facts, Launch, model_of
 from autotune.launch.limits import Changes, Limit, only
-from autotune.launch.rows import Options, Row, row, typed
+from autotune.launch.rows import Options, Row, row, truth, typed
 from distir.factoring import EXPERT_ORDERS, divisors, expert_factors
 from distir.rules import WorkloadFacts
 from distir.strategy import PLACEMENT, Strategy
@@ -108,6 +108,33 @@ def exchanges(known: dict[str, str]) -> Limit:
 def unsaid(fact: str, value: object, why: str) -> Row:
     """A row for a fact that has no option and one value."""
     return row((fact,), (), lambda facts: {}, lambda options, facts: {fact: value}, why)
+
+
+_ON_HOST = "optimizer,parameters"
+
+
+def offloaded_by_fsdp(option: str) -> Row:
+    """A row for a flag that has FSDP leave parameters, gradients and the optimizer on the host."""
+
+    def write(facts: Facts) -> Options:
+        return {option: True} if facts["offload"] else {}
+
+    def read(options: Options, facts: Facts) -> Facts:
+        on = truth(option, options.get(option, False)) and facts["zero"] == 3
+        return {"offload": _ON_HOST if on else ""}
+
+    return row(("offload",), (option,), write, read)
+
+
+def _of_fsdp(offload: str, zero: int) -> str | None:
+    if not offload or (offload == _ON_HOST and zero == 3):
+        return None
+    return f"offload = {offload} with zero = {zero}: FSDP offloads {_ON_HOST} together, with zero 3"
+
+
+FSDP_OFFLOADS = Limit(
+    "FSDP offloads", _of_fsdp, ({"offload": _ON_HOST, "zero": 3}, {"offload": ""})
+)
 
 
 def not_padded(framework: str) -> Row:

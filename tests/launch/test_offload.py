@@ -46,7 +46,24 @@ def test_disks_are_refused_in_one_line(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 @pytest.mark.not_quick
-@pytest.mark.parametrize("target", ["megatron", "torchtitan", "accelerate", "nanotron", "bridge"])
+@pytest.mark.parametrize("target", ["torchtitan", "accelerate"])
+def test_fsdp_leaves_parameters_and_optimizer_on_hosts_and_is_read_back(
+    target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "launch"
+    plan = ("--zero", "3", "--offload", "optimizer,parameters")
+    assert written(target, folder, *plan) == 0
+    capsys.readouterr()
+    source = (str(folder / "launch.sh"), "--model", "gpt2", "--cluster", "dgx-a100")
+    assert main(["read", *source, "--json", "-"]) == 0
+    read = json.loads(capsys.readouterr().out)
+    assert (read["strategy"]["offload"], read["strategy"]["zero"]) == ("optimizer,parameters", 3)
+    assert main(["launch", "--target", target, *MODEL, "--zero", "3", "--offload", "optimizer"])
+    assert "FSDP offloads optimizer,parameters together" in capsys.readouterr().err
+
+
+@pytest.mark.not_quick
+@pytest.mark.parametrize("target", ["megatron", "nanotron", "bridge"])
 def test_others_say_that_they_cannot_offload(
     target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

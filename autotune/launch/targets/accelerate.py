@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.launch.common import (
     CHECKPOINTING,
     CONTEXT_DIVIDES,
+    FSDP_OFFLOADS,
     HEADS_DIVIDE,
     LENGTHS,
     ONLY_TRAINING,
@@ -20,6 +21,7 @@ from autotune.launch.common import (
     model_file,
     no_pipeline,
     not_padded,
+    offloaded_by_fsdp,
     one_schedule,
     unsaid,
 )
@@ -171,6 +173,7 @@ ROWS: tuple[Row, ...] = (
             else "none"
         },
     ),
+    offloaded_by_fsdp(f"{_F}offload_params"),
     unsaid("pp", 1, "there is no size for a pipeline"),
     unsaid("schedule", "1f1b", "there is no pipeline"),
     unsaid("chunks", 1, "there is no pipeline"),
@@ -226,6 +229,7 @@ LIMITS: tuple[Limit, ...] = (
             },
         ),
     ),
+    FSDP_OFFLOADS,
     PART_OF_REPLICAS,
     HEADS_DIVIDE,
     CONTEXT_DIVIDES,

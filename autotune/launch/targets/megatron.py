@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-from autotune.launch.common import nearest_experts, neighbours_share_experts
+from autotune.launch.common import nearest_experts, neighbours_share_experts, unsaid
 from autotune.launch.errors import LaunchError
 from autotune.launch.facts import MODEL, Cuts, Facts, Launch
 from autotune.launch.layout import format_layout, parse_layout
@@ -456,6 +456,7 @@ _STAGE_ROWS: tuple[Row, ...] = (
         _read_recompute,
     ),
     row(("optimizer",), ("--optimizer", "--sgd-momentum"), _write_optimizer, _read_optimizer),
+    unsaid("offload", "", "nothing rests on hosts"),
     row(
         ("mode",),
         (),

@@ -146,6 +146,7 @@ LIMITS: tuple[Limit, ...] = (
         {"placement": PLACEMENT},
     ),
     only("recompute", RECOMPUTED, "Megatron-Core has none, selective and full"),
+    only("offload", ("",), "its optimizer on the host leaves gradients on the device"),
     Limit(
         "layers of a stage are recomputed in full",
         _layers_in_full,

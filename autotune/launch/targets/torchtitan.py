@@ -6,7 +6,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from autotune.launch.common import nearest_experts, neighbours_share_experts, not_padded
+from autotune.launch.common import (
+    FSDP_OFFLOADS,
+    nearest_experts,
+    neighbours_share_experts,
+    not_padded,
+    offloaded_by_fsdp,
+)
 from autotune.launch.errors import LaunchError
 from autotune.launch.facts import MODEL, Cuts, Facts, Launch
 from autotune.launch.limits import Changes, Limit, only
@@ -408,6 +414,7 @@ ROWS: tuple[Row, ...] = (
         _read_recompute,
     ),
     row(("precision", "optimizer"), (_PARAM, _DTYPE), _write_precision, _read_precision),
+    offloaded_by_fsdp(f"{_T}enable_cpu_offload"),
     not_padded("torchtitan"),
     row(
         ("compiled",),
@@ -559,6 +566,7 @@ LIMITS: tuple[Limit, ...] = (
         ),
     ),
     Limit("a part of dp is a part", _whole_degree, ({"zero_degree": 0},)),
+    FSDP_OFFLOADS,
     only(
         "keep_gathered",
         ("none", "parameters"),
@@ -686,7 +694,6 @@ _NEUTRAL = (
 )  # fmt: skip
 
 _REASONS = {
-    "--training.enable_cpu_offload": "parameters and states stay on the device",
     "--compile.enable_async_tensor_parallel": "how far tp communication is hidden is the software "
     "stack's: see --stack",
     "--parallelism.enable_fsdp_symm_mem": "collectives are the usual ones",
