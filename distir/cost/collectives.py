@@ -1,5 +1,7 @@
 """Seconds of collectives: the best of a few algorithms, from latency and bandwidth per level.
 
+Which algorithms there are is a fact of the collective library (`CollectiveLibrary`).
+
 A route lists, innermost first, the levels over which the members of a group exchange data. With
 fan-outs `f`, `n = Π f` members and `S` bytes per device (the full tensor, before a scatter or after
 a gather), one pass over the data (a reduce-scatter or an all-gather) takes
@@ -14,6 +16,11 @@ next member, `S / slowest link + latency`. NCCL's own model counts the same step
 for a hierarchy do (Xie et al. 2022), gains nothing on the clusters here
 (tests/cost/test_reduction_splits.py).
 
+NCCL and RCCL have the ring alone for gathers and scatters of groups with several devices per node,
+and ring or tree for all-reduces: the latency of a gather grows with all its members (`tuning.cc`,
+ncclTopoTuneModel; Jeaugey 2025, PAT, arXiv 2506.20252; Singh et al. 2025, arXiv 2504.18658, who
+measure gathers that go level by level 33 times as fast on 2,048 devices).
+
 Every algorithm's time is linear in `S`, so the best time is concave in `S`, with bends where
 another algorithm becomes the best, and monotone in bytes, bandwidth and latency.
 """
@@ -21,14 +28,28 @@ another algorithm becomes the best, and monotone in bytes, bandwidth and latency
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, cast
 
 from distir.cost.amounts import Amount, doublings, larger, smaller
 
-__all__ = ["COLLECTIVES", "CollectiveKind", "Copies", "Link", "Route", "collective_seconds"]
+__all__ = [
+    "COLLECTIVES",
+    "CollectiveKind",
+    "CollectiveLibrary",
+    "Copies",
+    "Link",
+    "Route",
+    "collective_seconds",
+]
 
+CollectiveLibrary: TypeAlias = Literal["rings", "levels"]
+"""How a collective library gathers and reduces over several levels.
+
+- `rings`: around one ring of all members, an all-reduce also along a tree (NCCL, RCCL).
+- `levels`: also level by level, outer levels carrying the shards of inner ones (PCCL, XLA on TPUs).
+"""
 CollectiveKind: TypeAlias = Literal[
     "all_reduce",
     "all_gather",
@@ -190,11 +211,24 @@ COLLECTIVES: Mapping[CollectiveKind, Mapping[str, Algorithm]] = {
 }
 """Algorithms by collective: `(bytes, route) -> seconds`."""
 
+_REDUCING: Collection[CollectiveKind] = ("all_reduce", "all_gather", "reduce_scatter")
+"""What a library with rings alone does not do level by level."""
+
+
+def _algorithms(kind: CollectiveKind, library: CollectiveLibrary) -> Iterator[Algorithm]:
+    for name, algorithm in COLLECTIVES[kind].items():
+        if library == "levels" or name != "hierarchical" or kind not in _REDUCING:
+            yield algorithm
+
 
 def collective_seconds(
-    kind: CollectiveKind, size_bytes: Amount, route: Route, copies: Copies | None = None
+    kind: CollectiveKind,
+    size_bytes: Amount,
+    route: Route,
+    copies: Copies | None = None,
+    library: CollectiveLibrary = "levels",
 ) -> Amount:
-    """Seconds of the best algorithm for a collective.
+    """Seconds of the best algorithm that a library has for a collective.
 
     `size_bytes` is the full tensor per device (see `CostModel.collective_seconds`). An empty route
     (a group of one) takes no time. `copies` describes the rows of an all-to-all whose software
@@ -202,7 +236,7 @@ def collective_seconds(
     """
     if not route:
         return 0.0 * size_bytes
-    seconds = [algorithm(size_bytes, route) for algorithm in COLLECTIVES[kind].values()]
+    seconds = [algorithm(size_bytes, route) for algorithm in _algorithms(kind, library)]
     if copies is not None:
         seconds.append(exchange_of_copies(size_bytes, route, copies))
     return smaller(*seconds)

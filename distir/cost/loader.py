@@ -54,6 +54,7 @@ A software stack states facts about software. Its constants are those that all s
     overlaps_activations = false                         # gathers are pipelined with products
     overlaps_exchanges = false                           # experts' exchanges: beside a microbatch
     sends_copies_once = false                            # a token is sent to a node once
+    collectives = "rings"                                # (NCCL), or also by "levels" (PCCL)
     allocator = "blocks"                                 # or growing "segments", or "static"
     spells_loss_out = false                              # the loss runs op by op on fp32 logits
     fp8_scaling = "delayed"                              # or "current", "rows", "blocks"
@@ -88,6 +89,7 @@ from pathlib import Path
 from typing import cast, get_args
 
 from distir.cost.cluster import Cluster, ClusterLevel, Host, Medium
+from distir.cost.collectives import CollectiveLibrary
 from distir.cost.device import DTYPES, Device
 from distir.cost.products import MeasuredProduct, MeasuredProducts
 from distir.cost.reader import TomlTable, read_toml
@@ -356,6 +358,7 @@ def _read_stack(path: Path) -> SoftwareStack:
     overlaps_activations = top.boolean("overlaps_activations", False)
     overlaps_exchanges = top.boolean("overlaps_exchanges", False)
     sends_copies_once = top.boolean("sends_copies_once", False)
+    library = top.choice("collectives", get_args(CollectiveLibrary), "rings")
     allocator = cast("Allocator", top.choice("allocator", get_args(Allocator), "blocks"))
     spells_loss_out = top.boolean("spells_loss_out", False)
     scaling = cast("Scaling", top.choice("fp8_scaling", get_args(Scaling), "delayed"))
@@ -388,6 +391,7 @@ def _read_stack(path: Path) -> SoftwareStack:
             overlaps_activations=overlaps_activations,
             overlaps_exchanges=overlaps_exchanges,
             sends_copies_once=sends_copies_once,
+            collectives=cast("CollectiveLibrary", library),
             allocator=allocator,
             spells_loss_out=spells_loss_out,
             fp8_scaling=scaling,

@@ -188,7 +188,7 @@ class CostModel:
         if not route:
             return 0.0 * size_bytes
         once = copies if self.stack.sends_copies_once else None
-        moving = collective_seconds(kind, size_bytes, route, once)
+        moving = collective_seconds(kind, size_bytes, route, once, self.stack.collectives)
         return self.stack.collective_launch_seconds + moving
 
     def point_to_point_seconds(

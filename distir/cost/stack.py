@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from distir.cost.amounts import Amount
+from distir.cost.collectives import CollectiveLibrary
 from distir.cost.products import MeasuredProducts
 from distir.errors import ClusterError, shown
 from distir.limits import LEAST_FRACTION, LONGEST_SECONDS, MOST_BYTES, MOST_LOSS_METRICS
@@ -90,6 +91,8 @@ class SoftwareStack:
     these hide follows from what they do."""
     sends_copies_once: bool = False
     """Whether exchanges with experts send a token to a node once and copy it there."""
+    collectives: CollectiveLibrary = "rings"
+    """How the collective library gathers and reduces over several levels."""
     allocator: Allocator = "blocks"
     """What hands out device memory."""
     spells_loss_out: bool = False
