@@ -12,11 +12,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from distir.cost.collectives import Medium
 from distir.cost.device import Device
 from distir.errors import ClusterError, shown
 from distir.limits import (
@@ -29,9 +29,6 @@ from distir.limits import (
 )
 
 __all__ = ["Cluster", "ClusterLevel", "Group", "Host", "Medium", "Senders"]
-
-Medium: TypeAlias = Literal["board", "network"]
-"""Direct links between devices (NVLink, Infinity Fabric, PCIe), or network adapters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,8 +18,7 @@ for a hierarchy do (Xie et al. 2022), gains nothing on the clusters here
 
 NCCL and RCCL have the ring alone for gathers and scatters of groups with several devices per node,
 and ring or tree for all-reduces: the latency of a gather grows with all its members (`tuning.cc`,
-ncclTopoTuneModel; Jeaugey 2025, PAT, arXiv 2506.20252; Singh et al. 2025, arXiv 2504.18658, who
-measure gathers that go level by level 33 times as fast on 2,048 devices).
+ncclTopoTuneModel; Jeaugey 2025, PAT, arXiv 2506.20252; Singh et al. 2025, arXiv 2504.18658).
 
 Every algorithm's time is linear in `S`, so the best time is concave in `S`, with bends where
 another algorithm becomes the best, and monotone in bytes, bandwidth and latency.
@@ -29,7 +28,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, cast
 
 from distir.cost.amounts import Amount, doublings, larger, smaller
@@ -40,15 +39,20 @@ __all__ = [
     "CollectiveLibrary",
     "Copies",
     "Link",
+    "Medium",
     "Route",
     "collective_seconds",
 ]
 
+Medium: TypeAlias = Literal["board", "network"]
+"""Direct links between devices (NVLink, Infinity Fabric, PCIe), or network adapters."""
 CollectiveLibrary: TypeAlias = Literal["rings", "levels"]
 """How a collective library gathers and reduces over several levels.
 
-- `rings`: around one ring of all members, an all-reduce also along a tree (NCCL, RCCL).
-- `levels`: also level by level, outer levels carrying the shards of inner ones (PCCL, XLA on TPUs).
+- `rings`: around one ring of all members, an all-reduce also along a tree, with `PROTOCOLS` for
+  small and large messages (NCCL, RCCL).
+- `levels`: around a ring, along a tree, or level by level, outer levels carrying the shards of
+  inner ones (PCCL), with one protocol.
 """
 CollectiveKind: TypeAlias = Literal[
     "all_reduce",
@@ -76,6 +80,7 @@ class Link:
     """Bandwidth that one member reaches, in one direction."""
     latency_seconds: Amount
     """Latency of one step."""
+    medium: Medium = "board"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +101,36 @@ class Copies:
         among = smaller(units, self.chosen * larger(1.0, units / self.groups))
         return among * (1 - (1 - 1 / among) ** self.count)
 
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """How a library moves data. Latencies are fractions of that of a step of large messages around
+    a ring, by medium; bandwidths of what large messages reach."""
+
+    ring_latency: Mapping[Medium, float]
+    ring_bandwidth: float
+    tree_latency: Mapping[Medium, float]
+    tree_bandwidth: float
+
+
+PROTOCOLS = (
+    Protocol({"board": 1.0, "network": 1.0}, 1.0, {"board": 4.0 / 3.4, "network": 1.0}, 1.0),
+    Protocol(
+        {"board": 1.9 / 3.4, "network": 4.0 / 14.0},
+        120 / 128,
+        {"board": 1.25 / 3.4, "network": 8.5 / 14.0},
+        120 / 128,
+    ),
+    Protocol(
+        {"board": 0.6 / 3.4, "network": 2.7 / 14.0},
+        0.5,
+        {"board": 0.6 / 3.4, "network": 5.0 / 14.0},
+        1 / 3.8,
+    ),
+)
+"""NCCL's protocols Simple, LL128 and LL (src/graph/tuning.cc, hwLatencies over NVLink and the
+network, and the factors of `busBw`): flags that travel with the data spare synchronisation, and
+take room."""
 
 Route: TypeAlias = tuple[Link, ...]
 Algorithm: TypeAlias = Callable[[Amount, Route], Amount]
@@ -211,14 +246,35 @@ COLLECTIVES: Mapping[CollectiveKind, Mapping[str, Algorithm]] = {
 }
 """Algorithms by collective: `(bytes, route) -> seconds`."""
 
-_REDUCING: Collection[CollectiveKind] = ("all_reduce", "all_gather", "reduce_scatter")
-"""What a library with rings alone does not do level by level."""
+_WITH_PROTOCOLS: Collection[CollectiveKind] = ("all_reduce", "all_gather", "reduce_scatter")
+"""What a library of rings has no other algorithms for, each with all protocols."""
 
 
-def _algorithms(kind: CollectiveKind, library: CollectiveLibrary) -> Iterator[Algorithm]:
-    for name, algorithm in COLLECTIVES[kind].items():
-        if library == "levels" or name != "hierarchical" or kind not in _REDUCING:
-            yield algorithm
+def _seconds(
+    kind: CollectiveKind, size_bytes: Amount, route: Route, library: CollectiveLibrary
+) -> Iterator[Amount]:
+    """Seconds of a collective by every algorithm of a library."""
+    if library == "levels" or kind not in _WITH_PROTOCOLS:
+        for algorithm in COLLECTIVES[kind].values():
+            yield algorithm(size_bytes, route)
+        return
+    ring, tree = (COLLECTIVES[kind].get(name) for name in ("ring", "tree"))
+    for each in PROTOCOLS:
+        if ring is not None:
+            yield ring(size_bytes, _scaled(route, each.ring_latency, each.ring_bandwidth))
+        if tree is not None:
+            yield tree(size_bytes, _scaled(route, each.tree_latency, each.tree_bandwidth))
+
+
+def _scaled(route: Route, latency: Mapping[Medium, float], bandwidth: float) -> Route:
+    return tuple(
+        replace(
+            link,
+            bandwidth_bytes_per_second=link.bandwidth_bytes_per_second * bandwidth,
+            latency_seconds=link.latency_seconds * latency[link.medium],
+        )
+        for link in route
+    )
 
 
 def collective_seconds(
@@ -236,7 +292,7 @@ def collective_seconds(
     """
     if not route:
         return 0.0 * size_bytes
-    seconds = [algorithm(size_bytes, route) for algorithm in _algorithms(kind, library)]
+    seconds = list(_seconds(kind, size_bytes, route, library))
     if copies is not None:
         seconds.append(exchange_of_copies(size_bytes, route, copies))
     return smaller(*seconds)

@@ -223,6 +223,7 @@ class CostModel:
                 rails,
                 self.bandwidth_bytes_per_second(level, fan_out - 1),
                 level.latency_seconds,
+                level.medium,
             )
             for level, fan_out, rails in zip(
                 self.cluster.levels, group.fan_out, group.rails, strict=True

@@ -92,7 +92,7 @@ class SoftwareStack:
     sends_copies_once: bool = False
     """Whether exchanges with experts send a token to a node once and copy it there."""
     collectives: CollectiveLibrary = "rings"
-    """How the collective library gathers and reduces over several levels."""
+    """Which algorithms the collective library gathers and reduces with."""
     allocator: Allocator = "blocks"
     """What hands out device memory."""
     spells_loss_out: bool = False

@@ -304,3 +304,57 @@ def test_copies_sent_once_cost_no_more(
     near = exchange_of_copies(1e9, route, Copies(count, groups, chosen))
     assert near <= once * (1 + 1e-9)
     assert collective_seconds("all_to_all", 1e9, route, Copies(count)) <= apart * (1 + 1e-9)
+
+
+# --- libraries -------------------------------------------------------------------------------
+
+
+def nodes_of_eight(nodes: int) -> tuple[Link, Link]:
+    """NVLink and InfiniBand as NCCL's model of latencies has them."""
+    return (
+        Link(8, 1, 200e9, 3.4e-6, "board"),
+        Link(nodes, 8, 20e9, 14e-6, "network"),
+    )
+
+
+@pytest.mark.parametrize("kind", ["all_gather", "reduce_scatter"])
+def test_small_gathers_take_the_latency_of_nccls_model(kind: CollectiveKind) -> None:
+    """1,024 devices on 128 nodes, protocol LL: 896 steps of 0.6 us over NVLink, and 127 of 2.7 us
+    (src/graph/tuning.cc, ncclTopoTuneModel: nsteps, nInterSteps, hwLatencies)."""
+    found = collective_seconds(kind, 1.0, nodes_of_eight(128), library="rings")
+    assert found == pytest.approx(896 * 0.6e-6 + 127 * 2.7e-6, rel=1e-3)
+
+
+def test_small_all_reduces_take_the_latency_of_nccls_trees() -> None:
+    """2 · log2(128) steps of 5 us between nodes, and 2 · log2(8) of 0.6 us within."""
+    found = collective_seconds("all_reduce", 1.0, nodes_of_eight(128), library="rings")
+    assert found == pytest.approx(14 * 5e-6 + 6 * 0.6e-6, rel=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["all_gather", "reduce_scatter"])
+def test_what_gathers_wait_for_grows_with_all_members(kind: CollectiveKind) -> None:
+    """The linear latency of NCCL's rings "would show poor performance for small sizes and/or at
+    scale" (Jeaugey 2025, PAT, abstract): four times as many nodes, four times the latency."""
+    found: list[Any] = [
+        collective_seconds(kind, 1.0, nodes_of_eight(nodes), library="rings")
+        for nodes in (8, 32, 128)
+    ]
+    assert found[1] / found[0] == pytest.approx(4, rel=0.05)
+    assert found[2] / found[1] == pytest.approx(4, rel=0.05)
+
+
+@given(
+    st.integers(2, 200),
+    st.integers(2, 16),
+    st.sampled_from(["all_gather", "reduce_scatter", "all_reduce"]),
+    sizes,
+)
+def test_a_ring_takes_longer_the_more_nodes_it_goes_through(
+    nodes: int, per_node: int, kind: CollectiveKind, size: float
+) -> None:
+    links = [
+        (Link(per_node, 1, 200e9, 3.4e-6, "board"), Link(n, per_node, 20e9, 14e-6, "network"))
+        for n in (nodes, 2 * nodes)
+    ]
+    fewer, more = (collective_seconds(kind, size, route, library="rings") for route in links)
+    assert more > fewer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
@@ -77,8 +77,18 @@ class ManyPricing(Pricing):
         sizes = np.flatnonzero(np.isin(which, numbers))
         own = np.searchsorted(numbers, which[sizes])
         routes = zip(*map(self.cost.route, groups), strict=True)
-        links = (np.array([astuple(link) for link in links])[own].T for links in routes)
-        return tuple(Link(*map(many, link)) for link in links), sizes
+        return tuple(_joined_links(links, own) for links in routes), sizes
+
+
+def _joined_links(links: Sequence[Link], own: Indices) -> Link:
+    """Links over one level as a link of arrays, with the numbers of those at the places `own`."""
+    return Link(
+        many([each.fan_out for each in links])[own],
+        many([each.rails for each in links])[own],
+        many([each.bandwidth_bytes_per_second for each in links])[own],
+        many([each.latency_seconds for each in links])[own],
+        links[0].medium,
+    )
 
 
 class PricedPrograms:
