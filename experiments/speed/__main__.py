@@ -12,6 +12,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from distir.files import write_text
+from experiments.speed.grids import CHUNKS
 from experiments.speed.measurements import Measurement, Options, measure_all
 
 
@@ -21,12 +22,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--repeats", type=int, default=3, help="runs of the quick ones")
     parser.add_argument("--slice", type=int, default=1 << 18, help="strategies of a slice")
     parser.add_argument("--slices", type=int, default=3, help="how many, spread over the space")
+    parser.add_argument("--chunks", type=int, default=CHUNKS, help="of eight full spaces each")
     parser.add_argument(
         "--quick", action="store_true", help="without the million strategies on two cores"
     )
     parser.add_argument("--json", metavar="FILE", type=Path, help="write the figures there, too")
     asked = parser.parse_args(argv)
-    options = Options(asked.repeats, asked.slice, asked.slices, million=not asked.quick)
+    options = Options(
+        asked.repeats, asked.slice, asked.slices, asked.chunks, million=not asked.quick
+    )
     found = list(measure_all(options, lambda name: print(f"… {name}", file=sys.stderr)))
     print(table(found))
     if asked.json is not None:

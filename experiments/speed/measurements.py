@@ -19,6 +19,14 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from experiments.speed.grids import (
+    CHUNKS,
+    WANTED_MIB,
+    WANTED_PER_SECOND,
+    measured_apart,
+    problems_here,
+)
+
 COLD = """
 import json
 from time import process_time
@@ -41,9 +49,6 @@ COLD_STRATEGIES = (
 )
 """Model, devices, batch, strategy, and what it may take at most."""
 
-EXPORTED = "../shared/models/gpt2.onnx"
-"""A model from a file, left out where there is none."""
-
 CERTIFY = """
 import json
 from time import process_time
@@ -55,42 +60,6 @@ found = certify(problem, problem.objective("throughput"))
 print(json.dumps([process_time() - begun, found.evaluated / found.space_size]))
 """
 """Prints the CPU seconds of a certified search, and the fraction that it evaluates."""
-
-RATE = """
-import json
-from time import process_time
-from autotune.exhaustive.chunks import chunks_here
-from autotune.problem import load_problem
-model, cluster, devices, sequence, seconds = json.loads({asked!r})
-problem = load_problem(
-    model, cluster, devices=devices, sequence_length=sequence, batch_size=8 * devices, space="full"
-)
-chunks = chunks_here(problem.space, problem.objective("throughput"))
-next(chunks)
-begun, count = process_time(), 0
-for chunk in chunks:
-    count += len(chunk)
-    if process_time() - begun > seconds:
-        break
-print(json.dumps([count, process_time() - begun]))
-"""
-"""Prints how many strategies of a full space were evaluated after the first chunk, and the CPU
-seconds that they took."""
-
-GRIDS = (
-    ("llama3-70b", "hgx-h100", 64, 4096),
-    ("gpt3-175B", "dgx-a100", 32, None),
-    ("gpt3-175B", "dgx-a100", 1024, None),
-    ("mixtral-8x7b", "hgx-h100", 64, None),
-    ("t5-11b", "dgx-a100", 32, None),
-    ("vit-h", "dgx-a100", 16, None),
-    (EXPORTED, "dgx-a100", 16, None),
-    ("deepseek-v3", "hgx-h100", 512, None),
-)
-"""Model, cluster, devices, sequence length of the spaces that are evaluated for a while."""
-
-GRID_SECONDS = 5.0
-"""CPU seconds after which no further strategies of such a space are evaluated."""
 
 MILLION = ("--model", "gpt3-175B", "--devices", "32", "--space", "full", "--jobs", "2")
 """A space of about a million strategies, in two processes."""
@@ -133,6 +102,8 @@ class Options:
     slice: int = 1 << 18
     """Strategies of a stretch of the large space."""
     slices: int = 3
+    chunks: int = CHUNKS
+    """Chunks of each of several full spaces."""
     million: bool = True
     """Whether a million strategies are evaluated, which takes minutes."""
 
@@ -152,7 +123,7 @@ def measure_all(
     announce("imports of 20,000 nodes and of 2,000 layers")
     yield from _imports()
     announce("full spaces of eight models")
-    yield from (_rate(*each) for each in GRIDS if each[0] != EXPORTED or Path(EXPORTED).exists())
+    yield from _grids(options)
     announce("gpt3-175B on 1,024 devices, full space")
     yield from _search(options)
     if options.million:
@@ -185,18 +156,21 @@ def _certified(options: Options) -> Iterator[Measurement]:
     yield Measurement(name="  evaluated", values=tuple(100 * part for part in parts), unit="%")
 
 
-def _rate(model: str, cluster: str, devices: int, sequence: int | None) -> Measurement:
-    asked = json.dumps([model, cluster, devices, sequence, GRID_SECONDS])
-    run = _run(["-c", RATE.format(asked=asked)])
-    count, seconds = json.loads(run.output)
-    return Measurement(
-        name=f"grid, {Path(model).name}, {devices:,} devices",
-        values=(count / seconds,),
-        unit="/s",
-        wanted=8000,
-        more_is_better=True,
-        notes={"strategies": count, "seconds": seconds, "memory_mib": run.peak_mib},
-    )
+def _grids(options: Options) -> Iterator[Measurement]:
+    """The pace of the grid, problem by problem, and the most memory that one of them took."""
+    most = 0.0
+    for problem in problems_here():
+        pace = measured_apart(problem, options.chunks)
+        most = max(most, pace.peak_mib)
+        yield Measurement(
+            name=f"grid, {problem.name}",
+            values=(pace.per_second,),
+            unit="/s",
+            wanted=WANTED_PER_SECOND,
+            more_is_better=True,
+            notes=asdict(pace),
+        )
+    yield Measurement(name="  memory, the most", values=(most,), unit="MiB", wanted=WANTED_MIB)
 
 
 def _imports() -> Iterator[Measurement]:
