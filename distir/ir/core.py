@@ -44,9 +44,17 @@ class Part(Enum):
     """What a node is there for: it decides under which heading its memory is counted."""
 
     MODEL = "model"
+    WIDE = "wide"
+    """Of the model, too: products that stay in the type of values where others run in a narrower
+    one."""
     LOSS = "loss"
     STATE = "state"
     """Moving parameters and gradients between their places."""
+
+    @property
+    def of_model(self) -> bool:
+        """Whether what a node makes counts as the model's own."""
+        return self in (Part.MODEL, Part.WIDE)
 
 
 class _OpClass(ABCMeta):

@@ -363,7 +363,8 @@ class Planner:
         if key not in self._steps:
             blocks = self.program.blocks
             block = blocks.blocks[first]
-            step = build_step(blocks, block, lowered, self.workload.training, padded)
+            narrow = self.narrow and self.workload.types.product is not None
+            step = build_step(blocks, block, lowered, self.workload.training, padded, narrow=narrow)
             if self.workload.training:
                 policy = recomputed if first in self.program.layers else "none"
                 dropped = RECOMPUTE.get(policy)(blocks, step, exchanged) | views_of_parameters(step)

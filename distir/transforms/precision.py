@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from distir.cost.work import OpClass
-from distir.ir.core import Node, Value
+from distir.ir.core import Node, Part, Value
 from distir.ir.types import DType
 from distir.transforms.step import BlockStep
 
@@ -31,7 +31,7 @@ def read_by_products(step: BlockStep) -> frozenset[Value]:
             bool(own)
             and value not in handed
             and value.type.dtype.is_float
-            and all(node.op.is_view or _kind(node) is OpClass.PRODUCT for node in own)
+            and all(node.op.is_view or _is_narrow_product(node) for node in own)
             and all(map(narrow, views))
         )
         if fits:
@@ -43,6 +43,10 @@ def read_by_products(step: BlockStep) -> frozenset[Value]:
             for value in node.results:
                 narrow(value)
     return frozenset(found)
+
+
+def _is_narrow_product(node: Node) -> bool:
+    return _kind(node) is OpClass.PRODUCT and node.part is not Part.WIDE
 
 
 def _kind(node: Node) -> OpClass:

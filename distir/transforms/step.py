@@ -15,6 +15,7 @@ from distir.transforms.blocks import Block, Blocks
 from distir.transforms.differentiate import differentiate
 from distir.transforms.lower import lower_nodes
 from distir.transforms.place import AxisListEntry
+from distir.transforms.wide import with_wide_products
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,16 +66,21 @@ def build_step(
     lowered: Collection[int],
     training: bool,
     padded: Collection[Axis] = (),
+    *,
+    narrow: bool = False,
 ) -> BlockStep:
     """The step of a block, with the composite ops at the indices `lowered` spelled out.
 
     The axes in `padded` (representatives) may get longer; ops that reduce them read masked values.
+    `narrow`: some products run in a narrower type than values have, and the others are marked.
     """
     function, roles = blocks.function, blocks.roles
     builder = Builder(function.name)
     every, own = _with_masks(builder, blocks, block.nodes, padded)
     chosen = {own[index] for index in lowered}
     nodes = lower_nodes(builder, every, lambda node: node in chosen)
+    if narrow:
+        nodes = with_wide_products(nodes, roles.activations)
     builder.nodes.clear()
 
     seeds: dict[Value, AxisDims] = {value: blocks.axes.dims[value] for value in block.values}

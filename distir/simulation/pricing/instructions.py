@@ -148,13 +148,18 @@ def with_casts(
     return (cast, narrower) if read else (narrower,)
 
 
+def _product_type(node: Node, product: str | None) -> str | None:
+    """The narrower type in which a node's product runs, where others run in `product`."""
+    return None if node.part is Part.WIDE else product
+
+
 def product_works(node: Node, product: str | None) -> tuple[Work, ...]:
     """The products that a node runs, in the types in which they run; `product` is the narrower type
     of products, None if operands are not cast."""
     work = node.op.work(node.operand_types, node.result_types)
     if work.kind is not OpClass.PRODUCT:
         return ()
-    works = with_casts(work, product, narrow_bytes(node, product))
+    works = with_casts(work, _product_type(node, product), narrow_bytes(node, product))
     return tuple(each for each in works if each.kind is OpClass.PRODUCT)
 
 
@@ -255,7 +260,8 @@ class Pricing:
             )
         spelled, narrow = self._spelled_out(node, work), narrow_bytes(node, self.product)
         scaling = self.cost.stack.fp8_scaling
-        works = (*with_casts(spelled, self.product, narrow, scaling), *self._metrics(node))
+        product = _product_type(node, self.product)
+        works = (*with_casts(spelled, product, narrow, scaling), *self._metrics(node))
         return Instruction(
             COMPUTE,
             cast("float", sum(self._kernel_seconds(node, each) for each in works)),

@@ -21,7 +21,7 @@ import numpy as np
 
 from distir.arrays import Indices
 from distir.cost.amounts import Many, select, taken
-from distir.ir.core import Node, Part, Value
+from distir.ir.core import Node, Value
 from distir.ops.collective import Sharded
 from distir.plan.passes import BlockPasses, Composed, Segment, composed
 from distir.schedules import BACKWARD, FORWARD, INPUT_PART, WEIGHT_PART
@@ -519,7 +519,7 @@ def _buffers(ops: Composed, segment: Segment, storage: Mapping[Value, _Storage])
     """The storages of a pass that are made for the loss or to move state, without those of values
     that cross a border."""
     made: set[_Storage] = {
-        value for node in ops.nodes if node.part is not Part.MODEL for value in node.results
+        value for node in ops.nodes if not node.part.of_model for value in node.results
     }
     made |= {storage.get(value, value) for value in segment.gathered}
     return made - {storage.get(value, value) for value in segment.sent}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from distir.ir.core import Node, Part, Value
+from distir.ir.core import Node, Value
 from distir.ops.collective import Sharded
 from distir.plan import BlockProgram, Plan
 from distir.plan.passes import is_reversed, segments
@@ -184,7 +184,7 @@ class _Numbering:
             else self.fresh(value, known, own=own and not view and value in node.results)
             for value in instruction.writes
         )
-        if node.part is not Part.MODEL and not view:
+        if not node.part.of_model and not view:
             self.flat.buffers.update(writes)
         if view:
             for number in writes:
