@@ -29,6 +29,7 @@ from autotune.exhaustive.grid import (
 from autotune.exhaustive.grid import TOP as GRID_TOP
 from autotune.exhaustive.grid import evaluate_grid as evaluate_space
 from autotune.exhaustive.outside import Outside, look_outside
+from autotune.exhaustive.side_by_side import chunks_side_by_side
 from autotune.objectives import Evaluation, Objective
 from autotune.page.notebook import comparison_figures, grid_figures, study_figures
 from autotune.problem import Problem, load_problem, problem_of
@@ -437,7 +438,8 @@ def _known_first(problem: Problem, objective: Objective, search: Search, watch: 
             archive.add(chunk)
             advance(len(chunk), best, chunk.seconds)
 
-        grid = evaluate_space(problem.space, objective, watch=seen)
+        chunks = chunks_side_by_side(problem.space, objective)
+        grid = evaluate_space(problem.space, objective, chunks=chunks, watch=seen)
 
     def measure(strategy: Strategy) -> Evaluation:
         found = archive.measure(strategy)

@@ -27,6 +27,8 @@ MOST_AT_ONCE = 1 << 18
 """Strategies of the largest chunk where many are evaluated at once: what memory allows."""
 FIRST_AT_ONCE = 1 << 12
 """Strategies of the first chunk: few, so that a result is shown soon."""
+FEWEST_HALVED = 1 << 8
+"""Strategies of the smallest space of two chunks, which two processes may share."""
 GROWTH = 8
 """How much larger the next chunk may be: what strategies share is found out once per chunk."""
 SHARES = 12
@@ -38,11 +40,15 @@ processes end together."""
 
 
 def stretches(borders: Indices) -> Iterator[tuple[int, int]]:
-    """The chunks `(first, size)` of a space of which many are evaluated at once: growing to the
-    largest, in the end halves of what is left. They end at `borders`, where programs differ, unless
-    these are far. They depend on nothing but the space, so that results are the same to the last
-    bit, wherever chunks are evaluated."""
+    """The chunks `(first, size)` of a space of which many are evaluated at once: two halves of a
+    small one; otherwise growing to the largest, in the end halves of what is left. They end at
+    `borders`, where programs differ, unless these are far. They depend on nothing but the space, so
+    that results are the same to the last bit, wherever chunks are evaluated."""
     count = int(borders[-1]) if len(borders) else 0
+    if FEWEST_HALVED <= count <= FIRST_AT_ONCE and len(borders) > 1:
+        middle = int(borders[np.abs(borders[:-1] - count / 2).argmin()])
+        yield from ((0, middle), (middle, count - middle))
+        return
     most = max(FIRST_AT_ONCE, min(MOST_AT_ONCE, count // SHARES))
     least = max(FIRST_AT_ONCE, count // LAST_SHARES)
     first, size = 0, FIRST_AT_ONCE
