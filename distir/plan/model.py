@@ -176,6 +176,22 @@ class BlockProgram:
             return self.forward_pass
         return self.backward_pass if kind == BACKWARD else self.backward_parts[kind - INPUT_PART]
 
+    def gathered_ahead(self, kind: int) -> tuple[tuple[Node, ...], tuple[Value, ...]]:
+        """What is gathered for the block while the one before it runs, and what that ends with. Its
+        values are not those of the block, so that the block can follow itself."""
+        if kind not in self._gathered_ahead:
+            gathers = self.in_action(kind).gathers
+            values = fresh_values(
+                value for node in gathers for value in (*node.operands, *node.results)
+            )
+            ends = tuple(values[value] for value in ends_of(gathers))
+            self._gathered_ahead[kind] = with_values(gathers, values), ends
+        return self._gathered_ahead[kind]
+
+    @cached_property
+    def _gathered_ahead(self) -> dict[int, tuple[tuple[Node, ...], tuple[Value, ...]]]:
+        return {}
+
     @cached_property
     def forward_pass(self) -> BlockPass:
         """The forward pass."""
@@ -313,16 +329,31 @@ def _with_own_values(
     gathers: Sequence[Node], nodes: Sequence[Node]
 ) -> tuple[tuple[Node, ...], list[Node]]:
     """Clones of nodes that gather, and the nodes that read from them."""
-    own = {value: Value(value.type, value.name) for node in gathers for value in node.results}
+    own = fresh_values(value for node in gathers for value in node.results)
+    return with_values(gathers, own), list(with_values(nodes, own))
 
-    def renamed(node: Node) -> Node:
-        operands, results = (
-            tuple(own.get(value, value) for value in values)
-            for values in (node.operands, node.results)
+
+def fresh_values(values: Iterable[Value]) -> dict[Value, Value]:
+    """Another value of the same type in place of each."""
+    return {value: Value(value.type, value.name) for value in dict.fromkeys(values)}
+
+
+def with_values(nodes: Iterable[Node], values: Mapping[Value, Value]) -> tuple[Node, ...]:
+    """The same nodes with other values in place of those that are listed."""
+    return tuple(
+        replace(
+            node,
+            operands=tuple(values.get(value, value) for value in node.operands),
+            results=tuple(values.get(value, value) for value in node.results),
         )
-        return replace(node, operands=operands, results=results)
+        for node in nodes
+    )
 
-    return tuple(map(renamed, gathers)), list(map(renamed, nodes))
+
+def ends_of(gathers: Sequence[Node]) -> tuple[Value, ...]:
+    """What gathering ends with: the results that it does not read itself."""
+    read = {value for node in gathers for value in node.operands}
+    return tuple(value for node in gathers for value in node.results if value not in read)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

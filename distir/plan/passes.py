@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from distir.ir.core import Node, Part, Value
 from distir.ops.collective import Collective
-from distir.plan.model import BlockPass, BlockProgram
+from distir.plan.model import BlockPass, BlockProgram, ends_of, fresh_values, with_values
 from distir.schedules import BACKWARD, COST_KINDS, FORWARD, INPUT_PART
 
 
@@ -73,7 +73,7 @@ class Segment:
     @property
     def gathered(self) -> tuple[Value, ...]:
         """What the segment before has gathered for this one."""
-        return () if self.first else _ends_of(self.own.gathers)
+        return () if self.first else ends_of(self.own.gathers)
 
 
 BlockPasses = tuple[Segment, ...]
@@ -102,52 +102,39 @@ class Composed:
         """See `Segment.scatters`."""
         return tuple(filter(_is_of_state, self.body))
 
+    @property
+    def without_scatters(self) -> tuple[Node, ...]:
+        """All nodes but `scatters`."""
+        return (*self.gathers, *(node for node in self.body if not _is_of_state(node)))
+
 
 def composed(segment: Segment) -> Composed:
     """A segment with values of its own alone."""
-    ahead = segment.ahead
-    fresh = {
-        value: Value(value.type, value.name)
-        for node in ahead
-        for value in (*node.operands, *node.results)
-    }
-    renamed = [
-        replace(
-            node,
-            operands=tuple(fresh[value] for value in node.operands),
-            results=tuple(fresh[value] for value in node.results),
-        )
-        for node in ahead
-    ]
+    following = segment.following
+    ahead, ends = ((), ()) if following is None else following.gathered_ahead(segment.kind)
     return Composed(
-        (*segment.own_gathers, *renamed),
+        (*segment.own_gathers, *ahead),
         segment.body,
         (*segment.received, *segment.gathered),
-        (*segment.sent, *(fresh[value] for value in _ends_of(ahead))),
+        (*segment.sent, *ends),
     )
 
 
 def apart(ops: Composed) -> Composed:
     """The same with values that no other segment has, so that it can stand beside another segment
     of the same block, for another microbatch."""
-    values = {
-        value: Value(value.type, value.name)
-        for value in (
-            *ops.handed,
-            *(value for node in ops.nodes for value in (*node.operands, *node.results)),
-            *ops.handing,
-        )
-    }
-
-    def own(some: Sequence[Value]) -> tuple[Value, ...]:
-        return tuple(values[value] for value in some)
-
-    def with_own(nodes: Sequence[Node]) -> tuple[Node, ...]:
-        return tuple(
-            replace(each, operands=own(each.operands), results=own(each.results)) for each in nodes
-        )
-
-    return Composed(with_own(ops.gathers), with_own(ops.body), own(ops.handed), own(ops.handing))
+    every = (
+        *ops.handed,
+        *(value for node in ops.nodes for value in (*node.operands, *node.results)),
+        *ops.handing,
+    )
+    values = fresh_values(every)
+    return Composed(
+        with_values(ops.gathers, values),
+        with_values(ops.body, values),
+        tuple(values[value] for value in ops.handed),
+        tuple(values[value] for value in ops.handing),
+    )
 
 
 def block_passes(
@@ -193,12 +180,6 @@ def segments(
 def _is_of_state(node: Node) -> bool:
     """Whether a node is a collective that moves parameters or their gradients."""
     return isinstance(node.op, Collective) and node.part is Part.STATE
-
-
-def _ends_of(gathers: Sequence[Node]) -> tuple[Value, ...]:
-    """What gathering ends with: the results that it does not read itself."""
-    read = {value for node in gathers for value in node.operands}
-    return tuple(value for node in gathers for value in node.results if value not in read)
 
 
 __all__ = [

@@ -168,10 +168,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--profile", type=Path, metavar="FILE", help="with --only: where time goes")
     options = parser.parse_args(argv)
     if options.only is not None:
-        profile = None if options.profile is None else cProfile.Profile()
+        path: Path | None = options.profile
+        profile = None if path is None else cProfile.Profile()
         found = measured(GridProblem(**json.loads(options.only)), options.chunks, profile)
-        if profile is not None:
-            path: Path = options.profile
+        if profile is not None and path is not None:
             with path.open("w", encoding="utf-8") as file:
                 pstats.Stats(profile, stream=file).sort_stats("tottime").print_stats(60)
         print(json.dumps(asdict(found)))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import pairwise, product, zip_longest
-from typing import cast
+from typing import NamedTuple, cast
 
 from distir.arrays import Indices
 from distir.cost import CostModel
@@ -17,6 +17,7 @@ from distir.ir.core import Node, Value
 from distir.plan import BlockProgram, Planner
 from distir.plan.passes import (
     BlockPasses,
+    Composed,
     Segment,
     apart,
     block_passes,
@@ -55,6 +56,15 @@ LINKS = "links"
 """Stands for the stream on which parameters are gathered and gradients shared out."""
 
 
+class _Listed(NamedTuple):
+    """A segment as instructions."""
+
+    ops: Composed
+    instructions: Sequence[Instruction]
+    """All but what shares out gradients."""
+    scatters: Sequence[Instruction]
+
+
 class StagePricer:
     """Prices the blocks and stages of one workload on one cluster; it keeps what they share."""
 
@@ -69,9 +79,10 @@ class StagePricer:
         self.workload, self.cost, self.planner = workload, cost, planner
         self._memory = memory
         self._chains = chains or ChainScheduler(cast("HostBound", cost.host_bound_seconds))
-        self._instructions: dict[object, tuple[Instruction, ...]] = {}
+        self._instructions: dict[object, dict[Node, tuple[Instruction, ...]]] = {}
+        self._known_listed: dict[object, dict[tuple[Segment, bool], _Listed]] = {}
         self._known_passes: dict[object, dict[Segment, Pass]] = {}
-        self._known_overlapped: dict[object, Pass] = {}
+        self._known_overlapped: dict[object, dict[tuple[Segment, Segment, bool], Pass]] = {}
         self._alone: dict[object, tuple[BlockPass, ...]] = {}
         self._step_ends: dict[object, StepEnd] = {}
 
@@ -98,14 +109,13 @@ class StagePricer:
         known = self._known_passes.setdefault(pricing.grid.mesh, {})
         for segment in wanted:
             if segment not in known:
-                ops, scatters = composed(segment), segment.scatters
-                nodes = (node for node in ops.nodes if node not in scatters)
+                listed = self._listed(segment, pricing)
                 known[segment] = Pass.of(
-                    self._instructions_of(nodes, pricing),
-                    ops.handed,
-                    ops.handing,
+                    listed.instructions,
+                    listed.ops.handed,
+                    listed.ops.handing,
                     gathers=self._instructions_of(segment.own.gathers, pricing),
-                    scatters=self._instructions_of(scatters, pricing),
+                    scatters=listed.scatters,
                 )
         return [known[segment] for segment in wanted]
 
@@ -115,35 +125,46 @@ class StagePricer:
         """A forward pass of a block and a backward pass of another, in turns. What comes from and
         goes to the blocks beside is listed for the pass of more blocks first: the other one may
         have ended before the next block."""
-        key = (forward, backward, pricing.grid.mesh, forward_is_longer)
-        if key not in self._known_overlapped:
-            both = composed(forward), apart(composed(backward))
-            listed = [
-                self._instructions_of((n for n in ops.nodes if n not in ops.scatters), pricing)
-                for ops in both
-            ]
-            instructions = [listed[whose][at] for whose, part in turns(*listed) for at in part]
+        known = self._known_overlapped.setdefault(pricing.grid.mesh, {})
+        key = (forward, backward, forward_is_longer)
+        if key not in known:
+            both = self._listed(forward, pricing), self._listed(backward, pricing, aside=True)
+            order = turns(*(each.instructions for each in both))
             first, second = both if forward_is_longer else both[::-1]
             gathers = (*forward.own.gathers, *backward.own.gathers)
-            scatters = (node for ops in both for node in ops.scatters)
-            self._known_overlapped[key] = Pass.of(
-                instructions,
-                (*first.handed, *second.handed),
-                (*first.handing, *second.handing),
+            known[key] = Pass.of(
+                [both[whose].instructions[at] for whose, part in order for at in part],
+                (*first.ops.handed, *second.ops.handed),
+                (*first.ops.handing, *second.ops.handing),
                 gathers=self._instructions_of(gathers, pricing),
-                scatters=self._instructions_of(scatters, pricing),
+                scatters=[scatter for each in both for scatter in each.scatters],
             )
-        return self._known_overlapped[key]
+        return known[key]
+
+    def _listed(self, segment: Segment, pricing: Pricing, *, aside: bool = False) -> _Listed:
+        """The instructions of a segment; those that stand `aside` of another one have values of
+        their own."""
+        known = self._known_listed.setdefault(pricing.grid.mesh, {})
+        if (segment, aside) not in known:
+            ops = composed(segment)
+            ops = apart(ops) if aside else ops
+            known[segment, aside] = _Listed(
+                ops,
+                self._instructions_of(ops.without_scatters, pricing),
+                self._instructions_of(ops.scatters, pricing),
+            )
+        return known[segment, aside]
 
     def _instructions_of(self, nodes: Iterable[Node], pricing: Pricing) -> list[Instruction]:
-        return [each for node in nodes for each in self._priced(node, pricing)]
-
-    def _priced(self, node: Node, pricing: Pricing) -> tuple[Instruction, ...]:
-        """The instructions of a node; they are kept, as a node may be in several passes."""
-        key = (node, pricing.grid.mesh)
-        if key not in self._instructions:
-            self._instructions[key] = pricing.of_node(node)
-        return self._instructions[key]
+        """The instructions of nodes; they are kept, as a node may be in several passes."""
+        known = self._instructions.setdefault(pricing.grid.mesh, {})
+        found: list[Instruction] = []
+        for node in nodes:
+            priced = known.get(node)
+            if priced is None:
+                priced = known[node] = pricing.of_node(node)
+            found += priced
+        return found
 
     def weight(self, program: BlockProgram, pricing: Pricing) -> float:
         """Seconds of a block's forward and backward pass by themselves."""
