@@ -64,7 +64,7 @@ const partColors = {
   optimizer_bytes: "optimizer-state", state_inputs_bytes: "optimizer-state", activations_bytes: "activations", buffers_bytes: "buffers",
   reserve_bytes: "reserve", exposed: "exposed", hidden: "hidden",
 };
-const spare = ["compute", "tp", "dp", "pp", "cp", "ep", "optimizer", "exposed", "overhead"];
+const spare = ["compute", "tp", "optimizer", "cp", "pp", "dp", "ep", "exposed", "overhead"]; // neighbours differ most
 
 function seriesColor(index) {
   return color(spare[index % spare.length]);
@@ -337,7 +337,7 @@ const draw = {
     return base({
       legend: undefined,
       tooltip: undefined,
-      visualMap: { show: true, orient: "horizontal", left: "center", bottom: 0, dimension: last, min: sorted[0], max: sorted[Math.floor(0.8 * sorted.length)], // of a few that are far worse, no colour need tell how far
+      visualMap: { show: true, orient: "horizontal", left: narrow() ? 0 : "center", bottom: 0, dimension: last, min: sorted[0], max: sorted[Math.floor(0.8 * sorted.length)], // of a few that are far worse, no colour need tell how far
                    itemHeight: 110, itemWidth: 10, calculable: false, formatter: unit,
                    text: [found.last.name, ""], textStyle: { color: color("soft") },
                    inRange: { color: [color("cold"), color("unfit")] } },
@@ -421,9 +421,11 @@ const draw = {
     const tried = found.tried || [];
     const worst = Math.max(0.01, ...[...curves, tried].flatMap((curve) => curve.filter((value) => value != null)));
     const most = Math.min(1, worst);
+    const longest = Math.max(2, ...curves.map((curve) => curve.length));
     const label = (value) => (value === most && most < worst ? "≥ " : "") + percent(value);
     const series = found.samplers.flatMap((sampler, index) => sampler.curves.map((curve, seed) => ({
-      name: sampler.label, type: "line", step: "end", symbol: "none", itemStyle: { color: seriesColor(index) },
+      name: sampler.label, type: "line", step: "end", itemStyle: { color: seriesColor(index) }, z: 6,
+      showAllSymbol: true, symbolSize: 7, symbol: (_, { dataIndex }) => (dataIndex === curve.length - 1 && curve.length < longest ? "circle" : "none"),
       lineStyle: { width: sampler.curves.length > 1 ? 1.2 : 2, opacity: sampler.curves.length > 1 ? 0.65 : 1 },
       data: curve.map((value, at) => [at + 1, value == null ? null : Math.min(value, most)]),
       markLine: index || seed ? undefined : { symbol: "none", silent: true, lineStyle: { color: color("front"), type: "dashed" },
@@ -435,7 +437,7 @@ const draw = {
       grid: { left: 8, right: 24, top: 10, bottom: 26, containLabel: true },
       tooltip: tooltip({ trigger: "axis", formatter: (parts) => [escaped("trial " + parts[0].value[0]),
         ...parts.filter((part) => part.value[1] != null).map((part) => part.marker + escaped(`${part.seriesName}: ${percent(part.value[2] ?? part.value[1])}`))].join("<br>") }),
-      xAxis: axis({ type: "value", min: 1, max: Math.max(2, ...curves.map((curve) => curve.length)), name: "trials", nameLocation: "middle", nameGap: 26, minInterval: 1 }),
+      xAxis: axis({ type: "value", min: 1, max: longest, name: "trials", nameLocation: "middle", nameGap: 26, minInterval: 1 }),
       yAxis: axis({ type: "value", min: 0, max: 1.05 * most, axisLabel: { color: color("soft"), formatter: label, showMaxLabel: false } }),
       series,
     });

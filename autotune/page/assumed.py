@@ -13,7 +13,7 @@ from distir.units import format_bytes, format_bytes_per_second, format_seconds, 
 
 if TYPE_CHECKING:
     from autotune.problem import Problem
-    from distir.cost import ClusterLevel, Device, SoftwareStack
+    from distir.cost import ClusterLevel, Device, Host, SoftwareStack
     from distir.simulation import Simulator
 
 
@@ -86,6 +86,8 @@ def _hardware(simulator: Simulator) -> list[Block]:
         for level in cluster.levels
         for row in _constants(level)
     ]
+    if cluster.host is not None:
+        sourced += [[f"host: {row[0]}", *row[1:]] for row in _constants(cluster.host)]
     head = ("level", "joins", "bandwidth per device and direction", "latency", "medium")
     caption = f"{cluster.name}: {cluster.num_devices} {cluster.device.name}. {cluster.summary}"
     return [
@@ -114,7 +116,7 @@ def _hardware(simulator: Simulator) -> list[Block]:
     ]
 
 
-def _constants(of: Device | SoftwareStack | ClusterLevel) -> Sequence[Sequence[str]]:
+def _constants(of: Device | SoftwareStack | ClusterLevel | Host) -> Sequence[Sequence[str]]:
     """What a description of hardware or software states, with the sources."""
     rows: list[list[str]] = []
     for each in fields(of):

@@ -25,6 +25,7 @@ from autotune.reports.quantities import (
     shown,
 )
 from autotune.reports.ranking import shown_choices
+from autotune.reports.simulation import on_host
 from autotune.reports.study import comparison_lines, search_lines
 from autotune.study.trial import Trial
 from distir.metrics import (
@@ -622,7 +623,7 @@ def _fullest(result: SimulationResult) -> str:
     what = choice_heading(name.removesuffix("_bytes"))
     return (
         f"Stage {fullest.stage} is fullest: {short_bytes(fullest.peak_memory_bytes)} in tensors, "
-        f"{percent(share)} of it {what}."
+        f"{percent(share)} of it {what}. {on_host(result)}".strip()
     )
 
 
@@ -729,6 +730,8 @@ def _search_chart(data: Mapping[str, Any]) -> Chart:
     if len(curves) == 1 and 0.0 in curves[0][1]:
         label, curve = curves[0]
         caption += f" It was reached in trial {1 + curve.index(0.0)} ({label})."
+    if len({len(curve) for _, curve in curves}) > 1:
+        caption += " A dot is where a search ended before others did."
     return Chart("search", "Regret of the best so far, by trial", data, caption, 300)
 
 

@@ -45,7 +45,7 @@ def advice(problem: Problem, objective: Objective, closest: Trial | None) -> Ite
 def closest_line(closest: Trial | None) -> Iterator[str]:
     """The plan that misses by least, if there is one."""
     if closest is not None:
-        yield f"Closest: {closest.label}. {closest.evaluation.reason or ''}"
+        yield f"Closest: {closest.label}, {closest.evaluation.reason or 'which failed'}"
 
 
 OVERHEAD = 1 / 3

@@ -61,7 +61,7 @@ def _recomputed(result: Any) -> str:
     return f"Layers recompute, stage by stage: {'; '.join(said)}."
 
 
-def _on_host(result: Any) -> str:
+def on_host(result: Any) -> str:
     """What a device has in the memory of its host, where something is offloaded."""
     held = max((getattr(stage, "host_bytes", 0.0) for stage in result.stages), default=0.0)
     limit = getattr(result, "host_limit_bytes", inf)
@@ -86,7 +86,7 @@ def _parts(
         fitting = what_would_fit(problem, result.strategy)
         if fitting is not None:
             yield Text(fitting)
-    yield from (Text(line) for line in (_recomputed(result), _on_host(result)) if line)
+    yield from (Text(line) for line in (_recomputed(result), on_host(result)) if line)
     for label, (size, padded) in getattr(result, "padding", {}).items():
         waste = shown(padding_fraction.name, result.metrics[padding_fraction.name])
         yield Text(
