@@ -37,9 +37,14 @@ class RowResidual:
         return self.case.hardware.cluster.device.rate_spread
 
 
-def spreads_of(dense: Sequence[RowResidual], mixtures: Sequence[RowResidual]) -> Band:
+def spreads_of(
+    dense: Sequence[RowResidual],
+    mixtures: Sequence[RowResidual],
+    unknown: Sequence[RowResidual] = (),
+) -> Band:
     """The band of residuals, without the part of the hardware: all of its deviations, and its
     widths such that the mean of sources has the shares `CENTRAL` and `NEARLY_ALL` within them.
+    `unknown` are residuals of rows that do not say which software they were measured with.
 
     Sources that say themselves that their times may be off tell nothing of it.
     """
@@ -51,36 +56,51 @@ def spreads_of(dense: Sequence[RowResidual], mixtures: Sequence[RowResidual]) ->
         repeat=math.sqrt(plans),
     )
     width, width95 = (
-        _quantile(own, lambda each: _of_hardware(band, each).deviation, share)
+        _quantile(own, lambda each: _of_row(band, each).deviation, share)
         for share in (CENTRAL, NEARLY_ALL)
     )
     band = replace(band, width=width, width95=max(width, width95))
-    return replace(band, model=_model_spread(mixtures, band))
+    told = [each for each in mixtures if each.case.dispatcher_known]
+    silent = [each for each in mixtures if not each.case.dispatcher_known]
+    band = replace(band, model=_added(told or silent, band))
+    if told:
+        band = replace(band, dispatcher=_added(silent, band))
+    doubtless = [each for each in unknown if not each.case.stated_spread]
+    return replace(band, software=_added(doubtless, band))
 
 
-def _model_spread(mixtures: Sequence[RowResidual], band: Band) -> float:
-    """What is added to the band's deviation where the model is a mixture, so that both shares of
-    mixtures lie within their widths of it, the mean of sources again."""
-    shared = _mean_of_sources(mixtures, lambda each: _of_hardware(band, each).deviation ** 2)
+def _added(residuals: Sequence[RowResidual], band: Band) -> float:
+    """What is added to the band's deviation of some rows, so that both shares of them lie within
+    its widths, the mean of sources again."""
+    shared = _mean_of_sources(residuals, lambda each: _of_row(band, each).deviation ** 2)
     needed = [
-        _quantile(mixtures, lambda _: 1.0, share) / width
+        _quantile(residuals, lambda _: 1.0, share) / width
         for share, width in ((CENTRAL, band.width), (NEARLY_ALL, band.width95))
     ]
-    return math.sqrt(max(0.0, max(needed) ** 2 - shared)) if mixtures else 0.0
+    return math.sqrt(max(0.0, max(needed) ** 2 - shared)) if residuals else 0.0
 
 
 def coverage(residuals: Iterable[RowResidual], band: Band, *, wide: bool) -> dict[str, float]:
     """By source: the share of rows within the band, or within its wider one."""
     inside: dict[str, list[float]] = defaultdict(list)
     for each in residuals:
-        own = replace(_of_hardware(band, each), model=band.model if each.case.experts else 0.0)
+        own = _of_row(band, each)
         within = own.deviation * (own.width95 if wide else own.width)
         inside[each.case.row.group].append(float(abs(each.value) <= math.log1p(within)))
     return {source: fmean(found) for source, found in inside.items()}
 
 
-def _of_hardware(band: Band, each: RowResidual) -> Band:
-    return replace(band, hardware=each.hardware)
+def _of_row(band: Band, each: RowResidual) -> Band:
+    """The parts of a band that a row has, by what is known of it."""
+    case = each.case
+    silent = case.experts and not case.dispatcher_known
+    return replace(
+        band,
+        hardware=each.hardware,
+        model=band.model if case.experts else 0.0,
+        dispatcher=band.dispatcher if silent else 0.0,
+        software=0.0 if case.software_known else band.software,
+    )
 
 
 def _quantile(

@@ -9,7 +9,13 @@ from typing import Any
 from autotune.validation.flops import seconds_of_rate
 from autotune.validation.hardware import Hardware, hardware_of
 from autotune.validation.rows import MeasuredRow, UnusableRowError
-from autotune.validation.software import Completion, Software, facts_of, software_of
+from autotune.validation.software import (
+    Completion,
+    Software,
+    facts_of,
+    software_of,
+    unknown_software,
+)
 from autotune.validation.words import Meaning, meaning_of, read_data
 from distir.errors import DistirError
 from distir.factoring import expert_factors
@@ -75,6 +81,8 @@ class Case:
     software: Software
     facts: Mapping[str, Any]
     """What the row itself says about the stack: fields of a `SoftwareStack`."""
+    software_known: bool
+    """Whether the row says which software it was measured with."""
     measured: Measured
     experts: int
     stated_spread: float
@@ -82,6 +90,11 @@ class Case:
     memory_stated: bool
     """Whether the row itself says what is recomputed and sharded, which decides whether it fits."""
     assumptions: tuple[str, ...]
+
+    @property
+    def dispatcher_known(self) -> bool:
+        """Whether the row says how tokens are sent to experts."""
+        return "sends_copies_once" in self.facts
 
     @property
     def choice_group(self) -> tuple[object, ...]:
@@ -100,20 +113,20 @@ class Case:
         )
 
 
-def make_case(row: MeasuredRow) -> Case | Exclusion:
-    """The row as a case, or why it is none."""
+def make_case(row: MeasuredRow, *, tells_software: bool = True) -> Case | Exclusion:
+    """The row as a case, or why it is none. Without `tells_software` it is taken for a row that
+    does not say which software it was measured with."""
     try:
-        return _case(row)
+        return _case(row, software_of(row) if tells_software else unknown_software(row))
     except UnusableRowError as unusable:
         return Exclusion(row, unusable.reason, unusable.detail)
     except DistirError as error:
         return Exclusion(row, "the configuration contradicts itself", str(error))
 
 
-def _case(row: MeasuredRow) -> Case:
+def _case(row: MeasuredRow, software: Software) -> Case:
     _check_kind(row)
     _check_measured(row)
-    software = software_of(row)
     blanks = Completion(software)
     hardware = hardware_of(row)
     stated = _Stated(row, blanks)
@@ -143,6 +156,7 @@ def _case(row: MeasuredRow) -> Case:
         hardware=hardware,
         software=software,
         facts={fact.name: fact.value for fact in facts},
+        software_known=not software.is_general,
         measured=measured,
         experts=row.count("num_experts") or 0,
         stated_spread=_stated_spread(row),

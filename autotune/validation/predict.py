@@ -162,7 +162,17 @@ def outcome_of(case: Case, stack: SoftwareStack, result: SimulationResult) -> Pr
         as_counted(held, case.measured.counter or "allocated", outside),
         result.feasible,
         {kind: sum(s.seconds.get(kind, 0.0) for s in result.stages) / count for kind in kinds},
-        result.band,
+        band_of(case, result.band, stack),
+    )
+
+
+def band_of(case: Case, band: Band, stack: SoftwareStack) -> Band:
+    """The band of a prediction, with what a row leaves open about its software."""
+    silent = case.experts and not case.dispatcher_known
+    return replace(
+        band,
+        software=0.0 if case.software_known else stack.software_spread,
+        dispatcher=stack.dispatcher_spread if silent else 0.0,
     )
 
 

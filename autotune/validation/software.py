@@ -11,7 +11,15 @@ from typing import Any
 from autotune.validation.rows import MeasuredRow, UnusableRowError
 from autotune.validation.words import read_data
 
-__all__ = ["Completion", "Software", "StatedFact", "facts_of", "known_software", "software_of"]
+__all__ = [
+    "Completion",
+    "Software",
+    "StatedFact",
+    "facts_of",
+    "known_software",
+    "software_of",
+    "unknown_software",
+]
 
 _SAYS = ("source", "source_group", "notes", "zero_stage", "schedule", "precision")
 """Columns that tell the software."""
@@ -28,6 +36,8 @@ class Software:
     because: dict[str, str]
     where: Mapping[str, re.Pattern[str]]
     """By column: a pattern that is found in rows of this software."""
+    is_general: bool = False
+    """Whether rows get it that say nothing of their software."""
 
     def fits(self, row: MeasuredRow) -> bool:
         """Whether the row says nothing against this software."""
@@ -77,6 +87,11 @@ def software_of(row: MeasuredRow) -> Software:
     raise AssertionError("the last entry of software.toml takes what is left")
 
 
+def unknown_software(row: MeasuredRow) -> Software:
+    """What is assumed of a row that does not say which software it was measured with."""
+    return next(each for each in known_software() if each.is_general and each.fits(row))
+
+
 def facts_of(row: MeasuredRow) -> list[StatedFact]:
     """What the row says about its stack, one entry for each fact: the first pattern found."""
     said, found = row.words(_SAYS), dict[str, StatedFact]()
@@ -121,6 +136,7 @@ def _known() -> list[tuple[Software, re.Pattern[str]]]:
                     column: re.compile(pattern, re.IGNORECASE)
                     for column, pattern in entry.get("where", {}).items()
                 },
+                not entry["pattern"],
             ),
             re.compile(entry["pattern"], re.IGNORECASE),
         )

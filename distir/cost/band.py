@@ -1,11 +1,12 @@
 """How far measured times may be from predicted ones, and which differences between plans are noise.
 
-A prediction is off for independent reasons. All plans of a problem share three of them, which shift
+A prediction is off for independent reasons. All plans of a problem share most of them, which shift
 all predictions alike and leave their order: the hardware (a generation may sustain less of its
 datasheet than the fit knows), the source (software releases, settings and other jobs on the network
-that no description mentions), and the model (what mixtures of experts do beside products and
-exchanges is known less well). Two belong to a plan: how its layout suits kernels and links, and
-what changes with its schedule and microbatches, repetition of the same run included.
+that no description mentions), the model (what mixtures of experts do beside products and exchanges
+is known less well), and what nobody has said: which software it is, how a mixture sends its tokens.
+Two belong to a plan: how its layout suits kernels and links, and what changes with its schedule and
+microbatches, repetition of the same run included.
 
 Errors have heavier tails than a normal distribution. So each deviation is a root mean square, and
 two widths say within how many of them two runs in three, and nineteen in twenty, lie.
@@ -27,6 +28,10 @@ class Band:
     hardware: float = 0.0
     source: float = 0.0
     model: float = 0.0
+    software: float = 0.0
+    """Where nobody says which software it is."""
+    dispatcher: float = 0.0
+    """Where the model is a mixture of experts and nobody says how its tokens are sent."""
     layout: float = 0.0
     """Of plans with different layouts, beside what they share."""
     repeat: float = 0.0
@@ -39,7 +44,8 @@ class Band:
     @property
     def deviation(self) -> float:
         """The root mean square of all reasons together."""
-        return math.hypot(self.hardware, self.source, self.model, self.layout, self.repeat)
+        shared = self.hardware, self.source, self.model, self.software, self.dispatcher
+        return math.hypot(*shared, self.layout, self.repeat)
 
     @property
     def relative(self) -> float:

@@ -71,7 +71,7 @@ class CostModel:
 
     def band(self, *, mixture: bool = False) -> Band:
         """How far measured times may be from the seconds of this model, of a dense model or of a
-        mixture of experts."""
+        mixture of experts. The stack says which software it is and how that sends tokens."""
         device, stack = self.cluster.device, self.stack
         return Band(
             hardware=device.rate_spread,

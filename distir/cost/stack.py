@@ -84,7 +84,8 @@ class SoftwareStack:
     overlaps_messages: MessageOverlap = "always"
     """With which schedules a pipeline rank computes while it sends its results to the next rank."""
     overlaps_activations: bool = False
-    """Whether gathers and scatters of activations are pipelined with the products beside them."""
+    """Whether gathers and scatters of activations are pipelined with the products beside them,
+    which are done in pieces (asynchronous tensor parallelism)."""
     overlaps_exchanges: bool = False
     """Whether exchanges with experts run beside the computation of another microbatch, which hides
     a fixed fraction of them. With schedules that have overlapped pairs this is not looked at: what
@@ -139,8 +140,8 @@ class SoftwareStack:
     kernel_ramp_seconds: float
     """Time to fill and drain the device, per kernel; it makes small kernels less efficient."""
     overlapped_fraction: float
-    """Fraction of a communication that is hidden by a stack that overlaps it: gathers and scatters
-    with products, exchanges with experts with another microbatch."""
+    """Fraction of exchanges with experts that a stack hides which overlaps them with another
+    microbatch."""
     eager_launch_seconds: float
     """Host time per kernel that Python launches."""
     eager_view_seconds: float
@@ -153,6 +154,10 @@ class SoftwareStack:
     """Root mean square of the mean errors of sources, relative: all plans on a system share it."""
     mixture_spread: float
     """What comes on top of `source_spread` where the model is a mixture of experts."""
+    software_spread: float
+    """What comes on top of `source_spread` where nobody says which software measured a time."""
+    dispatcher_spread: float
+    """What comes on top of `mixture_spread` where nobody says how tokens are sent to experts."""
     layout_spread: float
     """Root mean square of errors between layouts of one problem on one system, relative."""
     repeat_spread: float
@@ -265,6 +270,8 @@ _FRACTIONS = (
     "overlapped_fraction",
     "source_spread",
     "mixture_spread",
+    "software_spread",
+    "dispatcher_spread",
     "layout_spread",
     "repeat_spread",
     "block_gaps",

@@ -57,8 +57,9 @@ def action_spans(
         streams.ready = {
             value: ready for value, ready in zip(own.handed, handed, strict=False) if ready
         }
+        beside = pricing.products_beside([node for node in own.nodes if node not in scatters])
         for node in own.nodes:
-            for instruction in pricing.of_node(node):
+            for instruction in pricing.of_node(node, beside.get(node, ())):
                 if node in scatters:
                     streams.launch(instruction)
                 else:

@@ -15,12 +15,12 @@ import math
 import random
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from autotune.calibration import calibrate_priced
-from autotune.calibration.pricing import price
+from autotune.calibration.pricing import log_ratios, price
 from autotune.calibration.spreads import RowResidual, spreads_of
 from autotune.validation import Case, Exclusion, make_case, make_report, read_rows
 from autotune.validation.predict import outcome_of
@@ -64,11 +64,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         for each in outcomes
         if each.case.experts and each.error is not None
     ]
-    band = spreads_of(calibration.residuals_unseen, mixtures)
+    unknown = as_if_untold([row.case for row in own], values)
+    progress("predicted rows as if nobody said which software it was")
+    band = spreads_of(calibration.residuals_unseen, mixtures, unknown)
     tables = with_tables(timed, values, progress)
     if options.write:
         ship(calibration, band, "published training runs (experiments/fidelity)")
-    text = report_text(calibration, validation, band, mixtures, tables, options.file.name)
+    text = report_text(calibration, validation, band, mixtures, unknown, tables, options.file.name)
     write_text(options.report, text + "\n")
     figures = {
         "calibration": calibration.to_dict(),
@@ -79,6 +81,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(text)
     progress(f"done, {time.process_time():.0f} s of processor time")
     return 0
+
+
+def as_if_untold(cases: Sequence[Case], values: Mapping[str, float]) -> list[RowResidual]:
+    """The residuals of rows that are predicted as if they did not say which software they were
+    measured with; of those that can be predicted then."""
+    made = [make_case(case.row, tells_software=False) for case in cases]
+    rows, _ = price([each for each in made if isinstance(each, Case)])
+    ratios = log_ratios(rows, values)
+    return [RowResidual(row.case, float(ratio)) for row, ratio in zip(rows, ratios, strict=True)]
 
 
 def drawn(cases: Sequence[Case], most: int, seed: int) -> list[Case]:

@@ -48,11 +48,13 @@ def report_text(
     validation: Report,
     band: Band,
     mixtures: Sequence[RowResidual],
+    unknown: Sequence[RowResidual],
     tables: Mapping[str, WithTable],
     file: str,
 ) -> str:
     """The whole report in Markdown. `mixtures` are the residuals of mixtures of experts, which no
-    constant has seen; `tables` what sources are off by with measured products."""
+    constant has seen; `unknown` those of rows predicted as if they did not say their software;
+    `tables` what sources are off by with measured products."""
     return "\n".join(
         [
             "# Predictions against published measurements",
@@ -63,7 +65,8 @@ def report_text(
             *_wanted(calibration, validation, tables),
             *_constants(calibration),
             *_sources(calibration),
-            *_band(band, calibration.residuals_unseen, mixtures),
+            *_band(band, calibration.residuals_unseen, mixtures, unknown),
+            *_of_mixtures(mixtures),
             *_validation("Every row, by source", validation.sources),
             *_validation("Mixtures of experts, by source", validation.moe),
             *_validation("Every row, by hardware", validation.hardware),
@@ -146,15 +149,31 @@ def _sources(calibration: Calibration) -> list[str]:
     return [*lines, ""]
 
 
-def _band(band: Band, dense: Sequence[RowResidual], mixtures: Sequence[RowResidual]) -> list[str]:
+def _band(
+    band: Band,
+    dense: Sequence[RowResidual],
+    mixtures: Sequence[RowResidual],
+    unknown: Sequence[RowResidual],
+) -> list[str]:
     """The band's deviations, and the share of rows within it by source."""
-    found = [
-        (coverage(rows, band, wide=False), coverage(rows, band, wide=True))
-        for rows in (dense, mixtures)
-    ]
+    kinds = {
+        "dense": dense,
+        "mixtures that state their token dispatcher": [
+            each for each in mixtures if each.case.dispatcher_known
+        ],
+        "mixtures that do not": [each for each in mixtures if not each.case.dispatcher_known],
+        "dense, as if nobody said which software": unknown,
+    }
+    shares = {
+        kind: (coverage(rows, band, wide=False), coverage(rows, band, wide=True))
+        for kind, rows in kinds.items()
+        if rows
+    }
     parts = {
         "all plans of a source share": band.source,
+        "more of it where nobody says which software it is": band.software,
         "more of it in mixtures of experts": band.model,
+        "more of it where these do not state their token dispatcher": band.dispatcher,
         "between layouts of a problem": band.layout,
         "between plans that differ in schedule and microbatches alone": band.repeat,
     }
@@ -167,18 +186,46 @@ def _band(band: Band, dense: Sequence[RowResidual], mixtures: Sequence[RowResidu
         "",
         f"Bands are {band.width:.2g} (68 %) and {band.width95:.2g} times (95 %) all of it.",
         "",
-        "| | 68 % | 95 % |",
-        "|---|---|---|",
+        "| | | 68 % | 95 % |",
+        "|---|---|---|---|",
         *(
-            f"| {name} | {_share(near[name])} | {_share(far[name])} |"
-            for near, far in found
+            f"| {kind} | {name} | {_share(near[name])} | {_share(far[name])} |"
+            for kind, (near, far) in shares.items()
             for name in sorted(near)
         ),
         *(
-            f"| mean over sources, {what} | {_share(fmean(near.values()))} "
+            f"| {kind} | mean over sources | {_share(fmean(near.values()))} "
             f"| {_share(fmean(far.values()))} |"
-            for what, (near, far) in zip(("dense", "mixtures"), found, strict=True)
-            if near
+            for kind, (near, far) in shares.items()
+        ),
+        "",
+    ]
+
+
+def _of_mixtures(mixtures: Sequence[RowResidual]) -> list[str]:
+    """What mixtures of experts are off by, by source and by what their rows say."""
+    groups: dict[tuple[str, ...], list[float]] = {}
+    for each in mixtures:
+        case, facts = each.case, each.case.facts
+        sends = facts.get("sends_copies_once")
+        key = (
+            case.row.group,
+            "not stated" if sends is None else "once per node" if sends else "once per expert",
+            "yes" if facts.get("overlaps_exchanges") else "",
+            "yes" if facts.get("dispatch") == "compiled" else "",
+            f"{case.batch_size // case.strategy.dp // case.strategy.microbatches}",
+        )
+        groups.setdefault(key, []).append(math.expm1(each.value))
+    heads = ("source", "tokens are sent", "exchanges overlap", "one graph", "microbatch")
+    return [
+        "## What mixtures of experts are off by",
+        "",
+        f"| {' | '.join(heads)} | rows | bias | error | largest ratio |",
+        f"|{'---|' * (len(heads) + 4)}",
+        *(
+            f"| {' | '.join(key)} | {len(own)} | {_share(fmean(own))} | {_share(_mean_size(own))} "
+            f"| {max(max(1 + e, 1 / (1 + e)) for e in own):.2f} |"
+            for key, own in sorted(groups.items())
         ),
         "",
     ]

@@ -26,7 +26,15 @@ SPREADS = {
     "source_spread": ("source", f"root mean square of the mean errors of sources, {UNSEEN}"),
     "mixture_spread": (
         "model",
-        "what is added for mixtures of experts, so that 68 and 95 % of them lie within the widths",
+        "what is added so that 68 and 95 % of mixtures that state their dispatcher lie within it",
+    ),
+    "software_spread": (
+        "software",
+        "what is added so that 68 and 95 % of rows lie within it, as if none said its software",
+    ),
+    "dispatcher_spread": (
+        "dispatcher",
+        "as mixture_spread, what is added beside for mixtures that do not",
     ),
     "layout_spread": (
         "layout",

@@ -88,6 +88,9 @@ def test_rows_say_what_their_stack_does() -> None:
     assert told.facts == {"sends_copies_once": True, "overlaps_exchanges": True}
     assert any(each.startswith("sends_copies_once = true") for each in told.assumptions)
     assert case(notes="cuda graph full_iteration").facts == {"dispatch": "compiled"}
+    assert case(notes="tp-comm-overlap=True").facts == {"overlaps_activations": True}
+    assert case(notes="tp_comm_overlap: false").facts == {"overlaps_activations": False}
+    assert case(notes="compile, async TP").facts == {"overlaps_activations": True}
     for fact, value in told.facts.items():
         assert getattr(prepared_stack(told), fact) == value
     assert prepared_stack(plain) == load_stack(plain.software.stack)
@@ -358,3 +361,13 @@ def test_no_experts_and_no_chunks_are_as_good_as_blank(none: str) -> None:
 def test_sizes_beyond_reason_exclude_a_row() -> None:
     assert reason(num_layers="1000000") == "more than 2,000 layers"
     assert reason(global_batch="100000000") == "too many microbatches to schedule"
+
+
+def test_a_row_that_names_no_software_is_known_as_such() -> None:
+    assert case(source="megatron-core").software_known
+    assert not case(source="a lab").software_known
+    row = case(source="megatron-core").row
+    untold = make_case(row, tells_software=False)
+    assert isinstance(untold, Case)
+    assert not untold.software_known
+    assert untold.software.stack == "fsdp-eager"

@@ -92,3 +92,41 @@ def test_mixtures_lie_within_their_own_band() -> None:
     assert replace(band, model=0.0) == spreads_of(dense, ())
     assert coverage(mixtures, band, wide=False)["mixtures"] >= 0.68
     assert coverage(mixtures, band, wide=True)["mixtures"] >= 0.95
+
+
+def mixtures_of(notes: str, deviation: float, seed: int) -> list[RowResidual]:
+    experts = {"gated_mlp": "yes", "kv_heads": "2", "num_experts": "8", "moe_topk": "2", "ep": "4"}
+    chance = random.Random(seed)
+    return [
+        RowResidual(
+            case(id=f"{notes} {at}", source_group="mixtures", notes=notes, **experts),
+            chance.gauss(0.0, deviation),
+        )
+        for at in range(200)
+    ]
+
+
+def test_mixtures_that_say_nothing_of_their_dispatcher_have_a_band_of_their_own() -> None:
+    dense = drawn(0.05, 0.02, 0.02)
+    told, silent = mixtures_of("dispatcher deepep", 0.1, 3), mixtures_of("", 0.4, 4)
+    band = spreads_of(dense, [*told, *silent])
+    assert band.dispatcher > 2 * band.model > 0
+    for rows in (told, silent):
+        for wide, share in ((False, 0.68), (True, 0.95)):
+            inside = coverage(rows, band, wide=wide)["mixtures"]
+            assert inside >= share - 0.01
+    assert coverage(told, band, wide=False)["mixtures"] < 0.9
+
+
+def test_rows_that_do_not_say_their_software_have_a_band_of_their_own() -> None:
+    dense = drawn(0.05, 0.02, 0.02)
+    chance = random.Random(5)
+    unknown = [
+        RowResidual(replace(each.case, software_known=False), chance.gauss(0.0, 0.3))
+        for each in dense
+    ]
+    band = spreads_of(dense, (), unknown)
+    assert replace(band, software=0.0) == spreads_of(dense, ())
+    near, far = (list(coverage(unknown, band, wide=wide).values()) for wide in (False, True))
+    assert sum(near) / len(near) >= 0.68 - 0.01
+    assert sum(far) / len(far) >= 0.95 - 0.01

@@ -7,7 +7,7 @@ they schedule and compose them.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -30,6 +30,7 @@ from distir.ops.norm import (
 from distir.ops.ring import ROWS, Circulating, Ring
 from distir.plan import BlockProgram, Plan
 from distir.plan.grid import RANKS, DeviceGrid
+from distir.simulation.pricing.pipelining import products_beside
 from distir.simulation.pricing.state import optimizer_bytes_per_element
 from distir.workload import OPTIMIZERS, Workload
 
@@ -179,9 +180,16 @@ class Pricing:
             cost = cost.without_fixed_overlap
         return cls(cost, plan.grid, narrower_products(plan.workload, cost.cluster.device))
 
-    def of_node(self, node: Node) -> tuple[Instruction, ...]:
-        """The instructions of one node."""
-        return self._ring(node, node.op) if isinstance(node.op, Ring) else (self._single(node),)
+    def of_node(self, node: Node, beside: Sequence[Node] = ()) -> tuple[Instruction, ...]:
+        """The instructions of one node; `beside` are the products that it is pipelined with."""
+        if isinstance(node.op, Ring):
+            return self._ring(node, node.op)
+        return (self._single(node, beside),)
+
+    def products_beside(self, nodes: Sequence[Node]) -> Mapping[Node, tuple[Node, ...]]:
+        """By gather or scatter of activations in a pass with these nodes: the products that the
+        software stack pipelines it with."""
+        return products_beside(nodes) if self.cost.stack.overlaps_activations else {}
 
     def _ring(self, node: Node, op: Ring) -> tuple[Instruction, ...]:
         """The instructions of ring attention: rounds of attention while columns travel.
@@ -236,14 +244,14 @@ class Pricing:
             launch_seconds=cast("float", self.cost.launch_seconds(work)),
         )
 
-    def _single(self, node: Node) -> Instruction:
+    def _single(self, node: Node, beside: Sequence[Node] = ()) -> Instruction:
         op = node.op
         if isinstance(op, Collective):
             size = op.total_bytes(node.operand_types, node.result_types)
             seconds = self.collective(op.kind, op.mesh_axes, size, copies=op.copies)
             return Instruction(
                 self.stream(op.mesh_axes),
-                seconds * self._exposed_fraction(op, node.part),
+                self._exposed_seconds(op, seconds, beside),
                 node.operands,
                 node.results,
                 label_of(op),
@@ -356,14 +364,27 @@ class Pricing:
         )
         return (work,)
 
-    def _exposed_fraction(self, op: Collective, part: Part) -> float:
-        """The fraction of a collective that the software stack does not hide by pipelining it with
-        a product, or with another microbatch."""
+    def _exposed_seconds(self, op: Collective, seconds: float, beside: Sequence[Node]) -> float:
+        """The seconds of a collective that the software stack does not hide.
+
+        Products `beside` it are done in as many pieces as there are devices. The first piece that a
+        gather is needed for, or the last that a scatter sends, is the device's own, so that all
+        others are on their way meanwhile: `max(c, t + c/n)` in all, for products of c seconds and a
+        collective of t (Wang et al. 2023, Overlap Communication with Dependent Computation via
+        Decomposition; asynchronous tensor parallelism in PyTorch,
+        torch/distributed/_symmetric_memory, fused_all_gather_matmul). More pieces are more kernels;
+        where that costs more than it hides, products stay whole. Exchanges with experts hide a
+        fixed fraction behind another microbatch.
+        """
         stack = self.cost.stack
-        pipelined = op.kind in ("all_gather", "reduce_scatter") and part is Part.MODEL
-        hidden = pipelined and stack.overlaps_activations
-        hidden |= op.copies is not None and stack.overlaps_exchanges
-        return 1.0 - stack.overlapped_fraction * hidden
+        if op.copies is not None and stack.overlaps_exchanges:
+            return seconds * (1.0 - stack.overlapped_fraction)
+        if not beside:
+            return seconds
+        computing = sum(self._single(each).seconds for each in beside)
+        more = (op.degree - 1) * len(beside) * stack.kernel_ramp_seconds
+        left = larger(0.0, seconds - computing * (op.degree - 1) / op.degree)
+        return cast("float", smaller(seconds, left + more))
 
     def collective(
         self,
@@ -413,7 +434,8 @@ class Pricing:
 
     def instructions(self, nodes: Sequence[Node]) -> tuple[Instruction, ...]:
         """The instructions of nodes, in order."""
-        return tuple(each for node in nodes for each in self.of_node(node))
+        beside = self.products_beside(nodes)
+        return tuple(each for node in nodes for each in self.of_node(node, beside.get(node, ())))
 
     def buckets(
         self, program: BlockProgram, without: Collection[int] = ()

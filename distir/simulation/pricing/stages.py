@@ -79,7 +79,7 @@ class StagePricer:
         self.workload, self.cost, self.planner = workload, cost, planner
         self._memory = memory
         self._chains = chains or ChainScheduler(cast("HostBound", cost.host_bound_seconds))
-        self._instructions: dict[object, dict[Node, tuple[Instruction, ...]]] = {}
+        self._instructions: dict[object, dict[object, tuple[Instruction, ...]]] = {}
         self._known_listed: dict[object, dict[tuple[Segment, bool], _Listed]] = {}
         self._known_passes: dict[object, dict[Segment, Pass]] = {}
         self._known_overlapped: dict[object, dict[tuple[Segment, Segment, bool], Pass]] = {}
@@ -158,11 +158,15 @@ class StagePricer:
     def _instructions_of(self, nodes: Iterable[Node], pricing: Pricing) -> list[Instruction]:
         """The instructions of nodes; they are kept, as a node may be in several passes."""
         known = self._instructions.setdefault(pricing.grid.mesh, {})
+        listed = list(nodes)
+        pipelined = pricing.products_beside(listed)
         found: list[Instruction] = []
-        for node in nodes:
-            priced = known.get(node)
+        for node in listed:
+            beside = pipelined.get(node, ())
+            key = (node, beside) if beside else node
+            priced = known.get(key)
             if priced is None:
-                priced = known[node] = pricing.of_node(node)
+                priced = known[key] = pricing.of_node(node, beside)
             found += priced
         return found
 

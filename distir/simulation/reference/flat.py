@@ -114,7 +114,7 @@ class _Numbering:
         self.flat = flat
         self.pricing = pricing
         self.next = 0
-        self.priced: dict[Node, tuple[Instruction, ...]] = {}
+        self.priced: dict[object, tuple[Instruction, ...]] = {}
 
     def fresh(self, value: Value, known: dict[Value, int], *, own: bool) -> int:
         """A number for a value. `own`: it takes memory of its own."""
@@ -138,10 +138,14 @@ class _Numbering:
 
     def instructions(self, nodes: Collection[Node]) -> list[Instruction]:
         """The instructions of nodes."""
-        for node in nodes:
-            if node not in self.priced:
-                self.priced[node] = self.pricing.of_node(node)
-        return [each for node in nodes for each in self.priced[node]]
+        return [each for node in nodes for each in self.priced_node(node)]
+
+    def priced_node(self, node: Node, beside: tuple[Node, ...] = ()) -> tuple[Instruction, ...]:
+        """The instructions of a node that is pipelined with the products `beside`."""
+        key = (node, beside)
+        if key not in self.priced:
+            self.priced[key] = self.pricing.of_node(node, beside)
+        return self.priced[key]
 
     def add(
         self,
@@ -156,8 +160,9 @@ class _Numbering:
     ) -> None:
         """Adds the steps of a block. Steps of nodes that run elsewhere, or are launched elsewhere,
         too, only say when memory is held. `own`: values that are made take memory of their own."""
+        beside = self.pricing.products_beside(nodes)
         for node in nodes:
-            for each in self.instructions([node]):
+            for each in self.priced_node(node, beside.get(node, ())):
                 step = each
                 if node in runs_elsewhere or node in launched_elsewhere:
                     step = replace(each, stream=None, seconds=0.0, after_compute=False)
