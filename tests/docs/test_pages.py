@@ -23,6 +23,7 @@ from typing import Any
 import pytest
 
 from autotune.cli import main, make_parser
+from autotune.problem import load_problem
 from tests.docs.fences import PAGES, ROOT, Command, Fence, commands, fences, matches
 
 LANGUAGES = ("console", "python", "text", "toml", "yaml", "csv", "json", "{toctree}", "")
@@ -174,6 +175,19 @@ def compare(fence: Fence, shown: str, printed: str, command: str = "") -> None:
         shown.splitlines(), printed.splitlines(), fence.where, "printed", lineterm="", n=1
     )
     pytest.fail("\n".join([f"{fence.where}: {command}", *lines]), pytrace=False)
+
+
+@pytest.mark.not_quick
+def test_tables_and_sentences_count_the_named_spaces() -> None:
+    counts = [
+        load_problem("gpt2", devices=16, space=name).space.count()
+        for name in ("small", "standard", "full")
+    ]
+    table = (ROOT / "docs/howto/search-space.md").read_text(encoding="utf-8")
+    said = re.findall(r"^\| `(?:small|standard|full)`.*\| ([\d,]+)", table, re.MULTILINE)
+    assert said == [f"{count:,}" for count in counts]
+    sentence = "the three have {:,}, {:,} and {:,} strategies".format(*counts)
+    assert sentence in (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
 
 
 # --- the comparison itself ------------------------------------------------------------------------
