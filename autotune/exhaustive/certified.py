@@ -30,10 +30,17 @@ from autotune.exhaustive.first_look import first_look
 from autotune.objectives.objective import Objective
 from autotune.problem import Problem
 from autotune.study.trial import Trial
-from distir.arrays import Codes, Indices
+from distir.arrays import Codes, Indices, distinct
 from distir.errors import DistirError
 from distir.metrics import METRICS
-from distir.simulation.bounds import ORDERING, REASONS, Bounds, ManyBounds
+from distir.simulation.bounds import (
+    ORDERING,
+    REASONS,
+    SHAPING,
+    Bounds,
+    ManyBounds,
+    kept_whole,
+)
 from distir.simulation.simulator import Simulator
 from distir.strategies import FIELDS, Strategies
 from search_spaces import SearchSpace
@@ -253,10 +260,9 @@ class _Search:
         left: list[tuple[float, int, _Part]] = []  # ascends, which makes it a heap
         for each in sorted(self._parts, key=lambda each: each[:-1]):
             part = each[-1]
-            strategies = int(part.leaves.sum())
-            if part.stage == stage and (not chosen or size + strategies <= TOGETHER):
+            if part.stage == stage and (not chosen or size + len(part.table) <= TOGETHER):
                 chosen.append(part)
-                size += strategies
+                size += len(part.table)
             else:
                 left.append(each)
         self._parts = left
@@ -290,9 +296,8 @@ class _Search:
         """A part with better bounds, or several."""
         table, stage = part.table, _Stage(part.stage + 1)
         if stage == _Stage.RELAXED:
-            part = self._unfolded(part)
-            part = self._bounded(part, stage, self.bounds.unsharded(part.table, recomputing=False))
-            yield from _split(part, [part.table.column(name) for name in RECOMPUTED])
+            for each in self._relaxed(part):
+                yield from _split(each, [each.table.column(name) for name in RECOMPUTED])
         elif stage == _Stage.UNSHARDED:
             part = self._bounded(part, stage, self.bounds.unsharded(table, self._within))
             table = part.table
@@ -309,20 +314,48 @@ class _Search:
             yield self._bounded(part, stage, self.bound_many(part.table))
             yield rest
 
+    def _relaxed(self, part: _Part) -> Iterator[_Part]:
+        """What is left of the strategies of a part. Seconds are found once for beginnings that
+        differ only in what they recompute and shard, with all orders of work behind them; a
+        beginning whose quickest order is too slow is ruled out before its strategies are listed."""
+        _, program = kept_whole(part.table).distinct(SHAPING)
+        first, which = distinct(program * (1 + int(part.nodes.max(initial=0))) + part.nodes)
+        ordered, begun = self._unfolded(part.taken(first))
+        begins = np.searchsorted(begun, np.arange(len(first)))
+        time, size = self.bounds.relaxed(part.table, ordered.table, begins[which])
+        self.bounded += len(ordered.table) + len(part.table)
+        quickest = _quickest(time, begins)[which]
+        part = replace(
+            part,
+            stage=_Stage.RELAXED,
+            bounds=part.bounds.joined(
+                replace(size, seconds=time.seconds[quickest], slowed_by=time.slowed_by[quickest])
+            ),
+        )
+        kept = self._kept(part)
+        part, begin = part.taken(kept), begins[which[kept]]
+        together = np.cumsum(part.leaves) // TOGETHER
+        for number in np.unique(together):
+            rows = np.flatnonzero(together == number)
+            every, row = self._unfolded(part.taken(rows))
+            inside = np.arange(len(row)) - np.searchsorted(row, row)
+            yield self._left(
+                replace(every, bounds=every.bounds.joined(time.taken(begin[rows][row] + inside)))
+            )
+
     def _bounded(self, part: _Part, stage: _Stage, bounds: ManyBounds) -> _Part:
         """What is left of a part with further bounds."""
         self.bounded += len(part.table)
         return self._left(replace(part, stage=stage, bounds=part.bounds.joined(bounds)))
 
-    def _unfolded(self, part: _Part) -> _Part:
-        """Every strategy of a part."""
+    def _unfolded(self, part: _Part) -> tuple[_Part, Indices]:
+        """Every strategy of a part, and the row that it begins with."""
         depth = len(self.tree.names)
         which, nodes, late = self.tree.tree.below(part.nodes, self._shaped, depth)
         early = part.table.taken(which)
         table = Strategies(early.values, {**early.codes, **self._varying(late)}, len(which))
-        return _Part(
-            part.stage, table, part.bounds.taken(which), np.ones(len(which), np.int64), nodes
-        )
+        leaves = np.ones(len(which), np.int64)
+        return _Part(part.stage, table, part.bounds.taken(which), leaves, nodes), which
 
     def _varying(self, codes: Mapping[str, Codes]) -> dict[str, Codes]:
         known = self.tree.tree.values
@@ -340,11 +373,15 @@ class _Search:
 
     def _left(self, part: _Part) -> _Part:
         """The strategies of a part that are not ruled out."""
+        return part.taken(self._kept(part))
+
+    def _kept(self, part: _Part) -> NDArray[np.bool_]:
+        """Which strategies of a part are not ruled out."""
         too_large = ~self.cost.fits(part.bounds.size, part.table.communicators)
         lost = too_large | (self._keys(part) > self._worst)
         if lost.any():
             self._rule_out(part.taken(lost), too_large[lost])
-        return part.taken(~lost)
+        return ~lost
 
     def _rule_out(self, part: _Part, too_large: NDArray[np.bool_]) -> None:
         by_size = too_large | (self.metric == MEMORY)
@@ -395,6 +432,12 @@ def _joined(parts: Sequence[_Part]) -> _Part:
         leaves,
         np.concatenate([part.nodes for part in parts]),
     )
+
+
+def _quickest(bounds: ManyBounds, begins: Indices) -> Indices:
+    """Where in each group of bounds, which begin at these places, that of the least seconds is."""
+    group = np.repeat(np.arange(len(begins)), np.diff([*begins, len(bounds.seconds)]))
+    return np.lexsort((bounds.seconds, group))[begins]
 
 
 def _split(part: _Part, by: Sequence[NDArray[Any]]) -> Iterator[_Part]:

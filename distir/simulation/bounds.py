@@ -385,29 +385,31 @@ class Bounds:
             found[here] = sent
         return found
 
-    def unsharded(
-        self, table: Strategies, within: float = inf, *, recomputing: bool = True
-    ) -> ManyBounds:
-        """The same from programs without what sharding adds; without `recomputing`, from programs
-        that keep everything, too. These say nothing of activations."""
+    def unsharded(self, table: Strategies, within: float = inf) -> ManyBounds:
+        """The same from programs without what sharding and offloading add."""
         first, size = table.distinct(SHAPING)
         some = table.taken(first)
-        kept = {"parameters": "none", "all": "activations"}
-        gathered = [kept.get(each, each) for each in some.values["keep_gathered"]]
-        fixed: dict[str, Any] = {"zero": 0, "zero_degree": 0, "offload": ""}
-        if not recomputing:
-            fixed |= {"recompute": "none", "recompute_every": 1, "recompute_layers": 0}
-        values = {**some.values, **{name: (value,) for name, value in fixed.items()}}
-        values["keep_gathered"] = different = tuple(dict.fromkeys(gathered))
-        codes = {name: codes for name, codes in some.codes.items() if len(values[name]) > 1}
-        if "keep_gathered" in codes:
-            renamed = np.array([different.index(each) for each in gathered], np.int16)
-            codes["keep_gathered"] = renamed[codes["keep_gathered"]]
-        programs = Strategies(values, codes, len(some))
-        whole = self._wholes(programs, self._splits(table)).sharded(some)
-        if not recomputing:
-            whole = replace(whole, held=np.zeros(len(some)), layers=np.zeros((0, 0, len(some))))
+        whole = self._wholes(_fixed(some, **UNSHARDED), self._splits(table)).sharded(some)
         return self._of_order(whole, some, table, size, within)
+
+    def relaxed(
+        self, table: Strategies, ordered: Strategies, which: Indices
+    ) -> tuple[ManyBounds, ManyBounds]:
+        """Bounds from programs that keep everything, too: on the time of `ordered` strategies, and
+        on the state of those of `table`, whose order may be open; `ordered[which[i]]` has the
+        program of `table[i]` (`kept_whole`). They say nothing of activations."""
+        first, size = ordered.distinct(SHAPING)
+        some = ordered.taken(first)
+        whole = self._wholes(kept_whole(some), self._splits(ordered))
+        resting = whole.taken(size[which]).sharded(table).state.sum(axis=0) / table.column("pp")
+        whole = whole.sharded(some)
+        seconds, slowed_by = self._iterations(whole, some, ordered, size, knows_pairs=False)
+        return (
+            ManyBounds(seconds, slowed_by, *_nothing(len(ordered), HELD)),
+            ManyBounds(
+                *_nothing(len(table), BLOCKS), resting * (1 - SLACK), _said(len(table), HELD)
+            ),
+        )
 
     def _splits(self, table: Strategies) -> bool:
         """Whether some schedule splits its backward passes."""
@@ -419,11 +421,32 @@ class Bounds:
     ) -> ManyBounds:
         """The bounds of the strategies of `table`, of which each has the shape of that one of
         `some` whose number is in `size`, and the model of that number in `whole`."""
+        seconds, slowed_by = self._iterations(whole, some, table, size)
+        held = np.maximum(0.0, whole.held) if self._workload.training else 0.0
+        mean = ((whole.state.sum(axis=0) + held) / some.column("pp"))[size]
+        fullest, filled_by = mean, _said(len(table), HELD)
+        if self._workload.training and len(whole.layers):
+            in_flight = self._in_flight(whole, table, size, within)
+            fullest = np.maximum(mean, in_flight)
+            filled_by[in_flight > mean] = REASONS.index(IN_FLIGHT)
+        return ManyBounds(seconds, slowed_by, fullest * (1 - SLACK), filled_by)
+
+    def _iterations(
+        self,
+        whole: _Wholes,
+        some: Strategies,
+        table: Strategies,
+        size: Indices,
+        *,
+        knows_pairs: bool = True,
+    ) -> tuple[Floats, Codes]:
+        """Seconds of the strategies' iterations, and the numbers of the reasons; see `_of_order`.
+        `knows_pairs`: schedules are made to count passes in pairs, which is for a small part of a
+        space."""
         codes = table.codes.get("schedule", np.zeros(len(table), np.int16)).astype(np.int64)
         alone = table.column("chunks") == 1
         schedules = len(table.values["schedule"])
-        # Schedules are made only where activations are known: for a small part of a space.
-        overlapped = self._overlapped(table, known=len(whole.layers) > 0)
+        overlapped = self._overlapped(table, known=knows_pairs)
         _, pairs = distinct_rows(overlapped.T)
         key = ((size * schedules + codes) * 2 + alone) * (1 + int(pairs.max(initial=0))) + pairs
         first, which = distinct(key)
@@ -434,20 +457,7 @@ class Bounds:
             alone[first],
             overlapped[:, first],
         )
-        ranks = some.column("pp")
-        held = np.maximum(0.0, whole.held) if self._workload.training else 0.0
-        mean = ((whole.state.sum(axis=0) + held) / ranks)[size]
-        fullest, filled_by = mean, np.full(len(table), REASONS.index(HELD), np.int16)
-        if self._workload.training and len(whole.layers):
-            in_flight = self._in_flight(whole, table, size, within)
-            fullest = np.maximum(mean, in_flight)
-            filled_by[in_flight > mean] = REASONS.index(IN_FLIGHT)
-        return ManyBounds(
-            seconds[which],
-            slowed_by[which],
-            fullest * (1 - SLACK),
-            filled_by,
-        )
+        return seconds[which], slowed_by[which]
 
     def _least_seconds(
         self,
@@ -674,14 +684,48 @@ class Bounds:
         return rows
 
 
+UNSHARDED: dict[str, Any] = {"zero": 0, "zero_degree": 0, "offload": ""}
+KEPT: dict[str, Any] = {"recompute": "none", "recompute_every": 1, "recompute_layers": 0}
+"""Choices with which nothing is sharded or on the host, and everything is kept."""
+
+
+def kept_whole(table: Strategies) -> Strategies:
+    """The strategies that have nothing sharded or offloaded, and keep everything."""
+    return _fixed(table, **UNSHARDED, **KEPT)
+
+
+def _fixed(table: Strategies, **fixed: Any) -> Strategies:
+    """The strategies with these choices, which shard nothing, so that no parameters stay
+    gathered."""
+    kept = {"parameters": "none", "all": "activations"}
+    gathered = [kept.get(each, each) for each in table.values["keep_gathered"]]
+    values = {**table.values, **{name: (value,) for name, value in fixed.items()}}
+    values["keep_gathered"] = different = tuple(dict.fromkeys(gathered))
+    codes = {name: codes for name, codes in table.codes.items() if len(values[name]) > 1}
+    if "keep_gathered" in codes:
+        renamed = np.array([different.index(each) for each in gathered], np.int16)
+        codes["keep_gathered"] = renamed[codes["keep_gathered"]]
+    return Strategies(values, codes, len(table))
+
+
+def _said(count: int, reason: str) -> Codes:
+    """A reason, for each of several strategies."""
+    return np.full(count, REASONS.index(reason), np.int16)
+
+
+def _nothing(count: int, reason: str) -> tuple[Floats, Codes]:
+    """No bounds of several strategies."""
+    return np.zeros(count), _said(count, reason)
+
+
 def bounds_of_stages(pricer: StagePricer, known_cuts: KnownCuts, table: Strategies) -> ManyBounds:
     """For each of several valid strategies, from the stages that it is cut into."""
     seconds, size = bound_many(pricer, known_cuts, table)
     return ManyBounds(
         seconds * (1 - SLACK),
-        np.full(len(table), REASONS.index(STAGES), np.int16),
+        _said(len(table), STAGES),
         size * (1 - SLACK),
-        np.full(len(table), REASONS.index(FULLEST), np.int16),
+        _said(len(table), FULLEST),
     )
 
 
