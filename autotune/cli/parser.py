@@ -129,7 +129,16 @@ def _quoted(word: str) -> str:
 
 
 class Help(argparse.ArgumentDefaultsHelpFormatter):
-    """Help with defaults, and with names and explanations side by side."""
+    """Help with defaults, each once and only where one says something, and with names and
+    explanations side by side."""
 
     def __init__(self, prog: str):
         super().__init__(prog, max_help_position=32)
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        told = action.help or ""
+        if action.default in (None, False) or "(default" in told:
+            return told
+        return (
+            f"{told} (default: on)" if action.default is True else super()._get_help_string(action)
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -75,7 +76,11 @@ def test_every_subcommand_has_help(command: str, capsys: pytest.CaptureFixture[s
     with pytest.raises(SystemExit) as ended:
         main([command, "--help"])
     assert ended.value.code == 0
-    assert "--json" in capsys.readouterr().out
+    told = " ".join(capsys.readouterr().out.split())
+    assert "--json" in told
+    options = told.split(" --")
+    assert max(option.count("(default") for option in options) <= 1  # each once
+    assert not re.search(r"\(default: (None|False|True|==)", told)
 
 
 @pytest.mark.not_quick
