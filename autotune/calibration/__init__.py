@@ -11,7 +11,7 @@ from __future__ import annotations
 from autotune.calibration.calibrate import Calibration, calibrate, calibrate_priced
 from autotune.calibration.constants import Constant, known_constants
 from autotune.calibration.pricing import Priced, price
-from autotune.calibration.products import products_of_runs, with_products
+from autotune.calibration.products import one_device, products_of_runs, with_products
 from autotune.calibration.stack import stack_text
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "calibrate",
     "calibrate_priced",
     "known_constants",
+    "one_device",
     "price",
     "products_of_runs",
     "stack_text",

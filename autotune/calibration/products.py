@@ -23,7 +23,7 @@ from distir.cost import MeasuredProduct, MeasuredProducts
 from distir.errors import DistirError
 from distir.simulation.pricing.instructions import Pricing
 
-__all__ = ["products_of_runs", "with_products"]
+__all__ = ["one_device", "products_of_runs", "with_products"]
 
 MOST_FACTOR = 4.0
 """Products take at most this many times longer, or shorter, than the cost model says."""
@@ -68,23 +68,29 @@ def products_of_runs(
     `values` are the constants of all else. Raises `DistirError` unless all runs are on one kind of
     device."""
     timed = [row for row in rows if row.case.measured.seconds is not None]
-    devices = sorted({row.case.hardware.cluster.device.name for row in timed})
-    if len(devices) != 1:
-        raise DistirError(
-            f"the runs are on {', '.join(devices) or 'no device'}; expected runs with a time on "
-            "one kind of device: choose with --hardware or --source"
-        )
+    device = one_device(timed)
     families = _families(timed, values)
     taken = dict[Shape, Taken]()
     for _, products in families:
         taken.update(products)
     for turn in range(TURNS):
         for number, (own, products) in enumerate(families):
-            factor = _factor(own, {shape: taken[shape] for shape in products}, values, devices[0])
+            factor = _factor(own, {shape: taken[shape] for shape in products}, values, device)
             taken.update({shape: taken[shape].times(factor) for shape in products})
             progress(f"turn {turn + 1}, {number + 1} of {len(families)}: x {factor:.2f}")
     software = sorted({row.case.software.name for row in timed})
-    return _table(devices[0], "; ".join(software), taken)
+    return _table(device, "; ".join(software), taken)
+
+
+def one_device(rows: Sequence[Priced]) -> str:
+    """The kind of device that runs are on. Raises `DistirError` unless it is one."""
+    devices = sorted({row.case.hardware.cluster.device.name for row in rows})
+    if len(devices) != 1:
+        raise DistirError(
+            f"the runs are on {', '.join(devices) or 'no device'}; expected runs with a time on "
+            "one kind of device: choose with --hardware or --source"
+        )
+    return devices[0]
 
 
 def with_products(row: Priced, products: MeasuredProducts | None) -> Priced:

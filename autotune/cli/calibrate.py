@@ -75,7 +75,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def _calibration(arguments: argparse.Namespace) -> tuple[list[Priced], Calibration]:
     """The rows that have a time and a plan, and what they say of the constants."""
-    from autotune.calibration import calibrate_priced, price
+    from autotune.calibration import calibrate_priced, one_device, price
 
     cases, _ = measurements(arguments)
     if hasattr(arguments, "hardware"):
@@ -83,6 +83,8 @@ def _calibration(arguments: argparse.Namespace) -> tuple[list[Priced], Calibrati
     constants = _constants(arguments)
     timed = [case for case in cases if case.measured.seconds is not None]
     rows, _ = price(timed, note)
+    if hasattr(arguments, "products"):
+        one_device(rows)  # fitting takes long
     return rows, calibrate_priced(rows, constants, note)
 
 
