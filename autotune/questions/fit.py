@@ -34,6 +34,10 @@ TOKENS_STEP = 128
 """Tokens between two sequence lengths that are tried: attention works on blocks of so many."""
 
 
+FIRST_STEPS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128, 256, 512, 1024)
+"""Steps that are tried until there is a plan: a pipeline asks for some layers, and what splits the
+batch for some samples."""
+
 MOST_FEWEST_DEVICES = 1 << 16
 """The largest number of devices that is tried where nothing fits."""
 
@@ -47,6 +51,8 @@ class Tried:
     """What fits, or None."""
     reason: str
     """Why nothing fits; empty where something does."""
+    refused: bool = False
+    """Whether there is no plan of that size, whatever the memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +104,22 @@ class _Sizes:
     """The strategy of a size; None stands for any of the problem's space."""
     end: str
     """What there is to say about sizes with more steps."""
+    in_multiples: bool = False
+    """Whether a plan of the first possible size is one of its multiples, too, and of no other."""
+
+    def possible(self) -> _Sizes:
+        """These sizes from the first one on of which there is a plan, as far as that is found."""
+        first = next((step for step in FIRST_STEPS if step <= self.steps and self._is_one(step)), 1)
+        times, before = (first, 0) if self.in_multiples else (1, first - 1)
+
+        def size(step: int) -> int:
+            return self.size(step * times + before)
+
+        steps = (self.steps - before) // times
+        return replace(self, steps=steps, size=size)
+
+    def _is_one(self, step: int) -> bool:
+        return not _tried(self, self.size(step)).refused
 
 
 def fit(problem: Problem, what: Size, strategy: Strategy | None = None) -> Fit:
@@ -107,6 +129,8 @@ def fit(problem: Problem, what: Size, strategy: Strategy | None = None) -> Fit:
     devices. Raises `DistirError` for what cannot be varied, such as the layers of a model file.
     """
     sizes = _SIZES[what](problem, strategy)
+    if strategy is not None and what != "devices":
+        sizes = sizes.possible()
     tried: dict[int, Tried] = {}
 
     def at(step: int) -> Tried:
@@ -151,7 +175,7 @@ def _tried(sizes: _Sizes, size: int) -> Tried:
             return _of_space(problem, size)
         result = problem.simulator.simulate(strategy)
     except DistirError as error:
-        return Tried(size, None, str(error))
+        return Tried(size, None, str(error), refused=True)
     return Tried(size, strategy if result.feasible else None, result.reason or "")
 
 
@@ -186,6 +210,7 @@ def _batches(problem: Problem, strategy: Strategy | None) -> _Sizes:
         lambda size: _changed(problem, batch_size=size),
         lambda size: strategy,
         f"a batch has at most {MOST_SAMPLES:,} samples",
+        in_multiples=True,
     )
 
 

@@ -90,6 +90,25 @@ def test_any_strategy_needs_no_more_devices_than_one(problem: Problem) -> None:
     assert free.strategy.devices == free.size
 
 
+@pytest.mark.parametrize(
+    ("what", "strategy"),
+    [
+        ("layers", Strategy(dp=2, pp=4, microbatches=4)),
+        ("batch", Strategy(tp=8, microbatches=2, axes="data:4=batch;model:2=")),
+    ],
+)
+def test_sizes_begin_where_there_is_a_plan(
+    what: Size, strategy: Strategy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("autotune.questions.fit.MOST_LAYERS", 12)
+    monkeypatch.setattr("autotune.questions.fit.MOST_SAMPLES", 256)
+    found = fit(load_problem("mlp-8x512", devices=8), what, strategy)
+    assert found.size is not None
+    assert found.size >= (4 if what == "layers" else 8)
+    if what == "batch":
+        assert all(each.size % 8 == 0 for each in found.tried if each.strategy is not None)
+
+
 def test_what_does_not_fit_at_all_is_said_with_its_reason() -> None:
     large = load_problem("gpt3-175B", devices=8, batch_size=8)
     found = fit(large, "batch", Strategy(dp=8))
