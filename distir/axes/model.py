@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 
 from distir.ir.core import Node, Value
@@ -46,10 +46,16 @@ class Axes:
     kinds: Mapping[Node, Mapping[Axis, Kind]]
     ties: Mapping[Axis, Axis]
     follows: Mapping[Axis, Axis]
+    _carried: dict[Value, frozenset[Axis]] = field(
+        default_factory=dict[Value, frozenset[Axis]], init=False, repr=False, compare=False
+    )
 
     def of(self, value: Value) -> frozenset[Axis]:
         """All axes that a value carries."""
-        return frozenset(chain.from_iterable(self.dims[value]))
+        found = self._carried.get(value)
+        if found is None:
+            found = self._carried[value] = frozenset(chain.from_iterable(self.dims[value]))
+        return found
 
     def type_at(self, value: Value, sizes: Mapping[Axis, int]) -> TensorType:
         """The value's type when axes have other sizes; those not in `sizes` keep their own."""

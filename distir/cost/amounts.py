@@ -147,7 +147,7 @@ def select(condition: Any, first: Any, second: Any) -> Any:
 
 def is_all(condition: Any) -> bool:
     """Whether a condition holds in every plan."""
-    return bool(np.all(condition))
+    return condition if isinstance(condition, bool) else bool(np.all(condition))
 
 
 def is_positive(amount: Amount) -> bool:

@@ -22,6 +22,8 @@ class DType(Enum):
     UINT8 = ("u8", 1)
     BOOL = ("bool", 1)
 
+    __hash__ = object.__hash__  # types are compared by identity, and hashed again and again
+
     def __init__(self, short_name: str, itemsize: int) -> None:
         self.short_name = short_name
         self.itemsize = itemsize

@@ -49,10 +49,9 @@ def instantiate_block(
     rests on the host.
     """
     step, mesh = placed.step, placed.mesh
-    sizes = _with_tied_sizes(sizes, step)
-    if narrow and types.product is not None:
-        read = dict.fromkeys(read_by_products(step), DType.parse(types.product))
-        sizes = replace(sizes, narrow=read)
+    if step not in sizes.of_steps:
+        sizes.of_steps[step] = _of_step(sizes, step, types.product if narrow else None)
+    sizes = sizes.of_steps[step]
     dims = step.axes.dims
     unsharded = {v: layout_at(stored[v], dims[v]) for v in step.block.parameters}
     owned = {
@@ -129,10 +128,11 @@ def instantiate_block(
     for local in every:
         if local is not None:
             making.value(local)
-    if fuse:
+    elements = elements_of(making.values, step.axes) if fuse else None
+    if elements is not None:
         made = (*placed.outputs, *placed.results, *placed.saved)
         leaving = {making.value(local) for local in made}
-        forward = fuse_elementwise(forward, leaving, elements_of(making.values, step.axes))
+        forward = fuse_elementwise(forward, leaving, elements)
     return BlockProgram(
         placed=placed,
         sizes=sizes,
@@ -140,7 +140,7 @@ def instantiate_block(
         forward=tuple(forward),
         computed_backward=tuple(backward),
         scatter_by_parameter=tuple(scatter),
-        fuses=fuse,
+        elements=elements,
         forward_gathers=forward_gathers,
         backward_gathers=backward_gathers,
         kept_gathered=kept_gathered,
@@ -288,8 +288,9 @@ def _released(gathered: tuple[Value, ...]) -> list[Node]:
     return [Node(Release(), gathered, (), part=Part.STATE)] if gathered else []
 
 
-def _with_tied_sizes(sizes: Sizes, step: BlockStep) -> Sizes:
-    """Axes that the step added behind boundaries have the sizes of those they are tied to."""
+def _of_step(sizes: Sizes, step: BlockStep, product: str | None) -> Sizes:
+    """Axes that the step added behind boundaries have the sizes of those they are tied to; what
+    nothing but products read is made in the type `product`, if there is one."""
     known = dict(sizes.axes)
     groups: dict[Axis, list[Axis]] = {}
     for axis, root in step.axes.ties.items():
@@ -298,4 +299,7 @@ def _with_tied_sizes(sizes: Sizes, step: BlockStep) -> Sizes:
         size = next((known[axis] for axis in members if axis in known), None)
         if size is not None:
             known.update(dict.fromkeys(members, size))
-    return replace(sizes, axes=known)
+    narrow: dict[Value, DType] = {}
+    if product is not None:
+        narrow = dict.fromkeys(read_by_products(step), DType.parse(product))
+    return replace(sizes, axes=known, narrow=narrow)

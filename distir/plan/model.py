@@ -82,7 +82,8 @@ class BlockProgram:
     the part that a device owns, and `refresh_by_parameter` makes the stored parameter from the
     owned parts after the optimizer's step. `scatter_by_parameter` shares out its gradient in every
     backward pass, but for the positions in `adds_up`. `backward_ops` are `computed_backward` and
-    these scatters; they are fused within an action if it `fuses`.
+    these scatters. `elements` says which elements a value has, if elementwise ops are fused within
+    an action; None if they are not.
     `given` are the parameters and free values that the passes start from; `parameters` are in the
     block's order.
     """
@@ -93,7 +94,7 @@ class BlockProgram:
     forward: tuple[Node, ...]
     computed_backward: tuple[Node, ...]
     scatter_by_parameter: tuple[tuple[Node, ...], ...]
-    fuses: bool
+    elements: Callable[[Value], object] | None
     forward_gathers: tuple[Node, ...]
     backward_gathers: tuple[Node, ...]
     kept_gathered: tuple[Value, ...]
@@ -243,11 +244,11 @@ class BlockProgram:
 
     def _fused(self, nodes: Sequence[Node], read: Iterable[Value]) -> tuple[Node, ...]:
         """A pass with elementwise chains as one kernel each; `read` is read by another one."""
-        if not self.fuses:
+        if self.elements is None:
             return tuple(nodes)
         gradients = self.locals(use.gradient for use in self.parameters)
         leaving = {*self.input_gradients, *gradients, *read}
-        return fuse_elementwise(nodes, leaving, elements_of(self.values, self.placed.step.axes))
+        return fuse_elementwise(nodes, leaving, self.elements)
 
     @property
     def settle(self) -> tuple[Node, ...]:

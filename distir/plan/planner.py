@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from operator import attrgetter
 
@@ -23,6 +24,7 @@ from distir.rules import explain, rules_of
 from distir.schedules import CompiledSchedule, compile_schedule, find_schedule, forward_only
 from distir.strategy import AUTO, Strategy
 from distir.transforms.instantiate import Sizes
+from distir.transforms.moves import Local
 from distir.transforms.place import Mesh
 from distir.transforms.place_block import BlockPlacer, PlacedBlock
 from distir.transforms.recompute import (
@@ -129,6 +131,9 @@ class Planner:
         self._grids: dict[object, tuple[Mesh, tuple[int, ...]]] = {}
         self._instantiated: dict[object, ModelPrograms] = {}
         self._block_programs: dict[object, dict[object, BlockProgram]] = {}
+        self._demanded: dict[PlacedBlock, tuple[tuple[Value, Positions], ...]] = {}
+        self._sizes_of: dict[object, Sizes] = {}
+        self._handed_on: dict[BlockPlacer | PlacedBlock, tuple[Positions, ...]] = {}
         self._fingerprints = Fingerprints()
         self._explained: tuple[Strategy, str | None] | None = None
         """The last strategy that was asked about; several ask about one, one after the other."""
@@ -213,8 +218,11 @@ class Planner:
         """The programs of blocks, for `samples` that are computed at once by a mesh of these
         degrees; both may be `Many`. `known` keeps the programs of kinds that differ only in what
         they keep, at the same sizes, and gets the new ones."""
-        sizes = self._sizes(kind.mesh, degrees, samples)
-        programs = self._programs_of(kind, degrees, samples) if known is None else known
+        if known is None:
+            sizes = self._known_sizes(kind.mesh, degrees, samples)
+            programs = self._programs_of(kind, degrees, samples)
+        else:
+            sizes, programs = self._sizes(kind.mesh, degrees, samples), known
         if not kind.keeping.layers and not kind.keeping.picked:
             return ModelPrograms.alike(self._chain_programs(kind, sizes, programs))
         kept, recomputed = (
@@ -262,6 +270,17 @@ class Planner:
             found.append(programs[key])
         return tuple(found)
 
+    def _known_sizes(self, mesh: Mesh, degrees: tuple[int, ...], samples: int) -> Sizes:
+        """`_sizes`, of which equal ones are one: lists differ, and few of them in what they pad."""
+        padded = (
+            (axis, tuple(any(entry.axis is axis for entry in entries) for entries in mesh.lists))
+            for axis in mesh.padded
+        )
+        key = (degrees, samples, frozenset(padded))
+        if key not in self._sizes_of:
+            self._sizes_of[key] = self._sizes(mesh, degrees, samples)
+        return self._sizes_of[key]
+
     def _sizes(self, mesh: Mesh, degrees: tuple[int, ...], samples: int) -> Sizes:
         """Sizes of all axes, for `samples` at once; axes that the mesh pads are longer."""
         axes = self.workload.sizes(samples)
@@ -284,31 +303,36 @@ class Planner:
 
     def _place_chain(self, mesh: Mesh, keeping: Keeping) -> tuple[PlacedBlock, ...]:
         blocks = self.program.blocks
+        meshes = {first: self._mesh_of_block(mesh, first) for first in set(blocks.representative)}
         placers: list[BlockPlacer] = []
-        handed: list[Positions] = []
-        for index in range(len(blocks.blocks)):
-            first = blocks.representative[index]
-            placer = self._place_forward(mesh, first, tuple(handed), keeping.at(index))
+        handed: tuple[Positions, ...] = ()
+        for index, first in enumerate(blocks.representative):
+            placer = self._place_forward(meshes[first], first, handed, keeping.at(index))
             placers.append(placer)
-            dims = placer.step.axes.dims
-            handed = [positions_of(local.layout, dims[local.value]) for local in placer.outputs]
+            handed = self._handed(placer, placer.outputs)
         placed: list[PlacedBlock] = []
-        handed = []
+        handed = ()
         for placer in reversed(placers):
-            block = self._place_backward(placer, tuple(handed))
+            block = self._place_backward(placer, handed)
             placed.append(block)
-            dims = block.step.axes.dims
-            handed = [
-                positions_of(local.layout, dims[local.value])
-                for local in block.input_gradients
-                if local is not None
-            ]
+            handed = self._handed(block, block.input_gradients)
         return tuple(reversed(placed))
+
+    def _handed(
+        self, placed: BlockPlacer | PlacedBlock, locals_: Sequence[Local | None]
+    ) -> tuple[Positions, ...]:
+        """The layouts of what a placed block hands on."""
+        found = self._handed_on.get(placed)
+        if found is None:
+            dims = placed.step.axes.dims
+            layouts = ((each.layout, dims[each.value]) for each in locals_ if each is not None)
+            found = tuple(positions_of(*each) for each in layouts)
+            self._handed_on[placed] = found
+        return found
 
     def _place_forward(
         self, mesh: Mesh, first: int, handed: tuple[Positions, ...], keeping: Keeping
     ) -> BlockPlacer:
-        mesh = self._mesh_of_block(mesh, first)
         key = (mesh, first, handed, keeping)
         if key not in self._forward:
             block = self.program.blocks.blocks[first]
@@ -400,21 +424,10 @@ class Planner:
     def _agreed_layouts(
         self, mesh: Mesh, chain: tuple[PlacedBlock, ...]
     ) -> list[dict[Value, Positions]]:
-        blocks = self.program.blocks
         demands: dict[Value, set[Positions]] = {}
-        corresponding: list[dict[Value, Value]] = []
-        demanded: dict[PlacedBlock, list[tuple[Value, Positions]]] = {}
-        for index, placed in enumerate(chain):
-            first = blocks.blocks[blocks.representative[index]]
-            own = dict(zip(first.parameters, blocks.blocks[index].parameters, strict=True))
-            corresponding.append(own)
-            if placed not in demanded:
-                demanded[placed] = [
-                    (local.value, positions_of(local.layout, placed.step.axes.dims[local.value]))
-                    for local in placed.demanded
-                    if local.value in own
-                ]
-            for value, positions in demanded[placed]:
+        corresponding = self._corresponding_parameters
+        for own, placed in zip(corresponding, chain, strict=True):
+            for value, positions in self._demanded_by(placed):
                 demands.setdefault(own[value], set()).add(positions)
         whole: Positions = mesh.whole
         stored: list[dict[Value, Positions]] = []
@@ -425,6 +438,26 @@ class Planner:
                 chosen[value] = next(iter(wanted)) if len(wanted) == 1 else whole
             stored.append(chosen)
         return stored
+
+    @cached_property
+    def _corresponding_parameters(self) -> tuple[dict[Value, Value], ...]:
+        """Per block its parameters, by those of the first block that equals it."""
+        blocks = self.program.blocks
+        every = zip(blocks.representative, blocks.blocks, strict=True)
+        return tuple(
+            dict(zip(blocks.blocks[first].parameters, block.parameters, strict=True))
+            for first, block in every
+        )
+
+    def _demanded_by(self, placed: PlacedBlock) -> tuple[tuple[Value, Positions], ...]:
+        """The parameters that a placed block reads, and where its devices read them."""
+        found = self._demanded.get(placed)
+        if found is None:
+            dims, own = placed.step.axes.dims, frozenset(placed.step.block.parameters)
+            read = ((each.value, each.layout) for each in placed.demanded if each.value in own)
+            found = tuple((value, positions_of(layout, dims[value])) for value, layout in read)
+            self._demanded[placed] = found
+        return found
 
     # --- plans -----------------------------------------------------------------------------------
 
@@ -456,7 +489,7 @@ class Planner:
             self.workload,
             strategy,
             mesh,
-            self._sizes(mesh, degrees, self.workload.batch_size // strategy.microbatches),
+            self._known_sizes(mesh, degrees, self.workload.batch_size // strategy.microbatches),
             stages,
             self.schedule(strategy),
             tuple(recomputed),

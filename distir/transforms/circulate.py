@@ -37,11 +37,15 @@ class Circulation:
     def operand(self, position: int, layout: Layout) -> Layout:
         """The layout in which an operand is read, given the one by the placement rule."""
         over = self.columns if position in self.operands else self.before
+        if not over:
+            return layout
         return tuple(over.get(index, spot) for index, spot in enumerate(layout))
 
     def result(self, position: int, layout: Layout) -> Layout:
         """The layout in which a result is made, given the one by the placement rule."""
         over = self.columns if position in self.results else self.beyond
+        if not over:
+            return layout
         return tuple(over.get(index, spot) for index, spot in enumerate(layout))
 
 

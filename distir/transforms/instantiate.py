@@ -41,6 +41,21 @@ class Sizes:
     dtype: DType = DType.FLOAT32
     unpadded: Mapping[Axis, int] = field(default_factory=dict[Axis, int])
     narrow: Mapping[Value, DType] = field(default_factory=dict[Value, DType])
+    of_steps: dict[object, Sizes] = field(
+        default_factory=dict[object, "Sizes"], init=False, repr=False, compare=False
+    )
+    """The sizes that steps of blocks make of these."""
+    local_types: dict[tuple[Value, Layout], TensorType] = field(
+        default_factory=dict[tuple[Value, Layout], TensorType],
+        init=False,
+        repr=False,
+        compare=False,
+    )
+    """The types of shards that programs of one step have needed so far."""
+    rescaled: dict[Node, Op] = field(
+        default_factory=dict[Node, Op], init=False, repr=False, compare=False
+    )
+    """The ops of one step at these sizes, before they are cut into shards."""
 
     @property
     def padded(self) -> dict[Axis, int]:
@@ -100,7 +115,8 @@ def without_flat(layout: Layout) -> Layout:
 
 @dataclass(slots=True)
 class Instantiation:
-    """Turns steps of a placement into nodes on shards; every `Local` becomes one value."""
+    """Turns steps of a placement into nodes on shards; every `Local` becomes one value. The sizes
+    are those of one step of a block."""
 
     mesh: Mesh
     axes: Axes
@@ -113,8 +129,11 @@ class Instantiation:
         """The value that stands for a shard."""
         found = self.values.get(local)
         if found is None:
-            dims = self.axes.dims[local.value]
-            type = self.sizes.local_type(local.value, dims, local.layout)
+            known, key = self.sizes.local_types, (local.value, local.layout)
+            type = known.get(key)
+            if type is None:
+                dims = self.axes.dims[local.value]
+                type = known[key] = self.sizes.local_type(local.value, dims, local.layout)
             found = self.values[local] = Value(type, local.value.name)
         return found
 
@@ -132,10 +151,7 @@ class Instantiation:
         op = step.op
         source = step.node
         if op is source.op:
-            op = op.rescaled(
-                [self._whole(value) for value in source.operands],
-                [self._whole(value) for value in source.results],
-            )
+            op = self._rescaled(source)
         local_types = [value.type for value in operands], [value.type for value in results]
         op = op.localized(*local_types)
         windows = self._windows(step)
@@ -144,6 +160,14 @@ class Instantiation:
         elif windows:
             op = Sharded(op, windows)
         return Node(op, operands, results, source.origin, source.part)
+
+    def _rescaled(self, node: Node) -> Op:
+        """The op of an undistributed node at these sizes."""
+        found = self.sizes.rescaled.get(node)
+        if found is None:
+            whole = (list(map(self._whole, values)) for values in (node.operands, node.results))
+            found = self.sizes.rescaled[node] = node.op.rescaled(*whole)
+        return found
 
     def _ring(
         self,

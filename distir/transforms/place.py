@@ -114,6 +114,11 @@ class Placement:
         default_factory=dict[tuple[Value, Layout], Local]
     )
     use_counts: dict[Value, int] = field(default_factory=dict[Value, int])
+    named: dict[Node, Mapping[Axis, Axis]] = field(
+        default_factory=dict[Node, "Mapping[Axis, Axis]"]
+    )
+    """Per op the axes that it may be split over, by the axes by which lists name them: the same for
+    all lists."""
     totals: dict[Value, Value] = field(default_factory=dict[Value, Value])
     """Sums of some operands of an n-ary sum, mapped to the whole sum, whose type and axes they
     have."""
@@ -193,10 +198,14 @@ class Placement:
         self, node: Node, operands: Sequence[Value], index: int, kinds: Mapping[Axis, Kind]
     ) -> Axis | None:
         """The first listed axis in the op's iteration space that it does not need whole."""
-        by_group = {self._representative(axis): axis for axis in reversed(list(kinds))}
+        by_group = self.named.get(node)
+        if by_group is None:
+            by_group = {self._representative(axis): axis for axis in reversed(list(kinds))}
+            by_group = {by: axis for by, axis in by_group.items() if kinds[axis] is not Kind.WHOLE}
+            self.named[node] = by_group
         for entry in self.mesh.lists[index]:
             axis = by_group.get(entry.axis)
-            if axis is None or kinds[axis] is Kind.WHOLE:
+            if axis is None:
                 continue
             if entry.everywhere and not self._everywhere(node, operands, axis):
                 continue

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -49,8 +48,8 @@ class BlockPlacer:
         backward pass, which gathers them again otherwise."""
         self.step = step
         self.mesh = mesh
-        self.placement = Placement(mesh, step.axes, step.sources)
-        self.placement.use_counts.update(_use_counts(step))
+        self.placement = Placement(mesh, step.axes, step.sources, named=step.named)
+        self.placement.use_counts.update(step.use_counts)
         block = step.block
         self.inputs = tuple(
             self.placement.arrive(value, layout)
@@ -122,19 +121,6 @@ def results_of(placed: Placed) -> tuple[Local, ...]:
     """The shards that a step makes."""
     results = getattr(placed, "results", None)
     return results if results is not None else (placed.result,)  # type: ignore[union-attr]
-
-
-def _use_counts(step: BlockStep) -> Counter[Value]:
-    """How often every value is read; leaving the block counts as a use."""
-    counts: Counter[Value] = Counter()
-    for node in (*step.forward, *step.backward):
-        counts.update(node.operands)
-    counts.update(step.block.outputs)
-    counts.update(step.block.results)
-    counts.update(step.input_gradients.values())
-    counts.update(step.parameter_gradients.values())
-    counts.update(step.repeated_outputs)
-    return counts
 
 
 __all__ = ["BlockPlacer", "Pending", "PlacedBlock", "operands_of", "results_of"]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from distir.axes.infer import extend_axes
 from distir.axes.model import Axes, Axis, AxisDims
@@ -18,7 +20,7 @@ from distir.transforms.place import AxisListEntry
 from distir.transforms.wide import with_wide_products
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class BlockStep:
     """A block's forward and backward ops, with their axes.
 
@@ -41,6 +43,24 @@ class BlockStep:
     parameter_gradients: Mapping[Value, Value]
     repeated_outputs: tuple[Value, ...] = ()
     carried_on: frozenset[Value] = frozenset()
+
+    @cached_property
+    def use_counts(self) -> Counter[Value]:
+        """How often every value is read; leaving the block counts as a use."""
+        counts: Counter[Value] = Counter()
+        for node in (*self.forward, *self.backward):
+            counts.update(node.operands)
+        counts.update(self.block.outputs)
+        counts.update(self.block.results)
+        counts.update(self.input_gradients.values())
+        counts.update(self.parameter_gradients.values())
+        counts.update(self.repeated_outputs)
+        return counts
+
+    @cached_property
+    def named(self) -> dict[Node, Mapping[Axis, Axis]]:
+        """What placements find out about the ops of the step, whatever the lists (`Placement`)."""
+        return {}
 
 
 def lowered_ops(

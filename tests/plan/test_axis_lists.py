@@ -71,7 +71,7 @@ def test_lists_with_equal_fingerprints_have_equal_metrics() -> None:
 def test_blocks_are_placed_alike_whatever_lists_were_placed_before(
     config: TransformerConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    workload, cluster = workload_of(config), load_cluster("dgx-a100", 8)
+    workload, cluster = workload_of(config), load_cluster("dgx-a100", BASE.devices)
     warm, chance = Simulator(workload, cluster), random.Random(2)
     words = [each for word in AxisLists(warm.planner).words for each in word.names]
     for _ in range(60):
@@ -86,6 +86,32 @@ def test_blocks_are_placed_alike_whatever_lists_were_placed_before(
         alone = Simulator(workload, cluster).simulate(made)
         assert dict(found.metrics) == dict(alone.metrics), made.label
         assert found.padding == alone.padding
+
+
+@shares(10, seconds=1)
+@pytest.mark.parametrize("mode", ["training", "inference"])
+@pytest.mark.parametrize("config", [SMALL, MIXTURE], ids=lambda config: config.name)
+def test_lists_that_share_blocks_with_others_cost_to_the_bit_what_they_cost_alone(
+    config: TransformerConfig, mode: str, share: int
+) -> None:
+    workload, cluster = workload_of(config, mode=mode), load_cluster("dgx-a100", 8)
+    warm, chance = Simulator(workload, cluster), random.Random(share)
+    words = [each for word in AxisLists(warm.planner).words for each in word.names]
+    tried = 0
+    while tried < 12:
+        dp, pp, microbatches = (
+            chance.choice((1, 2, 4)),
+            chance.choice((1, 2)),
+            chance.choice((1, 2)),
+        )
+        base = Strategy(dp=dp, tp=8 // dp // pp, pp=pp, microbatches=microbatches)
+        for _ in range(4):  # lists of one mesh after the other share most
+            names = chance.sample(words, chance.randint(1, 4))
+            made = replace(base, axes=f"tp={','.join(names)}", zero=chance.choice((0, 2, 3)))
+            if warm.explain(made) is None:
+                tried += 1
+                alone = Simulator(workload, cluster).simulate(made)
+                assert dict(warm.simulate(made).metrics) == dict(alone.metrics), made.label
 
 
 CASES = [

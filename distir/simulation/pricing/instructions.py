@@ -92,6 +92,20 @@ class Instruction:
     launch_seconds: float = 0.0
     """Seconds that the host takes to launch it."""
 
+    def of_values(self, reads: tuple[Value, ...], writes: tuple[Value, ...]) -> Instruction:
+        """The same work on other values."""
+        return Instruction(
+            self.stream,
+            self.seconds,
+            reads,
+            writes,
+            self.label,
+            self.size_bytes,
+            self.mesh_axes,
+            self.after_compute,
+            self.launch_seconds,
+        )
+
 
 def label_of(op: Op) -> str:
     """What a trace calls an op: its name, with what tells it from others of this name."""

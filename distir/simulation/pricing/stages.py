@@ -14,6 +14,7 @@ from distir.arrays import Indices
 from distir.cost import CostModel
 from distir.cost.amounts import Amount, larger, smaller, taken
 from distir.ir.core import Node, Value
+from distir.ops.ring import Ring
 from distir.plan import BlockProgram, Planner
 from distir.plan.passes import (
     BlockPasses,
@@ -80,6 +81,7 @@ class StagePricer:
         self._memory = memory
         self._chains = chains or ChainScheduler(cast("HostBound", cost.host_bound_seconds))
         self._instructions: dict[object, dict[object, tuple[Instruction, ...]]] = {}
+        self._alike: dict[object, dict[object, Instruction]] = {}
         self._known_listed: dict[object, dict[tuple[Segment, bool], _Listed]] = {}
         self._known_passes: dict[object, dict[Segment, Pass]] = {}
         self._known_overlapped: dict[object, dict[tuple[Segment, Segment, bool], Pass]] = {}
@@ -158,6 +160,7 @@ class StagePricer:
     def _instructions_of(self, nodes: Iterable[Node], pricing: Pricing) -> list[Instruction]:
         """The instructions of nodes; they are kept, as a node may be in several passes."""
         known = self._instructions.setdefault(pricing.grid.mesh, {})
+        alike = self._alike.setdefault(pricing.grid.mesh, {})
         listed = list(nodes)
         pipelined = pricing.products_beside(listed)
         found: list[Instruction] = []
@@ -166,9 +169,26 @@ class StagePricer:
             key = (node, beside) if beside else node
             priced = known.get(key)
             if priced is None:
-                priced = known[key] = pricing.of_node(node, beside)
+                if beside or isinstance(node.op, Ring):
+                    priced = pricing.of_node(node, beside)
+                else:
+                    priced = (self._priced(node, pricing, alike),)
+                known[key] = priced
             found += priced
         return found
+
+    def _priced(
+        self, node: Node, pricing: Pricing, alike: dict[object, Instruction]
+    ) -> Instruction:
+        """The instruction of a node. Nodes of one op on operands of the same types take equally
+        long: `alike` has an instruction of each kind of node."""
+        key = (node.op, node.operand_types, node.result_types, node.part)
+        found = alike.get(key)
+        if found is None:
+            (found,) = pricing.of_node(node)
+            alike[key] = found
+            return found
+        return found.of_values(node.operands, node.results)
 
     def weight(self, program: BlockProgram, pricing: Pricing) -> float:
         """Seconds of a block's forward and backward pass by themselves."""
