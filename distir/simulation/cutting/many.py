@@ -141,8 +141,9 @@ class StageCuts:
             tuple[StagesOfRanks, tuple[int, ...]], dict[tuple[int, ...], Any]
         ] = {}
 
-    def alike(self, every: Arrangements, which: Indices) -> Iterator[AlikeArrangements]:
-        """The arrangements with the program sizes `which`, those with equal stages together."""
+    def cut(self, every: Arrangements, which: Indices) -> CutArrangements:
+        """The arrangements with the program sizes `which`, cut into balanced stages that fit. What
+        is refined is refined afterwards (`refine`), that of several program kinds together."""
         begin, end = (np.searchsorted(every.size, which, side) for side in ("left", "right"))
         counts = end - begin
         starts = np.repeat(begin - np.concatenate([[0], np.cumsum(counts)[:-1]]), counts)
@@ -169,15 +170,21 @@ class StageCuts:
         as_cut, moved = self._fit(model, cut)
         ordered = every.order[arrangements] != NO_ORDER
         some, short = as_cut[ordered[as_cut]], moved[ordered[moved]]
+        refining = None
         if len(some) or len(short):
-            refining = self._refining(model, cut, size, share)
-            refining.short_of_memory(np.concatenate([refining.as_cut(some), short]))
-        found, number = list(cut.partitions), cut.number
-        for partition, chosen in _grouped(number):
-            shape, own = found[partition]
+            refining = self._refining(model, cut, size, share, some, short)
+        return CutArrangements(cut, places, refining)
+
+    def alike(self, found: CutArrangements) -> Iterator[AlikeArrangements]:
+        """Arrangements that are cut, those with equal stages together."""
+        cut = found.cut
+        every, partitions = cut.every, list(cut.partitions)
+        for partition, chosen in _grouped(cut.number):
+            shape, own = partitions[partition]
             ranks, _ = every.shapes[shape]
             stages, tied = self._stages(ranks, own), self._tied(ranks, own)
-            yield AlikeArrangements(shape, arrangements[chosen], places[chosen], stages, tied)
+            places = found.places[chosen]
+            yield AlikeArrangements(shape, cut.arrangements[chosen], places, stages, tied)
 
     def _fit(self, model: BlocksToCut, cut: _Cut) -> tuple[Indices, Indices]:
         """Gives arrangements that do not fit as they are cut, but with another cut, that one;
@@ -192,12 +199,20 @@ class StageCuts:
             every.append(moved)
         return np.concatenate(as_cut), np.concatenate(every)
 
-    def _refining(self, model: BlocksToCut, cut: _Cut, size: Indices, share: Floats) -> _Refining:
+    def _refining(
+        self,
+        model: BlocksToCut,
+        cut: _Cut,
+        size: Indices,
+        share: Floats,
+        some: Indices,
+        short: Indices,
+    ) -> _Refining:
         by_kind = rounded_passes(self._passes(size, share))
         by_block = by_kind[..., self.programs.kinds]
         first, row = distinct_rows(by_kind.reshape(len(by_kind), -1))
         less = replace(model, room_bytes=model.room_bytes * (1 - SPARE_BYTES))
-        return _Refining(self.known_cuts, less, cut, by_block[first], row[cut.mix])
+        return _Refining(less, cut, by_block[first], row[cut.mix], some, short)
 
     def _mixes(
         self, places: Indices, every: Arrangements, shapes: Indices
@@ -369,10 +384,29 @@ class _Cut:
 
 
 @dataclass(frozen=True, slots=True)
-class _Refining:
-    """Gives arrangements refined cuts that fit. Arrangements are given by their positions."""
+class CutArrangements:
+    """Arrangements of one program kind, as they are cut."""
 
-    known_cuts: KnownCuts
+    cut: _Cut
+    places: Indices
+    """Their program sizes, numbered among those of the program kind."""
+    refining: _Refining | None
+    """What is to be refined, if anything is."""
+
+
+def refine(known_cuts: KnownCuts, found: Sequence[CutArrangements]) -> None:
+    """Gives arrangements refined cuts that fit. Those of several program kinds with the same
+    schedules are refined together: a plan is refined alike, alone and with others."""
+    every = [each.refining for each in found if each.refining is not None]
+    if every:
+        _refine_as_cut(known_cuts, every)
+        _refine_short_of_memory(known_cuts, every)
+
+
+@dataclass(slots=True)
+class _Refining:
+    """The arrangements of a program kind that are refined, given by their positions."""
+
     model: BlocksToCut
     """The blocks, on devices without `SPARE_BYTES`."""
     cut: _Cut
@@ -380,54 +414,102 @@ class _Refining:
     """What the passes of blocks take, in whole numbers."""
     row: Indices
     """The row of each arrangement in `rounded`."""
+    as_cut: Indices
+    """Those that fit as time alone cuts them."""
+    short: Indices
+    """Those that are short of memory."""
 
-    def as_cut(self, some: Indices) -> Indices:
-        """Refines arrangements that fit as time alone cuts them; returns those that would not fit
-        any more, which stay as they are."""
-        cut, order = self.cut, self._order(some)
-        if not len(some):
-            return some
-        key = self.row[some] * len(cut.every.orders) + order
+    def cases(self) -> tuple[Indices, Indices]:
+        """Of those that fit as they are cut, one of each kind, and the kind of each."""
+        cut, some = self.cut, self.as_cut
+        key = self.row[some] * len(cut.every.orders) + self.order(some)
         cases, which = distinct(key * len(cut.partitions) + cut.number[some])
-        own = some[cases]
-        bounds = self.known_cuts.refined.bounds(
-            self.rounded, cut.every.orders, self.row[own], order[cases], cut.bounds(own)
-        )
+        return some[cases], which
+
+    def take(self, own: Indices, which: Indices, bounds: Sequence[Bounds]) -> None:
+        """Takes the refined bounds of `cases`, where they fit; the others are short of memory and
+        stay as they are."""
+        cut, some = self.cut, self.as_cut
         number = cut.number.copy()
         number[some] = np.array(cut.numbered(own, bounds))[which]
         changed = some[number[some] != cut.number[some]]
         stay = [NONE]
-        for own, plans in cut.to_fit(changed, number):
+        for places, plans in cut.to_fit(changed, number):
             (chosen,) = fit_as_cut(self.model, [plans])
-            cut.number[own[chosen]] = number[own[chosen]]
-            stay.append(np.delete(own, chosen))
-        return np.concatenate(stay)
+            cut.number[places[chosen]] = number[places[chosen]]
+            stay.append(np.delete(places, chosen))
+        self.short = np.concatenate([*stay, self.short])
 
-    def short_of_memory(self, some: Indices) -> None:
-        """Refines arrangements as far as memory allows."""
-        if not len(some):
-            return
-        cut = self.cut
+    def fit(self, places: Indices, bounds: NDArray[np.int64]) -> Flags:
+        """Which of those that are short of memory, given by their positions among them, fit with
+        these bounds."""
+        found = np.zeros(len(places), np.bool_)
+        for own, plans in self.cut.with_bounds(self.short[places], bounds):
+            (chosen,) = fit_as_cut(self.model, [plans])
+            found[own[chosen]] = True
+        return found
 
-        def fit(places: Indices, bounds: NDArray[np.int64]) -> Flags:
-            found = np.zeros(len(places), np.bool_)
-            for own, plans in cut.with_bounds(some[places], bounds):
-                (chosen,) = fit_as_cut(self.model, [plans])
-                found[own[chosen]] = True
-            return found
-
-        bounds = self.known_cuts.refined.fitting(
-            self.rounded,
-            cut.every.orders,
-            self.row[some],
-            self._order(some),
-            cut.bounds(some),
-            fit,
-        )
-        cut.number[some] = cut.numbered(some, bounds)
-
-    def _order(self, some: Indices) -> Indices:
+    def order(self, some: Indices) -> Indices:
+        """The orders of arrangements."""
         return self.cut.every.order[self.cut.arrangements[some]]
+
+
+def _refine_as_cut(known_cuts: KnownCuts, every: Sequence[_Refining]) -> None:
+    """Refines the arrangements that fit as time alone cuts them."""
+    cases = [each.cases() for each in every]
+    owns = [own for own, _ in cases]
+    if not any(map(len, owns)):
+        return
+    bounds = known_cuts.refined.bounds(
+        np.concatenate([each.rounded for each in every]),
+        every[0].cut.every.orders,
+        _rows(every, owns),
+        np.concatenate([each.order(own) for each, own in zip(every, owns, strict=True)]),
+        [own for each, some in zip(every, owns, strict=True) for own in each.cut.bounds(some)],
+    )
+    for each, (own, which) in zip(every, cases, strict=True):
+        if len(own):
+            each.take(own, which, bounds[: len(own)])
+            bounds = bounds[len(own) :]
+
+
+def _refine_short_of_memory(known_cuts: KnownCuts, every: Sequence[_Refining]) -> None:
+    """Refines arrangements as far as memory allows."""
+    owns = [each.short for each in every]
+    if not any(map(len, owns)):
+        return
+    counts = [len(own) for own in owns]
+    first = np.cumsum(counts) - counts
+    owner = np.repeat(np.arange(len(every)), counts)
+
+    def fit(places: Indices, bounds: NDArray[np.int64]) -> Flags:
+        found = np.zeros(len(places), np.bool_)
+        for number, each in enumerate(every):
+            own = np.flatnonzero(owner[places] == number)
+            if len(own):
+                found[own] = each.fit(places[own] - first[number], bounds[own])
+        return found
+
+    bounds = known_cuts.refined.fitting(
+        np.concatenate([each.rounded for each in every]),
+        every[0].cut.every.orders,
+        _rows(every, owns),
+        np.concatenate([each.order(own) for each, own in zip(every, owns, strict=True)]),
+        [own for each, some in zip(every, owns, strict=True) for own in each.cut.bounds(some)],
+        fit,
+    )
+    for each, own in zip(every, owns, strict=True):
+        if len(own):
+            each.cut.number[own] = each.cut.numbered(own, bounds[: len(own)])
+            bounds = bounds[len(own) :]
+
+
+def _rows(every: Sequence[_Refining], owns: Sequence[Indices]) -> Indices:
+    """The rows of arrangements in the `rounded` of all program kinds, one after the other."""
+    counts = [len(each.rounded) for each in every]
+    firsts = np.cumsum(counts) - counts
+    rows = zip(firsts.tolist(), every, owns, strict=True)
+    return np.concatenate([first + each.row[own] for first, each, own in rows])
 
 
 def _grouped(numbers: Indices) -> Iterator[tuple[int, Indices]]:
@@ -439,4 +521,11 @@ def _grouped(numbers: Indices) -> Iterator[tuple[int, Indices]]:
     yield from zip(different.tolist(), np.split(order, first[1:]), strict=True)
 
 
-__all__ = ["AlikeArrangements", "Arrangements", "StageBlocks", "StageCuts"]
+__all__ = [
+    "AlikeArrangements",
+    "Arrangements",
+    "CutArrangements",
+    "StageBlocks",
+    "StageCuts",
+    "refine",
+]

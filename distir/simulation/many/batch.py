@@ -17,13 +17,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
-from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from distir.arrays import Floats, Indices, distinct
-from distir.cost.amounts import Divergence
 from distir.errors import StrategyError
 from distir.metrics import (
     METRICS,
@@ -33,11 +31,10 @@ from distir.metrics import (
     peak_memory_bytes,
     reason_beyond,
 )
-from distir.plan.planner import ProgramKind
 from distir.simulation.cutting.many import NO_ORDER, Arrangements
 from distir.simulation.cutting.refine import KnownCuts, Order, order_of
 from distir.simulation.many.program_sizes import ProgramSizes, kinds_of
-from distir.simulation.many.stage_rows import NO_PAIRS, Shape, StageRows
+from distir.simulation.many.stage_rows import NO_PAIRS, Shape, SizesOfKind, StageRows
 from distir.simulation.pipeline.many import alike_schedules
 from distir.simulation.pricing.stage_table import StageTable
 from distir.simulation.pricing.stages import StagePricer
@@ -259,25 +256,16 @@ class _Batch:
             self.pairs_of_arrangement,
         )
         bounds = np.searchsorted(self.kind_of_size, np.arange(len(self.kinds) + 1))
-        # Kinds that share programs follow each other, as only the last programs are kept.
-        alike: dict[object, list[int]] = {}
+        # Kinds that share programs are added together, as only the last programs are kept.
+        alike: dict[object, list[SizesOfKind]] = {}
         for number, (kind, placement) in enumerate(self.kinds):
-            alike.setdefault((kind.sharing, placement), []).append(number)
-        for number in chain.from_iterable(alike.values()):
-            self._add(
-                rows, *self.kinds[number], np.arange(int(bounds[number]), int(bounds[number + 1]))
-            )
+            which = np.arange(int(bounds[number]), int(bounds[number + 1]))
+            own = SizesOfKind(kind, placement, which)
+            alike.setdefault((kind.sharing, placement), []).append(own)
+        for kinds in alike.values():
+            rows.add(kinds, self.sizes)
         rows.finish()
         return rows
-
-    def _add(self, rows: StageRows, kind: ProgramKind, placement: str, which: Indices) -> None:
-        """Adds the rows of program sizes of one kind, and in parts if the sizes turn out to lead to
-        different programs."""
-        try:
-            rows.add(kind, placement, which, self.sizes)
-        except Divergence as divergence:
-            for where in (divergence.where, ~divergence.where):
-                self._add(rows, kind, placement, which[where])
 
 
 def _paired(first: Indices, second: Indices) -> Indices:

@@ -6,6 +6,7 @@ Strategies that differ only in their schedule have the same program size, and sh
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +14,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distir.arrays import Floats, Indices, distinct_rows
+from distir.cost.amounts import Divergence
 from distir.plan import BlockProgram
 from distir.plan.grid import DeviceGrid
 from distir.plan.planner import ProgramKind
 from distir.schedules.compiled.costs import Pairs
-from distir.simulation.cutting.many import AlikeArrangements, Arrangements, StageBlocks, StageCuts
+from distir.simulation.cutting.many import (
+    AlikeArrangements,
+    Arrangements,
+    StageBlocks,
+    StageCuts,
+    refine,
+)
 from distir.simulation.cutting.partition import Shape
 from distir.simulation.cutting.refine import KnownCuts
 from distir.simulation.many.priced_programs import PricedPrograms
@@ -61,6 +69,21 @@ NO_PAIRS = 0
 """The number of the schedules without overlapped pairs among those with all sets of pairs."""
 
 
+@dataclass(frozen=True, slots=True)
+class SizesOfKind:
+    """Program sizes of one kind."""
+
+    kind: ProgramKind
+    placement: str
+    which: Indices
+    """Their numbers."""
+
+    def parted(self, divergence: Divergence) -> list[SizesOfKind]:
+        """In two parts, each of which has one program."""
+        parts = divergence.where, ~divergence.where
+        return [replace(self, which=self.which[where]) for where in parts]
+
+
 class StageRows:
     """Rows of the stages of all program sizes, and the rows of each arrangement's stages and,
     behind them, of the overlapped pairs of its schedule.
@@ -87,7 +110,7 @@ class StageRows:
         self.padding = np.zeros(int(arrangements.size[-1]) + 1 if count else 0)
         self.pool: Floats = np.empty((0, 0))
         self._parts: list[Floats] = []
-        self._last_priced: tuple[object, PricedPrograms] | None = None
+        self._known_priced: tuple[object, dict[object, PricedPrograms]] | None = None
         self._count = 0
         self._ranking_numbers: dict[tuple[int, ...], int] = {}
         self._tied: dict[Between, int] = {}
@@ -102,23 +125,40 @@ class StageRows:
         self.pairs, self.pairs_of_arrangement = pairs, pairs_of_arrangement
         self._pair_rows: dict[tuple[int, int], Indices] = {}
 
-    def add(self, kind: ProgramKind, placement: str, which: Indices, sizes: ProgramSizes) -> None:
-        """Adds the rows of program sizes of one kind; raises `Divergence` if the sizes lead to
-        different programs."""
-        if not len(which):
-            return
-        some = sizes.taken(which)
-        _KindRows(self, self._priced(kind, placement, some), kind, placement, which, some).add()
+    def add(self, kinds: Sequence[SizesOfKind], sizes: ProgramSizes) -> None:
+        """Adds the rows of program sizes of kinds that share programs (`ProgramKind.sharing`), and
+        in parts if the sizes of a kind turn out to lead to different programs."""
+        begun = [own for each in kinds for own in self._begun(each, sizes)]
+        refine(self.known_cuts, [own.found for own in begun])
+        for own in begun:
+            try:
+                own.add()
+            except Divergence as divergence:
+                self.add(own.of.parted(divergence), sizes)
 
-    def _priced(self, kind: ProgramKind, placement: str, sizes: ProgramSizes) -> PricedPrograms:
-        """The programs of the kind, shared with the kind before if that has the same sizes and
-        blocks; if not, new ones with a pricer of their own, as what it keeps depends on the
+    def _begun(self, of: SizesOfKind, sizes: ProgramSizes) -> list[_KindRows]:
+        """The program sizes of a kind, cut but for refining, as one or in parts."""
+        if not len(of.which):
+            return []
+        some = sizes.taken(of.which)
+        try:
+            return [_KindRows(self, self._priced(of, some), of, some)]
+        except Divergence as divergence:
+            parts = of.parted(divergence)
+            return [own for part in parts for own in self._begun(part, sizes)]
+
+    def _priced(self, of: SizesOfKind, sizes: ProgramSizes) -> PricedPrograms:
+        """The programs of a kind, shared with those before that have the same sizes and blocks; if
+        there are none, new ones with a pricer of their own, as what it keeps depends on the
         sizes."""
-        key = (kind.sharing, placement, sizes.key)
-        if self._last_priced is None or self._last_priced[0] != key:
+        sharing = (of.kind.sharing, of.placement)
+        if self._known_priced is None or self._known_priced[0] != sharing:
+            self._known_priced = sharing, {}
+        known = self._known_priced[1]
+        if sizes.key not in known:
             own = self.pricer.of_many(len(sizes))
-            self._last_priced = key, PricedPrograms(own, kind, placement, sizes)
-        return self._last_priced[1]
+            known[sizes.key] = PricedPrograms(own, of.kind, of.placement, sizes)
+        return known[sizes.key]
 
     def add_rows(self, values: Floats) -> int:
         """Adds rows, the columns of `values`; returns the number of the first."""
@@ -128,7 +168,7 @@ class StageRows:
 
     def finish(self) -> None:
         """Joins all rows in `pool`; no more can be added."""
-        self._last_priced = None
+        self._known_priced = None
         if self._parts:
             self.pool = np.empty((len(self._parts[0]), self._count))
         end = self._count
@@ -205,14 +245,14 @@ class _KindRows:
         self,
         rows: StageRows,
         priced: PricedPrograms,
-        kind: ProgramKind,
-        placement: str,
-        which: Indices,
+        of: SizesOfKind,
         sizes: ProgramSizes,
     ) -> None:
+        """Cuts the blocks into stages, but for what is refined (`found`)."""
         self.rows, self.pricer, self.pricing = rows, priced.pricer, priced.pricing
-        self.workload, self.kind, self.placement = self.pricer.workload, kind, placement
-        self.which, self.sizes, self.programs = which, sizes, priced.of(kind)
+        self.workload, self.of, self.which = self.pricer.workload, of, of.which
+        self.kind, self.placement = of.kind, of.placement
+        self.sizes, self.programs = sizes, priced.of(of.kind)
         every = dict.fromkeys((*self.programs.kept, *self.programs.recomputed))
         self.numbers = {program: number for number, program in enumerate(every)}
         self.different = list(every)
@@ -224,18 +264,19 @@ class _KindRows:
             self.programs,
             self.pricing,
             self.splits,
-            np.broadcast_to(self.pricer.cost.room_bytes(sizes.communicators), len(which)),
+            np.broadcast_to(self.pricer.cost.room_bytes(sizes.communicators), len(of.which)),
         )
         self._known_numbers: dict[StageBlocks, int] = {}
         self._stage_numbers: dict[_Stage, int] = {}
         self._wanted: list[NDArray[np.bool_]] = []
         self._pair_wanted: dict[_Pair, NDArray[np.bool_]] = {}
+        self.found = self.cuts.cut(rows.arrangements, self.which)
 
     def add(self) -> None:
         """Adds the rows of all stages of all arrangements, and of what overlaps."""
         described = [
             (own, self._numbered(own.stages, own.sizes), self._tied_seconds(own.tied, own.sizes))
-            for own in self.cuts.alike(self.rows.arrangements, self.which)
+            for own in self.cuts.alike(self.found)
         ]
         values, row_of = self._values()
         first = self.rows.add_rows(values)
@@ -453,4 +494,4 @@ class _KindRows:
         return forward, backward
 
 
-__all__ = ["Shape", "StageRows"]
+__all__ = ["Shape", "SizesOfKind", "StageRows"]
