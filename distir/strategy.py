@@ -19,7 +19,7 @@ nearest neighbours (Narayanan et al. 2021)."""
 AUTO = "auto"
 """The recomputation that is chosen per layer."""
 
-OFFLOADS = ("optimizer", "parameters")
+OFFLOADS = ("optimizer", "parameters", "activations")
 """What may rest in the memory of the host; see `Strategy.offload`."""
 
 KEEP_GATHERED = ("none", "parameters", "activations", "all")
@@ -274,7 +274,11 @@ class Strategy:
     offload: str = ""
     """What rests in the memory of the host, separated by commas. `optimizer`: the optimizer's state
     and gradients, and its step is run there (Ren et al. 2021, ZeRO-Offload). `parameters`: those of
-    a block are copied to the device for each of its passes, while the block before is computed."""
+    a block are copied to the device for each of its passes, while the block before is computed.
+    `activations`: what a block keeps for its backward pass is copied to the host as soon as it is
+    made, which has to be done when the next block is computed, and back while the backward pass of
+    the block after it is computed; the last block of the model keeps everything on the device,
+    because its backward pass comes at once (Isaev et al. 2023, Calculon)."""
 
     def __post_init__(self) -> None:
         for name in ("dp", "tp", "pp", "cp", "ep", "microbatches", "chunks", "recompute_every"):

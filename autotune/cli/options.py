@@ -328,7 +328,8 @@ def add_offload_option(group: Any, otherwise: str) -> None:
         default=SUPPRESS,
         metavar="WHAT",
         help="leave in the memory of the host, separated by commas: optimizer (its state and "
-        "gradients, and it runs there), parameters (copied to the device for each pass), or none "
+        "gradients, and it runs there), parameters (copied to the device for each pass), "
+        "activations (what blocks keep for their backward passes), or none "
         f"(default: {otherwise})",
     )
 

@@ -62,8 +62,10 @@ SAVINGS: tuple[dict[str, Any], ...] = (
     {"zero": 3, "recompute": "selective"},
     {"zero": 1, "recompute": "full"},
     {"zero": 3, "recompute": "full"},
+    {"zero": 3, "recompute": "full", "offload": "activations"},
     {"zero": 2, "recompute": "full", "offload": "optimizer"},
     {"zero": 3, "recompute": "full", "offload": "optimizer,parameters"},
+    {"zero": 3, "recompute": "full", "offload": "optimizer,parameters,activations"},
 )
 """Changes that save memory, those that cost least time first."""
 

@@ -42,12 +42,14 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class ActionMemory:
-    """Bytes of activations on a device before, during (at most) and after an action of its rank."""
+    """Bytes of activations on a device before, during (at most) and after an action of its rank;
+    and during the action, at most, those on its host."""
 
     action: Action
     before: float
     peak: float
     after: float
+    on_host: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +87,10 @@ class StepMeasurements:
         return sum(state.total for (other, _), state in self.state.items() if other == rank)
 
     def host_of(self, rank: int) -> float:
-        """Bytes that a device of a rank has in the memory of its host, over all its stages."""
-        return sum(state.host for (other, _), state in self.state.items() if other == rank)
+        """Bytes that a device of a rank has in the memory of its host at most, over all its
+        stages."""
+        rests = sum(state.host for (other, _), state in self.state.items() if other == rank)
+        return rests + max((each.on_host for each in self.memory[rank]), default=0.0)
 
     @property
     def peaks(self) -> tuple[float, ...]:

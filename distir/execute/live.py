@@ -12,17 +12,10 @@ from distir.execute.devices import Shards
 from distir.ir.core import Value
 
 
-@dataclass(slots=True, eq=False)
-class Storage:
-    """The memory of one array on each device, and how many live values are views of it."""
-
-    size_bytes: float
-    views: int = 0
-
-
 @dataclass(slots=True)
 class Meter:
-    """Bytes of activations on a device of a rank: now (`live`) and at most (`peak`)."""
+    """Bytes of activations in a memory, that of a device of a rank or of its host: now (`live`) and
+    at most (`peak`)."""
 
     live: float = 0.0
     peak: float = 0.0
@@ -37,25 +30,37 @@ class Meter:
         self.peak = self.live
 
 
+@dataclass(slots=True, eq=False)
+class Storage:
+    """The memory of one array on each device, or on its host, as `meter` counts it, and how many
+    live values are views of it."""
+
+    size_bytes: float
+    meter: Meter
+    views: int = 0
+
+
 @dataclass(slots=True)
 class LiveArrays:
     """The arrays of one microbatch on one stage, by slot. Slots without a storage (parameters and
     free values) do not count as activations."""
 
     meter: Meter
+    host_meter: Meter
     shards: dict[int, Shards] = field(default_factory=dict[int, Shards])
     storage: dict[int, Storage] = field(default_factory=dict[int, Storage])
 
-    def put(self, slot: int, shards: Shards, value: Value) -> None:
-        """Adds a value that has memory of its own."""
-        self.show(slot, shards, Storage(array_bytes(shards, value)))
+    def put(self, slot: int, shards: Shards, value: Value, *, on_host: bool = False) -> None:
+        """Adds a value that has memory of its own, on the device or on its host."""
+        meter = self.host_meter if on_host else self.meter
+        self.show(slot, shards, Storage(array_bytes(shards, value), meter))
 
     def show(self, slot: int, shards: Shards, storage: Storage | None) -> None:
         """Adds a value whose memory may be there already: a view. None: memory is not counted."""
         self.shards[slot] = shards
         if storage is not None:
             if storage.views == 0:
-                self.meter.add(storage.size_bytes)
+                storage.meter.add(storage.size_bytes)
             storage.views += 1
             self.storage[slot] = storage
 
@@ -66,7 +71,7 @@ class LiveArrays:
         if storage is not None:
             storage.views -= 1
             if storage.views == 0:
-                self.meter.add(-storage.size_bytes)
+                storage.meter.add(-storage.size_bytes)
 
 
 def array_bytes(shards: Shards, value: Value) -> float:

@@ -112,7 +112,7 @@ class Rank:
         self.number = number
         self.actions = schedule.ranks[number]
         self.routes = Routes(schedule)
-        self.meter = Meter()
+        self.meter, self.host_meter = Meter(), Meter()
         self.memory: list[ActionMemory] = []
         self._plan, self._free = plan, free
         self._in_parts = {action[::2] for action in schedule.actions if action.kind == "W"}
@@ -120,7 +120,14 @@ class Rank:
         self.parameters: dict[Value, Parameter] = {}
         self.stages = {
             stage: StageDevices(
-                plan, plan.stages[stage], self.meter, self.parameters, weight, wire, computing
+                plan,
+                plan.stages[stage],
+                self.meter,
+                self.host_meter,
+                self.parameters,
+                weight,
+                wire,
+                computing,
             )
             for stage in schedule.stages_of_ranks[number]
         }
@@ -138,6 +145,7 @@ class Rank:
         stage, meter, in_parts = self.stages[action.stage], self.meter, self._splits(action)
         before = meter.live
         meter.restart()
+        self.host_meter.restart()
         if action.kind == "F":
             sent = stage.forward(action, received, self._free.of(action.microbatch), in_parts)
         elif action.kind == "W":
@@ -151,7 +159,9 @@ class Rank:
         if target is not None and not self.is_home_of(target, action.microbatch):
             stage.counts.add_sent(target, sent.size_bytes)
             sent = replace(sent, sender=action.stage)
-        self.memory.append(ActionMemory(action, before, meter.peak, meter.live))
+        self.memory.append(
+            ActionMemory(action, before, meter.peak, meter.live, self.host_meter.peak)
+        )
         return sent
 
     def _splits(self, action: Action) -> bool:

@@ -26,6 +26,7 @@ from distir.execute.values import OptimizerStep
 from distir.ir.core import Array, Node, Op, Value
 from distir.ir.types import DType, TensorType
 from distir.ops.collective import Collective
+from distir.ops.host import rests_on_host
 from distir.ops.ring import Ring
 from distir.plan import ParameterUse, Plan, Stage
 from distir.plan.positions import positions_of
@@ -89,6 +90,7 @@ class StageDevices:
     plan: Plan
     stage: Stage
     meter: Meter
+    host_meter: Meter
     parameters: dict[Value, Parameter]
     loss_gradient: float
     wire: Wire | None = None
@@ -216,7 +218,7 @@ class StageDevices:
             raise ScheduleError(f"{action} runs twice")
         program = self.program
         readers = program.readers_of_parts if in_parts else program.readers
-        running = _Running(LiveArrays(self.meter), Counter(readers))
+        running = _Running(LiveArrays(self.meter, self.host_meter), Counter(readers))
         self._running[index] = running
         self._provide_sources(index, running.live, free)
         self._receive(running, self.program.inputs, received)
@@ -358,8 +360,11 @@ class StageDevices:
             operands = [live.shards[slot] for slot in each.operands]
             made = self._step(each.block, each.node, operands)
             for slot, value, shards in zip(each.results, each.node.results, made, strict=True):
-                if each.root is None:
-                    live.put(slot, shards, value)
+                on_host = rests_on_host(each.node.op)
+                if on_host and not each.node.part.of_model:
+                    live.show(slot, shards, None)  # it is added to a gradient that is at rest
+                elif each.root is None:
+                    live.put(slot, shards, value, on_host=on_host)
                 else:
                     live.show(slot, shards, live.storage.get(each.root))
             for slot in dict.fromkeys(each.operands):

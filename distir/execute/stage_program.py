@@ -148,10 +148,13 @@ class _Flattening:
         for before, after, here, there in zip(own, own[1:], places, places[1:], strict=False):
             self._join(here, before.sent, there, after.received)
         found: list[SlotInstruction] = []
-        for segment, here, there in zip(own, places, (*places[1:], -1), strict=True):
+        for segment, past, here, there in zip(
+            own, (-1, *places[:-1]), places, (*places[1:], -1), strict=True
+        ):
             found += [self._instruction(here, node) for node in segment.own_gathers]
             found += [self._instruction(there, node) for node in segment.ahead]
             found += [self._instruction(here, node) for node in segment.body]
+            found += [self._instruction(past, node) for node in segment.landing]
         return tuple(found)
 
     def _join(self, block: int, given: Sequence[Value], other: int, taken: Sequence[Value]) -> None:

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from distir.cost.collectives import CollectiveKind
-from distir.ir.core import Array
+from distir.ir.core import Array, Node, Op
 from distir.ir.registered import register_op
 from distir.ir.types import TensorType
-from distir.ops.collective import Collective
+from distir.ops.collective import Bucket, Collective, Distributed
 
 HOST = "host"
 """The stream of copies between a device and its host, and what they are reported under."""
@@ -38,10 +37,7 @@ class HostCopy(Collective):
 @register_op("ToHost")
 @dataclass(frozen=True, slots=True)
 class ToHost(HostCopy):
-    """Moves a value to the memory of the host. On the device the result takes no memory; that of
-    the operand is free when the copy has been made, so the result counts as a view of it."""
-
-    is_view: ClassVar[bool] = True
+    """Copies a value to the memory of the host. On the device the result takes no memory."""
 
     mesh_axes: tuple[str, ...] = ()
     degree: int = 1
@@ -64,4 +60,28 @@ class ToDevice(HostCopy):
         return "to_device"
 
 
-__all__ = ["HOST", "HostCopy", "ToDevice", "ToHost"]
+@register_op("Landed")
+@dataclass(frozen=True, slots=True)
+class Landed(Distributed):
+    """Compute waits until copies to the host have been made. The operands are what was copied,
+    whose memory is free afterwards, and the copies."""
+
+    def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
+        return ()
+
+    def evaluate(self, *operands: Array) -> tuple[Array, ...]:
+        return ()
+
+
+def rests_on_host(op: Op) -> bool:
+    """Whether the results of an op are in the memory of the host."""
+    return isinstance(op.parts[0] if isinstance(op, Bucket) else op, ToHost)
+
+
+def device_bytes(node: Node) -> tuple[int, ...]:
+    """Per result of a node, the bytes that it takes on the device if it is no view."""
+    on_host = rests_on_host(node.op)
+    return tuple(0 if on_host else value.type.size_bytes for value in node.results)
+
+
+__all__ = ["HOST", "HostCopy", "Landed", "ToDevice", "ToHost", "device_bytes", "rests_on_host"]

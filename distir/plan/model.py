@@ -71,6 +71,23 @@ def elements_of(values: Mapping[Local, Value], axes: Axes) -> Callable[[Value], 
     return elements
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class HostedValues:
+    """What a block's forward pass leaves in the memory of the host: `saved` of its values, as the
+    `copies` that the forward pass makes. `landing` is the end of these copies, and `returns` bring
+    what the backward pass reads back to the device."""
+
+    saved: frozenset[Value]
+    copies: tuple[Value, ...]
+    landing: Node
+    returns: tuple[Node, ...]
+
+    @property
+    def size_bytes(self) -> float:
+        """Bytes of a microbatch on the host."""
+        return sum(1.0 * copy.type.size_bytes for copy in self.copies)
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class BlockProgram:
     """A block's SPMD program at given sizes: what every device of its stage runs.
@@ -108,6 +125,8 @@ class BlockProgram:
     """Whether the optimizer's state is in the memory of the host, and its step is run there."""
     rests_on_host: bool = False
     """Whether parameters are in the memory of the host, from where passes gather them."""
+    hosted: HostedValues | None = None
+    """What the forward pass leaves on the host for the backward pass."""
 
     def __repr__(self) -> str:
         forward, backward = len(self.forward), len(self.computed_backward)
@@ -194,6 +213,15 @@ class BlockProgram:
         return {}
 
     @cached_property
+    def landing_behind(self) -> tuple[Node, ...]:
+        """The end of the block's copies to the host, which is that of the block after it, in values
+        that are not those of the block."""
+        if self.hosted is None:
+            return ()
+        values = fresh_values(self.hosted.landing.operands)
+        return with_values((self.hosted.landing,), values)
+
+    @cached_property
     def forward_pass(self) -> BlockPass:
         """The forward pass."""
         return BlockPass(self.forward_gathers, self.forward, self.inputs, self.outputs)
@@ -201,9 +229,12 @@ class BlockProgram:
     @cached_property
     def backward_pass(self) -> BlockPass:
         """The backward pass as one action."""
-        return BlockPass(
-            self.backward_gathers, self.backward, self.output_gradients, self.input_gradients
-        )
+        gathers = (*self.backward_gathers, *self._returns)
+        return BlockPass(gathers, self.backward, self.output_gradients, self.input_gradients)
+
+    @property
+    def _returns(self) -> tuple[Node, ...]:
+        return self.hosted.returns if self.hosted is not None else ()
 
     @cached_property
     def backward(self) -> tuple[Node, ...]:
@@ -214,7 +245,8 @@ class BlockProgram:
     def backward_parts(self) -> tuple[BlockPass, BlockPass]:
         """The backward pass as two actions: what the gradients handed on need, and the rest.
 
-        A part that reads gathered parameters gathers them itself and drops them at its end.
+        A part that reads gathered parameters gathers them itself and drops them at its end. What
+        comes back from the host does so once, for the first part.
         """
         releases = [node for node in self.backward_ops if isinstance(node.op, Release)]
         first, second = split_backward(self.backward_ops, self.input_gradients)
@@ -234,7 +266,7 @@ class BlockProgram:
         read = [value for node in second for value in node.operands]
         return (
             BlockPass(
-                self.backward_gathers if held else (),
+                (*(self.backward_gathers if held else ()), *self._returns),
                 self._fused(first, read),
                 self.output_gradients,
                 self.input_gradients,
@@ -300,7 +332,10 @@ class BlockProgram:
     @cached_property
     def saved(self) -> frozenset[Value]:
         """What rests from the forward to the backward pass."""
-        return frozenset((*self.locals(self.placed.saved), *self.kept_gathered))
+        kept = {*self.locals(self.placed.saved), *self.kept_gathered}
+        if self.hosted is not None:
+            kept = (kept - self.hosted.saved).union(self.hosted.copies)
+        return frozenset(kept)
 
 
 def _communicates(node: Node) -> bool:

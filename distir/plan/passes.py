@@ -22,12 +22,16 @@ class Segment:
     """What a block adds to a pass of its stage. Its values are its own, but for those of `ahead`.
 
     `first`: nobody gathers for it. `following` is the block that it gathers for, if that gathers.
+    `preceding` is the block before it, if what that copies to the host has to be there when this
+    one ends; `lands`: what it copies itself has to be there.
     """
 
     program: BlockProgram
     kind: int
     first: bool = True
     following: BlockProgram | None = None
+    preceding: BlockProgram | None = None
+    lands: bool = True
 
     @property
     def own(self) -> BlockPass:
@@ -52,7 +56,23 @@ class Segment:
     @property
     def body(self) -> tuple[Node, ...]:
         """The block's own ops."""
-        return self.own.nodes
+        return (*self.own.nodes, *(self._copying if self.lands else ()))
+
+    @property
+    def landing(self) -> tuple[Node, ...]:
+        """The end of what the block before copies to the host, in its values."""
+        before = self.preceding
+        return (before.hosted.landing,) if before is not None and before.hosted is not None else ()
+
+    @property
+    def copied(self) -> tuple[Value, ...]:
+        """What the block copies to the host while the one after it is computed, and the copies."""
+        return () if self.lands else tuple(v for node in self._copying for v in node.operands)
+
+    @property
+    def _copying(self) -> tuple[Node, ...]:
+        hosted = self.program.hosted if self.kind == FORWARD else None
+        return () if hosted is None else (hosted.landing,)
 
     @property
     def scatters(self) -> tuple[Node, ...]:
@@ -83,8 +103,9 @@ BlockPasses = tuple[Segment, ...]
 @dataclass(frozen=True, slots=True, eq=False)
 class Composed:
     """A segment with values of its own alone, so that it can follow an equal one: what it gathers
-    for the block that follows has other values there. `handed` and `handing` cross to the segment
-    before and after; the first `len(segment.received)` or `len(segment.sent)` are activations."""
+    for the block that follows has other values there, and what the block before it copies to the
+    host. `handed` and `handing` cross to the segment before and after; the first
+    `len(segment.received)` or `len(segment.sent)` are activations."""
 
     gathers: tuple[Node, ...]
     """What the segment gathers for itself and for the block that follows."""
@@ -110,13 +131,18 @@ class Composed:
 
 def composed(segment: Segment) -> Composed:
     """A segment with values of its own alone."""
-    following = segment.following
+    following, before = segment.following, segment.preceding
     ahead, ends = ((), ()) if following is None else following.gathered_ahead(segment.kind)
+    landing = () if before is None else before.landing_behind
     return Composed(
         (*segment.own_gathers, *ahead),
-        segment.body,
-        (*segment.received, *segment.gathered),
-        (*segment.sent, *ends),
+        (*segment.body, *landing),
+        (
+            *segment.received,
+            *(value for node in landing for value in node.operands),
+            *segment.gathered,
+        ),
+        (*segment.sent, *segment.copied, *ends),
     )
 
 
@@ -170,7 +196,17 @@ def segments(
         if following is not None and not following.in_action(kind).gathers:
             following = None
         first = place == 0 or not program.in_action(kind).gathers
-        found.append(Segment(program, kind, first, following))
+        before = ordered[place - 1] if place and kind == FORWARD else None
+        found.append(
+            Segment(
+                program,
+                kind,
+                first,
+                following,
+                preceding=before if before is not None and before.hosted is not None else None,
+                lands=program.hosted is None or kind != FORWARD or place + 1 == len(ordered),
+            )
+        )
     if steady and found[0].own_gathers:
         found[0] = replace(found[0], first=False)
         found[-1] = replace(found[-1], following=found[0].program)

@@ -17,6 +17,7 @@ from distir.mesh import MESH_CHOICES, mesh_axes, padded_sizes
 from distir.plan.block_program import instantiate_block
 from distir.plan.decisions import Place, deciding, places_of
 from distir.plan.fingerprint import Fingerprints
+from distir.plan.hosting import with_values_on_host
 from distir.plan.model import BlockProgram, Plan, Stage, in_one_stage
 from distir.plan.model_programs import ModelPrograms
 from distir.plan.positions import Positions, layout_at, positions_of
@@ -251,11 +252,14 @@ class Planner:
         mesh, keeping = kind.mesh, kind.keeping
         stored = self._stored_layouts(mesh, keeping)
         found: list[BlockProgram] = []
-        for placed, layouts in zip(self._chain(mesh, keeping), stored, strict=True):
+        chain = self._chain(mesh, keeping)
+        for place, (placed, layouts) in enumerate(zip(chain, stored, strict=True), start=1):
             padded = tuple((axis, sizes.of(axis)) for axis in placed.mesh.padded)
-            key = (placed, tuple(layouts.values()), padded)
+            # The backward pass of the last block follows its forward pass at once.
+            hosts = "activations" in kind.offloads and place < len(chain)
+            key = (placed, tuple(layouts.values()), padded, hosts)
             if key not in programs:
-                programs[key] = instantiate_block(
+                made = instantiate_block(
                     placed,
                     sizes,
                     self.workload.types,
@@ -267,6 +271,7 @@ class Planner:
                     self.loss_copies,
                     kind.offloads,
                 )
+                programs[key] = with_values_on_host(made) if hosts else made
             found.append(programs[key])
         return tuple(found)
 

@@ -51,8 +51,8 @@ def zero_degrees_to_try(dp: int) -> Advice:
 
 
 def offload_is_for_training(workload: WorkloadFacts, offload: str) -> str | None:
-    """Inference has no optimizer."""
-    if workload.mode == "training" or "optimizer" not in offload.split(","):
+    """Inference has no optimizer, and no backward pass that anything is kept for."""
+    if workload.mode == "training" or {"optimizer", "activations"}.isdisjoint(offload.split(",")):
         return None
     return f"offload = {offload} is about what training keeps, and inference keeps nothing"
 

@@ -34,6 +34,22 @@ def test_deepspeed_states_what_rests_on_hosts_and_is_read_back(
 
 
 @pytest.mark.not_quick
+def test_deepspeed_has_checkpoints_on_hosts_and_is_read_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, plan = tmp_path / "launch", ("--zero", "0", "--offload", "activations")
+    assert written("deepspeed", folder, *plan, "--recompute", "full") == 0
+    stated = json.loads((folder / "ds_config.json").read_text())["activation_checkpointing"]
+    assert stated["cpu_checkpointing"] is True
+    capsys.readouterr()
+    assert main(["read", str(folder / "launch.sh"), "--cluster", "dgx-a100", "--json", "-"]) == 0
+    strategy = json.loads(capsys.readouterr().out)["strategy"]
+    assert (strategy["offload"], strategy["recompute"]) == ("activations", "full")
+    assert written("deepspeed", tmp_path / "other", *plan) != 0
+    assert "cpu_checkpointing has checkpoints on the host" in capsys.readouterr().err
+
+
+@pytest.mark.not_quick
 def test_disks_are_refused_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "launch"
     assert written("deepspeed", folder, "--zero", "2", "--offload", "optimizer") == 0
@@ -63,9 +79,10 @@ def test_fsdp_leaves_parameters_and_optimizer_on_hosts_and_is_read_back(
 
 
 @pytest.mark.not_quick
+@pytest.mark.parametrize("offload", ["optimizer", "activations"])
 @pytest.mark.parametrize("target", ["megatron", "nanotron", "bridge"])
 def test_others_say_that_they_cannot_offload(
-    target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    target: str, offload: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert written(target, tmp_path / "launch", "--zero", "1", "--offload", "optimizer") != 0
-    assert "offload = optimizer cannot be stated" in capsys.readouterr().err
+    assert written(target, tmp_path / "launch", "--zero", "1", "--offload", offload) != 0
+    assert f"offload = {offload} cannot be stated" in capsys.readouterr().err

@@ -13,7 +13,10 @@ import pytest
 from autotune import load_problem
 from distir import Simulator, Workload, load_cluster, load_model
 from distir.errors import DistirError, StrategyError
+from distir.execute.verify import RELATIVE_TOLERANCE, verify
 from distir.plan import Planner
+from distir.plan.passes import block_passes
+from distir.simulation.pricing.memory import ChainMemory
 from distir.simulation.pricing.state import state_bytes
 from distir.strategies import Strategies
 from distir.strategy import Strategy
@@ -103,6 +106,75 @@ def test_offloading_takes_no_more_of_a_device_and_no_less_time(
     assert "host_bytes" not in without.memory
 
 
+@pytest.mark.parametrize(
+    ("strategy", "in_flight"),
+    [
+        (Strategy(microbatches=2), [1]),
+        (Strategy(pp=4, microbatches=8), [4, 3, 2, 1]),
+        (Strategy(pp=2, microbatches=4, schedule="gpipe"), [4, 4]),
+        (Strategy(pp=2, microbatches=4, recompute="full"), [2, 1]),
+    ],
+    ids=lambda value: getattr(value, "label", None),
+)
+def test_activations_on_hosts_are_those_of_all_microbatches_in_flight(
+    workload: Workload, strategy: Strategy, in_flight: list[int]
+) -> None:
+    simulator = Simulator(workload, load_cluster("dgx-a100", strategy.devices))
+    plan = simulator.plan(replace(strategy, offload="activations"))
+    offloaded, without = (
+        simulator.simulate(replace(strategy, offload=o)) for o in ("activations", "")
+    )
+    hosted = [
+        sum(program.hosted.size_bytes for program in stage.programs if program.hosted)
+        for stage in plan.stages
+    ]
+    there = [stage.host_bytes for stage in offloaded.stages]
+    assert there == [n * size for n, size in zip(in_flight, hosted, strict=True)]
+    for stage, before, number in zip(offloaded.stages, without.stages, in_flight, strict=True):
+        if number > 2:  # two blocks of one microbatch are on their way
+            assert stage.memory["activations_bytes"] < before.memory["activations_bytes"]
+    assert offloaded.metrics["iteration_seconds"] > without.metrics["iteration_seconds"]
+
+
+def test_values_that_show_each_other_are_copied_once(workload: Workload) -> None:
+    """The copies of a layer take as much as what it kept, and nothing stays."""
+    planner = Planner(workload)
+    layer, offloaded = (planner.block_programs(Strategy(offload=o))[3] for o in ("", "activations"))
+    assert offloaded.hosted is not None
+    assert layer.hosted is None
+    kept = ChainMemory().after_forward([((p,), 1) for p in block_passes([layer])])
+    left = ChainMemory().after_forward([((p,), 1) for p in block_passes([offloaded])])
+    assert (offloaded.hosted.size_bytes, left) == (kept, 0)
+
+
+def test_the_last_block_keeps_what_its_backward_pass_reads_at_once(workload: Workload) -> None:
+    *others, last = Planner(workload).block_programs(Strategy(offload="activations"))
+    assert last.hosted is None
+    assert all(each.hosted is not None for each in others[1:])
+
+
+@pytest.mark.slow(seconds=3)
+@pytest.mark.parametrize(
+    ("name", "strategy"),
+    [
+        ("t5-small", Strategy(dp=2, tp=2, pp=2, microbatches=2)),
+        ("mixtral-8x7b", Strategy(dp=2, ep=2, pp=2, microbatches=2, recompute="selective")),
+        ("gpt2", Strategy(pp=2, chunks=2, schedule="interleaved", microbatches=4)),
+        ("gpt2", Strategy(pp=2, microbatches=4, schedule="zb-h1", recompute="full")),
+        ("gpt2", Strategy(dp=2, zero=3, microbatches=2, offload="optimizer,parameters")),
+    ],
+    ids=lambda value: getattr(value, "label", value),
+)
+def test_with_activations_on_hosts_the_numbers_and_the_peak_are_the_executed_ones(
+    name: str, strategy: Strategy
+) -> None:
+    workload = Workload(model=load_model(name), batch_size=8, sequence_length=64)
+    offload = f"{strategy.offload},activations"
+    found = verify(workload, replace(strategy, offload=offload))
+    assert found.max_relative_error < RELATIVE_TOLERANCE
+    assert found.executed_peak_bytes == found.simulated_peak_bytes
+
+
 def test_a_plan_that_no_host_can_hold_says_so(workload: Workload) -> None:
     cluster = load_cluster("dgx-a100", 2)
     assert cluster.host is not None
@@ -131,11 +203,12 @@ def test_names_of_what_is_offloaded_are_known_and_in_order() -> None:
         Strategy(offload="adam")
 
 
-def test_inference_has_no_optimizer_to_offload() -> None:
+@pytest.mark.parametrize("offload", ["optimizer", "activations"])
+def test_inference_keeps_nothing_that_could_be_offloaded(offload: str) -> None:
     workload = Workload(model=load_model("gpt2"), mode="inference", batch_size=8)
     simulator = Simulator(workload, load_cluster("dgx-a100", 1))
     with pytest.raises(StrategyError, match="inference keeps nothing; leave it out"):
-        simulator.simulate(Strategy(offload="optimizer"))
+        simulator.simulate(Strategy(offload=offload))
 
 
 def test_advice_names_offloading_where_nothing_else_would_do_and_hosts_are_known() -> None:

@@ -99,9 +99,13 @@ _ON_HOST = {
 }
 """By what is offloaded the option that says where to."""
 
+_CHECKPOINTS_ON_HOST = "activation_checkpointing.cpu_checkpointing"
+
 
 def _write_offload(facts: Facts) -> Options:
-    return {_ON_HOST[name]: "cpu" for name in facts["offload"].split(",") if name}
+    offloads = facts["offload"].split(",")
+    found: Options = {option: "cpu" for name, option in _ON_HOST.items() if name in offloads}
+    return found | ({_CHECKPOINTS_ON_HOST: True} if "activations" in offloads else {})
 
 
 def _read_offload(options: Options, facts: Facts) -> Facts:
@@ -111,6 +115,8 @@ def _read_offload(options: Options, facts: Facts) -> Facts:
         if device not in ("none", "cpu"):
             raise LaunchError(f"{option} is {shown(device)}; what is simulated is cpu or none")
         found += [name] if device == "cpu" else []
+    if truth(_CHECKPOINTS_ON_HOST, options.get(_CHECKPOINTS_ON_HOST, False)):
+        found.append("activations")
     return {"offload": ",".join(found)}
 
 
@@ -145,7 +151,12 @@ ROWS: tuple[Row, ...] = (
         "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "train_batch_size"
     ),
     value("zero", "zero_optimization.stage", 0, always=True),
-    row(("offload",), tuple(_ON_HOST.values()), _write_offload, _read_offload),
+    row(
+        ("offload",),
+        (*_ON_HOST.values(), _CHECKPOINTS_ON_HOST),
+        _write_offload,
+        _read_offload,
+    ),
     row((), (_OVERLAP,), _write_overlap, lambda options, facts: {}),
     row(
         ("recompute",),
@@ -182,10 +193,19 @@ def _pipeline_alone(pp: int, tp: int, cp: int) -> str | None:
 
 
 def _offload_of_zero(offload: str, zero: int) -> str | None:
-    least = 3 if "parameters" in offload else 1
-    if not offload or zero >= least:
+    least = 3 if "parameters" in offload else 1 if "optimizer" in offload else 0
+    if zero >= least:
         return None
     return f"offload = {offload} with zero = {zero}: stage {least} or more offloads that"
+
+
+def _offload_of_checkpoints(offload: str, recompute: str) -> str | None:
+    if "activations" not in offload or recompute == "full":
+        return None
+    return (
+        f"offload = {offload} with recompute = {recompute}: cpu_checkpointing has checkpoints on "
+        "the host, the inputs of layers that are recomputed in full"
+    )
 
 
 LIMITS: tuple[Limit, ...] = (
@@ -194,6 +214,11 @@ LIMITS: tuple[Limit, ...] = (
     Limit("a pipeline has ZeRO 0 or 1", _pipeline_zero, ({"zero": 1},)),
     Limit("a pipeline is alone", _pipeline_alone, no_pipeline),
     Limit("ZeRO offloads", _offload_of_zero, ({"zero": 1}, {"zero": 3}, {"offload": ""})),
+    Limit(
+        "checkpoints are offloaded",
+        _offload_of_checkpoints,
+        ({"recompute": "full"}, {"offload": ""}),
+    ),
     one_schedule("1f1b"),
     exchanges({"all-to-all": "Ulysses"}),
     only(

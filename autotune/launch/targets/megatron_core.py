@@ -146,7 +146,12 @@ LIMITS: tuple[Limit, ...] = (
         {"placement": PLACEMENT},
     ),
     only("recompute", RECOMPUTED, "Megatron-Core has none, selective and full"),
-    only("offload", ("",), "its optimizer on the host leaves gradients on the device"),
+    only(
+        "offload",
+        ("",),
+        "its optimizer on the host leaves gradients on the device, and of activations it offloads "
+        "the inputs of modules that are named, or of the first layers where pp is 1",
+    ),
     Limit(
         "layers of a stage are recomputed in full",
         _layers_in_full,

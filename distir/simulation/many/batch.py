@@ -207,7 +207,7 @@ class _Batch:
                 found = iterations(self.pricer, schedules, place[part], table, levels, group)
                 iteration[some], peak[some], bubble[some], communication[some] = found
                 if offloads:
-                    on_host[some] = host_bytes(schedules[0], table, group)
+                    on_host[some] = host_bytes(schedules, place[part], table, group)
         devices = np.prod([self.table.column(name) for name in ("dp", "tp", "cp", "pp")], axis=0)
         return Iteration(
             workload=workload,

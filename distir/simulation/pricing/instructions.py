@@ -19,7 +19,7 @@ from distir.cost.stack import Scaling
 from distir.ir.core import Node, Op, Part, Value
 from distir.ops.collective import Bucket, Collective, Sharded
 from distir.ops.fused import Fused
-from distir.ops.host import HOST
+from distir.ops.host import HOST, Landed
 from distir.ops.linalg import Einsum, product_shape
 from distir.ops.loss import CrossEntropy, CrossEntropyGradient
 from distir.ops.norm import (
@@ -274,6 +274,8 @@ class Pricing:
                 after_compute=node.part is Part.STATE,
                 launch_seconds=self.cost.stack.launch_seconds,
             )
+        if isinstance(op, Landed):
+            return Instruction(COMPUTE, 0.0, node.operands, (), label_of(op))
         work = self._uneven(op, op.work(node.operand_types, node.result_types))
         if not work.flops and not work.bytes:
             view = self.cost.stack.view_seconds

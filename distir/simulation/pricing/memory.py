@@ -23,6 +23,7 @@ from distir.arrays import Indices
 from distir.cost.amounts import Many, select, taken
 from distir.ir.core import Node, Value
 from distir.ops.collective import Sharded
+from distir.ops.host import device_bytes
 from distir.plan.passes import BlockPasses, Composed, Segment, composed
 from distir.schedules import BACKWARD, FORWARD, INPUT_PART, WEIGHT_PART
 from distir.simulation.pricing.repeats import Count, RepeatedBlocks, any_left
@@ -205,9 +206,9 @@ class _Liveness:
         for each in dying.get(-1, ()):
             free(each)
         for position, node in enumerate(nodes):
-            for value in node.results:
+            for value, size in zip(node.results, device_bytes(node), strict=True):
                 if value not in storage:
-                    sizes[value] = value.type.size_bytes
+                    sizes[value] = size
                     live += sizes[value]
                     buffered += sizes[value] if value in buffers else 0
             higher = live > peak
@@ -445,8 +446,12 @@ class _BackwardLiveness:
         def roots(values: Iterable[Value]) -> list[_Storage]:
             return [storage.get(value, value) for value in values]
 
-        made = {v for n in (*before.nodes, *first.nodes) for v in n.results if v not in storage}
-        sizes: dict[_Storage, int] = {value: value.type.size_bytes for value in made}
+        sizes: dict[_Storage, int] = {
+            value: size
+            for node in (*before.nodes, *first.nodes)
+            for value, size in zip(node.results, device_bytes(node), strict=True)
+            if value not in storage
+        }
         sizes.update((each, arrived.sizes[each.number]) for each in inputs)
         sizes.update((each, gradients.sizes[each.number]) for each in given)
         handed = dict.fromkeys(roots(before.handing))

@@ -39,6 +39,7 @@ NAMES = (
     "state",
     "state inputs",
     "host",
+    "hosted",
 )
 """Names of the numbers that describe a stage, most of them by cost kind.
 
@@ -50,7 +51,7 @@ NAMES = (
 - "optimizer", "refresh": seconds of the optimizer's step, and until parameters are stored again.
 - "first gather": seconds in which the first block's parameters are gathered for a forward pass.
 - "state": bytes of state; "state inputs": those of them that are inputs.
-- "host": bytes in the memory of the host.
+- "host": bytes in the memory of the host; "hosted": those of a microbatch in flight.
 """
 
 ROW = {name: row for row, name in enumerate(NAMES)}
@@ -79,6 +80,7 @@ def columns_of(cost: StageCost, num_stages: int) -> Floats:
     put("state", cost.state.total)
     put("state inputs", cost.state.inputs)
     put("host", cost.state.host)
+    put("hosted", cost.state.hosted)
     return columns
 
 

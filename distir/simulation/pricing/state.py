@@ -4,7 +4,7 @@ of inputs that one step leaves for the next."""
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from distir.arrays import Indices
 from distir.cost.amounts import taken
@@ -26,6 +26,8 @@ class StateBytes:
     inputs: float = 0.0
     host: float = 0.0
     """Bytes in the memory of the host, which none of the others counts."""
+    hosted: float = 0.0
+    """Bytes in the memory of the host per microbatch between its forward and its backward pass."""
 
     def plus(self, other: StateBytes, count: int = 1) -> StateBytes:
         """The sum of these bytes and `count` times the others."""
@@ -35,6 +37,7 @@ class StateBytes:
             self.optimizer + count * other.optimizer,
             self.inputs + count * other.inputs,
             self.host + count * other.host,
+            self.hosted + count * other.hosted,
         )
 
     def shared(self, ranks: int) -> StateBytes:
@@ -44,7 +47,7 @@ class StateBytes:
 
     def at(self, size_numbers: Indices | None) -> StateBytes:
         """The bytes at the program sizes with these numbers; at all sizes for None."""
-        amounts = (self.parameters, self.gradients, self.optimizer, self.inputs, self.host)
+        amounts = (getattr(self, each.name) for each in fields(self))
         return StateBytes(*(taken(amount, size_numbers) for amount in amounts))
 
     @property
@@ -102,7 +105,8 @@ def state_bytes(
             gradient = program.values[use.gradient].type
             gradients += gradient.num_elements * workload.types.gradient_bytes
     inputs = state_input_bytes(workload, program)
-    return StateBytes(parameters, gradients, optimizer, inputs, host)
+    hosted = program.hosted.size_bytes if program.hosted is not None else 0.0
+    return StateBytes(parameters, gradients, optimizer, inputs, host, hosted)
 
 
 def state_input_bytes(workload: Workload, program: BlockProgram) -> float:

@@ -131,10 +131,21 @@ def iterations(
     return iteration, peak, time.idle + idle.mean(axis=0), time.moving + busy.mean(axis=0)
 
 
-def host_bytes(compiled: CompiledSchedule, table: StageTable, group: ArrangementGroup) -> Floats:
-    """Per plan the bytes that a device of some rank has in the memory of its host, at most."""
-    stages, own = _Stages(table, group.rows), _Own(compiled)
-    return own.sum(own.of(stages("host"))).max(axis=0)
+def host_bytes(
+    schedules: Sequence[CompiledSchedule],
+    which: Indices,
+    table: StageTable,
+    group: ArrangementGroup,
+) -> Floats:
+    """Per plan the bytes that a device of some rank has in the memory of its host, at most.
+    `schedules` and `which`: see `iterations`."""
+    stages, own = _Stages(table, group.rows), _Own(schedules[0])
+    state, hosted = own.sum(own.of(stages("host"))), stages("hosted")
+    if not hosted.any():
+        return state.max(axis=0)
+    nothing = np.zeros_like(hosted)
+    peaks = [hosted if kind == FORWARD else nothing for kind in _kinds(schedules[0])]
+    return _fullest(schedules, which, own, state, peaks, (hosted, nothing))
 
 
 def least_iterations(
@@ -407,15 +418,30 @@ def _peaks(
 ) -> Floats:
     """Bytes of the fullest rank: its state, and at the worst moment what is in flight."""
     kinds = _kinds(schedules[0])
-    peaks = np.concatenate([stages(f"peak {kind}") for kind in kinds])
+    peaks = [stages(f"peak {kind}") for kind in kinds]
     forward = stages(f"delta {FORWARD}")
     both = forward + stages(f"delta {INPUT_PART}") if INPUT_PART in kinds else 0.0 * forward
-    deltas = np.concatenate([forward, both])
     state = own.sum(own.of(stages("state")))
     if (copies := schedules[0].copies) > 1:
         # As `StateBytes.shared`.
         state -= own.sum(own.of(stages("state inputs"))) * (1 - 1 / copies)
-    fullest = np.empty(stages.plans)
+    return _fullest(schedules, which, own, state, peaks, (forward, both))
+
+
+def _fullest(
+    schedules: Sequence[CompiledSchedule],
+    which: Indices,
+    own: _Own,
+    state: Floats,
+    peaks_of_kinds: Sequence[Floats],
+    in_flight: tuple[Floats, Floats],
+) -> Floats:
+    """Bytes of the fullest rank: of its `state`, of shape (ranks, plans), of an action at its peak,
+    by the kinds of the schedule, and of microbatches `in_flight`, between F and B and between B and
+    W; all of shape (stages, plans)."""
+    kinds, (forward, _) = _kinds(schedules[0]), in_flight
+    peaks, deltas = np.concatenate(peaks_of_kinds), np.concatenate(in_flight)
+    fullest = np.empty(forward.shape[1])
     for tables, plans in _tables_of_plans(schedules, which):
         changes = _joined(tables)
         count = len(forward)

@@ -83,7 +83,7 @@ def rank_seconds(
                 begin=begin,
                 end=end[rank] + optimizer + refresh,
                 memory=_peak(stages, compiled.situations[rank], own, compiled.copies),
-                host_bytes=sum(cost.state.host for cost in costs),
+                host_bytes=_on_host(stages, compiled.situations[rank], own),
             )
         )
     return found
@@ -194,6 +194,21 @@ def _peak(
         activations=held_bytes - buffers,
         buffers=buffers,
     )
+
+
+def _on_host(
+    stages: Sequence[StageCost], situations: Sequence[Situation], own: Sequence[int]
+) -> float:
+    """Bytes of a rank in the memory of its host: what rests there, and what its microbatches have
+    there at most between their forward and their backward passes."""
+    hosted = [stages[stage].state.hosted for stage in own]
+    most = 0.0
+    for held in situations:
+        there = sum(n * size for (n, _), size in zip(held.counts, hosted, strict=True))
+        if held.cost_kind == FORWARD:
+            there += stages[held.stage].state.hosted
+        most = max(most, there)
+    return sum(stages[stage].state.host for stage in own) + most
 
 
 __all__ = ["RankSeconds", "rank_seconds"]

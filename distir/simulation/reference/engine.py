@@ -170,6 +170,9 @@ class _Device:
     peak_bytes: int = 0
     buffer_bytes_at_peak: dict[int, None] = field(default_factory=dict[int, None])
     """What buffers hold whenever most memory is held."""
+    hosted_bytes: float = 0.0
+    """What the microbatches of the device have in the memory of its host, and at most."""
+    most_hosted_bytes: float = 0.0
 
     def expose(self, stream: str, seconds: float) -> None:
         """Books time that compute waited for a stream."""
@@ -323,6 +326,12 @@ class World:
 
         def key(storage: int) -> tuple[int, int, int]:
             return (action.stage, action.microbatch, storage)
+
+        if action.kind == "F":
+            device.hosted_bytes += stage.state.hosted
+            device.most_hosted_bytes = max(device.most_hosted_bytes, device.hosted_bytes)
+        elif action.kind != "W":
+            device.hosted_bytes -= stage.state.hosted
 
         def free_storages(storages: Iterable[int]) -> None:
             for storage in storages:
@@ -598,7 +607,7 @@ class World:
                     optimizer=slowest.optimizer,
                     begin=slowest.begin,
                     end=slowest.clock,
-                    host_bytes=sum(state.host for state in states),
+                    host_bytes=sum(state.host for state in states) + fullest.most_hosted_bytes,
                     memory=memory_shares(
                         parameters=sum(state.parameters for state in states),
                         gradients=sum(state.gradients for state in states),

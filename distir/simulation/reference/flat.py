@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from distir.ir.core import Node, Value
 from distir.ops.collective import Sharded
+from distir.ops.host import rests_on_host
 from distir.plan import BlockProgram, Plan
 from distir.plan.passes import is_reversed, segments
 from distir.schedules import (
@@ -189,6 +190,8 @@ class _Numbering:
             else self.fresh(value, known, own=own and not view and value in node.results)
             for value in instruction.writes
         )
+        if rests_on_host(node.op):
+            self.flat.storage_bytes.update(dict.fromkeys(writes, 0))
         if not node.part.of_model and not view:
             self.flat.buffers.update(writes)
         if view:
@@ -234,7 +237,9 @@ def _lay_out(
     first = own[0].own_gathers
     if kind == FORWARD:
         flat.first_gathers = numbering.instructions(first)
-    for segment, place, after in zip(own, places, (*places[1:], -1), strict=True):
+    for segment, before, place, after in zip(
+        own, (-1, *places[:-1]), places, (*places[1:], -1), strict=True
+    ):
         known[place].update(zip(segment.received, handed, strict=True))
         block, begin = stage.blocks[place], len(to.steps)
         numbering.add(segment.own_gathers, known[place], to, block, launched_elsewhere=first)
@@ -244,6 +249,7 @@ def _lay_out(
             numbering.add(first, {}, to, stage.blocks[places[0]], own=False)
         scatters = segment.scatters
         numbering.add(segment.body, known[place], to, block, runs_elsewhere=scatters)
+        numbering.add(segment.landing, known[before], to, block)
         shared_out = numbering.instructions(scatters)
         to.scattering += ((len(to.steps), each) for each in shared_out)
         gathers = numbering.instructions(segment.own.gathers)
@@ -264,6 +270,9 @@ def _add_state(
     """What a block's parameters hold for good, and what their optimizer step takes."""
     workload = plan.workload
     flat.state = flat.state.plus(StateBytes(inputs=state_input_bytes(workload, program)))
+    if program.hosted is not None:
+        copies = (copy.type.size_bytes for copy in program.hosted.copies)
+        flat.state = flat.state.plus(StateBytes(hosted=float(sum(copies))))
     trained = 0
     for position, use in enumerate(program.parameters):
         if position not in away.held:
