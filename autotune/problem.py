@@ -20,7 +20,7 @@ from distir.errors import DistirError
 from distir.factoring import divisors
 from distir.metrics import find_metric, memory_use, missing_needs, peak_memory_bytes
 from distir.rules import hosts_are_known
-from distir.strategy import AUTO, Strategy, lists_of_mesh, own_mesh
+from distir.strategy import AUTO, OFFLOADS, Strategy, lists_of_mesh, own_mesh
 from search_spaces import Searched, SearchSpace, WorkloadFacts, distribution_space, searched
 
 if TYPE_CHECKING:
@@ -285,9 +285,8 @@ def _loaded(statement: ProblemStatement) -> Problem:
     how = (statement.attention, statement.imbalance, statement.sizes)
     model = model_as_run(statement.model, stack, *how)
     hardware = _hardware(statement)
-    if any(looked_through.values_of("offload", ())) and hardware.host is None:
-        raise DistirError(f"offloading rests values on hosts, but {hardware.without_host}")
     precision, told = _precision(statement, hardware)
+    told = (*told, *_without_hosts(looked_through, hardware))
     workload = _workload(statement, model, precision)
     if statement.batch_size == "least":
         workload = _with_least_batch(workload, devices, looked_through)
@@ -373,6 +372,17 @@ def _space_options(statement: ProblemStatement) -> str:
     if statement.offload is not None:
         found += f" --offload {statement.offload or 'none'}"
     return found
+
+
+def _without_hosts(looked_through: Searched, hardware: Cluster) -> tuple[str, ...]:
+    """What to know of a space on a cluster of whose hosts nothing is known: choices that offload
+    are left out of it. Raises `DistirError` if no others are left."""
+    choices = looked_through.values_of("offload", ("", *OFFLOADS))
+    if hardware.host is not None or not any(choices):
+        return ()
+    if all(choices):
+        raise DistirError(f"offloading rests values on hosts, but {hardware.without_host}")
+    return (f"Choices that offload are left out: {hardware.without_host}.",)
 
 
 def _hardware(statement: ProblemStatement) -> Cluster:

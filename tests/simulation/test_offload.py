@@ -7,6 +7,7 @@ bytes per parameter of mixed-precision Adam, 2 stay on the device, and 14 are on
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -195,6 +196,23 @@ def test_nothing_is_offloaded_to_hosts_of_which_nothing_is_known(workload: Workl
     assert list(simulator.explain_many(Strategies.of([strategy, Strategy(dp=8)]))) == [0]
     with pytest.raises(DistirError, match=r"nothing is known of the hosts"):
         load_problem("gpt2", "tpu-v5p", devices=8, offload="optimizer")
+
+
+@pytest.mark.parametrize("stated", ["[none, optimizer]", "all"])
+def test_a_space_with_other_choices_is_searched_without_those_that_offload(
+    stated: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "space.yaml"
+    file.write_text(f"extends: small\noffload: {stated}\n", encoding="utf-8")
+    problem = load_problem("gpt2", "tpu-v5p", devices=8, space=file)
+    assert {strategy.offload for strategy in problem.space.enumerate()} == {""}
+    assert any("Choices that offload are left out: nothing is known" in n for n in problem.notes)
+    known = load_problem("gpt2", "dgx-a100", devices=8, space=file)
+    assert not any("left out" in note for note in known.notes)
+    assert known.space.count() > problem.space.count()
+    file.write_text("offload: [optimizer, parameters]\n", encoding="utf-8")
+    with pytest.raises(DistirError, match="nothing is known of the hosts"):
+        load_problem("gpt2", "tpu-v5p", devices=8, space=file)
 
 
 def test_names_of_what_is_offloaded_are_known_and_in_order() -> None:
