@@ -52,6 +52,7 @@ def with_values_on_host(program: BlockProgram) -> BlockProgram:
         copies=tuple(there.values()),
         landing=Node(Landed(), (*copied, *there.values()), ()),
         returns=tuple(bucketed(chains)),
+        without=program,
     )
     return replace(
         program,

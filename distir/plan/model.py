@@ -81,6 +81,8 @@ class HostedValues:
     copies: tuple[Value, ...]
     landing: Node
     returns: tuple[Node, ...]
+    without: BlockProgram
+    """The program that leaves nothing there."""
 
     @property
     def size_bytes(self) -> float:

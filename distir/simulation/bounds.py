@@ -22,7 +22,8 @@ microbatches,
 - *states at rest*: sharding them adds gathers and settlements to the passes, and takes nothing
   away: the `T` without ZeRO bounds those with it.
 - *the host*: what rests there counts nothing, and copying adds to the passes: the `T` without
-  offloading bounds those with it.
+  offloading bounds those with it. What is computed again is not copied; so where stages pick what
+  they recompute, no activations are copied.
 - *pipeline*: the rank on which a microbatch begins is busy or waits until it has come back. Where
   rank `r` holds stage `r` alone and backward passes are whole, rank `r` does nothing before the
   first microbatch has passed the stages before it, and the last has to pass them again after it:
@@ -247,20 +248,25 @@ class _Wholes:
         layers[:, 1:-2] /= parts
         state[: len(parts)] /= parts
         if any(table.values["offload"]):
-            stay = np.stack([_stays(name, table) for name in _STATE])
+            stay = np.stack([_stays(OFFLOADED[name], table) for name in _STATE])
             layers[:, 1:-2] *= stay
             state[: len(parts)] *= stay
         nothing = np.zeros(len(table))
-        return replace(self, optimizer=nothing, refresh=nothing, state=state, layers=layers)
+        here = _stays("activations", table)
+        layers[:, -2] *= here
+        held = self.held * here
+        return replace(
+            self, optimizer=nothing, refresh=nothing, held=held, state=state, layers=layers
+        )
 
 
 OFFLOADED = {"parameters": "parameters", "gradients": "optimizer", "optimizer": "optimizer"}
 """By what is at rest the name under which strategies offload it."""
 
 
-def _stays(name: str, table: Strategies) -> NDArray[np.bool_]:
-    """Whether each strategy leaves what is at rest on its devices."""
-    stays = [OFFLOADED[name] not in each.split(",") for each in table.values["offload"]]
+def _stays(offloaded: str, table: Strategies) -> NDArray[np.bool_]:
+    """Whether each strategy leaves on its devices what it may offload by this name."""
+    stays = [offloaded not in each.split(",") for each in table.values["offload"]]
     return np.array(stays)[table.codes.get("offload", np.zeros(len(table), np.int16))]
 
 
@@ -615,7 +621,11 @@ class Bounds:
 
         # With the uses of a parameter in one stage, its gradient moves least; in several, less of
         # it is held.
-        together = in_one_stage(program, every, programs.kept)
+        kept = programs.kept
+        if programs.chooses:
+            # A layer that is computed again copies less to the host.
+            kept = [each.hosted.without if each.hosted is not None else each for each in kept]
+        together = in_one_stage(program, every, kept)
         stage = pricer.unpriced_stage(repeated(together), pricing, splits, waits_for_gathers=False)
         (cost,) = pricer.price([stage], pricing)
         state = pricer.state_of(repeated(programs.kept), pricing)

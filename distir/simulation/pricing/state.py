@@ -4,7 +4,7 @@ of inputs that one step leaves for the next."""
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 from distir.arrays import Indices
 from distir.cost.amounts import taken
@@ -47,7 +47,8 @@ class StateBytes:
 
     def at(self, size_numbers: Indices | None) -> StateBytes:
         """The bytes at the program sizes with these numbers; at all sizes for None."""
-        amounts = (getattr(self, each.name) for each in fields(self))
+        resting = (self.parameters, self.gradients, self.optimizer, self.inputs, self.host)
+        amounts = (*resting, self.hosted)
         return StateBytes(*(taken(amount, size_numbers) for amount in amounts))
 
     @property
