@@ -37,6 +37,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="devices of the cluster (default: the cores, or the GPUs)",
     )
     parser.add_argument(
+        "--products",
+        action="store_true",
+        help="also write products.toml, what products took by their sizes, which stack.toml names",
+    )
+    parser.add_argument(
         "--deadline",
         type=seconds,
         default=600.0,
@@ -67,6 +72,7 @@ def execute(arguments: argparse.Namespace) -> int:
             cluster_text,
             device_text,
             fitted_profile,
+            measured_products,
             stack_text,
         )
         from autotune.distributed.profiling import (
@@ -75,6 +81,7 @@ def execute(arguments: argparse.Namespace) -> int:
             memory_bytes,
             take_samples,
         )
+        from distir.cost import products_text
         from distir.ir.types import DType
 
         dtype = DType.parse(PRECISIONS[arguments.on])
@@ -88,8 +95,11 @@ def execute(arguments: argparse.Namespace) -> int:
         files = {
             "device": device_text(profile, source),
             "cluster": cluster_text(profile, "device.toml", source),
-            "stack": stack_text(profile, source),
+            "stack": stack_text(profile, source, "products.toml" if arguments.products else None),
         }
+        if arguments.products:
+            table = measured_products(samples, profile, described(arguments.on))
+            files["products"] = products_text(table, source)
         for name, text in files.items():
             write_text(folder / f"{name}.toml", text)
     plain: dict[str, Any] = {

@@ -14,6 +14,7 @@ import numpy as np
 from autotune.distributed.profiling import MessageSample, OpSample, Samples, StepSample
 from distir.cost import Cluster, CostModel, Device, OpClass, SoftwareStack, load_stack
 from distir.cost.cluster import ClusterLevel, Group
+from distir.cost.products import MeasuredProduct, MeasuredProducts, ProductShape
 
 ROUNDS, FIRST_STEP, LAST_STEP = 200, 0.5, 0.002
 """Steps of the search, in logarithms of constants."""
@@ -187,6 +188,29 @@ def nearest(
 # --- files ----------------------------------------------------------------------------------------
 
 
+def measured_products(samples: Samples, profile: Profile, versions: str) -> MeasuredProducts:
+    """A table of the products among the samples, launch not counted: where the host waits for every
+    kernel, times have it. Products that take no longer than a launch tell nothing and are left out.
+    """
+    launch = 0.0 if samples.runs_ahead else profile.stack.eager_launch_seconds
+    times: dict[ProductShape, list[float]] = {}
+    for each in samples.ops:
+        if each.product is not None and each.seconds > launch:
+            times.setdefault(each.product, []).append(each.seconds - launch)
+    points = tuple(
+        MeasuredProduct(
+            shape.dtype,
+            int(shape.rows),
+            int(shape.columns),
+            int(shape.inner),
+            int(shape.batch),
+            float(np.median(seconds)),
+        )
+        for shape, seconds in times.items()
+    )
+    return MeasuredProducts(profile.cluster.device.name, versions, points)
+
+
 def device_text(profile: Profile, source: str) -> str:
     """The device as TOML that `--device` reads."""
     device = profile.cluster.device
@@ -224,7 +248,8 @@ def cluster_text(profile: Profile, device_file: str, source: str) -> str:
 
 _FACTS = (
     "dispatch", "fuses_elementwise", "attention", "attention_kernels", "overlaps_gradients",
-    "overlaps_messages", "overlaps_activations", "allocator", "spells_loss_out", "balances_context",
+    "overlaps_messages", "overlaps_activations", "collectives", "allocator", "spells_loss_out",
+    "balances_context",
 )  # fmt: skip
 _FRACTIONS = (
     "product_efficiency", "vector_product_efficiency", "attention_efficiency", "vector_efficiency",
@@ -236,8 +261,9 @@ _SECONDS = (
 )  # fmt: skip
 
 
-def stack_text(profile: Profile, source: str) -> str:
-    """The software stack as TOML that `--stack` reads."""
+def stack_text(profile: Profile, source: str, products: str | None = None) -> str:
+    """The software stack as TOML that `--stack` reads. `products` is the path of a file of measured
+    products that belongs to it."""
     stack = profile.stack
     constants = [
         *((name, f"{getattr(stack, name):.4g}") for name in _FRACTIONS),
@@ -250,6 +276,7 @@ def stack_text(profile: Profile, source: str) -> str:
         f"summary = {_toml(source)}",
         "",
         *(f"{fact} = {_toml(getattr(stack, fact))}" for fact in _FACTS),
+        *([] if products is None else [f"products = {_toml(products)}"]),
         "",
         "[constants]",
         *(f"{key} = {value}" for key, value in constants),

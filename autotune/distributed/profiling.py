@@ -34,7 +34,8 @@ from autotune.distributed.measuring import host_bytes, measure_locally
 from autotune.distributed.messenger import Messenger
 from autotune.distributed.tensors import tensor_of
 from autotune.distributed.wire import ProcessWire
-from distir.cost import Work, load_cluster, load_stack
+from distir.cost import OpClass, Work, load_cluster, load_stack
+from distir.cost.products import ProductShape
 from distir.execute.devices import WirePart
 from distir.ir.core import Op, Value
 from distir.ir.types import DType, TensorType
@@ -43,7 +44,7 @@ from distir.ops.arithmetic import Add
 from distir.ops.attention import FusedAttention, FusedAttentionGradient
 from distir.ops.collective import AllGather, AllReduce, AllToAll, Collective, Cut, ReduceScatter
 from distir.ops.elementwise import UnaryGradient
-from distir.ops.linalg import Einsum, MatMul
+from distir.ops.linalg import Einsum, MatMul, product_shape
 from distir.ops.loss import CrossEntropy, CrossEntropyGradient
 from distir.ops.norm import LayerNormalization, NormalizationGradient
 from distir.ops.optimizer import AdamStep
@@ -87,11 +88,12 @@ have few views, that is, ops that only change how an array is looked at, and GPT
 
 @dataclass(frozen=True, slots=True)
 class OpSample:
-    """Seconds of an op, and its work in the types in which it ran."""
+    """Seconds of an op, and its work in the types in which it ran; of a product, its sizes."""
 
     label: str
     work: Work
     seconds: float
+    product: ProductShape | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +226,10 @@ def _op_samples(where: Where, dtype: DType, member: Member) -> list[OpSample]:
         def run(op: Op = op, sets: Any = sets, dtypes: Any = dtypes) -> None:
             computing.evaluate(op, {}, next(sets), dtypes)
 
-        found.append(OpSample(label, op.work(types, results), median_seconds(run, clock)))
+        work, shape = op.work(types, results), None
+        if work.kind is OpClass.PRODUCT:
+            shape = product_shape(op, types, dtype.short_name)
+        found.append(OpSample(label, work, median_seconds(run, clock), shape))
     return found
 
 

@@ -16,17 +16,25 @@ from autotune.distributed.fitting import (
     cluster_text,
     device_text,
     fitted_profile,
+    measured_products,
     nearest,
     stack_text,
 )
 from autotune.distributed.profiling import MessageSample, OpSample, Samples, StepSample
-from distir.cost import CostModel, OpClass, Work, load_cluster, load_stack
+from distir.cost import CostModel, OpClass, Work, load_cluster, load_stack, products_text
 from distir.cost.cluster import Group
+from distir.cost.products import ProductShape
 
 needs_torch = pytest.mark.skipif(not torch_installed(), reason="needs PyTorch: .[torch]")
 
 LAUNCH, VIEW, COLLECTIVE = 50e-6, 20e-6, 200e-6
 RATE, BANDWIDTH, LINK = 1e11, 5e10, 2e9
+
+
+def _shape(work: Work) -> ProductShape | None:
+    """A product of this work: 64 columns of a sum over 50, two operations each."""
+    is_product = work.kind is OpClass.PRODUCT
+    return ProductShape("fp32", int(float(work.flops)) // 6400, 64, 50) if is_product else None
 
 
 def _samples() -> Samples:
@@ -42,7 +50,7 @@ def _samples() -> Samples:
         busy = max(work.flops / rates[work.kind], work.bytes / BANDWIDTH)
         return LAUNCH + float(busy)
 
-    ops = [OpSample("op", work, seconds(work)) for work in works]
+    ops = [OpSample("op", work, seconds(work), _shape(work)) for work in works]
     steps = [
         StepSample(f"{kernels} {views}", kernels, views, 1e-4 + 2 * LAUNCH * kernels + VIEW * views)
         for kernels, views in ((10.0, 2.0), (50.0, 5.0), (100.0, 80.0), (60.0, 90.0))
@@ -87,6 +95,28 @@ def test_files_say_what_was_fitted(tmp_path: Path) -> None:
     assert stack.reserve_bytes(1.0, 1) == 0
 
 
+@pytest.mark.parametrize("runs_ahead", [False, True])
+def test_a_table_of_products_has_what_was_timed_without_launches(
+    runs_ahead: bool, tmp_path: Path
+) -> None:
+    samples = replace(_samples(), runs_ahead=runs_ahead)
+    profile = fitted_profile(samples, "here", 1e10, 2)
+    table = measured_products(samples, profile, "a library")
+    (tmp_path / "products.toml").write_text(products_text(table, "measured"))
+    (tmp_path / "stack.toml").write_text(stack_text(profile, "test", "products.toml"))
+    found = load_stack(tmp_path / "stack.toml").products
+    assert found is not None
+    assert (found.device, found.versions) == ("here", "a library")
+    launch = 0.0 if runs_ahead else profile.stack.eager_launch_seconds
+    wanted = {
+        each.product.rows: each.seconds - launch
+        for each in samples.ops
+        if each.product is not None and each.seconds > launch
+    }
+    assert {point.rows: point.seconds for point in found.points} == pytest.approx(wanted, rel=1e-4)
+    assert len(wanted) > 1
+
+
 def test_the_search_finds_the_least_of_a_valley() -> None:
     found = nearest({"a": 1.0, "b": 1.0}, lambda at: abs(at["a"] - 7) + abs(at["b"] - 0.02))
     assert found["a"] == pytest.approx(7, rel=0.01)
@@ -98,7 +128,7 @@ def test_the_search_finds_the_least_of_a_valley() -> None:
 def test_the_command_writes_files_that_plans_are_simulated_with(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["profile", "--to", str(tmp_path / "new"), "--json", "-"]) == 0
+    assert main(["profile", "--to", str(tmp_path / "new"), "--products", "--json", "-"]) == 0
     files = json.loads(capsys.readouterr().out)["files"]
     options = ["--cluster", files["cluster"], "--stack", files["stack"], "--devices", "1"]
     assert main(["simulate", "--model", "mlp-xs", "--precision", "fp32", *options]) == 0
