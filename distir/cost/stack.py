@@ -227,6 +227,11 @@ class SoftwareStack:
         for name in _FRACTIONS:
             if not 0 <= getattr(self, name) < 1:
                 raise ClusterError(f"{name} is {getattr(self, name)}; expected at least 0, below 1")
+        for name in _SPREADS:
+            if not 0 <= getattr(self, name) <= MOST_SPREAD:
+                raise ClusterError(
+                    f"{name} is {getattr(self, name)}; expected at least 0, at most {MOST_SPREAD}"
+                )
         for name in ("loss_metrics", "loss_copies"):
             if not 0 <= getattr(self, name) <= MOST_LOSS_METRICS:
                 raise ClusterError(
@@ -268,14 +273,18 @@ _EFFICIENCIES = (
 )
 _FRACTIONS = (
     "overlapped_fraction",
+    "block_gaps",
+)
+_SPREADS = (
     "source_spread",
     "mixture_spread",
     "software_spread",
     "dispatcher_spread",
     "layout_spread",
     "repeat_spread",
-    "block_gaps",
 )
+MOST_SPREAD = 10
+"""A relative deviation above which a number is a mistake: times that say nothing."""
 MOST_BAND_WIDTH = 10
 """Root mean squares of a band: no distribution has more than a hundredth of itself beyond."""
 _BYTES = ("context_bytes", "communicator_bytes")

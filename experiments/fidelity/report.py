@@ -61,6 +61,7 @@ def report_text(
             "",
             f"Constants fitted to {len(calibration.cases)} rows of {file}.",
             f"{validation.overall.rows_used} rows of dense models predicted.",
+            "What is left of each target, and its likely cause, is in [README.md](README.md).",
             "",
             *_wanted(calibration, validation, tables),
             *_constants(calibration),
