@@ -8,19 +8,23 @@ from itertools import combinations_with_replacement, pairwise, product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from distir import Simulator, Workload, load_cluster, load_model
-from distir.schedules import compile_schedule, find_schedule
-from distir.simulation.bounds import Bounds
+from distir.importers.load import LoadedModel
+from distir.schedules import BACKWARD, FORWARD, compile_schedule, find_schedule
+from distir.simulation.bounds import STREAMS, Bounds
 from distir.simulation.least_load import least_load
 from distir.simulation.least_memory import LayerBytes, RanksHolding, fullest_rank_bytes
+from distir.simulation.pricing.repeats import repeated_blocks
+from distir.simulation.pricing.stage_cost import OverlappedStages
+from distir.simulation.pricing.tied import NOTHING_ELSEWHERE
 from distir.strategies import Strategies
 from distir.strategy import AUTO, Strategy
 from search_spaces import distribution_space
 from tests.conftest import HEALTH_CHECKS
-from tests.laws.scenarios import simulators
+from tests.laws.scenarios import clusters, models, simulators, stacks
 from tests.slow import shares
 
 
@@ -69,6 +73,49 @@ def test_no_strategy_is_below_its_bounds(
             assert within.size[0] <= metrics["peak_memory_bytes"], strategy.label
         if strategy.recompute != AUTO:
             assert stages.size[place] == pytest.approx(metrics["peak_memory_bytes"])
+
+
+@st.composite
+def overlapping(draw: st.DrawFn) -> tuple[Simulator, list[Strategy]]:
+    """A workload on a cluster, and strategies with schedules that overlap passes."""
+    devices = draw(st.sampled_from([2, 4, 8]))
+    workload = Workload(
+        model=LoadedModel("model", draw(models)),
+        batch_size=draw(st.sampled_from([4, 8, 12])) * devices,
+        precision=draw(st.sampled_from(["bf16", "fp32"])),
+    )
+    simulator = Simulator(workload, draw(clusters(devices)), draw(stacks))
+    schedules = {"schedule": ["dualpipe", "dualpipev"], "chunks": "all", "placement": "all"}
+    space = distribution_space(workload, devices, {"extends": "full", **schedules})
+    sampled = space.samples(random.Random(draw(st.integers(0, 10**6))), 30)
+    return simulator, [each for each in sampled if simulator.planner.schedule(each).pairs][:4]
+
+
+@pytest.mark.not_quick
+@shares(8, seconds=3)
+@settings(max_examples=3, deadline=None, suppress_health_check=HEALTH_CHECKS)
+@given(overlapping())
+def test_overlapped_passes_take_no_less_than_both_do_on_one_stream(
+    share: int, search: tuple[Simulator, list[Strategy]]
+) -> None:
+    simulator, strategies = search
+    assume(strategies)
+    bounds = Bounds(simulator.stages).ordered(Strategies.of(strategies))
+    pricer = simulator.stages.without_fixed_overlap
+    for strategy, least in zip(strategies, bounds.seconds, strict=True):
+        assert least <= simulator.simulate(strategy).metrics["iteration_seconds"], strategy.label
+        plan = simulator.plan(strategy)
+        pricing = simulator.pricing(plan)
+        occupied: list[list[list[float]]] = []
+        for stage in plan.stages:
+            blocks = repeated_blocks([(each, NOTHING_ELSEWHERE) for each in stage.programs])
+            alone = pricer.unpriced_stage(blocks, pricing, splits=False, waits_for_gathers=False)
+            occupied.append(pricer.occupied_seconds(alone, pricing, STREAMS))
+        for ahead, back in plan.schedule.pairs:
+            programs = OverlappedStages(plan.stages[ahead].programs, plan.stages[back].programs)
+            (both,) = pricer.price_pairs([programs], pricing)
+            for forward, backward in zip(occupied[ahead], occupied[back], strict=True):
+                assert forward[FORWARD] + backward[BACKWARD] <= both.seconds * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("batch", [32768, 3 * 16384, 16411])
