@@ -18,6 +18,9 @@ MOST_LOSS_METRICS = 100
 MOST_MICROBATCHES = 1 << 14
 """Microbatches per replica; no published run comes near."""
 
+MOST_STEPS = 1 << 20
+"""Steps of training between synchronisations of replicas: as many as long runs have in all."""
+
 MOST_SAMPLES = 1 << 40
 """Samples of a batch. The largest batches known have some 100,000 (You et al. 2020)."""
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from distir.errors import StrategyError, UnknownNameError, shown
 from distir.factoring import EXPERT_ORDERS, ExpertFactors, expert_factors
-from distir.limits import MOST_DEVICES, MOST_LAYERS, MOST_MICROBATCHES
+from distir.limits import MOST_DEVICES, MOST_LAYERS, MOST_MICROBATCHES, MOST_STEPS
 
 PLACEMENT = "tp-cp-ep-dp-pp"
 """The usual order of degrees on the devices, innermost first: those that communicate most have the
@@ -279,9 +279,15 @@ class Strategy:
     made, which has to be done when the next block is computed, and back while the backward pass of
     the block after it is computed; the last block of the model keeps everything on the device,
     because its backward pass comes at once (Isaev et al. 2023, Calculon)."""
+    sync_every: int = 1
+    """Every how many steps the replicas of `dp` synchronise. 1: they add up their gradients in
+    every step. More: each updates parameters of its own from its own gradients, and after every so
+    many steps all take the mean of their parameters (Lin et al. 2018, local SGD), which changes the
+    numbers."""
 
     def __post_init__(self) -> None:
-        for name in ("dp", "tp", "pp", "cp", "ep", "microbatches", "chunks", "recompute_every"):
+        counts = ("dp", "tp", "pp", "cp", "ep", "microbatches", "chunks", "recompute_every")
+        for name in (*counts, "sync_every"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise StrategyError(
@@ -297,6 +303,7 @@ class Strategy:
             ("ep", self.ep, MOST_DEVICES),
             ("chunks", self.chunks, MOST_LAYERS),
             ("recompute_every", self.recompute_every, MOST_LAYERS),
+            ("sync_every", self.sync_every, MOST_STEPS),
         ):
             if number > most:
                 raise StrategyError(f"{name} is {shown(number)}; expected at most {most:,}")
@@ -411,6 +418,7 @@ class Strategy:
         parts += [again] if self.recompute != "none" else []
         parts += [f"keep:{self.keep_gathered}"] if self.keep_gathered != "none" else []
         parts += [f"host:{self.offload}"] if self.offload else []
+        parts += [f"sync{self.sync_every}"] if self.sync_every > 1 else []
         parts += ["sp"] if self.sequence_parallel else []
         parts += [f"zd{self.zero_degree}"] if self.zero_degree else []
         parts += [self.cp_exchange] if self.cp_exchange != "gather" else []

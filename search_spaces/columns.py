@@ -29,6 +29,7 @@ PROGRAM = (
     "recompute_layers",
     "keep_gathered",
     "offload",
+    "sync_every",
 )
 """What decides which program devices run, sizes aside."""
 

@@ -26,6 +26,13 @@ from distir.rules.memory import (
     zero_degree_holds_experts,
 )
 from distir.rules.splitting import ep_divides, etp_has_experts
+from distir.rules.synchronising import (
+    devices_have_what_is_averaged,
+    replicas_have_experts_of_their_own,
+    replicas_have_states_of_their_own,
+    replicas_synchronise,
+    synchronising_is_for_training,
+)
 from distir.schedules import SCHEDULES, find_schedule
 from distir.strategy import (
     AUTO,
@@ -69,6 +76,10 @@ class GeneratesLists(Protocol):
         """Lists of some degrees of a strategy, one per plan, without plans that are `known`."""
         ...
 
+
+SYNC_EVERY = (1, 8, 64, 512)
+"""Every how many steps replicas synchronise, where nobody says: up to what DiLoCo has, 500
+(Douillard et al. 2023)."""
 
 RECOMPUTE_EVERY = (1, 2, 4)
 """Values of `recompute_every` that are searched."""
@@ -140,6 +151,7 @@ def _dimensions(of: _Domains) -> list[Dimension]:
         _varying("recompute_layers", of.recompute_layers, of.chosen),
         _varying("keep_gathered", of.keep_gathered, of.chosen),
         _varying("offload", of.offload, of.chosen),
+        _varying("sync_every", of.sync_every, of.chosen),
         _limited("microbatches", of.microbatches, of.chosen),
         Dimension("schedule", of.schedule),
         Dimension("chunks", of.chunks),
@@ -347,6 +359,29 @@ class _Domains:
         if not self._training:
             return ("",)
         return self.chosen.values_of("offload", offloadings())
+
+    def sync_every(
+        self,
+        dp: int,
+        cp: int,
+        tp: int,
+        ep: int,
+        etp: int,
+        expert_order: str,
+        zero: int,
+        offload: str,
+    ) -> Sequence[Value]:
+        def suits(every: int) -> bool:
+            return not (
+                synchronising_is_for_training(self.workload, every)
+                or replicas_synchronise(every, dp)
+                or replicas_have_states_of_their_own(every, zero)
+                or replicas_have_experts_of_their_own(every, dp, cp, tp, ep, etp, expert_order)
+                or devices_have_what_is_averaged(every, offload)
+            )
+
+        wanted = self.chosen.values_of("sync_every", SYNC_EVERY)
+        return [each for each in wanted if suits(int(each))] or (1,)
 
     # --- pipeline ---------------------------------------------------------------------------------
 

@@ -121,6 +121,7 @@ _add(
     cp_exchange="default",
     axes="default",
     offload="default",
+    sync_every="default",
 )
 _add(
     "standard",
@@ -140,6 +141,7 @@ _add(
     cp_exchange="default",
     axes="default",
     offload="default",
+    sync_every="default",
 )
 _add(
     "full",
@@ -151,6 +153,7 @@ _add(
     placement="default",
     axes="default",
     offload="default",
+    sync_every="default",
 )
 
 

@@ -117,6 +117,14 @@ def add_strategy_options(parser: argparse.ArgumentParser) -> None:
     add_recomputed_layers_option(group, 0, "all layers")
     add_offload_option(group, "none")
     group.add_argument(
+        "--sync-every",
+        type=positive,
+        default=1,
+        metavar="K",
+        help="replicas update parameters of their own, and take the mean of them every K steps "
+        "(local SGD), which changes the numbers (default: 1, all synchronise in every step)",
+    )
+    group.add_argument(
         "--keep-gathered",
         type=str.lower,
         default="none",

@@ -46,6 +46,30 @@ def execute(plan: Plan, given: StepValues, optimizer: OptimizerStep | None = Non
     Raises `ScheduleError` (or its `DeadlockError`) if the schedule cannot run in its order.
     """
     ranks = all_ranks(plan, given)
+    _run_step(plan, ranks, optimizer)
+    return Execution(result_of(plan, ranks, updated=optimizer is not None), _measured(ranks))
+
+
+def execute_steps(
+    plan: Plan, given: Sequence[StepValues], optimizers: Sequence[OptimizerStep]
+) -> Execution:
+    """Runs training steps one after the other, from the parameters and moments of the first; the
+    others have inputs of their own. After every `sync_every`-th, replicas take the mean of their
+    parameters. The result is that of the last step, and so is what was counted."""
+    ranks = all_ranks(plan, given[0])
+    for number, (values, optimizer) in enumerate(zip(given, optimizers, strict=True), start=1):
+        if number > 1:
+            free = FreeValues(plan, values)
+            for rank in ranks:
+                rank.begin_step(free)
+        _run_step(plan, ranks, optimizer)
+        if plan.strategy.sync_every > 1 and number % plan.strategy.sync_every == 0:
+            for rank in ranks:
+                rank.average()
+    return Execution(result_of(plan, ranks, updated=True), _measured(ranks))
+
+
+def _run_step(plan: Plan, ranks: Sequence[Rank], optimizer: OptimizerStep | None) -> None:
     _run_schedule(plan, ranks)
     if plan.workload.training:
         for rank in ranks:
@@ -54,7 +78,6 @@ def execute(plan: Plan, given: StepValues, optimizer: OptimizerStep | None = Non
         if optimizer is not None:
             for rank in ranks:
                 rank.update(optimizer)
-    return Execution(result_of(plan, ranks, updated=optimizer is not None), _measured(ranks))
 
 
 def all_ranks(plan: Plan, given: StepValues) -> list[Rank]:
@@ -163,6 +186,8 @@ class _Results:
         if not self.plan.workload.training:
             return StepResult(self._outputs())
         loss = (np.asarray(self._loss()),)
+        if self.plan.strategy.sync_every > 1:
+            return StepResult(loss, parameters=self._of_replicas())
         gradients = self._gather(lambda parameter: parameter.gradient)
         if not updated:
             return StepResult(loss, gradients)
@@ -176,6 +201,13 @@ class _Results:
             gradients,
             {value: parameters[value] for value in gradients},
             {value: tuple(each[value] for each in moments) for value in gradients},
+        )
+
+    def _of_replicas(self) -> dict[Value, Array]:
+        """The parameters that have been updated, which replicas have averaged. Gradients and
+        moments are each replica's own."""
+        return self._gather(
+            lambda parameter: None if parameter.gradient is None else parameter.shards, owned=False
         )
 
     def _loss(self) -> Array:
@@ -222,4 +254,4 @@ class _Results:
         return found
 
 
-__all__ = ["Execution", "all_ranks", "execute", "result_of"]
+__all__ = ["Execution", "all_ranks", "execute", "execute_steps", "result_of"]

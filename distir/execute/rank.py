@@ -15,7 +15,7 @@ from distir.execute.counts import BETWEEN_RANKS, ActionMemory
 from distir.execute.devices import Shards, Wire
 from distir.execute.live import Meter
 from distir.execute.stage import Message, Parameter, StageDevices, computed
-from distir.execute.values import OptimizerStep, StepValues, loss_weight, microbatch
+from distir.execute.values import OptimizerStep, StepValues, microbatch, replica_weight
 from distir.ir.core import Array, Value
 from distir.plan import Plan
 from distir.schedules import Action, Schedule, dependencies
@@ -116,7 +116,8 @@ class Rank:
         self.memory: list[ActionMemory] = []
         self._plan, self._free = plan, free
         self._in_parts = {action[::2] for action in schedule.actions if action.kind == "W"}
-        weight = loss_weight(plan.workload, schedule.microbatches)
+        alone = plan.strategy.dp if plan.strategy.sync_every > 1 else 1
+        weight = replica_weight(plan.workload, schedule.microbatches, alone)
         self.parameters: dict[Value, Parameter] = {}
         self.stages = {
             stage: StageDevices(
@@ -134,11 +135,13 @@ class Rank:
         for stage in self.stages.values():
             stage.load(given.parameters, given.moments if plan.workload.training else {})
 
-    def begin_step(self) -> None:
-        """Makes the rank ready for a further step."""
+    def begin_step(self, free: FreeValues | None = None) -> None:
+        """Makes the rank ready for a further step; with other inputs, if it is told which values of
+        the model are `free`."""
         self.memory.clear()
         for stage in self.stages.values():
-            stage.begin_step()
+            stage.begin_step(new_inputs=free is not None)
+        self._free = free or self._free
 
     def act(self, action: Action, received: Message) -> Message:
         """Runs an action and returns its message, which is empty if the action sends none."""
@@ -181,6 +184,11 @@ class Rank:
         """Runs the optimizer's step on every parameter that the rank holds."""
         for stage in self.stages.values():
             stage.update(optimizer)
+
+    def average(self) -> None:
+        """Takes the mean over replicas of every parameter that the rank holds."""
+        for stage in self.stages.values():
+            stage.average()
 
     def replace_gradient(self, value: Value, total: Shards) -> None:
         """Puts the sum over several ranks in place of a parameter's gradient, and counts the

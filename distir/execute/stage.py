@@ -154,8 +154,11 @@ class StageDevices:
                 )
         self._lay_out_parameters()
 
-    def begin_step(self) -> None:
-        """Forgets what the step before left, but for parameters and optimizer state."""
+    def begin_step(self, *, new_inputs: bool = False) -> None:
+        """Forgets what the step before left, but for parameters and optimizer state; and what it
+        knows of inputs, if there are new ones."""
+        if new_inputs:
+            self._free_shards.clear()
         self.results.clear()
         self._done.clear()
         self._accumulated.clear()
@@ -509,6 +512,30 @@ class StageDevices:
             parameter.owned = owned
             self.counts.flops += self._optimizer_flops(value, optimizer, operands)
             updated.setdefault(block, {})[place] = self._held(owned, self._dtype(value))
+        self._store(updated)
+
+    def average(self) -> None:
+        """Takes the mean over replicas of every parameter that has been updated. Moments stay each
+        replica's own."""
+        replicas, averaged = self.plan.strategy.dp, dict[int, dict[int, Shards]]()
+        updated: dict[int, dict[int, Shards]] = {}
+        for value in self.holds:
+            if self.parameters[value].gradient is not None:
+                block, place = self.uses[value][0]
+                updated.setdefault(block, {})[place] = self.parameters[value].owned
+        for block, owned in updated.items():
+            added = self._in_buckets(
+                block, owned, self.stage.programs[block].averaging_by_parameter
+            )
+            for place, shards in added.items():
+                mean = [shard / replicas for shard in shards]
+                value = self._block(block).parameters[place]
+                self.parameters[value].owned = mean
+                averaged.setdefault(block, {})[place] = self._held(mean, self._dtype(value))
+        self._store(averaged)
+
+    def _store(self, updated: Mapping[int, Mapping[int, Shards]]) -> None:
+        """Makes stored parameters from their owned parts, by block and place."""
         for block, owned in updated.items():
             refresh = self.stage.programs[block].refresh_by_parameter
             for place, shards in self._in_buckets(block, owned, refresh).items():

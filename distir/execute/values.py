@@ -61,6 +61,13 @@ def loss_weight(workload: Workload, microbatches: int) -> float:
     return 1.0 if workload.loss == "sum" else 1.0 / microbatches
 
 
+def replica_weight(workload: Workload, microbatches: int, replicas: int) -> float:
+    """As `loss_weight`, but in the loss of a replica's own samples, if `replicas` of them have
+    parameters of their own."""
+    alone = 1 if workload.loss == "sum" else replicas
+    return alone * loss_weight(workload, microbatches)
+
+
 # --- microbatches ---------------------------------------------------------------------------------
 
 
@@ -86,12 +93,21 @@ def join_microbatches(workload: Workload, value: Value, parts: Sequence[Array]) 
     """The array of an output from its parts per microbatch: joined along the batch; the mean if the
     output does not carry the batch. An output with the samples of two inputs (two batch axes) has
     the pairs within each microbatch, one microbatch after the other."""
+    axes = [axis for dim in workload.program.axes.dims[value] for axis in dim]
+    if batch_axes(workload).isdisjoint(axes):
+        return reduce(np.add, parts) / len(parts)
+    return joined_samples(workload, value, parts)
+
+
+def joined_samples(workload: Workload, value: Value, parts: Sequence[Array]) -> Array:
+    """A value of the whole batch from its parts for as many equal shares of the samples, in order;
+    the first part if the value has no samples."""
     dims = workload.program.axes.dims[value]
     axes = [axis for dim in dims for axis in dim]
     batch = batch_axes(workload)
     position = next((i for i, axis in enumerate(axes) if axis in batch), None)
     if position is None:
-        return reduce(np.add, parts) / len(parts)
+        return parts[0]
     sizes = dict(workload.sizes(workload.batch_size // len(parts)))
     by_axis = [each.reshape([sizes.get(axis, axis.size) for axis in axes]) for each in parts]
     whole = np.concatenate(by_axis, axis=position)
@@ -228,9 +244,11 @@ __all__ = [
     "batch_axes",
     "index_bounds",
     "join_microbatches",
+    "joined_samples",
     "loss_weight",
     "microbatch",
     "optimizer_step",
     "random_values",
+    "replica_weight",
     "rows_indexed",
 ]

@@ -12,7 +12,7 @@ import numpy as np
 
 from distir.cost import load_cluster
 from distir.errors import StrategyError, TransformError
-from distir.execute.executor import Execution, execute
+from distir.execute.executor import Execution, execute, execute_steps
 from distir.execute.sequential import mixes_samples, sequential_step
 from distir.execute.shrink import shrink
 from distir.execute.values import (
@@ -20,6 +20,8 @@ from distir.execute.values import (
     RandomValues,
     StepResult,
     StepValues,
+    joined_samples,
+    microbatch,
     optimizer_step,
     random_values,
 )
@@ -54,6 +56,9 @@ LAST_BIT = 2.0**-52
 STEP_NUMBER = 2
 """Number of the optimizer step that is run: Adam's update in step 1 is nearly the gradient's sign,
 which would hide errors."""
+
+MOST_STEPS_RUN = 3
+"""Steps that are run, at most, of replicas that synchronise rarely."""
 
 Run = Callable[[Plan, StepValues, OptimizerStep], Execution]
 """How one step of a plan is executed."""
@@ -153,6 +158,36 @@ class Verifier:
         default_factory=dict[object, Mapping[str, float]]
     )
 
+    def _verify_replicas(self, strategy: Strategy, run: Run) -> Verification:
+        """Runs as many steps as replicas take between two synchronisations, but no more than
+        `MOST_STEPS_RUN`, and compares with the mean of what each replica computes on one device."""
+        if run is not execute:
+            raise StrategyError(
+                f"sync_every = {strategy.sync_every}: several steps, between which replicas "
+                "differ, run on virtual devices alone; autotune verify does that"
+            )
+        fewer = replace(strategy, sync_every=min(strategy.sync_every, MOST_STEPS_RUN))
+        # A sample's place in the batch decides what dropout draws, and it has another one alone.
+        small = replace(self.small(fewer), dropout=False)
+        simulator = Simulator(small, load_cluster(ANY_CLUSTER, strategy.devices))
+        plan = simulator.plan(fewer)
+        peak = simulator.simulate_plan(plan).metrics["peak_memory_bytes"]
+        numbers = range(fewer.sync_every)
+        every = [random_values(small, self.seed + at, 0.5, strategy.microbatches) for at in numbers]
+        given = [each.values for each in every]
+        optimizers = [optimizer_step(small, STEP_NUMBER + at) for at in numbers]
+        execution = execute_steps(plan, given, optimizers)
+        expected = mean_of_replicas(small, given, optimizers, fewer)
+        return Verification(
+            strategy=strategy,
+            devices=strategy.devices,
+            differences=tuple(compare(small, execution.result, expected)),
+            simulated_peak_bytes=peak,
+            executed_peak_bytes=max(execution.measured.peaks),
+            invented=every[0].invented,
+            tolerance=self.tolerance,
+        )
+
     def explain(self, strategy: Strategy) -> str | None:
         """Why the strategy cannot be applied to the whole model, or None."""
         if self._planner is None:
@@ -171,6 +206,8 @@ class Verifier:
         reason = self.explain(strategy)
         if reason is not None:
             raise StrategyError(reason)
+        if strategy.sync_every > 1:
+            return self._verify_replicas(strategy, run)
         small = self.small(strategy)
         simulator = Simulator(small, load_cluster(ANY_CLUSTER, strategy.devices))
         plan = simulator.plan(strategy)
@@ -251,6 +288,67 @@ def sequential_truth(
         f"{workload.model.name} cannot be executed with random values: {first} comes out infinite "
         "or not a number; expected numbers"
     )
+
+
+def mean_of_replicas(
+    workload: Workload,
+    given: Sequence[StepValues],
+    optimizers: Sequence[OptimizerStep],
+    strategy: Strategy,
+) -> StepResult:
+    """What one device computes that does the steps of every replica with the samples of that
+    replica, one replica after the other, and takes the mean of their parameters; with the mean of
+    their losses in the last step, and no gradients."""
+    alone = replace(workload, batch_size=workload.batch_size // strategy.dp)
+    results = [
+        _steps_of_replica(workload, alone, given, optimizers, strategy, replica)
+        for replica in range(strategy.dp)
+    ]
+    loss = sum(result.loss for result in results)
+    mine = zip(workload.program.function.parameters, alone.program.function.parameters, strict=True)
+    return StepResult(
+        (np.asarray(loss if workload.loss == "sum" else loss / strategy.dp),),
+        parameters={
+            value: np.mean([result.parameters[theirs] for result in results], axis=0)
+            for value, theirs in mine
+            if theirs in results[0].parameters
+        },
+    )
+
+
+def _steps_of_replica(
+    workload: Workload,
+    alone: Workload,
+    given: Sequence[StepValues],
+    optimizers: Sequence[OptimizerStep],
+    strategy: Strategy,
+    replica: int,
+) -> StepResult:
+    function, theirs = workload.program.function, alone.program.function
+    parameters = {
+        own: given[0].parameters[value]
+        for value, own in zip(function.parameters, theirs.parameters, strict=True)
+    }
+    moments = {
+        own: given[0].moments[value]
+        for value, own in zip(function.parameters, theirs.parameters, strict=True)
+    }
+    sources = (*function.inputs, *function.constants), (*theirs.inputs, *theirs.constants)
+    pieces = strategy.dp * strategy.microbatches
+    result = StepResult(())
+    for values, optimizer in zip(given, optimizers, strict=True):
+        own_sources: dict[Value, Array] = {}
+        for value, own in zip(*sources, strict=True):
+            if value in values.sources:
+                parts = [
+                    microbatch(workload, value, values.sources[value], index, pieces)
+                    for index in range(replica, pieces, strategy.dp)
+                ]
+                own_sources[own] = joined_samples(alone, own, parts)
+        result = sequential_step(alone, StepValues(own_sources, parameters, moments), optimizer)
+        parameters |= result.parameters
+        moments |= result.moments
+    return result
 
 
 def last_bit_changed(values: StepValues, seed: int = 0) -> StepValues:

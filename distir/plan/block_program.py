@@ -25,6 +25,9 @@ from distir.transforms.routed import routed_rows
 from distir.transforms.step import BlockStep
 from distir.workload import Precision
 
+REPLICAS = "dp"
+"""The degree along which replicas have parameters of their own between synchronisations."""
+
 
 def instantiate_block(
     placed: PlacedBlock,
@@ -37,6 +40,7 @@ def instantiate_block(
     narrow: bool = False,
     loss_copies: int = 0,
     offloads: frozenset[str] = frozenset(),
+    sync_every: int = 1,
 ) -> BlockProgram:
     """Fills sizes into a placed block and adds what happens to its parameters.
 
@@ -46,7 +50,7 @@ def instantiate_block(
     `keep_parameters`: what is gathered for the forward pass stays for the backward pass. `narrow`:
     what nothing but products read is made in the type that products run in. `loss_copies`: how many
     copies of the logits in fp32 the loss holds while its gradient is computed. `offloads`: what
-    rests on the host.
+    rests on the host. `sync_every`: every how many steps replicas synchronise.
     """
     step, mesh = placed.step, placed.mesh
     if step not in sizes.of_steps:
@@ -79,6 +83,7 @@ def instantiate_block(
     settled: dict[Value, Local] = {}
     scatter: list[tuple[Node, ...]] = []
     refresh: list[tuple[Node, ...]] = []
+    averaging: list[tuple[Node, ...]] = []
     parameters: list[ParameterUse] = []
     for value in step.block.parameters:
         gradient = placed.parameter_gradients.get(value)
@@ -89,6 +94,8 @@ def instantiate_block(
         if gradient is not None:
             place = positions_of(owned[value], dims[value])
             layout = layout_at(place, dims[gradient.value])
+            if sync_every > 1:
+                layout = _of_replica(gradient.layout, layout, mesh)
             if zero >= 2:
                 # Only the owned part of every microbatch's gradient is kept.
                 shared = _shared_at_once(gradient.layout, layout)
@@ -100,6 +107,8 @@ def instantiate_block(
                 settled[value] = _on_host(making, settled[value], chain)
                 gradient = settled[value] if on_host else gradient
             refreshing = _refreshed(making, Local(value, owned[value]), kept[value], offloads)
+            if sync_every > 1:
+                averaging.append(_added_over_replicas(making, value, owned[value], types))
         scatter.append(tuple(scattering))
         settle.append(tuple(settling))
         refresh.append(tuple(refreshing))
@@ -147,6 +156,8 @@ def instantiate_block(
         settle_by_parameter=tuple(settle),
         settled=settled,
         refresh_by_parameter=tuple(refresh),
+        averaging_by_parameter=tuple(averaging),
+        sync_every=sync_every,
         given=given,
         parameters=tuple(parameters),
         updates_on_host="optimizer" in offloads,
@@ -213,6 +224,28 @@ def _settled(
             wider = Cast(types.gradient)
             nodes[:0] = [Node(wider, (local,), nodes[0].operands, part=Part.STATE)]
     return nodes, reached
+
+
+def _of_replica(gradient: Layout, owned: Layout, mesh: Mesh) -> Layout:
+    """The layout of the gradient of a replica's own samples: with sums still pending over
+    replicas."""
+    return tuple(
+        here if user == REPLICAS and isinstance(here, Pending) else wanted
+        for user, here, wanted in zip(mesh.users, gradient, owned, strict=True)
+    )
+
+
+def _added_over_replicas(
+    making: Instantiation, value: Value, owned: Layout, types: Precision
+) -> tuple[Node, ...]:
+    """Nodes that add up the owned parts of a parameter over replicas, in the type in which they are
+    updated."""
+    apart = tuple(
+        Pending.SUM if user == REPLICAS else spot
+        for user, spot in zip(making.mesh.users, owned, strict=True)
+    )
+    steps, _ = move(Local(value, apart), owned)
+    return tuple(in_type(making.nodes(steps, Part.STATE), types.master or types.compute))
 
 
 def _shared_at_once(gradient: Layout, owned: Layout) -> Layout:

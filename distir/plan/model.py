@@ -127,6 +127,10 @@ class BlockProgram:
     """Whether the optimizer's state is in the memory of the host, and its step is run there."""
     rests_on_host: bool = False
     """Whether parameters are in the memory of the host, from where passes gather them."""
+    averaging_by_parameter: tuple[tuple[Node, ...], ...] = ()
+    """Per parameter what adds up its owned part over replicas, where these do not synchronise in
+    every step but `sync_every` few."""
+    sync_every: int = 1
     hosted: HostedValues | None = None
     """What the forward pass leaves on the host for the backward pass."""
 

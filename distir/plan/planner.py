@@ -90,12 +90,13 @@ class ProgramKind:
     zero: int
     keeps_parameters: bool
     offloads: frozenset[str] = frozenset()
+    sync_every: int = 1
 
     @property
-    def sharing(self) -> object:
+    def sharing(self) -> tuple[object, ...]:
         """All but `keeping`: equal for kinds whose equal blocks have one program at the same
         sizes."""
-        return self.mesh, self.zero, self.keeps_parameters, self.offloads
+        return self.mesh, self.zero, self.keeps_parameters, self.offloads, self.sync_every
 
 
 class Planner:
@@ -193,7 +194,12 @@ class Planner:
         mesh, _ = self.mesh(strategy)
         zero = strategy.zero if mesh.sharding else 0
         return ProgramKind(
-            mesh, Keeping.of(strategy), zero, strategy.keeps_parameters, strategy.offloads
+            mesh,
+            Keeping.of(strategy),
+            zero,
+            strategy.keeps_parameters,
+            strategy.offloads,
+            strategy.sync_every,
         )
 
     def block_programs(self, strategy: Strategy) -> tuple[BlockProgram, ...]:
@@ -240,7 +246,7 @@ class Planner:
         self, kind: ProgramKind, degrees: tuple[int, ...], samples: int
     ) -> dict[object, BlockProgram]:
         """The known programs of blocks at these sizes, whatever axis lists lead to them."""
-        key = (kind.zero, kind.keeps_parameters, kind.offloads, degrees, samples)
+        key = (*kind.sharing[1:], degrees, samples)
         return self._block_programs.setdefault(key, {})
 
     def _chain_programs(
@@ -270,6 +276,7 @@ class Planner:
                     self.narrow,
                     self.loss_copies,
                     kind.offloads,
+                    kind.sync_every,
                 )
                 programs[key] = with_values_on_host(made) if hosts else made
             found.append(programs[key])

@@ -7,7 +7,7 @@ does not fit is simulated, and is infeasible.
 
 from __future__ import annotations
 
-from distir.rules import memory, pipeline, splitting
+from distir.rules import memory, pipeline, splitting, synchronising
 from distir.rules.facts import WorkloadFacts
 from distir.rules.rule import Rule
 from distir.strategy import CP_EXCHANGES, KEEP_GATHERED
@@ -120,6 +120,27 @@ RULES: tuple[Rule, ...] = (
         memory.zero_degrees_to_try,
     ),
     Rule("offloading is for training", memory.offload_is_for_training, otherwise="leave it out"),
+    Rule(
+        "synchronising is for training",
+        synchronising.synchronising_is_for_training,
+        {"sync_every": (1,)},
+    ),
+    Rule("replicas synchronise", synchronising.replicas_synchronise, {"sync_every": (1,)}),
+    Rule(
+        "replicas have states of their own",
+        synchronising.replicas_have_states_of_their_own,
+        {"zero": (0,), "sync_every": (1,)},
+    ),
+    Rule(
+        "replicas have experts of their own",
+        synchronising.replicas_have_experts_of_their_own,
+        {"ep": (1,), "sync_every": (1,)},
+    ),
+    Rule(
+        "devices have what is averaged",
+        synchronising.devices_have_what_is_averaged,
+        {"sync_every": (1,)},
+    ),
     Rule("keeping is for training", memory.keeping_is_for_training, {"keep_gathered": ("none",)}),
     Rule(
         "parameters that are kept are gathered",

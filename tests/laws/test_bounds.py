@@ -37,6 +37,7 @@ def searches(draw: st.DrawFn) -> tuple[Simulator, list[Strategy]]:
         "recompute": ["none", "selective", "full", AUTO],
         "recompute_layers": [0, 1, 2],
         "offload": "all",
+        "sync_every": [1, 8],
         "placement": "all",
     }
     space = distribution_space(workload, devices, {"extends": "full", **wanted})

@@ -48,6 +48,7 @@ OTHERS: dict[str, tuple[Any, ...]] = {
     "recompute_layers": (0, 1, 2),
     "keep_gathered": KEEP_GATHERED,
     "offload": ("", *OFFLOADS),
+    "sync_every": (1, 8),
     "sequence_parallel": (False, True),
     "cp_exchange": CP_EXCHANGES,
     "axes": ("", "tp=heads,ffn", "tp=batch;cp=heads*,sequence", "dp=hidden", "tp=nothing"),

@@ -238,6 +238,44 @@ BROKEN: dict[str, tuple[Facts, Strategy, str]] = {
             "leave it out"
         ),
     ),
+    "synchronising is for training": (
+        FORWARD_ONLY,
+        Strategy(dp=2, sync_every=8),
+        (
+            "sync_every = 8 is about parameters that change, and inference changes none; "
+            "sync_every = 1 would do"
+        ),
+    ),
+    "replicas synchronise": (
+        Facts(),
+        Strategy(sync_every=8),
+        "sync_every = 8, but dp = 1: there are no other replicas; sync_every = 1 would do",
+    ),
+    "replicas have states of their own": (
+        Facts(),
+        Strategy(dp=2, zero=1, sync_every=8),
+        (
+            "sync_every = 8 with zero = 1: between synchronisations replicas have parameters and "
+            "moments of their own, which ZeRO would share out among them; zero = 0 or "
+            "sync_every = 1 would do"
+        ),
+    ),
+    "replicas have experts of their own": (
+        EXPERTS,
+        Strategy(dp=8, ep=4, sync_every=8),
+        (
+            "sync_every = 8 with ep = 4: 4 replicas share experts, which they would have to "
+            "synchronise in every step; ep = 1 or sync_every = 1 would do"
+        ),
+    ),
+    "devices have what is averaged": (
+        Facts(),
+        Strategy(dp=2, offload="optimizer", sync_every=8),
+        (
+            "sync_every = 8 with offload = optimizer: devices average parameters that they hold "
+            "and update themselves; sync_every = 1 would do"
+        ),
+    ),
     "keeping is for training": (
         FORWARD_ONLY,
         Strategy(keep_gathered="parameters"),
@@ -332,6 +370,7 @@ strategies = st.builds(
     recompute_layers=st.integers(0, 2),
     keep_gathered=st.sampled_from(KEEP_GATHERED),
     offload=st.sampled_from(["", *OFFLOADS]),
+    sync_every=st.sampled_from([1, 1, 8]),
     sequence_parallel=st.booleans(),
     zero_degree=st.integers(0, 4),
     cp_exchange=st.sampled_from(CP_EXCHANGES),

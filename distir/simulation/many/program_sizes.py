@@ -20,6 +20,7 @@ KIND = (
     "recompute_layers",
     "keep_gathered",
     "offload",
+    "sync_every",
     "placement",
 )
 """The choices of a strategy, besides those of its mesh, on which the kind of its programs and the

@@ -463,10 +463,19 @@ class Pricing:
     def refresh(
         self, program: BlockProgram, without: Collection[int] = ()
     ) -> tuple[Instruction, ...]:
-        """The collectives that make a block's stored parameters again from their updated parts,
-        equal ones fused into one bucket. Parameters at the positions `without` are another
+        """The collectives that make a block's stored parameters again from their updated parts, and
+        those that replicas average parameters with, which count by their part in an average step;
+        equal ones are fused into one bucket. Parameters at the positions `without` are another
         block's."""
-        return self._fused(program.refresh_by_parameter, without, "parameters")
+        part = 1 / program.sync_every
+        averaging = self._fused(program.averaging_by_parameter, without, "parameters")
+        return (
+            *self._fused(program.refresh_by_parameter, without, "parameters"),
+            *(
+                replace(each, seconds=each.seconds * part, size_bytes=each.size_bytes * part)
+                for each in averaging
+            ),
+        )
 
     def _fused(
         self, by_parameter: Sequence[Sequence[Node]], without: Collection[int], what: str

@@ -1,0 +1,54 @@
+"""Rules about replicas that synchronise every k-th step (Lin et al. 2018, local SGD)."""
+
+from __future__ import annotations
+
+from distir.factoring import expert_factors
+from distir.rules.facts import WorkloadFacts
+
+
+def synchronising_is_for_training(workload: WorkloadFacts, sync_every: int) -> str | None:
+    """Inference changes no parameters."""
+    if sync_every == 1 or workload.mode == "training":
+        return None
+    return f"sync_every = {sync_every} is about parameters that change, and inference changes none"
+
+
+def replicas_synchronise(sync_every: int, dp: int) -> str | None:
+    """Who synchronises rarely has somebody to synchronise with."""
+    if sync_every == 1 or dp > 1:
+        return None
+    return f"sync_every = {sync_every}, but dp = {dp}: there are no other replicas"
+
+
+def replicas_have_states_of_their_own(sync_every: int, zero: int) -> str | None:
+    """Between synchronisations parameters and moments differ from replica to replica, so that none
+    can hold a part for others."""
+    if sync_every == 1 or not zero:
+        return None
+    return (
+        f"sync_every = {sync_every} with zero = {zero}: between synchronisations replicas have "
+        "parameters and moments of their own, which ZeRO would share out among them"
+    )
+
+
+def replicas_have_experts_of_their_own(
+    sync_every: int, dp: int, cp: int, tp: int, ep: int, etp: int, expert_order: str
+) -> str | None:
+    """Tokens on the way to experts of other replicas would synchronise these."""
+    factors = expert_factors(ep, dp, cp, tp, etp, expert_order)
+    if sync_every == 1 or factors is None or factors.dp == 1:
+        return None
+    return (
+        f"sync_every = {sync_every} with ep = {ep}: {factors.dp} replicas share experts, which "
+        "they would have to synchronise in every step"
+    )
+
+
+def devices_have_what_is_averaged(sync_every: int, offload: str) -> str | None:
+    """Devices average what they hold."""
+    if sync_every == 1 or {"optimizer", "parameters"}.isdisjoint(offload.split(",")):
+        return None
+    return (
+        f"sync_every = {sync_every} with offload = {offload}: devices average parameters that "
+        "they hold and update themselves"
+    )

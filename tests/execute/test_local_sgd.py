@@ -1,0 +1,119 @@
+"""Replicas that synchronise every k-th step, as Lin et al. (2018) have it: what they compute, what
+they send and hold, and what cannot be combined with it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from distir import Simulator, Workload, load_cluster, load_model
+from distir.errors import DistirError
+from distir.execute.executor import execute, execute_steps
+from distir.execute.stage import StageDevices
+from distir.execute.values import optimizer_step, random_values
+from distir.execute.verify import RELATIVE_TOLERANCE, verify
+from distir.ops.collective import Collective
+from distir.simulation.reference.engine import simulate_reference
+from distir.strategy import Strategy
+
+
+@pytest.fixture(scope="module")
+def workload() -> Workload:
+    return Workload(model=load_model("mlp-4x32"), batch_size=16, optimizer="sgd")
+
+
+CASES = [
+    ("mlp-4x32", "sgd", Strategy(dp=4, sync_every=2)),
+    ("gpt2", "adam", Strategy(dp=2, tp=2, pp=2, microbatches=2, sync_every=2)),
+    ("gpt2", "sgd", Strategy(dp=2, cp=2, recompute="full", sync_every=2)),
+    ("gpt2", "adam", Strategy(dp=2, pp=2, microbatches=4, schedule="chimera", sync_every=2)),
+    ("t5-small", "momentum", Strategy(dp=2, pp=2, microbatches=2, sync_every=64)),
+    ("mixtral-8x7b", "sgd", Strategy(dp=2, tp=2, offload="activations", sync_every=2)),
+]
+
+
+@pytest.mark.slow(seconds=3)
+@pytest.mark.parametrize(("name", "optimizer", "strategy"), CASES)
+def test_the_mean_is_that_of_one_device_that_does_the_steps_of_every_replica(
+    name: str, optimizer: str, strategy: Strategy
+) -> None:
+    workload = Workload(
+        model=load_model(name), batch_size=16, sequence_length=64, optimizer=optimizer
+    )
+    found = verify(workload, strategy)
+    assert found.compared > 2
+    assert found.max_relative_error < RELATIVE_TOLERANCE
+    assert found.executed_peak_bytes == found.simulated_peak_bytes
+
+
+def test_replicas_that_take_the_mean_of_something_else_are_caught(
+    workload: Workload, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strategy = Strategy(dp=4, sync_every=2)
+    average = StageDevices.average
+
+    def wrong(stage: StageDevices) -> None:
+        average(stage)
+        for parameter in stage.parameters.values():
+            parameter.shards = [1.001 * shard for shard in parameter.shards]
+
+    monkeypatch.setattr(StageDevices, "average", wrong)
+    assert not verify(workload, strategy).passed
+
+    def forgotten(stage: StageDevices) -> None:
+        pass
+
+    monkeypatch.setattr(StageDevices, "average", forgotten)
+    with pytest.raises(DistirError, match="disagree"):
+        verify(workload, strategy)
+
+
+def test_no_gradient_is_sent_between_synchronisations(workload: Workload) -> None:
+    plan = Simulator(workload, load_cluster("dgx-a100", 4)).plan(Strategy(dp=4, sync_every=2))
+    values = [random_values(workload, seed).values for seed in range(2)]
+    steps = [optimizer_step(workload, 1)] * 2
+    (counts,) = execute_steps(plan, values, steps).measured.counts.values()
+    parameters = sum(
+        use.owned_type.num_elements
+        for program in plan.stages[0].programs
+        for use in program.parameters
+    )
+    (sent,) = (size for size in counts.collective_bytes.values() if size > 1000)
+    # A loss in each step, and once the parameters in fp32.
+    assert sent - 4 * parameters < 100
+    alone = replace(plan.strategy, sync_every=1)
+    every = Simulator(workload, load_cluster("dgx-a100", 4)).plan(alone)
+    assert any(isinstance(node.op, Collective) for node in every.stages[0].programs[0].settle)
+    assert not plan.stages[0].programs[0].settle
+    with pytest.raises(DistirError, match="disagree"):
+        execute(plan, values[0], steps[0])
+
+
+@pytest.mark.parametrize("microbatches", [1, 4])
+def test_a_mean_is_priced_by_its_part_in_an_average_step(microbatches: int) -> None:
+    workload = Workload(model=load_model("gpt2"), batch_size=16, sequence_length=128)
+    simulator = Simulator(workload, load_cluster("dgx-a100", 4))
+    base = Strategy(dp=4, microbatches=microbatches)
+    results = {
+        every: simulator.simulate(replace(base, sync_every=every)) for every in (1, 2, 8, 1 << 20)
+    }
+    seconds = {every: result.metrics["iteration_seconds"] for every, result in results.items()}
+    mean = 2 * (seconds[2] - seconds[1 << 20])
+    assert seconds[8] - seconds[1 << 20] == pytest.approx(mean / 8, rel=1e-4)
+    assert seconds[8] < seconds[1]
+    peaks = {result.metrics["peak_memory_bytes"] for result in results.values()}
+    assert len(peaks) == 1
+    reference = simulate_reference(simulator.plan(replace(base, sync_every=8)), simulator.cost)
+    assert reference.result.metrics["iteration_seconds"] == pytest.approx(seconds[8], rel=1e-9)
+
+
+def test_spaces_search_how_often_replicas_synchronise_where_they_can(workload: Workload) -> None:
+    from search_spaces import distribution_space
+
+    space = distribution_space(
+        workload, 4, {"extends": "small", "zero": [0, 1], "sync_every": [1, 8]}
+    )
+    found = list(space.enumerate())
+    assert {(s.dp > 1, s.zero) for s in found if s.sync_every == 8} == {(True, 0)}
+    assert any(s.sync_every == 1 and s.zero for s in found)
