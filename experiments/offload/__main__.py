@@ -5,7 +5,9 @@
 Sources: J. Ren et al., ZeRO-Offload (USENIX ATC 2021, arXiv 2101.06840), abstract, for the figures;
 DeepSpeed's tutorial on ZeRO-Offload (docs/_tutorials/zero-offload.md) for the sizes of the model of
 10 billion parameters: 50 layers, width 4,096, 32 heads, 10 samples of 1,024 tokens on one V100 with
-32 GB, with checkpoints.
+32 GB, with checkpoints. poolside, "C2C activation offloading on Grace Blackwell" (2026,
+poolside.ai/blog/tools-of-the-trade-c2c-activation-offloading-on-grace-blackwell), summary, for
+activations.
 """
 
 from __future__ import annotations
@@ -100,10 +102,30 @@ def rows() -> Iterator[tuple[str, str, str]]:
         yield name, published, f"{billions(layers, width):.1f} billion ({layers} × {width:,})"
 
 
+def gains() -> Iterator[tuple[str, str, str]]:
+    """What offloading activations gains over computing them again (recompute full), of
+    Qwen3-30B-A3B on GB200."""
+    for tokens in (4096, 8192):
+        own = Workload(model=load_model("qwen3-30b-a3b"), batch_size=32, sequence_length=tokens)
+        simulator = Simulator(own, load_cluster("gb200-nvl72", 8))
+        plan = Strategy(dp=8, ep=8, zero=1, microbatches=4)
+        again = simulator.simulate(replace(plan, recompute="full")).metrics
+        for recompute in ("none", "selective"):
+            chosen = replace(plan, recompute=recompute, offload="activations")
+            found = simulator.simulate(chosen).metrics
+            gain = again["iteration_seconds"] / found["iteration_seconds"] - 1
+            more = found["peak_memory_bytes"] / again["peak_memory_bytes"] - 1
+            yield (
+                f"activations offloaded, recompute {recompute}, sequences of {tokens:,}",
+                "+6 to 13 % throughput, +0.5 % memory",
+                f"{100 * gain:+.0f} % throughput, {100 * more:+.1f} % memory",
+            )
+
+
 def main() -> None:
     """Prints the table."""
     print("| what | published | simulated |\n| --- | --- | --- |")
-    for row in rows():
+    for row in (*rows(), *gains()):
         print(f"| {' | '.join(row)} |")
 
 
