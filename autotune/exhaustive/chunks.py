@@ -31,6 +31,9 @@ FEWEST_HALVED = 1 << 8
 """Strategies of the smallest space of two chunks, which two processes may share."""
 GROWTH = 8
 """How much larger the next chunk may be: what strategies share is found out once per chunk."""
+MOST_PROGRAMS = 64
+"""Stretches of equal programs in a chunk: where nearly every strategy has a program of its own, as
+among axis lists, few strategies take as long as very many do elsewhere."""
 SHARES = 12
 """The number of chunks that a large space has at least: processes share them, and two processes
 over a million strategies stay below 1 GiB."""
@@ -45,7 +48,7 @@ def stretches(borders: Indices) -> Iterator[tuple[int, int]]:
     `borders`, where programs differ, unless these are far. They depend on nothing but the space, so
     that results are the same to the last bit, wherever chunks are evaluated."""
     count = int(borders[-1]) if len(borders) else 0
-    if FEWEST_HALVED <= count <= FIRST_AT_ONCE and len(borders) > 1:
+    if FEWEST_HALVED <= count <= FIRST_AT_ONCE and 1 < len(borders) <= MOST_PROGRAMS:
         middle = int(borders[np.abs(borders[:-1] - count / 2).argmin()])
         yield from ((0, middle), (middle, count - middle))
         return
@@ -54,7 +57,8 @@ def stretches(borders: Indices) -> Iterator[tuple[int, int]]:
     first, size = 0, FIRST_AT_ONCE
     while first < count:
         wanted = min(size, max((count - first) // 2, least))
-        end = _end(borders, first, wanted)
+        last = int(np.searchsorted(borders, first, side="right")) + MOST_PROGRAMS - 1
+        end = min(_end(borders, first, wanted), int(borders[min(last, len(borders) - 1)]))
         yield first, end - first
         first, size = end, min(GROWTH * size, most)
 

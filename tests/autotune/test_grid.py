@@ -24,6 +24,7 @@ from autotune.exhaustive.chunks import (
     FIRST_AT_ONCE,
     MOST,
     MOST_AT_ONCE,
+    MOST_PROGRAMS,
     QUICK_SECONDS,
     Chunk,
     chunks_here,
@@ -136,6 +137,14 @@ def test_stretches_end_where_programs_differ(sizes: list[int]) -> None:
     borders = np.cumsum(sizes, dtype=np.int64)
     ends = [first + size for first, size in stretches(borders)]
     assert set(ends) <= set(borders.tolist())
+
+
+@given(st.lists(st.integers(1, 50), max_size=1000))
+def test_stretches_have_few_programs(sizes: list[int]) -> None:
+    borders = np.cumsum(sizes, dtype=np.int64)
+    for first, size in stretches(borders):
+        inside = (borders > first) & (borders <= first + size)
+        assert inside.sum() <= MOST_PROGRAMS
 
 
 def outcome(grid: Grid) -> object:

@@ -76,10 +76,10 @@ def test_what_a_copy_does_not_find_is_evaluated_here(ends: str) -> None:
 def test_a_copy_ends_with_what_it_was_made_for() -> None:
     asked = problem()
     chunks = chunks_side_by_side(asked.space, asked.objective("throughput"))
+    before = set(multiprocessing.active_children())
     next(chunks)
-    assert len(multiprocessing.active_children()) == 1
     chunks.close()
-    assert not multiprocessing.active_children()
+    assert set(multiprocessing.active_children()) <= before
 
 
 def test_large_spaces_and_those_evaluated_one_by_one_stay_here() -> None:
