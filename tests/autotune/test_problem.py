@@ -20,6 +20,7 @@ from distir.ir import Builder, Function
 from distir.models import AttentionKind
 from distir.ops.attention import FusedAttention
 from distir.ops.linalg import MatMul
+from distir.simulation.simulator import Simulator
 from distir.strategy import Strategy
 from tests.importers.models import FLOAT, model, node
 
@@ -68,15 +69,20 @@ def test_a_space_can_be_given_as_values() -> None:
 
 @pytest.mark.slow(seconds=12)
 def test_plans_that_are_too_close_to_call_are_counted() -> None:
-    """Runs that differ in order alone differ by 6 %, layouts by 8.8 % beside that; the ratio of two
-    by the square root of 2 times as much."""
+    """The ratio of two runs that differ in order alone differs by the square root of 2 times the
+    spread of repeats; that of layouts by their spread beside that."""
     result = tune("gpt2", devices=4, trials=40)
+    simulator = result.problem.simulator
+    assert isinstance(simulator, Simulator)
+    stack = simulator.cost.stack
     best, *others = result.ranked
     rate = best.metric("throughput_samples_per_second")
     close = 0
     for other in others:
-        layout = 0.0 if best.strategy.differs_in_order_alone(other.strategy) else 0.088
-        least = 1 + 2**0.5 * math.hypot(layout, 0.06)
+        layout = (
+            0.0 if best.strategy.differs_in_order_alone(other.strategy) else stack.layout_spread
+        )
+        least = 1 + 2**0.5 * math.hypot(layout, stack.repeat_spread)
         close += rate / other.metric("throughput_samples_per_second") < least  # type: ignore[operator]
     assert 0 < close < len(others)
     assert result.as_good == result.to_dict()["as_good"] == close
