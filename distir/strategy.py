@@ -22,6 +22,10 @@ AUTO = "auto"
 OFFLOADS = ("optimizer", "parameters", "activations")
 """What may rest in the memory of the host; see `Strategy.offload`."""
 
+OUTER_OPTIMIZERS = ("mean", "nesterov")
+"""What replicas that synchronise every few steps make of their parameters; see
+`Strategy.outer_optimizer`."""
+
 KEEP_GATHERED = ("none", "parameters", "activations", "all")
 """Which gathered values are kept for the backward pass, in order of memory."""
 
@@ -284,6 +288,11 @@ class Strategy:
     every step. More: each updates parameters of its own from its own gradients, and after every so
     many steps all take the mean of their parameters (Lin et al. 2018, local SGD), which changes the
     numbers."""
+    outer_optimizer: str = "mean"
+    """What replicas that synchronise every few steps go on from. `mean`: the mean of their
+    parameters. `nesterov`: each keeps a copy of the parameters of the last synchronisation and a
+    momentum, takes the mean difference from that copy for a gradient, and makes a step of SGD with
+    Nesterov momentum from the copy (Douillard et al. 2023, DiLoCo)."""
 
     def __post_init__(self) -> None:
         counts = ("dp", "tp", "pp", "cp", "ep", "microbatches", "chunks", "recompute_every")
@@ -341,6 +350,11 @@ class Strategy:
             raise StrategyError(
                 str(UnknownNameError("keep_gathered", str(self.keep_gathered), KEEP_GATHERED))
             )
+        if self.outer_optimizer not in OUTER_OPTIMIZERS:
+            unknown = UnknownNameError(
+                "outer_optimizer", str(self.outer_optimizer), OUTER_OPTIMIZERS
+            )
+            raise StrategyError(str(unknown))
         object.__setattr__(self, "placement", checked_placement(self.placement))
 
     @property
@@ -419,6 +433,7 @@ class Strategy:
         parts += [f"keep:{self.keep_gathered}"] if self.keep_gathered != "none" else []
         parts += [f"host:{self.offload}"] if self.offload else []
         parts += [f"sync{self.sync_every}"] if self.sync_every > 1 else []
+        parts += [self.outer_optimizer] if self.outer_optimizer != OUTER_OPTIMIZERS[0] else []
         parts += ["sp"] if self.sequence_parallel else []
         parts += [f"zd{self.zero_degree}"] if self.zero_degree else []
         parts += [self.cp_exchange] if self.cp_exchange != "gather" else []

@@ -17,7 +17,7 @@ from distir.ir.core import Node
 from distir.ir.types import DType
 from distir.limits import MOST_SAMPLES, MOST_TOKENS, MOST_WIDTH
 from distir.mesh import mesh_axes, undivided
-from distir.ops.optimizer import AdamStep, MomentumStep, SGDStep
+from distir.ops.optimizer import AdamStep, MomentumStep, NesterovStep, SGDStep
 from distir.ops.ring import Circulating
 from distir.ops.routing import Dispatch
 from distir.program import Program, build_program, followers_made
@@ -97,6 +97,10 @@ OPTIMIZERS = {
     "momentum": Optimizer(MomentumStep, 1),
     "adam": Optimizer(AdamStep, 2),
 }
+
+OUTER_OPTIMIZERS = {"nesterov": NesterovStep()}
+"""The steps of replicas that synchronise every few steps, by the names of strategies, which have
+`mean` for none. Beside fp32 moments each keeps a copy of the parameters that it updates."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

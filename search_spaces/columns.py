@@ -30,6 +30,7 @@ PROGRAM = (
     "keep_gathered",
     "offload",
     "sync_every",
+    "outer_optimizer",
 )
 """What decides which program devices run, sizes aside."""
 

@@ -28,6 +28,7 @@ from distir.rules.memory import (
 from distir.rules.splitting import ep_divides, etp_has_experts
 from distir.rules.synchronising import (
     devices_have_what_is_averaged,
+    outer_steps_follow_others,
     replicas_have_experts_of_their_own,
     replicas_have_states_of_their_own,
     replicas_synchronise,
@@ -39,6 +40,7 @@ from distir.strategy import (
     CP_EXCHANGES,
     KEEP_GATHERED,
     OFFLOADS,
+    OUTER_OPTIMIZERS,
     Strategy,
     format_lists,
     parse_lists,
@@ -152,6 +154,7 @@ def _dimensions(of: _Domains) -> list[Dimension]:
         _varying("keep_gathered", of.keep_gathered, of.chosen),
         _varying("offload", of.offload, of.chosen),
         _varying("sync_every", of.sync_every, of.chosen),
+        _varying("outer_optimizer", of.outer_optimizer, of.chosen),
         _limited("microbatches", of.microbatches, of.chosen),
         Dimension("schedule", of.schedule),
         Dimension("chunks", of.chunks),
@@ -382,6 +385,12 @@ class _Domains:
 
         wanted = self.chosen.values_of("sync_every", SYNC_EVERY)
         return [each for each in wanted if suits(int(each))] or (1,)
+
+    def outer_optimizer(self, sync_every: int) -> Sequence[Value]:
+        wanted = self.chosen.values_of("outer_optimizer", OUTER_OPTIMIZERS)
+        return [
+            each for each in wanted if not outer_steps_follow_others(str(each), sync_every)
+        ] or OUTER_OPTIMIZERS[:1]
 
     # --- pipeline ---------------------------------------------------------------------------------
 

@@ -122,6 +122,7 @@ _add(
     axes="default",
     offload="default",
     sync_every="default",
+    outer_optimizer="default",
 )
 _add(
     "standard",
@@ -142,6 +143,7 @@ _add(
     axes="default",
     offload="default",
     sync_every="default",
+    outer_optimizer="default",
 )
 _add(
     "full",
@@ -154,6 +156,7 @@ _add(
     axes="default",
     offload="default",
     sync_every="default",
+    outer_optimizer="default",
 )
 
 

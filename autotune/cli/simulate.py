@@ -28,7 +28,7 @@ from autotune.statement import ProblemStatement
 from autotune.study.trial import choices
 from distir.errors import DistirError, StrategyError
 from distir.files import write_text
-from distir.strategy import PLACEMENT, Strategy
+from distir.strategy import OUTER_OPTIMIZERS, PLACEMENT, Strategy
 
 if TYPE_CHECKING:
     from autotune.page.contents import Page
@@ -123,6 +123,14 @@ def add_strategy_options(parser: argparse.ArgumentParser) -> None:
         metavar="K",
         help="replicas update parameters of their own, and take the mean of them every K steps "
         "(local SGD), which changes the numbers (default: 1, all synchronise in every step)",
+    )
+    group.add_argument(
+        "--outer-optimizer",
+        type=str.lower,
+        choices=OUTER_OPTIMIZERS,
+        default=OUTER_OPTIMIZERS[0],
+        help="what replicas make of their parameters every K steps: their mean, or from a copy of "
+        "the last ones a step of SGD with Nesterov momentum along the mean difference (DiLoCo)",
     )
     group.add_argument(
         "--keep-gathered",

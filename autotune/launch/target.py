@@ -114,9 +114,12 @@ class Target:
 
     @cached_property
     def all_limits(self) -> tuple[Limit, ...]:
-        """The limits, with those of fields that no row mentions."""
+        """The limits, and after them those of fields that no row mentions and no limit of the
+        target's own is about."""
         unsaid = [name for name in STRATEGY_FACTS if name not in self.table.facts]
-        return (*usual(unsaid, self.name), *self.limits)
+        own = {each.name for each in self.limits}
+        others = (each for each in usual(unsaid, self.name) if each.name not in own)
+        return (*self.limits, *others)
 
     def rules(self, workload: WorkloadFacts) -> tuple[Rule, ...]:
         """The limits as rules for a workload, which prune a space to what can be stated."""

@@ -37,7 +37,7 @@ FINE = (
     "axes",
 )
 """Choices that the pool begins without: they refine a strategy, and multiply the kinds."""
-COARSE = ("zero", "recompute", "sequence_parallel", "offload", "sync_every")
+COARSE = ("zero", "recompute", "sequence_parallel", "offload", "sync_every", "outer_optimizer")
 """Other choices that make another kind of program."""
 MOST_LISTS = 32
 """Axis lists that are taken at once: bounds of as many kinds of a transformer take 1 to 5 s."""

@@ -15,8 +15,11 @@ from distir.strategies import Strategies
 
 DOUBLING = ("dp", "tp", "pp", "cp", "ep", "microbatches", "chunks", "recompute_every")
 """Choices that count something: a factor of two is a step."""
-NAMED = ("schedule", "recompute", "keep_gathered", "cp_exchange", "placement", "axes", "offload")
-"""Choices among names: any two names are one step apart."""
+NAMED = (
+    *("schedule", "recompute", "keep_gathered", "cp_exchange", "placement", "axes", "offload"),
+    *("sync_every", "outer_optimizer"),
+)
+"""Choices among names, or few values: any two are one step apart."""
 
 
 class Features:

@@ -55,7 +55,8 @@ def execute_steps(
 ) -> Execution:
     """Runs training steps one after the other, from the parameters and moments of the first; the
     others have inputs of their own. After every `sync_every`-th, replicas take the mean of their
-    parameters. The result is that of the last step, and so is what was counted."""
+    parameters, or make an outer step. The result is that of the last step, and so is what was
+    counted."""
     ranks = all_ranks(plan, given[0])
     for number, (values, optimizer) in enumerate(zip(given, optimizers, strict=True), start=1):
         if number > 1:

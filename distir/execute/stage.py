@@ -28,12 +28,12 @@ from distir.ir.types import DType, TensorType
 from distir.ops.collective import Collective
 from distir.ops.host import rests_on_host
 from distir.ops.ring import Ring
-from distir.plan import ParameterUse, Plan, Stage
+from distir.plan import BlockProgram, ParameterUse, Plan, Stage
 from distir.plan.positions import positions_of
 from distir.schedules import Action
 from distir.transforms.instantiate import Instantiation
 from distir.transforms.moves import Layout, Local, move
-from distir.workload import MOMENT_BYTES
+from distir.workload import MOMENT_BYTES, OUTER_OPTIMIZERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,8 @@ class Parameter:
     owned: Shards
     moments: list[Shards]
     gradient: Shards | None = None
+    outer: list[Shards] = field(default_factory=list[Shards])
+    """What an outer optimizer keeps: a copy of the parameter, and its moments."""
 
 
 @dataclass(slots=True)
@@ -146,11 +148,13 @@ class StageDevices:
                     self._scattered(block, use, moment, use.owned)
                     for moment in moments.get(value, ())
                 ]
+                owned = self._held(owned, self._updated_dtype(value))
                 self.parameters[value] = Parameter(
                     value,
                     self._held(stored, self._dtype(value)),
-                    self._held(owned, self._updated_dtype(value)),
+                    owned,
                     [self._held(moment, DType.FLOAT32) for moment in own_moments],
+                    outer=self._outer_state(owned, program),
                 )
         self._lay_out_parameters()
 
@@ -165,6 +169,14 @@ class StageDevices:
         for value in self.holds:
             self.parameters[value].gradient = None
         self._lay_out_parameters()
+
+    def _outer_state(self, owned: Shards, program: BlockProgram) -> list[Shards]:
+        """What an outer optimizer starts from: the parameter, and moments of zero."""
+        outer = OUTER_OPTIMIZERS.get(program.outer_optimizer)
+        if outer is None:
+            return []
+        nothing = [self._held([0.0 * shard for shard in owned], DType.FLOAT32)]
+        return [list(owned), *(nothing * outer.num_moments)]
 
     def _scattered(self, block: int, use: ParameterUse, array: Array, layout: Layout) -> Shards:
         dims = self.stage.programs[block].placed.step.axes.dims[use.value]
@@ -515,24 +527,51 @@ class StageDevices:
         self._store(updated)
 
     def average(self) -> None:
-        """Takes the mean over replicas of every parameter that has been updated. Moments stay each
-        replica's own."""
-        replicas, averaged = self.plan.strategy.dp, dict[int, dict[int, Shards]]()
-        updated: dict[int, dict[int, Shards]] = {}
-        for value in self.holds:
-            if self.parameters[value].gradient is not None:
-                block, place = self.uses[value][0]
-                updated.setdefault(block, {})[place] = self.parameters[value].owned
-        for block, owned in updated.items():
-            added = self._in_buckets(
-                block, owned, self.stage.programs[block].averaging_by_parameter
-            )
+        """Takes the mean over replicas of every parameter that has been updated, or with an outer
+        optimizer of its difference from the copy, along which that makes its step. Moments of the
+        optimizer stay each replica's own."""
+        replicas, made = self.plan.strategy.dp, dict[int, dict[int, Shards]]()
+        for block, changed in self._changed().items():
+            program = self.stage.programs[block]
+            added = self._in_buckets(block, changed, program.averaging_by_parameter)
             for place, shards in added.items():
                 mean = [shard / replicas for shard in shards]
                 value = self._block(block).parameters[place]
-                self.parameters[value].owned = mean
-                averaged.setdefault(block, {})[place] = self._held(mean, self._dtype(value))
-        self._store(averaged)
+                parameter = self.parameters[value]
+                parameter.owned = self._outer_step(value, parameter, mean)
+                made.setdefault(block, {})[place] = self._held(parameter.owned, self._dtype(value))
+        self._store(made)
+
+    def _changed(self) -> dict[int, dict[int, Shards]]:
+        """By block and place, what replicas average of the parameters that they have updated."""
+        found: dict[int, dict[int, Shards]] = {}
+        for value in self.holds:
+            parameter = self.parameters[value]
+            if parameter.gradient is not None:
+                shards = parameter.owned
+                if parameter.outer:
+                    shards = [x - y for x, y in zip(parameter.outer[0], shards, strict=True)]
+                block, place = self.uses[value][0]
+                found.setdefault(block, {})[place] = shards
+        return found
+
+    def _outer_step(self, value: Value, parameter: Parameter, mean: Shards) -> Shards:
+        """The parameter that replicas go on from, given the mean of what they have averaged."""
+        if not parameter.outer:
+            return mean
+        copy, *moments = parameter.outer
+        operands = [copy, mean, *moments]
+        step = OUTER_OPTIMIZERS[self.plan.strategy.outer_optimizer]
+        dtypes = [self._updated_dtype(value), *(DType.FLOAT32 for _ in moments)]
+        made = [
+            self.computing.evaluate(step, {}, arrays, dtypes)
+            for arrays in zip(*operands, strict=True)
+        ]
+        parameter.outer = [list(shards) for shards in zip(*made, strict=True)]
+        types = [value.type.with_shape(np.shape(shards[0])) for shards in operands]
+        self.counts.flops += types[0].num_elements
+        self.counts.flops += float(step.work(types, [types[0], *types[2:]]).flops)
+        return parameter.outer[0]
 
     def _store(self, updated: Mapping[int, Mapping[int, Shards]]) -> None:
         """Makes stored parameters from their owned parts, by block and place."""
@@ -575,7 +614,10 @@ class StageDevices:
                 continue
             elements = float(np.size(parameter.gradient[0]))
             updated = elements * master
-            updated += sum(np.size(each[0]) for each in parameter.moments) * MOMENT_BYTES
+            kept = [*parameter.moments, *parameter.outer[1:]]
+            updated += sum(np.size(each[0]) for each in kept) * MOMENT_BYTES
+            copies = sum(np.size(each[0]) for each in parameter.outer[:1])
+            updated += copies * (master or types.compute.itemsize)
             if program.updates_on_host:
                 host += updated + elements * types.gradient_bytes
             else:

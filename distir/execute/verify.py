@@ -30,7 +30,7 @@ from distir.plan import Plan, Planner
 from distir.schedules import CompiledSchedule
 from distir.simulation import Simulator
 from distir.strategy import Strategy
-from distir.workload import Workload
+from distir.workload import OUTER_OPTIMIZERS, Workload
 
 RELATIVE_TOLERANCE = 1e-10
 """Relative error that float64 stays far below if a plan is right."""
@@ -58,7 +58,10 @@ STEP_NUMBER = 2
 which would hide errors."""
 
 MOST_STEPS_RUN = 3
-"""Steps that are run, at most, of replicas that synchronise rarely."""
+"""Steps that are run, at most, between two synchronisations of replicas that do so rarely."""
+
+ROUNDS_WITH_STATE = 2
+"""How often replicas synchronise if they keep something from one time to the next."""
 
 Run = Callable[[Plan, StepValues, OptimizerStep], Execution]
 """How one step of a plan is executed."""
@@ -160,7 +163,8 @@ class Verifier:
 
     def _verify_replicas(self, strategy: Strategy, run: Run) -> Verification:
         """Runs as many steps as replicas take between two synchronisations, but no more than
-        `MOST_STEPS_RUN`, and compares with the mean of what each replica computes on one device."""
+        `MOST_STEPS_RUN`, and compares with what follows from those that each replica computes on
+        one device; with an outer optimizer, twice, so that what it keeps is used."""
         if run is not execute:
             raise StrategyError(
                 f"sync_every = {strategy.sync_every}: several steps, between which replicas "
@@ -172,12 +176,13 @@ class Verifier:
         simulator = Simulator(small, load_cluster(ANY_CLUSTER, strategy.devices))
         plan = simulator.plan(fewer)
         peak = simulator.simulate_plan(plan).metrics["peak_memory_bytes"]
-        numbers = range(fewer.sync_every)
+        rounds = ROUNDS_WITH_STATE if fewer.outer_optimizer in OUTER_OPTIMIZERS else 1
+        numbers = range(fewer.sync_every * rounds)
         every = [random_values(small, self.seed + at, 0.5, strategy.microbatches) for at in numbers]
         given = [each.values for each in every]
         optimizers = [optimizer_step(small, STEP_NUMBER + at) for at in numbers]
         execution = execute_steps(plan, given, optimizers)
-        expected = mean_of_replicas(small, given, optimizers, fewer)
+        expected = steps_of_replicas(small, given, optimizers, fewer)
         return Verification(
             strategy=strategy,
             devices=strategy.devices,
@@ -290,65 +295,90 @@ def sequential_truth(
     )
 
 
-def mean_of_replicas(
+def steps_of_replicas(
     workload: Workload,
     given: Sequence[StepValues],
     optimizers: Sequence[OptimizerStep],
     strategy: Strategy,
 ) -> StepResult:
     """What one device computes that does the steps of every replica with the samples of that
-    replica, one replica after the other, and takes the mean of their parameters; with the mean of
-    their losses in the last step, and no gradients."""
+    replica, one replica after the other, and every `sync_every` steps what they do together; with
+    the mean of their losses in the last step, and no gradients."""
     alone = replace(workload, batch_size=workload.batch_size // strategy.dp)
-    results = [
-        _steps_of_replica(workload, alone, given, optimizers, strategy, replica)
-        for replica in range(strategy.dp)
-    ]
+    theirs = alone.program.function.parameters
+    translated = dict(zip(workload.program.function.parameters, theirs, strict=True))
+    parameters = {own: given[0].parameters[value] for value, own in translated.items()}
+    start = {own: given[0].moments[value] for value, own in translated.items()}
+    moments = [start] * strategy.dp
+    differences: list[dict[Value, Array]] = []
+    results: list[StepResult] = []
+    for begin in range(0, len(given), strategy.sync_every):
+        steps = range(begin, begin + strategy.sync_every)
+        results = []
+        for replica, own in enumerate(moments):
+            before, result = StepValues({}, parameters, own), StepResult(())
+            for step in steps:
+                sources = _of_replica(workload, alone, given[step], strategy, replica)
+                values = replace(before, sources=sources)
+                result = sequential_step(alone, values, optimizers[step])
+                before = StepValues(
+                    {},
+                    {**before.parameters, **result.parameters},
+                    {**before.moments, **result.moments},
+                )
+            moments[replica] = dict(before.moments)
+            results.append(result)
+        changed = {
+            value: np.mean([result.parameters[value] for result in results], axis=0)
+            for value in results[0].parameters
+        }
+        differences.append({value: parameters[value] - changed[value] for value in changed})
+        parameters = parameters | outer_steps(parameters, differences, strategy.outer_optimizer)
     loss = sum(result.loss for result in results)
-    mine = zip(workload.program.function.parameters, alone.program.function.parameters, strict=True)
     return StepResult(
         (np.asarray(loss if workload.loss == "sum" else loss / strategy.dp),),
         parameters={
-            value: np.mean([result.parameters[theirs] for result in results], axis=0)
-            for value, theirs in mine
-            if theirs in results[0].parameters
+            value: parameters[own] for value, own in translated.items() if own in differences[-1]
         },
     )
 
 
-def _steps_of_replica(
-    workload: Workload,
-    alone: Workload,
-    given: Sequence[StepValues],
-    optimizers: Sequence[OptimizerStep],
-    strategy: Strategy,
-    replica: int,
-) -> StepResult:
+def outer_steps(
+    parameters: Mapping[Value, Array], differences: Sequence[Mapping[Value, Array]], optimizer: str
+) -> dict[Value, Array]:
+    """The parameters after the last of several synchronisations, given those after the one before
+    and how far the mean over replicas was from the start, each time. Without an outer optimizer it
+    is the mean. Nesterov's momentum is written as a sum over all times, so that this is an
+    independent check of the op."""
+    last = differences[-1]
+    if optimizer not in OUTER_OPTIMIZERS:
+        return {value: parameters[value] - last[value] for value in last}
+    step, found = OUTER_OPTIMIZERS[optimizer], dict[Value, Array]()
+    for value, difference in last.items():
+        decaying = sum(
+            step.momentum ** (age + 1) * each[value]
+            for age, each in enumerate(reversed(differences))
+        )
+        found[value] = parameters[value] - step.learning_rate * (difference + decaying)
+    return found
+
+
+def _of_replica(
+    workload: Workload, alone: Workload, values: StepValues, strategy: Strategy, replica: int
+) -> dict[Value, Array]:
+    """The sources of the samples of one replica, by the values of its own workload."""
     function, theirs = workload.program.function, alone.program.function
-    parameters = {
-        own: given[0].parameters[value]
-        for value, own in zip(function.parameters, theirs.parameters, strict=True)
-    }
-    moments = {
-        own: given[0].moments[value]
-        for value, own in zip(function.parameters, theirs.parameters, strict=True)
-    }
     sources = (*function.inputs, *function.constants), (*theirs.inputs, *theirs.constants)
     pieces = strategy.dp * strategy.microbatches
-    result = StepResult(())
-    for values, optimizer in zip(given, optimizers, strict=True):
-        own_sources: dict[Value, Array] = {}
-        for value, own in zip(*sources, strict=True):
-            if value in values.sources:
-                parts = [
-                    microbatch(workload, value, values.sources[value], index, pieces)
-                    for index in range(replica, pieces, strategy.dp)
-                ]
-                own_sources[own] = joined_samples(alone, own, parts)
-        result = sequential_step(alone, StepValues(own_sources, parameters, moments), optimizer)
-        parameters |= result.parameters
-        moments |= result.moments
-    return result
+    found: dict[Value, Array] = {}
+    for value, own in zip(*sources, strict=True):
+        if value in values.sources:
+            parts = [
+                microbatch(workload, value, values.sources[value], index, pieces)
+                for index in range(replica, pieces, strategy.dp)
+            ]
+            found[own] = joined_samples(alone, own, parts)
+    return found
 
 
 def last_bit_changed(values: StepValues, seed: int = 0) -> StepValues:

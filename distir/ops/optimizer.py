@@ -68,6 +68,28 @@ class MomentumStep(_OptimizerStep):
         return (parameter - self.learning_rate * mean, mean)
 
 
+@register_op("NesterovStep")
+@dataclass(frozen=True, slots=True)
+class NesterovStep(_OptimizerStep):
+    """SGD with Nesterov momentum (Sutskever et al. 2013, as PyTorch has it): `m' = momentum · m +
+    g`, `p − learning_rate · (g + momentum · m')`. Operands are `(p, g, m)`. The numbers are those
+    of the outer optimizer of DiLoCo (Douillard et al. 2023, table 5)."""
+
+    learning_rate: float = 0.7
+    momentum: float = 0.9
+    flops_per_element = 6
+    num_moments = 1
+
+    def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
+        parameter, _, mean = operands
+        return (parameter, mean)
+
+    def evaluate(self, *operands: Array) -> tuple[Array, ...]:
+        parameter, gradient, mean = operands
+        mean = self.momentum * mean + gradient
+        return (parameter - self.learning_rate * (gradient + self.momentum * mean), mean)
+
+
 @register_op("AdamStep")
 @dataclass(frozen=True, slots=True)
 class AdamStep(_OptimizerStep):

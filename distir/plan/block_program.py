@@ -41,6 +41,7 @@ def instantiate_block(
     loss_copies: int = 0,
     offloads: frozenset[str] = frozenset(),
     sync_every: int = 1,
+    outer_optimizer: str = "mean",
 ) -> BlockProgram:
     """Fills sizes into a placed block and adds what happens to its parameters.
 
@@ -50,7 +51,8 @@ def instantiate_block(
     `keep_parameters`: what is gathered for the forward pass stays for the backward pass. `narrow`:
     what nothing but products read is made in the type that products run in. `loss_copies`: how many
     copies of the logits in fp32 the loss holds while its gradient is computed. `offloads`: what
-    rests on the host. `sync_every`: every how many steps replicas synchronise.
+    rests on the host. `sync_every`: every how many steps replicas synchronise, by which
+    `outer_optimizer`.
     """
     step, mesh = placed.step, placed.mesh
     if step not in sizes.of_steps:
@@ -158,6 +160,7 @@ def instantiate_block(
         refresh_by_parameter=tuple(refresh),
         averaging_by_parameter=tuple(averaging),
         sync_every=sync_every,
+        outer_optimizer=outer_optimizer,
         given=given,
         parameters=tuple(parameters),
         updates_on_host="optimizer" in offloads,

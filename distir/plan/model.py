@@ -131,6 +131,8 @@ class BlockProgram:
     """Per parameter what adds up its owned part over replicas, where these do not synchronise in
     every step but `sync_every` few."""
     sync_every: int = 1
+    outer_optimizer: str = "mean"
+    """What replicas that synchronise every few steps make of their parameters."""
     hosted: HostedValues | None = None
     """What the forward pass leaves on the host for the backward pass."""
 

@@ -91,12 +91,14 @@ class ProgramKind:
     keeps_parameters: bool
     offloads: frozenset[str] = frozenset()
     sync_every: int = 1
+    outer_optimizer: str = "mean"
 
     @property
     def sharing(self) -> tuple[object, ...]:
         """All but `keeping`: equal for kinds whose equal blocks have one program at the same
         sizes."""
-        return self.mesh, self.zero, self.keeps_parameters, self.offloads, self.sync_every
+        synchronising = self.sync_every, self.outer_optimizer
+        return self.mesh, self.zero, self.keeps_parameters, self.offloads, *synchronising
 
 
 class Planner:
@@ -200,6 +202,7 @@ class Planner:
             strategy.keeps_parameters,
             strategy.offloads,
             strategy.sync_every,
+            strategy.outer_optimizer,
         )
 
     def block_programs(self, strategy: Strategy) -> tuple[BlockProgram, ...]:
@@ -277,6 +280,7 @@ class Planner:
                     self.loss_copies,
                     kind.offloads,
                     kind.sync_every,
+                    kind.outer_optimizer,
                 )
                 programs[key] = with_values_on_host(made) if hosts else made
             found.append(programs[key])

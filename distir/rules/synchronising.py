@@ -1,4 +1,5 @@
-"""Rules about replicas that synchronise every k-th step (Lin et al. 2018, local SGD)."""
+"""Rules about replicas that synchronise every k-th step (Lin et al. 2018, local SGD; Douillard et
+al. 2023, DiLoCo)."""
 
 from __future__ import annotations
 
@@ -41,6 +42,16 @@ def replicas_have_experts_of_their_own(
     return (
         f"sync_every = {sync_every} with ep = {ep}: {factors.dp} replicas share experts, which "
         "they would have to synchronise in every step"
+    )
+
+
+def outer_steps_follow_others(outer_optimizer: str, sync_every: int) -> str | None:
+    """An outer step goes along what replicas have changed on their own."""
+    if outer_optimizer == "mean" or sync_every > 1:
+        return None
+    return (
+        f"outer_optimizer = {outer_optimizer} with sync_every = 1: replicas that synchronise in "
+        "every step differ by nothing that it could make a step along"
     )
 
 

@@ -141,6 +141,11 @@ RULES: tuple[Rule, ...] = (
         synchronising.devices_have_what_is_averaged,
         {"sync_every": (1,)},
     ),
+    Rule(
+        "outer steps follow others",
+        synchronising.outer_steps_follow_others,
+        {"outer_optimizer": ("mean",), "sync_every": (8, 64, 512)},
+    ),
     Rule("keeping is for training", memory.keeping_is_for_training, {"keep_gathered": ("none",)}),
     Rule(
         "parameters that are kept are gathered",

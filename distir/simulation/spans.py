@@ -227,6 +227,9 @@ def step_end_spans(
                 "optimizer",
                 pricing.optimizer(plan.workload, elements, program),
             )
+            outer = pricing.outer_step(plan.workload, elements, program)
+            if outer:
+                add(rank, COMPUTE, "outer optimizer", outer)
         for program, held in blocks:
             for bucket in pricing.refresh(program, without=held):
                 add(rank, GRADIENTS, bucket.label, bucket.seconds, bucket)

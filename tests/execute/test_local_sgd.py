@@ -1,5 +1,6 @@
-"""Replicas that synchronise every k-th step, as Lin et al. (2018) have it: what they compute, what
-they send and hold, and what cannot be combined with it."""
+"""Replicas that synchronise every k-th step, as Lin et al. (2018) have it, or with the outer steps
+of Douillard et al. (2023): what they compute, send and hold, and what cannot be combined with
+it."""
 
 from __future__ import annotations
 
@@ -14,6 +15,8 @@ from distir.execute.stage import StageDevices
 from distir.execute.values import optimizer_step, random_values
 from distir.execute.verify import RELATIVE_TOLERANCE, verify
 from distir.ops.collective import Collective
+from distir.ops.optimizer import NesterovStep
+from distir.plan import Plan
 from distir.simulation.reference.engine import simulate_reference
 from distir.strategy import Strategy
 
@@ -23,6 +26,12 @@ def workload() -> Workload:
     return Workload(model=load_model("mlp-4x32"), batch_size=16, optimizer="sgd")
 
 
+def elements_updated(plan: Plan) -> int:
+    """Elements of the parameters of the first stage that a device updates."""
+    uses = (use for program in plan.stages[0].programs for use in program.parameters)
+    return sum(use.owned_type.num_elements for use in uses)
+
+
 CASES = [
     ("mlp-4x32", "sgd", Strategy(dp=4, sync_every=2)),
     ("gpt2", "adam", Strategy(dp=2, tp=2, pp=2, microbatches=2, sync_every=2)),
@@ -30,6 +39,24 @@ CASES = [
     ("gpt2", "adam", Strategy(dp=2, pp=2, microbatches=4, schedule="chimera", sync_every=2)),
     ("t5-small", "momentum", Strategy(dp=2, pp=2, microbatches=2, sync_every=64)),
     ("mixtral-8x7b", "sgd", Strategy(dp=2, tp=2, offload="activations", sync_every=2)),
+    ("mlp-4x32", "momentum", Strategy(dp=4, sync_every=3, outer_optimizer="nesterov")),
+    ("gpt2", "adam", Strategy(dp=2, tp=2, sync_every=2, outer_optimizer="nesterov")),
+    (
+        *("gpt2", "adam"),
+        Strategy(
+            dp=2,
+            pp=2,
+            microbatches=4,
+            schedule="chimera",
+            sync_every=2,
+            outer_optimizer="nesterov",
+        ),
+    ),
+    (
+        "mixtral-8x7b",
+        "sgd",
+        Strategy(dp=2, cp=2, recompute="full", sync_every=2, outer_optimizer="nesterov"),
+    ),
 ]
 
 
@@ -90,6 +117,59 @@ def test_no_gradient_is_sent_between_synchronisations(workload: Workload) -> Non
         execute(plan, values[0], steps[0])
 
 
+@pytest.mark.parametrize("momentum", [0.0, 0.9001])
+def test_outer_steps_with_another_momentum_are_caught(
+    workload: Workload, monkeypatch: pytest.MonkeyPatch, momentum: float
+) -> None:
+    other = {"nesterov": NesterovStep(momentum=momentum)}
+    monkeypatch.setattr("distir.execute.stage.OUTER_OPTIMIZERS", other)
+    found = verify(workload, Strategy(dp=4, sync_every=2, outer_optimizer="nesterov"))
+    assert not found.passed
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_an_outer_optimizer_keeps_a_copy_and_a_momentum_and_takes_its_part_of_a_step(
+    precision: str,
+) -> None:
+    workload = Workload(model=load_model("mlp-4x1024"), batch_size=16, precision=precision)
+    simulator = Simulator(workload, load_cluster("dgx-a100", 8))
+    mean = Strategy(dp=4, tp=2, sync_every=8)
+    outer = replace(mean, outer_optimizer="nesterov")
+    results = {each: simulator.simulate(each) for each in (mean, outer)}
+    elements = elements_updated(simulator.plan(outer))
+    kept = {each: result.stages[0].memory["optimizer_bytes"] for each, result in results.items()}
+    # A copy in fp32 and a momentum in fp32.
+    assert kept[outer] - kept[mean] == 8 * elements
+    spent = {
+        every: simulator.simulate(replace(outer, sync_every=every)).stages[0].seconds["optimizer"]
+        - results[mean].stages[0].seconds["optimizer"]
+        for every in (2, 8, 64)
+    }
+    assert spent[2] == pytest.approx(4 * spent[8], rel=1e-6)
+    assert spent[2] == pytest.approx(32 * spent[64], rel=1e-6)
+    # No kernel is faster than memory: 5 numbers read and 4 written, and the parameter in bf16.
+    moved = (36 + (2 if precision == "bf16" else 0)) * elements
+    device = simulator.cost.cluster.device
+    assert 2 * spent[2] > moved / device.memory_bandwidth_bytes_per_second
+    reference = simulate_reference(simulator.plan(outer), simulator.cost).result
+    for metric in ("iteration_seconds", "peak_memory_bytes"):
+        assert reference.metrics[metric] == pytest.approx(results[outer].metrics[metric], rel=1e-9)
+
+
+def test_flops_of_an_outer_step_are_counted(workload: Workload) -> None:
+    simulator = Simulator(workload, load_cluster("dgx-a100", 4))
+    values = [random_values(workload, seed).values for seed in range(2)]
+    flops: list[float] = []
+    for optimizer in ("mean", "nesterov"):
+        plan = simulator.plan(Strategy(dp=4, sync_every=2, outer_optimizer=optimizer))
+        run = execute_steps(plan, values, [optimizer_step(workload, 1)] * 2)
+        (counts,) = run.measured.counts.values()
+        flops.append(counts.flops)
+    plan = simulator.plan(Strategy(dp=4))
+    # A difference, and a step of six operations, per element.
+    assert flops[1] - flops[0] == 7 * elements_updated(plan)
+
+
 @pytest.mark.parametrize("microbatches", [1, 4])
 def test_a_mean_is_priced_by_its_part_in_an_average_step(microbatches: int) -> None:
     workload = Workload(model=load_model("gpt2"), batch_size=16, sequence_length=128)
@@ -117,3 +197,10 @@ def test_spaces_search_how_often_replicas_synchronise_where_they_can(workload: W
     found = list(space.enumerate())
     assert {(s.dp > 1, s.zero) for s in found if s.sync_every == 8} == {(True, 0)}
     assert any(s.sync_every == 1 and s.zero for s in found)
+    wanted = {"sync_every": [1, 8], "outer_optimizer": ["mean", "nesterov"]}
+    both = list(distribution_space(workload, 4, {"extends": "small", **wanted}).enumerate())
+    assert {(s.sync_every, s.outer_optimizer) for s in both} == {
+        (1, "mean"),
+        (8, "mean"),
+        (8, "nesterov"),
+    }

@@ -48,7 +48,7 @@ def searches(draw: st.DrawFn) -> tuple[Simulator, list[Strategy]]:
     """A workload on a cluster, strategies of its full space, and a few that are not in it."""
     simulator = draw(simulators((1, 4, 12, 24, 36)))
     workload, devices = simulator.workload, simulator.cluster.num_devices
-    wanted = {"offload": "all", "sync_every": [1, 8]}
+    wanted = {"offload": "all", "sync_every": [1, 8], "outer_optimizer": "all"}
     space = distribution_space(workload, devices, {"extends": "full", **wanted})
     chance = random.Random(draw(st.integers(0, 10**6)))
     strategies = space.samples(chance, 16)

@@ -38,6 +38,7 @@ def searches(draw: st.DrawFn) -> tuple[Simulator, list[Strategy]]:
         "recompute_layers": [0, 1, 2],
         "offload": "all",
         "sync_every": [1, 8],
+        "outer_optimizer": "all",
         "placement": "all",
     }
     space = distribution_space(workload, devices, {"extends": "full", **wanted})

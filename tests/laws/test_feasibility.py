@@ -13,7 +13,13 @@ from hypothesis import strategies as st
 
 import distir
 from distir.strategies import Strategies
-from distir.strategy import CP_EXCHANGES, KEEP_GATHERED, OFFLOADS, Strategy
+from distir.strategy import (
+    CP_EXCHANGES,
+    KEEP_GATHERED,
+    OFFLOADS,
+    OUTER_OPTIMIZERS,
+    Strategy,
+)
 from distir.workload import Mode
 from search_spaces import SearchSpace, distribution_space
 from tests.conftest import shared_path
@@ -49,6 +55,7 @@ OTHERS: dict[str, tuple[Any, ...]] = {
     "keep_gathered": KEEP_GATHERED,
     "offload": ("", *OFFLOADS),
     "sync_every": (1, 8),
+    "outer_optimizer": OUTER_OPTIMIZERS,
     "sequence_parallel": (False, True),
     "cp_exchange": CP_EXCHANGES,
     "axes": ("", "tp=heads,ffn", "tp=batch;cp=heads*,sequence", "dp=hidden", "tp=nothing"),

@@ -260,6 +260,7 @@ def _training() -> list[Case]:
         _case(loss.SquaredError(), real(4, 6), real(4, 6)),
         _case(optimizer.SGDStep(0.1), real(4, 6), real(4, 6)),
         _case(optimizer.MomentumStep(0.1), *[real(4, 6)] * 3),
+        _case(optimizer.NesterovStep(0.1), *[real(4, 6)] * 3),
         _case(optimizer.AdamStep(0.1, step=3), *[real(4, 6)] * 3, positive(4, 6)),
     ]
 

@@ -14,7 +14,13 @@ from distir.rules import RULES, Rule, degrees_fill, degrees_fit, explain, rules_
 from distir.rules.rule import WORKLOAD, parameter_names
 from distir.rules.wording import listed, product, would_do
 from distir.strategies import FIELDS
-from distir.strategy import CP_EXCHANGES, KEEP_GATHERED, OFFLOADS, Strategy
+from distir.strategy import (
+    CP_EXCHANGES,
+    KEEP_GATHERED,
+    OFFLOADS,
+    OUTER_OPTIMIZERS,
+    Strategy,
+)
 from tests.facts import Facts
 
 DEVICES = 16
@@ -276,6 +282,15 @@ BROKEN: dict[str, tuple[Facts, Strategy, str]] = {
             "and update themselves; sync_every = 1 would do"
         ),
     ),
+    "outer steps follow others": (
+        Facts(),
+        Strategy(dp=2, outer_optimizer="nesterov"),
+        (
+            "outer_optimizer = nesterov with sync_every = 1: replicas that synchronise in every "
+            "step differ by nothing that it could make a step along; outer_optimizer = mean or "
+            "sync_every = 8, 64, 512 would do"
+        ),
+    ),
     "keeping is for training": (
         FORWARD_ONLY,
         Strategy(keep_gathered="parameters"),
@@ -371,6 +386,7 @@ strategies = st.builds(
     keep_gathered=st.sampled_from(KEEP_GATHERED),
     offload=st.sampled_from(["", *OFFLOADS]),
     sync_every=st.sampled_from([1, 1, 8]),
+    outer_optimizer=st.sampled_from(OUTER_OPTIMIZERS),
     sequence_parallel=st.booleans(),
     zero_degree=st.integers(0, 4),
     cp_exchange=st.sampled_from(CP_EXCHANGES),

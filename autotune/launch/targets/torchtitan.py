@@ -568,6 +568,13 @@ LIMITS: tuple[Limit, ...] = (
     Limit("a part of dp is a part", _whole_degree, ({"zero_degree": 0},)),
     FSDP_OFFLOADS,
     only(
+        "sync_every",
+        (1,),
+        "local_sgd and diloco of torchtitan/experiments/ft are a launch per replica, which a "
+        "Lighthouse of torchft joins",
+        {"sync_every": 1, "outer_optimizer": "mean"},
+    ),
+    only(
         "keep_gathered",
         ("none", "parameters"),
         "gathered activations are not kept",

@@ -21,6 +21,7 @@ KIND = (
     "keep_gathered",
     "offload",
     "sync_every",
+    "outer_optimizer",
     "placement",
 )
 """The choices of a strategy, besides those of its mesh, on which the kind of its programs and the

@@ -31,8 +31,11 @@ from distir.ops.ring import ROWS, Circulating, Ring
 from distir.plan import BlockProgram, Plan
 from distir.plan.grid import RANKS, DeviceGrid
 from distir.simulation.pricing.pipelining import products_beside
-from distir.simulation.pricing.state import optimizer_bytes_per_element
-from distir.workload import OPTIMIZERS, Workload
+from distir.simulation.pricing.state import (
+    optimizer_bytes_per_element,
+    outer_bytes_per_element,
+)
+from distir.workload import OPTIMIZERS, OUTER_OPTIMIZERS, Workload
 
 COMPUTE = "compute"
 """Name of the compute stream. Communication streams have the names of the degrees (dp, tp, …) to
@@ -524,3 +527,20 @@ class Pricing:
             bytes_written=half,
         )
         return cast("float", self.cost.op_seconds(work))
+
+    def outer_step(self, workload: Workload, elements: float, program: BlockProgram) -> float:
+        """Seconds in which an average step has its part of the outer optimizer's, for `elements`
+        parameters of a block with this program: of a kernel before replicas add up differences, and
+        of one after it."""
+        outer = OUTER_OPTIMIZERS.get(program.outer_optimizer)
+        if outer is None or not elements:
+            return 0.0
+        read, written = outer_bytes_per_element(workload, program)
+        work = Work(
+            kind=OpClass.MEMORY,
+            flops=(1 + outer.flops_per_element) * elements,
+            bytes_read=read * elements,
+            bytes_written=written * elements,
+            launches=2.0,
+        )
+        return cast("float", self.cost.op_seconds(work) / program.sync_every)

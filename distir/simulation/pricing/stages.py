@@ -317,6 +317,7 @@ class StagePricer:
                     for kind, of_kind in buckets.items()
                 },
                 pricing.optimizer(self.workload, elements, program)
+                + pricing.outer_step(self.workload, elements, program)
                 if self.workload.training
                 else 0.0,
                 sum(each.seconds for each in pricing.refresh(program, away.held)),

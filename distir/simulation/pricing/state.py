@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from distir.arrays import Indices
 from distir.cost.amounts import taken
 from distir.plan import BlockProgram
-from distir.workload import MOMENT_BYTES, OPTIMIZERS, Workload
+from distir.workload import MOMENT_BYTES, OPTIMIZERS, OUTER_OPTIMIZERS, Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,16 @@ def optimizer_state_bytes(workload: Workload) -> int:
     return moments + (master.itemsize if master else 0)
 
 
+def outer_state_bytes(workload: Workload, program: BlockProgram) -> int:
+    """Bytes per parameter that replicas which synchronise every few steps keep for their outer
+    optimizer: its moments, and a copy in the type in which parameters are updated."""
+    outer = OUTER_OPTIMIZERS.get(program.outer_optimizer)
+    if outer is None:
+        return 0
+    types = workload.types
+    return outer.num_moments * MOMENT_BYTES + (types.master or types.compute).itemsize
+
+
 def updated_bytes(workload: Workload) -> int:
     """Bytes of the host per parameter that is updated there: the optimizer's and a gradient's."""
     return optimizer_state_bytes(workload) + workload.types.gradient_bytes
@@ -78,6 +88,16 @@ def optimizer_bytes_per_element(workload: Workload) -> float:
     return float(read + types.gradient.itemsize + state + types.compute.itemsize)
 
 
+def outer_bytes_per_element(workload: Workload, program: BlockProgram) -> tuple[float, float]:
+    """Bytes per parameter that an outer step reads and writes. Before replicas add them up, each
+    parameter becomes its difference from the copy, in its own place. Then the step reads
+    difference, copy and moments, and writes copy, moments, and the parameter in all its types."""
+    types, state = workload.types, outer_state_bytes(workload, program)
+    updated = (types.master or types.compute).itemsize
+    stored = types.compute.itemsize if types.master is not None else 0
+    return 3.0 * updated + state, 2.0 * updated + state + stored
+
+
 def state_bytes(
     workload: Workload,
     program: BlockProgram,
@@ -90,6 +110,7 @@ def state_bytes(
     the parameters at the positions `added`.
     """
     parameters = gradients = optimizer = host = 0.0
+    kept = optimizer_state_bytes(workload) + outer_state_bytes(workload, program)
     for position, use in enumerate(program.parameters):
         trained = workload.training and use.gradient is not None
         if position not in held:
@@ -100,7 +121,7 @@ def state_bytes(
             if trained and program.updates_on_host:
                 host += use.owned_type.num_elements * updated_bytes(workload)
             elif trained:
-                optimizer += use.owned_type.num_elements * optimizer_state_bytes(workload)
+                optimizer += use.owned_type.num_elements * kept
         if trained and position not in added and not use.gradient_on_host:
             assert use.gradient is not None
             gradient = program.values[use.gradient].type

@@ -25,6 +25,7 @@ from distir.simulation.pricing.instructions import Instruction, Pricing
 from distir.simulation.pricing.state import (
     StateBytes,
     optimizer_state_bytes,
+    outer_state_bytes,
     state_input_bytes,
     updated_bytes,
 )
@@ -292,11 +293,12 @@ def _add_state(
                 size = float(elements * updated_bytes(workload))
                 flat.state = flat.state.plus(StateBytes(host=size))
             else:
-                size = float(elements * optimizer_state_bytes(workload))
+                kept = optimizer_state_bytes(workload) + outer_state_bytes(workload, program)
+                size = float(elements * kept)
                 flat.state = flat.state.plus(StateBytes(optimizer=size))
     if workload.training:
         seconds = pricing.optimizer(workload, trained, program)
-        flat.optimizer_seconds.append(seconds)
+        flat.optimizer_seconds.append(seconds + pricing.outer_step(workload, trained, program))
         flat.refreshing.extend(pricing.refresh(program, without=away.held))
 
 
