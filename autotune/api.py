@@ -505,7 +505,7 @@ def _pictured(grid: Grid, problem: Problem, objective: Objective) -> Grid:
 
 
 def _outside(result: TuneResult, search: Search, seconds: float) -> Outside | None:
-    """A better plan just outside the space, if one is found in as long as the search took."""
+    """What is known of plans outside the space; neighbours are tried as long as the search took."""
     if search.compare_grid is False or (result.grid is None and result.proof is None):
         return None
     if result.grid is not None and not result.grid.complete:

@@ -75,7 +75,7 @@ class TuneResult(Shown):
     proof: Certificate | None = None
     """Certified search, where the search was compared with that."""
     outside: Outside | None = None
-    """A better plan just outside the space, if one was found."""
+    """What is known of plans outside the space: a better one, or that there is none."""
     repeats: int = 0
     """Suggestions of the sampler that were answered from memory."""
     interrupted: bool = False

@@ -106,6 +106,17 @@ def certify(
     )
 
 
+def look(problem: Problem, objective: Objective, seconds: float) -> Trial | None:
+    """The best of some usual strategies of a large space (`first_look`); None where none is found,
+    or where their bounds take longer than `seconds`. Raises what `certify` raises."""
+    search = _Search(problem, objective, 1, lambda done, best: None)
+    search.ends = time.perf_counter() + seconds
+    try:
+        return first_look(problem, objective, search.bounds)
+    except _TimeIsUpError:
+        return None
+
+
 def _better(looked: Trial, ranked: tuple[Trial, ...]) -> tuple[Trial, ...]:
     """The better of a strategy and of the best of others."""
     return (min((looked, *ranked[:1]), key=lambda trial: inf if (c := trial.cost) is None else c),)

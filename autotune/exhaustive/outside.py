@@ -1,16 +1,21 @@
-"""Better plans just outside a space: neighbours of its best plans in the space `full`.
+"""Whether there are better plans outside a space, in the space `full`.
 
-A neighbour differs in choices that belong together, such as the schedule and its chunks, and agrees
-in all others. From the best neighbour the search goes on, as long as it finds better ones.
+Where certified search of `full` takes no more than about two seconds, its best is proved. Elsewhere
+the neighbours of the best plans known are tried: of those of the space, and, where `full` is too
+large to be proved so soon, of the best that a first look at it finds. A neighbour differs in
+choices that belong together, such as the schedule and its chunks, and agrees in all others. From
+the best neighbour the search goes on, as long as it finds better ones.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from autotune.exhaustive.certificate import Certificate
+from autotune.exhaustive.certified import can_be_certified, certify, look
 from autotune.exhaustive.chunks import evaluated_chunk
 from autotune.objectives.costs import regret
 from autotune.objectives.objective import Objective
@@ -26,6 +31,10 @@ STARTS = 3
 """Layouts whose best plans are started from."""
 MOST = 512
 """Neighbours that differ in one group of choices."""
+PROOF_SECONDS = 2.0
+"""Longest that it is tried to prove what is best in the wider space, or that this is looked at."""
+MOST_PROVED = 1 << 18
+"""Strategies of the largest space of which that is tried: others take longer."""
 LONGEST_SECONDS = 3.0
 """Longest that is looked for neighbours."""
 FIRST = 4
@@ -46,13 +55,17 @@ TOGETHER = (
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """A plan outside the space that is better than the best of it."""
+    """What is known of plans outside the space."""
 
     space: str
-    """The space that has it."""
-    best: Trial
+    """The space that was looked at."""
+    space_size: int
+    best: Trial | None
+    """A plan of it that is better than the best of the space by enough to be named."""
     gain: float
     """The fraction by which its objective is better."""
+    proved: bool
+    """Whether no other plan of the space that was looked at is better."""
     evaluated: int
     seconds: float
 
@@ -60,8 +73,10 @@ class Outside:
         """As plain JSON values."""
         return {
             "space": self.space,
-            "best": problem.outcome(self.best),
+            "space_size": self.space_size,
+            "best": problem.outcome(self.best) if self.best else None,
             "gain": self.gain,
+            "proved": self.proved,
             "evaluated": self.evaluated,
             "seconds": self.seconds,
         }
@@ -105,37 +120,93 @@ class _Tried:
 def look_outside(
     problem: Problem, objective: Objective, starts: Sequence[Trial], seconds: float
 ) -> Outside | None:
-    """The best neighbour of the plans `starts`, best first, that is found within `seconds`, if it
-    is better by enough to be named. None for plug-in objectives, which may take long.
+    """What is known of plans outside the space, given its best plans `starts`, best first: what is
+    proved to be best, or a plan that is better by enough to be named and that is found within
+    `seconds`. None where there is neither, and for plug-in objectives, which may take long.
     """
     if objective.many is None or problem.changed is None or not starts:
         return None
     if problem.space_name == WIDER:
         return None
     clock = time.perf_counter()
-    spaces: dict[str, SearchSpace] = {}
-    tried = _Tried(objective, clock + min(seconds, LONGEST_SECONDS))
-    for start in starts[:STARTS]:
+    wider = _Wider(problem, objective)
+    looked = wider.looked_at()
+    promising = [looked] if looked is not None and _gain(looked, starts[0]) > WORTH else []
+    known = [*promising, *starts]
+    proof = wider.proof(known[0])
+    if proof is not None and proof.complete:
+        better = best_of([*promising, *proof.ranked])
+        evaluated = proof.evaluated
+    else:
+        tried = _Tried(objective, time.perf_counter() + min(seconds, LONGEST_SECONDS))
+        _try_neighbours(wider, tried, known[:STARTS])
+        better = best_of([*promising, *tried.trials.values()])
+        evaluated = len(tried.trials)
+    gain = 0.0 if better is None else _gain(better, starts[0])
+    if better is not None and (gain <= WORTH or better.strategy in problem.space):
+        better, gain = None, 0.0
+    proved = proof is not None and proof.complete
+    if better is None and not proved:
+        return None
+    size = wider.problem("").space.count()
+    took = time.perf_counter() - clock
+    return Outside(WIDER, size, better, max(0.0, gain), proved, evaluated, took)
+
+
+class _Wider:
+    """The problem in the wider space."""
+
+    def __init__(self, problem: Problem, objective: Objective) -> None:
+        self._problem, self._objective = problem, objective
+        self._known: dict[str, Problem] = {}
+        self._states_lists = "axes" in problem.space.names and problem.space.values("axes") != ("",)
+
+    def problem(self, lists: str) -> Problem:
+        """The problem in the wider space, with these axis lists for all strategies if the space
+        states some."""
+        if lists not in self._known:
+            changed = self._problem.changed
+            if changed is None:
+                raise ValueError("the problem cannot be stated again")
+            own = {"axis_lists": lists or None, "mesh": None} if self._states_lists else {}
+            space = changed(space=WIDER, **own).space
+            self._known[lists] = replace(self._problem, space=space, space_name=WIDER)
+        return self._known[lists]
+
+    @property
+    def _has_bounds(self) -> bool:
+        if self._states_lists or self._problem.finds_layers:
+            return False  # the wider space has other lists, or other layers
+        return can_be_certified(self._problem, self._objective)
+
+    def looked_at(self) -> Trial | None:
+        """The best of some usual strategies, where the space is too large to be proved soon."""
+        problem = self.problem("")
+        if not self._has_bounds or problem.space.count() <= MOST_PROVED:
+            return None
+        return look(problem, self._objective, PROOF_SECONDS)
+
+    def proof(self, known: Trial) -> Certificate | None:
+        """What is proved of the wider space in short time; None where that is not tried."""
+        problem = self.problem("")
+        if not self._has_bounds or problem.space.count() > MOST_PROVED:
+            return None
+        return certify(problem, self._objective, known=known, seconds=PROOF_SECONDS)
+
+
+def _try_neighbours(wider: _Wider, tried: _Tried, starts: Sequence[Trial]) -> None:
+    """Tries the neighbours of plans, and of the best of these, as long as there is time."""
+    for start in starts:
         here, better = start, True
-        lists = start.strategy.axes  # neighbours have the same ones
-        if lists not in spaces:
-            own = {"axis_lists": lists or None, "mesh": None} if _states_lists(problem) else {}
-            spaces[lists] = problem.changed(space=WIDER, **own).space
         while better:
             better = False
-            for part in _neighbours(spaces[lists], here.strategy):
+            # Neighbours have the same lists.
+            for part in _neighbours(wider.problem(start.strategy.axes).space, here.strategy):
                 found = tried.best(part)
                 if found is not None and _gain(found, here) > WORTH:
                     here, better = found, True
                 if tried.is_late:
-                    return _told(problem, starts[0], tried.trials, clock)
-    return _told(problem, starts[0], tried.trials, clock)
-
-
-def _states_lists(problem: Problem) -> bool:
-    """Whether strategies of the problem's space state axis lists."""
-    space = problem.space
-    return "axes" in space.names and space.values("axes") != ("",)
+                    return
 
 
 def _neighbours(wider: SearchSpace, strategy: Strategy) -> Iterator[list[Strategy]]:
@@ -152,13 +223,3 @@ def _gain(trial: Trial, other: Trial) -> float:
         return 0.0
     gained = regret(trial.cost, other.cost)
     return gained if trial.cost < other.cost else -gained
-
-
-def _told(
-    problem: Problem, best: Trial, tried: dict[Strategy, Trial], clock: float
-) -> Outside | None:
-    found = best_of(tried.values())
-    if found is None or _gain(found, best) <= WORTH or found.strategy in problem.space:
-        return None
-    seconds = time.perf_counter() - clock
-    return Outside(WIDER, found, _gain(found, best), len(tried), seconds)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from autotune.exhaustive.outside import WORTH
 from autotune.reports.advice import advice, closest_line, conclusions, kept_out
 from autotune.reports.breakdown import breakdown
 from autotune.reports.quantities import (
@@ -86,7 +87,7 @@ def search_report(result: TuneResult) -> RenderableType:
 
 
 def outside_report(result: TuneResult) -> RenderableType:
-    """A better plan outside the space, if one was found."""
+    """What is known of plans outside the space."""
     from rich.console import Group
     from rich.text import Text
 
@@ -264,16 +265,25 @@ def _comparison(result: TuneResult, best: Trial) -> Iterator[str]:
 
 
 def _outside(result: TuneResult) -> Iterator[str]:
-    """A better plan that is not in the space, if one was found."""
+    """What is known of plans that are not in the space, in a sentence."""
     outside = result.outside
-    if outside is not None:
-        metric = result.objective.metric
+    if outside is None:
+        return
+    looked = f"of {outside.evaluated:,} evaluated there, in {outside.seconds:.2f} s"
+    if outside.best is None:
         yield (
-            f"Just outside this space, in {outside.space}: {described(outside.best.strategy)} has "
-            f"{heading(metric)} {shown(metric, outside.best.metric(metric))}, "
-            f"{percent(outside.gain)} better (of {outside.evaluated:,} neighbours of the best "
-            f"plans, in {outside.seconds:.2f} s)."
+            f"Proved: nothing in {outside.space} ({outside.space_size:,}) is better by more than "
+            f"{percent(WORTH)} ({looked})."
         )
+        return
+    metric = result.objective.metric
+    said = f"{heading(metric)} {shown(metric, outside.best.metric(metric))}"
+    known = "the best of it, which is proved" if outside.proved else "better ones may be left"
+    yield (
+        f"Outside this space, in {outside.space} ({outside.space_size:,}): "
+        f"{described(outside.best.strategy)} has {said}, {percent(outside.gain)} better ({looked}; "
+        f"{known})."
+    )
 
 
 def _proved(proof: Certificate, best: Trial, space: str) -> str:
