@@ -284,15 +284,12 @@ class _Search:
         _, nodes, codes = self.tree.tree.below(np.zeros(1, np.int64), 0, self._shaped)
         table = self._strategies(codes, len(nodes))
         first, which = table.distinct(("pp", "microbatches"))
-        pairs = zip(*(table.taken(first).column(n) for n in ("pp", "microbatches")), strict=True)
+        ranks, microbatches = (table.taken(first).column(n) for n in ("pp", "microbatches"))
         offloading = any(table.values["offload"])
-        begun = [
-            self.bounds.begun(self.devices, int(p), int(m), offloading=offloading) for p, m in pairs
-        ]
-        self.bounded += len(begun)
+        begun = self.bounds.begun(self.devices, ranks, microbatches, offloading=offloading)
+        self.bounded += len(first)
         leaves = self.tree.tree.leaves_below(self._shaped)[nodes]
-        bounds = ManyBounds.of(begun).taken(which)
-        whole = _Part(_Stage.PRODUCTS, table, bounds, leaves, nodes)
+        whole = _Part(_Stage.PRODUCTS, table, begun.taken(which), leaves, nodes)
         kept = np.isin(table.column("keep_gathered"), ("activations", "all"))
         degrees = (table.column(name) > 1 for name in DEGREES)
         alike = [table.distinct(FAMILY)[1], kept, *degrees]

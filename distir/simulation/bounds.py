@@ -56,7 +56,7 @@ from numpy.typing import NDArray
 
 from distir.arrays import Codes, Floats, Indices, distinct, distinct_rows
 from distir.cost import CostModel, Work
-from distir.cost.amounts import Amount, Divergence, larger, smaller
+from distir.cost.amounts import Amount, Divergence, larger, many, smaller
 from distir.limits import MOST_MICROBATCHES
 from distir.plan import BlockProgram, ModelPrograms, Stage
 from distir.plan.model import in_one_stage
@@ -116,35 +116,15 @@ SLACK = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
-    """No strategy in question is faster than `seconds` per iteration, or fits in less than `size`
-    bytes per device; and what says so."""
-
-    seconds: float = 0.0
-    slowed_by: str = ""
-    size: float = 0.0
-    filled_by: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class ManyBounds:
-    """`Bound` of several strategies or parts of a space; what says so by its number in
-    `REASONS`."""
+    """None of several strategies, or of the strategies of several parts of a space, is faster than
+    `seconds` per iteration, or fits in less than `size` bytes per device; and what says so, by its
+    number in `REASONS`."""
 
     seconds: Floats
     slowed_by: Codes
     size: Floats
     filled_by: Codes
-
-    @classmethod
-    def of(cls, bounds: Sequence[Bound]) -> ManyBounds:
-        """Single bounds side by side."""
-        return cls(
-            np.array([each.seconds for each in bounds]),
-            np.array([REASONS.index(each.slowed_by) for each in bounds], np.int16),
-            np.array([each.size for each in bounds]),
-            np.array([REASONS.index(each.filled_by) for each in bounds], np.int16),
-        )
 
     def joined(self, other: ManyBounds) -> ManyBounds:
         """What follows from both."""
@@ -272,16 +252,20 @@ def _stays(offloaded: str, table: Strategies) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True, slots=True)
 class _Products:
-    """Matrix products of a microbatch on one device, by type, one element each."""
+    """Matrix products of a microbatch on one device, by type: works of arrays of shape
+    (products, microbatch sizes)."""
 
     works: tuple[Work, ...]
 
-    def seconds(self, cost: CostModel, devices: int) -> float:
-        """Seconds of the products if they are spread evenly over `devices`."""
-        parts = [work * (1 / devices) for work in self.works]
-        kernels = sum(float(np.sum(cost.least_product_seconds(part))) for part in parts)
-        launches = sum(float(np.sum(cost.least_launch_seconds(part))) for part in parts)
-        return float(cost.host_bound_seconds(kernels, launches))
+    def seconds(self, cost: CostModel, sizes: Indices, devices: Indices) -> Floats:
+        """Seconds of the products at microbatch sizes of these numbers, if they are spread evenly
+        over so many devices each."""
+        kernels, launches = np.zeros((2, len(sizes)))
+        for work in self.works:
+            part = _of_sizes(work, sizes, 1 / devices)
+            kernels += np.sum(cost.least_product_seconds(part), axis=0)
+            launches += np.sum(cost.least_launch_seconds(part), axis=0)
+        return np.asarray(cost.host_bound_seconds(kernels, launches))
 
 
 class Bounds:
@@ -294,8 +278,6 @@ class Bounds:
         self._workload = pricer.workload
         self._overhead = pricer.cost.stack.overhead_seconds(self._workload.training)
         self._holding: dict[tuple[object, ...], RanksHolding] = {}
-        self._products: dict[tuple[int, bool], _Products] = {}
-        self._seconds: dict[tuple[int, int, bool], float] = {}
 
     @cached_property
     def _state_bytes(self) -> float:
@@ -308,39 +290,59 @@ class Bounds:
     # --- the first choices -----------------------------------------------------------------------
 
     def begun(
-        self, devices: int, ranks: int, microbatches: int, *, offloading: bool = False
-    ) -> Bound:
-        """For all strategies with these numbers of devices, pipeline ranks and microbatches, some
-        of which are `offloading`."""
-        passed = self._of_products(devices // ranks, microbatches, waited_for=True)
-        work = self._of_products(devices // ranks, microbatches)
-        seconds = self._overhead + max(passed, microbatches * work / ranks)
-        return Bound(
+        self, devices: int, ranks: Indices, microbatches: Indices, *, offloading: bool = False
+    ) -> ManyBounds:
+        """Per number of pipeline ranks and of microbatches: for all strategies with these numbers
+        on so many devices, some of which are `offloading`."""
+        passed, work = self._of_products(devices // ranks, microbatches)
+        seconds = self._overhead + np.maximum(passed, microbatches * work / ranks)
+        state = 0.0 if offloading else self._state_bytes / devices
+        count = len(ranks)
+        return ManyBounds(
             seconds * (1 - SLACK),
-            PRODUCTS,
-            0.0 if offloading else self._state_bytes / devices * (1 - SLACK),
-            STATE,
+            _said(count, PRODUCTS),
+            np.full(count, state * (1 - SLACK)),
+            _said(count, STATE),
         )
 
-    def _of_products(self, devices: int, microbatches: int, *, waited_for: bool = False) -> float:
-        """Seconds of a microbatch's products on `devices` devices; of those alone that it has to
-        pass one after the other, whether or not the rest of its backward passes is put off."""
-        key = (devices, microbatches, waited_for)
-        if key not in self._seconds:
-            if key[1:] not in self._products:
-                self._products[key[1:]] = self._make_products(microbatches, waited_for)
-            self._seconds[key] = self._products[key[1:]].seconds(self._pricer.cost, devices)
-        return self._seconds[key]
+    def _of_products(self, devices: Indices, microbatches: Indices) -> Floats:
+        """Seconds of a microbatch's products on so many devices, of shape (2, numbers): of those
+        alone that it has to pass one after the other, whether or not the rest of its backward
+        passes is put off, and of all."""
+        counts, which = np.unique(microbatches, return_inverse=True)
+        found = np.empty((2, len(devices)))
+        left: list[Indices] = [np.arange(len(counts))]
+        while left:
+            sizes = left.pop()
+            chosen = np.flatnonzero(np.isin(which, sizes))
+            own = np.searchsorted(sizes, which[chosen])
+            try:
+                every = self._make_products(self._workload.batch_size // counts[sizes])
+            except Divergence as divergence:
+                left += [sizes[divergence.where], sizes[~divergence.where]]
+                continue
+            for row, products in enumerate(every):
+                found[row, chosen] = products.seconds(self._pricer.cost, own, devices[chosen])
+        return found
 
-    def _make_products(self, microbatches: int, waited_for: bool) -> _Products:
-        found: dict[str, list[Work]] = {}
+    def _make_products(self, samples: Indices) -> list[_Products]:
+        """The products of `_of_products` for microbatches of so many samples."""
+        planner = self._pricer.planner
+        kind, (_, degrees) = planner.kind(Strategy()), planner.mesh(Strategy())
+        size: Any = many(samples)
+        programs = planner.programs_at(kind, degrees, size, {}).kept
         narrower = narrower_products(self._workload, self._pricer.cost.cluster.device)
-        for program in self._pricer.planner.block_programs(Strategy(microbatches=microbatches)):
-            back = program.backward_parts[0].nodes if waited_for else program.backward
-            for node in (*program.forward, *back):
-                for work in product_works(node, narrower):
-                    found.setdefault(work.dtype, []).append(work)
-        return _Products(tuple(_side_by_side(works) for works in found.values()))
+        found: list[_Products] = []
+        for waited_for in (True, False):
+            by_type: dict[str, list[Work]] = {}
+            for program in programs:
+                back = program.backward_parts[0].nodes if waited_for else program.backward
+                for node in (*program.forward, *back):
+                    for work in product_works(node, narrower):
+                        by_type.setdefault(work.dtype, []).append(work)
+            each = (_side_by_side(works, len(samples)) for works in by_type.values())
+            found.append(_Products(tuple(each)))
+        return found
 
     # --- all but the order -----------------------------------------------------------------------
 
@@ -761,10 +763,21 @@ def _fractions_in_pairs(compiled: CompiledSchedule) -> tuple[float, float]:
     return float(ahead), float(back)
 
 
-def _side_by_side(works: Sequence[Work]) -> Work:
-    """Works of one kind and type as arrays."""
-    counts = np.array(
-        [(w.flops, w.bytes_read, w.bytes_written, w.launches) for w in works], np.float64
+def _side_by_side(works: Sequence[Work], sizes: int) -> Work:
+    """Works of one kind and type, at several sizes, as arrays of shape (works, sizes)."""
+    flops, read, written, launches = (
+        np.stack([np.broadcast_to(np.asarray(each, np.float64), sizes) for each in amounts])
+        for amounts in zip(
+            *((w.flops, w.bytes_read, w.bytes_written, w.launches) for w in works), strict=True
+        )
     )
-    flops, read, written, launches = counts.T
     return Work(works[0].kind, flops, read, written, works[0].dtype, launches)
+
+
+def _of_sizes(work: Work, sizes: Indices, share: Floats) -> Work:
+    """A share of works (`_side_by_side`) at the size of each of these numbers."""
+    flops, read, written, launches = (
+        np.asarray(each)[:, sizes] * share
+        for each in (work.flops, work.bytes_read, work.bytes_written, work.launches)
+    )
+    return Work(work.kind, flops, read, written, work.dtype, launches)

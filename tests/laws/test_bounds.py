@@ -61,11 +61,11 @@ def test_no_strategy_is_below_its_bounds(
         metrics = simulator.simulate(strategy).metrics
         begun = bounds.begun(
             strategy.devices,
-            strategy.pp,
-            strategy.microbatches,
+            np.array([strategy.pp]),
+            np.array([strategy.microbatches]),
             offloading=bool(strategy.offload),
         )
-        found = [(begun.seconds, begun.size)]
+        found = [(begun.seconds[0], begun.size[0])]
         found += [(each.seconds[place], each.size[place]) for each in together]
         for seconds, size in found:
             assert seconds <= metrics["iteration_seconds"], strategy.label
@@ -124,10 +124,10 @@ def test_overlapped_passes_take_no_less_than_both_do_on_one_stream(
 def test_batches_of_more_samples_than_there_may_be_microbatches_have_bounds(batch: int) -> None:
     workload = Workload(model=load_model("mlp-2x32"), batch_size=batch)
     simulator = Simulator(workload, load_cluster("dgx-a100", 1))
-    bound = Bounds(simulator.stages).begun(1, 1, 1)
+    bound = Bounds(simulator.stages).begun(1, np.ones(1, np.int64), np.ones(1, np.int64))
     metrics = simulator.simulate(Strategy()).metrics
-    assert bound.seconds <= metrics["iteration_seconds"]
-    assert bound.size <= metrics["peak_memory_bytes"]
+    assert bound.seconds[0] <= metrics["iteration_seconds"]
+    assert bound.size[0] <= metrics["peak_memory_bytes"]
 
 
 def test_parts_of_backward_passes_that_nothing_waits_for_are_in_no_bound_of_a_microbatch() -> None:
@@ -135,11 +135,12 @@ def test_parts_of_backward_passes_that_nothing_waits_for_are_in_no_bound_of_a_mi
     workload = Workload(model=load_model("mlp-16x8192"), batch_size=4096, optimizer="sgd")
     simulator = Simulator(workload, load_cluster("dgx-a100", 4))
     bounds = Bounds(simulator.stages)
-    for microbatches in (1, 2, 8):
+    counts = np.array([1, 2, 8])
+    begun = bounds.begun(4, np.full(3, 4), counts)
+    for place, microbatches in enumerate(counts.tolist()):
         strategy = Strategy(pp=4, microbatches=microbatches, schedule="zb-h1")
         seconds = simulator.simulate(strategy).metrics["iteration_seconds"]
-        begun = bounds.begun(4, 4, microbatches)
-        assert begun.seconds <= seconds
+        assert begun.seconds[place] <= seconds
         assert bounds.ordered(Strategies.of([strategy])).seconds[0] <= seconds
 
 
