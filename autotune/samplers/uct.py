@@ -7,9 +7,11 @@ walk takes the decision with the largest
     value + EXPLORATION · sqrt(log(1 + visits of the node) / (1 + visits of the decision))
 
 where the value is the best rank, among all trials, of those that lie behind the decision. The fewer
-these are, the more counts how trials with the same decision rank anywhere in the tree, on average
-(all moves as first, Gelly & Silver 2007). Ranks need no scale of costs. What does not fit ranks
-behind all that does, by how far it is from fitting. Subtrees that have been tried in full are
+these are, the more counts the best rank of trials that make this choice alike as far as it goes,
+such as lists with the same beginning, whatever the choices before it are; and the fewer those are,
+how trials with the same decision rank anywhere in the tree, on average (all moves as first, Gelly &
+Silver 2007; sequences of moves, Tak et al. 2012). Ranks need no scale of costs. What does not fit
+ranks behind all that does, by how far it is from fitting. Subtrees that have been tried in full are
 closed, so no strategy is proposed twice.
 """
 
@@ -24,15 +26,14 @@ from collections.abc import Mapping, Sequence
 from distir.strategy import Strategy, parse_lists
 from search_spaces import SearchSpace, Value
 
-EXPLORATION = 1.4
+EXPLORATION = 1.2
 """Weight of decisions that were seldom taken. The numbers here are chosen by searches of lists for
 four models (`python -m experiments.axes`)."""
-STOPPED_AT_ONCE = 0.1
-"""Share of walks that end a list where they leave the tree. The others go on with words that did
-well elsewhere, which a list may need before it fits at all."""
-EQUIVALENCE = 10.0
-"""Visits of a decision at which its own trials count as much as those of the same decision
-elsewhere."""
+EQUIVALENCE = 20.0
+"""Visits of a decision at which its own trials count as much as others that have it."""
+ALIKE = 2.0
+"""Trials that make a choice alike at which these count as much as those with the same decision
+anywhere."""
 
 STOP = "stop"
 """The decision that ends a list."""
@@ -66,6 +67,9 @@ class UctSampler:
         self._tried_below: defaultdict[Path, int] = defaultdict(int)
         self._visits: defaultdict[Path, int] = defaultdict(int)
         self._best: dict[Path, Score] = {}
+        self._alike_best: dict[Path, Score] = {}
+        self._alike: defaultdict[Path, int] = defaultdict(int)
+        """By the decisions that begin one choice, the trials that make it so."""
         self._elsewhere: defaultdict[Decision, list[Score]] = defaultdict(list)
         self._scores: list[Score] = []
         self._closed: set[Strategy] = set()
@@ -77,20 +81,14 @@ class UctSampler:
             return None
         path: Path = ()
         chosen: dict[str, Value] = {}
-        is_new = False
+        begin = 0
         while len(chosen) < len(self._space.names):
             leaves = self._leaves(path, chosen)
             left = [d for d, n in leaves.items() if self._tried_below[(*path, d)] < n]
-            name = self._space.names[len(chosen)]
-            is_new = is_new or self._visits[path] == 0
-            stops = is_new and self._rng.random() < STOPPED_AT_ONCE
-            if stops and (name, STOP) in left:
-                decision: Decision = (name, STOP)
-            else:
-                decision = self._decision(path, left)
-            path = (*path, decision)
+            path = (*path, self._decision(path, begin, left))
             if path in self._values:
-                chosen[name] = self._values[path]
+                chosen[self._space.names[len(chosen)]] = self._values[path]
+                begin = len(path)
         strategy = Strategy.from_dict(chosen)
         self._close(strategy)
         return strategy
@@ -110,6 +108,12 @@ class UctSampler:
             self._best[before] = min(score, self._best.get(before, score))
         for decision in path:
             self._elsewhere[decision].append(score)
+        for name in self._space.names:
+            own = decisions_of(name, getattr(strategy, name))
+            for depth in range(1, len(own) + 1):
+                same = own[:depth]
+                self._alike[same] += 1
+                self._alike_best[same] = min(score, self._alike_best.get(same, score))
 
     # --- the tree ---------------------------------------------------------------------------------
 
@@ -150,22 +154,32 @@ class UctSampler:
 
     # --- choosing ---------------------------------------------------------------------------------
 
-    def _decision(self, path: Path, left: Sequence[Decision]) -> Decision:
+    def _decision(self, path: Path, begin: int, left: Sequence[Decision]) -> Decision:
+        """One of the decisions that are `left` behind a path, whose choice begins there."""
         if len(left) == 1:
             return left[0]
         visits = math.log(1 + self._visits[path])
-        elsewhere = {decision: self._mean_rank(decision) for decision in left}
         self._rng.shuffle(order := list(left))
 
         def promise(decision: Decision) -> float:
             behind = (*path, decision)
+            value = self._value_elsewhere(behind[begin:])
             count = self._visits[behind]
-            own = self.rank_behind(behind) if count else 0.0
-            share = EQUIVALENCE / (EQUIVALENCE + count) if count else 1.0
-            value = share * elsewhere[decision] + (1 - share) * own
+            if count:
+                share = EQUIVALENCE / (EQUIVALENCE + count)
+                value = share * value + (1 - share) * self.rank_behind(behind)
             return value + EXPLORATION * math.sqrt(visits / (1 + count))
 
         return max(order, key=promise)
+
+    def _value_elsewhere(self, made: Path) -> float:
+        """What trials that make a choice so, as far as it goes, say of its last decision, whatever
+        was chosen before."""
+        value, count = self._mean_rank(made[-1]), self._alike[made]
+        if not count:
+            return value
+        share = ALIKE / (ALIKE + count)
+        return share * value + (1 - share) * self._rank(self._alike_best[made])
 
     def rank_behind(self, path: Path) -> float:
         """The best rank of the trials behind some decisions."""
