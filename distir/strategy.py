@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, cast
 
 from distir.errors import StrategyError, UnknownNameError, shown
@@ -66,11 +66,24 @@ def checked_microbatch_size(samples: object) -> int:
     return samples
 
 
+MOST_LISTS_KNOWN = 1 << 12
+"""Texts of axis lists that are not read again."""
+
+
 def parse_lists(axes: object) -> dict[str, tuple[str, ...]]:
     """Axis lists by degree, from a text such as `tp=heads,ffn;cp=sequence`, or from a mapping from
     degrees to lists of names. Mesh axes of a user's own, which share the devices of `tp`, state how
     many these are, outermost first, as in `data:4=batch;model:8=heads,ffn`; their lists may be
     empty. Raises `StrategyError` if they cannot be read."""
+    return dict(_parsed(axes)) if isinstance(axes, str) else _read_lists(axes)
+
+
+@lru_cache(MOST_LISTS_KNOWN)
+def _parsed(axes: str) -> dict[str, tuple[str, ...]]:
+    return _read_lists(axes)
+
+
+def _read_lists(axes: object) -> dict[str, tuple[str, ...]]:
     lists: dict[str, tuple[str, ...]] = {}
     for user, names in _stated_lists(axes):
         own = own_degree(user)

@@ -49,6 +49,13 @@ class Axes:
     _carried: dict[Value, frozenset[Axis]] = field(
         default_factory=dict[Value, frozenset[Axis]], init=False, repr=False, compare=False
     )
+    _tied: dict[Value, frozenset[Axis]] = field(
+        default_factory=dict[Value, frozenset[Axis]], init=False, repr=False, compare=False
+    )
+    _led: dict[Value, dict[Axis, Axis]] = field(
+        default_factory=dict[Value, dict[Axis, Axis]], init=False, repr=False, compare=False
+    )
+    """By value, by leader, the first of its axes with this leader."""
 
     def of(self, value: Value) -> frozenset[Axis]:
         """All axes that a value carries."""
@@ -71,11 +78,21 @@ class Axes:
     def along(self, value: Value, axis: Axis) -> Axis | None:
         """The axis of a value that is split wherever `axis` is: `axis` itself, or one with the same
         leader. None if the value carries neither."""
-        carried = self.of(value)
-        if axis in carried:
+        if axis in self.of(value):
             return axis
-        leader = self.leader(axis)
-        return next((other for other in carried if self.leader(other) is leader), None)
+        led = self._led.get(value)
+        if led is None:
+            led = self._led[value] = {}
+            for other in self.of(value):
+                led.setdefault(self.leader(other), other)
+        return led.get(self.leader(axis))
+
+    def tied_of(self, value: Value) -> frozenset[Axis]:
+        """The representatives of all axes that a value carries."""
+        found = self._tied.get(value)
+        if found is None:
+            found = self._tied[value] = frozenset(map(self.tied, self.of(value)))
+        return found
 
     def tied(self, axis: Axis) -> Axis:
         """The representative of the axes that always have the size of this one."""

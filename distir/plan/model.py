@@ -61,7 +61,7 @@ def elements_of(values: Mapping[Local, Value], axes: Axes) -> Callable[[Value], 
     alike; that two sizes happen to be equal means nothing."""
     known: dict[Value, object] = {}
     for local, value in values.items():
-        own = frozenset(axes.ties.get(axis, axis) for axis in axes.of(local.value))
+        own = axes.tied_of(local.value)
         split = ((place, spot) for place, spot in enumerate(local.layout) if isinstance(spot, Axis))
         known[value] = own, frozenset((place, axes.ties.get(spot, spot)) for place, spot in split)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -135,6 +135,7 @@ class Planner:
         self._grids: dict[object, tuple[Mesh, tuple[int, ...]]] = {}
         self._instantiated: dict[object, ModelPrograms] = {}
         self._block_programs: dict[object, dict[object, BlockProgram]] = {}
+        self._rests: dict[PlacedBlock, dict[Value, Positions]] = {}
         self._demanded: dict[PlacedBlock, tuple[tuple[Value, Positions], ...]] = {}
         self._sizes_of: dict[object, Sizes] = {}
         self._handed_on: dict[BlockPlacer | PlacedBlock, tuple[Positions, ...]] = {}
@@ -441,19 +442,27 @@ class Planner:
         self, mesh: Mesh, chain: tuple[PlacedBlock, ...]
     ) -> list[dict[Value, Positions]]:
         demands: dict[Value, set[Positions]] = {}
-        corresponding = self._corresponding_parameters
-        for own, placed in zip(corresponding, chain, strict=True):
+        blocks = list(zip(self._corresponding_parameters, chain, strict=True))
+        sharing = self.program.sharing_blocks
+        for index in sharing:
+            own, placed = blocks[index]
             for value, positions in self._demanded_by(placed):
                 demands.setdefault(own[value], set()).add(positions)
-        whole: Positions = mesh.whole
-        stored: list[dict[Value, Positions]] = []
-        for own in corresponding:
-            chosen: dict[Value, Positions] = {}
-            for value, actual in own.items():
-                wanted = demands.get(actual, {whole})
-                chosen[value] = next(iter(wanted)) if len(wanted) == 1 else whole
-            stored.append(chosen)
-        return stored
+        return [
+            _agreed(own, demands, mesh.whole) if index in sharing else self._agreed_alone(placed)
+            for index, (own, placed) in enumerate(blocks)
+        ]
+
+    def _agreed_alone(self, placed: PlacedBlock) -> dict[Value, Positions]:
+        """Where the parameters of a block rest that shares none with others."""
+        found = self._rests.get(placed)
+        if found is None:
+            demands: dict[Value, set[Positions]] = {}
+            for value, positions in self._demanded_by(placed):
+                demands.setdefault(value, set()).add(positions)
+            own = {value: value for value in placed.step.block.parameters}
+            found = self._rests[placed] = _agreed(own, demands, placed.mesh.whole)
+        return found
 
     @cached_property
     def _corresponding_parameters(self) -> tuple[dict[Value, Value], ...]:
@@ -526,3 +535,15 @@ class Planner:
         return ModelPrograms.alike(
             tuple(chains[policy][block] for block, policy in enumerate(recomputed))
         )
+
+
+def _agreed(
+    own: Mapping[Value, Value], demands: Mapping[Value, set[Positions]], whole: Positions
+) -> dict[Value, Positions]:
+    """By parameter where it rests: where it is demanded, if that is one place, or else whole. `own`
+    are the names by which it is demanded."""
+    found: dict[Value, Positions] = {}
+    for value, actual in own.items():
+        wanted = demands.get(actual, {whole})
+        found[value] = next(iter(wanted)) if len(wanted) == 1 else whole
+    return found

@@ -197,6 +197,9 @@ def knapsack(seconds: Floats, held: Floats, free: float) -> NDArray[np.int64]:
         return held.argmin(axis=0)
     pieces = np.ceil((held - least) / spare * PIECES)
     pieces = np.minimum(pieces, PIECES + 1).astype(np.int64)
+    quickest = seconds.argmin(axis=0)
+    if pieces[quickest, np.arange(held.shape[1])].sum() <= PIECES:
+        return quickest
     # `best[n]`: the least seconds of the columns so far with at most n pieces.
     best = np.zeros(PIECES + 1)
     choices = np.zeros((held.shape[1], PIECES + 1), np.int64)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from itertools import combinations
 
 from distir.axes.model import Axis
@@ -93,6 +94,10 @@ def may_spread(layout: Layout, goal: Layout) -> bool:
     )
 
 
+MOST_STEPS_KNOWN = 1 << 12
+"""Pairs of layouts of which the first step from one to the other is known."""
+
+
 def move(home: Local, target: Layout) -> tuple[list[PlacedMove], Local]:
     """The steps from one layout to another, and the shard that they end with.
 
@@ -118,6 +123,7 @@ def move(home: Local, target: Layout) -> tuple[list[PlacedMove], Local]:
     return steps, here
 
 
+@lru_cache(MOST_STEPS_KNOWN)
 def _next_step(here: Layout, target: Layout) -> tuple[Move, tuple[int, ...], Axis | None] | None:
     """The first step towards a layout: the kind of move, the mesh axes, and the logical axis over
     which it splits. None if no step is possible."""

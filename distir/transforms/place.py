@@ -234,6 +234,9 @@ class Placement:
     def _linear_in_pending(self, node: Node, operands: Sequence[Value], index: int) -> list[Value]:
         """The operands in which the op is jointly linear, if all of them are pending sums along a
         mesh axis that nobody else reads; otherwise none. Then the result may be pending too."""
+        homes = [self.home.get(value) for value in operands]
+        if not any(home is not None and home.layout[index] is Pending.SUM for home in homes):
+            return []
         if tuple(operands) == node.operands:
             positions = node.op.linear_operands(node.operand_types)
         else:
@@ -383,6 +386,8 @@ class Placement:
     def _nearest(self, home: Local, layout: Layout) -> Local:
         """The value as it was made, or the copy from which the fewest steps lead to a layout."""
         copies = [local for (value, _), local in self.copies.items() if value is home.value]
+        if not copies:
+            return home
         return min((home, *copies), key=lambda local: len(move(local, layout)[0]))
 
     def settle(self, value: Value, keep: Iterable[int] = ()) -> Local:

@@ -79,6 +79,20 @@ def test_fsdp_leaves_parameters_and_optimizer_on_hosts_and_is_read_back(
 
 
 @pytest.mark.not_quick
+@pytest.mark.parametrize("target", ["torchtitan", "accelerate"])
+@pytest.mark.parametrize("offload", ["activations", "optimizer,parameters,activations"])
+def test_fsdp_leaves_no_activations_on_hosts(
+    target: str, offload: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = ("--zero", "3", "--offload", offload)
+    assert main(["launch", "--target", target, *MODEL, *plan])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"offload = {offload} with zero = 3" in line
+    assert "FSDP offloads optimizer,parameters together" in line
+    assert "nearest: offload " in line
+
+
+@pytest.mark.not_quick
 @pytest.mark.parametrize("offload", ["optimizer", "activations"])
 @pytest.mark.parametrize("target", ["megatron", "nanotron", "bridge"])
 def test_others_say_that_they_cannot_offload(

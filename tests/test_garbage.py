@@ -1,0 +1,57 @@
+"""Pauses of the collection of cyclic garbage: nothing young is looked through after them, and
+garbage that was made in them does not stay for ever."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+
+from distir import garbage
+from distir.garbage import collection_paused
+
+
+class Cycle:
+    """Refers to itself."""
+
+    def __init__(self) -> None:
+        self.own = self
+
+
+@pytest.fixture(autouse=True)
+def nothing_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
+    gc.collect()
+    monkeypatch.setattr(garbage, "UNSEEN", type(garbage.UNSEEN)())
+
+
+def test_what_was_made_in_a_pause_is_old_at_once() -> None:
+    with collection_paused():
+        made = [[number] for number in range(1000)]
+    assert gc.isenabled()
+    old = {id(each) for each in gc.get_objects(generation=2)}
+    assert {id(each) for each in made} <= old
+
+
+def test_garbage_of_pauses_is_found_when_enough_has_been_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(garbage, "FEWEST_UNSEEN", 10_000)
+    seen: list[weakref.ref[Cycle]] = []
+    kept: list[list[int]] = []
+    for _ in range(200):
+        with collection_paused():
+            seen.append(weakref.ref(Cycle()))
+            kept += [[number] for number in range(1000)]
+        if seen[0]() is None:
+            break
+    assert seen[0]() is None
+    assert len(seen) > 5
+
+
+def test_a_pause_within_a_pause_ends_with_the_outer_one() -> None:
+    with collection_paused():
+        with collection_paused():
+            pass
+        assert not gc.isenabled()
+    assert gc.isenabled()
