@@ -21,6 +21,7 @@ from distir.factoring import divisors
 from distir.metrics import find_metric, memory_use, missing_needs, peak_memory_bytes
 from distir.rules import hosts_are_known
 from distir.strategy import AUTO, OFFLOADS, Strategy, lists_of_mesh, own_mesh
+from distir.units import percent
 from search_spaces import Searched, SearchSpace, WorkloadFacts, distribution_space, searched
 
 if TYPE_CHECKING:
@@ -328,9 +329,17 @@ def _loaded(statement: ProblemStatement) -> Problem:
             *_several_batches(workload),
             *_left_open(workload, statement.sizes or {}),
             *_of_another_device(stack, hardware),
+            *_beyond_measured_runs(simulator.band),
         ),
         changed=partial(load_problem, **{**statement.stated(), **made}),
     )
+
+
+def _beyond_measured_runs(band: Band) -> Iterator[str]:
+    """That the system or the model is larger than those of all measured runs, if it is."""
+    if band.beyond:
+        wider = f": a deviation of {percent(band.extrapolation)} is added to the band"
+        yield f"Beyond measured runs: {band.beyond}{wider if band.extrapolation else ''}."
 
 
 def _of_another_device(stack: SoftwareStack, hardware: Cluster) -> Iterator[str]:

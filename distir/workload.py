@@ -20,7 +20,7 @@ from distir.mesh import mesh_axes, undivided
 from distir.ops.optimizer import AdamStep, MomentumStep, NesterovStep, SGDStep
 from distir.ops.ring import Circulating
 from distir.ops.routing import Dispatch
-from distir.program import Program, build_program, followers_made
+from distir.program import Program, build_program, followers_made, parameter_count
 from distir.strategy import CP_EXCHANGES, Strategy
 from distir.transforms.lower import without_dropout
 
@@ -322,6 +322,11 @@ class Workload:
         """The sizes of all sequences and of the axes that follow them; empty for a model without a
         sequence."""
         return self._sequence_lengths
+
+    @cached_property
+    def num_parameters(self) -> int:
+        """The number of trained numbers of the model (elements of parameters)."""
+        return parameter_count(self.program.function)
 
     @cached_property
     def _sequence_lengths(self) -> tuple[int, ...]:

@@ -76,6 +76,8 @@ class Calibration:
     unseen: Vector
     """Logarithm of predicted over measured, row by row, by constants fitted without the row's
     source."""
+    fitted: Fitted
+    """Where the fit ended."""
 
     @property
     def mean_mape(self) -> float:
@@ -158,6 +160,7 @@ def calibrate_priced(
         tuple(own),
         fitted.residuals,
         unseen.residuals,
+        fitted,
     )
 
 

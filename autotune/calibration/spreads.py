@@ -17,7 +17,16 @@ from statistics import fmean
 from autotune.validation.cases import Case
 from distir.cost import Band
 
-__all__ = ["RowResidual", "coverage", "spreads_of"]
+__all__ = [
+    "CENTRAL",
+    "NEARLY_ALL",
+    "RowResidual",
+    "by_source",
+    "coverage",
+    "mean_error",
+    "share_quantile",
+    "spreads_of",
+]
 
 CENTRAL, NEARLY_ALL = 0.68, 0.95
 """The shares of runs within a band, and within its wider one: those of one and of two standard
@@ -51,7 +60,7 @@ def spreads_of(
     own = [each for each in dense if not each.case.stated_spread]
     layouts, plans = _within(own, _layout), _within(own, lambda case: case.row.id)
     band = Band(
-        source=_root_mean_square(fmean(values) for values in _by_source(own).values()),
+        source=_root_mean_square(fmean(values) for values in by_source(own).values()),
         layout=math.sqrt(layouts),
         repeat=math.sqrt(plans),
     )
@@ -108,20 +117,31 @@ def _quantile(
 ) -> float:
     """The relative error, in `unit`, that the mean of sources has this share of its rows within:
     the quantile of the rows, each with its source's weight."""
-    counts = {source: len(values) for source, values in _by_source(residuals).items()}
-    ratios = sorted(
-        (
-            math.expm1(abs(each.value)) / unit(each),
-            1.0 / counts[each.case.row.group] / len(counts),
-        )
-        for each in residuals
+    ratios = [math.expm1(abs(each.value)) / unit(each) for each in residuals]
+    return share_quantile(residuals, ratios, share) if residuals else 1.0
+
+
+def share_quantile(
+    residuals: Sequence[RowResidual], values: Sequence[float], share: float
+) -> float:
+    """The smallest of the rows' values that the mean of sources has this share of its rows at or
+    below."""
+    counts = {source: len(own) for source, own in by_source(residuals).items()}
+    ordered = sorted(
+        (value, 1.0 / counts[each.case.row.group] / len(counts))
+        for each, value in zip(residuals, values, strict=True)
     )
     passed = 0.0
-    for ratio, weight in ratios:
+    for value, weight in ordered:
         passed += weight
         if passed >= share:
-            return ratio
-    return ratios[-1][0] if ratios else 1.0
+            return value
+    return ordered[-1][0]
+
+
+def mean_error(residuals: Iterable[RowResidual]) -> float:
+    """Mean over sources of their rows' mean absolute relative errors."""
+    return _mean_of_sources(residuals, lambda each: abs(math.expm1(each.value)))
 
 
 def _within(residuals: Sequence[RowResidual], part: Callable[[Case], Hashable]) -> float:
@@ -156,7 +176,8 @@ def _layout(case: Case) -> Hashable:
     return _problem(case), strategy
 
 
-def _by_source(residuals: Iterable[RowResidual]) -> Mapping[str, list[float]]:
+def by_source(residuals: Iterable[RowResidual]) -> Mapping[str, list[float]]:
+    """The residuals of every source."""
     found: dict[str, list[float]] = defaultdict(list)
     for each in residuals:
         found[each.case.row.group].append(each.value)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from autotune.validation.flops import seconds_of_rate
+from autotune.validation.flops import parameters_of, seconds_of_rate
 from autotune.validation.hardware import Hardware, hardware_of
 from autotune.validation.rows import MeasuredRow, UnusableRowError
 from autotune.validation.software import (
@@ -15,8 +16,9 @@ from autotune.validation.software import (
     facts_of,
     software_of,
     unknown_software,
+    values_of,
 )
-from autotune.validation.words import Meaning, meaning_of, read_data
+from autotune.validation.words import Meaning, check_kind_of_run, meaning_of, read_data
 from distir.errors import DistirError
 from distir.factoring import expert_factors
 from distir.models.experts import Experts
@@ -51,6 +53,11 @@ class ModelKey:
 
     config: TransformerConfig
     attention: AttentionKind
+
+    @property
+    def parameters(self) -> int:
+        """Trained numbers of the layers, the embedding and the head, without norms and biases."""
+        return parameters_of(self.config)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +104,11 @@ class Case:
         return "sends_copies_once" in self.facts
 
     @property
+    def nodes(self) -> int:
+        """Innermost groups of devices."""
+        return -(-self.strategy.devices // (self.hardware.cluster.levels[0].size or 1))
+
+    @property
     def choice_group(self) -> tuple[object, ...]:
         """Rows that differ in how the work is distributed alone, and so compete."""
         return (
@@ -127,12 +139,14 @@ def make_case(row: MeasuredRow, *, tells_software: bool = True) -> Case | Exclus
 def _case(row: MeasuredRow, software: Software) -> Case:
     _check_kind(row)
     _check_measured(row)
-    blanks = Completion(software)
+    blanks = Completion(software, values_of(row))
     hardware = hardware_of(row)
     stated = _Stated(row, blanks)
     precision = _precision(stated)
     strategy = _strategy(row, stated, blanks)
-    model = _model(row, stated, blanks, strategy.tp)
+    if strategy.offload and hardware.cluster.host is None:
+        raise UnusableRowError("offload to a host that is not known")
+    model = _model(row, stated, blanks, strategy)
     measured = _measured(row, model.config, strategy.recompute)
     for assumption in hardware.assumptions:
         blanks.note(assumption)
@@ -156,7 +170,7 @@ def _case(row: MeasuredRow, software: Software) -> Case:
         hardware=hardware,
         software=software,
         facts={fact.name: fact.value for fact in facts},
-        software_known=not software.is_general,
+        software_known=software.is_known,
         measured=measured,
         experts=row.count("num_experts") or 0,
         stated_spread=_stated_spread(row),
@@ -174,6 +188,7 @@ def _check_kind(row: MeasuredRow) -> None:
     for rule in read_data("exclusions.toml")["rows"]:
         if re.search(rule["pattern"], row.text(rule["column"]), re.IGNORECASE):
             raise UnusableRowError(rule["reason"])
+    check_kind_of_run(row, "flags")
 
 
 def _stated_spread(row: MeasuredRow) -> float:
@@ -189,7 +204,7 @@ def _stated_spread(row: MeasuredRow) -> float:
 
 def _check_measured(row: MeasuredRow) -> None:
     """Raises if the row has nothing to compare with."""
-    columns = ("peak_memory_gb", "tflops_per_gpu", "flags")
+    columns = ("tokens_per_sec_per_gpu", "tflops_per_gpu", "peak_memory_gb", "flags")
     if row.measured_seconds is None and not any(row.text(column) for column in columns):
         raise UnusableRowError("nothing measured")
 
@@ -266,14 +281,17 @@ def _strategy(row: MeasuredRow, stated: _Stated, blanks: Completion) -> Strategy
     if batch // (dp * micro) * pp * chunks > MOST_ACTIONS:
         raise UnusableRowError("too many microbatches to schedule", f"{batch // (dp * micro):,}")
     sharding = stated.meaning("zero_stage").values
-    recompute, layers = _recompute(stated, blanks)
+    recompute, layers = _recompute(stated, blanks, pp * chunks)
+    etp, order = _expert_layout(row, blanks, tp)
     zero = int(blanks.value("zero", sharding.get("zero"))) if dp * cp > 1 else 0
     return Strategy(
         dp=dp,
         tp=tp,
         pp=pp,
         cp=cp,
-        ep=_expert_degree(row, dp, cp, tp),
+        ep=_expert_degree(row, dp, cp, tp, etp, order),
+        etp=etp,
+        expert_order=order,
         microbatches=batch // (dp * micro),
         schedule=schedule,
         chunks=chunks,
@@ -282,7 +300,21 @@ def _strategy(row: MeasuredRow, stated: _Stated, blanks: Completion) -> Strategy
         recompute=recompute,
         recompute_layers=layers,
         sequence_parallel=tp > 1 and bool(stated.value("sequence_parallel", "sequence_parallel")),
+        offload=_offload(row),
     )
+
+
+def _offload(row: MeasuredRow) -> str:
+    """What rests on the host, as a strategy has it."""
+    import re
+
+    said = row.words(("flags", "notes", "zero_stage", "recompute", "optimizer"))
+    for rule in read_data("exclusions.toml")["offload"]:
+        if re.search(rule["pattern"], said, re.IGNORECASE):
+            if "reason" in rule:
+                raise UnusableRowError(rule["reason"])
+            return str(rule["means"])
+    return ""
 
 
 def _zero_degree(stated: int | None, replicas: int) -> int:
@@ -294,24 +326,41 @@ def _zero_degree(stated: int | None, replicas: int) -> int:
     return stated
 
 
-def _expert_degree(row: MeasuredRow, dp: int, cp: int, tp: int) -> int:
+def _expert_layout(row: MeasuredRow, blanks: Completion, tp: int) -> tuple[int, str]:
+    """Devices of `tp` that split each expert, and which devices share experts."""
+    if not row.count("num_experts"):
+        return 0, "replicas"
+    etp = int(blanks.value("etp", row.count("etp")))
+    return (etp if tp > 1 else 0), str(blanks.value("expert_order"))
+
+
+def _expert_degree(row: MeasuredRow, dp: int, cp: int, tp: int, etp: int, order: str) -> int:
     """Devices that share the experts."""
     if not row.count("num_experts"):
         return 1
     stated = row.needed("ep")
-    if expert_factors(stated, dp, cp, tp) is None:
+    if expert_factors(stated, dp, cp, tp, etp, order) is None:
         raise UnusableRowError("ep does not fit", f"ep {stated}, dp {dp}, cp {cp}, tp {tp}")
     return stated
 
 
-def _recompute(stated: _Stated, blanks: Completion) -> tuple[str, int]:
+def _recompute(stated: _Stated, blanks: Completion, stages: int) -> tuple[str, int]:
     """What is recomputed, and in how many layers of every stage, 0 for all; how far full
     recomputation goes, and what is selected, is the software's."""
     meaning = stated.meaning("recompute").values
     found = str(blanks.value("recompute", meaning.get("recompute")))
     if found == "none":
         return found, 0
-    return str(blanks.value(f"{found}_recompute")), int(meaning.get("recompute_layers", 0))
+    policy, layers = (
+        str(blanks.value(f"{found}_recompute")),
+        int(meaning.get("recompute_layers", 0)),
+    )
+    some, of_all = meaning.get("some_layers"), meaning.get("all_layers")
+    if some is None or some == of_all:
+        return policy, layers
+    if some % stages:
+        raise UnusableRowError("recomputation of some layers only", f"{some} on {stages} stages")
+    return (policy, some // stages) if some else ("none", 0)
 
 
 def _schedule(row: MeasuredRow, stated: _Stated, blanks: Completion, pp: int) -> tuple[str, int]:
@@ -331,7 +380,8 @@ def _schedule(row: MeasuredRow, stated: _Stated, blanks: Completion, pp: int) ->
     return str(named), find_schedule(named).default_chunks
 
 
-def _model(row: MeasuredRow, stated: _Stated, blanks: Completion, tp: int) -> ModelKey:
+def _model(row: MeasuredRow, stated: _Stated, blanks: Completion, strategy: Strategy) -> ModelKey:
+    tp = strategy.tp
     layers, hidden, heads = (row.needed(name) for name in ("num_layers", "hidden", "heads"))
     if layers > MOST_LAYERS:
         raise UnusableRowError(f"more than {MOST_LAYERS:,} layers", str(layers))
@@ -358,7 +408,7 @@ def _model(row: MeasuredRow, stated: _Stated, blanks: Completion, tp: int) -> Mo
             vocabulary=vocabulary,
             sequence_length=length,
         )
-        return ModelKey(_with_experts(row, stated, config), attention)
+        return ModelKey(_with_experts(row, stated, blanks, config, strategy), attention)
     if row.count("num_experts"):
         raise UnusableRowError("experts without gates")
     biases = bool(blanks.value("biases"))
@@ -381,7 +431,11 @@ def _model(row: MeasuredRow, stated: _Stated, blanks: Completion, tp: int) -> Mo
 
 
 def _with_experts(
-    row: MeasuredRow, stated: _Stated, config: TransformerConfig
+    row: MeasuredRow,
+    stated: _Stated,
+    blanks: Completion,
+    config: TransformerConfig,
+    strategy: Strategy,
 ) -> TransformerConfig:
     """The model with the experts that the row states, and with what is known of models by their
     names and has no column: widths of heads, latents, shared experts, dense layers."""
@@ -396,7 +450,11 @@ def _with_experts(
         raise UnusableRowError("kv_heads not stated")
     assert known.experts is not None
     own = replace(
-        known.experts, count=count, top_k=row.needed("moe_topk"), ffn=row.needed("ffn_hidden")
+        known.experts,
+        count=count,
+        top_k=row.needed("moe_topk"),
+        ffn=row.needed("ffn_hidden"),
+        imbalance=device_imbalance(float(blanks.value("imbalance")), count // strategy.ep),
     )
     return replace(
         known,
@@ -408,6 +466,13 @@ def _with_experts(
         sequence_length=config.sequence_length,
         experts=own,
     )
+
+
+def device_imbalance(of_experts: float, experts: int) -> float:
+    """Tokens of the fullest device over the mean where a device has so many experts, and the
+    fullest expert has `of_experts` times the mean: loads of experts that are independent of each
+    other even out with the square root of their number."""
+    return 1.0 + (of_experts - 1.0) / math.sqrt(max(1, experts))
 
 
 def _cuts(blanks: Completion, layers: int, stages: int) -> tuple[int, ...] | None:

@@ -13,7 +13,7 @@ from autotune.validation.rows import MeasuredRow, UnusableRowError
 from autotune.validation.words import meaning_of
 from distir.models.transformer import TransformerConfig
 
-__all__ = ["counted_flops", "seconds_of_rate"]
+__all__ = ["counted_flops", "parameters_of", "seconds_of_rate"]
 
 TERA = 1e12
 
@@ -31,14 +31,16 @@ def seconds_of_rate(
         raise UnusableRowError("what TFLOP/s count is not stated")
     again = bool(counts.values["recomputation"]) and recompute in ("full", "needed")
     causal = bool(counts.values["causal"])
-    flops = counted_flops(config, batch * length, length, causal=causal, again=again)
+    seen = length if counts.values.get("attention", 1) else 0
+    flops = counted_flops(config, batch * length, seen, causal=causal, again=again)
     return flops / (rate * TERA * row.needed("num_gpus"))
 
 
 def counted_flops(
     config: TransformerConfig, tokens: int, length: int, *, causal: bool, again: bool
 ) -> float:
-    """FLOPs of a training step over `tokens`, in sequences of `length`, as sources count them.
+    """FLOPs of a training step over `tokens`, in sequences of `length`, as sources count them; with
+    a length of 0 without attention.
     `causal`: of attention what is unmasked alone; `again`: layers run forward twice."""
     head = config.hidden * config.vocabulary
     attention = config.layers * config.heads * config.depth * length / (2 if causal else 1)
@@ -47,8 +49,16 @@ def counted_flops(
     return tokens * (passes * (2 * layers + 4 * attention) + 3 * 2 * head)
 
 
-def _layer_parameters(config: TransformerConfig, layer: int) -> int:
-    """Parameters of a layer that one token is multiplied with."""
+def parameters_of(config: TransformerConfig) -> int:
+    """Parameters of products and tables: all experts count, of a tied head nothing does."""
+    tables = (1 if config.tied_embeddings else 2) * config.hidden * config.vocabulary
+    return tables + sum(
+        _layer_parameters(config, layer, every_expert=True) for layer in range(config.layers)
+    )
+
+
+def _layer_parameters(config: TransformerConfig, layer: int, every_expert: bool = False) -> int:
+    """Parameters of a layer that one token is multiplied with, or all that there are."""
     matrices = 3 if config.gated else 2
     if config.latent is None:
         own = config.heads + config.num_kv_heads
@@ -67,5 +77,5 @@ def _layer_parameters(config: TransformerConfig, layer: int) -> int:
     experts = config.experts
     if experts is None or layer < experts.dense_layers:
         return projections + matrices * config.hidden * config.ffn_width
-    width = experts.top_k * experts.ffn + experts.shared_ffn
+    width = (experts.count if every_expert else experts.top_k) * experts.ffn + experts.shared_ffn
     return projections + config.hidden * (3 * width + experts.count)

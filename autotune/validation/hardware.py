@@ -56,9 +56,16 @@ def hardware_of(row: MeasuredRow) -> Hardware:
     elif row.needed("num_gpus") > (domain or 0):
         assumptions.append(f"network as in {cluster.name}")
     device = _with_stated_memory(cluster, text)
+    host = cluster.host
+    if host is not None and node is not None and node < host.devices:
+        host = None  # another machine than that of the data
     try:
         made = replace(
-            cluster, device=device, levels=tuple(levels), num_devices=row.needed("num_gpus")
+            cluster,
+            device=device,
+            levels=tuple(levels),
+            num_devices=row.needed("num_gpus"),
+            host=host,
         )
     except DistirError as error:
         raise UnusableRowError("hardware cannot hold the devices", str(error)) from error

@@ -39,6 +39,12 @@ class PredictedRow:
     """How far the measured seconds may be from the predicted ones."""
 
     @property
+    def assumptions(self) -> list[str]:
+        """What was assumed of the row, its software, and in what it goes beyond measured runs."""
+        beyond = [f"beyond measured runs: {self.band.beyond}"] if self.band.beyond else []
+        return [*self.case.assumptions, f"software: {self.case.software.name}", *beyond]
+
+    @property
     def error(self) -> float | None:
         """Predicted over measured seconds, minus 1; None where no time was measured."""
         measured = self.case.measured.seconds

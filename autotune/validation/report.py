@@ -54,8 +54,7 @@ class Report:
         found: dict[str, Counter[str]] = {}
         for each in self.outcomes:
             group = found.setdefault(each.case.row.group, Counter())
-            group.update(each.case.assumptions)
-            group.update([f"software: {each.case.software.name}"])
+            group.update(each.assumptions)
         return {group: dict(counts.most_common()) for group, counts in found.items()}
 
     def to_dict(self, worst: int = 20) -> dict[str, Any]:
@@ -158,7 +157,7 @@ def _row_dict(each: PredictedRow) -> dict[str, Any]:
         "predicted_seconds": each.seconds,
         "band": list(each.band.interval(each.seconds)),
         "band95": list(each.band.interval95(each.seconds)),
-        "assumptions": [*each.case.assumptions, f"software: {each.case.software.name}"],
+        "assumptions": each.assumptions,
     }
 
 

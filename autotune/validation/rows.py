@@ -26,7 +26,8 @@ COLUMNS = (
     "num_layers hidden heads kv_heads ffn_hidden vocab num_experts moe_topk gated_mlp seq_len "
     "global_batch micro_batch dp tp pp vpp cp ep sequence_parallel zero_stage recompute schedule "
     "precision optimizer iteration_time_s tokens_per_sec_per_gpu iter_time_derived_s "
-    "tflops_per_gpu tflops_def peak_memory_gb mem_unit flags"
+    "tflops_per_gpu tflops_def peak_memory_gb mem_unit flags software release date etp "
+    "token_dispatcher"
 ).split()
 """Columns that are read where they exist."""
 
@@ -69,7 +70,7 @@ class MeasuredRow:
     def number_of(self, column: str) -> float | None:
         """A number above zero, or None where the column is blank (`UnusableRowError`)."""
         text = self.text(column)
-        if not text or (column in _MAY_BESAYS_NONE and text.lower() in SAYS_NONE):
+        if not text or (column in _MAY_SAY_NONE and text.lower() in SAYS_NONE):
             return None
         try:
             number = float(text)
@@ -160,6 +161,6 @@ def _row(file: Path, header: list[str], line: int, cells: list[str]) -> Measured
 
 
 _KNOWN = frozenset(COLUMNS)
-_MAY_BESAYS_NONE = frozenset(("num_experts", "moe_topk", "ep", "vpp"))
+_MAY_SAY_NONE = frozenset(("num_experts", "moe_topk", "ep", "vpp", "etp"))
 SAYS_NONE = frozenset(("0", "0.0", "none", "no", "-", "n/a", "na", "nan"))
 """Texts that mean "none" in these columns: no experts, no chunks."""

@@ -15,14 +15,27 @@ __all__ = [
     "Completion",
     "Software",
     "StatedFact",
+    "StatedValue",
     "facts_of",
     "known_software",
     "software_of",
     "unknown_software",
+    "values_of",
 ]
 
-_SAYS = ("source", "source_group", "notes", "zero_stage", "schedule", "precision")
-"""Columns that tell the software."""
+_SAYS = (
+    "source",
+    "source_group",
+    "software",
+    "release",
+    "date",
+    "notes",
+    "zero_stage",
+    "schedule",
+    "precision",
+    "token_dispatcher",
+)
+"""Columns that tell the software, and what it does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +51,8 @@ class Software:
     """By column: a pattern that is found in rows of this software."""
     is_general: bool = False
     """Whether rows get it that say nothing of their software."""
+    is_known: bool = True
+    """Whether rows say with it which software it was; of some software they must say the year."""
 
     def fits(self, row: MeasuredRow) -> bool:
         """Whether the row says nothing against this software."""
@@ -52,19 +67,41 @@ class StatedFact:
     value: Any
     pattern: re.Pattern[str]
     because: str
+    where: Mapping[str, re.Pattern[str]]
+    """By column: a pattern that has to be found as well."""
+
+    def holds(self, row: MeasuredRow, said: str) -> bool:
+        """Whether the row, which says all this in words, states the fact."""
+        others = all(own.search(row.text(column)) for column, own in self.where.items())
+        return others and self.pattern.search(said) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class StatedValue:
+    """A value for a blank that rows state in words."""
+
+    name: str
+    value: Any
+    because: str
 
 
 class Completion:
     """Fills blanks of one row with what its software does, and keeps a list of that."""
 
-    def __init__(self, software: Software) -> None:
+    def __init__(self, software: Software, told: Mapping[str, StatedValue] | None = None) -> None:
         self._software = software
+        self._told = told or {}
         self.used: list[str] = []
 
     def value(self, name: str, stated: Any = None) -> Any:
-        """What is stated, or else assumed; raises `UnusableRowError` where neither is."""
+        """What is stated, in a column or in words, or else assumed; raises `UnusableRowError` where
+        neither is."""
         if stated is not None:
             return stated
+        told = self._told.get(name)
+        if told is not None:
+            self.used.append(f"{name} = {told.value}: {told.because}")
+            return told.value
         assumed = self._software.assumes.get(name)
         if assumed is None:
             raise UnusableRowError(f"{name} not stated")
@@ -96,9 +133,33 @@ def facts_of(row: MeasuredRow) -> list[StatedFact]:
     """What the row says about its stack, one entry for each fact: the first pattern found."""
     said, found = row.words(_SAYS), dict[str, StatedFact]()
     for fact in _facts():
-        if fact.pattern.search(said):
-            found.setdefault(fact.name, fact)
+        if fact.name not in found and fact.holds(row, said):
+            found[fact.name] = fact
     return list(found.values())
+
+
+def values_of(row: MeasuredRow) -> dict[str, StatedValue]:
+    """What the row says in words where a column is blank, by name: the first pattern found."""
+    said, found = row.words(_SAYS), dict[str, StatedValue]()
+    for pattern, name, value, because in _values():
+        told = pattern.search(said)
+        if told is not None:
+            stated = float(told["number"]) if value is None else value
+            found.setdefault(name, StatedValue(name, stated, because))
+    return found
+
+
+@lru_cache(maxsize=1)
+def _values() -> list[tuple[re.Pattern[str], str, Any, str]]:
+    return [
+        (
+            re.compile(entry["pattern"], re.IGNORECASE),
+            entry["name"],
+            entry.get("value"),
+            entry["because"],
+        )
+        for entry in read_data("software.toml")["values"]
+    ]
 
 
 @lru_cache(maxsize=1)
@@ -109,6 +170,10 @@ def _facts() -> list[StatedFact]:
             entry["value"],
             re.compile(entry["pattern"], re.IGNORECASE),
             entry["because"],
+            {
+                column: re.compile(pattern, re.IGNORECASE)
+                for column, pattern in entry.get("where", {}).items()
+            },
         )
         for entry in read_data("software.toml")["facts"]
     ]
@@ -137,6 +202,7 @@ def _known() -> list[tuple[Software, re.Pattern[str]]]:
                     for column, pattern in entry.get("where", {}).items()
                 },
                 not entry["pattern"],
+                entry.get("tells_software", bool(entry["pattern"])),
             ),
             re.compile(entry["pattern"], re.IGNORECASE),
         )

@@ -16,7 +16,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["Meaning", "meaning_of", "read_data", "read_toml_data"]
+__all__ = ["Meaning", "check_kind_of_run", "meaning_of", "read_data", "read_toml_data"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,15 @@ def meaning_of(row: MeasuredRow, column: str) -> Meaning | None:
         stated = {name: _number(each) for name, each in found.groupdict().items() if each}
         return Meaning({**entry.means, **stated}, entry.assumption)
     raise UnusableRowError(f"{column} is not understood", text)
+
+
+def check_kind_of_run(row: MeasuredRow, column: str) -> None:
+    """Raises `UnusableRowError` for a text that is known as something that cannot be simulated; one
+    that is not known is left to `meaning_of`."""
+    text = row.text(column)
+    entry = next((e for e in _vocabulary()[column] if e.pattern.fullmatch(text)), None)
+    if text and entry is not None and entry.excluded:
+        raise UnusableRowError(entry.excluded, text)
 
 
 def read_data(name: str) -> dict[str, Any]:

@@ -59,6 +59,8 @@ A software stack states facts about software. Its constants are those that all s
     spells_loss_out = false                              # the loss runs op by op on fp32 logits
     fp8_scaling = "delayed"                              # or "current", "rows", "blocks"
     spells_norms_out = false                             # RMS norms run op by op on fp32 copies
+    routing_kernels = 0                                  # launched around experts, per pass
+    groups_experts = true                                # products of experts are launched as one
     loss_copies = 0                                      # of logits in fp32, beside its gradient
     loss_metrics = 0                                     # losses that are computed again, to log
     balances_context = true                              # causal attention: equal work for all
@@ -363,6 +365,8 @@ def _read_stack(path: Path) -> SoftwareStack:
     spells_loss_out = top.boolean("spells_loss_out", False)
     scaling = cast("Scaling", top.choice("fp8_scaling", get_args(Scaling), "delayed"))
     spells_norms_out = top.boolean("spells_norms_out", False)
+    routing_kernels = top.integer("routing_kernels", 0, least=0)
+    groups_experts = top.boolean("groups_experts", True)
     loss_copies = top.integer("loss_copies", 0, least=0)
     loss_metrics = top.integer("loss_metrics", 0, least=0)
     balances_context = top.boolean("balances_context", True)
@@ -396,6 +400,8 @@ def _read_stack(path: Path) -> SoftwareStack:
             spells_loss_out=spells_loss_out,
             fp8_scaling=scaling,
             spells_norms_out=spells_norms_out,
+            routing_kernels=routing_kernels,
+            groups_experts=groups_experts,
             loss_copies=loss_copies,
             loss_metrics=loss_metrics,
             balances_context=balances_context,

@@ -8,7 +8,7 @@ from typing import Any
 
 from distir.cost import device as on_device
 from distir.cost.amounts import Amount, larger, smaller, soft_maximum
-from distir.cost.band import Band
+from distir.cost.band import SIZES, Band, extrapolated
 from distir.cost.cluster import Cluster, ClusterLevel, Group, Host, Senders
 from distir.cost.collectives import CollectiveKind, Copies, Link, Route, collective_seconds
 from distir.cost.products import MeasuredProducts
@@ -69,18 +69,41 @@ class CostModel:
         table = self.stack.products
         return table if table is not None and table.holds_on(self.cluster.device.name) else None
 
-    def band(self, *, mixture: bool = False) -> Band:
+    def band(
+        self,
+        *,
+        mixture: bool = False,
+        devices: int | None = None,
+        parameters: int = 0,
+        sequence: int = 0,
+    ) -> Band:
         """How far measured times may be from the seconds of this model, of a dense model or of a
-        mixture of experts. The stack says which software it is and how that sends tokens."""
+        mixture of experts. The stack says which software it is and how that sends tokens.
+        `devices` (default: all), `parameters` and tokens per `sequence` say whether runs of that
+        size were measured."""
         device, stack = self.cluster.device, self.stack
+        devices = self.cluster.num_devices if devices is None else devices
+        sizes = {
+            "devices": devices,
+            "nodes": -(-devices // (self.cluster.levels[0].size or devices)),
+            "parameters": parameters,
+            "sequence": sequence,
+        }
+        added, beyond = extrapolated(
+            sizes,
+            {name: getattr(stack, f"known_{name}") for name in SIZES},
+            {name: getattr(stack, f"{name}_spread") for name in SIZES},
+        )
         return Band(
             hardware=device.rate_spread,
             source=stack.source_spread,
             model=stack.mixture_spread if mixture else 0.0,
+            extrapolation=added,
             layout=stack.layout_spread,
             repeat=stack.repeat_spread,
             width=stack.band_width,
             width95=stack.band95_width,
+            beyond=beyond,
         )
 
     def needed_bytes(self, tensor_bytes: Amount, communicators: Amount) -> Any:

@@ -102,6 +102,11 @@ class SoftwareStack:
     """Where the scales of operands in fp8 come from."""
     spells_norms_out: bool = False
     """Whether root-mean-square norms run op by op on fp32 copies, instead of as one kernel."""
+    routing_kernels: int = 0
+    """Kernels that are launched to choose experts and to move tokens there and back, in every pass
+    of a layer with experts, beside those that the program spells out."""
+    groups_experts: bool = True
+    """Whether the products of a device's experts are launched as one."""
     loss_copies: int = 0
     """How many copies of the logits in fp32 the loss holds while its gradient is computed."""
     loss_metrics: int = 0
@@ -163,6 +168,23 @@ class SoftwareStack:
     repeat_spread: float
     """Root mean square of errors between plans that differ in schedule and microbatches alone,
     relative."""
+    known_devices: float
+    """Devices of the largest measured run that constants and bands are told by."""
+    known_nodes: float
+    """Innermost groups of devices (nodes) of that with most."""
+    known_parameters: float
+    """Parameters of the largest model of these runs."""
+    known_sequence: float
+    """Tokens of the longest sequence of these runs."""
+    devices_spread: float
+    """What comes on top of `source_spread` per doubling of devices beyond `known_devices`: so much
+    times the square root of doublings."""
+    nodes_spread: float
+    """As `devices_spread`, of nodes beyond `known_nodes`."""
+    parameters_spread: float
+    """As `devices_spread`, of parameters beyond `known_parameters`."""
+    sequence_spread: float
+    """As `devices_spread`, of tokens per sequence beyond `known_sequence`."""
     band_width: float
     """Two runs in three lie within this many root mean squares of their prediction."""
     band95_width: float
@@ -232,12 +254,15 @@ class SoftwareStack:
                 raise ClusterError(
                     f"{name} is {getattr(self, name)}; expected at least 0, at most {MOST_SPREAD}"
                 )
-        for name in ("loss_metrics", "loss_copies"):
+        for name in ("loss_metrics", "loss_copies", "routing_kernels"):
             if not 0 <= getattr(self, name) <= MOST_LOSS_METRICS:
                 raise ClusterError(
                     f"{name} is {shown(getattr(self, name))}; expected at least 0, at most "
                     f"{MOST_LOSS_METRICS}"
                 )
+        for name in _SIZES:
+            if not getattr(self, name) >= 1:
+                raise ClusterError(f"{name} is {getattr(self, name)}; expected at least 1")
         for name in _SECONDS:
             if not 0 <= getattr(self, name) <= LONGEST_SECONDS:
                 raise ClusterError(
@@ -282,7 +307,12 @@ _SPREADS = (
     "dispatcher_spread",
     "layout_spread",
     "repeat_spread",
+    "devices_spread",
+    "nodes_spread",
+    "parameters_spread",
+    "sequence_spread",
 )
+_SIZES = ("known_devices", "known_nodes", "known_parameters", "known_sequence")
 MOST_SPREAD = 10
 """A relative deviation above which a number is a mistake: times that say nothing."""
 MOST_BAND_WIDTH = 10

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import string
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -246,6 +247,18 @@ class Einsum(Op):
         """The letters of each operand, and those of the result."""
         inputs, _, output = self.equation.replace(" ", "").partition("->")
         return tuple(inputs.split(",")), output
+
+    def stacked(self, operands: Sequence[TensorType]) -> int:
+        """How many matrices it has stacked, each multiplied with rows of its own, as the weights of
+        experts are; 1 where there is no such stack. A letter of both operands and the result counts
+        if one of these three has only a matrix beside it and another has more."""
+        terms, output = self.terms
+        lengths = [len(term) for term in (*terms, output)]
+        common = set(output).intersection(*terms)
+        if len(terms) != 2 or not min(lengths) == len(common) + 2 < max(lengths):
+            return 1
+        sizes = self._sizes(operands)
+        return math.prod(sizes[letter] for letter in common)
 
     def _sizes(self, operands: Sequence[TensorType]) -> dict[str, int]:
         terms, output = self.terms

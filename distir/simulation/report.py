@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from distir.cost import CostModel
+from distir.cost import Band, CostModel
 from distir.cost.amounts import larger
 from distir.errors import StrategyError
 from distir.metrics import Iteration, beyond_reason, measured, reason_beyond
@@ -45,10 +45,20 @@ def make_result(plan: Plan, cost: CostModel, stages: Sequence[RankSeconds]) -> S
         reason=reason,
         metrics=measured(iteration),
         stages=tuple(reports),
-        band=cost.band(mixture=bool(plan.workload.expert_axes)),
+        band=band_of(plan.workload, cost, plan.strategy.devices),
         padding=plan.padding,
         memory_limit_bytes=cost.cluster.device.memory_bytes,
         host_limit_bytes=cost.cluster.host_bytes_per_device,
+    )
+
+
+def band_of(workload: Workload, cost: CostModel, devices: int) -> Band:
+    """How far measured times of a workload on so many devices may be from predicted ones."""
+    return cost.band(
+        mixture=bool(workload.expert_axes),
+        devices=devices,
+        parameters=workload.num_parameters,
+        sequence=max(workload.sequence_lengths, default=0),
     )
 
 

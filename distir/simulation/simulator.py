@@ -44,7 +44,7 @@ from distir.simulation.pricing.stages import StagePricer
 from distir.simulation.pricing.tied import charged_elsewhere, tied_gradients
 from distir.simulation.ranks.one import rank_seconds
 from distir.simulation.recomputing import POLICIES, LayerCosts, Planning, least_recomputed
-from distir.simulation.report import make_result
+from distir.simulation.report import band_of, make_result
 from distir.simulation.result import SimulationResult
 from distir.simulation.step import Step, make_step
 from distir.simulation.table import SimulationTable
@@ -121,7 +121,7 @@ class Simulator:
     @property
     def band(self) -> Band:
         """How far measured times may be from predicted ones."""
-        return self.cost.band(mixture=bool(self.workload.expert_axes))
+        return band_of(self.workload, self.cost, self.cluster.num_devices)
 
     def explain(self, strategy: Strategy) -> str | None:
         """Why a strategy cannot run on this cluster with this workload, or None."""

@@ -20,6 +20,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from autotune.calibration import calibrate_priced
+from autotune.calibration.extrapolation import SIZES_OF, beyond_the_data
 from autotune.calibration.pricing import log_ratios, price
 from autotune.calibration.spreads import RowResidual, spreads_of
 from autotune.validation import Case, Exclusion, make_case, make_report, read_rows
@@ -67,14 +68,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     unknown = as_if_untold([row.case for row in own], values)
     progress("predicted rows as if nobody said which software it was")
     band = spreads_of(calibration.residuals_unseen, mixtures, unknown)
+    beyond = beyond_the_data(calibration.fitted, calibration.cases)
+    known = {
+        name: max(size_of(row.case) for row in rows if row.case.measured.seconds)
+        for name, size_of in SIZES_OF.items()
+    }
     tables = with_tables(timed, values, progress)
     if options.write:
-        ship(calibration, band, "published training runs (experiments/fidelity)")
-    text = report_text(calibration, validation, band, mixtures, unknown, tables, options.file.name)
+        ship(calibration, band, beyond, known, "published training runs (experiments/fidelity)")
+    text = report_text(
+        calibration, validation, band, beyond, mixtures, unknown, tables, options.file.name
+    )
     write_text(options.report, text + "\n")
     figures = {
         "calibration": calibration.to_dict(),
         "validation": {k: each for k, each in validation.to_dict().items() if k != "rows"},
+        "beyond": {name: {"known": known[name], **asdict(each)} for name, each in beyond.items()},
         "with_tables": {source: asdict(each) for source, each in tables.items()},
     }
     write_text(options.report.with_suffix(".json"), json.dumps(figures, indent=1) + "\n")

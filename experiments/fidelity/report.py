@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean
 
 from autotune.calibration import Calibration
+from autotune.calibration.extrapolation import Extrapolation
 from autotune.calibration.spreads import RowResidual, coverage
 from autotune.validation import Case, PredictedRow, Report
 from autotune.validation.statistics import Statistics
-from autotune.validation.words import read_data, read_toml_data
 from distir.cost import Band
-from experiments.fidelity.ship import COST
+from distir.cost.band import SIZES
+from experiments.fidelity.origins import origins
 from experiments.fidelity.tables import WITH_TABLES, WithTable
 
 WANTED: Mapping[str, tuple[float, float | None]] = {
@@ -47,14 +48,18 @@ def report_text(
     calibration: Calibration,
     validation: Report,
     band: Band,
+    beyond: Mapping[str, Extrapolation],
     mixtures: Sequence[RowResidual],
     unknown: Sequence[RowResidual],
     tables: Mapping[str, WithTable],
     file: str,
 ) -> str:
-    """The whole report in Markdown. `mixtures` are the residuals of mixtures of experts, which no
-    constant has seen; `unknown` those of rows predicted as if they did not say their software;
-    `tables` what sources are off by with measured products."""
+    """The whole report in Markdown.
+
+    `beyond` is what larger rows are off by where smaller ones tell; `mixtures` are the residuals of
+    mixtures of experts, which no constant has seen; `unknown` those of rows predicted as if they
+    did not say their software; `tables` what sources are off by with measured products.
+    """
     return "\n".join(
         [
             "# Predictions against published measurements",
@@ -67,13 +72,14 @@ def report_text(
             *_constants(calibration),
             *_sources(calibration),
             *_band(band, calibration.residuals_unseen, mixtures, unknown),
+            *_beyond(beyond),
             *_of_mixtures(mixtures),
             *_validation("Every row, by source", validation.sources),
             *_validation("Mixtures of experts, by source", validation.moe),
             *_validation("Every row, by hardware", validation.hardware),
             *_of_sources(validation),
             *_residuals(calibration),
-            *_origins(),
+            *origins(),
         ]
     )
 
@@ -203,6 +209,26 @@ def _band(
     ]
 
 
+def _beyond(beyond: Mapping[str, Extrapolation]) -> list[str]:
+    """What rows are off by that are larger than those that tell constants and bands."""
+    return [
+        "## Beyond the sizes of the data",
+        "",
+        "Rows are cut by their size. Constants and bands of the smaller rows, without the source",
+        "that is judged, foretell the larger ones. The spread per doubling is what these need for",
+        "68 and 95 % of them to lie in their bands.",
+        "",
+        "| | cut at | larger rows | error of smaller | error of larger | spread per doubling |",
+        "|---|---|---|---|---|---|",
+        *(
+            f"| {SIZES[name]} | {', '.join(f'{cut:.3g}' for cut in each.cuts)} | {each.rows} "
+            f"| {_share(each.error_within)} | {_share(each.error_beyond)} | {_share(each.spread)} |"
+            for name, each in beyond.items()
+        ),
+        "",
+    ]
+
+
 def _of_mixtures(mixtures: Sequence[RowResidual]) -> list[str]:
     """What mixtures of experts are off by, by source and by what their rows say."""
     groups: dict[tuple[str, ...], list[float]] = {}
@@ -322,28 +348,6 @@ def _residuals(calibration: Calibration) -> list[str]:
             "",
         ]
     return lines
-
-
-def _origins() -> list[str]:
-    """Every number that is no fact of hardware or software, and what it rests on."""
-    constants = read_toml_data(COST / "constants.toml")
-    counters = read_data("memory.toml")
-    return [
-        "## What every number rests on",
-        "",
-        "| | value | rests on |",
-        "|---|---|---|",
-        *(
-            f"| {name} | {constants[name]} | {because} |"
-            for name, because in constants["sources"].items()
-        ),
-        *(
-            f"| memory of a counter of kind {name}, times | {entry['times']} | {entry['because']} |"
-            for name, entry in counters.items()
-        ),
-        "",
-        "What devices sustain stands in `distir/cost/devices/`, each number with its source.",
-    ]
 
 
 def _bin(middle: float, residuals: Sequence[float]) -> str:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import distir.cost
 from autotune.calibration import Calibration
+from autotune.calibration.extrapolation import Extrapolation
 from autotune.calibration.stack import constant_lines, origin
 from distir.cost import Band
+from distir.cost.band import SIZES
 from distir.files import write_text
 
 COST = Path(distir.cost.__file__).resolve().parent
@@ -22,6 +26,10 @@ DEVICES = {
 """Device files by generation."""
 
 UNSEEN = "by constants that have not seen the source"
+BEYOND = (
+    "what larger rows need, by constants and bands that have seen smaller ones of other "
+    "sources alone, per doubling"
+)
 SPREADS = {
     "source_spread": ("source", f"root mean square of the mean errors of sources, {UNSEEN}"),
     "mixture_spread": (
@@ -50,7 +58,13 @@ SPREADS = {
 """By constant: the field of `Band` it comes from, and what it is."""
 
 
-def ship(calibration: Calibration, band: Band, source: str) -> list[Path]:
+def ship(
+    calibration: Calibration,
+    band: Band,
+    beyond: Mapping[str, Extrapolation],
+    known: Mapping[str, float],
+    source: str,
+) -> list[Path]:
     """Rewrites the values and sources of what was fitted, and of the band's deviations; returns
     the files."""
     files = [COST / "constants.toml"]
@@ -59,6 +73,12 @@ def ship(calibration: Calibration, band: Band, source: str) -> list[Path]:
         text = replaced(text, key, value, origin_text)
     for key, (name, said) in SPREADS.items():
         text = replaced(text, key, f"{getattr(band, name):.2g}", f"fitted to {source}: {said}")
+    for name, words in SIZES.items():
+        said = f"the most {words} of {source}"
+        text = replaced(text, f"known_{name}", f"{rounded_up(known[name]):g}", said)
+        spread = beyond[name].spread if name in beyond else 0.0
+        said = f"fitted to {source}: {BEYOND} of {words}"
+        text = replaced(text, f"{name}_spread", f"{spread:.2g}", said)
     write_text(files[0], text)
     for each in calibration.constants:
         name, _, generation = each.name.partition(":")
@@ -70,6 +90,12 @@ def ship(calibration: Calibration, band: Band, source: str) -> list[Path]:
             write_text(path, replaced(text, name, f"{each.value:.3g}", said))
             files.append(path)
     return files
+
+
+def rounded_up(size: float) -> float:
+    """A size to three digits, and never less."""
+    step = 10.0 ** max(0, math.floor(math.log10(size)) - 2)
+    return math.ceil(size / step) * step
 
 
 def replaced(text: str, key: str, value: str, source: str) -> str:

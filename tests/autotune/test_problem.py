@@ -154,3 +154,10 @@ def test_measured_products_of_another_device_are_said_to_be_of_no_use() -> None:
     assert "measured on X1; on A100-SXM4-80GB they are not used" in told
     here = replace(own, products=replace(table, device="A100-SXM4-80GB"))
     assert not load_problem("mlp-2x32", devices=1, stack=here).notes
+
+
+def test_a_problem_says_first_in_what_it_is_beyond_measured_runs() -> None:
+    (told,) = load_problem("gpt2", cluster="dgx-a100", devices=8192).notes
+    assert told.startswith("Beyond measured runs: 8,192 devices")
+    assert "is added to the band" in told
+    assert not load_problem("gpt2", cluster="dgx-a100", devices=16).notes

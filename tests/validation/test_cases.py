@@ -11,11 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.validation import Case, make_case
-from autotune.validation.cases import even_cuts
+from autotune.validation.cases import device_imbalance, even_cuts
 from autotune.validation.hardware import network_bytes_per_second
 from autotune.validation.predict import as_counted, outside_bytes, prepare
 from autotune.validation.rows import COLUMNS
 from distir.cost import SoftwareStack, load_stack
+from distir.factoring import ExpertFactors, expert_factors
 from distir.models import TransformerConfig, find_model
 from distir.strategy import Strategy
 from tests.validation.rows import BASE, case, reason, row
@@ -102,9 +103,181 @@ def prepared_stack(own: Case) -> SoftwareStack:
     return prepared.stack
 
 
+@pytest.mark.parametrize(
+    "dated",
+    [
+        {"source": "Megatron-LM (2021)"},
+        {"source": "Megatron-LM", "date": "2022-06-01"},
+        {"source": "Megatron-LM", "notes": "arXiv 2104.04473"},
+        {"source": "Megatron-LM", "release": "April 2021"},
+        {"source": "Narayanan et al."},
+    ],
+)
+def test_only_a_dated_row_is_of_the_early_megatron(dated: dict[str, str]) -> None:
+    early = case(**dated)
+    assert early.software.stack == "megatron-2021"
+    assert early.software_known
+    assert early.model.attention == "eager"
+
+
+@pytest.mark.parametrize(
+    "notes", ["", "2024-11", "flash attention, 2023", "accessed 2025; first release 2021"]
+)
+def test_an_undated_megatron_has_neither_eager_attention_nor_dropout(notes: str) -> None:
+    own = case(source="Megatron-LM", notes=notes)
+    assert own.software.stack == "megatron"
+    assert not own.software_known
+    assert own.model.attention == "fused"
+    assert own.model.config.dropout == 0
+    volta = case(source="Megatron-LM", notes=notes, hardware="V100")
+    assert not volta.software_known
+    assert volta.software.stack == "megatron-2021"
+
+
+def test_words_about_attention_and_dropout_count() -> None:
+    early = {"source": "Megatron-LM", "date": "2021"}
+    assert case(**early).model.config.dropout == 0.1
+    told = case(**early, notes="FlashAttention-2; no dropout")
+    assert (told.model.attention, told.model.config.dropout) == ("fused", 0)
+    assert case(source="megatron-core", notes="without flash").model.attention == "eager"
+
+
+MIXTURE = {
+    "source": "megatron-core",
+    "gated_mlp": "yes",
+    "kv_heads": "2",
+    "num_experts": "8",
+    "moe_topk": "2",
+    "ep": "4",
+}
+
+
+@pytest.mark.parametrize(
+    ("said", "facts"),
+    [
+        ({"notes": "tokens via Deep-EP"}, {"sends_copies_once": True}),
+        ({"token_dispatcher": "hybrid_ep"}, {"sends_copies_once": True}),
+        ({"token_dispatcher": "flex"}, {"sends_copies_once": True}),
+        ({"notes": "moe_token_dispatcher_type: flex"}, {"sends_copies_once": True}),
+        ({"token_dispatcher": "alltoall"}, {"sends_copies_once": False}),
+        ({"notes": "plain all-to-all"}, {"sends_copies_once": False}),
+        ({"notes": "--moe-token-dispatcher-type alltoall"}, {"sends_copies_once": False}),
+        ({"notes": "AllGather dispatcher"}, {"sends_copies_once": False}),
+        ({"notes": "a2a hidden behind another microbatch"}, {"overlaps_exchanges": True}),
+        ({"notes": "exchanges of experts are overlapped"}, {"overlaps_exchanges": True}),
+        ({"notes": "overlap_moe_expert_parallel_comm=True"}, {"overlaps_exchanges": True}),
+        ({"notes": "overlap_moe_expert_parallel_comm=False"}, {"overlaps_exchanges": False}),
+        ({"notes": "no overlap of all-to-all"}, {"overlaps_exchanges": False}),
+        ({"notes": "SequentialMLP"}, {"groups_experts": False}),
+        ({"notes": "--moe-grouped-gemm"}, {"groups_experts": True}),
+        ({"notes": "cuda graph ['attn', 'moe_router']"}, {"routing_kernels": 0}),
+    ],
+)
+def test_what_a_mixture_s_software_does_is_read_in_many_words(
+    said: dict[str, str], facts: dict[str, object]
+) -> None:
+    assert case(**{**MIXTURE, **said}).facts == facts
+
+
+def test_recipes_capture_the_router_on_blackwell() -> None:
+    bridge = {**MIXTURE, "source": "NVIDIA-NeMo/Megatron-Bridge"}
+    assert case(**bridge, hardware="GB200").facts == {"routing_kernels": 0}
+    assert case(**bridge, hardware="H100").facts == {}
+    assert case(**bridge, hardware="B200", notes="settings joined from a preset").facts == {}
+
+
+@pytest.mark.parametrize(
+    ("said", "etp"),
+    [
+        ({"etp": "1"}, 1),
+        ({"etp": "2"}, 2),
+        ({"notes": "expert-tensor-parallel 1"}, 1),
+        ({"notes": "expert_tensor_parallel_size=2"}, 2),
+        ({"notes": "ETP=1"}, 1),
+        ({}, 0),
+    ],
+)
+def test_tensor_parallelism_of_experts_is_read_from_columns_and_words(
+    said: dict[str, str], etp: int
+) -> None:
+    strategy = case(**MIXTURE, **said).strategy
+    assert strategy.etp == etp
+    assert strategy.expert_order == "nearest"
+    assert case(**{**MIXTURE, "source": "a lab"}, **said).strategy.expert_order == "replicas"
+
+
+def test_the_devices_nearest_to_each_other_share_megatron_s_experts() -> None:
+    """Of cp 2 and dp 2 with ep 2, the pair of `cp`, as launch.md has it of Megatron-Core."""
+    own = case(**{**MIXTURE, "ep": "2"}, dp="2", cp="2").strategy
+    factors = expert_factors(own.ep, own.dp, own.cp, own.tp, own.etp, own.expert_order)
+    assert factors == ExpertFactors(cp=2)
+
+
+@pytest.mark.parametrize(
+    ("notes", "imbalance"),
+    [
+        ("forced expert balance", 1.0),
+        ("MoE router force-balanced", 1.0),
+        ("moe_router_force_load_balancing", 1.0),
+        ("fake balanced gate", 1.0),
+        ("token-drop run", 1.0),
+        ("REAL unbalanced routing", 1.6),
+        ("", 1.6),
+        ("imbalance 2.5", 2.5),
+        ("capacity factor 1.25", 1.25),
+        ("natural routing; 1.10x fixed capacity", 1.1),
+    ],
+)
+def test_imbalance_is_stated_or_as_literature_has_it(notes: str, imbalance: float) -> None:
+    """Of 8 experts on 8 devices each has one, so that the fullest expert is the fullest device."""
+    own = case(**{**MIXTURE, "ep": "8"}, notes=notes)
+    experts = own.model.config.experts
+    assert experts is not None
+    assert experts.imbalance == pytest.approx(imbalance)
+    assert any(each.startswith("imbalance = ") for each in own.assumptions)
+
+
+@given(st.floats(1, 8), st.integers(1, 64), st.integers(1, 64))
+def test_many_experts_on_a_device_even_out(of_experts: float, few: int, more: int) -> None:
+    few, more = sorted((few, more))
+    assert 1 <= device_imbalance(of_experts, more) <= device_imbalance(of_experts, few)
+    assert device_imbalance(of_experts, 1) == pytest.approx(of_experts)
+
+
+@pytest.mark.parametrize(
+    ("text", "layers"),
+    [
+        ("full (2 of 4 layers)", 1),
+        ("4 of the 4 layers", 0),
+        ("block, 1 layer", 1),
+        ("every layer", 0),
+        ("activation checkpointing on all layers", 0),
+    ],
+)
+def test_some_of_the_layers_are_as_many_of_every_stage(text: str, layers: int) -> None:
+    strategy = case(recompute=text).strategy
+    assert (strategy.recompute, strategy.recompute_layers) == ("full", layers)
+    assert reason(recompute="full (3 of 4 layers)") == "recomputation of some layers only"
+
+
+@pytest.mark.parametrize(
+    ("said", "offload"),
+    [
+        ({"flags": "optimizer CPU offload"}, "optimizer"),
+        ({"notes": "ZeRO-Offload", "zero_stage": "zero2"}, "optimizer"),
+        ({"notes": "parameter and optimizer offload"}, "optimizer,parameters"),
+        ({"notes": "activations are offloaded"}, "activations"),
+        ({"notes": "no CPU offload"}, ""),
+    ],
+)
+def test_what_rests_on_the_host_is_part_of_the_plan(said: dict[str, str], offload: str) -> None:
+    assert case(**said).strategy.offload == offload
+    if offload:
+        assert reason(**said, gpus_per_node="4") == "offload to a host that is not known"
+
+
 def test_megatron_with_experts_or_on_hopper_is_not_that_of_2021() -> None:
     experts = {"gated_mlp": "yes", "kv_heads": "2", "num_experts": "8", "moe_topk": "2", "ep": "4"}
-    assert case(source="Megatron-LM").software.stack == "megatron-2021"
     assert case(source="Megatron-LM", **experts).software.stack == "megatron"
     assert case(source="Megatron-LM", hardware="H100").software.stack == "megatron"
     assert case(source="Megatron-LM", **experts).model.config.dropout == 0
@@ -114,6 +287,9 @@ def test_megatron_with_experts_or_on_hopper_is_not_that_of_2021() -> None:
     ("text", "zero", "group"),
     [
         ("zero1 (shard group 2)", 1, 2),
+        ("ZeRO-1, shard group 2", 1, 2),
+        ("zero1 (sharded within a node of 2)", 1, 2),
+        ("HSDP (2 within node)", 3, 2),
         ("zero2 (shard group 2)", 2, 2),
         ("fsdp2 (shard group 2)", 3, 2),
         ("zero1 (shard group 4)", 1, 0),
@@ -143,7 +319,7 @@ def test_a_shard_group_that_does_not_divide_excludes_a_row() -> None:
 
 def test_a_name_says_what_no_column_does() -> None:
     stated = {"gated_mlp": "yes", "num_experts": "8", "moe_topk": "2", "ep": "4"}
-    config = case(**stated, model="DeepSeekV3 (tokendrop)").model.config
+    config = case(**stated, model="DeepSeekV3", notes="router force-balanced").model.config
     known = find_model("deepseek-v3")
     assert isinstance(known, TransformerConfig)
     assert config.latent == known.latent
@@ -157,6 +333,7 @@ def test_a_name_says_what_no_column_does() -> None:
     ("text", "precision"),
     [
         ("bf16 (FSDP MP PURE)", "bf16"),
+        ("mixed bf16", "bf16"),
         ("BF16", "bf16"),
         ("fp16", "fp16"),
         ("fp32", "fp32"),
@@ -182,6 +359,9 @@ def test_unknown_words_exclude_a_row_and_name_the_column(column: str, text: str)
     assert reason(**{column: text}) == f"{column} is not understood"
 
 
+SELECTION = "recomputation of a selection that is not simulated"
+
+
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
@@ -193,7 +373,17 @@ def test_unknown_words_exclude_a_row_and_name_the_column(column: str, text: str)
         ({"micro_batch": "3"}, "global_batch does not divide by dp · micro_batch"),
         ({"flags": "LoRA"}, "LoRA"),
         ({"flags": "failed"}, "failed for a reason that is not known"),
-        ({"notes": "with CPU offload"}, "offload"),
+        ({"flags": "LoRA", "schedule": ""}, "LoRA"),
+        ({"notes": "QLoRA of all layers"}, "LoRA"),
+        ({"notes": "with CPU offload"}, "offload of what is not stated"),
+        ({"notes": "activation offload 20 layers"}, "offload of some layers' activations"),
+        ({"notes": "sliding window of 4096"}, "attention in windows"),
+        ({"model": "Nemotron_3_Nano", "num_layers": ""}, "layers that are no transformer's"),
+        ({"model": "Nemotron-22B", "num_layers": ""}, "num_layers not stated"),
+        ({"model": "Wide-ResNet-50", "hidden": ""}, "layers that are no transformer's"),
+        ({"model": "GShard-MoE 2.4B"}, "experts in some of the layers"),
+        ({"tokens_per_sec_per_gpu": "9", "global_batch": ""}, "global_batch not stated"),
+        ({"recompute": "selective (moe, core_attn)"}, SELECTION),
         ({"model": "Gemma-3 27B"}, "attention in windows"),
         ({"model": "Llama-4 Scout"}, "attention in windows"),
         ({"flags": "with stars"}, "flags is not understood"),
@@ -213,7 +403,7 @@ def test_a_row_is_excluded_with_its_reason(changes: dict[str, str], expected: st
 def test_a_blank_is_completed_by_what_the_software_does_and_listed() -> None:
     stated = case()
     assert not any(each.startswith("vocab") for each in stated.assumptions)
-    blank = case(vocab="", source="NVIDIA/Megatron-LM:README.md", recompute="")
+    blank = case(vocab="", source="NVIDIA/Megatron-LM:README.md (2021)", recompute="")
     assert blank.software.name == "Megatron-LM, 2019-2023"
     assert blank.strategy.recompute == "full"
     assert any(each.startswith("vocab = 50257") for each in blank.assumptions)
@@ -257,6 +447,7 @@ def test_predictions_never_see_what_was_measured() -> None:
 
 
 def test_a_run_out_of_memory_has_no_time() -> None:
+    assert case(flags="CUDA out of memory", iteration_time_s="").measured.out_of_memory
     measured = case(flags="OOM", iteration_time_s="").measured
     assert measured.out_of_memory
     assert measured.seconds is None

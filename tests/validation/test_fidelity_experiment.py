@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from experiments.fidelity.__main__ import drawn
-from experiments.fidelity.ship import replaced
+from autotune.validation.words import read_toml_data
+from experiments.fidelity.__main__ import HERE, drawn
+from experiments.fidelity.origins import CODE, origins, reason_in_code
+from experiments.fidelity.ship import COST, replaced, rounded_up
 from tests.validation.rows import case
 
 TEXT = 'launch = "9 us"\nother = 1\n\n[sources]\nlaunch = "a guess"\nother = "known"\n'
@@ -34,3 +38,31 @@ def test_rows_are_drawn_by_whole_groups() -> None:
     assert len({each.choice_group for each in of_many}) == 2
     assert [each for each in found if each.row.group == "few"] == cases[9:]
     assert drawn(cases, most=4, seed=0) == found
+
+
+def test_every_number_rests_on_something_that_the_report_says() -> None:
+    constants = read_toml_data(COST / "constants.toml")
+    sources = constants.pop("sources")
+    assert set(constants) == set(sources)
+    assert all(len(said) > 8 for said in sources.values())
+    text = "\n".join(origins())
+    for name in constants:
+        assert f"| {name} |" in text
+    for file, name in CODE:
+        assert reason_in_code(file, name)[1] in text
+
+
+def test_the_report_has_every_number_of_today() -> None:
+    """The tables of the report that is there are those of the files."""
+    report = (HERE / "report.md").read_text(encoding="utf-8")
+    assert "\n".join(origins()).strip() in report
+
+
+def test_a_number_without_a_text_is_an_error() -> None:
+    with pytest.raises(KeyError, match="STEP_LENGTHS"):
+        reason_in_code("autotune/calibration/fit.py", "STEP_LENGTHS")
+
+
+@given(st.floats(1, 1e13))
+def test_known_sizes_are_never_rounded_down(size: float) -> None:
+    assert size <= rounded_up(size) * (1 + 1e-12) <= size * 1.02 + 1

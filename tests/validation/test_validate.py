@@ -85,6 +85,21 @@ def test_every_row_has_its_band(measured: Path, capsys: pytest.CaptureFixture[st
     assert found["sources"]["here"]["band_coverage"] == sum(within) / 2
 
 
+def test_a_row_beyond_measured_runs_says_so_and_has_a_wider_band(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    huge = {"num_gpus": "8192", "dp": "2048", "global_batch": "4096"}
+    path = write_csv(tmp_path / "runs.csv", {"id": "within"}, {"id": "beyond", **huge})
+    within, beyond = json_of(capsys, str(path))["rows"]
+    assert (within["id"], beyond["id"]) == ("within", "beyond")
+    said = [each for each in beyond["assumptions"] if each.startswith("beyond measured runs")]
+    assert len(said) == 1
+    assert "8,192 devices" in said[0]
+    assert not any(each.startswith("beyond") for each in within["assumptions"])
+    widths = [each["band"][1] / each["predicted_seconds"] for each in (within, beyond)]
+    assert widths[0] < widths[1]
+
+
 def test_out_of_memory_is_judged_where_the_row_says_what_is_kept(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

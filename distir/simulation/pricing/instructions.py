@@ -28,6 +28,7 @@ from distir.ops.norm import (
     RMSNormalization,
 )
 from distir.ops.ring import ROWS, Circulating, Ring
+from distir.ops.routing import Combine, Dispatch
 from distir.plan import BlockProgram, Plan
 from distir.plan.grid import RANKS, DeviceGrid
 from distir.simulation.pricing.pipelining import products_beside
@@ -285,6 +286,7 @@ class Pricing:
             return Instruction(
                 None, 0.0, node.operands, node.results, label_of(op), launch_seconds=view
             )
+        work = self._of_experts(node, work)
         spelled, narrow = self._spelled_out(node, work), narrow_bytes(node, self.product)
         scaling = self.cost.stack.fp8_scaling
         product = _product_type(node, self.product)
@@ -340,6 +342,18 @@ class Pricing:
         if not isinstance(op.op, Circulating):
             return work
         return replace(work, flops=work.flops * op.op.unevenness(pieces))
+
+    def _of_experts(self, node: Node, work: Work) -> Work:
+        """The work of an op of experts with all kernels that the software stack launches for it:
+        each expert's product, where they are not one, and half of those of routing beside each of
+        the two permutations that a pass has, to the experts and back."""
+        stack = self.cost.stack
+        op = node.op.op if isinstance(node.op, Sharded) else node.op
+        if isinstance(op, (Dispatch, Combine)):
+            return replace(work, launches=work.launches + stack.routing_kernels / 2)
+        if isinstance(op, Einsum) and not stack.groups_experts:
+            return replace(work, launches=work.launches * op.stacked(node.operand_types))
+        return work
 
     def _spelled_out(self, node: Node, work: Work) -> Work:
         """The work of a loss or a norm. If the software stack has no kernel for it, every step of
