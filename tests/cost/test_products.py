@@ -158,15 +158,16 @@ def test_no_plan_is_below_its_bound_however_fast_its_products_are() -> None:
     with_table = simulator(replace(fastest, points=hosts))
     bounds = Bounds(with_table.stages)
     for strategy in PLANS:
-        bound = bounds.begun(strategy.devices, strategy.pp, strategy.microbatches)
-        assert bound.seconds <= seconds(with_table, strategy)
+        numbers = np.array([strategy.pp]), np.array([strategy.microbatches])
+        bound = bounds.begun(strategy.devices, *numbers)
+        assert bound.seconds[0] <= seconds(with_table, strategy)
 
 
 def test_no_plan_is_below_its_bound_where_products_run_in_a_narrower_type() -> None:
     workload = Workload(model=load_model("mlp-4x8192"), batch_size=16384, precision="fp8")
     found = Simulator(workload, load_cluster("hgx-h100", 1), load_stack("ideal"))
-    bound = Bounds(found.stages).begun(1, 1, 1)
-    assert bound.seconds <= seconds(found, Strategy())
+    bound = Bounds(found.stages).begun(1, np.ones(1, np.int64), np.ones(1, np.int64))
+    assert bound.seconds[0] <= seconds(found, Strategy())
 
 
 # --- files ----------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 from distir import Simulator, Strategy, Workload, load_cluster
@@ -165,5 +166,6 @@ def test_nothing_is_below_the_bounds_of_memory_with_a_cache() -> None:
     for found in (bounds.unsharded(table), bounds.ordered(table)):
         assert (found.size <= peaks).all()
     for strategy, peak in zip(strategies, peaks, strict=True):
-        begun = bounds.begun(strategy.devices, strategy.pp, strategy.microbatches)
-        assert CACHE_BYTES / 8 * 0.99 <= begun.size <= peak
+        numbers = np.array([strategy.pp]), np.array([strategy.microbatches])
+        begun = bounds.begun(strategy.devices, *numbers)
+        assert CACHE_BYTES / 8 * 0.99 <= begun.size[0] <= peak
