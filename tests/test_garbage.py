@@ -52,6 +52,6 @@ def test_garbage_of_pauses_is_found_when_enough_has_been_made(
 def test_a_pause_within_a_pause_ends_with_the_outer_one() -> None:
     with collection_paused():
         with collection_paused():
-            pass
+            assert not gc.isenabled()
         assert not gc.isenabled()
     assert gc.isenabled()

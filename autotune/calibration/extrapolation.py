@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autotune.calibration.fit import Fitted, fit_linear, row_weights
+from autotune.calibration.fit import Fitted
+from autotune.calibration.folds import fit_to, residuals_by
 from autotune.calibration.pricing import Mask, Vector
 from autotune.calibration.spreads import (
     CENTRAL,
@@ -153,13 +154,5 @@ def _unseen(fitted: Fitted, cases: Sequence[Case], small: Mask) -> Vector:
     residuals = fitted.residuals.copy()
     for source in dict.fromkeys(sources.tolist()):
         own = sources == source
-        seen = small & ~own
-        x = fit_linear(
-            fitted.x,
-            fitted.residuals[seen],
-            fitted.jacobian[seen],
-            row_weights([case for case, is_seen in zip(cases, seen, strict=True) if is_seen]),
-            fitted.spreads,
-        )
-        residuals[own] = fitted.residuals[own] + fitted.jacobian[own] @ (x - fitted.x)
+        residuals[own] = residuals_by(fitted, fit_to(fitted, cases, small & ~own), own)
     return residuals

@@ -19,7 +19,7 @@ from autotune.calibration.fit import Fitted, fit_linear, row_weights
 from autotune.calibration.pricing import Mask, Vector
 from autotune.validation.cases import Case
 
-__all__ = ["PINNED", "Unseen", "leave_sources_out", "pinning_source"]
+__all__ = ["PINNED", "Unseen", "fit_to", "leave_sources_out", "pinning_source", "residuals_by"]
 
 PINNED = 0.8
 """Share of a constant's information above which a source pins it alone."""
@@ -54,17 +54,26 @@ def leave_sources_out(fitted: Fitted, cases: Sequence[Case]) -> Unseen:
         own = _is(sources, source)
         judged = halves(cases, own) if source in pins else [own]
         for part in judged:
-            seen = ~part
-            x = fit_linear(
-                fitted.x,
-                fitted.residuals[seen],
-                fitted.jacobian[seen],
-                row_weights([case for case, is_seen in zip(cases, seen, strict=True) if is_seen]),
-                fitted.spreads,
-            )
+            x = fit_to(fitted, cases, ~part)
             fits[source] = x
-            residuals[part] = fitted.residuals[part] + fitted.jacobian[part] @ (x - fitted.x)
+            residuals[part] = residuals_by(fitted, x, part)
     return Unseen(residuals, fits)
+
+
+def fit_to(fitted: Fitted, cases: Sequence[Case], seen: Mask) -> Vector:
+    """Logarithms of constants fitted to some of the rows."""
+    return fit_linear(
+        fitted.x,
+        fitted.residuals[seen],
+        fitted.jacobian[seen],
+        row_weights([case for case, is_seen in zip(cases, seen, strict=True) if is_seen]),
+        fitted.spreads,
+    )
+
+
+def residuals_by(fitted: Fitted, x: Vector, rows: Mask) -> Vector:
+    """Residuals of some rows by constants with the logarithms `x`."""
+    return fitted.residuals[rows] + fitted.jacobian[rows] @ (x - fitted.x)
 
 
 def halves(cases: Sequence[Case], own: Mask) -> list[Mask]:

@@ -55,7 +55,7 @@ def _beginning(pid: int) -> str | None:
         except ProcessLookupError:
             return None
         except PermissionError:
-            pass
+            return "there"  # and belongs to somebody else
         return "there"
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")

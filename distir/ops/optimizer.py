@@ -48,15 +48,13 @@ class SGDStep(_OptimizerStep):
         return (parameter - self.learning_rate * gradient,)
 
 
-@register_op("MomentumStep")
-@dataclass(frozen=True, slots=True)
-class MomentumStep(_OptimizerStep):
-    """SGD with momentum (Sutskever et al. 2013): `m' = momentum · m + g`, `p − learning_rate · m'`.
-    Operands are `(p, g, m)`."""
+class _StepWithMomentum(_OptimizerStep):
+    """Base of steps that keep a mean of gradients, `m' = momentum · m + g`. Operands are
+    `(p, g, m)`."""
 
-    learning_rate: float = 1e-2
-    momentum: float = 0.9
-    flops_per_element = 4
+    __slots__ = ()
+    learning_rate: float
+    momentum: float
 
     def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
         parameter, _, mean = operands
@@ -65,12 +63,30 @@ class MomentumStep(_OptimizerStep):
     def evaluate(self, *operands: Array) -> tuple[Array, ...]:
         parameter, gradient, mean = operands
         mean = self.momentum * mean + gradient
-        return (parameter - self.learning_rate * mean, mean)
+        return (parameter - self.learning_rate * self.direction(gradient, mean), mean)
+
+    def direction(self, gradient: Array, mean: Array) -> Array:
+        """Where the parameter goes, given its gradient and the new mean."""
+        raise NotImplementedError
+
+
+@register_op("MomentumStep")
+@dataclass(frozen=True, slots=True)
+class MomentumStep(_StepWithMomentum):
+    """SGD with momentum (Sutskever et al. 2013): `m' = momentum · m + g`, `p − learning_rate · m'`.
+    Operands are `(p, g, m)`."""
+
+    learning_rate: float = 1e-2
+    momentum: float = 0.9
+    flops_per_element = 4
+
+    def direction(self, gradient: Array, mean: Array) -> Array:
+        return mean
 
 
 @register_op("NesterovStep")
 @dataclass(frozen=True, slots=True)
-class NesterovStep(_OptimizerStep):
+class NesterovStep(_StepWithMomentum):
     """SGD with Nesterov momentum (Sutskever et al. 2013, as PyTorch has it): `m' = momentum · m +
     g`, `p − learning_rate · (g + momentum · m')`. Operands are `(p, g, m)`. The numbers are those
     of the outer optimizer of DiLoCo (Douillard et al. 2023, table 5)."""
@@ -80,14 +96,8 @@ class NesterovStep(_OptimizerStep):
     flops_per_element = 6
     num_moments = 1
 
-    def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
-        parameter, _, mean = operands
-        return (parameter, mean)
-
-    def evaluate(self, *operands: Array) -> tuple[Array, ...]:
-        parameter, gradient, mean = operands
-        mean = self.momentum * mean + gradient
-        return (parameter - self.learning_rate * (gradient + self.momentum * mean), mean)
+    def direction(self, gradient: Array, mean: Array) -> Array:
+        return gradient + self.momentum * mean
 
 
 @register_op("AdamStep")

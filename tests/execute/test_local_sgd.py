@@ -89,7 +89,7 @@ def test_replicas_that_take_the_mean_of_something_else_are_caught(
     assert not verify(workload, strategy).passed
 
     def forgotten(stage: StageDevices) -> None:
-        pass
+        """The replicas go on with parameters of their own."""
 
     monkeypatch.setattr(StageDevices, "average", forgotten)
     with pytest.raises(DistirError, match="disagree"):

@@ -460,13 +460,7 @@ def _refine_as_cut(known_cuts: KnownCuts, every: Sequence[_Refining]) -> None:
     owns = [own for own, _ in cases]
     if not any(map(len, owns)):
         return
-    bounds = known_cuts.refined.bounds(
-        np.concatenate([each.rounded for each in every]),
-        every[0].cut.every.orders,
-        _rows(every, owns),
-        np.concatenate([each.order(own) for each, own in zip(every, owns, strict=True)]),
-        [own for each, some in zip(every, owns, strict=True) for own in each.cut.bounds(some)],
-    )
+    bounds = known_cuts.refined.bounds(*_to_refine(every, owns))
     for each, (own, which) in zip(every, cases, strict=True):
         if len(own):
             each.take(own, which, bounds[: len(own)])
@@ -490,26 +484,30 @@ def _refine_short_of_memory(known_cuts: KnownCuts, every: Sequence[_Refining]) -
                 found[own] = each.fit(places[own] - first[number], bounds[own])
         return found
 
-    bounds = known_cuts.refined.fitting(
-        np.concatenate([each.rounded for each in every]),
-        every[0].cut.every.orders,
-        _rows(every, owns),
-        np.concatenate([each.order(own) for each, own in zip(every, owns, strict=True)]),
-        [own for each, some in zip(every, owns, strict=True) for own in each.cut.bounds(some)],
-        fit,
-    )
+    bounds = known_cuts.refined.fitting(*_to_refine(every, owns), fit)
     for each, own in zip(every, owns, strict=True):
         if len(own):
             each.cut.number[own] = each.cut.numbered(own, bounds[: len(own)])
             bounds = bounds[len(own) :]
 
 
-def _rows(every: Sequence[_Refining], owns: Sequence[Indices]) -> Indices:
-    """The rows of arrangements in the `rounded` of all program kinds, one after the other."""
+def _to_refine(
+    every: Sequence[_Refining], owns: Sequence[Indices]
+) -> tuple[Indices, Sequence[Order | None], Indices, Indices, list[Bounds]]:
+    """Some arrangements of all program kinds, one after the other: what passes take, the orders,
+    the row and the order of each arrangement in them, and its bounds."""
     counts = [len(each.rounded) for each in every]
-    firsts = np.cumsum(counts) - counts
-    rows = zip(firsts.tolist(), every, owns, strict=True)
-    return np.concatenate([first + each.row[own] for first, each, own in rows])
+    firsts = (np.cumsum(counts) - counts).tolist()
+    owned = list(zip(every, owns, strict=True))
+    return (
+        np.concatenate([each.rounded for each in every]),
+        every[0].cut.every.orders,
+        np.concatenate(
+            [first + each.row[own] for first, (each, own) in zip(firsts, owned, strict=True)]
+        ),
+        np.concatenate([each.order(own) for each, own in owned]),
+        [bounds for each, own in owned for bounds in each.cut.bounds(own)],
+    )
 
 
 def _grouped(numbers: Indices) -> Iterator[tuple[int, Indices]]:
